@@ -1,0 +1,35 @@
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+
+namespace flowtrain {
+
+/// Point in monotonic time by which a wait ends. Every wait takes one.
+class Deadline {
+ public:
+  static Deadline in(double seconds) {
+    // A year stands in for anything longer, so that arithmetic on time points cannot overflow.
+    const double bounded = std::clamp(seconds, 0.0, 3.2e7);
+    return Deadline(Clock::now() +
+                    std::chrono::duration_cast<Clock::duration>(
+                        std::chrono::duration<double>(bounded)));
+  }
+
+  bool passed() const { return Clock::now() >= when_; }
+
+  /// Time left, at most `most_ns`, never negative.
+  std::int64_t left_ns(std::int64_t most_ns) const {
+    const auto left =
+        std::chrono::duration_cast<std::chrono::nanoseconds>(when_ - Clock::now()).count();
+    return std::clamp<std::int64_t>(left, 0, most_ns);
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  explicit Deadline(Clock::time_point when) : when_(when) {}
+  Clock::time_point when_;
+};
+
+}  // namespace flowtrain

@@ -1,0 +1,15 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace flowtrain {
+
+inline constexpr std::size_t kCacheLine = 64;
+inline constexpr std::uint64_t kPageBytes = 4096;
+
+constexpr std::uint64_t round_up(std::uint64_t value, std::uint64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+}  // namespace flowtrain

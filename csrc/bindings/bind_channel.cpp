@@ -1,0 +1,239 @@
+#include <pybind11/stl.h>
+
+#include <chrono>
+
+#include "base/error.hpp"
+#include "bindings/bindings.hpp"
+#include "bindings/views.hpp"
+#include "channel/consumer.hpp"
+#include "channel/dtype.hpp"
+#include "channel/producer.hpp"
+
+namespace py = pybind11;
+
+namespace flowtrain::bindings {
+namespace {
+
+using channel::Consumer;
+using channel::Item;
+using channel::Lease;
+using channel::Pool;
+using channel::Producer;
+
+constexpr double kDefaultTimeoutS = 60.0;
+constexpr auto kSignalPeriod = std::chrono::milliseconds(50);
+
+/// Lets Ctrl-C end a wait; asked from a loop that does not hold the GIL.
+class SignalCheck {
+ public:
+  bool operator()() {
+    const auto now = std::chrono::steady_clock::now();
+    if (now < next_) return false;
+    next_ = now + kSignalPeriod;
+    const py::gil_scoped_acquire acquire;
+    return PyErr_CheckSignals() != 0;
+  }
+
+ private:
+  std::chrono::steady_clock::time_point next_ = std::chrono::steady_clock::now() + kSignalPeriod;
+};
+
+/// Number of a dtype given by name, as a numpy dtype or type, or as a torch dtype.
+std::uint8_t dtype_of(const py::object& given) {
+  std::string name;
+  if (py::isinstance<py::str>(given)) {
+    name = given.cast<std::string>();
+  } else if (py::hasattr(given, "name")) {
+    name = given.attr("name").cast<std::string>();
+  } else if (py::isinstance<py::type>(given)) {
+    name = given.attr("__name__").cast<std::string>();
+  } else {
+    name = py::str(given);
+  }
+  if (name.starts_with("torch.")) name = name.substr(6);
+  for (std::size_t i = 0; i < channel::kDtypes.size(); ++i) {
+    if (channel::kDtypes[i].name == name) return static_cast<std::uint8_t>(i);
+  }
+  std::string known;
+  for (const channel::Dtype& dtype : channel::kDtypes) {
+    if (!known.empty()) known += ", ";
+    known += dtype.name;
+  }
+  throw BadArgument("dtype '" + name + "': not one that items have; choose from " + known);
+}
+
+channel::Layout layout_of(const py::sequence& shape, const py::object& dtype) {
+  channel::Layout layout{dtype_of(dtype), 0, {}, 0};
+  if (shape.size() > channel::kMaxDims) {
+    throw BadArgument("shape of " + std::to_string(shape.size()) + " dimensions: at most " +
+                      std::to_string(channel::kMaxDims) + "; reshape it");
+  }
+  layout.bytes = channel::kDtypes[layout.dtype].bits / 8;
+  for (const py::handle dim : shape) {
+    const auto size = dim.cast<std::int64_t>();
+    if (size < 0 || size > UINT32_MAX) {
+      throw BadArgument("shape: dimension " + std::to_string(size) + " must be 0 to 4294967295");
+    }
+    layout.shape[layout.ndim++] = static_cast<std::uint32_t>(size);
+    if (__builtin_mul_overflow(layout.bytes, static_cast<std::uint64_t>(size), &layout.bytes) ||
+        layout.bytes > memory::kMaxSegmentBytes) {
+      throw BadArgument("shape: more than " + std::to_string(memory::kMaxSegmentBytes) +
+                        " bytes; cut the item into several");
+    }
+  }
+  return layout;
+}
+
+channel::Key key_of(const py::int_& key) {
+  const auto low = PyLong_AsUnsignedLongLong(key.ptr());
+  if (PyErr_Occurred() == nullptr) return {low, 0};
+  PyErr_Clear();
+  try {
+    const py::bytes bytes = key.attr("to_bytes")(16, "little");
+    channel::Key out{};
+    std::memcpy(&out, std::string_view(bytes).data(), sizeof(out));
+    return out;
+  } catch (const py::error_already_set&) {
+    throw BadArgument("key=" + std::string(py::str(key)) + ": must be 0 to 2**128 - 1");
+  }
+}
+
+py::object key_object(const channel::Descriptor& d) {
+  if (d.key_high == 0) return py::int_(d.key_low);
+  return py::int_(d.key_high).attr("__lshift__")(64).attr("__or__")(py::int_(d.key_low));
+}
+
+py::tuple shape_tuple(const std::uint32_t* shape, int ndim) {
+  py::tuple out(ndim);
+  for (int i = 0; i < ndim; ++i) out[i] = shape[i];
+  return out;
+}
+
+py::str dtype_name(std::uint8_t dtype) { return std::string(channel::kDtypes[dtype].name); }
+
+std::shared_ptr<Lease> lease(Producer& producer, const py::sequence& shape, const py::object& dtype,
+                             std::optional<double> timeout_s) {
+  const channel::Layout layout = layout_of(shape, dtype);
+  std::shared_ptr<Lease> out;
+  {
+    const py::gil_scoped_release release;
+    out = producer.lease(layout, timeout_s.value_or(kDefaultTimeoutS), SignalCheck());
+  }
+  if (!out) throw py::error_already_set();
+  return out;
+}
+
+std::shared_ptr<Item> get(Consumer& consumer, std::optional<double> timeout_s) {
+  // What is there already is taken without giving up the GIL.
+  std::shared_ptr<Item> out = consumer.try_get();
+  if (out) return out;
+  {
+    const py::gil_scoped_release release;
+    out = consumer.get(timeout_s.value_or(kDefaultTimeoutS), SignalCheck());
+  }
+  if (!out) throw py::error_already_set();
+  return out;
+}
+
+std::shared_ptr<Producer> make_producer(std::shared_ptr<Pool> pool, const std::string& ring,
+                                        std::optional<std::uint32_t> segment,
+                                        std::optional<std::int64_t> max_bytes,
+                                        std::optional<std::int64_t> max_items) {
+  const Producer::Credits credits{max_bytes.value_or(INT64_MAX), max_items.value_or(INT64_MAX)};
+  return std::make_shared<Producer>(std::move(pool), ring, segment, credits);
+}
+
+Exported exported(const std::shared_ptr<Lease>& lease) { return export_lease(lease); }
+Exported exported(const std::shared_ptr<Item>& item) { return export_item(item); }
+
+/// The buffer protocol of a class: real slots, so that views count themselves out as well.
+template <class T>
+py::custom_type_setup buffer_slots() {
+  return py::custom_type_setup([](PyHeapTypeObject* type) {
+    type->ht_type.tp_as_buffer = &type->as_buffer;
+    type->as_buffer.bf_getbuffer = [](PyObject* self, Py_buffer* view, int flags) {
+      try {
+        return fill_buffer(self, exported(py::handle(self).cast<std::shared_ptr<T>>()), view,
+                           flags);
+      } catch (const std::exception& error) {
+        view->obj = nullptr;
+        PyErr_SetString(PyExc_BufferError, error.what());
+        return -1;
+      }
+    };
+    type->as_buffer.bf_releasebuffer = [](PyObject*, Py_buffer* view) { release_buffer(view); };
+  });
+}
+
+/// `__dlpack__` and `__dlpack_device__`, the same for leases and items.
+template <class Class>
+void add_dlpack(Class& type) {
+  using Holder = std::shared_ptr<typename Class::type>;
+  type.def(
+          "__dlpack__",
+          [](const Holder& self, const py::object& stream, const py::object& max_version,
+             const py::object& /*dl_device*/, const py::object& copy) {
+            if (!stream.is_none()) {
+              throw BadArgument("__dlpack__: stream must be None, the memory is the host's");
+            }
+            if (!copy.is_none() && copy.cast<bool>()) {
+              throw py::buffer_error("__dlpack__: copy=True is the importer's job; copy the view");
+            }
+            return to_dlpack(exported(self), max_version);
+          },
+          py::kw_only(), py::arg("stream") = py::none(), py::arg("max_version") = py::none(),
+          py::arg("dl_device") = py::none(), py::arg("copy") = py::none())
+      .def("__dlpack_device__", [](const Holder&) { return py::make_tuple(1, 0); });
+}
+
+}  // namespace
+
+void bind_channel(py::module_& module) {
+  py::class_<Lease, std::shared_ptr<Lease>> lease_type(module, "Lease", buffer_slots<Lease>());
+  add_dlpack(lease_type);
+  lease_type
+      .def(
+          "publish", [](Lease& self, const py::int_& key) { self.publish(key_of(key)); },
+          py::arg("key"))
+      .def("abort", &Lease::abort)
+      .def_property_readonly("shape",
+                             [](const Lease& self) {
+                               return shape_tuple(self.layout().shape.data(), self.layout().ndim);
+                             })
+      .def_property_readonly("dtype",
+                             [](const Lease& self) { return dtype_name(self.layout().dtype); })
+      .def_property_readonly("nbytes", [](const Lease& self) { return self.layout().bytes; })
+      .def_property_readonly("address", &Lease::address);
+
+  py::class_<Item, std::shared_ptr<Item>> item_type(module, "Item", buffer_slots<Item>());
+  add_dlpack(item_type);
+  item_type.def("release", &Item::release)
+      .def_property_readonly("key", [](const Item& self) { return key_object(self.descriptor()); })
+      .def_property_readonly("shape",
+                             [](const Item& self) {
+                               return shape_tuple(self.descriptor().shape, self.descriptor().ndim);
+                             })
+      .def_property_readonly("dtype",
+                             [](const Item& self) { return dtype_name(self.descriptor().dtype); })
+      .def_property_readonly("nbytes", [](const Item& self) { return self.descriptor().bytes; })
+      .def_property_readonly("address", [](const Item& self) { return self.descriptor().address; })
+      .def_property_readonly("attempt", &Item::attempt)
+      .def("__enter__", [](std::shared_ptr<Item> self) { return self; })
+      .def("__exit__", [](Item& self, const py::args&) { self.release(); });
+
+  py::class_<Producer, std::shared_ptr<Producer>>(module, "Producer")
+      .def(py::init(&make_producer), py::arg("pool"), py::arg("ring") = "default", py::kw_only(),
+           py::arg("segment") = py::none(), py::arg("max_bytes") = py::none(),
+           py::arg("max_items") = py::none())
+      .def("lease", &lease, py::arg("shape"), py::arg("dtype"), py::arg("timeout_s") = py::none())
+      .def("close", &Producer::close);
+
+  py::class_<Consumer, std::shared_ptr<Consumer>>(module, "Consumer")
+      .def(py::init<std::shared_ptr<Pool>, const std::string&>(), py::arg("pool"),
+           py::arg("ring") = "default")
+      .def("get", &get, py::arg("timeout_s") = py::none())
+      .def("try_get", &Consumer::try_get)
+      .def("close", &Consumer::close);
+}
+
+}  // namespace flowtrain::bindings

@@ -1,0 +1,158 @@
+#include "bindings/views.hpp"
+
+#include "base/error.hpp"
+#include "bindings/dlpack.hpp"
+#include "channel/dtype.hpp"
+
+namespace py = pybind11;
+
+namespace flowtrain::bindings {
+namespace {
+
+constexpr char kName[] = "dltensor";
+constexpr char kVersionedName[] = "dltensor_versioned";
+
+Exported describe(void* data, std::uint8_t dtype, int ndim, const std::uint32_t* shape) {
+  Exported out{};
+  out.data = data;
+  out.dtype = dtype;
+  out.ndim = ndim;
+  std::int64_t stride = 1;
+  for (int i = ndim - 1; i >= 0; --i) {
+    out.shape[i] = shape[i];
+    out.strides[i] = stride;
+    stride *= shape[i];
+  }
+  return out;
+}
+
+/// A managed tensor of either version, together with what it refers to.
+template <class Managed>
+struct Holder {
+  explicit Holder(Exported&& from) : exported(std::move(from)) {
+    const channel::Dtype& dtype = channel::kDtypes[exported.dtype];
+    managed.dl_tensor = {exported.data,
+                         {dlpack::kCpu, 0},
+                         exported.ndim,
+                         {dtype.dlpack_code, dtype.bits, 1},
+                         exported.shape,
+                         exported.strides,
+                         0};
+    managed.manager_ctx = this;
+    managed.deleter = [](Managed* self) { delete static_cast<Holder*>(self->manager_ctx); };
+    if (exported.item) exported.item->add_view();
+  }
+  ~Holder() {
+    if (exported.item) exported.item->drop_view();
+  }
+  Holder(const Holder&) = delete;
+  Holder& operator=(const Holder&) = delete;
+
+  Managed managed{};
+  Exported exported;
+};
+
+template <class Managed>
+py::object capsule_of(Holder<Managed>* holder, const char* name) {
+  // An importer renames the capsule; one that nobody imported is destroyed here.
+  const auto destroy = [](PyObject* capsule) {
+    for (const char* unused : {kName, kVersionedName}) {
+      if (!PyCapsule_IsValid(capsule, unused)) continue;
+      auto* managed = static_cast<Managed*>(PyCapsule_GetPointer(capsule, unused));
+      managed->deleter(managed);
+    }
+  };
+  PyObject* capsule = PyCapsule_New(&holder->managed, name, destroy);
+  if (capsule == nullptr) {
+    delete holder;
+    throw py::error_already_set();
+  }
+  return py::reinterpret_steal<py::object>(capsule);
+}
+
+struct BufferState {
+  Exported exported;
+  Py_ssize_t shape[channel::kMaxDims];
+  Py_ssize_t strides[channel::kMaxDims];
+};
+
+}  // namespace
+
+Exported export_lease(const std::shared_ptr<channel::Lease>& lease) {
+  if (!lease->open()) {
+    throw PoolClosed("lease: it was published or aborted; a view would show another item's bytes");
+  }
+  const channel::Layout& layout = lease->layout();
+  Exported out = describe(lease->data(), layout.dtype, layout.ndim, layout.shape.data());
+  out.keep = lease;
+  return out;
+}
+
+Exported export_item(const std::shared_ptr<channel::Item>& item) {
+  if (!item->open()) {
+    throw PoolClosed("item: it was released; a view would show another item's bytes");
+  }
+  const channel::Descriptor& d = item->descriptor();
+  Exported out = describe(const_cast<std::byte*>(item->data()), d.dtype, d.ndim, d.shape);
+  out.keep = item;
+  out.item = item;
+  out.read_only = true;
+  return out;
+}
+
+py::object to_dlpack(Exported exported, const py::object& max_version) {
+  const bool versioned =
+      !max_version.is_none() && max_version.cast<std::pair<int, int>>().first >= 1;
+  if (!versioned) {
+    return capsule_of(new Holder<dlpack::DLManagedTensor>(std::move(exported)), kName);
+  }
+  const bool read_only = exported.read_only;
+  auto* holder = new Holder<dlpack::DLManagedTensorVersioned>(std::move(exported));
+  holder->managed.version = {1, 0};
+  holder->managed.flags = read_only ? dlpack::kReadOnly : 0;
+  return capsule_of(holder, kVersionedName);
+}
+
+int fill_buffer(PyObject* exporter, Exported exported, Py_buffer* view, int flags) {
+  const channel::Dtype& dtype = channel::kDtypes[exported.dtype];
+  if (dtype.format == nullptr) {
+    PyErr_Format(PyExc_BufferError,
+                 "the buffer protocol has no %s; use DLPack (torch.from_dlpack) instead",
+                 std::string(dtype.name).c_str());
+    return -1;
+  }
+  if (exported.read_only && (flags & PyBUF_WRITABLE) == PyBUF_WRITABLE) {
+    PyErr_SetString(PyExc_BufferError, "an item is read-only; copy it to write");
+    return -1;
+  }
+  auto* state = new BufferState{std::move(exported), {}, {}};
+  const Exported& e = state->exported;
+  const Py_ssize_t item_bytes = dtype.bits / 8;
+  Py_ssize_t elements = 1;
+  for (int i = 0; i < e.ndim; ++i) {
+    state->shape[i] = e.shape[i];
+    state->strides[i] = e.strides[i] * item_bytes;
+    elements *= state->shape[i];
+  }
+  if (e.item) e.item->add_view();
+  view->buf = e.data;
+  view->obj = Py_NewRef(exporter);
+  view->len = elements * item_bytes;
+  view->itemsize = item_bytes;
+  view->readonly = e.read_only ? 1 : 0;
+  view->ndim = e.ndim;
+  view->format = (flags & PyBUF_FORMAT) != 0 ? const_cast<char*>(dtype.format) : nullptr;
+  view->shape = (flags & PyBUF_ND) != 0 ? state->shape : nullptr;
+  view->strides = (flags & PyBUF_STRIDES) == PyBUF_STRIDES ? state->strides : nullptr;
+  view->suboffsets = nullptr;
+  view->internal = state;
+  return 0;
+}
+
+void release_buffer(Py_buffer* view) {
+  auto* state = static_cast<BufferState*>(view->internal);
+  if (state->exported.item) state->exported.item->drop_view();
+  delete state;
+}
+
+}  // namespace flowtrain::bindings

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <memory>
+
+#include "channel/consumer.hpp"
+#include "channel/producer.hpp"
+
+namespace flowtrain::bindings {
+
+/// Zero-copy views of a lease (writable) or an item (read-only): the memory, what it is, and
+/// what keeps it alive. An item counts its views, so that it can refuse to be released.
+struct Exported {
+  std::shared_ptr<void> keep;
+  std::shared_ptr<channel::Item> item;  ///< Null for a lease.
+  void* data;
+  std::uint8_t dtype;
+  int ndim;
+  std::int64_t shape[channel::kMaxDims];
+  std::int64_t strides[channel::kMaxDims];  ///< In elements.
+  bool read_only;
+};
+
+Exported export_lease(const std::shared_ptr<channel::Lease>& lease);
+Exported export_item(const std::shared_ptr<channel::Item>& item);
+
+/// The capsule of `__dlpack__`, versioned where the importer says that it knows 1.0.
+pybind11::object to_dlpack(Exported exported, const pybind11::object& max_version);
+
+/// Fills the buffer protocol's view; -1 with a Python error set where it has no such dtype.
+int fill_buffer(PyObject* exporter, Exported exported, Py_buffer* view, int flags);
+void release_buffer(Py_buffer* view);
+
+}  // namespace flowtrain::bindings

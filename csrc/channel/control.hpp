@@ -1,0 +1,185 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "base/math.hpp"
+#include "channel/descriptor.hpp"
+#include "lockfree/index_ring.hpp"
+#include "os/event.hpp"
+#include "os/mapping.hpp"
+
+namespace flowtrain::channel {
+
+inline constexpr std::uint64_t kMagic = 0x315f4c4f4f505446;  // "FTPOOL_1"
+inline constexpr std::uint32_t kLayoutVersion = 1;
+inline constexpr std::uint32_t kMaxSegments = 64;
+inline constexpr std::uint32_t kMaxClasses = 64;
+inline constexpr std::uint32_t kLabelBytes = 48;
+
+/// Sizes of a pool, fixed when it is created.
+struct Geometry {
+  std::uint32_t max_lanes;
+  std::uint32_t max_cells;
+  std::uint32_t num_rings;
+  std::uint32_t ring_capacity;  ///< Power of two, at least max_cells: a push never waits.
+};
+
+/// First bytes of the control file.
+struct Header {
+  std::uint64_t magic;
+  std::uint32_t version;
+  std::atomic<std::uint32_t> ready;  ///< 1 once a pool can be opened.
+  Geometry geometry;
+  std::int32_t creator_pid;
+  std::uint64_t nonce;
+  std::atomic<std::uint32_t> num_cells;     ///< Cells below belong to a segment.
+  std::atomic<std::uint32_t> num_segments;  ///< Entries below have been used.
+  std::atomic<std::uint32_t> lanes_version;
+  std::atomic<std::uint32_t> segments_version;
+  os::Event space;  ///< A cell came free, or a segment was added.
+};
+
+/// kDying: the kernel dropped its lock, and what it held is being taken back.
+enum class LaneState : std::uint32_t { kFree, kAlive, kLeft, kDying, kDead };
+enum class LaneRole : std::uint32_t { kPool, kProducer, kConsumer };
+
+/// A participant: a pool handle, a producer or a consumer. Its life is the kernel-held lock of
+/// the byte of its number in the control file.
+struct alignas(kCacheLine) Lane {
+  lockfree::LaneIntent intent;
+  std::atomic<LaneState> state;
+  LaneRole role;
+  std::int32_t pid;
+  std::atomic<std::uint32_t> generation;
+  std::uint32_t retired;  ///< lanes_version when it left or died: the longest gone is reused.
+  char label[kLabelBytes];
+  // Counters, each written by the lane alone; they outlive it, so that sums never fall.
+  alignas(kCacheLine) std::atomic<std::uint64_t> items_published;
+  std::atomic<std::uint64_t> bytes_published;
+  std::atomic<std::uint64_t> items_taken;
+  std::atomic<std::uint64_t> items_released;
+  std::atomic<std::uint64_t> items_redelivered;
+  std::atomic<std::uint64_t> items_lost;
+};
+
+/// kDraining: its owner is gone; what was published in it may still be read.
+/// kDead: no cell of it is in use, and the entry with its cells may be used again.
+enum class SegmentState : std::uint8_t { kEmpty, kMaking, kLive, kDraining, kDead };
+
+/// `[owner:16 | generation:8 | state:8]`: one compare-and-swap takes an entry together with its
+/// owner, so that a half-made one is attributable.
+using SegmentWord = std::uint32_t;
+
+constexpr SegmentWord segment_word(SegmentState state, std::uint8_t generation,
+                                   std::uint16_t owner) {
+  return std::uint32_t{owner} << 16 | std::uint32_t{generation} << 8 |
+         static_cast<std::uint32_t>(state);
+}
+constexpr SegmentState state_of(SegmentWord word) { return static_cast<SegmentState>(word & 0xff); }
+constexpr std::uint8_t generation_of(SegmentWord word) {
+  return static_cast<std::uint8_t>(word >> 8 & 0xff);
+}
+constexpr std::uint16_t owner_of(SegmentWord word) { return static_cast<std::uint16_t>(word >> 16); }
+constexpr SegmentWord moved(SegmentWord word, SegmentState state) {
+  return segment_word(state, generation_of(word), owner_of(word));
+}
+
+struct ClassEntry {
+  std::uint64_t slab_bytes;
+  std::uint64_t offset;
+  std::uint32_t first;  ///< First cell of the class, counted over the pool.
+  std::uint32_t count;
+};
+
+/// A segment as every process finds it. Number = index + 1, since segment 0 is null.
+struct alignas(kCacheLine) SegmentEntry {
+  std::atomic<SegmentWord> word;
+  std::uint32_t first_cell;
+  std::uint32_t capacity;  ///< Cells that stay with the entry, whoever uses it.
+  std::uint32_t num_cells;
+  std::uint32_t num_classes;
+  std::uint64_t bytes;
+  ClassEntry classes[kMaxClasses];
+};
+
+/// A cell besides its word: slab header and descriptor.
+struct alignas(kCacheLine) Cell {
+  Descriptor descriptor;
+  memory::Address slab;
+  std::uint64_t slab_bytes;
+  std::uint32_t attempt;   ///< Deliveries before this one.
+  std::uint16_t ring;      ///< Ring that it was published to, for redelivery.
+  std::uint16_t producer;  ///< Lane that leased it; not reused while the cell is in use.
+};
+
+/// A ring besides its slots.
+struct alignas(kCacheLine) RingHeader {
+  char name[kLabelBytes];
+  os::Event filled;
+  lockfree::RingHints hints;
+};
+
+static_assert(sizeof(Lane) == 4 * kCacheLine && sizeof(Cell) == 2 * kCacheLine);
+static_assert(sizeof(RingHeader) == 4 * kCacheLine);
+
+/// The control file, mapped: typed access to its tables, and nothing else.
+///
+/// Memory:   `header | lanes | segments | cell words | cells | ring headers | ring slots`; no
+///           pointers, every table on a cache line.
+/// Threads:  any; each table says which of its words are shared.
+/// Progress: plain address arithmetic.
+/// Ordering: control.ready publishes the header to openers.
+/// Errors:   PoolCorrupt where a file is not a pool of this version.
+class Control {
+ public:
+  Control() = default;
+
+  static std::uint64_t file_bytes(const Geometry& geometry);
+  /// Writes the header of a new file of zeros; openers find it once `header().ready` is set.
+  static Control make(const os::Fd& file, const std::string& path, const Geometry& geometry);
+  /// The pool in a file, or nothing while its maker has not finished it.
+  static std::optional<Control> find(const os::Fd& file, const std::string& path);
+
+  Header& header() const { return *reinterpret_cast<Header*>(mapping_.data()); }
+  const Geometry& geometry() const { return geometry_; }
+  Lane& lane(std::uint32_t i) const { return at<Lane>(lanes_)[i]; }
+  SegmentEntry& segment(std::uint32_t i) const { return at<SegmentEntry>(segments_)[i]; }
+  lockfree::AtomicCell& word(std::uint32_t i) const { return at<lockfree::AtomicCell>(words_)[i]; }
+  Cell& cell(std::uint32_t i) const { return at<Cell>(cells_)[i]; }
+  RingHeader& ring_header(std::uint32_t i) const { return at<RingHeader>(rings_)[i]; }
+  lockfree::IndexRing<> ring(std::uint32_t i) const {
+    return {&ring_header(i).hints,
+            at<lockfree::AtomicSlot>(slots_) + std::uint64_t{i} * geometry_.ring_capacity,
+            geometry_.ring_capacity, at<lockfree::AtomicCell>(words_)};
+  }
+  /// Cells that belong to some segment; those beyond are not carved yet.
+  std::uint32_t num_cells() const {
+    return header().num_cells.load(std::memory_order_acquire);  // sync: control.num_cells
+  }
+  std::uint32_t num_segments() const {
+    return header().num_segments.load(std::memory_order_acquire);  // sync: control.num_segments
+  }
+
+  /// Gives a cell back and wakes who waits for space. Its lane must answer for it.
+  void free_cell(std::uint32_t i) const noexcept {
+    const lockfree::CellWord used = word(i).load(std::memory_order_relaxed);
+    word(i).store(lockfree::freed(used), std::memory_order_release);  // sync: cell.word
+    header().space.notify();
+  }
+
+ private:
+  template <class T>
+  T* at(std::uint64_t offset) const {
+    return reinterpret_cast<T*>(mapping_.data() + offset);
+  }
+  std::uint64_t lay_out(const Geometry& geometry);
+
+  os::Mapping mapping_;
+  Geometry geometry_{};
+  std::uint64_t lanes_ = 0, segments_ = 0, words_ = 0, cells_ = 0, rings_ = 0, slots_ = 0;
+};
+
+}  // namespace flowtrain::channel

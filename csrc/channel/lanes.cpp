@@ -1,0 +1,109 @@
+#include "channel/lanes.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/error.hpp"
+#include "os/byte_lock.hpp"
+
+namespace flowtrain::channel {
+
+bool Lanes::may_take(std::uint32_t lane) const {
+  switch (control_.lane(lane).state.load(std::memory_order_acquire)) {  // sync: lane.state
+    case LaneState::kFree: return true;
+    case LaneState::kAlive:
+    case LaneState::kDying: return false;
+    case LaneState::kLeft:
+    case LaneState::kDead: break;
+  }
+  // An item's reader still asks whose it is, and a reaper who published it.
+  for (std::uint32_t c = 0; c < control_.num_cells(); ++c) {
+    const auto word = control_.word(c).load(std::memory_order_acquire);  // sync: cell.word
+    if (lockfree::state_of(word) == lockfree::CellState::kFree) continue;
+    if (control_.cell(c).producer == lane || lockfree::owner_of(word) == lane) return false;
+  }
+  return true;
+}
+
+std::uint16_t Lanes::take(LaneRole role, const std::string& label, const std::string& pool) {
+  const std::lock_guard lock(mutex_);
+  const std::uint32_t version = control_.header().lanes_version.load(std::memory_order_relaxed);
+  // Never used first, then the longest gone, so that what became of a lane stays readable.
+  std::vector<std::pair<std::uint32_t, std::uint32_t>> order;
+  for (std::uint32_t i = 0; i < size(); ++i) {
+    if (!may_take(i)) continue;
+    const Lane& lane = control_.lane(i);
+    const bool fresh = lane.generation.load(std::memory_order_relaxed) == 0;
+    order.emplace_back(fresh ? 0 : UINT32_MAX - (version - lane.retired), i);
+  }
+  std::sort(order.begin(), order.end());
+  for (const auto& [age, i] : order) {
+    if (!os::try_lock_byte(file_, i)) continue;
+    if (!may_take(i)) {  // Another process was faster, and is done already.
+      os::unlock_byte(file_, i);
+      continue;
+    }
+    held_[i] = true;
+    Lane& lane = control_.lane(i);
+    lane.state.store(LaneState::kFree, std::memory_order_relaxed);
+    lane.generation.fetch_add(1, std::memory_order_release);  // sync: lane.generation
+    lane.role = role;
+    lane.pid = ::getpid();
+    std::memset(lane.label, 0, kLabelBytes);
+    std::memcpy(lane.label, label.data(), std::min<std::size_t>(label.size(), kLabelBytes - 1));
+    lane.state.store(LaneState::kAlive, std::memory_order_release);  // sync: lane.state
+    control_.header().lanes_version.fetch_add(1, std::memory_order_release);  // sync: control.lanes
+    return static_cast<std::uint16_t>(i);
+  }
+  throw PoolSpace("pool '" + pool + "': all " + std::to_string(size()) +
+                  " lanes are taken; raise max_lanes, or close handles that are not used");
+}
+
+void Lanes::leave(std::uint16_t number) noexcept {
+  const std::lock_guard lock(mutex_);
+  Lane& lane = control_.lane(number);
+  lane.retired = control_.header().lanes_version.load(std::memory_order_relaxed);
+  lane.state.store(LaneState::kLeft, std::memory_order_release);  // sync: lane.state
+  held_[number] = false;
+  os::unlock_byte(file_, number);
+  control_.header().lanes_version.fetch_add(1, std::memory_order_release);  // sync: control.lanes
+}
+
+bool Lanes::holds(std::uint32_t lane) const {
+  const std::lock_guard lock(mutex_);
+  return held_[lane];
+}
+
+bool Lanes::is_alive(std::uint32_t lane) const noexcept {
+  return control_.lane(lane).state.load(std::memory_order_acquire) ==  // sync: lane.state
+             LaneState::kAlive &&
+         (holds(lane) || os::is_byte_locked(file_, lane));
+}
+
+LaneInfo Lanes::info(std::uint32_t i) const {
+  const Lane& lane = control_.lane(i);
+  for (;;) {
+    const auto generation = lane.generation.load(std::memory_order_acquire);  // sync: lane.generation
+    const LaneState state = lane.state.load(std::memory_order_acquire);       // sync: lane.state
+    LaneInfo info{i, lane.label, lane.role, lane.pid, state, generation};
+    std::atomic_thread_fence(std::memory_order_acquire);
+    // Reused in between: what was read may be of both lives.
+    if (generation == lane.generation.load(std::memory_order_relaxed)) return info;
+  }
+}
+
+std::vector<LaneInfo> Lanes::all() const {
+  std::vector<LaneInfo> infos;
+  for (std::uint32_t i = 0; i < size(); ++i) {
+    LaneInfo lane = info(i);
+    if (lane.state != LaneState::kFree) infos.push_back(std::move(lane));
+  }
+  return infos;
+}
+
+bool Lanes::try_lock_reaper() noexcept { return os::try_lock_byte(file_, size()); }
+void Lanes::unlock_reaper() noexcept { os::unlock_byte(file_, size()); }
+
+}  // namespace flowtrain::channel

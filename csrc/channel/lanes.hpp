@@ -1,0 +1,61 @@
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "channel/control.hpp"
+#include "os/fd.hpp"
+
+namespace flowtrain::channel {
+
+/// What is told of a lane.
+struct LaneInfo {
+  std::uint32_t index;
+  std::string label;
+  LaneRole role;
+  std::int32_t pid;
+  LaneState state;
+  std::uint32_t generation;
+};
+
+/// The pool's participants as one handle sees them, and those it has put there itself.
+///
+/// Memory:   the lanes of the control file, and byte locks on it: one byte a lane, and one
+///           behind them for the reaper.
+/// Threads:  any; taking and leaving exclude each other within the handle.
+/// Progress: no call waits for another process.
+/// Ordering: lane.state publishes what a lane says of itself.
+/// Errors:   PoolSpace when all lanes are taken.
+class Lanes {
+ public:
+  Lanes(const Control& control, const os::Fd& file)
+      : control_(control), file_(file), held_(control.geometry().max_lanes, false) {}
+
+  std::uint16_t take(LaneRole role, const std::string& label, const std::string& pool);
+  /// Leaves cleanly; the lane stays visible until it is reused.
+  void leave(std::uint16_t lane) noexcept;
+
+  std::uint32_t size() const { return control_.geometry().max_lanes; }
+  bool holds(std::uint32_t lane) const;
+  /// Whether its process lives, by the kernel's word.
+  bool is_alive(std::uint32_t lane) const noexcept;
+  LaneInfo info(std::uint32_t lane) const;
+  /// Every lane that was ever used.
+  std::vector<LaneInfo> all() const;
+
+  /// The right to reap, of one handle at a time over all processes.
+  bool try_lock_reaper() noexcept;
+  void unlock_reaper() noexcept;
+
+ private:
+  bool may_take(std::uint32_t lane) const;
+
+  const Control& control_;
+  const os::Fd& file_;
+  mutable std::mutex mutex_;
+  std::vector<bool> held_;
+};
+
+}  // namespace flowtrain::channel

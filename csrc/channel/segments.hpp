@@ -1,0 +1,89 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "channel/control.hpp"
+#include "channel/lanes.hpp"
+#include "memory/carve.hpp"
+#include "os/fd_socket.hpp"
+#include "os/mapping.hpp"
+
+namespace flowtrain::channel {
+
+/// Memory of a slab with what keeps it mapped; null where it cannot be had.
+struct SlabView {
+  std::byte* data = nullptr;
+  std::shared_ptr<const os::Mapping> keep;
+  explicit operator bool() const { return data != nullptr; }
+};
+
+/// What is told of a segment.
+struct SegmentInfo {
+  std::uint32_t id;
+  std::string owner;
+  std::uint64_t bytes;
+  std::uint32_t slabs;
+  std::uint32_t slabs_in_use;
+  std::uint64_t bytes_in_use;
+};
+
+/// The pool's segments as one handle sees them: the table that resolves global addresses.
+///
+/// Memory:   sealed memfds. A mapping lives as long as the segment, and beyond it as long as a
+///           view of one of its slabs.
+/// Threads:  any; a thread of its own serves the memory of segments made here to other handles.
+/// Progress: resolve takes a short lock; the first use of a segment asks its owner for it.
+/// Ordering: segment.word publishes an entry.
+/// Errors:   making a segment throws; a stale address resolves to nothing.
+class Segments {
+ public:
+  Segments(const Control& control, const Lanes& lanes, std::string pool, std::string folder)
+      : control_(control), lanes_(lanes), pool_(std::move(pool)), folder_(std::move(folder)) {}
+
+  /// Makes a segment that `owner` owns; its number.
+  std::uint32_t add(const memory::Carving& carving, bool prefault, std::uint16_t owner);
+  SlabView resolve(memory::Address address, std::uint64_t bytes);
+  /// Maps what was added since and lets go of what is dead; false if something is to be retried.
+  /// A segment outlives its owner wherever it is mapped, so this is done early.
+  bool refresh() noexcept;
+  /// Nothing is allocated in the segments of an owner that is gone; what was published stays.
+  void drain(std::uint16_t owner) noexcept;
+  /// Ends those drained segments of which no cell is in use.
+  void sweep() noexcept;
+  std::vector<SegmentInfo> infos() const;
+
+  void close() { server_.reset(); }
+  /// In a forked child: leave memory and socket to the parent.
+  void abandon() noexcept;
+
+ private:
+  struct Slot {
+    std::shared_ptr<const os::Mapping> mapping;
+    std::uint8_t generation = 0;
+    os::Fd fd;  ///< Only of segments made here.
+  };
+
+  std::uint32_t reserve(std::uint32_t cells, std::uint16_t owner);
+  bool reserve_cells(SegmentEntry& entry, std::uint32_t cells);
+  void fill(std::uint32_t index, const memory::Carving& carving);
+  bool map(std::uint32_t index, bool patiently);
+  bool in_use(const SegmentEntry& entry) const noexcept;
+  std::string socket_of(std::uint16_t owner) const;
+
+  const Control& control_;
+  const Lanes& lanes_;
+  std::string pool_;
+  std::string folder_;
+  std::mutex adding_;
+  std::mutex mapping_;
+  mutable std::mutex slots_mutex_;  // Never held while another process is asked.
+  std::array<Slot, kMaxSegments> slots_;
+  std::unique_ptr<os::FdServer> server_;
+};
+
+}  // namespace flowtrain::channel

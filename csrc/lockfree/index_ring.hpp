@@ -1,0 +1,152 @@
+#pragma once
+
+#include <atomic>
+#include <bit>
+#include <cstdint>
+
+#include "base/math.hpp"
+#include "lockfree/cell_word.hpp"
+#include "lockfree/slot.hpp"
+
+namespace flowtrain::lockfree {
+
+using AtomicCell = std::atomic<CellWord>;
+using AtomicSlot = std::atomic<SlotWord>;
+
+/// What a lane is moving right now: index + 1 of a cell, 0 for none. A reaper reads them after
+/// a death to tell a cell that was never published from one that was taken and never used.
+struct alignas(kCacheLine) LaneIntent {
+  std::atomic<std::uint32_t> pin{0};  ///< Cell that the lane is publishing.
+  std::atomic<std::uint32_t> cin{0};  ///< Cell that the lane is taking.
+};
+
+/// Tickets of a ring; hints that anybody helps forward, each on a line of its own.
+struct RingHints {
+  alignas(kCacheLine) std::atomic<std::uint64_t> tail{0};
+  alignas(kCacheLine) std::atomic<std::uint64_t> head{0};
+};
+
+static_assert(sizeof(LaneIntent) == kCacheLine && sizeof(RingHints) == 2 * kCacheLine);
+static_assert(AtomicSlot::is_always_lock_free && AtomicCell::is_always_lock_free);
+
+/// Points of the protocol where a participant may die or stop; the shipped policy does nothing.
+struct NoHooks {
+  enum Point { kPinned, kMarkedInRing, kPublished, kIntended, kTaken };
+  static void at(Point) noexcept {}
+};
+
+/// Bounded ring of cell indices, many producers and many consumers.
+///
+/// Memory:   placed by the caller; holds no pointers into shared memory beyond this process.
+/// Threads:  any number, in any processes; each with a lane of its own.
+/// Progress: lock-free; a participant that stops or dies anywhere never holds the others up.
+/// Ordering: ring.slot publishes a cell and gives its slot back. Slot writes are all
+///           read-modify-writes, so they form one release sequence: whoever acquires a slot and
+///           no longer finds a cell in it also sees the taker's intent, or its later kHeld.
+/// Errors:   never throws; full and empty are return values.
+template <class Hooks = NoHooks>
+class IndexRing {
+ public:
+  static constexpr std::uint32_t kNone = UINT32_MAX;
+
+  /// @param capacity  Slots; a power of two.
+  IndexRing(RingHints* hints, AtomicSlot* slots, std::uint32_t capacity, AtomicCell* cells)
+      : hints_(hints),
+        slots_(slots),
+        cells_(cells),
+        mask_(capacity - 1),
+        log2_(static_cast<std::uint32_t>(std::countr_zero(capacity))) {}
+
+  /// Publishes a cell that `lane` owns; false if the ring is full, and the lane owns it still.
+  bool push(std::uint32_t cell, std::uint16_t lane, LaneIntent& intent) noexcept {
+    intent.pin.store(cell + 1, std::memory_order_release);  // sync: lane.pin
+    Hooks::at(Hooks::kPinned);
+    const CellWord owned = cells_[cell].load(std::memory_order_relaxed);
+    cells_[cell].store(moved(owned, CellState::kInRing, lane),
+                       std::memory_order_release);  // sync: cell.word
+    Hooks::at(Hooks::kMarkedInRing);
+    for (;;) {
+      std::uint64_t tail = hints_->tail.load(std::memory_order_acquire);  // sync: ring.tail
+      AtomicSlot& slot = slots_[tail & mask_];
+      SlotWord word = slot.load(std::memory_order_acquire);  // sync: ring.slot
+      const std::uint64_t lap = tail >> log2_ & kLapMask;
+      if (word == empty_slot(lap)) {
+        if (slot.compare_exchange_strong(word, full_slot(lap, cell),
+                                         std::memory_order_acq_rel)) {  // sync: ring.slot
+          Hooks::at(Hooks::kPublished);
+          advance(hints_->tail, tail);
+          intent.pin.store(0, std::memory_order_release);  // sync: lane.pin
+          return true;
+        }
+      } else if (lap_of(word) == lap || word == empty_slot(lap + 1)) {
+        advance(hints_->tail, tail);
+      } else if (tail == hints_->tail.load(std::memory_order_acquire)) {  // sync: ring.tail
+        cells_[cell].store(owned, std::memory_order_release);             // sync: cell.word
+        intent.pin.store(0, std::memory_order_release);                   // sync: lane.pin
+        return false;
+      }
+    }
+  }
+
+  /// Takes the oldest cell for `lane`, which holds it from then on; kNone if the ring is empty.
+  std::uint32_t pop(std::uint16_t lane, LaneIntent& intent) noexcept {
+    for (;;) {
+      std::uint64_t head = hints_->head.load(std::memory_order_acquire);  // sync: ring.head
+      AtomicSlot& slot = slots_[head & mask_];
+      SlotWord word = slot.load(std::memory_order_acquire);  // sync: ring.slot
+      const std::uint64_t lap = head >> log2_ & kLapMask;
+      if (is_full(word) && lap_of(word) == lap) {
+        const std::uint32_t cell = index_of(word);
+        intent.cin.store(cell + 1, std::memory_order_release);  // sync: lane.cin
+        Hooks::at(Hooks::kIntended);
+        if (slot.compare_exchange_strong(word, empty_slot(lap + 1),
+                                         std::memory_order_acq_rel)) {  // sync: ring.slot
+          Hooks::at(Hooks::kTaken);
+          advance(hints_->head, head);
+          const CellWord published =
+              cells_[cell].load(std::memory_order_acquire);  // sync: cell.word
+          cells_[cell].store(moved(published, CellState::kHeld, lane),
+                             std::memory_order_release);        // sync: cell.word
+          intent.cin.store(0, std::memory_order_release);       // sync: lane.cin
+          return cell;
+        }
+      } else if (word != empty_slot(lap)) {
+        advance(hints_->head, head);
+      } else if (head == hints_->head.load(std::memory_order_acquire)) {  // sync: ring.head
+        intent.cin.store(0, std::memory_order_release);                   // sync: lane.cin
+        return kNone;
+      }
+    }
+  }
+
+  /// Whether the next pop would find the ring empty; a hint, for waiting.
+  bool looks_empty() const noexcept {
+    const std::uint64_t head = hints_->head.load(std::memory_order_acquire);  // sync: ring.head
+    const SlotWord word =
+        slots_[head & mask_].load(std::memory_order_acquire);  // sync: ring.slot
+    return word == empty_slot(head >> log2_ & kLapMask);
+  }
+
+  /// Whether some slot holds the cell; for the reaper, which has time.
+  bool contains(std::uint32_t cell) const noexcept {
+    for (std::uint64_t i = 0; i <= mask_; ++i) {
+      const SlotWord word = slots_[i].load(std::memory_order_acquire);  // sync: ring.slot
+      if (is_full(word) && index_of(word) == cell) return true;
+    }
+    return false;
+  }
+
+ private:
+  static void advance(std::atomic<std::uint64_t>& hint, std::uint64_t from) noexcept {
+    hint.compare_exchange_strong(from, from + 1,
+                                 std::memory_order_acq_rel);  // sync: ring.tail, ring.head
+  }
+
+  RingHints* hints_;
+  AtomicSlot* slots_;
+  AtomicCell* cells_;
+  std::uint64_t mask_;
+  std::uint32_t log2_;
+};
+
+}  // namespace flowtrain::lockfree

@@ -1,0 +1,35 @@
+#include "os/byte_lock.hpp"
+
+#include <fcntl.h>
+
+namespace flowtrain::os {
+namespace {
+
+struct flock one_byte(short type, std::uint64_t byte) {
+  struct flock lock {};
+  lock.l_type = type;
+  lock.l_whence = SEEK_SET;
+  lock.l_start = static_cast<off_t>(byte);
+  lock.l_len = 1;
+  return lock;
+}
+
+}  // namespace
+
+bool try_lock_byte(const Fd& file, std::uint64_t byte) noexcept {
+  struct flock lock = one_byte(F_WRLCK, byte);
+  return ::fcntl(file.get(), F_OFD_SETLK, &lock) == 0;
+}
+
+void unlock_byte(const Fd& file, std::uint64_t byte) noexcept {
+  struct flock lock = one_byte(F_UNLCK, byte);
+  ::fcntl(file.get(), F_OFD_SETLK, &lock);
+}
+
+bool is_byte_locked(const Fd& file, std::uint64_t byte) noexcept {
+  struct flock lock = one_byte(F_WRLCK, byte);
+  // A failing query must not declare a living process dead.
+  return ::fcntl(file.get(), F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
+}
+
+}  // namespace flowtrain::os

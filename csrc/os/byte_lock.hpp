@@ -1,0 +1,25 @@
+#pragma once
+
+#include <cstdint>
+
+#include "os/fd.hpp"
+
+namespace flowtrain::os {
+
+/// Locks on single bytes of a file, held by the open file description (F_OFD_SETLK).
+///
+/// The kernel drops them when the last descriptor of the description closes, hence at any death
+/// of the process, without process ids and across PID namespaces. A forked child shares the
+/// description, so the descriptor has to be closed there (see channel/fork.hpp).
+///
+/// Threads: one description cannot exclude itself; callers serialise within a process.
+
+/// Takes the exclusive lock of a byte; false if another description holds it.
+bool try_lock_byte(const Fd& file, std::uint64_t byte) noexcept;
+
+void unlock_byte(const Fd& file, std::uint64_t byte) noexcept;
+
+/// Whether another description holds the lock of a byte.
+bool is_byte_locked(const Fd& file, std::uint64_t byte) noexcept;
+
+}  // namespace flowtrain::os

@@ -1,0 +1,71 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <thread>
+
+#include "base/deadline.hpp"
+#include "base/math.hpp"
+#include "os/futex.hpp"
+
+namespace flowtrain::os {
+
+/// Something that may have changed: waiters spin, then sleep on a futex; notifying costs one
+/// fence and one load while nobody sleeps.
+///
+/// Memory:   placed by the caller, also in shared memory; zero bytes are a valid event.
+/// Threads:  any number, in any processes.
+/// Progress: notify is wait-free; a dead waiter only costs spurious wakes.
+/// Ordering: what was done before notify is seen by the predicate of a waiter it wakes.
+/// Errors:   never throws; a wait that ran out returns false.
+class alignas(kCacheLine) Event {
+ public:
+  void notify() noexcept {
+    // Pairs with the fence in wait: either this sees the waiter, or its predicate sees us.
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    if (waiters_.load(std::memory_order_relaxed) == 0) return;
+    epoch_.fetch_add(1, std::memory_order_release);  // sync: event.epoch
+    futex_wake_all(epoch_);
+  }
+
+  /// Waits until `ready()` is true or the deadline passes; the last word is `ready`'s.
+  template <class Ready>
+  bool wait(const Deadline& deadline, std::int64_t spin_ns, Ready&& ready) noexcept {
+    const Deadline spin = Deadline::in(static_cast<double>(spin_ns) * 1e-9);
+    do {
+      if (ready()) return true;
+      pause();
+    } while (!spin.passed());
+    while (!deadline.passed()) {
+      waiters_.fetch_add(1, std::memory_order_relaxed);
+      // Pairs with the fence in notify.
+      std::atomic_thread_fence(std::memory_order_seq_cst);
+      const std::uint32_t epoch = epoch_.load(std::memory_order_acquire);  // sync: event.epoch
+      if (ready()) {
+        waiters_.fetch_sub(1, std::memory_order_relaxed);
+        return true;
+      }
+      futex_wait(epoch_, epoch, deadline.left_ns(kLongestSleepNs));
+      waiters_.fetch_sub(1, std::memory_order_relaxed);
+    }
+    return ready();
+  }
+
+ private:
+  static constexpr std::int64_t kLongestSleepNs = 100'000'000;
+
+  static void pause() noexcept {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#else
+    std::this_thread::yield();
+#endif
+  }
+
+  std::atomic<std::uint32_t> epoch_{0};
+  std::atomic<std::uint32_t> waiters_{0};
+};
+
+static_assert(sizeof(Event) == kCacheLine);
+
+}  // namespace flowtrain::os

@@ -1,0 +1,132 @@
+#include "os/fd_socket.hpp"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
+
+#include <cstring>
+
+#include "base/error.hpp"
+
+namespace flowtrain::os {
+namespace {
+
+constexpr int kPollMs = 100;
+
+sockaddr_un address_of(const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof(address.sun_path)) {
+    throw BadArgument("socket path " + path + ": " + std::to_string(path.size()) +
+                      " characters, at most " + std::to_string(sizeof(address.sun_path) - 1) +
+                      "; choose a shorter pool name");
+  }
+  std::memcpy(address.sun_path, path.c_str(), path.size());
+  return address;
+}
+
+void limit_waits(int socket) {
+  const timeval second{1, 0};
+  ::setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &second, sizeof(second));
+  ::setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &second, sizeof(second));
+}
+
+bool same_user(int socket) {
+  ucred peer{};
+  socklen_t size = sizeof(peer);
+  return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 &&
+         peer.uid == ::geteuid();
+}
+
+/// A message of one byte with room for one descriptor beside it.
+struct OneFdMessage {
+  OneFdMessage() {
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = sizeof(control);
+  }
+  char found = 0;
+  iovec part{&found, 1};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr message{};
+};
+
+}  // namespace
+
+FdServer::FdServer(const std::string& path, std::function<int(std::uint32_t)> find)
+    : path_(path),
+      find_(std::move(find)),
+      socket_(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)) {
+  const sockaddr_un address = address_of(path);
+  ::unlink(path.c_str());  // Left by a dead process whose lane this one now holds.
+  if (!socket_ ||
+      ::bind(socket_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 ||
+      ::listen(socket_.get(), 64) != 0) {
+    throw_errno(path + ": cannot listen");
+  }
+  thread_ = std::jthread([this](const std::stop_token& stop) { serve(stop); });
+}
+
+FdServer::~FdServer() {
+  if (!thread_.joinable()) return;
+  thread_.request_stop();
+  ::shutdown(socket_.get(), SHUT_RDWR);  // Wakes the thread from its poll.
+  thread_.join();
+  ::unlink(path_.c_str());
+}
+
+void FdServer::abandon() noexcept {
+  thread_.detach();
+  socket_.reset();
+}
+
+void FdServer::serve(const std::stop_token& stop) {
+  while (!stop.stop_requested()) {
+    pollfd waiting{socket_.get(), POLLIN, 0};
+    if (::poll(&waiting, 1, kPollMs) <= 0) continue;
+    const Fd client(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (client && same_user(client.get())) answer(client.get());
+  }
+}
+
+void FdServer::answer(int client) {
+  limit_waits(client);
+  std::uint32_t number = 0;
+  if (::recv(client, &number, sizeof(number), 0) != sizeof(number)) return;
+  const int fd = find_(number);
+  OneFdMessage out;
+  out.found = fd >= 0 ? 1 : 0;
+  if (fd >= 0) {
+    cmsghdr* header = CMSG_FIRSTHDR(&out.message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof(int));
+    std::memcpy(CMSG_DATA(header), &fd, sizeof(int));
+  } else {
+    out.message.msg_controllen = 0;
+  }
+  ::sendmsg(client, &out.message, MSG_NOSIGNAL);
+}
+
+Fd receive_fd(const std::string& path, std::uint32_t number) {
+  const sockaddr_un address = address_of(path);
+  const Fd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  if (!socket) throw_errno(path + ": socket");
+  limit_waits(socket.get());
+  if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 ||
+      !same_user(socket.get()) ||
+      ::send(socket.get(), &number, sizeof(number), MSG_NOSIGNAL) != sizeof(number)) {
+    return Fd();
+  }
+  OneFdMessage in;
+  if (::recvmsg(socket.get(), &in.message, MSG_CMSG_CLOEXEC) != 1 || in.found != 1) return Fd();
+  const cmsghdr* header = CMSG_FIRSTHDR(&in.message);
+  if (header == nullptr || header->cmsg_type != SCM_RIGHTS) return Fd();
+  int fd = -1;
+  std::memcpy(&fd, CMSG_DATA(header), sizeof(int));
+  return Fd(fd);
+}
+
+}  // namespace flowtrain::os

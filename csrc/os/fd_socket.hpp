@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <stop_token>
+#include <thread>
+
+#include "os/fd.hpp"
+
+namespace flowtrain::os {
+
+/// Serves file descriptors to other processes of the same user over a Unix socket.
+///
+/// Memory:   nothing shared.
+/// Threads:  one thread of its own, which calls `find`.
+/// Progress: a client that says nothing is dropped after a second.
+/// Ordering: a request is a 32-bit number, the answer one byte and perhaps a descriptor.
+/// Errors:   a peer of another user (SO_PEERCRED) gets nothing; the constructor throws.
+class FdServer {
+ public:
+  /// @param find  Descriptor of a number, or -1; must be safe to call from another thread.
+  FdServer(const std::string& path, std::function<int(std::uint32_t)> find);
+  ~FdServer();
+  FdServer(const FdServer&) = delete;
+  FdServer& operator=(const FdServer&) = delete;
+
+  /// In a forked child, where the thread does not exist: forget it instead of joining it, and
+  /// leave the socket to the parent.
+  void abandon() noexcept;
+
+ private:
+  void serve(const std::stop_token& stop);
+  void answer(int client);
+
+  std::string path_;
+  std::function<int(std::uint32_t)> find_;
+  Fd socket_;
+  std::jthread thread_;
+};
+
+/// Asks the server at `path` for descriptor `number`; an empty Fd if it has none or is gone.
+Fd receive_fd(const std::string& path, std::uint32_t number);
+
+}  // namespace flowtrain::os

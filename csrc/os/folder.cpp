@@ -1,0 +1,109 @@
+#include "os/folder.hpp"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <filesystem>
+#include <thread>
+
+#include "base/deadline.hpp"
+#include "base/error.hpp"
+
+namespace flowtrain::os {
+namespace {
+
+const std::string kTmpfs = "/dev/shm";
+
+/// Makes a folder that only this user can enter, or accepts one that is so already.
+bool make_private(const std::string& path) {
+  const bool made = ::mkdir(path.c_str(), 0700) == 0;
+  if (!made && errno != EEXIST) throw_errno(path + ": mkdir");
+  struct stat info {};
+  if (::lstat(path.c_str(), &info) != 0) throw_errno(path + ": lstat");
+  if (!S_ISDIR(info.st_mode) || info.st_uid != ::geteuid() || (info.st_mode & 077) != 0) {
+    throw SystemCallError(path + ": not a folder of this user alone (mode 0700); remove it first");
+  }
+  return made;
+}
+
+}  // namespace
+
+std::string runtime_folder() {
+  const std::string path = kTmpfs + "/flowtrain-" + std::to_string(::geteuid());
+  make_private(path);
+  return path;
+}
+
+Fd lock_runtime_folder() {
+  const std::string path = runtime_folder();
+  Fd folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
+  if (!folder) throw_errno(path + ": cannot open");
+  const Deadline deadline = Deadline::in(10.0);
+  while (::flock(folder.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (deadline.passed()) {
+      throw PoolTimeout(path + ": another process has been making a pool for 10 s; is it stopped?");
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return folder;
+}
+
+bool make_pool_folder(const std::string& name) {
+  return make_private(runtime_folder() + "/" + name);
+}
+
+bool remove_pool_folder(const std::string& name) {
+  std::error_code ignored;
+  return std::filesystem::remove_all(runtime_folder() + "/" + name, ignored) > 0;
+}
+
+std::vector<std::string> pool_names() {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(runtime_folder())) {
+    names.push_back(entry.path().filename().string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+Fd create_file(const std::string& path, std::uint64_t bytes) {
+  Fd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!fd) throw_errno(path + ": cannot create");
+  const int failed = ::posix_fallocate(fd.get(), 0, static_cast<off_t>(bytes));
+  if (failed == ENOSPC) {
+    struct statvfs info {};
+    ::statvfs(kTmpfs.c_str(), &info);
+    ::unlink(path.c_str());
+    throw PoolSpace(path + ": needs " + std::to_string(bytes) + " bytes and " + kTmpfs + " has " +
+                    std::to_string(info.f_bavail * info.f_frsize) +
+                    " left; lower max_cells, or give the container a larger /dev/shm");
+  }
+  if (failed != 0) {
+    errno = failed;
+    throw_errno(path + ": cannot reserve " + std::to_string(bytes) + " bytes");
+  }
+  return fd;
+}
+
+Fd open_file(const std::string& path) {
+  Fd fd(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
+  if (!fd && errno != ENOENT && errno != ENOTDIR) throw_errno(path + ": cannot open");
+  return fd;
+}
+
+bool is_linked(const Fd& fd) {
+  struct stat info {};
+  return ::fstat(fd.get(), &info) == 0 && info.st_nlink > 0;
+}
+
+std::uint64_t file_bytes(const Fd& fd) {
+  struct stat info {};
+  return ::fstat(fd.get(), &info) == 0 ? static_cast<std::uint64_t>(info.st_size) : 0;
+}
+
+}  // namespace flowtrain::os

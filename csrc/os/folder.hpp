@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "os/fd.hpp"
+
+namespace flowtrain::os {
+
+/// Folder of this user's pools on tmpfs, `/dev/shm/flowtrain-<uid>`, made with mode 0700.
+///
+/// Errors: SystemCallError if it is a link, or belongs to somebody else, or others may enter it.
+std::string runtime_folder();
+
+/// Excludes every other maker and remover of pools until the result closes, or its holder dies.
+///
+/// Errors: PoolTimeout after ten seconds.
+Fd lock_runtime_folder();
+
+/// Makes `runtime_folder()/name` with mode 0700; false if it is there already.
+bool make_pool_folder(const std::string& name);
+
+/// Removes a pool's folder with everything in it; false if there was none.
+bool remove_pool_folder(const std::string& name);
+
+/// Names of all pools of this user.
+std::vector<std::string> pool_names();
+
+/// Whether the file still has a name: a file removed since it was opened has not.
+bool is_linked(const Fd& fd);
+
+/// Makes a file of fixed size, mode 0600, that must not exist; its pages are reserved, so that
+/// writing to it can never fault for lack of space.
+///
+/// Errors: PoolSpace where tmpfs has not so many bytes left, naming both numbers.
+Fd create_file(const std::string& path, std::uint64_t bytes);
+
+/// Opens a file read-write without following links; an empty Fd if it is not there.
+Fd open_file(const std::string& path);
+
+std::uint64_t file_bytes(const Fd& fd);
+
+}  // namespace flowtrain::os

@@ -1,0 +1,81 @@
+#include "os/mapping.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <fstream>
+#include <thread>
+#include <vector>
+
+#include "base/error.hpp"
+#include "base/math.hpp"
+
+namespace flowtrain::os {
+namespace {
+
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+
+/// Memory that new pages can still be had from, by the kernel's own estimate.
+std::uint64_t available_bytes() {
+  std::ifstream info("/proc/meminfo");
+  std::string key;
+  std::uint64_t kib = 0;
+  std::string unit;
+  while (info >> key >> kib >> unit) {
+    if (key == "MemAvailable:") return kib * 1024;
+  }
+  return UINT64_MAX;
+}
+
+}  // namespace
+
+Mapping::Mapping(const Fd& fd, std::size_t bytes, const std::string& what) : bytes_(bytes) {
+  void* at = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
+  if (at == MAP_FAILED) throw_errno(what + ": cannot map " + std::to_string(bytes) + " bytes");
+  data_ = static_cast<std::byte*>(at);
+}
+
+Mapping::~Mapping() {
+  if (data_ != nullptr) ::munmap(data_, bytes_);
+}
+
+void Mapping::prefault() const {
+  constexpr std::size_t kShare = std::size_t{64} << 20;
+  const std::size_t workers = std::clamp<std::size_t>(
+      bytes_ / kShare, 1, std::max(1U, std::thread::hardware_concurrency()));
+  const std::size_t step = round_up(bytes_ / workers + 1, kPageBytes);
+  std::vector<std::jthread> threads;
+  for (std::size_t from = 0; from < bytes_; from += step) {
+    threads.emplace_back([this, from, step] {
+      // An old kernel without this advice leaves the pages to be touched one by one later.
+      ::madvise(data_ + from, std::min(step, bytes_ - from), MADV_POPULATE_WRITE);
+    });
+  }
+}
+
+Fd sealed_memfd(const std::string& name, std::size_t bytes) {
+  const std::uint64_t available = available_bytes();
+  if (bytes > available) {
+    throw PoolSpace("segment '" + name + "': " + std::to_string(bytes) + " bytes of shared " +
+                    "memory are wanted and " + std::to_string(available) +
+                    " are available; make the pool smaller or free memory");
+  }
+  Fd fd(::memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!fd) throw_errno("segment '" + name + "': memfd_create");
+  if (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0 ||
+      ::fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0) {
+    throw_errno("segment '" + name + "': cannot size or seal " + std::to_string(bytes) + " bytes");
+  }
+  return fd;
+}
+
+bool is_sealed(const Fd& fd, std::size_t bytes) {
+  struct stat info {};
+  return ::fstat(fd.get(), &info) == 0 && static_cast<std::size_t>(info.st_size) == bytes &&
+         (::fcntl(fd.get(), F_GET_SEALS) & kSeals) == kSeals;
+}
+
+}  // namespace flowtrain::os

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "os/fd.hpp"
+
+namespace flowtrain::os {
+
+/// Owner of a shared mapping of a file; unmaps it in its destructor.
+class Mapping {
+ public:
+  Mapping() = default;
+  /// Maps `bytes` of a file read-write and shared; `what` names it in errors.
+  Mapping(const Fd& fd, std::size_t bytes, const std::string& what);
+  Mapping(Mapping&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+  Mapping& operator=(Mapping&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+  ~Mapping();
+
+  std::byte* data() const { return data_; }
+  std::size_t bytes() const { return bytes_; }
+
+  /// Touches every page from all cores: the first touch of a page costs more than any copy.
+  void prefault() const;
+
+ private:
+  std::byte* data_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
+/// A memfd of fixed size: sealed against shrinking and growing, so that no peer can make an
+/// access fault by truncating it.
+///
+/// Errors: PoolSpace where the machine has not so much memory left, naming both numbers.
+Fd sealed_memfd(const std::string& name, std::size_t bytes);
+
+/// Whether a descriptor got from a peer is sealed and has the size it claims.
+bool is_sealed(const Fd& fd, std::size_t bytes);
+
+}  // namespace flowtrain::os
