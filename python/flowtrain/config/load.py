@@ -1,0 +1,127 @@
+"""YAML and dotted overrides into the dataclasses of a run, and back."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import yaml
+from pydantic import TypeAdapter, ValidationError
+
+from flowtrain.config.schema import ConfigError, RunConfig
+
+
+def load(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
+    """Read a configuration.
+
+    Args:
+        path: YAML file; relative paths in it start from its folder.
+        overrides: `a.b=value` each, the value in YAML; relative paths in them start from the
+            working directory.
+
+    Raises:
+        ConfigError: A file or field cannot be used; the message names it.
+    """
+    try:
+        tree = yaml.safe_load(path.read_text())
+    except FileNotFoundError as error:
+        raise ConfigError(f"{path}: there is no such file") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: not YAML: {error}") from error
+    if not isinstance(tree, dict):
+        raise ConfigError(f"{path}: {type(tree).__name__} where fields are needed")
+    _anchor(tree, RunConfig, path.resolve().parent)
+    for override in overrides:
+        _override(tree, override)
+    return from_dict(tree, source=str(path))
+
+
+def from_dict(tree: Mapping[str, Any], *, source: str = "config") -> RunConfig:
+    """A run from nested dictionaries.
+
+    Raises:
+        ConfigError: A field is unknown, missing, or of the wrong type or value.
+    """
+    _check_names(tree, RunConfig, (), source)
+    try:
+        return TypeAdapter(RunConfig).validate_python(tree)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"])
+        if first["type"] == "value_error":
+            raise ConfigError(f"{source}: {first['ctx']['error']}") from error
+        if first["type"] == "missing":
+            raise ConfigError(f"{source}: {field} is missing; set it") from error
+        raise ConfigError(f"{source}: {field}={first['input']!r}: {first['msg']}") from error
+
+
+def to_dict(config: Any) -> dict[str, Any]:
+    """The configuration in plain types, as YAML writes it."""
+
+    def plain(value: Any) -> Any:
+        if dataclasses.is_dataclass(value):
+            return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        if isinstance(value, Path):
+            return str(value)
+        return list(value) if isinstance(value, tuple) else value
+
+    tree: dict[str, Any] = plain(config)
+    return tree
+
+
+def dump(config: RunConfig) -> str:
+    """The whole configuration as YAML, which `load` reads back to the same."""
+    return yaml.safe_dump(to_dict(config), sort_keys=False)
+
+
+def _override(tree: dict[str, Any], override: str) -> None:
+    name, equals, text = override.partition("=")
+    if not equals:
+        raise ConfigError(f"override {override!r}: write it as field.name=value")
+    *parents, leaf = name.split(".")
+    for parent in parents:
+        tree = tree.setdefault(parent, {})
+        if not isinstance(tree, dict):
+            raise ConfigError(f"override {override!r}: {parent} has no fields below it")
+    try:
+        tree[leaf] = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"override {override!r}: the value is not YAML: {error}") from error
+    # YAML reads 1e-3 as a text, since its floats need a point.
+    if isinstance(tree[leaf], str):
+        try:
+            tree[leaf] = float(text)
+        except ValueError:
+            pass
+
+
+def _fields(kind: type) -> dict[str, type]:
+    hints = get_type_hints(kind)
+    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+
+
+def _anchor(tree: dict[str, Any], kind: type, folder: Path) -> None:
+    """Make relative paths of a file start from its folder."""
+    for name, hint in _fields(kind).items():
+        value = tree.get(name)
+        if dataclasses.is_dataclass(hint) and isinstance(value, dict):
+            _anchor(value, hint, folder)  # type: ignore[arg-type]
+        elif hint in (Path, Path | None) and isinstance(value, str):
+            tree[name] = str(folder / Path(value).expanduser())
+
+
+def _check_names(tree: Mapping[str, Any], kind: type, above: tuple[str, ...], source: str) -> None:
+    fields = _fields(kind)
+    for name, value in tree.items():
+        dotted = ".".join((*above, str(name)))
+        if name not in fields:
+            near = difflib.get_close_matches(str(name), fields, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(fields)}"
+            raise ConfigError(f"{source}: {dotted}: there is no such field; {hint}")
+        if dataclasses.is_dataclass(fields[name]):
+            if not isinstance(value, Mapping):
+                raise ConfigError(f"{source}: {dotted}={value!r}: it has fields below it")
+            _check_names(value, fields[name], (*above, str(name)), source)  # type: ignore[arg-type]

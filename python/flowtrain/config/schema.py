@@ -1,0 +1,255 @@
+"""The run configuration: one tree of frozen dataclasses, the same for YAML and for Python."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+Dtype = Literal["float32", "float64", "bfloat16"]
+Mode = Literal["frozen", "strict", "bounded"]
+
+
+class ConfigError(ValueError):
+    """A configuration field has a value that cannot be used; the message names the field."""
+
+
+def _require(ok: bool, message: str) -> None:
+    if not ok:
+        raise ConfigError(message)
+
+
+def _positive(**fields: float) -> None:
+    for name, value in fields.items():
+        _require(value > 0, f"{name.replace('__', '.')}={value}: it must be greater than 0")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelConfig:
+    """Which model is trained, and how it is held."""
+
+    path: Path | None = None
+    """Local Hugging Face folder with weights, tokenizer and processor."""
+    config: Path | None = None
+    """Local Hugging Face folder without weights: they are drawn from `train.seed`."""
+    dtype: Dtype = "float32"
+    """Dtype of weights, activations and optimizer state."""
+    freeze: tuple[Literal["encoder", "backbone"], ...] = ()
+    """Modules that do not train. `flow.mode: frozen` freezes the encoder by itself."""
+    device: str = "cpu"
+    """Torch device of every rank: `cpu`, or `cuda` (one device a rank, by local rank)."""
+
+    def __post_init__(self) -> None:
+        _require(
+            (self.path is None) != (self.config is None),
+            f"model.path={self.path}, model.config={self.config}: give exactly one of the two, "
+            "a folder with weights (path) or one to start from a seed (config)",
+        )
+
+    @property
+    def folder(self) -> Path:
+        """The Hugging Face folder, whichever way it was given."""
+        folder = self.path or self.config
+        assert folder is not None
+        return folder
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DataConfig:
+    """Where samples come from."""
+
+    path: Path
+    """JSONL file in the conversation format, one sample a line."""
+    image_root: Path | None = None
+    """Folder that relative image paths start from; the folder of `path` if not given."""
+    workers: int = 0
+    """Reader processes a rank; 0 reads in a thread of the rank."""
+    shuffle: bool = True
+    """Draw each epoch's order from `train.seed`; otherwise file order."""
+    bad_image: Literal["error", "skip"] = "error"
+    """`skip` encodes zeros on the planned grid, masks the sample and counts it."""
+
+    def __post_init__(self) -> None:
+        _require(self.workers >= 0, f"data.workers={self.workers}: it must be 0 or more")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OptimConfig:
+    """Optimizer, schedule and clipping, as in a plain PyTorch loop."""
+
+    name: Literal["adamw", "sgd"] = "adamw"
+    """`torch.optim.AdamW` or `torch.optim.SGD`."""
+    lr: float = 1e-4
+    """Peak learning rate."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    """AdamW moments."""
+    eps: float = 1e-8
+    """AdamW denominator."""
+    weight_decay: float = 0.0
+    """Decay of every trained parameter."""
+    momentum: float = 0.0
+    """SGD momentum."""
+    schedule: Literal["constant", "linear", "cosine", "onecycle"] = "constant"
+    """Shape of the learning rate over `train.steps`."""
+    warmup_steps: int = 0
+    """Linear warm-up; `onecycle` has its own and takes none."""
+    clip_norm: float | None = 1.0
+    """Limit of the gradient norm over both modules; null turns clipping off."""
+
+    def __post_init__(self) -> None:
+        _positive(optim__lr=self.lr, optim__eps=self.eps)
+        _require(
+            self.clip_norm is None or self.clip_norm > 0,
+            f"optim.clip_norm={self.clip_norm}: give a number greater than 0, or null",
+        )
+        _require(
+            self.schedule != "onecycle" or self.warmup_steps == 0,
+            f"optim.warmup_steps={self.warmup_steps}: onecycle warms up by itself; set it to 0",
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainConfig:
+    """What a step is and how many there are."""
+
+    steps: int
+    """Optimizer steps of the whole run."""
+    global_batch: int = 32
+    """Samples of a step, over all ranks."""
+    microbatch_tokens: int = 4096
+    """Most tokens of one packed microbatch; also the longest sample."""
+    seed: int = 0
+    """Seed of weights, data order and dropout."""
+    nonfinite: Literal["abort", "skip"] = "abort"
+    """What to do with a step whose loss or gradient is not finite."""
+    threads: int = 0
+    """Torch threads of a rank; 0 shares the host's cores among the ranks."""
+
+    def __post_init__(self) -> None:
+        _positive(
+            train__steps=self.steps,
+            train__global_batch=self.global_batch,
+            train__microbatch_tokens=self.microbatch_tokens,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FlowConfig:
+    """Ranks of each world, and how they are coupled."""
+
+    encoders: int = 1
+    """Encoder ranks."""
+    backbones: int = 1
+    """Backbone data-parallel ranks."""
+    mode: Mode = "strict"
+    """`strict`: trained, exact. `frozen`: runs ahead. `bounded`: trained, weights up to
+    `staleness` steps old."""
+    staleness: int = 0
+    """Most steps by which an encoder's weights may be behind in `bounded`."""
+    order: Literal["deterministic", "ready"] = "deterministic"
+    """Order of the slots within a step."""
+    item_tokens: int = 1024
+    """Image tokens that an encoder rank encodes at once; a larger image is an item alone."""
+    plan_ahead: int = 4
+    """Steps planned ahead of the one that closes."""
+    port: int = 0
+    """Port of the job's store on this host; 0 lets the system choose."""
+    deadline_s: float = 120.0
+    """Longest wait for a peer that is alive, once every rank is ready."""
+    start_deadline_s: float = 300.0
+    """Longest wait for every rank to load its model."""
+
+    def __post_init__(self) -> None:
+        _positive(
+            flow__encoders=self.encoders,
+            flow__backbones=self.backbones,
+            flow__item_tokens=self.item_tokens,
+            flow__plan_ahead=self.plan_ahead,
+            flow__deadline_s=self.deadline_s,
+            flow__start_deadline_s=self.start_deadline_s,
+        )
+        _require(
+            (self.mode == "bounded") == (self.staleness > 0),
+            f"flow.staleness={self.staleness} with flow.mode={self.mode}: bounded needs a "
+            "staleness of at least 1, the other modes 0",
+        )
+        _require(
+            self.staleness < self.plan_ahead,
+            f"flow.staleness={self.staleness}: it must be less than "
+            f"flow.plan_ahead={self.plan_ahead}; raise flow.plan_ahead",
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PoolConfig:
+    """Memory of the pool."""
+
+    slab_bytes: int = 1 << 20
+    """Size of a slab; a record is cut into as many as it needs."""
+    bytes: int | None = None
+    """Size of the whole pool over all ranks; null takes `scale` times the checked minimum."""
+    max_slabs: int = 4096
+    """Most slabs of the whole pool, over all ranks."""
+    scale: float = 2.0
+    """Multiple of the checked minimum, where `bytes` is null."""
+
+    def __post_init__(self) -> None:
+        _require(
+            self.slab_bytes >= 4096,
+            f"pool.slab_bytes={self.slab_bytes}: it must be at least 4096",
+        )
+        _require(self.scale >= 1, f"pool.scale={self.scale}: it must be at least 1")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CheckpointConfig:
+    """When the run is saved."""
+
+    every: int = 0
+    """Steps between checkpoints; 0 saves at the end alone."""
+    keep: int = 2
+    """Checkpoints that are kept, latest first."""
+
+    def __post_init__(self) -> None:
+        _require(self.every >= 0, f"checkpoint.every={self.every}: it must be 0 or more")
+        _positive(checkpoint__keep=self.keep)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DebugConfig:
+    """Faults and delays for tests; all off by default."""
+
+    delay_ms: float = 0.0
+    """Largest random delay before each action of a rank."""
+    fault: str | None = None
+    """Name of a planted fault (`flowtrain.train.faults`); a run with one says so."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunConfig:
+    """A whole training run."""
+
+    run: Path
+    """Folder that the run writes: metrics, logs, plans, checkpoints and `final`."""
+    model: ModelConfig
+    data: DataConfig
+    train: TrainConfig
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    flow: FlowConfig = field(default_factory=FlowConfig)
+    pool: PoolConfig = field(default_factory=PoolConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    debug: DebugConfig = field(default_factory=DebugConfig)
+
+    def __post_init__(self) -> None:
+        _require(
+            not (set(self.model.freeze) >= {"encoder", "backbone"}),
+            "model.freeze=[encoder, backbone]: nothing would train; leave one of them out",
+        )
+        _require(
+            "encoder" not in self.model.freeze or self.flow.mode == "frozen",
+            f"model.freeze has encoder with flow.mode={self.flow.mode}: set flow.mode to frozen",
+        )
+        _require(
+            "backbone" not in self.model.freeze or self.flow.mode != "frozen",
+            "model.freeze has backbone with flow.mode=frozen: nothing would train",
+        )

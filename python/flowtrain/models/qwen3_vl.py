@@ -1,0 +1,142 @@
+"""Qwen3-VL: M-RoPE, and deepstack taps that cross the seam beside the pooled features."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from transformers import AutoConfig, AutoModelForImageTextToText
+from transformers.models.qwen3_vl.modeling_qwen3_vl import BaseModelOutputWithDeepstackFeatures
+
+from flowtrain.models import attention
+from flowtrain.models.adapter import LossOutput, PackedBatch, Part, VLMAdapter
+from flowtrain.models.errors import ModelError
+from flowtrain.models.versions import require_transformers
+
+
+class Qwen3VLAdapter(VLMAdapter):
+    """Splits Qwen3-VL at `get_image_features` / `mm_encoder_outputs`.
+
+    One image token carries its pooled feature and one feature per deepstack tap, side by side.
+    """
+
+    encoder_prefix = "model.visual."
+
+    def __init__(self, folder: Path) -> None:
+        require_transformers()
+        self.config = AutoConfig.from_pretrained(folder)
+        vision = self.config.vision_config
+        self._merge = vision.spatial_merge_size
+        self._taps = len(vision.deepstack_visual_indexes)
+        self._width = self.config.text_config.hidden_size
+        self.seam_width = (1 + self._taps) * self._width
+        self._implementation = attention.register()
+
+    def build(
+        self,
+        part: Part,
+        *,
+        weights: Path | None,
+        seed: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> torch.nn.Module:
+        if weights is None:
+            torch.manual_seed(seed)
+            model = AutoModelForImageTextToText.from_config(
+                self.config, dtype=torch.float32, attn_implementation=self._implementation
+            )
+        else:
+            model = AutoModelForImageTextToText.from_pretrained(
+                weights, dtype=dtype, attn_implementation=self._implementation
+            )
+        if part == "encoder":
+            del model.model.language_model, model.lm_head
+        elif part == "backbone":
+            # The forward asks the tower for nothing once features are given.
+            del model.model.visual
+        model = model.to(device=device, dtype=dtype)
+        model.train()
+        return model
+
+    def encode(
+        self, encoder: torch.nn.Module, pixel_values: torch.Tensor, grids: torch.Tensor
+    ) -> torch.Tensor:
+        out = encoder.model.visual(pixel_values, grid_thw=grids, return_dict=True)
+        return torch.cat([out.pooler_output, *out.deepstack_features], dim=-1)
+
+    def position_ids(
+        self, input_ids: torch.Tensor, mm_token_type_ids: torch.Tensor, grids: torch.Tensor
+    ) -> torch.Tensor:
+        types = mm_token_type_ids
+        if bool((types == 2).any()):
+            raise ModelError("Qwen3-VL: the sample has video tokens; only images can be trained")
+        length = input_ids.shape[0]
+        text = torch.arange(length)
+        if grids.shape[0] == 0:
+            return text.expand(4, length)
+        # Text counts on from the largest position before it; an image's tokens lie on its grid.
+        starts = ((types == 1) & (torch.cat([types.new_zeros(1), types[:-1]]) != 1)).nonzero()
+        out = torch.empty((3, length), dtype=torch.long)
+        at = position = 0
+        for start, grid in zip(starts.flatten().tolist(), grids.tolist(), strict=True):
+            frames, rows, columns = grid[0], grid[1] // self._merge, grid[2] // self._merge
+            out[:, at:start] = torch.arange(start - at) + position
+            position += start - at
+            at = start + frames * rows * columns
+            axes = torch.meshgrid(
+                torch.arange(frames), torch.arange(rows), torch.arange(columns), indexing="ij"
+            )
+            out[:, start:at] = torch.stack([axis.reshape(-1) for axis in axes]) + position
+            position += max(rows, columns)
+        out[:, at:] = torch.arange(length - at) + position
+        return torch.cat([text[None], out])
+
+    def loss(
+        self, backbone: torch.nn.Module, batch: PackedBatch, features: torch.Tensor | None
+    ) -> LossOutput:
+        self._check(backbone, batch)
+        boundaries = batch.boundaries()
+        outputs = {}
+        if features is not None:
+            pooled, *taps = features.split(self._width, dim=-1)
+            outputs["image"] = BaseModelOutputWithDeepstackFeatures(
+                pooler_output=(pooled,), deepstack_features=[(tap,) for tap in taps]
+            )
+        hidden = backbone.model(
+            input_ids=batch.input_ids[None],
+            position_ids=batch.position_ids[:, None],
+            attention_mask=None,
+            use_cache=False,
+            mm_encoder_outputs=outputs,
+            cu_seq_lens_q=boundaries,
+        ).last_hidden_state[0]
+        # A token predicts the next one of its own document; the last of each predicts nothing.
+        targets = torch.roll(batch.labels, -1)
+        targets[boundaries[1:] - 1] = -100
+        kept = (targets != -100).nonzero().flatten()
+        logits = backbone.lm_head(hidden[kept])
+        exact = torch.float64 if logits.dtype == torch.float64 else torch.float32
+        loss_sum = F.cross_entropy(logits.to(exact), targets[kept], reduction="sum")
+        return LossOutput(loss_sum, int(kept.numel()))
+
+    def _check(self, backbone: Any, batch: PackedBatch) -> None:
+        """Conditions under which packed documents stay apart; without them nothing would warn."""
+        tokens = batch.input_ids.shape[0]
+        if batch.position_ids.shape != (4, tokens):
+            raise ModelError(
+                f"position_ids: shape {tuple(batch.position_ids.shape)} where (4, {tokens}) is "
+                "needed; with three rows documents would see each other"
+            )
+        if sum(batch.doc_lengths) != tokens:
+            raise ModelError(
+                f"doc_lengths: {sum(batch.doc_lengths)} tokens in all where the row has {tokens}"
+            )
+        chosen = backbone.config.text_config._attn_implementation
+        if chosen != self._implementation:
+            raise ModelError(
+                f"attn_implementation={chosen}: packed documents would see each other; build the "
+                f"model with {self._implementation}"
+            )

@@ -1,0 +1,148 @@
+"""From the samples of a step to its plan: a pure function, the same on every machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from flowtrain.packing import balance
+from flowtrain.plan.step import Document, EncoderItem, StepPlan
+
+
+class SampleSize(Protocol):
+    """What the planner has to know of a sample."""
+
+    @property
+    def index(self) -> int: ...
+    @property
+    def num_tokens(self) -> int: ...
+    @property
+    def num_targets(self) -> int: ...
+    @property
+    def image_lengths(self) -> tuple[int, ...]: ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Layout:
+    """Ranks and caps that a step is laid out for."""
+
+    encoders: int
+    backbones: int
+    microbatch_tokens: int
+    item_tokens: int
+
+
+@dataclass(slots=True)
+class _Draft:
+    """An item before it has an encoder rank and a number."""
+
+    reader: int
+    slot: int
+    row: int
+    num_tokens: int
+    images: list[tuple[int, int]]
+
+
+def build_step(
+    step: int,
+    samples: Sequence[SampleSize],
+    cost: Sequence[float],
+    layout: Layout,
+    *,
+    cursor: int,
+    flops: float = 0.0,
+) -> StepPlan:
+    """Lay one step out: documents into slots, images into items, items onto encoder ranks.
+
+    Args:
+        step: Number of the step.
+        samples: Sizes of its samples, in the seeded order.
+        cost: Backbone cost of each sample in any unit, shape [num_samples].
+        layout: Ranks and caps.
+        cursor: Samples drawn from the data order, this step included.
+        flops: Model FLOPs of training on these samples, for MFU.
+
+    Raises:
+        PackingError: A sample is longer than a microbatch.
+    """
+    place = balance(
+        [s.num_tokens for s in samples],
+        cost,
+        ranks=layout.backbones,
+        token_cap=layout.microbatch_tokens,
+    )
+    members: list[list[list[SampleSize]]] = [
+        [[] for _ in range(place.slots)] for _ in range(layout.backbones)
+    ]
+    for sample, rank, slot in zip(samples, place.rank, place.slot, strict=True):
+        members[rank][slot].append(sample)
+    return StepPlan(
+        step=step,
+        kind="train",
+        slots=place.slots,
+        documents=tuple(
+            tuple(tuple(_document(s) for s in slot) for slot in rank) for rank in members
+        ),
+        items=_items(members, place.slots, layout),
+        num_targets=sum(s.num_targets for s in samples),
+        samples=tuple(s.index for s in samples),
+        cursor=cursor,
+        flops=flops,
+    )
+
+
+def _document(sample: SampleSize) -> Document:
+    return Document(
+        sample=sample.index,
+        num_tokens=sample.num_tokens,
+        num_targets=sample.num_targets,
+        image_tokens=sum(sample.image_lengths),
+    )
+
+
+def _items(
+    members: list[list[list[SampleSize]]], slots: int, layout: Layout
+) -> tuple[EncoderItem, ...]:
+    """Cut each slot's images into items and deal them to the encoder ranks.
+
+    An item is at most a fair share of the step, so that no encoder rank idles while another
+    holds everything, and never spans slots, so that the slot everybody waits for can always
+    be finished.
+    """
+    total = sum(n for rank in members for slot in rank for s in slot for n in s.image_lengths)
+    cap = min(layout.item_tokens, max(1, -(-total // layout.encoders)))
+    drafts: list[_Draft] = []
+    for slot in range(slots):
+        for reader in range(layout.backbones):
+            drafts += _cut(members[reader][slot], reader, slot, cap)
+    load = [0] * layout.encoders
+    encoder = [0] * len(drafts)
+    for i in sorted(range(len(drafts)), key=lambda i: (-drafts[i].num_tokens, i)):
+        encoder[i] = min(range(layout.encoders), key=lambda e: (load[e], e))
+        load[encoder[i]] += drafts[i].num_tokens
+    return tuple(
+        EncoderItem(
+            index=i,
+            encoder=encoder[i],
+            reader=draft.reader,
+            slot=draft.slot,
+            row=draft.row,
+            num_tokens=draft.num_tokens,
+            images=tuple(draft.images),
+        )
+        for i, draft in enumerate(drafts)
+    )
+
+
+def _cut(samples: Sequence[SampleSize], reader: int, slot: int, cap: int) -> list[_Draft]:
+    drafts: list[_Draft] = []
+    row = 0
+    for sample in samples:
+        for image, length in enumerate(sample.image_lengths):
+            if not drafts or drafts[-1].num_tokens + length > cap:
+                drafts.append(_Draft(reader, slot, row, 0, []))
+            drafts[-1].images.append((sample.index, image))
+            drafts[-1].num_tokens += length
+            row += length
+    return drafts

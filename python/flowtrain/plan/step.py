@@ -1,0 +1,95 @@
+"""The plan of one optimizer step: plain data that every rank reads in the same words."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Document:
+    """One sample in a microbatch."""
+
+    sample: int
+    """Line of the data file, from 0."""
+    num_tokens: int
+    num_targets: int
+    image_tokens: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EncoderItem:
+    """Images that one encoder rank encodes at once, for one slot of one backbone rank.
+
+    Its output is one record: `num_tokens` rows that land at `row` of the slot's image rows.
+    """
+
+    index: int
+    """Number of the item within the step; with the step it is the record's identity."""
+    encoder: int
+    reader: int
+    slot: int
+    row: int
+    num_tokens: int
+    images: tuple[tuple[int, int], ...]
+    """(line of the data file, image of that sample), in row order."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepPlan:
+    """Everything that is fixed about a step before it starts.
+
+    `slots` is the same for every backbone rank; a rank may have nothing in one of them.
+    """
+
+    step: int
+    kind: Literal["train", "end"]
+    slots: int = 0
+    documents: tuple[tuple[tuple[Document, ...], ...], ...] = ()
+    """[backbone rank][slot][document]."""
+    items: tuple[EncoderItem, ...] = ()
+    """In the order of slots, which is the order in which they are made and read."""
+    num_targets: int = 0
+    """Target tokens of the whole step, the N that the loss is divided by."""
+    samples: tuple[int, ...] = ()
+    """Lines of the data file, in the seeded order."""
+    cursor: int = 0
+    """Samples drawn from the data order up to and including this step."""
+    flops: float = 0.0
+    """Model FLOPs of training on the step: real tokens, no recomputation."""
+
+    def items_of(self, encoder: int) -> tuple[EncoderItem, ...]:
+        """Items of one encoder rank, in the order in which it makes them."""
+        return tuple(item for item in self.items if item.encoder == encoder)
+
+    def items_for(self, reader: int, slot: int) -> tuple[EncoderItem, ...]:
+        """Items whose rows one slot of one backbone rank needs, in row order."""
+        return tuple(i for i in self.items if i.reader == reader and i.slot == slot)
+
+    def documents_of(self, reader: int) -> Iterator[tuple[int, tuple[Document, ...]]]:
+        """(slot, documents) of one backbone rank, empty slots left out."""
+        return ((m, docs) for m, docs in enumerate(self.documents[reader]) if docs)
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+    @staticmethod
+    def from_json(text: str | bytes) -> StepPlan:
+        raw = json.loads(text)
+        raw["documents"] = tuple(
+            tuple(tuple(Document(**doc) for doc in slot) for slot in rank)
+            for rank in raw["documents"]
+        )
+        raw["items"] = tuple(
+            EncoderItem(**{**item, "images": tuple(tuple(pair) for pair in item["images"])})
+            for item in raw["items"]
+        )
+        raw["samples"] = tuple(raw["samples"])
+        return StepPlan(**raw)
+
+    def checksum(self) -> int:
+        """CRC-32 of the JSON form: both worlds compare it before a step takes effect."""
+        return zlib.crc32(self.to_json().encode())

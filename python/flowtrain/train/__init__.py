@@ -1,0 +1,1 @@
+"""Training: the flow protocol over two torch worlds that meet only in the pool."""

@@ -1,0 +1,203 @@
+"""Backbone rank: records in, losses out, gradients of the records back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+
+from flowtrain.models.adapter import PackedBatch
+from flowtrain.plan import Document, EncoderItem, SpaceNeed, StepPlan
+from flowtrain.train.checkpoint import Checkpoints
+from flowtrain.train.close import Report
+from flowtrain.train.metrics import Metrics, StepTiming
+from flowtrain.train.planner import Planner
+from flowtrain.train.prefetch import Prefetch, Request
+from flowtrain.train.rank import Delays, Module, Seat, build_closing, close_step
+from flowtrain.train.records import RecordReceiver, RecordSender
+
+
+class BackboneRank:
+    """Carries out the planned slots of one backbone rank.
+
+    Args:
+        seat: This rank's place in the job.
+        module: The backbone.
+        prefetch: Tokens of planned samples.
+        checkpoints: Where the backbone world saves its part.
+        metrics: Log of the run; None on all ranks but the first.
+        planner: Told of every closed step; None on all ranks but the first.
+    """
+
+    def __init__(
+        self,
+        seat: Seat,
+        module: Module,
+        prefetch: Prefetch,
+        checkpoints: Checkpoints,
+        *,
+        metrics: Metrics | None,
+        planner: Planner | None,
+    ) -> None:
+        flow = seat.config.flow
+        self._seat = seat
+        self._module = module
+        self._prefetch = prefetch
+        self._checkpoints = checkpoints
+        self._metrics = metrics
+        self._planner = planner
+        self._closing = build_closing(seat)
+        self._delays = Delays(seat.config, seat.world.label)
+        self._returns = flow.mode != "frozen"
+        self._granted = SpaceNeed(activation=0, gradient=0)
+        self._records = RecordReceiver(
+            seat.pool,
+            inbox=seat.world.label,
+            space=seat.space,
+            deadline_s=flow.deadline_s,
+        )
+        self._gradients = RecordSender(
+            seat.pool,
+            readers="encoder",
+            num_readers=flow.encoders,
+            space=seat.space,
+            dtype=seat.dtype,
+            deadline_s=flow.deadline_s,
+        )
+
+    def run(self, first: int) -> None:
+        """Run from step `first` to the end of the plans."""
+        self._grow(self._seat.granted())
+        plans = self._seat.plans
+        step = first
+        while (plan := plans.get(step)).kind == "train":
+            self._step(plan)
+            plans.forget(step)
+            self._prefetch.forget(step)
+            step += 1
+
+    def _step(self, plan: StepPlan) -> None:
+        seat = self._seat
+        started = time.perf_counter()
+        waited = self._records.wait_s
+        self._prefetch.step(plan)
+        self._grow(seat.check_space(plan, self._granted))
+        loss_sum, num_targets = 0.0, 0
+        ages = [0.0] * len(plan.items)
+        for slot, documents in plan.documents_of(seat.world.rank):
+            self._delays.pause()
+            loss, targets = self._slot(plan, slot, documents, ages)
+            loss_sum += loss
+            num_targets += targets
+        waited = self._records.wait_s - waited
+        sums = seat.world.sum([loss_sum, num_targets, waited, *ages])
+        seat.world.sum_gradients(self._module.trained)
+        report = Report(
+            norm=self._module.norm(),
+            checksum=plan.checksum(),
+            loss_sum=sums[0],
+            num_targets=int(sums[1]),
+            wait_s=sums[2] / seat.world.size,
+        )
+        lr = self._module.lr
+        verdict = close_step(seat, self._closing, self._module, plan, report)
+        if self._metrics is not None:
+            timing = StepTiming(
+                seconds=time.perf_counter() - started,
+                pool=seat.pool.stats(),
+            )
+            self._metrics.step(plan, verdict, lr=lr, ages=[int(a) for a in sums[3:]], timing=timing)
+        self._checkpoints.after(plan, self._module)
+        if self._planner is not None:
+            self._planner.closed()
+
+    def _slot(
+        self, plan: StepPlan, slot: int, documents: Sequence[Document], ages: list[float]
+    ) -> tuple[float, int]:
+        """Forward and backward of one microbatch: sum of its losses, and its target tokens."""
+        seat = self._seat
+        torch.manual_seed(hash((seat.config.train.seed, plan.step, slot)) & (2**63 - 1))
+        items = plan.items_for(seat.world.rank, slot)
+        features, skipped = self._gather(plan, items, ages)
+        batch = self._batch(plan.step, documents, skipped)
+        out = seat.adapter.loss(self._module.module, batch, features)
+        if out.loss_sum.requires_grad:
+            (out.loss_sum / plan.num_targets).backward()
+        if features is not None and self._returns:
+            grad = features.grad if features.grad is not None else torch.zeros_like(features)
+            for item in items:
+                self._gradients.send(
+                    grad[item.row : item.row + item.num_tokens],
+                    reader=item.encoder,
+                    step=plan.step,
+                    item=item.index,
+                    version=plan.step,
+                )
+        return float(out.loss_sum.detach()), out.num_targets
+
+    def _gather(
+        self, plan: StepPlan, items: Sequence[EncoderItem], ages: list[float]
+    ) -> tuple[torch.Tensor | None, set[int]]:
+        """Image rows of a slot, a leaf that collects their gradient, and skipped samples."""
+        if not items:
+            return None, set()
+        seat = self._seat
+        rows = sum(item.num_tokens for item in items)
+        features = torch.empty(
+            (rows, seat.adapter.seam_width), dtype=seat.dtype, device=seat.world.device
+        )
+        skipped: set[int] = set()
+        for item in items:
+            out = features[item.row : item.row + item.num_tokens]
+            key = self._records.gather(out, step=plan.step, item=item.index)
+            ages[item.index] = float(plan.step - key.version)
+            if key.skipped:
+                who = f"encoder.{item.encoder}"
+                skipped |= set(
+                    seat.board.get(
+                        f"skipped/{plan.step}/{item.index}",
+                        timeout_s=seat.config.flow.deadline_s,
+                        who=who,
+                    )
+                )
+        return features.requires_grad_(self._returns), skipped
+
+    def _batch(
+        self, step: int, documents: Sequence[Document], skipped: set[int]
+    ) -> PackedBatch:
+        """Documents side by side, each with positions of its own."""
+        seat = self._seat
+        texts = [self._prefetch.get(step, "text", doc.sample) for doc in documents]
+        labels = [
+            np.full_like(text.labels, -100) if doc.sample in skipped else text.labels
+            for doc, text in zip(documents, texts, strict=True)
+        ]
+        device = seat.world.device
+        positions = [
+            seat.adapter.position_ids(
+                torch.from_numpy(text.input_ids),
+                torch.from_numpy(text.mm_token_type_ids),
+                torch.tensor(text.grids, dtype=torch.long).reshape(-1, 3),
+            )
+            for text in texts
+        ]
+        return PackedBatch(
+            input_ids=torch.from_numpy(np.concatenate([t.input_ids for t in texts])).to(device),
+            labels=torch.from_numpy(np.concatenate(labels)).to(device),
+            position_ids=torch.cat(positions, dim=1).to(device),
+            doc_lengths=[doc.num_tokens for doc in documents],
+        )
+
+    def _grow(self, granted: SpaceNeed) -> None:
+        if granted.gradient > self._gradients.slabs:
+            self._gradients.reserve(granted.gradient)
+        self._granted = granted
+
+
+def wanted_texts(rank: int, plan: StepPlan) -> Iterator[Request]:
+    """Samples that one backbone rank reads for a plan."""
+    for _, documents in plan.documents_of(rank):
+        for document in documents:
+            yield "text", (document.sample,)

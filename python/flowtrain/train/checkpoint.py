@@ -1,0 +1,165 @@
+"""Checkpoints at the close of a step, valid once their folder has its final name."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
+
+from flowtrain.config.load import dump
+from flowtrain.config.schema import RunConfig
+from flowtrain.plan import StepPlan
+from flowtrain.train.board import Board
+
+if TYPE_CHECKING:
+    from flowtrain.train.rank import Module
+    from flowtrain.train.world import World
+
+_NAME = re.compile(r"step-(\d{8})")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mark:
+    """What a run needs besides weights to go on after a step."""
+
+    step: int
+    """Last step that the checkpoint contains."""
+    cursor: int
+    """Samples drawn from the data order up to and including it."""
+    seed: int
+    stepped: dict[str, int]
+    """Steps that each world's optimizer has taken."""
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint cannot be used; the message names it."""
+
+
+def latest(run: Path) -> Path | None:
+    """The newest valid checkpoint of a run."""
+    found = [p for p in run.joinpath("checkpoints").glob("step-*") if _NAME.fullmatch(p.name)]
+    return max(found, key=lambda p: p.name, default=None)
+
+
+def read_mark(checkpoint: Path, config: RunConfig) -> Mark:
+    """The mark of a checkpoint.
+
+    Raises:
+        CheckpointError: It belongs to a run with another order of samples.
+    """
+    raw = json.loads(checkpoint.joinpath("mark.json").read_text())
+    mark = Mark(**raw["mark"])
+    for name, then, now in (
+        ("train.seed", mark.seed, config.train.seed),
+        ("train.global_batch", raw["global_batch"], config.train.global_batch),
+    ):
+        if then != now:
+            raise CheckpointError(
+                f"{checkpoint}: made with {name}={then}, resumed with {now}; samples would be "
+                "repeated or left out; set it back, or start another run"
+            )
+    return mark
+
+
+def _tensors(module: Module) -> dict[str, Any]:
+    """What is saved of a module; empty optimizer state is left out, as it has no tensors."""
+    state: dict[str, Any] = {"model": get_model_state_dict(module.module)}
+    if module.optimizer is not None and module.stepped:
+        state["optimizer"] = get_optimizer_state_dict(module.module, module.optimizer)
+    return state
+
+
+class Checkpoints:
+    """One world's part in saving and loading checkpoints.
+
+    Args:
+        config: The run.
+        world: The world whose module is saved.
+        board: The job's board, over which the worlds agree that a checkpoint is whole.
+    """
+
+    def __init__(self, config: RunConfig, world: World, board: Board) -> None:
+        self._config = config
+        self._world = world
+        self._board = board
+        self._folder = config.run / "checkpoints"
+
+    def after(self, plan: StepPlan, module: Module) -> None:
+        """Save if this step is one to save at; called by every rank of both worlds."""
+        done = plan.step + 1
+        every = self._config.checkpoint.every
+        if done != self._config.train.steps and not (every and done % every == 0):
+            return
+        part = self._folder / f"step-{done:08d}.part"
+        if self._world.leads:
+            part.mkdir(parents=True, exist_ok=True)
+        dcp.save(
+            _tensors(module), checkpoint_id=part / self._world.name, no_dist=self._world.size == 1
+        )
+        if self._world.name == "encoder":
+            if self._world.leads:
+                self._board.put(f"saved/{done}/encoder", module.stepped)
+        elif self._world.leads:
+            self._commit(part, plan, module.stepped)
+
+    def _commit(self, part: Path, plan: StepPlan, stepped: int) -> None:
+        done = plan.step + 1
+        deadline_s = self._config.flow.deadline_s
+        encoder = self._board.get(
+            f"saved/{done}/encoder", timeout_s=deadline_s, who="the encoder world"
+        )
+        mark = {
+            "step": plan.step,
+            "cursor": plan.cursor,
+            "seed": self._config.train.seed,
+            "stepped": {"encoder": encoder, "backbone": stepped},
+        }
+        part.joinpath("mark.json").write_text(
+            json.dumps({"mark": mark, "global_batch": self._config.train.global_batch})
+        )
+        part.joinpath("config.yaml").write_text(dump(self._config))
+        final = part.with_suffix("")
+        if final.exists():
+            shutil.rmtree(final)
+        part.rename(final)
+        self._board.delete(f"saved/{done}/encoder")
+        valid = sorted(p for p in self._folder.glob("step-*") if _NAME.fullmatch(p.name))
+        for old in valid[: -self._config.checkpoint.keep]:
+            shutil.rmtree(old)
+
+    def load(self, checkpoint: Path, module: Module, mark: Mark) -> None:
+        """Fill a module, its optimizer and its schedule from a checkpoint."""
+        module.restore_schedule(mark.step + 1)
+        module.stepped = mark.stepped[self._world.name]
+        state = _tensors(module)
+        dcp.load(
+            state, checkpoint_id=checkpoint / self._world.name, no_dist=self._world.size == 1
+        )
+        set_model_state_dict(module.module, state["model"], options=StateDictOptions(strict=True))
+        if module.optimizer is not None and module.stepped:
+            set_optimizer_state_dict(module.module, module.optimizer, state["optimizer"])
+
+
+def load_part(checkpoint: Path, world: str, module: torch.nn.Module) -> None:
+    """Fill the parameters that a world saved, in a process of its own."""
+    state = get_model_state_dict(module)
+    wanted = {
+        key: value
+        for key, value in state.items()
+        if key.startswith("model.visual.") == (world == "encoder")
+    }
+    dcp.load({"model": wanted}, checkpoint_id=checkpoint / world, no_dist=True)
+    set_model_state_dict(module, wanted, options=StateDictOptions(strict=False))

@@ -1,0 +1,195 @@
+"""Encoder rank: images in, records out, gradients back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from flowtrain.plan import EncoderItem, SpaceNeed, StepPlan
+from flowtrain.train.checkpoint import Checkpoints
+from flowtrain.train.close import Report
+from flowtrain.train.prefetch import Prefetch, Request
+from flowtrain.train.rank import Delays, Module, Seat, build_closing, close_step
+from flowtrain.train.records import RecordReceiver, RecordSender
+
+
+class Stash:
+    """Weights of the last `depth` steps, for the gradients of records that they made."""
+
+    def __init__(self, module: torch.nn.Module, depth: int) -> None:
+        self._module = module
+        self._depth = depth
+        self._kept: dict[int, list[torch.Tensor]] = {}
+
+    def keep(self, version: int) -> None:
+        """Remember today's weights under their version, and forget the oldest."""
+        if self._depth and version not in self._kept:
+            self._kept[version] = [p.detach().clone() for p in self._module.parameters()]
+            self._kept.pop(version - self._depth - 1, None)
+
+    @contextmanager
+    def recalled(self, version: int) -> Iterator[None]:
+        """Within the block the module has the weights of that version."""
+        parameters = list(self._module.parameters())
+        today = [p.data for p in parameters]
+        for parameter, old in zip(parameters, self._kept[version], strict=True):
+            parameter.data = old
+        try:
+            yield
+        finally:
+            for parameter, data in zip(parameters, today, strict=True):
+                parameter.data = data
+
+
+class EncoderRank:
+    """Carries out the planned items of one encoder rank.
+
+    Step s runs F(s + k), B(s), close(s), with k = 0 in `strict`. With k = 0 the graph of each
+    item is held until its gradient arrives; with k > 0 it is recomputed under the weights that
+    encoded it. In `frozen` there is F alone, as far ahead as plans and pool allow.
+
+    Args:
+        seat: This rank's place in the job.
+        module: The encoder.
+        prefetch: Pixels of planned images.
+        checkpoints: Where the encoder world saves its part.
+    """
+
+    def __init__(
+        self, seat: Seat, module: Module, prefetch: Prefetch, checkpoints: Checkpoints
+    ) -> None:
+        flow = seat.config.flow
+        self._seat = seat
+        self._module = module
+        self._prefetch = prefetch
+        self._checkpoints = checkpoints
+        self._closing = build_closing(seat)
+        self._delays = Delays(seat.config, seat.world.label)
+        self._trains = flow.mode != "frozen"
+        self._ahead = flow.staleness
+        self._stash = Stash(module.module, flow.staleness)
+        self._granted = SpaceNeed(activation=0, gradient=0)
+        self._held: dict[tuple[int, int], torch.Tensor] = {}
+        self._versions: dict[tuple[int, int], int] = {}
+        self._waited_s = 0.0
+        self._sender = RecordSender(
+            seat.pool,
+            readers="backbone",
+            num_readers=flow.backbones,
+            space=seat.space,
+            dtype=seat.dtype,
+            deadline_s=flow.deadline_s,
+        )
+        self._gradients = RecordReceiver(
+            seat.pool,
+            inbox=seat.world.label,
+            space=seat.space,
+            deadline_s=flow.deadline_s,
+        )
+
+    def run(self, first: int) -> None:
+        """Run from step `first` to the end of the plans."""
+        self._grow(self._seat.granted())
+        plans = self._seat.plans
+        forward = step = first
+        while True:
+            while forward <= step + self._ahead and plans.get(forward).kind == "train":
+                self._forward(plans.get(forward), version=step)
+                forward += 1
+            plan = plans.get(step)
+            if plan.kind == "end":
+                return
+            if self._trains:
+                self._backward(plan)
+                self._close(plan)
+            self._checkpoints.after(plan, self._module)
+            plans.forget(step)
+            self._prefetch.forget(step)
+            step += 1
+
+    def _forward(self, plan: StepPlan, *, version: int) -> None:
+        self._prefetch.step(plan)
+        self._grow(self._seat.check_space(plan, self._granted))
+        hold = self._trains and self._ahead == 0
+        self._stash.keep(version)
+        for item in plan.items_of(self._seat.world.rank):
+            self._delays.pause()
+            rows, skipped = self._encode(plan.step, item, with_graph=hold)
+            if hold:
+                self._held[plan.step, item.index] = rows
+            self._versions[plan.step, item.index] = version
+            self._sender.send(
+                rows.detach(),
+                reader=item.reader,
+                step=plan.step,
+                item=item.index,
+                version=version,
+                skipped=skipped,
+            )
+
+    def _encode(
+        self, step: int, item: EncoderItem, *, with_graph: bool
+    ) -> tuple[torch.Tensor, bool]:
+        """Rows of an item, shape [num_tokens, seam width], and whether an image was skipped."""
+        seat = self._seat
+        images = [self._prefetch.get(step, "pixels", *image) for image in item.images]
+        pixels = torch.cat([torch.from_numpy(image.pixels) for image in images])
+        grids = torch.tensor([image.grid for image in images])
+        # Recomputation draws the same dropout masks, and so does any layout.
+        torch.manual_seed(hash((seat.config.train.seed, step, item.index)) & (2**63 - 1))
+        with torch.set_grad_enabled(with_graph):
+            rows = seat.adapter.encode(
+                self._module.module,
+                pixels.to(seat.world.device, seat.dtype),
+                grids.to(seat.world.device),
+            )
+        if rows.shape[0] != item.num_tokens:
+            raise ValueError(
+                f"step {step}, item {item.index} (samples {item.images}): the encoder made "
+                f"{rows.shape[0]} rows where the plan has {item.num_tokens}; did an image change "
+                "after it was planned?"
+            )
+        return rows, any(image.skipped for image in images)
+
+    def _backward(self, plan: StepPlan) -> None:
+        for item in plan.items_of(self._seat.world.rank):
+            self._delays.pause()
+            gradient = torch.empty(
+                (item.num_tokens, self._seat.adapter.seam_width),
+                dtype=self._seat.dtype,
+                device=self._seat.world.device,
+            )
+            self._gradients.gather(gradient, step=plan.step, item=item.index)
+            version = self._versions.pop((plan.step, item.index))
+            if self._ahead == 0:
+                self._held.pop((plan.step, item.index)).backward(gradient)
+                continue
+            with self._stash.recalled(version):
+                rows, _ = self._encode(plan.step, item, with_graph=True)
+                rows.backward(gradient)
+
+    def _close(self, plan: StepPlan) -> None:
+        world = self._seat.world
+        if plan.items:
+            world.sum_gradients(self._module.trained)
+        wait_s = self._sender.wait_s + self._gradients.wait_s
+        [waited] = world.sum([wait_s - self._waited_s])
+        self._waited_s = wait_s
+        report = Report(
+            norm=self._module.norm(), checksum=plan.checksum(), wait_s=waited / world.size
+        )
+        close_step(self._seat, self._closing, self._module, plan, report)
+
+    def _grow(self, granted: SpaceNeed) -> None:
+        if granted.activation > self._sender.slabs:
+            self._sender.reserve(granted.activation)
+        self._granted = granted
+
+
+def wanted_pixels(rank: int, plan: StepPlan) -> Iterator[Request]:
+    """Images that one encoder rank reads for a plan."""
+    for item in plan.items_of(rank):
+        for image in item.images:
+            yield "pixels", image

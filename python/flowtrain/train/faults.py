@@ -1,0 +1,115 @@
+"""Planted faults: each breaks one promise, so that a test can see the promise being checked.
+
+They replace methods of the production classes in one process, which therefore need no hooks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from flowtrain.config.schema import ConfigError
+from flowtrain.plan import Document, StepPlan
+from flowtrain.train.backbone import BackboneRank
+from flowtrain.train.encoder import EncoderRank
+from flowtrain.train.records import RecordKey, RecordReceiver
+
+
+def _drop_gradient() -> None:
+    """The gradient of one record of the second step is lost."""
+    gather = RecordReceiver.gather
+
+    def lossy(self: RecordReceiver, out: torch.Tensor, *, step: int, item: int) -> RecordKey:
+        key = gather(self, out, step=step, item=item)
+        if self.inbox.startswith("encoder") and (step, item) == (1, 0):
+            out.zero_()
+        return key
+
+    RecordReceiver.gather = lossy  # type: ignore[method-assign]
+
+
+def _local_count() -> None:
+    """The loss is divided by the rank's own target tokens, as many loops do."""
+    slot = BackboneRank._slot
+
+    def local(
+        self: BackboneRank, plan: StepPlan, number: int, documents: Sequence[Document], ages: Any
+    ) -> tuple[float, int]:
+        from dataclasses import replace
+
+        mine = sum(
+            d.num_targets for _, docs in plan.documents_of(self._seat.world.rank) for d in docs
+        )
+        return slot(self, replace(plan, num_targets=mine), number, documents, ages)
+
+    BackboneRank._slot = local  # type: ignore[method-assign]
+
+
+def _leak_documents() -> None:
+    """Documents of a microbatch see each other."""
+    batch = BackboneRank._batch
+
+    def leaky(self: BackboneRank, *arguments: Any) -> Any:
+        from dataclasses import replace
+
+        packed = batch(self, *arguments)
+        return replace(packed, doc_lengths=[sum(packed.doc_lengths)])
+
+    BackboneRank._batch = leaky  # type: ignore[method-assign]
+
+
+def _skip_tap() -> None:
+    """The first deepstack tap does not reach the backbone."""
+    gather = BackboneRank._gather
+
+    def without_tap(self: BackboneRank, *arguments: Any) -> Any:
+        features, skipped = gather(self, *arguments)
+        if features is not None:
+            width = self._seat.adapter.config.text_config.hidden_size
+            with torch.no_grad():
+                features[:, width : 2 * width] = 0
+        return features, skipped
+
+    BackboneRank._gather = without_tap  # type: ignore[method-assign]
+
+
+def _stale_weights() -> None:
+    """From the second step on, the encoder encodes with the weights it started from."""
+    encode = EncoderRank._encode
+    first: list[torch.Tensor] = []
+
+    def stale(self: EncoderRank, step: int, item: Any, *, with_graph: bool) -> Any:
+        parameters = list(self._module.module.parameters())
+        if not first:
+            first.extend(p.detach().clone() for p in parameters)
+        today = [p.data for p in parameters]
+        for parameter, old in zip(parameters, first, strict=True):
+            parameter.data = old
+        rows = encode(self, step, item, with_graph=with_graph)
+        for parameter, data in zip(parameters, today, strict=True):
+            parameter.data = data
+        return rows
+
+    EncoderRank._encode = stale  # type: ignore[method-assign]
+
+
+FAULTS: dict[str, Callable[[], None]] = {
+    "drop_gradient": _drop_gradient,
+    "local_count": _local_count,
+    "leak_documents": _leak_documents,
+    "skip_tap": _skip_tap,
+    "stale_weights": _stale_weights,
+}
+
+
+def plant(name: str) -> None:
+    """Break this process in one way.
+
+    Raises:
+        ConfigError: There is no such fault.
+    """
+    if name not in FAULTS:
+        raise ConfigError(f"debug.fault={name}: there is no such fault; choose from {[*FAULTS]}")
+    FAULTS[name]()

@@ -1,0 +1,46 @@
+"""The end of a run: both parts of the model in one Hugging Face folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from flowtrain.config.schema import RunConfig
+from flowtrain.models.adapter import adapter_for
+from flowtrain.models.export import save_final
+from flowtrain.train.checkpoint import load_part
+from flowtrain.train.rank import DTYPES
+
+
+def write_final(config: RunConfig, checkpoint: Path) -> dict[str, float]:
+    """Write `RUN/final` from a checkpoint.
+
+    Args:
+        config: The run.
+        checkpoint: A valid checkpoint of it.
+
+    Returns:
+        How far each module moved from where it started: relative norm of the difference.
+    """
+    adapter = adapter_for(config.model.folder)
+    model = adapter.build(
+        "full",
+        weights=config.model.path,
+        seed=config.train.seed,
+        dtype=DTYPES[config.model.dtype],
+        device=torch.device("cpu"),
+    )
+    before = {name: value.detach().clone() for name, value in model.named_parameters()}
+    for world in ("encoder", "backbone"):
+        load_part(checkpoint, world, model)
+    save_final(config.run / "final", config.model.folder, model)
+    change = {}
+    for world in ("encoder", "backbone"):
+        moved = start = 0.0
+        for name, value in model.named_parameters():
+            if name.startswith("model.visual.") == (world == "encoder"):
+                moved += float((value.detach() - before[name]).double().square().sum())
+                start += float(before[name].double().square().sum())
+        change[f"{world}_weight_change"] = (moved / start) ** 0.5
+    return change

@@ -1,0 +1,87 @@
+"""A job: what both worlds share, made by one process and found by the others."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from dataclasses import dataclass
+from datetime import timedelta
+
+from torch.distributed import DistNetworkError, TCPStore
+
+from flowtrain.config.schema import ConfigError, RunConfig
+from flowtrain_core import Pool
+
+HOST_LABEL = "host"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Where a rank finds the job.
+
+    Attributes:
+        store: `host:port` of the store.
+        nonce: Random name of this attempt; also the name of its pool.
+    """
+
+    store: str
+    nonce: str
+
+    @property
+    def pool(self) -> str:
+        return f"flowtrain-{self.nonce}"
+
+
+class JobHost:
+    """Store and pool of one attempt, for as long as this object lives.
+
+    Args:
+        config: The run.
+
+    Raises:
+        ConfigError: `flow.port` is in use.
+    """
+
+    def __init__(self, config: RunConfig) -> None:
+        flow = config.flow
+        try:
+            self._store = TCPStore(
+                "127.0.0.1",
+                flow.port,
+                is_master=True,
+                wait_for_workers=False,
+                timeout=timedelta(seconds=flow.deadline_s),
+            )
+        except DistNetworkError as error:
+            raise ConfigError(
+                f"flow.port={flow.port}: the job's store cannot listen there ({_reason(flow.port)}"
+                "); choose another port, or 0 to let the system choose"
+            ) from error
+        self.job = Job(store=f"127.0.0.1:{self._store.port}", nonce=secrets.token_hex(8))
+        encoders, backbones = flow.encoders, flow.backbones
+        # A rank holds its own lane, one for its inbox, and one for each inbox it sends to.
+        lanes = 1 + 2 * (encoders + backbones) + 2 * encoders * backbones
+        self.pool = Pool.create(
+            self.job.pool,
+            rings=(
+                *(f"encoder.{r}" for r in range(encoders)),
+                *(f"backbone.{r}" for r in range(backbones)),
+            ),
+            max_lanes=max(64, 2 * lanes),
+            max_cells=config.pool.max_slabs,
+            label=HOST_LABEL,
+        )
+
+    def close(self) -> None:
+        """Remove the pool; the store goes with this object."""
+        self.pool.close()
+
+
+def _reason(port: int) -> str:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            return error.strerror or str(error)
+    return "another process took and left it"

@@ -1,0 +1,205 @@
+"""Both worlds on this host: started by torch's launcher API, watched, and cleaned up after."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, PContext, Std
+from torch.distributed.elastic.multiprocessing import start_processes
+
+from flowtrain.config.load import dump
+from flowtrain.config.schema import ConfigError, RunConfig
+from flowtrain.data.jsonl import JsonlFile
+from flowtrain.models.versions import require_transformers
+from flowtrain.train import metrics
+from flowtrain.train.checkpoint import latest, read_mark
+from flowtrain.train.final import write_final
+from flowtrain.train.job import Job, JobHost
+
+# After a first death the others are left this long to name it themselves.
+_GRACE_S = 10.0
+_POLL_S = 0.1
+
+
+class RunFailed(RuntimeError):
+    """A rank ended the run; the message names it, its reason, and its log."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Death:
+    label: str
+    pid: int
+    exit_code: int
+    log: Path
+
+    def describe(self) -> str:
+        how = (
+            f"killed by signal {-self.exit_code}"
+            if self.exit_code < 0
+            else f"exit code {self.exit_code}"
+        )
+        lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
+        said = [line for line in lines if line.startswith("flowtrain: ")]
+        return f"rank {self.label} (pid {self.pid}): {said[-1][11:] if said else how}"
+
+
+def train(config: RunConfig, *, resume: bool = False) -> dict[str, Any]:
+    """Train on this host: start every rank, wait for the end, write `RUN/final`.
+
+    Args:
+        config: The run.
+        resume: Go on from the latest checkpoint, if there is one.
+
+    Returns:
+        The summary, also written to `RUN/summary.json`.
+
+    Raises:
+        ConfigError: The run folder is in use or holds another run, or the port is taken.
+        RunFailed: A rank failed or died; all others have ended.
+    """
+    require_transformers()
+    JsonlFile(config.data.path)  # A missing data file is better said before six processes start.
+    started = time.perf_counter()
+    with _run_folder(config, resume=resume):
+        host = JobHost(config)
+        try:
+            _run_gangs(config, host.job, resume=resume)
+        finally:
+            host.close()
+        checkpoint = latest(config.run)
+        assert checkpoint is not None
+        change = write_final(config, checkpoint)
+    summary = {**_summary(config), **change, "seconds": time.perf_counter() - started}
+    config.run.joinpath("summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+    return summary
+
+
+@contextmanager
+def _run_folder(config: RunConfig, *, resume: bool) -> Iterator[None]:
+    """The run's folder, held by one launcher, with its logs cut to where the run goes on."""
+    run = config.run
+    run.mkdir(parents=True, exist_ok=True)
+    with run.joinpath("lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ConfigError(
+                f"run={run}: another launcher is training there; wait for it or choose another "
+                "folder"
+            ) from error
+        logs = [run / name for name in (metrics.METRICS, metrics.TIMING, "plan.log")]
+        if not resume and any(log.exists() for log in logs):
+            raise ConfigError(
+                f"run={run}: it holds a run already; add --resume to go on with it, or choose "
+                "another folder"
+            )
+        checkpoint = latest(run) if resume else None
+        step = 0 if checkpoint is None else read_mark(checkpoint, config).step + 1
+        for log in logs:
+            metrics.cut(log, step)
+        for part in run.joinpath("checkpoints").glob("*.part"):
+            shutil.rmtree(part)
+        run.joinpath("config.yaml").write_text(dump(config))
+        yield
+
+
+def _run_gangs(config: RunConfig, job: Job, *, resume: bool) -> None:
+    sizes = {"backbone": config.flow.backbones, "encoder": config.flow.encoders}
+    logs = config.run / "logs" / job.nonce
+    gangs = {
+        world: _start(config, job, world, size, logs=logs, resume=resume)
+        for world, size in sizes.items()
+    }
+    try:
+        deaths = _wait(gangs, logs)
+    finally:
+        for gang in gangs.values():
+            gang.close(timeout=5)
+    if deaths:
+        raise RunFailed(
+            "; ".join(["the run ended early", *(death.describe() for death in deaths)])
+            + f"; logs are in {logs}"
+        )
+
+
+def _start(
+    config: RunConfig, job: Job, world: str, size: int, *, logs: Path, resume: bool
+) -> PContext:
+    arguments = (
+        *("-m", "flowtrain.train.worker", str(config.run / "config.yaml")),
+        *("--world", world, "--store", job.store, "--nonce", job.nonce),
+        *(("--resume",) if resume else ()),
+    )
+    folder = logs / world
+    folder.mkdir(parents=True)
+    # The first backbone rank shows the run's progress on this terminal.
+    shown = {r: Std.ERR if world == "backbone" and r == 0 else Std.ALL for r in range(size)}
+    return start_processes(
+        name=world,
+        entrypoint=sys.executable,
+        args={r: arguments for r in range(size)},
+        envs={
+            r: {
+                "RANK": str(r),
+                "LOCAL_RANK": str(r),
+                "WORLD_SIZE": str(size),
+                "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+                "PYTHONUNBUFFERED": "1",
+            }
+            for r in range(size)
+        },
+        logs_specs=DefaultLogsSpecs(log_dir=str(folder), redirects=shown),
+    )
+
+
+def _wait(gangs: dict[str, PContext], logs: Path) -> list[_Death]:
+    """Wait until every rank has ended; those that failed, first death first."""
+    running = {
+        (world, rank): handler.proc
+        for world, gang in gangs.items()
+        for rank, handler in gang.subprocess_handlers.items()
+    }
+    deaths: list[_Death] = []
+    limit: float | None = None
+    while running and (limit is None or time.monotonic() < limit):
+        time.sleep(_POLL_S)
+        for (world, rank), process in list(running.items()):
+            code = process.poll()
+            if code is None:
+                continue
+            del running[world, rank]
+            if code != 0:
+                log = Path(gangs[world].stderrs[rank])
+                deaths.append(_Death(f"{world}.{rank}", process.pid, code, log))
+                limit = limit or time.monotonic() + _GRACE_S
+    # Who was killed by a signal or gave a reason of its own is the cause; who names a peer is not.
+    return sorted(deaths, key=lambda death: " died" in death.describe())
+
+
+def _summary(config: RunConfig) -> dict[str, Any]:
+    steps = [json.loads(x) for x in config.run.joinpath(metrics.METRICS).open()]
+    times = [json.loads(x) for x in config.run.joinpath(metrics.TIMING).open()]
+    seconds = sum(t["seconds"] for t in times)
+    return {
+        "mode": config.flow.mode,
+        "encoder_ranks": config.flow.encoders,
+        "backbone_ranks": config.flow.backbones,
+        "steps": len(steps),
+        "loss": steps[-1]["loss"],
+        "target_tokens": sum(s["target_tokens"] for s in steps),
+        "tokens_per_s": sum(t["tokens"] for t in times) / seconds,
+        "mfu": sum(t["mfu"] * t["seconds"] for t in times) / seconds,
+        "peak_flops": times[-1]["peak_flops"],
+        "bytes_through_pool": times[-1]["bytes_through_pool"],
+        "train_seconds": seconds,
+    }

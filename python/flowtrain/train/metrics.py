@@ -1,0 +1,138 @@
+"""Log of a run: what anyone can check, what it cost in time, and a line to watch it by."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from flowtrain.plan import StepPlan
+from flowtrain.train.close import Verdict
+
+METRICS = "metrics.jsonl"
+TIMING = "timing.jsonl"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepTiming:
+    """What a step took on the first backbone rank.
+
+    Attributes:
+        seconds: From plan to closed step.
+        pool: `Pool.stats()` at the close.
+    """
+
+    seconds: float
+    pool: dict[str, Any]
+
+
+def cut(path: Path, step: int) -> None:
+    """Drop the lines of a log from `step` on, and a last line that a kill left torn."""
+    if not path.exists():
+        return
+    kept = []
+    for line in path.read_text().splitlines(keepends=True):
+        if not line.endswith("\n") or json.loads(line)["step"] >= step:
+            break
+        kept.append(line)
+    path.write_text("".join(kept))
+
+
+class Metrics:
+    """Writes `metrics.jsonl` (equal on every rerun) and `timing.jsonl` (not), and shows both.
+
+    Args:
+        run: Folder of the run.
+        steps: Steps of the whole run.
+        peak_flops: Peak FLOP/s of all ranks together, for MFU.
+        every: Steps between plain lines, where the output is no terminal.
+    """
+
+    def __init__(self, run: Path, *, steps: int, peak_flops: float, every: int = 50) -> None:
+        self._metrics = run.joinpath(METRICS).open("a", buffering=1)
+        self._timing = run.joinpath(TIMING).open("a", buffering=1)
+        self._steps = steps
+        self._peak_flops = peak_flops
+        self._every = every
+        self._started = time.perf_counter()
+        self._tokens = 0
+        self._flops = 0.0
+        console = Console(file=sys.stdout)
+        self._live = Live(console=console, refresh_per_second=4) if console.is_terminal else None
+        if self._live is not None:
+            self._live.start()
+
+    def step(
+        self,
+        plan: StepPlan,
+        verdict: Verdict,
+        *,
+        lr: float,
+        ages: Sequence[int],
+        timing: StepTiming,
+    ) -> None:
+        """Log one closed step."""
+        self._write(
+            self._metrics,
+            step=plan.step,
+            loss=verdict.loss,
+            target_tokens=verdict.num_targets,
+            samples=plan.samples,
+            grad_norm=verdict.grad_norm,
+            lr=lr,
+            weight_ages=ages,
+            action=verdict.action,
+        )
+        tokens = sum(d.num_tokens for rank in plan.documents for slot in rank for d in slot)
+        in_use = sum(segment["in_use_bytes"] for segment in timing.pool["segments"])
+        size = sum(segment["bytes"] for segment in timing.pool["segments"])
+        self._write(
+            self._timing,
+            step=plan.step,
+            seconds=timing.seconds,
+            tokens=tokens,
+            tokens_per_s=tokens / timing.seconds,
+            mfu=plan.flops / (timing.seconds * self._peak_flops),
+            wait_s=verdict.wait_s,
+            pool_in_use_bytes=in_use,
+            pool_bytes=size,
+            bytes_through_pool=timing.pool["bytes_published"],
+            peak_flops=self._peak_flops,
+        )
+        self._tokens += tokens
+        self._flops += plan.flops
+        self._show(plan, verdict, timing, used=in_use / size if size else 0.0)
+
+    def close(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+        self._metrics.close()
+        self._timing.close()
+
+    def _show(
+        self, plan: StepPlan, verdict: Verdict, timing: StepTiming, *, used: float
+    ) -> None:
+        elapsed = time.perf_counter() - self._started
+        waits = " ".join(f"{w} {s / timing.seconds:.0%}" for w, s in verdict.wait_s.items())
+        line = (
+            f"step {plan.step + 1}/{self._steps}  loss {verdict.loss:.4f}  "
+            f"grad {verdict.grad_norm:.3f}  {self._tokens / elapsed:,.0f} tokens/s  "
+            f"MFU {self._flops / (elapsed * self._peak_flops):.1%}  "
+            f"wait {waits}  pool {used:.0%}"
+        )
+        if self._live is not None:
+            self._live.update(Text(line))
+        elif (plan.step + 1) % self._every == 0 or plan.step + 1 == self._steps or plan.step == 0:
+            print(line, flush=True)
+
+    @staticmethod
+    def _write(file: Any, **values: Any) -> None:
+        file.write(json.dumps(values, separators=(",", ":")) + "\n")

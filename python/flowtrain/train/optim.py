@@ -1,0 +1,61 @@
+"""Optimizer and schedule of one module, as a plain PyTorch loop would build them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch.optim import lr_scheduler
+
+from flowtrain.config.schema import OptimConfig
+
+
+def build_optimizer(
+    parameters: Iterable[torch.nn.Parameter], config: OptimConfig
+) -> torch.optim.Optimizer:
+    if config.name == "sgd":
+        return torch.optim.SGD(
+            parameters,
+            lr=config.lr,
+            momentum=config.momentum,
+            weight_decay=config.weight_decay,
+        )
+    return torch.optim.AdamW(
+        parameters,
+        lr=config.lr,
+        betas=config.betas,
+        eps=config.eps,
+        weight_decay=config.weight_decay,
+    )
+
+
+def build_schedule(
+    optimizer: torch.optim.Optimizer, config: OptimConfig, *, steps: int
+) -> lr_scheduler.LRScheduler:
+    """The learning rate over a run of `steps`; both worlds build the same one.
+
+    Raises:
+        ValueError: The warm-up is not shorter than the run.
+    """
+    if config.warmup_steps >= steps:
+        raise ValueError(
+            f"optim.warmup_steps={config.warmup_steps}: it must be less than train.steps={steps}"
+        )
+    if config.schedule == "onecycle":
+        return lr_scheduler.OneCycleLR(
+            optimizer, max_lr=config.lr, total_steps=steps, cycle_momentum=False
+        )
+    rest = steps - config.warmup_steps
+    main: lr_scheduler.LRScheduler
+    if config.schedule == "linear":
+        main = lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=rest)
+    elif config.schedule == "cosine":
+        main = lr_scheduler.CosineAnnealingLR(optimizer, T_max=rest)
+    else:
+        main = lr_scheduler.ConstantLR(optimizer, factor=1.0, total_iters=0)
+    if config.warmup_steps == 0:
+        return main
+    warmup = lr_scheduler.LinearLR(
+        optimizer, 1.0 / (config.warmup_steps + 1), 1.0, total_iters=config.warmup_steps
+    )
+    return lr_scheduler.SequentialLR(optimizer, [warmup, main], [config.warmup_steps])

@@ -1,0 +1,31 @@
+"""Peak FLOP/s of the device that a rank trains on."""
+
+from __future__ import annotations
+
+import torch
+
+from flowtrain.cost.peak import gpu_peak_flops, measured_peak_flops
+
+_SIZES = {"cpu": 512, "cuda": 8192}
+
+
+def peak_flops(device: torch.device, dtype: torch.dtype) -> float:
+    """Data-sheet peak of a known GPU in bfloat16; otherwise what a large matrix product reaches.
+
+    Args:
+        device: Device of the rank.
+        dtype: Dtype of the training.
+    """
+    if device.type == "cuda" and dtype == torch.bfloat16:
+        listed = gpu_peak_flops(torch.cuda.get_device_name(device))
+        if listed is not None:
+            return listed
+    size = _SIZES[device.type]
+    matrix = torch.ones(size, size, device=device, dtype=dtype)
+
+    def product() -> None:
+        torch.mm(matrix, matrix)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+    return measured_peak_flops(product, 2.0 * size**3)

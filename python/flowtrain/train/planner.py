@@ -1,0 +1,216 @@
+"""The planner: a thread of backbone rank 0 that fixes what every step is."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+from flowtrain.config.schema import RunConfig
+from flowtrain.cost.flops import sample_flops, train_flops
+from flowtrain.data.order import SampleOrder
+from flowtrain.data.samples import SampleMeta
+from flowtrain.data.workers import ReaderPool
+from flowtrain.plan import Layout, Space, SpaceNeed, StepPlan, build_step
+from flowtrain.train.board import Board
+
+
+class PlanError(RuntimeError):
+    """The planner could not make a plan; the message is its own error."""
+
+
+class PlanSource:
+    """Plans of a run in order, from any step on: the same for the same configuration.
+
+    Args:
+        config: The run.
+        reader: Reads sample sizes ahead of the plan that needs them.
+        num_samples: Lines of the data file.
+        model_config: Hugging Face configuration, for costs.
+        step: First step to plan.
+        cursor: Samples that the steps before it have drawn.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        *,
+        reader: ReaderPool,
+        num_samples: int,
+        model_config: Any,
+        step: int = 0,
+        cursor: int = 0,
+    ) -> None:
+        self._config = config
+        self._reader = reader
+        self._model_config = model_config
+        self._order = SampleOrder(num_samples, config.train.seed, config.data.shuffle)
+        self._layout = Layout(
+            encoders=config.flow.encoders,
+            backbones=config.flow.backbones,
+            microbatch_tokens=config.train.microbatch_tokens,
+            item_tokens=config.flow.item_tokens,
+        )
+        self._step = step
+        self._cursor = cursor
+        self._read_to = cursor
+        self._read: deque[Future[SampleMeta]] = deque()
+
+    def __iter__(self) -> Iterator[StepPlan]:
+        batch = self._config.train.global_batch
+        last = self._config.train.steps
+        while self._step < last:
+            # One step more than needed is being read while this one is laid out.
+            target = self._cursor + batch * min(2, last - self._step)
+            while self._read_to < target:
+                line = self._order.index(self._read_to)
+                self._read.append(self._reader.submit("meta", line))
+                self._read_to += 1
+            samples = [self._read.popleft().result(timeout=self._config.flow.deadline_s) for _ in range(batch)]
+            self._cursor += batch
+            yield self._plan(samples)
+            self._step += 1
+
+    def _plan(self, samples: list[SampleMeta]) -> StepPlan:
+        flops = [
+            sample_flops(self._model_config, s.num_tokens, s.grids, num_targets=s.num_targets)
+            for s in samples
+        ]
+        frozen = self._config.flow.mode == "frozen"
+        trains = {
+            "encoder": not frozen,
+            "backbone": "backbone" not in self._config.model.freeze,
+        }
+        return build_step(
+            self._step,
+            samples,
+            [f.backbone for f in flops],
+            self._layout,
+            cursor=self._cursor,
+            flops=sum(train_flops(f, **trains) for f in flops),
+        )
+
+
+class Planner(threading.Thread):
+    """Writes plans to the board and to `plan.log`, a few steps ahead of the one that closes.
+
+    Args:
+        source: The plans.
+        board: A board of this thread's own.
+        log: File that each plan is appended to.
+        space: How records become slabs.
+        ahead: Steps planned ahead of the one that closes.
+        first: First step.
+    """
+
+    def __init__(
+        self,
+        source: PlanSource,
+        *,
+        board: Board,
+        log: Path,
+        space: Space,
+        ahead: int,
+        first: int,
+    ) -> None:
+        super().__init__(name="flowtrain-planner", daemon=True)
+        self._source = source
+        self._board = board
+        self._log = log
+        self._space = space
+        self._window = threading.Semaphore(ahead + 1)
+        self._ahead = ahead
+        self._next = first
+
+    def closed(self) -> None:
+        """Let one more step be planned."""
+        self._window.release()
+
+    def run(self) -> None:
+        try:
+            self._run()
+        except Exception as error:
+            message = f"{type(error).__name__}: {error}"
+            self._board.put("layout", {"error": message})
+            self._board.put(f"plan/{self._next}", {"error": message})
+
+    def _run(self) -> None:
+        need = SpaceNeed(activation=0, gradient=0)
+        probed: list[StepPlan] | None = []
+        plans = iter(self._source)
+        with self._log.open("a", buffering=1) as log:
+            while True:
+                plan = next(plans, None)
+                if probed is not None:
+                    if plan is not None:
+                        probed.append(plan)
+                        need = need.join(self._space.need(plan))
+                    if plan is not None and len(probed) <= self._ahead:
+                        continue
+                    # The first window is known: ranks size their segments by it.
+                    self._board.put("layout", [need.activation, need.gradient])
+                    ready, probed = probed, None
+                else:
+                    ready = [plan] if plan is not None else []
+                for each in ready:
+                    self._window.acquire()
+                    log.write(each.to_json() + "\n")
+                    self._board.put(f"plan/{each.step}", {"plan": each.to_json()})
+                    self._next = each.step + 1
+                if plan is None:
+                    self._window.acquire()
+                    end = StepPlan(step=self._next, kind="end")
+                    self._board.put(f"plan/{end.step}", {"plan": end.to_json()})
+                    return
+
+
+class Plans:
+    """Plans as a rank reads them off the board.
+
+    Args:
+        board: The job's board.
+        readers: Ranks that read every plan, over both worlds.
+        deadline_s: Longest wait for a plan.
+    """
+
+    def __init__(self, board: Board, *, readers: int, deadline_s: float) -> None:
+        self._board = board
+        self._readers = readers
+        self._deadline_s = deadline_s
+        self._known: dict[int, StepPlan] = {}
+
+    def layout(self) -> SpaceNeed:
+        """Slabs that the first plans need."""
+        value = self._board.get("layout", timeout_s=self._deadline_s, who="the planner")
+        if isinstance(value, dict):
+            raise PlanError(value["error"])
+        return SpaceNeed(activation=value[0], gradient=value[1])
+
+    def get(self, step: int) -> StepPlan:
+        """Plan of a step, waited for.
+
+        Raises:
+            PlanError: The planner failed at this step.
+        """
+        if step not in self._known:
+            value = self._board.get(
+                f"plan/{step}", timeout_s=self._deadline_s, who="the planner"
+            )
+            if "error" in value:
+                raise PlanError(value["error"])
+            self._known[step] = StepPlan.from_json(value["plan"])
+        return self._known[step]
+
+    def peek(self, step: int) -> StepPlan | None:
+        """Plan of a step if it is already there."""
+        if step in self._known or self._board.has(f"plan/{step}"):
+            return self.get(step)
+        return None
+
+    def forget(self, step: int) -> None:
+        """Give up a plan that this rank has carried out."""
+        del self._known[step]
+        self._board.release(f"plan/{step}", [f"plan/{step}"], readers=self._readers)

@@ -1,0 +1,63 @@
+"""Contents of planned samples, read while the step before is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from typing import Any
+
+from flowtrain.data.workers import ReaderPool
+from flowtrain.plan import StepPlan
+from flowtrain.train.planner import Plans
+
+Request = tuple[str, tuple[int, ...]]
+
+
+class Prefetch:
+    """Submits what a rank reads of each plan, one step ahead where the plan is known.
+
+    Args:
+        plans: The plans.
+        reader: Workers that read.
+        wants: Requests of this rank for a plan: method of the reader, and its arguments.
+        deadline_s: Longest wait for one content.
+    """
+
+    def __init__(
+        self,
+        plans: Plans,
+        reader: ReaderPool,
+        wants: Callable[[StepPlan], Iterable[Request]],
+        *,
+        deadline_s: float,
+    ) -> None:
+        self._plans = plans
+        self._reader = reader
+        self._wants = wants
+        self._deadline_s = deadline_s
+        self._pending: dict[int, dict[Request, Future[Any]]] = {}
+
+    def step(self, plan: StepPlan) -> None:
+        """Called once a step, before its contents are asked for."""
+        self._submit(plan)
+        coming = self._plans.peek(plan.step + 1)
+        if coming is not None:
+            self._submit(coming)
+
+    def get(self, step: int, method: str, *arguments: int) -> Any:
+        """One content of a planned step.
+
+        Raises:
+            DataError: It cannot be read; the message names file and line.
+        """
+        return self._pending[step][method, arguments].result(timeout=self._deadline_s)
+
+    def forget(self, step: int) -> None:
+        self._pending.pop(step, None)
+
+    def _submit(self, plan: StepPlan) -> None:
+        if plan.kind == "train" and plan.step not in self._pending:
+            self._pending[plan.step] = {
+                (method, arguments): self._reader.submit(method, *arguments)
+                for method, arguments in dict.fromkeys(self._wants(plan))
+            }

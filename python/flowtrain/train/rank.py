@@ -1,0 +1,182 @@
+"""What every rank of either world holds, and the part of a step that both share."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from flowtrain.config.schema import RunConfig
+from flowtrain.models.adapter import VLMAdapter
+from flowtrain.plan import Space, SpaceError, SpaceNeed, StepPlan
+from flowtrain.train.board import Board
+from flowtrain.train.close import Closing, Report, Verdict
+from flowtrain.train.optim import build_optimizer, build_schedule
+from flowtrain.train.planner import Plans
+from flowtrain.train.world import World
+from flowtrain_core import Pool
+
+DTYPES = {
+    "float32": torch.float32,
+    "float64": torch.float64,
+    "bfloat16": torch.bfloat16,
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Seat:
+    """A rank's place in the job: everything that is set up before its first step."""
+
+    config: RunConfig
+    world: World
+    board: Board
+    pool: Pool
+    adapter: VLMAdapter
+    plans: Plans
+    space: Space
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return DTYPES[self.config.model.dtype]
+
+    def granted(self) -> SpaceNeed:
+        """Slabs of each segment, from the plans' need and the pool's configured size."""
+        flow = self.config.flow
+        return self.space.fit(
+            self.plans.layout(),
+            encoders=flow.encoders,
+            backbones=flow.backbones,
+            pool_bytes=self.config.pool.bytes,
+            scale=self.config.pool.scale,
+        )
+
+    def check_space(self, plan: StepPlan, granted: SpaceNeed) -> SpaceNeed:
+        """Slabs that this plan needs beyond what the segments have; grows them where it may.
+
+        Raises:
+            SpaceError: The pool's size is fixed and too small for this plan.
+        """
+        need = self.space.need(plan)
+        if need.join(granted) == granted:
+            return granted
+        if self.config.pool.bytes is not None:
+            flow = self.config.flow
+            missing = self.space.slab_bytes * (
+                flow.encoders * max(0, need.activation - granted.activation)
+                + flow.backbones * max(0, need.gradient - granted.gradient)
+            )
+            raise SpaceError(
+                f"pool.bytes={self.config.pool.bytes}: step {plan.step} needs {need.activation} "
+                f"slabs of {self.space.slab_bytes} bytes on each encoder rank and {need.gradient} "
+                f"on each backbone rank, where there are {granted.activation} and "
+                f"{granted.gradient}; {missing} bytes are missing; raise pool.bytes"
+            )
+        return need.join(granted)
+
+
+@dataclass(slots=True)
+class Module:
+    """One module with its optimizer: the part of the model that a world trains."""
+
+    module: torch.nn.Module
+    optimizer: torch.optim.Optimizer | None
+    schedule: torch.optim.lr_scheduler.LRScheduler | None
+    stepped: int = 0
+    """Steps that the optimizer has taken; 0 means that it holds no state yet."""
+
+    @staticmethod
+    def build(module: torch.nn.Module, config: RunConfig, *, trains: bool) -> Module:
+        module.requires_grad_(trains)
+        if not trains:
+            return Module(module, None, None)
+        optimizer = build_optimizer(module.parameters(), config.optim)
+        schedule = build_schedule(optimizer, config.optim, steps=config.train.steps)
+        return Module(module, optimizer, schedule)
+
+    @property
+    def trained(self) -> list[torch.nn.Parameter]:
+        return [p for p in self.module.parameters() if p.requires_grad]
+
+    def norm(self) -> float:
+        """Norm of the gradients, the way torch.nn.utils.clip_grad_norm_ takes it."""
+        grads = [p.grad for p in self.trained if p.grad is not None]
+        return float(torch.nn.utils.get_total_norm(grads)) if grads else 0.0
+
+    def apply(self, verdict: Verdict, *, saw_samples: bool) -> None:
+        """Step the optimizer, or drop the gradients; the schedule moves on either way."""
+        if self.optimizer is None:
+            return
+        if verdict.action == "apply" and saw_samples:
+            if verdict.scale != 1.0:
+                for parameter in self.trained:
+                    if parameter.grad is not None:
+                        parameter.grad.mul_(verdict.scale)
+            self.optimizer.step()
+            self.stepped += 1
+        self.optimizer.zero_grad(set_to_none=True)
+        if self.schedule is not None:
+            with _quiet_schedule():
+                self.schedule.step()
+
+    def restore_schedule(self, steps: int) -> None:
+        """Bring a fresh schedule to where it was after so many steps."""
+        if self.schedule is not None:
+            with _quiet_schedule():
+                for _ in range(steps):
+                    self.schedule.step()
+
+    @property
+    def lr(self) -> float:
+        return float(self.optimizer.param_groups[0]["lr"]) if self.optimizer else 0.0
+
+
+@contextlib.contextmanager
+def _quiet_schedule() -> Iterator[None]:
+    """A skipped step moves the schedule without its optimizer, which PyTorch warns about."""
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*lr_scheduler.step.*optimizer.step.*")
+        yield
+
+
+def build_closing(seat: Seat) -> Closing:
+    """The exchange that closes the steps of a run."""
+    config = seat.config
+    worlds = {"encoder": config.flow.encoders, "backbone": config.flow.backbones}
+    if config.flow.mode == "frozen":
+        del worlds["encoder"]
+    return Closing(
+        seat.board,
+        worlds=worlds,
+        clip_norm=config.optim.clip_norm,
+        nonfinite=config.train.nonfinite,
+        deadline_s=config.flow.deadline_s,
+    )
+
+
+def close_step(
+    seat: Seat, closing: Closing, module: Module, plan: StepPlan, report: Report
+) -> Verdict:
+    """Report this world's part of a step, hear the verdict, and carry it out."""
+    if seat.world.leads:
+        closing.report(seat.world.name, plan.step, report)
+    verdict = closing.verdict(plan)
+    module.apply(verdict, saw_samples=seat.world.name == "backbone" or bool(plan.items))
+    return verdict
+
+
+class Delays:
+    """Random pauses before a rank's actions, to provoke orders that rarely happen."""
+
+    def __init__(self, config: RunConfig, label: str) -> None:
+        self._limit_s = config.debug.delay_ms / 1e3
+        self._random = random.Random(f"{config.train.seed}/{label}")
+
+    def pause(self) -> None:
+        if self._limit_s:
+            time.sleep(self._random.uniform(0, self._limit_s))

@@ -1,0 +1,180 @@
+"""Records through the pool: rows of a tensor cut into slabs, sent, gathered and given back."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import torch
+
+from flowtrain.plan import Space
+from flowtrain_core import Consumer, Item, Pool, Producer
+
+
+@dataclass(frozen=True, slots=True)
+class RecordKey:
+    """Identity of one slab of a record, whoever produced it.
+
+    Packed into the 128-bit key of a descriptor: step 32, item 24, part 24, version 32,
+    skipped 1. `version` is the number of steps that the weights behind it have seen;
+    `skipped` says that an image of the item could not be read.
+    """
+
+    step: int
+    item: int
+    part: int
+    version: int
+    skipped: bool = False
+
+    def pack(self) -> int:
+        key = self.step << 24 | self.item
+        key = key << 24 | self.part
+        key = key << 32 | self.version
+        return key << 1 | self.skipped
+
+    @staticmethod
+    def unpack(key: int) -> RecordKey:
+        return RecordKey(
+            step=key >> 81,
+            item=key >> 57 & 0xFFFFFF,
+            part=key >> 33 & 0xFFFFFF,
+            version=key >> 1 & 0xFFFFFFFF,
+            skipped=bool(key & 1),
+        )
+
+
+class RecordSender:
+    """Writes records into this rank's own segment and pushes them to the readers' inboxes.
+
+    Args:
+        pool: This rank's handle.
+        readers: Name of the world that reads: inbox r is the ring `<readers>.<r>`.
+        num_readers: Ranks of that world.
+        space: How records become slabs.
+        dtype: Dtype of the rows.
+        deadline_s: Longest wait for a free slab.
+    """
+
+    def __init__(
+        self,
+        pool: Pool,
+        *,
+        readers: str,
+        num_readers: int,
+        space: Space,
+        dtype: torch.dtype,
+        deadline_s: float,
+    ) -> None:
+        self._pool = pool
+        self._readers = readers
+        self._num_readers = num_readers
+        self._space = space
+        self._dtype = dtype
+        self._deadline_s = deadline_s
+        self._producers: list[Producer] = []
+        self.slabs = 0
+        self.wait_s = 0.0
+        self.sent_bytes = 0
+
+    def reserve(self, slabs: int) -> None:
+        """Make a segment of so many slabs the one that records are written to.
+
+        Records in an earlier segment stay readable until their readers give them back.
+        """
+        segment = self._pool.add_segment(classes=[(self._space.slab_bytes, slabs)])
+        for producer in self._producers:
+            producer.close()
+        self._producers = [
+            Producer(self._pool, ring=f"{self._readers}.{r}", segment=segment)
+            for r in range(self._num_readers)
+        ]
+        self.slabs = slabs
+
+    def send(
+        self,
+        rows: torch.Tensor,
+        *,
+        reader: int,
+        step: int,
+        item: int,
+        version: int,
+        skipped: bool = False,
+    ) -> None:
+        """Publish a record.
+
+        Args:
+            rows: Rows of the record, shape [num_tokens, row width].
+            reader: Rank of the reading world.
+            step: Step of the record.
+            item: Number of the item within the step.
+            version: Steps that the weights behind the rows have seen.
+            skipped: Whether an image of the item was replaced by zeros.
+
+        Raises:
+            PoolTimeout: No slab came free within the deadline.
+        """
+        producer = self._producers[reader]
+        for part, chunk in enumerate(rows.split(self._space.slab_rows)):
+            started = time.perf_counter()
+            lease = producer.lease(tuple(chunk.shape), self._dtype, timeout_s=self._deadline_s)
+            self.wait_s += time.perf_counter() - started
+            torch.from_dlpack(lease).copy_(chunk)
+            lease.publish(RecordKey(step, item, part, version, skipped).pack())
+            self.sent_bytes += chunk.numel() * chunk.element_size()
+
+
+class RecordReceiver:
+    """Takes records out of this rank's inbox in the order in which it wants them.
+
+    Slabs that arrive before they are wanted stay in the pool, so that what is not yet read
+    keeps holding the producers back.
+    """
+
+    def __init__(self, pool: Pool, *, inbox: str, space: Space, deadline_s: float) -> None:
+        self._consumer = Consumer(pool, ring=inbox)
+        self.inbox = inbox
+        self._space = space
+        self._deadline_s = deadline_s
+        self._early: dict[tuple[int, int, int], tuple[RecordKey, Item]] = {}
+        self.wait_s = 0.0
+
+    def gather(self, out: torch.Tensor, *, step: int, item: int) -> RecordKey:
+        """Copy one record into `out` and give its slabs back.
+
+        Args:
+            out: Rows to fill, shape [num_tokens, row width].
+            step: Step of the record.
+            item: Number of the item within the step.
+
+        Returns:
+            The key of its last slab, for version and skip mark.
+
+        Raises:
+            PoolTimeout: The record did not arrive within the deadline.
+        """
+        for part, chunk in enumerate(out.split(self._space.slab_rows)):
+            key, arrived = self._wait_for(step, item, part)
+            view = torch.from_dlpack(arrived)
+            if view.shape != chunk.shape:
+                raise ValueError(
+                    f"record (step {step}, item {item}, part {part}) in {self.inbox}: shape "
+                    f"{tuple(view.shape)} where the plan has {tuple(chunk.shape)}; both worlds "
+                    "must run the same version and configuration"
+                )
+            chunk.copy_(view)
+            del view
+            arrived.release()
+        return key
+
+    def _wait_for(self, step: int, item: int, part: int) -> tuple[RecordKey, Item]:
+        wanted = (step, item, part)
+        started = time.perf_counter()
+        while wanted not in self._early:
+            arrived = self._consumer.get(timeout_s=self._deadline_s)
+            key = RecordKey.unpack(arrived.key)
+            if (key.step, key.item, key.part) in self._early:
+                arrived.release()  # Redelivery of a record that is already here.
+            else:
+                self._early[key.step, key.item, key.part] = (key, arrived)
+        self.wait_s += time.perf_counter() - started
+        return self._early.pop(wanted)

@@ -1,0 +1,57 @@
+"""The watcher: ends this process, with the dead rank's name, when a peer has died."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+
+from flowtrain.train.board import Board
+from flowtrain_core import Pool
+
+_GRACE_S = 0.5
+
+
+class Watcher(threading.Thread):
+    """Waits for the death of any rank of the job.
+
+    A signal handler would not run while the main thread is inside a collective, so the watcher
+    is a thread, and it ends the whole process.
+
+    Args:
+        pool: This rank's handle, in which every rank holds a lane.
+        board: A board of this thread's own, where a failing rank leaves its reason.
+        label: This rank's name.
+    """
+
+    def __init__(self, pool: Pool, board: Board, label: str) -> None:
+        super().__init__(name="flowtrain-watcher", daemon=True)
+        self._pool = pool
+        self._board = board
+        self._label = label
+        self._stopped = threading.Event()
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    def run(self) -> None:
+        while not self._stopped.is_set():
+            dead = self._pool.wait_dead(timeout_s=1.0)
+            if dead is None or self._stopped.is_set():
+                continue
+            message = f"rank {dead.label} (pid {dead.pid}) died"
+            reason = self._reason(dead.label)
+            if reason:
+                message = f"rank {dead.label} (pid {dead.pid}) failed: {reason}"
+            # A rank that reached the same verdict is about to say so itself, and better.
+            time.sleep(_GRACE_S)
+            print(f"flowtrain: {self._label} ends: {message}", file=sys.stderr, flush=True)
+            os._exit(1)
+
+    def _reason(self, label: str) -> str | None:
+        key = f"failed/{label}"
+        try:
+            return str(self._board.get(key, timeout_s=1.0, who=label)) if self._board.has(key) else None
+        except Exception:  # The store may have died with the rank that hosted it.
+            return None

@@ -1,0 +1,232 @@
+"""One rank's process: `python -m flowtrain.train.worker`, started by the launcher or torchrun."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import traceback
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch.distributed.elastic.multiprocessing.errors import record
+
+from flowtrain.config.load import load
+from flowtrain.config.schema import RunConfig
+from flowtrain.data.jsonl import JsonlFile
+from flowtrain.data.samples import SampleReader
+from flowtrain.data.workers import ReaderPool
+from flowtrain.models.adapter import VLMAdapter, adapter_for
+from flowtrain.plan import Space
+from flowtrain.train import faults
+from flowtrain.train.backbone import BackboneRank, wanted_texts
+from flowtrain.train.board import Board
+from flowtrain.train.checkpoint import Checkpoints, Mark, latest, read_mark
+from flowtrain.train.encoder import EncoderRank, wanted_pixels
+from flowtrain.train.job import Job
+from flowtrain.train.metrics import Metrics
+from flowtrain.train.peak import peak_flops
+from flowtrain.train.planner import Planner, Plans, PlanSource
+from flowtrain.train.prefetch import Prefetch
+from flowtrain.train.rank import DTYPES, Module, Seat
+from flowtrain.train.watch import Watcher
+from flowtrain.train.world import World
+from flowtrain_core import Pool
+
+
+class Worker:
+    """Sets one rank up, runs it, and takes it down.
+
+    Args:
+        config: The run.
+        world: `encoder` or `backbone`.
+        rank: Rank in that world.
+        job: Where the job is.
+        resume: Go on from the latest checkpoint.
+    """
+
+    def __init__(
+        self, config: RunConfig, world: str, rank: int, job: Job, *, resume: bool
+    ) -> None:
+        self.config = config
+        self.name = world
+        self.rank = rank
+        self.label = f"{world}.{rank}"
+        self.board = Board(job.store, job.nonce, timeout_s=config.flow.start_deadline_s)
+        self.pool = Pool.open(
+            job.pool, label=self.label, timeout_s=config.flow.start_deadline_s
+        )
+        self.watcher = Watcher(self.pool, self.board.clone(), self.label)
+        self.checkpoint = latest(config.run) if resume else None
+        self.mark: Mark | None = None
+        self.first = 0
+        self.cursor = 0
+        if self.checkpoint is not None:
+            self.mark = read_mark(self.checkpoint, config)
+            self.first = self.mark.step + 1
+            self.cursor = self.mark.cursor
+
+    def run(self) -> None:
+        self.watcher.start()
+        device = self._device()
+        flow = self.config.flow
+        size = flow.encoders if self.name == "encoder" else flow.backbones
+        world = World(
+            self.name,
+            self.rank,
+            size,
+            board=self.board,
+            device=device,
+            timeout_s=flow.deadline_s,
+        )
+        adapter = adapter_for(self.config.model.folder)
+        frozen = flow.mode == "frozen"
+        space = Space(
+            slab_bytes=self.config.pool.slab_bytes,
+            row_bytes=adapter.seam_width * DTYPES[self.config.model.dtype].itemsize,
+            trained=not frozen,
+            depth=max(1, flow.staleness),
+        )
+        seat = Seat(
+            config=self.config,
+            world=world,
+            board=self.board,
+            pool=self.pool,
+            adapter=adapter,
+            plans=Plans(
+                self.board,
+                readers=flow.encoders + flow.backbones,
+                deadline_s=flow.deadline_s,
+            ),
+            space=space,
+        )
+        trains = not frozen if self.name == "encoder" else "backbone" not in self.config.model.freeze
+        module = Module.build(self._model(adapter, device), self.config, trains=trains)
+        checkpoints = Checkpoints(self.config, world, self.board)
+        if self.checkpoint is not None and self.mark is not None:
+            checkpoints.load(self.checkpoint, module, self.mark)
+        make_reader = partial(
+            SampleReader, self.config.model.folder, self.config.data, self.config.train.microbatch_tokens
+        )
+        with ReaderPool(make_reader, self.config.data.workers) as reader:
+            rank = self._rank(seat, module, reader, checkpoints)
+            self._meet("ready", flow.start_deadline_s)
+            rank.run(self.first)
+            self._meet("done", flow.deadline_s)
+        self.watcher.stop()
+        world.close()
+        self.pool.close()
+
+    def _rank(
+        self, seat: Seat, module: Module, reader: ReaderPool, checkpoints: Checkpoints
+    ) -> EncoderRank | BackboneRank:
+        rank = self.rank
+        deadline_s = self.config.flow.deadline_s
+        if self.name == "encoder":
+            pixels = Prefetch(
+                seat.plans, reader, lambda plan: wanted_pixels(rank, plan), deadline_s=deadline_s
+            )
+            return EncoderRank(seat, module, pixels, checkpoints)
+        texts = Prefetch(
+            seat.plans, reader, lambda plan: wanted_texts(rank, plan), deadline_s=deadline_s
+        )
+        metrics = planner = None
+        if seat.world.leads:
+            planner = self._planner(seat, reader)
+            planner.start()
+            metrics = Metrics(
+                self.config.run,
+                steps=self.config.train.steps,
+                peak_flops=peak_flops(seat.world.device, seat.dtype)
+                * (self.config.flow.encoders + self.config.flow.backbones),
+            )
+        return BackboneRank(seat, module, texts, checkpoints, metrics=metrics, planner=planner)
+
+    def _planner(self, seat: Seat, reader: ReaderPool) -> Planner:
+        source = PlanSource(
+            self.config,
+            reader=reader,
+            num_samples=len(JsonlFile(self.config.data.path)),
+            model_config=seat.adapter.config,
+            step=self.first,
+            cursor=self.cursor,
+        )
+        return Planner(
+            source,
+            board=self.board.clone(),
+            log=self.config.run / "plan.log",
+            space=seat.space,
+            ahead=self.config.flow.plan_ahead,
+            first=self.first,
+        )
+
+    def _model(self, adapter: VLMAdapter, device: torch.device) -> torch.nn.Module:
+        model = self.config.model
+        return adapter.build(
+            "encoder" if self.name == "encoder" else "backbone",
+            weights=model.path,
+            seed=self.config.train.seed,
+            dtype=DTYPES[model.dtype],
+            device=device,
+        )
+
+    def _device(self) -> torch.device:
+        flow = self.config.flow
+        threads = self.config.train.threads or max(
+            1, (os.cpu_count() or 1) // (flow.encoders + flow.backbones)
+        )
+        torch.set_num_threads(threads)
+        if self.config.model.device != "cuda":
+            return torch.device(self.config.model.device)
+        # On one device for both worlds, e.g. in tests, the ranks share it.
+        index = int(os.environ.get("LOCAL_RANK", self.rank)) % torch.cuda.device_count()
+        torch.cuda.set_device(index)
+        return torch.device("cuda", index)
+
+    def _meet(self, what: str, timeout_s: float) -> None:
+        """Wait until every rank of both worlds has come this far."""
+        flow = self.config.flow
+        labels = [f"encoder.{r}" for r in range(flow.encoders)]
+        labels += [f"backbone.{r}" for r in range(flow.backbones)]
+        self.board.put(f"{what}/{self.label}", True)
+        self.board.wait([f"{what}/{label}" for label in labels], timeout_s=timeout_s, who="a rank")
+
+    def fail(self, error: BaseException) -> None:
+        """Leave the reason where the other ranks' watchers look for it."""
+        self.board.clone().put(f"failed/{self.label}", f"{type(error).__name__}: {error}")
+
+
+@record
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m flowtrain.train.worker")
+    parser.add_argument("config", type=Path, help="the run's config.yaml")
+    parser.add_argument("--world", required=True, choices=("encoder", "backbone"))
+    parser.add_argument("--store", required=True, help="host:port of the job's store")
+    parser.add_argument("--nonce", required=True, help="name of the attempt")
+    parser.add_argument("--resume", action="store_true")
+    options = parser.parse_args(argv)
+    config = load(options.config)
+    if config.debug.fault is not None:
+        faults.plant(config.debug.fault)
+    worker = Worker(
+        config,
+        options.world,
+        int(os.environ["RANK"]),
+        Job(options.store, options.nonce),
+        resume=options.resume,
+    )
+    try:
+        worker.run()
+    except BaseException as error:
+        worker.fail(error)
+        traceback.print_exc()
+        print(f"flowtrain: {worker.label} ends: {type(error).__name__}: {error}", file=sys.stderr)
+        sys.stderr.flush()
+        # Reader threads and an unfinished collective must not hold the process: its end is
+        # what the other ranks are waiting to see.
+        os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

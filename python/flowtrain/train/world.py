@@ -1,0 +1,94 @@
+"""One of the two torch worlds: its ranks, and what they reduce among themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from flowtrain.train.board import Board
+
+_BUCKET_BYTES = 64 << 20
+
+
+class World:
+    """Ranks that hold the same module and differ in the samples they see.
+
+    Args:
+        name: `encoder` or `backbone`.
+        rank: This process's rank in the world.
+        size: Ranks of the world.
+        board: The job's board, over which the ranks find each other.
+        device: Device of this rank; it chooses the collectives' backend.
+        timeout_s: Longest wait of a collective.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        rank: int,
+        size: int,
+        *,
+        board: Board,
+        device: torch.device,
+        timeout_s: float,
+    ) -> None:
+        self.name = name
+        self.rank = rank
+        self.size = size
+        self.device = device
+        dist.init_process_group(
+            "nccl" if device.type == "cuda" else "gloo",
+            store=board.world(name),
+            rank=rank,
+            world_size=size,
+            timeout=timedelta(seconds=timeout_s),
+        )
+
+    @property
+    def label(self) -> str:
+        return f"{self.name}.{self.rank}"
+
+    @property
+    def leads(self) -> bool:
+        return self.rank == 0
+
+    def close(self) -> None:
+        dist.destroy_process_group()
+
+    def sum(self, values: Iterable[float]) -> list[float]:
+        """Sum of each value over the ranks, in float64."""
+        total = torch.tensor(list(values), dtype=torch.float64, device=self.device)
+        if self.size > 1:
+            dist.all_reduce(total)
+        return [float(value) for value in total.tolist()]
+
+    def sum_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
+        """Sum each gradient over the ranks, in place.
+
+        A rank without a gradient contributes zeros, so every rank must call this in the same
+        steps. Gradients are of (sum of losses) / N with the global N, hence a sum, no mean.
+        """
+        if self.size == 1:
+            return
+        bucket: list[torch.Tensor] = []
+        held = 0
+        for parameter in parameters:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            if bucket and (held >= _BUCKET_BYTES or bucket[0].dtype != parameter.grad.dtype):
+                _sum_bucket(bucket)
+                bucket, held = [], 0
+            bucket.append(parameter.grad)
+            held += parameter.grad.numel() * parameter.grad.element_size()
+        if bucket:
+            _sum_bucket(bucket)
+
+
+def _sum_bucket(tensors: list[torch.Tensor]) -> None:
+    flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
+    dist.all_reduce(flat)
+    for tensor, summed in zip(tensors, flat.split([t.numel() for t in tensors]), strict=True):
+        tensor.copy_(summed.view_as(tensor))
