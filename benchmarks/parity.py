@@ -1,0 +1,166 @@
+"""How far is training through the pool from a plain single-process loop?
+
+Trains a tiny Qwen3-VL (deepstack on; text-only and multi-image samples in the mix; clipping
+active) with FlowTrain, runs `reference_loop.py` over the same samples, each alone, and compares
+losses and weights. The last line is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import reference_loop
+import torch
+from transformers import AutoModelForImageTextToText
+
+from flowtrain.config import RunConfig, from_dict
+from flowtrain.data.digits import write_digits
+from flowtrain.data.tiny_model import TinyModel
+from flowtrain.train.launch import train
+
+SIZES = TinyModel(
+    vision_width=32,
+    vision_depth=3,
+    vision_heads=2,
+    taps=(0, 1),
+    text_width=48,
+    text_depth=3,
+    text_heads=4,
+    text_kv_heads=2,
+    text_intermediate=96,
+)
+OPTIONS: dict[str, dict[str, Any]] = {
+    "sgd": {"momentum": 0.9, "weight_decay": 0.01},
+    "adamw": {"betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.01},
+}
+LR = {"sgd": 0.1, "adamw": 1e-3}
+SEED = 7
+CLIP = 0.5
+
+
+def run_config(folder: Path, given: argparse.Namespace) -> RunConfig:
+    return from_dict(
+        {
+            "run": folder / "run",
+            "model": {"config": folder / "data" / "model", "dtype": given.dtype},
+            "data": {"path": folder / "data" / "train.jsonl"},
+            "train": {
+                "steps": given.steps,
+                "global_batch": 12,
+                # Small, so that a step has several slots on each rank.
+                "microbatch_tokens": 160,
+                "seed": SEED,
+                "threads": 1,
+            },
+            "optim": {
+                "name": given.optimizer,
+                "lr": LR[given.optimizer],
+                "clip_norm": CLIP,
+                "schedule": "cosine",
+                "warmup_steps": min(3, given.steps - 1),
+                **OPTIONS[given.optimizer],
+            },
+            "flow": {
+                "mode": given.mode,
+                "encoders": given.encoders,
+                "backbones": given.backbones,
+                "item_tokens": 24,
+            },
+            "pool": {"slab_bytes": 4096},
+            "debug": {"fault": given.fault},
+        },
+        source="parity",
+    )
+
+
+def compare(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
+    write_digits(
+        folder / "data",
+        train=12 * given.steps,
+        heldout=1,
+        seed=SEED,
+        text_only=0.2,
+        multi_image=0.2,
+        sizes=SIZES,
+    )
+    config = run_config(folder, given)
+    train(config)
+    log, net = reference_loop.run(
+        model=config.model.folder,
+        from_seed=SEED,
+        data=config.data.path,
+        steps=config.run / "metrics.jsonl",
+        dtype=given.dtype,
+        optimizer=given.optimizer,
+        options=OPTIONS[given.optimizer],
+        clip_norm=CLIP,
+        freeze_encoder=given.mode == "frozen",
+    )
+    ours = [json.loads(line) for line in config.run.joinpath("metrics.jsonl").open()]
+    for mine, theirs in zip(ours, log, strict=True):
+        assert mine["target_tokens"] == theirs["target_tokens"], (mine, theirs)
+    losses = [
+        abs(mine["loss"] - theirs["loss"]) / abs(theirs["loss"])
+        for mine, theirs in zip(ours, log, strict=True)
+    ]
+    weights, change, worst = compare_weights(config, net)
+    return {
+        "max_rel_loss_diff": max(losses),
+        "max_rel_weight_diff": weights,
+        "worst_weight": worst,
+        "weight_change": change,
+        "clipped_steps": sum(theirs["grad_norm"] > CLIP for theirs in log),
+        "steps": given.steps,
+        "encoders": given.encoders,
+        "backbones": given.backbones,
+        "mode": given.mode,
+        "dtype": given.dtype,
+        "optimizer": given.optimizer,
+        "fault": given.fault,
+    }
+
+
+def compare_weights(config: RunConfig, net: torch.nn.Module) -> tuple[float, float, str]:
+    """Largest relative difference of a tensor, change of the whole model, and which tensor."""
+    final = AutoModelForImageTextToText.from_pretrained(
+        config.run / "final", dtype=reference_loop.DTYPES[config.model.dtype]
+    ).state_dict()
+    torch.manual_seed(SEED)
+    start = AutoModelForImageTextToText.from_config(net.config, dtype=torch.float32).state_dict()
+    worst, name_of_worst, moved, size = 0.0, "", 0.0, 0.0
+    for name, theirs in net.state_dict().items():
+        theirs = theirs.double()
+        difference = float((final[name].double() - theirs).norm() / theirs.norm())
+        if difference > worst:
+            worst, name_of_worst = difference, name
+        before = start[name].double()
+        moved += float((theirs - before).square().sum())
+        size += float(before.square().sum())
+    return worst, (moved / size) ** 0.5, name_of_worst
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--encoders", type=int, default=1)
+    parser.add_argument("--backbones", type=int, default=1)
+    parser.add_argument("--mode", choices=("frozen", "strict"), default="strict")
+    parser.add_argument("--dtype", choices=("float32", "float64"), default="float32")
+    parser.add_argument("--optimizer", choices=("sgd", "adamw"), default="adamw")
+    parser.add_argument("--fault", help="planted fault, see flowtrain.train.faults")
+    parser.add_argument("--json", action="store_true", help="print nothing but the JSON line")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        result = compare(Path(folder), given)
+    if not given.json:
+        for key, value in result.items():
+            print(f"{key:>20}  {value}")
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,180 @@
+"""A plain Hugging Face training loop that others are compared with.
+
+It imports nothing of FlowTrain. It reads which samples formed each step, and at which learning
+rate, from a `metrics.jsonl`; runs each sample alone through the unmodified model; accumulates
+gradients of (sum of losses) / (target tokens of the step); clips; and steps one optimizer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from PIL import Image, ImageOps
+from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
+
+
+class Samples:
+    """Samples of a JSONL file, each through the model's own processor."""
+
+    def __init__(self, data: Path, model: Path) -> None:
+        self._root = data.parent
+        self._lines = data.read_text().splitlines()
+        self._processor = AutoProcessor.from_pretrained(model)
+        self._eos = self._processor.tokenizer.eos_token
+
+    def __getitem__(self, line: int) -> dict[str, torch.Tensor]:
+        record = json.loads(self._lines[line])
+        messages = [self._message(m) for m in record["messages"]]
+        images = [
+            ImageOps.exif_transpose(Image.open(self._root / path)).convert("RGB")
+            for path in record["images"]
+        ]
+        inputs = self._encode(messages, images, ask=False)
+        labels = torch.full_like(inputs["input_ids"], -100)
+        for turn, message in enumerate(messages):
+            if message["role"] == "assistant":
+                start = self._encode(messages[:turn], images, ask=True)["input_ids"].shape[1]
+                end = self._encode(messages[: turn + 1], images, ask=False)["input_ids"].shape[1]
+                ids = inputs["input_ids"][0, start:end]
+                last = int((ids == self._processor.tokenizer.eos_token_id).nonzero()[-1])
+                labels[0, start : start + last + 1] = ids[: last + 1]
+        return {**inputs, "labels": labels}
+
+    def _message(self, message: dict[str, str]) -> dict[str, Any]:
+        parts: list[dict[str, str]] = []
+        for number, piece in enumerate(message["content"].split("<image>")):
+            parts += [{"type": "image"}] if number else []
+            parts += [{"type": "text", "text": piece}] if piece else []
+        return {"role": message["role"], "content": parts}
+
+    def _encode(
+        self, messages: list[dict[str, Any]], images: list[Image.Image], *, ask: bool
+    ) -> dict[str, torch.Tensor]:
+        text = self._processor.apply_chat_template(
+            messages, tokenize=False, add_generation_prompt=ask
+        )
+        kwargs = {"images": [images]} if images else {}
+        out = self._processor(text=[text], return_tensors="pt", **kwargs)
+        return dict(out)
+
+
+def loss_sum(model: torch.nn.Module, sample: dict[str, torch.Tensor], dtype: Any) -> torch.Tensor:
+    """Sum of the cross entropies of one sample's target tokens."""
+    inputs = {k: v for k, v in sample.items() if k != "labels"}
+    if "pixel_values" in inputs:
+        inputs["pixel_values"] = inputs["pixel_values"].to(dtype)
+    logits = model(**inputs, use_cache=False).logits[0]
+    exact = logits.double() if dtype == torch.float64 else logits.float()
+    return F.cross_entropy(
+        exact[:-1], sample["labels"][0, 1:], ignore_index=-100, reduction="sum"
+    )
+
+
+def run(
+    *,
+    model: Path,
+    from_seed: int | None,
+    data: Path,
+    steps: Path,
+    dtype: str,
+    optimizer: str,
+    options: dict[str, Any],
+    clip_norm: float | None,
+    freeze_encoder: bool,
+) -> tuple[list[dict[str, float]], torch.nn.Module]:
+    """Train on the steps that another run has logged.
+
+    Args:
+        model: Hugging Face folder.
+        from_seed: Seed to draw weights from, or None to load the folder's.
+        data: JSONL in the conversation format.
+        steps: `metrics.jsonl` with `samples` and `lr` per step.
+        dtype: Dtype of weights and activations.
+        optimizer: `sgd` or `adamw`.
+        options: Arguments of the optimizer besides `lr`.
+        clip_norm: Limit of the gradient norm, or None.
+        freeze_encoder: Whether the vision tower stays as it is.
+
+    Returns:
+        Step, loss, target tokens and gradient norm of each step, and the trained model.
+    """
+    torch_dtype = DTYPES[dtype]
+    if from_seed is None:
+        net = AutoModelForImageTextToText.from_pretrained(model, dtype=torch_dtype)
+    else:
+        torch.manual_seed(from_seed)
+        config = AutoConfig.from_pretrained(model)
+        net = AutoModelForImageTextToText.from_config(config, dtype=torch.float32).to(torch_dtype)
+    net.train()
+    if freeze_encoder:
+        net.model.visual.requires_grad_(False)
+    trained = [p for p in net.parameters() if p.requires_grad]
+    kind = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}[optimizer]
+    opt = kind(trained, lr=0.0, **options)
+    samples = Samples(data, model)
+    log = []
+    for line in steps.open():
+        step = json.loads(line)
+        chosen = [samples[index] for index in step["samples"]]
+        count = sum(int((s["labels"][:, 1:] != -100).sum()) for s in chosen)
+        total = 0.0
+        for sample in chosen:
+            loss = loss_sum(net, sample, torch_dtype)
+            (loss / count).backward()
+            total += float(loss.detach())
+        grads = [p for p in trained if p.grad is not None]
+        limit = float("inf") if clip_norm is None else clip_norm
+        norm = torch.nn.utils.clip_grad_norm_(grads, limit)
+        for group in opt.param_groups:
+            group["lr"] = step["lr"]
+        opt.step()
+        opt.zero_grad(set_to_none=True)
+        log.append(
+            {
+                "step": step["step"],
+                "loss": total / count,
+                "target_tokens": count,
+                "grad_norm": float(norm),
+            }
+        )
+    return log, net
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", type=Path, required=True, help="Hugging Face folder")
+    parser.add_argument("--seed", type=int, help="draw weights from it instead of loading them")
+    parser.add_argument("--data", type=Path, required=True, help="JSONL file")
+    parser.add_argument("--steps", type=Path, required=True, help="metrics.jsonl of another run")
+    parser.add_argument("--dtype", choices=DTYPES, default="float32")
+    parser.add_argument("--optimizer", choices=("sgd", "adamw"), default="adamw")
+    parser.add_argument("--options", type=json.loads, default={}, help="JSON, besides lr")
+    parser.add_argument("--clip-norm", type=float)
+    parser.add_argument("--freeze-encoder", action="store_true")
+    parser.add_argument("--out", type=Path, required=True, help="folder for log and model")
+    given = parser.parse_args()
+    log, net = run(
+        model=given.model,
+        from_seed=given.seed,
+        data=given.data,
+        steps=given.steps,
+        dtype=given.dtype,
+        optimizer=given.optimizer,
+        options=given.options,
+        clip_norm=given.clip_norm,
+        freeze_encoder=given.freeze_encoder,
+    )
+    given.out.mkdir(parents=True, exist_ok=True)
+    given.out.joinpath("losses.jsonl").write_text("".join(json.dumps(x) + "\n" for x in log))
+    net.save_pretrained(given.out / "model")
+
+
+if __name__ == "__main__":
+    main()
