@@ -1,0 +1,7 @@
+"""`python -m flowtrain`."""
+
+import sys
+
+from flowtrain.cli.main import main
+
+sys.exit(main())

@@ -1,0 +1,28 @@
+"""`flowtrain demo`: train a small Qwen3-VL from scratch and let it read."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+
+def add_parser(verbs: Any) -> None:
+    parser = verbs.add_parser("demo", help=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("demo"), help="folder (default: demo)")
+    parser.add_argument("--keep-data", action="store_true", help="use the data of an earlier demo")
+    parser.add_argument("overrides", nargs="*", metavar="a.b=value", help="dotted overrides")
+    parser.set_defaults(run=run)
+
+
+def run(given: argparse.Namespace) -> int:
+    from flowtrain.train.demo import demo
+
+    # The demo's folder is its own: a second demo starts over.
+    shutil.rmtree(given.out / "run", ignore_errors=True)
+    if not given.keep_data:
+        shutil.rmtree(given.out / "data", ignore_errors=True)
+    print(json.dumps(demo(given.out, given.overrides)))
+    return 0

@@ -1,0 +1,50 @@
+"""`flowtrain demo | train | data | doctor`."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+_VERBS = ("demo", "train", "data", "doctor")
+_INSTALL = "pip install 'flowtrain[demo]'"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a verb; 0 on success, 1 if a run failed, 2 if what was asked for cannot be."""
+    parser = argparse.ArgumentParser(prog="flowtrain", description=__doc__)
+    parser.add_argument("--debug", action="store_true", help="show where an error came from")
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    for verb in _VERBS:
+        importlib.import_module(f"flowtrain.cli.{verb}").add_parser(verbs)
+    given = parser.parse_args(argv)
+    # Progress bars of a library would tear the one line that shows a run.
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    run: Callable[[argparse.Namespace], int] = given.run
+    try:
+        return run(given)
+    except KeyboardInterrupt:
+        return 130
+    except ModuleNotFoundError as error:
+        if given.debug or (error.name or "").startswith("flowtrain"):
+            raise
+        return _say(f"{error.name} is not installed; run: {_INSTALL}", 2)
+    except (ValueError, OSError) as error:
+        if given.debug:
+            raise
+        return _say(str(error), 2)
+    except RuntimeError as error:
+        if given.debug:
+            raise
+        return _say(str(error), 1)
+
+
+def _say(message: str, code: int) -> int:
+    print(f"flowtrain: {message}", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,30 @@
+"""`flowtrain train CONFIG`: train on this host."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+
+def add_parser(verbs: Any) -> None:
+    parser = verbs.add_parser("train", help=__doc__)
+    parser.add_argument("config", type=Path, help="YAML file")
+    parser.add_argument("overrides", nargs="*", metavar="a.b=value", help="dotted overrides")
+    parser.add_argument("--print-config", action="store_true", help="show every field and stop")
+    parser.add_argument("--resume", action="store_true", help="go on from the latest checkpoint")
+    parser.set_defaults(run=run)
+
+
+def run(given: argparse.Namespace) -> int:
+    from flowtrain.config import dump, load
+
+    config = load(given.config, given.overrides)
+    if given.print_config:
+        print(dump(config), end="")
+        return 0
+    from flowtrain.train.launch import train
+
+    print(json.dumps(train(config, resume=given.resume)))
+    return 0

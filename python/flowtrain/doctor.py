@@ -1,0 +1,87 @@
+"""What a machine has for FlowTrain, and the way out where something is missing."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import shutil
+import sys
+from dataclasses import dataclass
+from typing import Literal
+
+import flowtrain_core
+
+_LITTLE_SHM = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the report: `ok`, `warn` (something is missing) or `bad` (nothing will run)."""
+
+    name: str
+    state: Literal["ok", "warn", "bad"]
+    text: str
+
+
+def examine() -> list[Finding]:
+    """Look at versions, shared memory, devices and what earlier runs left."""
+    return [
+        Finding("python", "ok", sys.version.split()[0]),
+        _core(),
+        _package("torch", "train"),
+        _transformers(),
+        _package("scikit-learn", "demo"),
+        _shared_memory(),
+        _gpu(),
+        _pools(),
+    ]
+
+
+def _core() -> Finding:
+    with_cuda = flowtrain_core._C.with_cuda
+    built = "with CUDA" if with_cuda else "without CUDA; build where nvcc is found to have it"
+    return Finding("flowtrain_core", "ok", f"{flowtrain_core.__version__}, built {built}")
+
+
+def _package(name: str, extra: str) -> Finding:
+    try:
+        return Finding(name, "ok", importlib.metadata.version(name))
+    except importlib.metadata.PackageNotFoundError:
+        return Finding(name, "warn", f"missing; pip install 'flowtrain[{extra}]'")
+
+
+def _transformers() -> Finding:
+    from flowtrain.models.errors import ModelError
+    from flowtrain.models.versions import require_transformers
+
+    try:
+        require_transformers()
+    except ModelError as error:
+        return Finding("transformers", "warn", str(error))
+    return Finding("transformers", "ok", importlib.metadata.version("transformers"))
+
+
+def _shared_memory() -> Finding:
+    usage = shutil.disk_usage("/dev/shm")
+    text = f"{usage.free >> 20} MiB free of {usage.total >> 20} MiB in /dev/shm"
+    if usage.free < _LITTLE_SHM:
+        return Finding("shared memory", "warn", f"{text}; run containers with --shm-size=1g")
+    return Finding("shared memory", "ok", text)
+
+
+def _gpu() -> Finding:
+    try:
+        import torch
+    except ImportError:
+        return Finding("gpu", "warn", "unknown without torch")
+    if not torch.cuda.is_available():
+        return Finding("gpu", "warn", "none that torch can use; training runs on the CPU")
+    names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return Finding("gpu", "ok", ", ".join(names))
+
+
+def _pools() -> Finding:
+    left = [pool.name for pool in flowtrain_core.list_pools() if not pool.alive]
+    if not left:
+        return Finding("pools", "ok", "nothing was left by runs that died")
+    names = ", ".join(left)
+    return Finding("pools", "warn", f"left by dead runs: {names}; Pool.unlink(name) removes them")
