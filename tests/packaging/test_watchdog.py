@@ -1,0 +1,33 @@
+"""The watchdog of tests/conftest.py ends a run that hangs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+CONFTEST = Path(__file__).resolve().parents[1] / "conftest.py"
+
+HANGS = """
+import time, pytest
+
+@pytest.mark.limit(0.2)
+def test_hangs():
+    time.sleep(60)
+"""
+
+
+def test_a_test_that_hangs_ends_the_run_with_its_stack(tmp_path: Path) -> None:
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    limit(seconds): its limit\n")
+    (tmp_path / "conftest.py").write_text(CONFTEST.read_text())
+    (tmp_path / "test_hangs.py").write_text(HANGS)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", str(tmp_path)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert "in test_hangs" in done.stderr

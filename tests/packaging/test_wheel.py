@@ -1,0 +1,125 @@
+"""What a user gets: sdist, wheel from that sdist, and both in an environment that has nothing."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import venv
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.limit(600)
+
+ROOT = Path(__file__).resolve().parents[2]
+MAX_WHEEL_BYTES = 10_000_000
+# What every Linux has. The driver and UCX are opened at run time, libtorch is never needed.
+SYSTEM_LIBRARIES = re.compile(r"(lib(c|m|dl|rt|pthread)|ld-linux-.*)\.so\.\d+")
+INSTALL_CORE = "pip install flowtrain"
+INSTALL_TRAINING = "pip install 'flowtrain[train,hf]'"
+
+
+def run(*command: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run without this session's Python paths, and keep what it says."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    return subprocess.run(
+        command, cwd=cwd, env=kept, capture_output=True, text=True, timeout=500, check=False
+    )
+
+
+def output(*command: str | Path, cwd: Path) -> str:
+    done = run(*command, cwd=cwd)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Built:
+    """A wheel, an environment with nothing else, and the sources it came from, not built."""
+
+    wheel: Path
+    python: Path
+    checkout: Path
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    folder = tmp_path_factory.mktemp("built")
+    output(sys.executable, "-m", "build", "--no-isolation", "-o", folder, ROOT, cwd=folder)
+    (wheel,) = folder.glob("*.whl")
+    (sdist,) = folder.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(folder / "sources", filter="data")
+    (checkout,) = (folder / "sources").iterdir()
+    venv.create(folder / "clean", with_pip=False)
+    python = folder / "clean" / "bin" / "python"
+    pip = (sys.executable, "-m", "pip", "--python", python)
+    output(*pip, "install", "--no-index", "--no-deps", wheel, cwd=folder)
+    return Built(wheel=wheel, python=python, checkout=checkout)
+
+
+def test_wheel_is_small_and_holds_both_packages(built: Built) -> None:
+    assert built.wheel.stat().st_size < MAX_WHEEL_BYTES
+    with zipfile.ZipFile(built.wheel) as archive:
+        names = set(archive.namelist())
+    sources = {
+        str(Path(package) / file.relative_to(folder))
+        for package, folder in (
+            ("flowtrain_core", ROOT / "flowtrain_core"),
+            ("flowtrain", ROOT / "python" / "flowtrain"),
+        )
+        for pattern in ("*.py", "*.pyi", "*.yaml", "py.typed")
+        for file in folder.rglob(pattern)
+    }
+    assert {"flowtrain/py.typed", "flowtrain_core/py.typed", "flowtrain_core/_C.pyi"} <= sources
+    packed = {name for name in names if ".dist-info/" not in name}
+    (extension,) = packed - sources
+    assert sources <= packed
+    assert re.fullmatch(r"flowtrain_core/_C\.cpython-.*\.so", extension)
+
+
+def test_extension_needs_system_libraries_only(built: Built, tmp_path: Path) -> None:
+    with zipfile.ZipFile(built.wheel) as archive:
+        (member,) = (name for name in archive.namelist() if name.endswith(".so"))
+        extension = archive.extract(member, tmp_path)
+    dynamic = output("readelf", "-d", extension, cwd=tmp_path)
+    needed = re.findall(r"\(NEEDED\).*\[(.*)\]", dynamic)
+    assert needed
+    assert [name for name in needed if not SYSTEM_LIBRARIES.fullmatch(name)] == []
+
+
+@pytest.mark.parametrize("where", ["elsewhere", "repository root"])
+def test_core_imports_where_nothing_else_is_installed(
+    built: Built, tmp_path: Path, where: str
+) -> None:
+    code = (
+        "import sys, flowtrain_core; from flowtrain_core import Pool, _C;"
+        "assert not {'torch', 'numpy'} & set(sys.modules);"
+        "print(_C.__file__)"
+    )
+    cwd = built.checkout if where == "repository root" else tmp_path
+    printed = output(built.python, "-c", code, cwd=cwd)
+    assert Path(printed.strip()).is_relative_to(built.python.parents[1])
+
+
+def test_checkout_that_was_not_built_names_the_command(built: Built) -> None:
+    done = run(sys.executable, "-S", "-c", "import flowtrain_core", cwd=built.checkout)
+    assert done.returncode != 0
+    assert INSTALL_CORE in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("face", ["script", "module"])
+def test_training_without_torch_names_the_extra(built: Built, tmp_path: Path, face: str) -> None:
+    command = {
+        "script": (built.python.parent / "flowtrain",),
+        "module": (built.python, "-m", "flowtrain"),
+    }[face]
+    done = run(*command, "train", "run.yaml", cwd=tmp_path)
+    assert done.returncode != 0
+    assert INSTALL_TRAINING in done.stderr
+    assert "Traceback" not in done.stderr

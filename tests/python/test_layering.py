@@ -1,0 +1,181 @@
+"""Which room may see which: the tables of the design, held for Python and for C++."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+POLICY = ("config", "cost", "packing", "schedule", "plan", "simulate")
+BRIDGE = ("models", "data", "train", "integrations", "observe")
+
+NO_TORCH = ("torch", "torchvision", "transformers")
+# Policy sees none of the rooms that import torch, and of the core only the packing kernels.
+POLICY_NEVER = (
+    *NO_TORCH,
+    "flowtrain_core",
+    *(f"flowtrain.{room}" for room in BRIDGE),
+)
+PACKING_KERNELS = ("flowtrain_core.pack", "flowtrain_core.packing")
+
+CPP_ROOM_SEES: dict[str, tuple[str, ...]] = {
+    "base": (),
+    "os": ("base",),
+    "lockfree": ("base",),
+    "packing": ("base",),
+    "memory": ("base", "os", "lockfree"),
+    "cuda": ("base", "os", "memory"),
+    "transport": ("base", "os", "memory", "cuda"),
+    "channel": ("base", "os", "lockfree", "memory", "transport"),
+}
+CPP_ROOM_SEES["bindings"] = tuple(CPP_ROOM_SEES)
+
+TORCH_HEADER = re.compile(r"(torch|ATen|c10|caffe2)/")
+PYTHON_HEADER = re.compile(r"pybind11/|Python\.h")
+CUDA_HEADER = re.compile(r"cuda\w*\.h|cuda/|cooperative_groups")
+
+
+def imports_of(file: Path, package: str) -> Iterator[tuple[int, str]]:
+    """Line and full dotted name of every import, at any depth of the file."""
+    for node in ast.walk(ast.parse(file.read_text(), str(file))):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            parents = package.split(".")[: -(node.level - 1) or None] if node.level else []
+            origin = ".".join([*parents, *([node.module] if node.module else [])])
+            for alias in node.names:
+                yield node.lineno, f"{origin}.{alias.name}"
+
+
+def is_within(name: str, prefixes: tuple[str, ...]) -> bool:
+    return any(name == prefix or name.startswith(f"{prefix}.") for prefix in prefixes)
+
+
+def python_violations(root: Path) -> list[str]:
+    found = []
+    for folder in (root / "flowtrain_core", root / "python" / "flowtrain"):
+        for file in sorted(folder.rglob("*.py")):
+            inner = file.relative_to(folder)
+            room = inner.parts[0] if len(inner.parts) > 1 else ""
+            package = ".".join((folder.name, *inner.parts[:-1]))
+            never: tuple[str, ...] = ()
+            if folder.name == "flowtrain_core":
+                never = (*NO_TORCH, "flowtrain")
+            elif room in POLICY:
+                never = POLICY_NEVER
+            for line, name in imports_of(file, package):
+                kernel = room in POLICY and is_within(name, PACKING_KERNELS)
+                # Only `python -m flowtrain` reaches the faces from outside their room.
+                face = (
+                    is_within(name, ("flowtrain.cli",))
+                    and room != "cli"
+                    and inner != Path("__main__.py")
+                )
+                if face or (is_within(name, never) and not kernel):
+                    found.append(f"{file.relative_to(root)}:{line} imports {name}")
+            if room and not (file.parent / "__init__.py").exists():
+                found.append(f"{file.parent.relative_to(root)} has no __init__.py: no wheel has it")
+    return sorted(set(found))
+
+
+def cpp_violations(root: Path) -> list[str]:
+    found = []
+    files = [file for file in (root / "csrc").rglob("*") if file.suffix in (".hpp", ".cpp", ".cu")]
+    for file in sorted(files):
+        room = file.relative_to(root / "csrc").parts[0]
+        where = file.relative_to(root)
+        if room not in CPP_ROOM_SEES:
+            found.append(f"{where}: csrc/{room} is no room of the design")
+            continue
+        for line, text in enumerate(file.read_text().splitlines(), start=1):
+            include = re.match(r'\s*#\s*include\s*([<"])([^>"]+)', text)
+            if include is None:
+                continue
+            header = include[2]
+            other = header.split("/")[0] if "/" in header else room
+            own = include[1] == '"'
+            if (
+                (own and other != room and other not in CPP_ROOM_SEES[room])
+                or TORCH_HEADER.match(header)
+                or (PYTHON_HEADER.match(header) and room != "bindings")
+                or (not own and CUDA_HEADER.match(header) and room != "cuda")
+            ):
+                found.append(f"{where}:{line} includes {header}")
+    return found
+
+
+def test_python_rooms_see_only_what_they_may() -> None:
+    assert python_violations(ROOT) == []
+
+
+def test_cpp_rooms_see_only_what_they_may() -> None:
+    assert cpp_violations(ROOT) == []
+
+
+def plant(root: Path, file: str, text: str) -> None:
+    (root / file).parent.mkdir(parents=True, exist_ok=True)
+    (root / file).parent.joinpath("__init__.py").touch()
+    (root / file).write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("flowtrain_core/pool.py", "def f():\n    import torch.nn\n"),
+        ("flowtrain_core/pool.py", "from flowtrain.plan import StepPlan\n"),
+        ("python/flowtrain/plan/step.py", "from torch import nn\n"),
+        ("python/flowtrain/plan/step.py", "from flowtrain_core import Pool\n"),
+        ("python/flowtrain/plan/deep/step.py", "from ...train import worker\n"),
+        ("python/flowtrain/plan/step.py", "from .. import models\n"),
+        ("python/flowtrain/train/rank.py", "from flowtrain import cli\n"),
+        ("python/flowtrain/launch.py", "import flowtrain.cli.main\n"),
+    ],
+)
+def test_a_planted_python_import_is_found(tmp_path: Path, file: str, text: str) -> None:
+    plant(tmp_path, file, text)
+    (found,) = python_violations(tmp_path)
+    assert found.startswith(f"{file}:")
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("python/flowtrain/__main__.py", "from flowtrain.cli.main import main\n"),
+        ("python/flowtrain/packing/balanced.py", "from flowtrain_core import pack\n"),
+        ("python/flowtrain/train/rank.py", "import torch\nfrom flowtrain_core import Pool\n"),
+    ],
+)
+def test_a_lawful_python_import_is_not(tmp_path: Path, file: str, text: str) -> None:
+    plant(tmp_path, file, text)
+    assert python_violations(tmp_path) == []
+
+
+def test_a_room_that_no_wheel_would_hold_is_found(tmp_path: Path) -> None:
+    plant(tmp_path, "python/flowtrain/cost/flops.py", "")
+    (tmp_path / "python/flowtrain/cost/__init__.py").unlink()
+    (found,) = python_violations(tmp_path)
+    assert found.startswith("python/flowtrain/cost has no __init__.py")
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("csrc/os/futex.hpp", '#include "memory/address.hpp"'),
+        ("csrc/memory/carve.cpp", '#include "channel/pool.hpp"'),
+        ("csrc/packing/balanced.hpp", "#include <pybind11/pybind11.h>"),
+        ("csrc/bindings/module.cpp", "#include <torch/extension.h>"),
+        ("csrc/transport/path.cpp", "#include <cuda_runtime.h>"),
+        ("csrc/utils/misc.hpp", ""),
+    ],
+)
+def test_a_planted_include_is_found(tmp_path: Path, file: str, text: str) -> None:
+    (tmp_path / file).parent.mkdir(parents=True)
+    (tmp_path / file).write_text(f'#include "base/error.hpp"\n{text}\n')
+    (found,) = cpp_violations(tmp_path)
+    assert found.startswith(f"{file}:")
