@@ -11,6 +11,7 @@ from flowtrain.train.board import Board
 from flowtrain_core import Pool
 
 _GRACE_S = 0.5
+_PERIOD_S = 0.2
 
 
 class Watcher(threading.Thread):
@@ -33,11 +34,13 @@ class Watcher(threading.Thread):
         self._stopped = threading.Event()
 
     def stop(self) -> None:
+        """End the thread: a thread inside the core must not meet the interpreter's end."""
         self._stopped.set()
+        self.join()
 
     def run(self) -> None:
         while not self._stopped.is_set():
-            dead = self._pool.wait_dead(timeout_s=1.0)
+            dead = self._pool.wait_dead(timeout_s=_PERIOD_S)
             if dead is None or self._stopped.is_set():
                 continue
             message = f"rank {dead.label} (pid {dead.pid}) died"
@@ -52,6 +55,8 @@ class Watcher(threading.Thread):
     def _reason(self, label: str) -> str | None:
         key = f"failed/{label}"
         try:
-            return str(self._board.get(key, timeout_s=1.0, who=label)) if self._board.has(key) else None
+            if not self._board.has(key):
+                return None
+            return str(self._board.get(key, timeout_s=1.0, who=label))
         except Exception:  # The store may have died with the rank that hosted it.
             return None
