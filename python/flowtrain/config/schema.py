@@ -146,8 +146,6 @@ class FlowConfig:
     `staleness` steps old."""
     staleness: int = 0
     """Most steps by which an encoder's weights may be behind in `bounded`."""
-    order: Literal["deterministic", "ready"] = "deterministic"
-    """Order of the slots within a step."""
     item_tokens: int = 1024
     """Image tokens that an encoder rank encodes at once; a larger image is an item alone."""
     plan_ahead: int = 4

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, UnidentifiedImageError
 
 from flowtrain.data.errors import DataError
 
-# Orientations of EXIF that swap width and height.
-_TURNED = frozenset({5, 6, 7, 8})
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+"""What an EXIF orientation asks for; from 5 on it swaps width and height."""
 
 
 def upright_size(path: Path, where: str) -> tuple[int, int]:
@@ -21,10 +29,9 @@ def upright_size(path: Path, where: str) -> tuple[int, int]:
     try:
         with Image.open(path) as image:
             width, height = image.size
-            turned = image.getexif().get(ExifTags.Base.Orientation) in _TURNED
+            return (width, height) if _orientation(image) >= 5 else (height, width)
     except (OSError, UnidentifiedImageError) as error:
         raise _unreadable(path, where, error) from error
-    return (width, height) if turned else (height, width)
 
 
 def read_upright(path: Path, where: str) -> Image.Image:
@@ -35,9 +42,21 @@ def read_upright(path: Path, where: str) -> Image.Image:
     """
     try:
         with Image.open(path) as image:
-            return ImageOps.exif_transpose(image).convert("RGB")
+            turn = _TURNS.get(_orientation(image))
+            upright = image if turn is None else image.transpose(turn)
+            return upright.convert("RGB")
     except (OSError, UnidentifiedImageError, SyntaxError) as error:
         raise _unreadable(path, where, error) from error
+
+
+def _orientation(image: Image.Image) -> int:
+    """EXIF orientation from the header; PNG's own look-up would decode the whole image."""
+    if image.format == "PNG":
+        exif = Image.Exif()
+        exif.load(image.info.get("exif", b""))
+    else:
+        exif = image.getexif()
+    return int(exif.get(ExifTags.Base.Orientation, 1))
 
 
 def _unreadable(path: Path, where: str, error: Exception) -> DataError:

@@ -84,15 +84,16 @@ class BackboneRank:
         waited = self._records.wait_s
         self._prefetch.step(plan)
         self._grow(seat.check_space(plan, self._granted))
-        loss_sum, num_targets = 0.0, 0
+        loss_sum, num_targets, num_skipped = 0.0, 0, 0
         ages = [0.0] * len(plan.items)
         for slot, documents in plan.documents_of(seat.world.rank):
             self._delays.pause()
-            loss, targets = self._slot(plan, slot, documents, ages)
+            loss, targets, skipped = self._slot(plan, slot, documents, ages)
             loss_sum += loss
             num_targets += targets
+            num_skipped += skipped
         waited = self._records.wait_s - waited
-        sums = seat.world.sum([loss_sum, num_targets, waited, *ages])
+        sums = seat.world.sum([loss_sum, num_targets, waited, num_skipped, *ages])
         seat.world.sum_gradients(self._module.trained)
         report = Report(
             norm=self._module.norm(),
@@ -108,15 +109,22 @@ class BackboneRank:
                 seconds=time.perf_counter() - started,
                 pool=seat.pool.stats(),
             )
-            self._metrics.step(plan, verdict, lr=lr, ages=[int(a) for a in sums[3:]], timing=timing)
+            self._metrics.step(
+                plan,
+                verdict,
+                lr=lr,
+                skipped=int(sums[3]),
+                ages=[int(age) for age in sums[4:]],
+                timing=timing,
+            )
         self._checkpoints.after(plan, self._module)
         if self._planner is not None:
             self._planner.closed()
 
     def _slot(
         self, plan: StepPlan, slot: int, documents: Sequence[Document], ages: list[float]
-    ) -> tuple[float, int]:
-        """Forward and backward of one microbatch: sum of its losses, and its target tokens."""
+    ) -> tuple[float, int, int]:
+        """Forward and backward of one microbatch: loss sum, target tokens, skipped samples."""
         seat = self._seat
         torch.manual_seed(hash((seat.config.train.seed, plan.step, slot)) & (2**63 - 1))
         items = plan.items_for(seat.world.rank, slot)
@@ -135,7 +143,7 @@ class BackboneRank:
                     item=item.index,
                     version=plan.step,
                 )
-        return float(out.loss_sum.detach()), out.num_targets
+        return float(out.loss_sum.detach()), out.num_targets, len(skipped)
 
     def _gather(
         self, plan: StepPlan, items: Sequence[EncoderItem], ages: list[float]
@@ -154,15 +162,17 @@ class BackboneRank:
             key = self._records.gather(out, step=plan.step, item=item.index)
             ages[item.index] = float(plan.step - key.version)
             if key.skipped:
-                who = f"encoder.{item.encoder}"
-                skipped |= set(
-                    seat.board.get(
-                        f"skipped/{plan.step}/{item.index}",
-                        timeout_s=seat.config.flow.deadline_s,
-                        who=who,
-                    )
-                )
+                skipped |= self._skipped(plan.step, item)
         return features.requires_grad_(self._returns), skipped
+
+    def _skipped(self, step: int, item: EncoderItem) -> set[int]:
+        """Samples of an item that have an image which could not be read."""
+        name = f"skipped/{step}/{item.index}"
+        deadline_s = self._seat.config.flow.deadline_s
+        board = self._seat.board
+        samples = board.get(name, timeout_s=deadline_s, who=f"encoder.{item.encoder}")
+        board.delete(name)
+        return set(samples)
 
     def _batch(
         self, step: int, documents: Sequence[Document], skipped: set[int]

@@ -120,19 +120,21 @@ class EncoderRank:
             if hold:
                 self._held[plan.step, item.index] = rows
             self._versions[plan.step, item.index] = version
+            if skipped:
+                self._seat.board.put(f"skipped/{plan.step}/{item.index}", skipped)
             self._sender.send(
                 rows.detach(),
                 reader=item.reader,
                 step=plan.step,
                 item=item.index,
                 version=version,
-                skipped=skipped,
+                skipped=bool(skipped),
             )
 
     def _encode(
         self, step: int, item: EncoderItem, *, with_graph: bool
-    ) -> tuple[torch.Tensor, bool]:
-        """Rows of an item, shape [num_tokens, seam width], and whether an image was skipped."""
+    ) -> tuple[torch.Tensor, list[int]]:
+        """Rows of an item, shape [num_tokens, seam width], and samples with a skipped image."""
         seat = self._seat
         images = [self._prefetch.get(step, "pixels", *image) for image in item.images]
         pixels = torch.cat([torch.from_numpy(image.pixels) for image in images])
@@ -151,7 +153,10 @@ class EncoderRank:
                 f"{rows.shape[0]} rows where the plan has {item.num_tokens}; did an image change "
                 "after it was planned?"
             )
-        return rows, any(image.skipped for image in images)
+        skipped = {
+            sample for (sample, _), image in zip(item.images, images, strict=True) if image.skipped
+        }
+        return rows, sorted(skipped)
 
     def _backward(self, plan: StepPlan) -> None:
         for item in plan.items_of(self._seat.world.rank):

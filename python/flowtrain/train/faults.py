@@ -36,7 +36,7 @@ def _local_count() -> None:
 
     def local(
         self: BackboneRank, plan: StepPlan, number: int, documents: Sequence[Document], ages: Any
-    ) -> tuple[float, int]:
+    ) -> tuple[float, int, int]:
         from dataclasses import replace
 
         mine = sum(

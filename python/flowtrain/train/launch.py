@@ -20,7 +20,7 @@ from torch.distributed.elastic.multiprocessing import start_processes
 from flowtrain.config.load import dump
 from flowtrain.config.schema import ConfigError, RunConfig
 from flowtrain.data.jsonl import JsonlFile
-from flowtrain.models.versions import require_transformers
+from flowtrain.models.adapter import adapter_for
 from flowtrain.train import metrics
 from flowtrain.train.checkpoint import latest, read_mark
 from flowtrain.train.final import write_final
@@ -67,8 +67,9 @@ def train(config: RunConfig, *, resume: bool = False) -> dict[str, Any]:
         ConfigError: The run folder is in use or holds another run, or the port is taken.
         RunFailed: A rank failed or died; all others have ended.
     """
-    require_transformers()
-    JsonlFile(config.data.path)  # A missing data file is better said before six processes start.
+    # What can be wrong from the start is better said before every rank has loaded its model.
+    adapter_for(config.model.folder)
+    JsonlFile(config.data.path)
     started = time.perf_counter()
     with _run_folder(config, resume=resume):
         host = JobHost(config)

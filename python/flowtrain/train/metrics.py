@@ -76,6 +76,7 @@ class Metrics:
         verdict: Verdict,
         *,
         lr: float,
+        skipped: int,
         ages: Sequence[int],
         timing: StepTiming,
     ) -> None:
@@ -89,6 +90,7 @@ class Metrics:
             grad_norm=verdict.grad_norm,
             lr=lr,
             weight_ages=ages,
+            skipped_samples=skipped,
             action=verdict.action,
         )
         tokens = sum(d.num_tokens for rank in plan.documents for slot in rank for d in slot)

@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+import os
+
 import torch
 
 from flowtrain.cost.peak import gpu_peak_flops, measured_peak_flops
 
 _SIZES = {"cpu": 512, "cuda": 8192}
+
+
+def job_peak_flops(device: torch.device, dtype: torch.dtype, *, ranks: int) -> float:
+    """Peak of all devices that a job has.
+
+    Args:
+        device: Device of this rank.
+        dtype: Dtype of the training.
+        ranks: Ranks of both worlds on devices of this kind. Ranks that share cores share their
+            peak; a GPU counts for each rank on it.
+    """
+    if device.type == "cpu":
+        ranks = min(ranks, max(1, (os.cpu_count() or 1) // torch.get_num_threads()))
+    return ranks * peak_flops(device, dtype)
 
 
 def peak_flops(device: torch.device, dtype: torch.dtype) -> float:

@@ -8,6 +8,7 @@ import threading
 import time
 
 from flowtrain.train.board import Board
+from flowtrain.train.job import HOST_LABEL
 from flowtrain_core import Pool
 
 _GRACE_S = 0.5
@@ -49,6 +50,8 @@ class Watcher(threading.Thread):
                 message = f"rank {dead.label} (pid {dead.pid}) failed: {reason}"
             # A rank that reached the same verdict is about to say so itself, and better.
             time.sleep(_GRACE_S)
+            if dead.label == HOST_LABEL:
+                Pool.unlink(self._pool.name)  # Its maker can no longer do so.
             print(f"flowtrain: {self._label} ends: {message}", file=sys.stderr, flush=True)
             os._exit(1)
 

@@ -26,13 +26,15 @@ from flowtrain.train.checkpoint import Checkpoints, Mark, latest, read_mark
 from flowtrain.train.encoder import EncoderRank, wanted_pixels
 from flowtrain.train.job import Job
 from flowtrain.train.metrics import Metrics
-from flowtrain.train.peak import peak_flops
+from flowtrain.train.peak import job_peak_flops
 from flowtrain.train.planner import Planner, Plans, PlanSource
 from flowtrain.train.prefetch import Prefetch
 from flowtrain.train.rank import DTYPES, Module, Seat
 from flowtrain.train.watch import Watcher
 from flowtrain.train.world import World
 from flowtrain_core import Pool
+
+_FAREWELL_S = 1.5
 
 
 class Worker:
@@ -138,8 +140,11 @@ class Worker:
             metrics = Metrics(
                 self.config.run,
                 steps=self.config.train.steps,
-                peak_flops=peak_flops(seat.world.device, seat.dtype)
-                * (self.config.flow.encoders + self.config.flow.backbones),
+                peak_flops=job_peak_flops(
+                    seat.world.device,
+                    seat.dtype,
+                    ranks=self.config.flow.encoders + self.config.flow.backbones,
+                ),
             )
         return BackboneRank(seat, module, texts, checkpoints, metrics=metrics, planner=planner)
 
@@ -193,8 +198,16 @@ class Worker:
         self.board.wait([f"{what}/{label}" for label in labels], timeout_s=timeout_s, who="a rank")
 
     def fail(self, error: BaseException) -> None:
-        """Leave the reason where the other ranks' watchers look for it."""
-        self.board.clone().put(f"failed/{self.label}", f"{type(error).__name__}: {error}")
+        """Say why this rank ends, and leave it where the other ranks' watchers look for it."""
+        reason = f"{type(error).__name__}: {error}"
+        traceback.print_exc()
+        print(f"flowtrain: {self.label} ends: {reason}", file=sys.stderr, flush=True)
+        try:
+            self.board.clone(timeout_s=_FAREWELL_S).put(f"failed/{self.label}", reason)
+        except Exception:  # The store has died as well; its host's lane tells the others.
+            return
+        # A lost connection is how a peer's death looks from here: the watcher names the peer.
+        self.watcher.join(_FAREWELL_S)
 
 
 @record
@@ -220,9 +233,6 @@ def main(argv: list[str] | None = None) -> None:
         worker.run()
     except BaseException as error:
         worker.fail(error)
-        traceback.print_exc()
-        print(f"flowtrain: {worker.label} ends: {type(error).__name__}: {error}", file=sys.stderr)
-        sys.stderr.flush()
         # Reader threads and an unfinished collective must not hold the process: its end is
         # what the other ranks are waiting to see.
         os._exit(1)

@@ -1,0 +1,117 @@
+"""Bad input ends a run with one line that names the thing, the value and the limit."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+
+import pytest
+from support import Run, nothing_left, run_tree
+
+
+def broken(data: Path, folder: Path, change: dict[str, object]) -> Path:
+    """A data file whose sixth line has been changed, with the images of `data`."""
+    lines = [json.loads(line) for line in (data / "train.jsonl").open()]
+    for line in lines:
+        line["images"] = [str(data / path) for path in line["images"]]
+    lines[5] = {**lines[5], **change}
+    path = folder / "broken.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def strip(path: Path) -> dict[str, object]:
+    """A sample with one image."""
+    turns = [
+        {"role": "user", "content": "<image>Read the digits."},
+        {"role": "assistant", "content": "1"},
+    ]
+    return {"messages": turns, "images": [str(path)]}
+
+
+def failure(tree: dict[str, object]) -> str:
+    with nothing_left():
+        code, errors = Run(tree).wait()
+    assert code in (1, 2)
+    return errors
+
+
+def test_a_missing_image_is_named_with_its_line(tmp_path: Path, data: Path) -> None:
+    path = broken(data, tmp_path, strip(tmp_path / "gone.png"))
+    errors = failure(run_tree(tmp_path / "run", data, data={"path": str(path), "shuffle": False}))
+    assert f"{path}:6: image {tmp_path / 'gone.png'}: there is no such file" in errors
+
+
+def test_a_cut_image_is_named_or_skipped(tmp_path: Path, data: Path) -> None:
+    whole = next((data / "images" / "train").glob("*.png")).read_bytes()
+    cut = tmp_path / "cut.png"
+    cut.write_bytes(whole[: len(whole) - 40])
+    path = broken(data, tmp_path, strip(cut))
+    section = {"path": str(path), "shuffle": False}
+    errors = failure(run_tree(tmp_path / "run", data, data=section))
+    assert f"{path}:6: image {cut}" in errors
+    skipping = {**section, "bad_image": "skip"}
+    metrics = Run(run_tree(tmp_path / "skip", data, data=skipping)).succeed()
+    assert [step["skipped_samples"] for step in metrics] == [1, 0, 0, 0]
+
+
+def test_a_pool_that_is_too_small_says_how_much_is_missing(tmp_path: Path, data: Path) -> None:
+    errors = failure(run_tree(tmp_path / "run", data, pool={"bytes": 8192}))
+    assert "pool.bytes=8192" in errors
+    assert "bytes are missing" in errors
+
+
+def test_a_slab_below_one_row_is_refused(tmp_path: Path, data: Path) -> None:
+    wide = {"slab_bytes": 4096}
+    tree = run_tree(tmp_path / "run", data, pool=wide)
+    config = Path(tree["model"]["config"]) / "config.json"
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for file in config.parent.iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    raw = json.loads(config.read_text())
+    raw["text_config"].update(hidden_size=2048, num_hidden_layers=1)
+    raw["vision_config"]["out_hidden_size"] = 2048
+    (folder / "config.json").write_text(json.dumps(raw))
+    tree["model"]["config"] = str(folder)
+    assert "pool.slab_bytes=4096: one image token's row takes 24576 bytes" in failure(tree)
+
+
+def test_a_diverging_run_aborts_on_every_rank(tmp_path: Path, data: Path) -> None:
+    tree = run_tree(tmp_path / "run", data, optim={"lr": 1e30, "clip_norm": None})
+    errors = failure(tree)
+    assert "not finite; lower optim.lr" in errors
+
+
+def test_a_port_in_use_is_refused(tmp_path: Path, data: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        errors = failure(run_tree(tmp_path / "run", data, flow={"port": port}))
+    assert f"flow.port={port}" in errors
+    assert "choose another port" in errors
+
+
+def test_a_folder_that_holds_a_run_is_not_overwritten(tmp_path: Path, data: Path) -> None:
+    tree = run_tree(tmp_path / "run", data)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "metrics.jsonl").write_text("{}\n")
+    assert "add --resume" in failure(tree)
+    assert (tmp_path / "run" / "metrics.jsonl").read_text() == "{}\n"
+
+
+def test_an_unknown_model_is_refused(tmp_path: Path, data: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text('{"model_type": "nosuch"}')
+    errors = failure(run_tree(tmp_path / "run", data, model={"config": str(folder)}))
+    assert "model_type=nosuch: no adapter; there is qwen3_vl" in errors
+
+
+@pytest.mark.parametrize("workers", [2])
+def test_reader_processes_give_the_same_run(workers: int, tmp_path: Path, data: Path) -> None:
+    alone = Run(run_tree(tmp_path / "alone", data)).succeed()
+    helped = Run(run_tree(tmp_path / "helped", data, data={"workers": workers})).succeed()
+    assert [step["loss"] for step in helped] == [step["loss"] for step in alone]

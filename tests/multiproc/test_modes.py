@@ -1,0 +1,50 @@
+"""What the modes promise, and that neither pool size nor timing changes a number."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support import Run, run_tree
+
+SHAPE = {"encoders": 2, "backbones": 2}
+
+
+def test_bounded_weights_are_never_older_than_allowed(tmp_path: Path, data: Path) -> None:
+    tree = run_tree(
+        tmp_path / "run",
+        data,
+        train={"steps": 12},
+        flow={**SHAPE, "mode": "bounded", "staleness": 2},
+    )
+    metrics = Run(tree).succeed()
+    ages = [age for step in metrics for age in step["weight_ages"]]
+    assert max(ages) == 2
+    assert metrics[0]["weight_ages"] == [0] * len(metrics[0]["weight_ages"])
+    assert sum(m["loss"] for m in metrics[-3:]) < sum(m["loss"] for m in metrics[:3])
+
+
+@pytest.mark.limit(240)
+@pytest.mark.parametrize("mode", ["strict", "frozen"])
+def test_the_smallest_pool_gives_the_same_losses(mode: str, tmp_path: Path, data: Path) -> None:
+    def losses(name: str, scale: float, delay_ms: float) -> list[float]:
+        tree = run_tree(
+            tmp_path / name,
+            data,
+            train={"steps": 5},
+            flow={**SHAPE, "mode": mode},
+            pool={"scale": scale},
+            debug={"delay_ms": delay_ms},
+        )
+        return [step["loss"] for step in Run(tree).succeed()]
+
+    assert losses("least", 1.0, 30.0) == losses("roomy", 4.0, 0.0)
+
+
+def test_steps_without_any_image_do_not_hang(tmp_path: Path) -> None:
+    from support import write_tiny_data
+
+    write_tiny_data(tmp_path / "data", samples=32, text_only=0.9)
+    tree = run_tree(tmp_path / "run", tmp_path / "data", train={"global_batch": 2}, flow=SHAPE)
+    metrics = Run(tree).succeed()
+    assert any(step["weight_ages"] == [] for step in metrics)

@@ -1,0 +1,77 @@
+"""Training through the pool equals a plain loop, and the comparison would notice if not."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import pytest
+from parity import compare
+
+from flowtrain.train.faults import FAULTS
+
+# Loss and weights, as promised for every layout.
+BARS = {
+    ("float32", "sgd"): (1e-6, 1e-5),
+    ("float32", "adamw"): (1e-6, 1e-4),
+    ("float64", "adamw"): (1e-8, 2e-6),
+}
+
+
+def measure(folder: Path, **changes: Any) -> dict[str, Any]:
+    given = {
+        "steps": 4,
+        "encoders": 1,
+        "backbones": 1,
+        "mode": "strict",
+        "dtype": "float32",
+        "optimizer": "adamw",
+        "fault": None,
+        **changes,
+    }
+    return compare(folder, argparse.Namespace(**given))
+
+
+def breaks(result: dict[str, Any]) -> bool:
+    loss, weights = BARS[result["dtype"], result["optimizer"]]
+    return result["max_rel_loss_diff"] > loss or result["max_rel_weight_diff"] > weights
+
+
+def test_two_by_two_strict_equals_a_plain_loop(tmp_path: Path) -> None:
+    result = measure(tmp_path, encoders=2, backbones=2)
+    assert result["clipped_steps"] == result["steps"]
+    assert not breaks(result), result
+
+
+def test_frozen_equals_a_plain_loop_to_the_last_digits(tmp_path: Path) -> None:
+    result = measure(tmp_path, backbones=2, mode="frozen", dtype="float64")
+    assert result["max_rel_loss_diff"] <= 1e-12, result
+    assert not breaks(result), result
+
+
+@pytest.mark.parametrize("fault", sorted(FAULTS))
+def test_a_planted_fault_breaks_the_bar(fault: str, tmp_path: Path) -> None:
+    result = measure(tmp_path, backbones=2 if fault == "local_count" else 1, fault=fault)
+    assert breaks(result), result
+
+
+@pytest.mark.deep
+@pytest.mark.limit(600)
+@pytest.mark.parametrize("encoders", [1, 2])
+@pytest.mark.parametrize("backbones", [1, 2])
+@pytest.mark.parametrize(("mode", "dtype", "optimizer"), [("strict", *key) for key in BARS])
+def test_every_layout_equals_a_plain_loop(
+    encoders: int, backbones: int, mode: str, dtype: str, optimizer: str, tmp_path: Path
+) -> None:
+    result = measure(
+        tmp_path,
+        steps=30,
+        encoders=encoders,
+        backbones=backbones,
+        mode=mode,
+        dtype=dtype,
+        optimizer=optimizer,
+    )
+    assert result["weight_change"] >= 0.01
+    assert not breaks(result), result

@@ -1,0 +1,38 @@
+"""The same run twice writes the same log, also when it was killed in between."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support import Run, run_tree
+
+SHAPE = {"encoders": 2, "backbones": 2}
+
+
+@pytest.mark.limit(240)
+@pytest.mark.parametrize("mode", ["strict", "frozen"])
+def test_a_rerun_and_a_resumed_run_write_equal_logs(mode: str, tmp_path: Path, data: Path) -> None:
+    def start(name: str, *, resume: bool = False, delay_ms: float = 0.0) -> Run:
+        tree = run_tree(
+            tmp_path / name,
+            data,
+            train={"steps": 9},
+            flow={**SHAPE, "mode": mode},
+            checkpoint={"every": 3},
+            debug={"delay_ms": delay_ms},
+        )
+        return Run(tree, resume=resume)
+
+    first = start("first")
+    first.succeed()
+    log = (first.folder / "metrics.jsonl").read_bytes()
+    killed = start("killed", delay_ms=50.0)
+    killed.wait_for_steps(5)
+    killed.kill_all()
+    assert len(killed.metrics()) < 9
+    again = start("killed", resume=True)
+    again.succeed()
+    assert (again.folder / "metrics.jsonl").read_bytes() == log
+    weights = "final/model.safetensors"
+    assert (again.folder / weights).read_bytes() == (first.folder / weights).read_bytes()

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flowtrain.config import ConfigError, dump, load
+
+TEXT = """
+run: out
+model: {config: model}
+data: {path: train.jsonl}
+train: {steps: 3}
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "run.yaml"
+    path.write_text(TEXT)
+    return path
+
+
+def test_paths_start_from_the_file_and_overrides_win(file: Path) -> None:
+    config = load(file, ["train.steps=7", "optim.lr=2e-3", "flow.encoders=2"])
+    assert config.data.path == file.parent / "train.jsonl"
+    assert (config.train.steps, config.optim.lr, config.flow.encoders) == (7, 2e-3, 2)
+
+
+def test_a_dumped_configuration_loads_to_the_same(file: Path, tmp_path: Path) -> None:
+    config = load(file, ["optim.betas=[0.9, 0.95]", "model.freeze=[encoder]", "flow.mode=frozen"])
+    copy = tmp_path / "copy.yaml"
+    copy.write_text(dump(config))
+    assert load(copy) == config
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("train.stps=3", r"train\.stps: there is no such field; did you mean steps\?"),
+        ("train.steps=many", r"train\.steps='many'"),
+        ("train.steps=0", r"train\.steps=0: it must be greater than 0"),
+        ("flow.mode=loose", r"flow\.mode='loose'"),
+        ("flow.staleness=2", r"flow\.staleness=2 with flow\.mode=strict"),
+        ("train=3", r"train=3: it has fields below it"),
+        ("model.path=other", "give exactly one of the two"),
+        ("train.steps", "write it as field.name=value"),
+        ("model.freeze=[encoder]", "set flow.mode to frozen"),
+    ],
+)
+def test_an_error_names_the_field(file: Path, override: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load(file, [override])
+
+
+def test_a_missing_field_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text("run: out\nmodel: {config: model}\ndata: {path: x}\ntrain: {}\n")
+    with pytest.raises(ConfigError, match=r"train\.steps is missing"):
+        load(path)

@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from flowtrain.config.schema import DataConfig
+from flowtrain.data import DataError
+from flowtrain.data.order import SampleOrder
+from flowtrain.data.samples import SampleReader
+from flowtrain.data.tiny_model import write_tiny_model
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    write_tiny_model(folder)
+    return folder
+
+
+def reader(
+    model: Path, folder: Path, *records: Any, max_tokens: int = 4096, **data: Any
+) -> SampleReader:
+    path = folder / "data.jsonl"
+    lines = [r if isinstance(r, str) else json.dumps(r) for r in records]
+    path.write_text("\n".join(lines) + "\n")
+    return SampleReader(model, DataConfig(path=path, **data), max_tokens)
+
+
+def picture(folder: Path, name: str, size: tuple[int, int], **options: Any) -> str:
+    pixels = np.random.default_rng(0).integers(0, 255, (size[1], size[0], 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(folder / name, **options)
+    return name
+
+
+def chat(*turns: str, images: tuple[str, ...] = ()) -> dict[str, Any]:
+    roles = ("user", "assistant")
+    messages = [{"role": roles[i % 2], "content": turn} for i, turn in enumerate(turns)]
+    return {"messages": messages, "images": list(images)}
+
+
+@pytest.mark.parametrize("size", [(8, 8), (24, 8), (70, 33), (13, 200), (501, 37)])
+def test_a_sample_becomes_what_the_processor_makes_of_it(
+    model: Path, tmp_path: Path, size: tuple[int, int]
+) -> None:
+    from transformers import AutoProcessor
+
+    name = picture(tmp_path, "a.png", size)
+    read = reader(model, tmp_path, chat("<image>Read.", "12", "Again?", "34", images=(name,)))
+    processor = AutoProcessor.from_pretrained(model)
+    content = [{"type": "image"}, {"type": "text", "text": "Read."}]
+    messages = [
+        {"role": "user", "content": content},
+        {"role": "assistant", "content": "12"},
+        {"role": "user", "content": "Again?"},
+        {"role": "assistant", "content": "34"},
+    ]
+    text = processor.apply_chat_template(messages, tokenize=False)
+    truth = processor(text=[text], images=[[Image.open(tmp_path / name)]], return_tensors="np")
+    ours, pixels = read.text(0), read.pixels(0, 0)
+    np.testing.assert_array_equal(ours.input_ids, truth["input_ids"][0])
+    np.testing.assert_array_equal(ours.mm_token_type_ids, truth["mm_token_type_ids"][0])
+    np.testing.assert_array_equal(pixels.pixels, truth["pixel_values"])
+    assert [list(grid) for grid in ours.grids] == truth["image_grid_thw"].tolist()
+    learnt = processor.tokenizer.decode(ours.labels[ours.labels != -100])
+    assert learnt == "12<|im_end|>34<|im_end|>"
+    meta = read.meta(0)
+    assert meta.image_lengths == (int((truth["input_ids"] == 5).sum()),)
+    assert meta.num_targets == 6
+
+
+def test_a_rotated_jpeg_is_read_upright(model: Path, tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    turned = picture(tmp_path, "turned.jpg", (64, 16), exif=exif, quality=95)
+    read = reader(model, tmp_path, chat("<image>Read.", "1", images=(turned,)))
+    assert read.meta(0).grids == ((1, 16, 4),)
+    assert read.pixels(0, 0).grid == (1, 16, 4)
+    upright = Image.open(tmp_path / turned).transpose(Image.Transpose.ROTATE_270)
+    upright.save(tmp_path / "upright.png")
+    straight = reader(model, tmp_path, chat("<image>Read.", "1", images=("upright.png",)))
+    np.testing.assert_array_equal(read.pixels(0, 0).pixels, straight.pixels(0, 0).pixels)
+
+
+def test_both_conversation_formats_mean_the_same(model: Path, tmp_path: Path) -> None:
+    name = picture(tmp_path, "a.png", (16, 8))
+    turns = [{"from": "human", "value": "<image>Read."}, {"from": "gpt", "value": "1"}]
+    parts = [{"type": "image", "image": name}, {"type": "text", "text": "Read."}]
+    inline = [{"role": "user", "content": parts}, {"role": "assistant", "content": "1"}]
+    read = reader(
+        model,
+        tmp_path,
+        chat("<image>Read.", "1", images=(name,)),
+        {"conversations": turns, "image": name},
+        {"messages": inline},
+    )
+    for line in (1, 2):
+        np.testing.assert_array_equal(read.text(line).input_ids, read.text(0).input_ids)
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        ("{not json", r"data\.jsonl:2: not JSON"),
+        ("[1]", r"data\.jsonl:2: a JSON list where an object is needed"),
+        ("", r"data\.jsonl:2: not JSON"),
+        ({"messages": []}, "at least one turn"),
+        (chat("<image><image>", "1", images=("a.png",)), "2 image marks in the messages and 1"),
+        (chat("<image>", "1", images=("gone.png",)), r"gone\.png: there is no such file"),
+        (chat("<image>", "1", images=("http://x/y.png",)), "no local path"),
+        (chat("only asked"), "no assistant turn"),
+        ({"messages": [{"role": "judge", "content": "1"}]}, "role 'judge'"),
+    ],
+)
+def test_a_bad_line_is_named(model: Path, tmp_path: Path, record: Any, message: str) -> None:
+    read = reader(model, tmp_path, chat("a", "b"), record)
+    with pytest.raises(DataError, match=message):
+        read.meta(1)
+
+
+def test_a_long_sample_names_tokens_and_limit(model: Path, tmp_path: Path) -> None:
+    read = reader(model, tmp_path, chat("a" * 100, "b"), max_tokens=50)
+    with pytest.raises(DataError, match=r"data\.jsonl:1: \d+ tokens exceed .*=50"):
+        read.meta(0)
+
+
+def test_a_cut_png_is_an_error_or_zeros(model: Path, tmp_path: Path) -> None:
+    name = picture(tmp_path, "cut.png", (64, 64))
+    whole = (tmp_path / name).read_bytes()
+    (tmp_path / name).write_bytes(whole[: len(whole) // 2])
+    record = chat("<image>Read.", "1", images=(name,))
+    assert reader(model, tmp_path, record).meta(0).grids == ((1, 16, 16),)
+    with pytest.raises(DataError, match=r"data\.jsonl:1: image .*cut\.png"):
+        reader(model, tmp_path, record).pixels(0, 0)
+    skipped = reader(model, tmp_path, record, bad_image="skip").pixels(0, 0)
+    assert skipped.skipped
+    assert skipped.pixels.shape == (256, 96)
+
+
+def test_every_epoch_draws_each_sample_once_and_any_point_can_be_reached() -> None:
+    order = SampleOrder(50, seed=1, shuffle=True)
+    drawn = [order.index(cursor) for cursor in range(150)]
+    for epoch in range(3):
+        assert sorted(drawn[50 * epoch : 50 * (epoch + 1)]) == list(range(50))
+    assert drawn[:50] != drawn[50:100]
+    fresh = SampleOrder(50, seed=1, shuffle=True)
+    assert [fresh.index(cursor) for cursor in (149, 3, 77)] == [drawn[149], drawn[3], drawn[77]]

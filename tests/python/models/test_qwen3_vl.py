@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from support import TINY
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from flowtrain.cost import sample_flops
+from flowtrain.data.tiny_model import write_tiny_model
+from flowtrain.models import ModelError, versions
+from flowtrain.models.adapter import PackedBatch, VLMAdapter, adapter_for
+from flowtrain.models.attention import varlen_attention
+
+CPU = torch.device("cpu")
+IMAGE, TEXT = 5, 40
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model")
+    write_tiny_model(path, TINY)
+    return path
+
+
+@pytest.fixture(scope="module")
+def adapter(folder: Path) -> VLMAdapter:
+    return adapter_for(folder)
+
+
+def build(adapter: VLMAdapter, part: str) -> torch.nn.Module:
+    return adapter.build(part, weights=None, seed=1, dtype=torch.float64, device=CPU)  # type: ignore[arg-type]
+
+
+Document = tuple[torch.Tensor, torch.Tensor]
+
+
+def document(*images: tuple[int, int], text: int = 9) -> Document:
+    """Tokens with images of so many rows and columns of tokens, and their grids in patches."""
+    generator = torch.Generator().manual_seed(text + len(images))
+    ids = [torch.randint(TEXT, 90, (3,), generator=generator)]
+    for rows, columns in images:
+        ids += [torch.full((rows * columns,), IMAGE), torch.randint(TEXT, 90, (2,))]
+    ids.append(torch.randint(TEXT, 90, (text,), generator=generator))
+    grids = torch.tensor([[1, 2 * r, 2 * c] for r, c in images], dtype=torch.long).reshape(-1, 3)
+    return torch.cat(ids), grids
+
+
+def pixels_of(grids: torch.Tensor) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(int(grids.sum()))
+    return torch.randn(int(grids.prod(-1).sum()), 96, generator=generator, dtype=torch.float64)
+
+
+def packed(adapter: VLMAdapter, documents: list[Document]) -> PackedBatch:
+    positions = [
+        adapter.position_ids(ids, (ids == IMAGE).long(), grids) for ids, grids in documents
+    ]
+    ids = torch.cat([ids for ids, _ in documents])
+    return PackedBatch(
+        input_ids=ids,
+        labels=ids.masked_fill(ids == IMAGE, -100),
+        position_ids=torch.cat(positions, dim=1),
+        doc_lengths=[len(ids) for ids, _ in documents],
+    )
+
+
+def plain_loss(full: torch.nn.Module, ids: torch.Tensor, grids: torch.Tensor) -> torch.Tensor:
+    """The unmodified model on one document alone."""
+    full.set_attn_implementation("sdpa")
+    images = {}
+    if len(grids):
+        images = {"pixel_values": pixels_of(grids), "image_grid_thw": grids}
+    logits = full(
+        input_ids=ids[None],
+        mm_token_type_ids=(ids == IMAGE).int()[None],
+        use_cache=False,
+        **images,
+    ).logits[0]
+    labels = ids.masked_fill(ids == IMAGE, -100)[1:]
+    return torch.nn.functional.cross_entropy(
+        logits[:-1], labels, ignore_index=-100, reduction="sum"
+    )
+
+
+MIX = [document((2, 3)), document(), document((1, 4), (3, 1)), document((1, 1), text=15)]
+
+
+def test_packed_and_split_equals_each_document_alone(adapter: VLMAdapter) -> None:
+    full = build(adapter, "full")
+    total = sum(plain_loss(full, *doc) for doc in MIX)
+    total.backward()
+    encoder, backbone = build(adapter, "encoder"), build(adapter, "backbone")
+    grids = torch.cat([grids for _, grids in MIX])
+    rows = adapter.encode(encoder, torch.cat([pixels_of(g) for _, g in MIX if len(g)]), grids)
+    leaf = rows.detach().requires_grad_()
+    out = adapter.loss(backbone, packed(adapter, MIX), leaf)
+    out.loss_sum.backward()
+    rows.backward(leaf.grad)
+    # RMSNorm and the vision tower's rotation round to float32 on the way.
+    torch.testing.assert_close(out.loss_sum, total, rtol=1e-7, atol=0)
+    parts = {**dict(encoder.named_parameters()), **dict(backbone.named_parameters())}
+    assert set(parts) == set(dict(full.named_parameters()))
+    for name, parameter in full.named_parameters():
+        # The bias of keys has no gradient but rounding: it shifts all scores of a query alike.
+        torch.testing.assert_close(parts[name].grad, parameter.grad, rtol=1e-5, atol=1e-6)
+
+
+@contextmanager
+def counted() -> Iterator[FlopCounterMode]:
+    """Counts FLOPs, attention included: only the plain kernel shows its products."""
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        yield counter
+
+
+def test_positions_are_those_of_the_model(adapter: VLMAdapter) -> None:
+    full = build(adapter, "full")
+    for ids, grids in MIX:
+        truth, _ = full.model.get_rope_index(
+            ids[None], (ids == IMAGE).int()[None], image_grid_thw=grids if len(grids) else None
+        )
+        ours = adapter.position_ids(ids, (ids == IMAGE).long(), grids)
+        assert torch.equal(ours[0], torch.arange(len(ids)))
+        assert torch.equal(ours[1:], truth[:, 0])
+
+
+def test_attention_costs_the_sum_of_the_documents(adapter: VLMAdapter) -> None:
+    query = torch.randn(1, 4, 64, 8)
+    key = value = torch.randn(1, 2, 64, 8)
+    layer = torch.nn.Module()
+    layer.is_causal = True  # type: ignore[assignment]
+
+    def flops(lengths: list[int]) -> int:
+        boundaries = torch.tensor([0, *lengths]).cumsum(0)
+        with counted() as counter:
+            varlen_attention(layer, query, key, value, None, cu_seq_lens_q=boundaries)
+        return counter.get_total_flops()
+
+    assert flops([16] * 4) * 4 == flops([64]) > 0
+
+
+def test_a_causal_call_without_boundaries_is_refused() -> None:
+    layer = torch.nn.Module()
+    layer.is_causal = True  # type: ignore[assignment]
+    rows = torch.randn(1, 2, 4, 8)
+    with pytest.raises(ModelError, match="documents of the row would see each other"):
+        varlen_attention(layer, rows, rows, rows, None)
+
+
+def test_conditions_of_packing_are_checked(adapter: VLMAdapter) -> None:
+    backbone = build(adapter, "backbone")
+    batch = packed(adapter, [document()])
+    three = dataclasses.replace(batch, position_ids=batch.position_ids[1:])
+    with pytest.raises(ModelError, match="with three rows documents would see each other"):
+        adapter.loss(backbone, three, None)
+    backbone.set_attn_implementation("sdpa")
+    with pytest.raises(ModelError, match="attn_implementation=sdpa"):
+        adapter.loss(backbone, batch, None)
+
+
+def test_counted_flops_are_those_that_run(adapter: VLMAdapter) -> None:
+    encoder, backbone = build(adapter, "encoder"), build(adapter, "backbone")
+    ids, grids = document((4, 6), text=30)
+    with counted() as counter:
+        rows = adapter.encode(encoder, pixels_of(grids), grids).detach()
+    forward = sample_flops(
+        adapter.config, len(ids), [tuple(g) for g in grids.tolist()], num_targets=len(ids) - 25
+    )
+    assert counter.get_total_flops() == pytest.approx(forward.encoder + forward.projector, rel=0.02)
+    with counted() as counter:
+        adapter.loss(backbone, packed(adapter, [(ids, grids)]), rows)
+    text = adapter.config.text_config
+    # The counter does not know that causal attention needs only half of the products.
+    half = text.num_hidden_layers * 2 * text.num_attention_heads * text.head_dim * len(ids) ** 2
+    assert counter.get_total_flops() - half == pytest.approx(forward.backbone, rel=0.02)
+
+
+def test_another_version_of_transformers_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(versions.importlib.metadata, "version", lambda _: "5.17.0")
+    with pytest.raises(ModelError, match=r"5\.17\.0 is installed; .*pip install"):
+        versions.require_transformers()

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+import pytest
+
+from flowtrain.packing import PackingError
+from flowtrain.plan import Layout, Space, SpaceError, SpaceNeed, StepPlan, build_step
+
+
+@dataclass(frozen=True)
+class Size:
+    index: int
+    num_tokens: int
+    num_targets: int
+    image_lengths: tuple[int, ...]
+
+
+def sizes(seed: int, number: int) -> list[Size]:
+    draw = random.Random(seed)
+    out = []
+    for index in range(number):
+        images = tuple(draw.randint(1, 30) for _ in range(draw.choice([0, 1, 1, 3])))
+        tokens = sum(images) + draw.randint(5, 20)
+        out.append(Size(index, tokens, draw.randint(1, 5), images))
+    return out
+
+
+def plan(seed: int, *, encoders: int = 2, backbones: int = 2, number: int = 20) -> StepPlan:
+    samples = sizes(seed, number)
+    layout = Layout(
+        encoders=encoders, backbones=backbones, microbatch_tokens=150, item_tokens=40
+    )
+    cost = [float(s.num_tokens**2) for s in samples]
+    return build_step(seed, samples, cost, layout, cursor=number)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_every_image_is_encoded_once_and_lands_on_its_own_rows(seed: int) -> None:
+    made = plan(seed)
+    lengths = {(s.index, i): n for s in sizes(seed, 20) for i, n in enumerate(s.image_lengths)}
+    assert sorted(image for item in made.items for image in item.images) == sorted(lengths)
+    for rank in range(2):
+        assert len(made.documents[rank]) == made.slots
+        for slot, documents in enumerate(made.documents[rank]):
+            assert sum(d.num_tokens for d in documents) <= 150
+            row = 0
+            shown = [image for item in made.items_for(rank, slot) for image in item.images]
+            for item in made.items_for(rank, slot):
+                assert item.row == row
+                assert item.num_tokens == sum(lengths[image] for image in item.images)
+                row += item.num_tokens
+            # The backbone scatters rows in the order of its documents.
+            expected = [key for d in documents for key in sorted(lengths) if key[0] == d.sample]
+            assert shown == expected
+            assert row == sum(d.image_tokens for d in documents)
+
+
+def test_the_samples_of_a_step_do_not_depend_on_the_layout() -> None:
+    one, many = plan(3, encoders=1, backbones=1), plan(3, encoders=3, backbones=4)
+    assert (one.samples, one.num_targets) == (many.samples, many.num_targets)
+
+
+def test_a_plan_survives_its_journey_as_text() -> None:
+    made = plan(5)
+    assert StepPlan.from_json(made.to_json()) == made
+    assert StepPlan.from_json(made.to_json()).checksum() == made.checksum()
+    assert plan(6).checksum() != made.checksum()
+
+
+def test_a_sample_above_the_cap_is_refused() -> None:
+    layout = Layout(encoders=1, backbones=1, microbatch_tokens=10, item_tokens=40)
+    with pytest.raises(PackingError, match="11 tokens exceed token_cap=10"):
+        build_step(0, [Size(0, 11, 1, ())], [1.0], layout, cursor=1)
+
+
+def test_frozen_needs_one_item_and_trained_a_whole_step() -> None:
+    made = plan(1)
+    trained = Space(slab_bytes=4096, row_bytes=512, trained=True)
+    frozen = Space(slab_bytes=4096, row_bytes=512, trained=False)
+    per_rank = [sum(trained.parts(i.num_tokens) for i in made.items_of(e)) for e in range(2)]
+    assert trained.need(made).activation == max(per_rank)
+    largest = max(frozen.parts(item.num_tokens) for item in made.items)
+    assert frozen.need(made) == SpaceNeed(activation=largest, gradient=0)
+
+
+def test_a_pool_below_the_need_names_the_missing_bytes() -> None:
+    space = Space(slab_bytes=4096, row_bytes=512, trained=True)
+    need = SpaceNeed(activation=3, gradient=2)
+    with pytest.raises(SpaceError, match="4096 bytes are missing"):
+        space.fit(need, encoders=2, backbones=2, pool_bytes=9 * 4096, scale=1.0)
+    fitted = space.fit(need, encoders=2, backbones=2, pool_bytes=20 * 4096, scale=1.0)
+    assert fitted == SpaceNeed(activation=6, gradient=4)

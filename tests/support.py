@@ -1,0 +1,151 @@
+"""A tiny model, a little data, and runs of them in processes that a test may kill."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from flowtrain.data.digits import write_digits
+from flowtrain.data.tiny_model import TinyModel
+
+TINY = TinyModel(
+    vision_width=32,
+    vision_depth=3,
+    vision_heads=2,
+    taps=(0, 1),
+    text_width=48,
+    text_depth=3,
+    text_heads=4,
+    text_kv_heads=2,
+    text_intermediate=96,
+)
+
+
+def write_tiny_data(folder: Path, *, samples: int = 96, **shares: float) -> None:
+    write_digits(folder, train=samples, heldout=4, seed=3, sizes=TINY, **shares)
+
+
+def run_tree(folder: Path, data: Path, **sections: dict[str, Any]) -> dict[str, Any]:
+    """Fields of a short run; each section given is laid over the default one."""
+    tree: dict[str, Any] = {
+        "run": str(folder),
+        "model": {"config": str(data / "model")},
+        "data": {"path": str(data / "train.jsonl")},
+        "train": {"steps": 4, "global_batch": 8, "microbatch_tokens": 160, "threads": 1},
+        "optim": {"lr": 1e-3, "schedule": "cosine"},
+        "flow": {"item_tokens": 24, "deadline_s": 60.0},
+        "pool": {"slab_bytes": 4096},
+    }
+    for name, section in sections.items():
+        tree[name] = {**tree.get(name, {}), **section}
+    return tree
+
+
+class Run:
+    """`flowtrain train` in a process of its own."""
+
+    def __init__(self, tree: dict[str, Any], *, resume: bool = False) -> None:
+        self.folder = Path(tree["run"])
+        config = self.folder.with_suffix(".yaml")
+        config.write_text(yaml.safe_dump(tree))
+        self.process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "flowtrain", "train", str(config)),
+                *(["--resume"] if resume else []),
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def wait(self, timeout_s: float = 100.0) -> tuple[int, str]:
+        """Exit code and standard error."""
+        _, errors = self.process.communicate(timeout=timeout_s)
+        return self.process.returncode, errors
+
+    def succeed(self) -> list[dict[str, Any]]:
+        """Wait for a good end; the metrics of every step."""
+        code, errors = self.wait()
+        assert code == 0, errors
+        return self.metrics()
+
+    def metrics(self) -> list[dict[str, Any]]:
+        path = self.folder / "metrics.jsonl"
+        return [json.loads(line) for line in path.open()] if path.exists() else []
+
+    def wait_for_steps(self, steps: int, timeout_s: float = 60.0) -> None:
+        end = time.monotonic() + timeout_s
+        while len(self.metrics()) < steps:
+            assert self.process.poll() is None, self.wait()
+            assert time.monotonic() < end, f"{steps} steps were not reached"
+            time.sleep(0.05)
+
+    def ranks(self) -> dict[str, int]:
+        """Process of every rank, by its name."""
+        found = {}
+        for pid in descendants(self.process.pid):
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            if b"--world" in words:
+                rank = dict(
+                    line.split(b"=", 1)
+                    for line in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+                    if b"=" in line
+                )[b"RANK"]
+                found[f"{words[words.index(b'--world') + 1].decode()}.{rank.decode()}"] = pid
+        return found
+
+    def errors(self) -> dict[str, str]:
+        """What every rank wrote on its standard error, by its name."""
+        return {
+            f"{path.parts[-5]}.{path.parts[-2]}": path.read_text()
+            for path in self.folder.glob("logs/*/*/*/*/*/stderr.log")
+        }
+
+    def kill_all(self) -> None:
+        for pid in [self.process.pid, *descendants(self.process.pid)]:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        self.process.communicate()
+
+
+def descendants(pid: int) -> list[int]:
+    """Processes below one, at any depth."""
+    children: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        children.setdefault(int(fields[1]), []).append(int(stat.parent.name))
+    found, queue = [], [pid]
+    while queue:
+        below = children.get(queue.pop(), [])
+        found += below
+        queue += below
+    return found
+
+
+@contextmanager
+def nothing_left() -> Iterator[None]:
+    """Check that the block leaves no pool in shared memory."""
+    import flowtrain_core
+
+    def dead() -> set[str]:
+        return {pool.name for pool in flowtrain_core.list_pools() if not pool.alive}
+
+    before = dead()
+    yield
+    assert dead() <= before
