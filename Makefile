@@ -1,69 +1,119 @@
-# Everything starts from a bare machine: Python 3.11 or later, a C++ compiler, and make.
+# Run `make` for the list. Needs Python 3.11 with venv, a C++20 compiler and make; pip brings the
+# rest. Variables: PYTHON (makes .venv), TORCH (what to install where torch is missing), PIP_FLAGS
+# (say, --extra-index-url https://download.pytorch.org/whl/cpu), PY (an interpreter that has
+# everything: gpu-test and gpu-bench then use it, and neither .venv nor the network).
+
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
+PIP_FLAGS ?=
+
 VENV := .venv
 BIN := $(VENV)/bin
-# Python of gpu-test and gpu-bench: a machine with a GPU brings its own torch.
-PY ?= $(PYTHON)
-CORE := $(shell find csrc -type f) CMakeLists.txt setup.py pyproject.toml flowtrain_core/_version.py
+STAMPS := $(VENV)/stamps
+BUILD_TOOLS := 'setuptools>=77' wheel 'pybind11>=3' 'cmake>=3.24' ninja
+EXTENSION_SOURCES := CMakeLists.txt setup.py flowtrain_core/_version.py $(shell find csrc -type f)
+CXX_FILES = $(shell find csrc tests/cpp -name '*.[ch]pp' -o -name '*.cu' -o -name '*.cuh')
+# By default undefined behaviour is only printed.
+HALT_ON_UB := UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
+# gcc 12's thread sanitizer cannot start under wide address randomization.
+NO_ASLR := $(shell setarch -R true 2>/dev/null && echo setarch -R)
 
-.PHONY: setup setup-demo demo test test-deep lint bench gpu-test gpu-bench clean
+ifdef PY
+GPU_NEEDS := gpu-extension
+else
+PY := $(BIN)/python
+GPU_NEEDS := setup
+endif
+# Processes share the cores; threads inside them would only fight.
+TEST_ENV := OMP_NUM_THREADS=1
+GPU_ENV := PYTHONPATH="$(CURDIR):$(CURDIR)/python:$$PYTHONPATH"
 
-setup: $(VENV)/.dev
-setup-demo: $(VENV)/.core
+# What runs inside is parallel already, and two installs into one .venv would race.
+.NOTPARALLEL:
+.PHONY: help setup demo test test-deep lint bench gpu-test gpu-bench gpu-extension clean \
+  ctest ctest-asan ctest-tsan
 
-$(VENV)/.torch:
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check "$(TORCH)" \
-	  "setuptools>=77" wheel "pybind11>=3" cmake ninja
+help:
+	@echo 'setup      make .venv with everything that the demo and the tests need'
+	@echo 'demo       train a small VLM through the pool, and let plain Hugging Face read with it'
+	@echo 'test       lint, C++ tests, Python tests'
+	@echo 'test-deep  C++ tests under sanitizers, and the tests that take minutes'
+	@echo 'lint       ruff, mypy, clang-format, layering'
+	@echo 'bench      benchmarks that need no peer'
+	@echo 'gpu-test   tests on a CUDA device'
+	@echo 'gpu-bench  what the GPU-memory tier rests on, as JSON lines'
+	@echo 'clean      remove what was built, but not .venv'
+
+setup: $(STAMPS)/dev $(STAMPS)/extension
+
+demo: $(STAMPS)/demo $(STAMPS)/extension
+	@$(BIN)/flowtrain demo
+
+# The extension is built first, so that pip finds it done.
+$(STAMPS)/demo $(STAMPS)/dev: pyproject.toml setup.py $(STAMPS)/tools | $(STAMPS)/extension
+	@echo 'installing torch and the rest into $(VENV)'
+	@torch=$$($(BIN)/python -c 'import importlib.util as i; i.find_spec("torch") or print("$(TORCH)")') \
+	&& $(BIN)/pip install -q $(PIP_FLAGS) --no-build-isolation $$torch \
+	  -e '.[demo$(if $(filter dev,$(@F)),$(comma)dev)]'
+	@touch $(STAMPS)/demo $@
+
+$(STAMPS)/extension: $(EXTENSION_SOURCES) $(STAMPS)/tools
+	@$(BIN)/python setup.py -q build_ext --inplace
 	@touch $@
 
-# Editable, so that the sources are what runs; made again when the core has changed.
-$(VENV)/.core: $(VENV)/.torch $(CORE)
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-build-isolation -e '.[demo]'
-	@touch $@
+$(STAMPS)/tools:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and \
+	  f"{sys.executable} is Python {sys.version.split()[0]}; give PYTHON=, 3.11 or newer")'
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/pip install -q $(PIP_FLAGS) $(BUILD_TOOLS)
+	@mkdir -p $(STAMPS) && touch $@
 
-$(VENV)/.dev: $(VENV)/.core
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-build-isolation -e '.[dev]'
-	@touch $@
+comma := ,
 
-demo: setup-demo
-	$(BIN)/flowtrain demo
+test: setup lint ctest
+	$(TEST_ENV) $(BIN)/python -m pytest
+
+test-deep: setup ctest-asan ctest-tsan
+	$(TEST_ENV) $(BIN)/python -m pytest -m deep
 
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/clang-format --dry-run -Werror $$(find csrc tests/cpp -name '*.hpp' -o -name '*.cpp' -o -name '*.cu')
+	$(BIN)/clang-format --dry-run -Werror $(CXX_FILES)
+	$(BIN)/python -m pytest -q tests/python/test_layering.py
 
-CMAKE_TESTS = $(BIN)/cmake -G Ninja -S . -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) \
-  -DFLOWTRAIN_BUILD_PYTHON=OFF -DFLOWTRAIN_BUILD_TESTS=ON -DFLOWTRAIN_CUDA=OFF
+ctest: $(STAMPS)/tools
+	$(call run_ctest,cpp,Release,,)
 
-test: lint
-	$(CMAKE_TESTS) -B build/tests > build/tests.log
-	$(BIN)/cmake --build build/tests
-	$(BIN)/ctest --test-dir build/tests --output-on-failure
-	$(BIN)/pytest -m "not deep and not gpu"
+ctest-asan: $(STAMPS)/tools
+	$(call run_ctest,asan,RelWithDebInfo,address$(comma)undefined,$(HALT_ON_UB))
 
-test-deep: setup
-	$(CMAKE_TESTS) -B build/asan -DCMAKE_BUILD_TYPE=Debug -DFLOWTRAIN_SANITIZE=address,undefined
-	$(BIN)/cmake --build build/asan
-	$(BIN)/ctest --test-dir build/asan --output-on-failure
-	$(CMAKE_TESTS) -B build/tsan -DCMAKE_BUILD_TYPE=RelWithDebInfo -DFLOWTRAIN_SANITIZE=thread
-	$(BIN)/cmake --build build/tsan
-	$(BIN)/ctest --test-dir build/tsan --output-on-failure
-	$(BIN)/pytest -m "deep and not gpu"
+ctest-tsan: $(STAMPS)/tools
+	$(call run_ctest,tsan,RelWithDebInfo,thread,$(NO_ASLR))
+
+# Arguments: folder under build/, build type, sanitizers, prefix of the run.
+define run_ctest
+	$(BIN)/cmake -G Ninja -S . -B build/$(1) --log-level=WARNING \
+	  -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja -DCMAKE_BUILD_TYPE=$(2) \
+	  -DFLOWTRAIN_SANITIZE='$(3)' -DFLOWTRAIN_BUILD_TESTS=ON -DFLOWTRAIN_BUILD_PYTHON=OFF \
+	  -DFLOWTRAIN_CUDA=OFF
+	$(BIN)/cmake --build build/$(1)
+	$(4) $(BIN)/ctest --test-dir build/$(1) --output-on-failure --no-tests=error
+endef
 
 bench: setup
-	$(BIN)/python benchmarks/bench_handoff.py
+	@for file in benchmarks/bench_*.py; do $(BIN)/python $$file --json || exit 1; done
 
-gpu-test:
-	$(PY) setup.py build_ext --inplace
-	PYTHONPATH=.:python $(PY) -m pytest -m gpu tests/gpu
+gpu-test: $(GPU_NEEDS)
+	$(GPU_ENV) $(PY) -m pytest -m gpu tests/gpu
 
-gpu-bench:
-	$(PY) setup.py build_ext --inplace
-	PYTHONPATH=.:python $(PY) benchmarks/gpu_facts.py
+gpu-bench: $(GPU_NEEDS)
+	@$(GPU_ENV) $(PY) benchmarks/gpu_facts.py
+
+gpu-extension:
+	$(PY) setup.py -q build_ext --inplace
 
 clean:
-	rm -rf build dist *.egg-info flowtrain_core/_C*.so
+	rm -rf build dist flowtrain.egg-info python/flowtrain.egg-info flowtrain_core/_C.*.so
+	rm -f $(STAMPS)/extension

@@ -1,8 +1,9 @@
-"""Builds `flowtrain_core._C` with CMake and ninja; everything else is in pyproject.toml."""
+"""Builds the extension `flowtrain_core._C` with CMake and ninja; pyproject.toml holds the rest."""
 
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -10,48 +11,76 @@ from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
 
 
+def _tool(name: str, module: str, folder_attribute: str) -> str:
+    """The program `name`: the one that pip installed for this Python, else the one on PATH."""
+    try:
+        folder = getattr(__import__(module), folder_attribute)
+    except (ImportError, AttributeError):
+        folder = None
+    found = (folder and shutil.which(name, path=folder)) or shutil.which(name)
+    if found is None:
+        raise SystemExit(
+            f"flowtrain: building the extension needs {name}, which is neither installed for "
+            f"{sys.executable} nor on PATH; run: pip install {name}"
+        )
+    return found
+
+
+def _run(*command: str | Path) -> None:
+    """Run a step of the build; what it printed says why it failed, a Python stack does not."""
+    if subprocess.run(command, check=False).returncode != 0:
+        raise SystemExit(f"flowtrain: {shlex.join(map(str, command))} failed; see above")
+
+
+class CleanBuild(build_py):
+    """Empties the packages in `build/` first, so that no wheel holds a module since deleted."""
+
+    def run(self) -> None:
+        """Build the pure Python part."""
+        for package in {name.split(".")[0] for name in self.packages or ()}:
+            shutil.rmtree(Path(self.build_lib) / package, ignore_errors=True)
+        super().run()
+
+
 class CMakeBuild(build_ext):
-    """Configures, builds and installs the extension beside the package's Python files."""
+    """Builds by CMake in a folder that is kept, so that a second build costs what changed."""
 
     def build_extension(self, ext: Extension) -> None:
-        import pybind11
+        """Configure, build and install `_C` where setuptools expects it."""
+        try:
+            import pybind11
+        except ImportError as error:
+            raise SystemExit(
+                f"flowtrain: building the extension needs pybind11>=3, which {sys.executable} "
+                "lacks; run: pip install 'pybind11>=3'"
+            ) from error
 
-        target = Path(self.get_ext_fullpath(ext.name)).resolve().parent.parent
-        build = ROOT / "build" / f"cp{sys.version_info.major}{sys.version_info.minor}"
-        build.mkdir(parents=True, exist_ok=True)
-        version = self.distribution.get_version()
-        cmake, ninja = self._tool("cmake"), self._tool("ninja")
-        if not (build / "build.ninja").exists():
-            # A folder whose configuration failed, or with other tools, must not be reused.
-            (build / "CMakeCache.txt").unlink(missing_ok=True)
+        build = ROOT / "build" / f"extension-{sys.implementation.cache_tag}"
+        prefix = Path(self.get_ext_fullpath(ext.name)).resolve().parent.parent
+        cmake = _tool("cmake", "cmake", "CMAKE_BIN_DIR")
         configure = [
-            *(cmake, "-G", "Ninja", "-S", str(ROOT), "-B", str(build)),
-            f"-DCMAKE_MAKE_PROGRAM={ninja}",
+            "-G",
+            "Ninja",
+            # Every path is given again each time: an isolated build leaves dead ones in the cache.
+            f"-DCMAKE_MAKE_PROGRAM={_tool('ninja', 'ninja', 'BIN_DIR')}",
             f"-DPython_EXECUTABLE={sys.executable}",
             f"-Dpybind11_DIR={pybind11.get_cmake_dir()}",
-            f"-DFLOWTRAIN_VERSION={version}",
-            f"-DFLOWTRAIN_CUDA={os.environ.get('FLOWTRAIN_CUDA', 'AUTO')}",
+            f"-DFLOWTRAIN_VERSION={self.distribution.get_version()}",
             "-DCMAKE_BUILD_TYPE=Release",
+            *shlex.split(os.environ.get("CMAKE_ARGS", "")),
         ]
-        subprocess.run(configure, check=True)
-        subprocess.run([cmake, "--build", str(build), "--target", "_C"], check=True)
-        subprocess.run([cmake, "--install", str(build), "--prefix", str(target)], check=True)
-
-    @staticmethod
-    def _tool(name: str) -> str:
-        """A build tool beside this Python, or on the path."""
-        beside = Path(sys.executable).with_name(name)
-        found = str(beside) if beside.exists() else shutil.which(name)
-        if found is None:
-            raise SystemExit(f"{name} is missing; run: pip install {name}")
-        return found
+        jobs = ["--parallel", str(self.parallel)] if self.parallel else []
+        _run(cmake, "-S", ROOT, "-B", build, *configure)
+        _run(cmake, "--build", build, "--target", "_C", *jobs)
+        _run(cmake, "--install", build, "--prefix", prefix, "--strip")
 
 
 setup(
     ext_modules=[Extension("flowtrain_core._C", sources=[])],
-    cmdclass={"build_ext": CMakeBuild},
+    cmdclass={"build_ext": CMakeBuild, "build_py": CleanBuild},
 )

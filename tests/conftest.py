@@ -1,18 +1,30 @@
-"""Every test runs under a watchdog: what hangs is shown and ended."""
+"""The watchdog: a test that hangs ends the run and shows the stack of every thread."""
 
 from __future__ import annotations
 
 import faulthandler
-from collections.abc import Iterator
+import os
+from collections.abc import Generator
 
 import pytest
 
-_SECONDS = 120.0
+DEFAULT_LIMIT_S = 120.0
+
+_stderr_fd = pytest.StashKey[int]()
 
 
-@pytest.fixture(autouse=True)
-def watchdog(request: pytest.FixtureRequest) -> Iterator[None]:
-    limit = request.node.get_closest_marker("limit")
-    faulthandler.dump_traceback_later(limit.args[0] if limit else _SECONDS, exit=True)
-    yield
-    faulthandler.cancel_dump_traceback_later()
+def pytest_configure(config: pytest.Config) -> None:
+    """Keeps the true stderr: while a test runs, descriptor 2 is pytest's capture."""
+    config.stash[_stderr_fd] = os.dup(2)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Grants each test, with its fixtures, 120 s or what its `limit` marker says."""
+    marker = item.get_closest_marker("limit")
+    limit_s = float(marker.args[0]) if marker else DEFAULT_LIMIT_S
+    faulthandler.dump_traceback_later(limit_s, exit=True, file=item.config.stash[_stderr_fd])
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()

@@ -21,7 +21,7 @@ MAX_WHEEL_BYTES = 10_000_000
 # What every Linux has. The driver and UCX are opened at run time, libtorch is never needed.
 SYSTEM_LIBRARIES = re.compile(r"(lib(c|m|dl|rt|pthread)|ld-linux-.*)\.so\.\d+")
 INSTALL_CORE = "pip install flowtrain"
-INSTALL_TRAINING = "pip install 'flowtrain[train,hf]'"
+INSTALL_TRAINING = re.compile(r"pip install 'flowtrain\[[a-z,]+\]'")
 
 
 def run(*command: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -121,5 +121,5 @@ def test_training_without_torch_names_the_extra(built: Built, tmp_path: Path, fa
     }[face]
     done = run(*command, "train", "run.yaml", cwd=tmp_path)
     assert done.returncode != 0
-    assert INSTALL_TRAINING in done.stderr
+    assert INSTALL_TRAINING.search(done.stderr)
     assert "Traceback" not in done.stderr

@@ -10,9 +10,7 @@ from flowtrain.packing import balance
 
 
 @settings(max_examples=200, deadline=None)
-@given(
-    st.lists(st.integers(1, 50), max_size=40), st.integers(1, 5), st.integers(50, 120)
-)
+@given(st.lists(st.integers(1, 50), max_size=40), st.integers(1, 5), st.integers(50, 120))
 def test_no_bin_exceeds_the_cap_and_ranks_get_equal_slots(
     tokens: list[int], ranks: int, cap: int
 ) -> None:

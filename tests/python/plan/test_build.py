@@ -29,9 +29,7 @@ def sizes(seed: int, number: int) -> list[Size]:
 
 def plan(seed: int, *, encoders: int = 2, backbones: int = 2, number: int = 20) -> StepPlan:
     samples = sizes(seed, number)
-    layout = Layout(
-        encoders=encoders, backbones=backbones, microbatch_tokens=150, item_tokens=40
-    )
+    layout = Layout(encoders=encoders, backbones=backbones, microbatch_tokens=150, item_tokens=40)
     cost = [float(s.num_tokens**2) for s in samples]
     return build_step(seed, samples, cost, layout, cursor=number)
 
