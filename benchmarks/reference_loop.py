@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 from PIL import Image, ImageOps
 from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor
 
@@ -72,9 +72,7 @@ def loss_sum(model: torch.nn.Module, sample: dict[str, torch.Tensor], dtype: Any
         inputs["pixel_values"] = inputs["pixel_values"].to(dtype)
     logits = model(**inputs, use_cache=False).logits[0]
     exact = logits.double() if dtype == torch.float64 else logits.float()
-    return F.cross_entropy(
-        exact[:-1], sample["labels"][0, 1:], ignore_index=-100, reduction="sum"
-    )
+    return F.cross_entropy(exact[:-1], sample["labels"][0, 1:], ignore_index=-100, reduction="sum")
 
 
 def run(

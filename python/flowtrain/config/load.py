@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 from collections.abc import Mapping, Sequence
@@ -92,10 +93,8 @@ def _override(tree: dict[str, Any], override: str) -> None:
         raise ConfigError(f"override {override!r}: the value is not YAML: {error}") from error
     # YAML reads 1e-3 as a text, since its floats need a point.
     if isinstance(tree[leaf], str):
-        try:
+        with contextlib.suppress(ValueError):
             tree[leaf] = float(text)
-        except ValueError:
-            pass
 
 
 def _fields(kind: type) -> dict[str, type]:
@@ -108,7 +107,7 @@ def _anchor(tree: dict[str, Any], kind: type, folder: Path) -> None:
     for name, hint in _fields(kind).items():
         value = tree.get(name)
         if dataclasses.is_dataclass(hint) and isinstance(value, dict):
-            _anchor(value, hint, folder)  # type: ignore[arg-type]
+            _anchor(value, hint, folder)
         elif hint in (Path, Path | None) and isinstance(value, str):
             tree[name] = str(folder / Path(value).expanduser())
 
@@ -124,4 +123,4 @@ def _check_names(tree: Mapping[str, Any], kind: type, above: tuple[str, ...], so
         if dataclasses.is_dataclass(fields[name]):
             if not isinstance(value, Mapping):
                 raise ConfigError(f"{source}: {dotted}={value!r}: it has fields below it")
-            _check_names(value, fields[name], (*above, str(name)), source)  # type: ignore[arg-type]
+            _check_names(value, fields[name], (*above, str(name)), source)

@@ -25,7 +25,9 @@ class Message:
 
     def for_template(self) -> dict[str, Any]:
         """The turn as a chat template takes it."""
-        parts = [{"type": "image"} if p is IMAGE else {"type": "text", "text": p} for p in self.parts]
+        parts = [
+            {"type": "image"} if p is IMAGE else {"type": "text", "text": p} for p in self.parts
+        ]
         return {"role": self.role, "content": parts}
 
 
@@ -67,7 +69,9 @@ def read_conversation(record: dict[str, Any], *, root: Path, where: str) -> Conv
     messages = tuple(_message(turn, inline, where) for turn in turns)
     marks = sum(part is IMAGE for message in messages for part in message.parts)
     if inline and paths:
-        raise DataError(f"{where}: images are given both in `images` and in the messages; choose one")
+        raise DataError(
+            f"{where}: images are given both in `images` and in the messages; choose one"
+        )
     paths = paths or inline
     if marks != len(paths):
         raise DataError(
@@ -117,5 +121,7 @@ def _path(path: Any, root: Path, where: str) -> Path:
     if not isinstance(path, str):
         raise DataError(f"{where}: image {path!r}; it must be a path")
     if "://" in path or path.startswith("data:"):
-        raise DataError(f"{where}: image {path[:60]!r} is no local path; store the file and name it")
+        raise DataError(
+            f"{where}: image {path[:60]!r} is no local path; store the file and name it"
+        )
     return root / path

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -104,11 +105,11 @@ class _Writer:
                 file.write(json.dumps(sample) + "\n")
         return digits
 
-    def _reading(self, strips: int) -> dict[str, list[object]]:
+    def _reading(self, strips: int) -> dict[str, Any]:
         paths, answers = zip(*(self._strip() for _ in range(strips)), strict=True)
         return _sample("<image>" * strips + _QUESTION, " ".join(answers), list(paths))
 
-    def _sum(self) -> dict[str, list[object]]:
+    def _sum(self) -> dict[str, Any]:
         a, b = self._generator.integers(0, 50, size=2)
         return _sample(f"What is {a} plus {b}?", str(a + b), [])
 
@@ -123,7 +124,7 @@ class _Writer:
         return path, "".join(str(label) for label in self._labels[chosen])
 
 
-def _sample(question: str, answer: str, images: list[object]) -> dict[str, list[object]]:
+def _sample(question: str, answer: str, images: list[str]) -> dict[str, Any]:
     return {
         "messages": [
             {"role": "user", "content": question},

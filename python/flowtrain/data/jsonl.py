@@ -62,7 +62,9 @@ class JsonlFile:
         try:
             record = json.loads(text)
         except ValueError as error:
-            raise DataError(f"{self.where(line)}: not JSON ({error}); fix or drop the line") from error
+            raise DataError(
+                f"{self.where(line)}: not JSON ({error}); fix or drop the line"
+            ) from error
         if not isinstance(record, dict):
             raise DataError(
                 f"{self.where(line)}: a JSON {type(record).__name__} where an object is needed"

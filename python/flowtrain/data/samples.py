@@ -78,7 +78,7 @@ class SampleReader:
         self._tokenizer: Any = AutoTokenizer.from_pretrained(model_folder)
         self._images: Any = AutoImageProcessor.from_pretrained(model_folder)
         config = AutoConfig.from_pretrained(model_folder)
-        self._image_token: str = self._tokenizer.convert_ids_to_tokens(config.image_token_id)
+        self._image_token = str(self._tokenizer.convert_ids_to_tokens(config.image_token_id))
         self._image_token_id: int = config.image_token_id
         self.text = lru_cache(_RECENT)(self._text)
 
@@ -148,7 +148,8 @@ class SampleReader:
             zeros = np.zeros((int(np.prod(grid)), patch_dim), dtype=np.float32)
             return SamplePixels(pixels=zeros, grid=grid, skipped=True)
         out = self._images(images=[picture], return_tensors="np")
-        grid = tuple(int(n) for n in out["image_grid_thw"][0])
+        frames, rows, columns = out["image_grid_thw"][0].tolist()
+        grid = (frames, rows, columns)
         return SamplePixels(pixels=out["pixel_values"], grid=grid, skipped=False)
 
     def _conversation(self, line: int) -> Conversation:
@@ -190,9 +191,7 @@ class SampleReader:
         pieces = text.split(self._image_token)
         lengths = [self._image_length(grid) for grid in grids[: len(pieces) - 1]]
         repeated = [self._image_token * length for length in lengths]
-        return "".join(
-            piece + image for piece, image in zip(pieces, [*repeated, ""], strict=True)
-        )
+        return "".join(piece + image for piece, image in zip(pieces, [*repeated, ""], strict=True))
 
     def _target_spans(
         self, conversation: Conversation, full: str, grids: tuple[Grid, ...]

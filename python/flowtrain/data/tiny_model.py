@@ -75,7 +75,9 @@ def _write_tokenizer(folder: Path) -> dict[str, int]:
     vocabulary = {word: number for number, word in enumerate(words)}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<|unknown|>"))
     # A role is one word; anything else is read character by character.
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"system|user|assistant|[\s\S]"), "isolated")
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(
+        Regex(r"system|user|assistant|[\s\S]"), "isolated"
+    )
     tokenizer.decoder = decoders.Fuse()
     fast = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,

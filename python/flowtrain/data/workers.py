@@ -41,13 +41,12 @@ class ReaderPool:
     """
 
     def __init__(self, make_reader: Callable[[], Any], workers: int) -> None:
-        self._reader: Any = None
         self._executor: Executor
+        self._made: Future[Any] | None = None
         if workers == 0:
             self._executor = ThreadPoolExecutor(1, thread_name_prefix="flowtrain-reader")
             self._made = self._executor.submit(make_reader)
         else:
-            self._made = None
             self._executor = ProcessPoolExecutor(
                 workers,
                 mp_context=multiprocessing.get_context("spawn"),
@@ -57,10 +56,9 @@ class ReaderPool:
 
     def submit(self, method: str, *arguments: Any) -> Future[Any]:
         """Result of `reader.method(*arguments)`; its exception too."""
-        if self._made is not None:
-            return self._executor.submit(
-                lambda: getattr(self._made.result(), method)(*arguments)
-            )
+        made = self._made
+        if made is not None:
+            return self._executor.submit(lambda: getattr(made.result(), method)(*arguments))
         return self._executor.submit(_call, method, arguments)
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -53,7 +53,7 @@ def varlen_attention(
     Raises:
         ModelError: A causal call came without boundaries, or with a mask.
     """
-    causal = module.is_causal if is_causal is None else is_causal
+    causal = bool(module.is_causal) if is_causal is None else is_causal
     if attention_mask is not None or query.shape[0] != 1:
         raise ModelError(
             f"{NAME}: attention_mask must be None and the batch 1 (got batch {query.shape[0]}); "

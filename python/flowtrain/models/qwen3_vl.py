@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 from transformers import AutoConfig, AutoModelForImageTextToText
 from transformers.models.qwen3_vl.modeling_qwen3_vl import BaseModelOutputWithDeepstackFeatures
 
@@ -64,7 +64,8 @@ class Qwen3VLAdapter(VLMAdapter):
     def encode(
         self, encoder: torch.nn.Module, pixel_values: torch.Tensor, grids: torch.Tensor
     ) -> torch.Tensor:
-        out = encoder.model.visual(pixel_values, grid_thw=grids, return_dict=True)
+        model: Any = encoder
+        out = model.model.visual(pixel_values, grid_thw=grids, return_dict=True)
         return torch.cat([out.pooler_output, *out.deepstack_features], dim=-1)
 
     def position_ids(
@@ -97,15 +98,19 @@ class Qwen3VLAdapter(VLMAdapter):
     def loss(
         self, backbone: torch.nn.Module, batch: PackedBatch, features: torch.Tensor | None
     ) -> LossOutput:
-        self._check(backbone, batch)
+        model: Any = backbone
+        self._check(model, batch)
         boundaries = batch.boundaries()
         outputs = {}
         if features is not None:
             pooled, *taps = features.split(self._width, dim=-1)
-            outputs["image"] = BaseModelOutputWithDeepstackFeatures(
-                pooler_output=(pooled,), deepstack_features=[(tap,) for tap in taps]
-            )
-        hidden = backbone.model(
+            # As get_image_features gives them: a tuple of images, here all in one.
+            per_image: dict[str, Any] = {
+                "pooler_output": (pooled,),
+                "deepstack_features": [(tap,) for tap in taps],
+            }
+            outputs["image"] = BaseModelOutputWithDeepstackFeatures(**per_image)
+        hidden = model.model(
             input_ids=batch.input_ids[None],
             position_ids=batch.position_ids[:, None],
             attention_mask=None,
@@ -117,7 +122,7 @@ class Qwen3VLAdapter(VLMAdapter):
         targets = torch.roll(batch.labels, -1)
         targets[boundaries[1:] - 1] = -100
         kept = (targets != -100).nonzero().flatten()
-        logits = backbone.lm_head(hidden[kept])
+        logits = model.lm_head(hidden[kept])
         exact = torch.float64 if logits.dtype == torch.float64 else torch.float32
         loss_sum = F.cross_entropy(logits.to(exact), targets[kept], reduction="sum")
         return LossOutput(loss_sum, int(kept.numel()))

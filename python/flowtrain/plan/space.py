@@ -90,7 +90,13 @@ class Space:
         return self.slab_bytes * (encoders * need.activation + backbones * need.gradient)
 
     def fit(
-        self, need: SpaceNeed, *, encoders: int, backbones: int, pool_bytes: int | None, scale: float
+        self,
+        need: SpaceNeed,
+        *,
+        encoders: int,
+        backbones: int,
+        pool_bytes: int | None,
+        scale: float,
     ) -> SpaceNeed:
         """Slabs to give each segment: `scale` times the need, or what `pool_bytes` holds.
 

@@ -174,9 +174,7 @@ class BackboneRank:
         board.delete(name)
         return set(samples)
 
-    def _batch(
-        self, step: int, documents: Sequence[Document], skipped: set[int]
-    ) -> PackedBatch:
+    def _batch(self, step: int, documents: Sequence[Document], skipped: set[int]) -> PackedBatch:
         """Documents side by side, each with positions of its own."""
         seat = self._seat
         texts = [self._prefetch.get(step, "text", doc.sample) for doc in documents]

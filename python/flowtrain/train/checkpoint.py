@@ -145,9 +145,7 @@ class Checkpoints:
         module.restore_schedule(mark.step + 1)
         module.stepped = mark.stepped[self._world.name]
         state = _tensors(module)
-        dcp.load(
-            state, checkpoint_id=checkpoint / self._world.name, no_dist=self._world.size == 1
-        )
+        dcp.load(state, checkpoint_id=checkpoint / self._world.name, no_dist=self._world.size == 1)
         set_model_state_dict(module.module, state["model"], options=StateDictOptions(strict=True))
         if module.optimizer is not None and module.stepped:
             set_optimizer_state_dict(module.module, module.optimizer, state["optimizer"])

@@ -44,7 +44,7 @@ def _local_count() -> None:
         )
         return slot(self, replace(plan, num_targets=mine), number, documents, ages)
 
-    BackboneRank._slot = local  # type: ignore[method-assign]
+    BackboneRank._slot = local  # type: ignore[method-assign,assignment]
 
 
 def _leak_documents() -> None:
@@ -57,7 +57,7 @@ def _leak_documents() -> None:
         packed = batch(self, *arguments)
         return replace(packed, doc_lengths=[sum(packed.doc_lengths)])
 
-    BackboneRank._batch = leaky  # type: ignore[method-assign]
+    BackboneRank._batch = leaky  # type: ignore[method-assign,assignment]
 
 
 def _skip_tap() -> None:
@@ -72,7 +72,7 @@ def _skip_tap() -> None:
                 features[:, width : 2 * width] = 0
         return features, skipped
 
-    BackboneRank._gather = without_tap  # type: ignore[method-assign]
+    BackboneRank._gather = without_tap  # type: ignore[method-assign,assignment]
 
 
 def _stale_weights() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 import torch
+from transformers import PreTrainedModel
 
 from flowtrain.config.schema import RunConfig
 from flowtrain.models.adapter import adapter_for
@@ -34,7 +36,7 @@ def write_final(config: RunConfig, checkpoint: Path) -> dict[str, float]:
     before = {name: value.detach().clone() for name, value in model.named_parameters()}
     for world in ("encoder", "backbone"):
         load_part(checkpoint, world, model)
-    save_final(config.run / "final", config.model.folder, model)
+    save_final(config.run / "final", config.model.folder, cast(PreTrainedModel, model))
     change = {}
     for world in ("encoder", "backbone"):
         moved = start = 0.0

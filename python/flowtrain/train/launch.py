@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, PContext, Std
-from torch.distributed.elastic.multiprocessing import start_processes
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std, start_processes
+from torch.distributed.elastic.multiprocessing.api import SubprocessContext
 
 from flowtrain.config.load import dump
 from flowtrain.config.schema import ConfigError, RunConfig
@@ -135,7 +135,7 @@ def _run_gangs(config: RunConfig, job: Job, *, resume: bool) -> None:
 
 def _start(
     config: RunConfig, job: Job, world: str, size: int, *, logs: Path, resume: bool
-) -> PContext:
+) -> SubprocessContext:
     arguments = (
         *("-m", "flowtrain.train.worker", str(config.run / "config.yaml")),
         *("--world", world, "--store", job.store, "--nonce", job.nonce),
@@ -145,10 +145,10 @@ def _start(
     folder.mkdir(parents=True)
     # The first backbone rank shows the run's progress on this terminal.
     shown = {r: Std.ERR if world == "backbone" and r == 0 else Std.ALL for r in range(size)}
-    return start_processes(
+    gang = start_processes(
         name=world,
         entrypoint=sys.executable,
-        args={r: arguments for r in range(size)},
+        args=dict.fromkeys(range(size), arguments),
         envs={
             r: {
                 "RANK": str(r),
@@ -161,9 +161,11 @@ def _start(
         },
         logs_specs=DefaultLogsSpecs(log_dir=str(folder), redirects=shown),
     )
+    assert isinstance(gang, SubprocessContext)
+    return gang
 
 
-def _wait(gangs: dict[str, PContext], logs: Path) -> list[_Death]:
+def _wait(gangs: dict[str, SubprocessContext], logs: Path) -> list[_Death]:
     """Wait until every rank has ended; those that failed, first death first."""
     running = {
         (world, rank): handler.proc

@@ -31,7 +31,7 @@ class StepTiming:
     """
 
     seconds: float
-    pool: dict[str, Any]
+    pool: Any
 
 
 def cut(path: Path, step: int) -> None:
@@ -119,9 +119,7 @@ class Metrics:
         self._metrics.close()
         self._timing.close()
 
-    def _show(
-        self, plan: StepPlan, verdict: Verdict, timing: StepTiming, *, used: float
-    ) -> None:
+    def _show(self, plan: StepPlan, verdict: Verdict, timing: StepTiming, *, used: float) -> None:
         elapsed = time.perf_counter() - self._started
         waits = " ".join(f"{w} {s / timing.seconds:.0%}" for w, s in verdict.wait_s.items())
         line = (

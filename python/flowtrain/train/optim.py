@@ -13,6 +13,7 @@ from flowtrain.config.schema import OptimConfig
 def build_optimizer(
     parameters: Iterable[torch.nn.Parameter], config: OptimConfig
 ) -> torch.optim.Optimizer:
+    """The optimizer of one module, over all its parameters alike."""
     if config.name == "sgd":
         return torch.optim.SGD(
             parameters,

@@ -69,7 +69,10 @@ class PlanSource:
                 line = self._order.index(self._read_to)
                 self._read.append(self._reader.submit("meta", line))
                 self._read_to += 1
-            samples = [self._read.popleft().result(timeout=self._config.flow.deadline_s) for _ in range(batch)]
+            samples = [
+                self._read.popleft().result(timeout=self._config.flow.deadline_s)
+                for _ in range(batch)
+            ]
             self._cursor += batch
             yield self._plan(samples)
             self._step += 1
@@ -196,9 +199,7 @@ class Plans:
             PlanError: The planner failed at this step.
         """
         if step not in self._known:
-            value = self._board.get(
-                f"plan/{step}", timeout_s=self._deadline_s, who="the planner"
-            )
+            value = self._board.get(f"plan/{step}", timeout_s=self._deadline_s, who="the planner")
             if "error" in value:
                 raise PlanError(value["error"])
             self._known[step] = StepPlan.from_json(value["plan"])

@@ -48,17 +48,13 @@ class Worker:
         resume: Go on from the latest checkpoint.
     """
 
-    def __init__(
-        self, config: RunConfig, world: str, rank: int, job: Job, *, resume: bool
-    ) -> None:
+    def __init__(self, config: RunConfig, world: str, rank: int, job: Job, *, resume: bool) -> None:
         self.config = config
         self.name = world
         self.rank = rank
         self.label = f"{world}.{rank}"
         self.board = Board(job.store, job.nonce, timeout_s=config.flow.start_deadline_s)
-        self.pool = Pool.open(
-            job.pool, label=self.label, timeout_s=config.flow.start_deadline_s
-        )
+        self.pool = Pool.open(job.pool, label=self.label, timeout_s=config.flow.start_deadline_s)
         self.watcher = Watcher(self.pool, self.board.clone(), self.label)
         self.checkpoint = latest(config.run) if resume else None
         self.mark: Mark | None = None
@@ -103,13 +99,18 @@ class Worker:
             ),
             space=space,
         )
-        trains = not frozen if self.name == "encoder" else "backbone" not in self.config.model.freeze
+        trains = (
+            not frozen if self.name == "encoder" else "backbone" not in self.config.model.freeze
+        )
         module = Module.build(self._model(adapter, device), self.config, trains=trains)
         checkpoints = Checkpoints(self.config, world, self.board)
         if self.checkpoint is not None and self.mark is not None:
             checkpoints.load(self.checkpoint, module, self.mark)
         make_reader = partial(
-            SampleReader, self.config.model.folder, self.config.data, self.config.train.microbatch_tokens
+            SampleReader,
+            self.config.model.folder,
+            self.config.data,
+            self.config.train.microbatch_tokens,
         )
         with ReaderPool(make_reader, self.config.data.workers) as reader:
             rank = self._rank(seat, module, reader, checkpoints)
@@ -212,6 +213,7 @@ class Worker:
 
 @record
 def main(argv: list[str] | None = None) -> None:
+    """Run the rank that the arguments and torch's RANK say; ends the process if it fails."""
     parser = argparse.ArgumentParser(prog="python -m flowtrain.train.worker")
     parser.add_argument("config", type=Path, help="the run's config.yaml")
     parser.add_argument("--world", required=True, choices=("encoder", "backbone"))
