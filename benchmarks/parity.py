@@ -21,6 +21,7 @@ from flowtrain.config import RunConfig, from_dict
 from flowtrain.data.digits import write_digits
 from flowtrain.data.tiny_model import TinyModel
 from flowtrain.train.launch import train
+from flowtrain.train.metrics import read_log
 
 SIZES = TinyModel(
     vision_width=32,
@@ -100,7 +101,7 @@ def compare(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
         clip_norm=CLIP,
         freeze_encoder=given.mode == "frozen",
     )
-    ours = [json.loads(line) for line in config.run.joinpath("metrics.jsonl").open()]
+    ours = read_log(config.run / "metrics.jsonl")
     for mine, theirs in zip(ours, log, strict=True):
         assert mine["target_tokens"] == theirs["target_tokens"], (mine, theirs)
     losses = [

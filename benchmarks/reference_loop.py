@@ -32,10 +32,7 @@ class Samples:
     def __getitem__(self, line: int) -> dict[str, torch.Tensor]:
         record = json.loads(self._lines[line])
         messages = [self._message(m) for m in record["messages"]]
-        images = [
-            ImageOps.exif_transpose(Image.open(self._root / path)).convert("RGB")
-            for path in record["images"]
-        ]
+        images = [_upright(self._root / path) for path in record["images"]]
         inputs = self._encode(messages, images, ask=False)
         labels = torch.full_like(inputs["input_ids"], -100)
         for turn, message in enumerate(messages):
@@ -63,6 +60,11 @@ class Samples:
         kwargs = {"images": [images]} if images else {}
         out = self._processor(text=[text], return_tensors="pt", **kwargs)
         return dict(out)
+
+
+def _upright(path: Path) -> Image.Image:
+    with Image.open(path) as image:
+        return ImageOps.exif_transpose(image).convert("RGB")
 
 
 def loss_sum(model: torch.nn.Module, sample: dict[str, torch.Tensor], dtype: Any) -> torch.Tensor:
@@ -118,7 +120,7 @@ def run(
     opt = kind(trained, lr=0.0, **options)
     samples = Samples(data, model)
     log = []
-    for line in steps.open():
+    for line in steps.read_text().splitlines():
         step = json.loads(line)
         chosen = [samples[index] for index in step["samples"]]
         count = sum(int((s["labels"][:, 1:] != -100).sum()) for s in chosen)

@@ -82,7 +82,9 @@ class Run:
 
     def metrics(self) -> list[dict[str, Any]]:
         path = self.folder / "metrics.jsonl"
-        return [json.loads(line) for line in path.open()] if path.exists() else []
+        # A line that is being written has no end yet.
+        text = path.read_text() if path.exists() else ""
+        return [json.loads(line) for line in text.splitlines(keepends=True) if line[-1] == "\n"]
 
     def wait_for_steps(self, steps: int, timeout_s: float = 60.0) -> None:
         end = time.monotonic() + timeout_s

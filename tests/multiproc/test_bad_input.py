@@ -12,7 +12,7 @@ from support import Run, nothing_left, run_tree
 
 def broken(data: Path, folder: Path, change: dict[str, object]) -> Path:
     """A data file whose sixth line has been changed, with the images of `data`."""
-    lines = [json.loads(line) for line in (data / "train.jsonl").open()]
+    lines = [json.loads(line) for line in (data / "train.jsonl").read_text().splitlines()]
     for line in lines:
         line["images"] = [str(data / path) for path in line["images"]]
     lines[5] = {**lines[5], **change}

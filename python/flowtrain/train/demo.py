@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Sequence
 from importlib.resources import files
@@ -13,6 +12,7 @@ from flowtrain.config.load import load
 from flowtrain.config.schema import RunConfig
 from flowtrain.data.digits import write_digits
 from flowtrain.train.launch import train
+from flowtrain.train.metrics import read_log
 
 _BATCH = 64
 
@@ -86,7 +86,7 @@ def read_heldout(model_folder: Path, data: Path) -> tuple[float, int]:
     model = AutoModelForImageTextToText.from_pretrained(model_folder).eval()
     processor = AutoProcessor.from_pretrained(model_folder)
     processor.tokenizer.padding_side = "left"
-    strips = [json.loads(line) for line in data.open()]
+    strips = read_log(data)
     # Strips of like length share a batch, so that little is padded and generation stops early.
     strips.sort(key=lambda strip: len(strip["messages"][-1]["content"]))
     wrong = digits = 0

@@ -190,8 +190,8 @@ def _wait(gangs: dict[str, SubprocessContext], logs: Path) -> list[_Death]:
 
 
 def _summary(config: RunConfig) -> dict[str, Any]:
-    steps = [json.loads(x) for x in config.run.joinpath(metrics.METRICS).open()]
-    times = [json.loads(x) for x in config.run.joinpath(metrics.TIMING).open()]
+    steps = metrics.read_log(config.run / metrics.METRICS)
+    times = metrics.read_log(config.run / metrics.TIMING)
     seconds = sum(t["seconds"] for t in times)
     return {
         "mode": config.flow.mode,

@@ -34,6 +34,11 @@ class StepTiming:
     pool: Any
 
 
+def read_log(path: Path) -> list[dict[str, Any]]:
+    """The objects of a log, one a line."""
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
 def cut(path: Path, step: int) -> None:
     """Drop the lines of a log from `step` on, and a last line that a kill left torn."""
     if not path.exists():
