@@ -27,12 +27,11 @@ class Samples:
         self._root = data.parent
         self._lines = data.read_text().splitlines()
         self._processor = AutoProcessor.from_pretrained(model)
-        self._eos = self._processor.tokenizer.eos_token
 
     def __getitem__(self, line: int) -> dict[str, torch.Tensor]:
         record = json.loads(self._lines[line])
         messages = [self._message(m) for m in record["messages"]]
-        images = [_upright(self._root / path) for path in record["images"]]
+        images = [_upright(self._root / path) for path in record.get("images", [])]
         inputs = self._encode(messages, images, ask=False)
         labels = torch.full_like(inputs["input_ids"], -100)
         for turn, message in enumerate(messages):
@@ -57,7 +56,9 @@ class Samples:
         text = self._processor.apply_chat_template(
             messages, tokenize=False, add_generation_prompt=ask
         )
-        kwargs = {"images": [images]} if images else {}
+        # A prefix of the conversation shows only the images that it names.
+        named = sum(part["type"] == "image" for m in messages for part in m["content"])
+        kwargs = {"images": [images[:named]]} if named else {}
         out = self._processor(text=[text], return_tensors="pt", **kwargs)
         return dict(out)
 
@@ -111,7 +112,10 @@ def run(
     else:
         torch.manual_seed(from_seed)
         config = AutoConfig.from_pretrained(model)
-        net = AutoModelForImageTextToText.from_config(config, dtype=torch.float32).to(torch_dtype)
+        net = AutoModelForImageTextToText.from_config(config, dtype=torch.float32)
+        # Weights alone, so that rotary frequencies stay float32, as in a loaded model.
+        for parameter in net.parameters():
+            parameter.data = parameter.data.to(torch_dtype)
     net.train()
     if freeze_encoder:
         net.model.visual.requires_grad_(False)

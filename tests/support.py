@@ -35,12 +35,12 @@ def write_tiny_data(folder: Path, *, samples: int = 96, **shares: float) -> None
     write_digits(folder, train=samples, heldout=4, seed=3, sizes=TINY, **shares)
 
 
-def run_tree(folder: Path, data: Path, **sections: dict[str, Any]) -> dict[str, Any]:
+def run_tree(folder: Path, source: Path, /, **sections: dict[str, Any]) -> dict[str, Any]:
     """Fields of a short run; each section given is laid over the default one."""
     tree: dict[str, Any] = {
         "run": str(folder),
-        "model": {"config": str(data / "model")},
-        "data": {"path": str(data / "train.jsonl")},
+        "model": {"config": str(source / "model")},
+        "data": {"path": str(source / "train.jsonl")},
         "train": {"steps": 4, "global_batch": 8, "microbatch_tokens": 160, "threads": 1},
         "optim": {"lr": 1e-3, "schedule": "cosine"},
         "flow": {"item_tokens": 24, "deadline_s": 60.0},

@@ -9,6 +9,7 @@ from collections.abc import Callable
 _BF16_PEAKS = {
     "A100": 312e12,
     "H100 PCIe": 756e12,
+    "H100 NVL": 835e12,
     "H100": 989e12,
     "H200": 989e12,
     "B200": 2250e12,

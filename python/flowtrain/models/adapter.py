@@ -12,6 +12,7 @@ from typing import Any, Literal
 import torch
 
 from flowtrain.models.errors import ModelError
+from flowtrain.models.versions import require_transformers
 
 Part = Literal["encoder", "backbone", "full"]
 
@@ -130,7 +131,8 @@ def adapter_for(folder: Path) -> VLMAdapter:
     """The adapter of a local Hugging Face folder.
 
     Raises:
-        ModelError: The folder has no config.json, or its model type has no adapter.
+        ModelError: The folder has no config.json, its model type has no adapter, or the
+            installed transformers cannot be used.
     """
     path = folder / "config.json"
     if not path.exists():
@@ -138,4 +140,6 @@ def adapter_for(folder: Path) -> VLMAdapter:
     kind = json.loads(path.read_text()).get("model_type")
     if kind not in ADAPTERS:
         raise ModelError(f"{path}: model_type={kind}: no adapter; there is {', '.join(ADAPTERS)}")
+    # First, as the file of an adapter imports names that other versions lack.
+    require_transformers()
     return ADAPTERS[kind](folder)

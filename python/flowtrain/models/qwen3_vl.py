@@ -13,7 +13,6 @@ from transformers.models.qwen3_vl.modeling_qwen3_vl import BaseModelOutputWithDe
 from flowtrain.models import attention
 from flowtrain.models.adapter import LossOutput, PackedBatch, Part, VLMAdapter
 from flowtrain.models.errors import ModelError
-from flowtrain.models.versions import require_transformers
 
 
 class Qwen3VLAdapter(VLMAdapter):
@@ -25,7 +24,6 @@ class Qwen3VLAdapter(VLMAdapter):
     encoder_prefix = "model.visual."
 
     def __init__(self, folder: Path) -> None:
-        require_transformers()
         self.config = AutoConfig.from_pretrained(folder)
         vision = self.config.vision_config
         self._merge = vision.spatial_merge_size
@@ -57,7 +55,11 @@ class Qwen3VLAdapter(VLMAdapter):
         elif part == "backbone":
             # The forward asks the tower for nothing once features are given.
             del model.model.visual
-        model = model.to(device=device, dtype=dtype)
+        # Weights alone: `.to(dtype)` would also round the rotary frequencies, which stay float32
+        # in a loaded model.
+        for parameter in model.parameters():
+            parameter.data = parameter.data.to(dtype)
+        model = model.to(device)
         model.train()
         return model
 
@@ -79,10 +81,18 @@ class Qwen3VLAdapter(VLMAdapter):
         if grids.shape[0] == 0:
             return text.expand(4, length)
         # Text counts on from the largest position before it; an image's tokens lie on its grid.
-        starts = ((types == 1) & (torch.cat([types.new_zeros(1), types[:-1]]) != 1)).nonzero()
+        edges = F.pad((types == 1).long(), (1, 1)).diff()
+        starts = (edges == 1).nonzero().flatten()
+        runs = ((edges == -1).nonzero().flatten() - starts).tolist()
+        expected = (grids.prod(-1) // self._merge**2).tolist()
+        if runs != expected:
+            raise ModelError(
+                f"Qwen3-VL: the sample has runs of {runs} image tokens where its grids make "
+                f"{expected}; tokenize it with the processor that made the grids"
+            )
         out = torch.empty((3, length), dtype=torch.long)
         at = position = 0
-        for start, grid in zip(starts.flatten().tolist(), grids.tolist(), strict=True):
+        for start, grid in zip(starts.tolist(), grids.tolist(), strict=True):
             frames, rows, columns = grid[0], grid[1] // self._merge, grid[2] // self._merge
             out[:, at:start] = torch.arange(start - at) + position
             position += start - at
@@ -99,7 +109,7 @@ class Qwen3VLAdapter(VLMAdapter):
         self, backbone: torch.nn.Module, batch: PackedBatch, features: torch.Tensor | None
     ) -> LossOutput:
         model: Any = backbone
-        self._check(model, batch)
+        self._check(model, batch, features)
         boundaries = batch.boundaries()
         outputs = {}
         if features is not None:
@@ -127,8 +137,8 @@ class Qwen3VLAdapter(VLMAdapter):
         loss_sum = F.cross_entropy(logits.to(exact), targets[kept], reduction="sum")
         return LossOutput(loss_sum, int(kept.numel()))
 
-    def _check(self, backbone: Any, batch: PackedBatch) -> None:
-        """Conditions under which packed documents stay apart; without them nothing would warn."""
+    def _check(self, backbone: Any, batch: PackedBatch, features: torch.Tensor | None) -> None:
+        """Conditions of an exact loss; where one fails, nothing in the model would warn."""
         tokens = batch.input_ids.shape[0]
         if batch.position_ids.shape != (4, tokens):
             raise ModelError(
@@ -138,6 +148,13 @@ class Qwen3VLAdapter(VLMAdapter):
         if sum(batch.doc_lengths) != tokens:
             raise ModelError(
                 f"doc_lengths: {sum(batch.doc_lengths)} tokens in all where the row has {tokens}"
+            )
+        images = int((batch.input_ids == self.config.image_token_id).sum())
+        shape = (0, self.seam_width) if features is None else tuple(features.shape)
+        if shape != (images, self.seam_width):
+            raise ModelError(
+                f"features: shape {shape} where the image tokens of the row need "
+                f"{(images, self.seam_width)}; gather every tap of every image of the row"
             )
         chosen = backbone.config.text_config._attn_implementation
         if chosen != self._implementation:

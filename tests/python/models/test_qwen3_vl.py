@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -179,7 +180,37 @@ def test_counted_flops_are_those_that_run(adapter: VLMAdapter) -> None:
     assert counter.get_total_flops() - half == pytest.approx(forward.backbone, rel=0.02)
 
 
-def test_another_version_of_transformers_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(versions.importlib.metadata, "version", lambda _: "5.17.0")
-    with pytest.raises(ModelError, match=r"5\.17\.0 is installed; .*pip install"):
-        versions.require_transformers()
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_rotary_frequencies_are_never_rounded(adapter: VLMAdapter, dtype: torch.dtype) -> None:
+    exact = dict(build(adapter, "full").named_buffers())
+    cast = adapter.build("full", weights=None, seed=1, dtype=dtype, device=CPU)
+    assert {parameter.dtype for parameter in cast.parameters()} == {dtype}
+    for name, buffer in cast.named_buffers():
+        assert buffer.dtype == torch.float32, name
+        assert torch.equal(buffer, exact[name].float()), name
+
+
+def test_features_must_fit_the_image_tokens(adapter: VLMAdapter) -> None:
+    backbone = build(adapter, "backbone")
+    batch = packed(adapter, [document((2, 2))])
+    width = adapter.seam_width
+    tap = adapter.config.text_config.hidden_size
+    for features in (None, torch.zeros(3, width), torch.zeros(4, width - tap)):
+        with pytest.raises(ModelError, match=rf"need \(4, {width}\)"):
+            adapter.loss(backbone, batch, features)
+
+
+def test_image_tokens_must_fit_the_grids(adapter: VLMAdapter) -> None:
+    ids, grids = document((1, 2), (3, 1))
+    with pytest.raises(ModelError, match=r"runs of \[2, 3\] .* make \[3, 2\]"):
+        adapter.position_ids(ids, (ids == IMAGE).long(), grids.flip(0))
+
+
+def test_another_version_of_transformers_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(versions.importlib.metadata, "version", lambda _: "4.57.3")
+    # The adapter's file cannot even be imported with that version.
+    monkeypatch.setitem(sys.modules, "flowtrain.models.qwen3_vl", None)
+    with pytest.raises(ModelError, match=r"4\.57\.3 is installed; .*pip install"):
+        adapter_for(folder)

@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from support import TINY
+from transformers import AutoModelForImageTextToText, AutoProcessor
+
+from flowtrain.data.tiny_model import write_tiny_model
+from flowtrain.models.adapter import adapter_for
+from flowtrain.models.export import save_final
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_what_is_saved_is_what_plain_hugging_face_loads(tied: bool, tmp_path: Path) -> None:
+    source, final = tmp_path / "source", tmp_path / "final"
+    write_tiny_model(source, TINY)
+    config = json.loads((source / "config.json").read_text())
+    config["tie_word_embeddings"] = config["text_config"]["tie_word_embeddings"] = tied
+    (source / "config.json").write_text(json.dumps(config))
+    adapter = adapter_for(source)
+    parts = [
+        adapter.build(part, weights=None, seed=7, dtype=torch.bfloat16, device=torch.device("cpu"))
+        for part in ("full", "encoder", "backbone")
+    ]
+    save_final(final, source, parts[0])  # type: ignore[arg-type]
+
+    loaded = AutoModelForImageTextToText.from_pretrained(final).eval()
+    assert loaded.dtype == torch.bfloat16
+    merged = {**parts[1].state_dict(), **parts[2].state_dict()}
+    assert merged.keys() == loaded.state_dict().keys()
+    for name, value in loaded.state_dict().items():
+        assert torch.equal(value, merged[name]), name
+
+    processor = AutoProcessor.from_pretrained(final)
+    ask = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "read"}]}]
+    text = processor.apply_chat_template(ask, tokenize=False, add_generation_prompt=True)
+    inputs = processor(text=[text], images=[[Image.new("RGB", (24, 8))]], return_tensors="pt")
+    out = loaded.generate(**inputs, max_new_tokens=2, do_sample=False)
+    assert out.shape[1] > inputs["input_ids"].shape[1]
