@@ -53,9 +53,10 @@ class ReaderPool:
                 initializer=_start,
                 initargs=(make_reader, os.getpid()),
             )
-            # Starts them all, here and not at the first use: the kernel ends a process with the
-            # thread that started it, and the one that reads first may be the first to end.
-            self._executor.submit(os.getpid)
+            # A call for each starts them all from this thread: the kernel ends a process with
+            # the thread that started it, and the one that reads first may be the first to end.
+            for _ in range(workers):
+                self._executor.submit(os.getpid)
 
     def submit(self, method: str, *arguments: Any) -> Future[Any]:
         """Result of `reader.method(*arguments)`; its exception too."""
