@@ -9,27 +9,47 @@ import os
 import sys
 from types import ModuleType
 
+from flowtrain_core._version import __version__
+
+_NAME = "flowtrain_core._C"
 _INSTALL = "pip install flowtrain (in a checkout: pip install -e .)"
 
 
-def load_extension() -> ModuleType:
-    """The module `flowtrain_core._C`.
+def load_extension() -> None:
+    """Imports `flowtrain_core._C`, so that it can be imported by name from then on.
 
     Raises:
-        ImportError: It was not built; the message names the command that builds it.
+        ImportError: It was not built, or is of another version; the message names the command
+            that builds it.
     """
-    name = "flowtrain_core._C"
-    if importlib.util.find_spec(name) is not None:
-        return importlib.import_module(name)
+    try:
+        module = importlib.import_module(_NAME)
+    except ModuleNotFoundError as error:
+        if error.name != _NAME:
+            raise
+        module = _import_from(_hidden_path())
+    if module.__version__ != __version__:
+        del sys.modules[_NAME]
+        raise ImportError(
+            f"flowtrain_core: the extension {module.__file__} is version {module.__version__} and "
+            f"the sources are {__version__}; run {_INSTALL}"
+        )
+
+
+def _hidden_path() -> str:
     for folder in sys.path:
         for suffix in importlib.machinery.EXTENSION_SUFFIXES:
             path = os.path.join(folder or os.curdir, "flowtrain_core", f"_C{suffix}")
-            if not os.path.exists(path):
-                continue
-            spec = importlib.util.spec_from_file_location(name, path)
-            assert spec is not None and spec.loader is not None
-            module = importlib.util.module_from_spec(spec)
-            sys.modules[name] = module
-            spec.loader.exec_module(module)
-            return module
+            if os.path.exists(path):
+                return path
     raise ImportError(f"flowtrain_core: the compiled extension _C is missing; run {_INSTALL}")
+
+
+def _import_from(path: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(_NAME, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[_NAME] = module
+    spec.loader.exec_module(module)
+    return module

@@ -12,9 +12,9 @@ class Deadline {
   static Deadline in(double seconds) {
     // A year stands in for anything longer, so that arithmetic on time points cannot overflow.
     const double bounded = std::clamp(seconds, 0.0, 3.2e7);
-    return Deadline(Clock::now() +
-                    std::chrono::duration_cast<Clock::duration>(
-                        std::chrono::duration<double>(bounded)));
+    const auto now = Clock::now();
+    return {now, now + std::chrono::duration_cast<Clock::duration>(
+                           std::chrono::duration<double>(bounded))};
   }
 
   bool passed() const { return Clock::now() >= when_; }
@@ -26,9 +26,16 @@ class Deadline {
     return std::clamp<std::int64_t>(left, 0, most_ns);
   }
 
+  /// Time since it was set.
+  std::int64_t waited_ns() const {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - from_).count();
+  }
+  double waited_s() const { return static_cast<double>(waited_ns()) * 1e-9; }
+
  private:
   using Clock = std::chrono::steady_clock;
-  explicit Deadline(Clock::time_point when) : when_(when) {}
+  Deadline(Clock::time_point from, Clock::time_point when) : from_(from), when_(when) {}
+  Clock::time_point from_;
   Clock::time_point when_;
 };
 

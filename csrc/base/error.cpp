@@ -7,7 +7,8 @@ namespace flowtrain {
 
 void throw_errno(const std::string& what) {
   const int code = errno;
-  throw SystemCallError(what + ": " + std::strerror(code) + " (errno " + std::to_string(code) + ")");
+  throw SystemCallError(what + ": " + std::strerror(code) + " (errno " + std::to_string(code) +
+                        ")");
 }
 
 }  // namespace flowtrain

@@ -9,7 +9,7 @@ namespace flowtrain {
 /// entry into a Python exception of the same name.
 ///
 /// Columns: name, second Python base next to FlowTrainError.
-#define FLOWTRAIN_ERRORS(X)           \
+#define FLOWTRAIN_ERRORS(X)                \
   X(PoolTimeout, PyExc_TimeoutError)       \
   X(PoolClosed, PyExc_ValueError)          \
   X(PoolExists, PyExc_FileExistsError)     \

@@ -1,9 +1,10 @@
 #include <pybind11/stl.h>
 
-#include <chrono>
+#include <cstring>
 
 #include "base/error.hpp"
 #include "bindings/bindings.hpp"
+#include "bindings/dlpack.hpp"
 #include "bindings/views.hpp"
 #include "channel/consumer.hpp"
 #include "channel/dtype.hpp"
@@ -21,23 +22,6 @@ using channel::Pool;
 using channel::Producer;
 
 constexpr double kDefaultTimeoutS = 60.0;
-constexpr auto kSignalPeriod = std::chrono::milliseconds(50);
-
-/// Lets Ctrl-C end a wait; asked from a loop that does not hold the GIL.
-class SignalCheck {
- public:
-  bool operator()() {
-    const auto now = std::chrono::steady_clock::now();
-    if (now < next_) return false;
-    next_ = now + kSignalPeriod;
-    const py::gil_scoped_acquire acquire;
-    return PyErr_CheckSignals() != 0;
-  }
-
- private:
-  std::chrono::steady_clock::time_point next_ = std::chrono::steady_clock::now() + kSignalPeriod;
-};
-
 /// Number of a dtype given by name, as a numpy dtype or type, or as a torch dtype.
 std::uint8_t dtype_of(const py::object& given) {
   std::string name;
@@ -114,22 +98,24 @@ py::str dtype_name(std::uint8_t dtype) { return std::string(channel::kDtypes[dty
 std::shared_ptr<Lease> lease(Producer& producer, const py::sequence& shape, const py::object& dtype,
                              std::optional<double> timeout_s) {
   const channel::Layout layout = layout_of(shape, dtype);
+  const Deadline deadline = deadline_in(timeout_s.value_or(kDefaultTimeoutS));
   std::shared_ptr<Lease> out;
   {
     const py::gil_scoped_release release;
-    out = producer.lease(layout, timeout_s.value_or(kDefaultTimeoutS), SignalCheck());
+    out = producer.lease(layout, deadline, SignalCheck());
   }
   if (!out) throw py::error_already_set();
   return out;
 }
 
 std::shared_ptr<Item> get(Consumer& consumer, std::optional<double> timeout_s) {
+  const Deadline deadline = deadline_in(timeout_s.value_or(kDefaultTimeoutS));
   // What is there already is taken without giving up the GIL.
   std::shared_ptr<Item> out = consumer.try_get();
   if (out) return out;
   {
     const py::gil_scoped_release release;
-    out = consumer.get(timeout_s.value_or(kDefaultTimeoutS), SignalCheck());
+    out = consumer.get(deadline, SignalCheck());
   }
   if (!out) throw py::error_already_set();
   return out;
@@ -172,18 +158,30 @@ void add_dlpack(Class& type) {
   type.def(
           "__dlpack__",
           [](const Holder& self, const py::object& stream, const py::object& max_version,
-             const py::object& /*dl_device*/, const py::object& copy) {
+             const py::object& dl_device, const py::object& copy) {
             if (!stream.is_none()) {
               throw BadArgument("__dlpack__: stream must be None, the memory is the host's");
             }
+            if (!dl_device.is_none() && !dl_device.equal(py::make_tuple(dlpack::kCpu, 0))) {
+              throw py::buffer_error("__dlpack__: the memory is the host's; copy it to a device");
+            }
             if (!copy.is_none() && copy.cast<bool>()) {
-              throw py::buffer_error("__dlpack__: copy=True is the importer's job; copy the view");
+              throw py::buffer_error("__dlpack__: copy=True is not offered; copy the view");
             }
             return to_dlpack(exported(self), max_version);
           },
           py::kw_only(), py::arg("stream") = py::none(), py::arg("max_version") = py::none(),
           py::arg("dl_device") = py::none(), py::arg("copy") = py::none())
-      .def("__dlpack_device__", [](const Holder&) { return py::make_tuple(1, 0); });
+      .def("__dlpack_device__", [](const Holder&) { return py::make_tuple(dlpack::kCpu, 0); });
+}
+
+/// `close` and the context manager, the same for producers and consumers.
+template <class Class>
+void add_close(Class& type) {
+  using T = typename Class::type;
+  type.def("close", &T::close)
+      .def("__enter__", [](std::shared_ptr<T> self) { return self; })
+      .def("__exit__", [](T& self, const py::args&) { self.close(); });
 }
 
 }  // namespace
@@ -218,22 +216,27 @@ void bind_channel(py::module_& module) {
       .def_property_readonly("nbytes", [](const Item& self) { return self.descriptor().bytes; })
       .def_property_readonly("address", [](const Item& self) { return self.descriptor().address; })
       .def_property_readonly("attempt", &Item::attempt)
+      .def_property_readonly("producer", &Item::producer)
       .def("__enter__", [](std::shared_ptr<Item> self) { return self; })
-      .def("__exit__", [](Item& self, const py::args&) { self.release(); });
+      .def("__exit__", [](Item& self, const py::args&) {
+        if (self.open()) self.release();
+      });
 
-  py::class_<Producer, std::shared_ptr<Producer>>(module, "Producer")
+  py::class_<Producer, std::shared_ptr<Producer>> producer_type(module, "Producer");
+  producer_type
       .def(py::init(&make_producer), py::arg("pool"), py::arg("ring") = "default", py::kw_only(),
            py::arg("segment") = py::none(), py::arg("max_bytes") = py::none(),
            py::arg("max_items") = py::none())
-      .def("lease", &lease, py::arg("shape"), py::arg("dtype"), py::arg("timeout_s") = py::none())
-      .def("close", &Producer::close);
+      .def("lease", &lease, py::arg("shape"), py::arg("dtype"), py::arg("timeout_s") = py::none());
+  add_close(producer_type);
 
-  py::class_<Consumer, std::shared_ptr<Consumer>>(module, "Consumer")
+  py::class_<Consumer, std::shared_ptr<Consumer>> consumer_type(module, "Consumer");
+  consumer_type
       .def(py::init<std::shared_ptr<Pool>, const std::string&>(), py::arg("pool"),
            py::arg("ring") = "default")
       .def("get", &get, py::arg("timeout_s") = py::none())
-      .def("try_get", &Consumer::try_get)
-      .def("close", &Consumer::close);
+      .def("try_get", &Consumer::try_get);
+  add_close(consumer_type);
 }
 
 }  // namespace flowtrain::bindings

@@ -1,9 +1,11 @@
 #include <pybind11/stl.h>
 
+#include <algorithm>
+
 #include "base/error.hpp"
 #include "bindings/bindings.hpp"
 #include "channel/pool.hpp"
-#include "os/folder.hpp"
+#include "channel/registry.hpp"
 
 namespace py = pybind11;
 
@@ -29,6 +31,7 @@ const char* state_name(LaneState state) {
     case LaneState::kFree: return "free";
     case LaneState::kAlive: return "alive";
     case LaneState::kLeft: return "left";
+    case LaneState::kDying:
     case LaneState::kDead: return "dead";
   }
   return "?";
@@ -41,31 +44,69 @@ std::uint32_t add_segment(Pool& pool, std::optional<std::uint64_t> bytes,
   if (bytes.has_value() == classes.has_value()) {
     throw BadArgument("add_segment: give exactly one of bytes and classes");
   }
-  std::vector<memory::SlabClass> wanted;
+  memory::Carving carving;
   if (bytes) {
-    wanted = memory::default_classes(*bytes);
+    // A quarter of the cells, so that several such segments fit.
+    const std::uint32_t cells = std::max(1U, pool.control().geometry().max_cells / 4);
+    carving = memory::carve_on_demand(*bytes, cells);
   } else {
+    std::vector<memory::SlabClass> wanted;
     for (const auto& [slab_bytes, count] : *classes) wanted.push_back({slab_bytes, count});
+    carving = memory::carve(std::move(wanted));
   }
   const py::gil_scoped_release release;
-  return pool.add_segment(memory::carve(std::move(wanted)), prefault);
+  return pool.add_segment(carving, prefault);
 }
 
 std::shared_ptr<Pool> create(const std::string& name, std::uint64_t bytes,
                              const std::optional<Classes>& classes,
                              const std::vector<std::string>& rings, std::uint32_t max_cells,
                              std::uint32_t max_lanes, const std::string& label, bool prefault) {
-  auto pool = Pool::create({name, label, rings, max_cells, max_lanes});
   if (bytes > 0 && classes) throw BadArgument("Pool.create: give bytes or classes, not both");
+  auto pool = Pool::create({name, label, rings, max_cells, max_lanes});
   if (bytes > 0) add_segment(*pool, bytes, std::nullopt, prefault);
   if (classes) add_segment(*pool, std::nullopt, classes, prefault);
   return pool;
 }
 
-py::dict stats(const Pool& pool) {
+std::shared_ptr<Pool> open(const std::string& name, const std::string& label, double timeout_s) {
+  const Deadline deadline = deadline_in(timeout_s);
+  std::shared_ptr<Pool> pool;
+  {
+    const py::gil_scoped_release release;
+    pool = Pool::open(name, label, deadline, SignalCheck());
+  }
+  if (!pool) throw py::error_already_set();
+  return pool;
+}
+
+std::optional<LaneInfo> wait_dead(Pool& pool, double timeout_s) {
+  const Deadline deadline = deadline_in(timeout_s);
+  constexpr std::int64_t kSliceNs = 100'000'000;
+  for (;;) {
+    {
+      const py::gil_scoped_release release;
+      const auto slice = static_cast<double>(deadline.left_ns(kSliceNs)) * 1e-9;
+      if (auto lane = pool.wait_dead(Deadline::in(slice))) return lane;
+      if (deadline.passed() || pool.closed()) return std::nullopt;
+    }
+    if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+  }
+}
+
+std::uint64_t sum(const Pool& pool, std::atomic<std::uint64_t> channel::Lane::* counter) {
+  std::uint64_t total = 0;
+  for (std::uint32_t i = 0; i < pool.control().geometry().max_lanes; ++i) {
+    total += (pool.control().lane(i).*counter).load(std::memory_order_relaxed);
+  }
+  return total;
+}
+
+py::dict stats(Pool& pool) {
   pool.check_open();
+  using channel::Lane;
   py::list segments;
-  for (const channel::SegmentInfo& s : pool.segments()) {
+  for (const channel::SegmentInfo& s : pool.segments().infos()) {
     py::dict entry;
     entry["id"] = s.id;
     entry["owner"] = s.owner;
@@ -75,24 +116,14 @@ py::dict stats(const Pool& pool) {
     entry["in_use_bytes"] = s.bytes_in_use;
     segments.append(std::move(entry));
   }
-  std::uint64_t published = 0, bytes = 0, taken = 0, released = 0, redelivered = 0, lost = 0;
-  for (std::uint32_t i = 0; i < pool.control().geometry().max_lanes; ++i) {
-    const channel::Lane& lane = pool.control().lane(i);
-    published += lane.items_published.load(std::memory_order_relaxed);
-    bytes += lane.bytes_published.load(std::memory_order_relaxed);
-    taken += lane.items_taken.load(std::memory_order_relaxed);
-    released += lane.items_released.load(std::memory_order_relaxed);
-    redelivered += lane.items_redelivered.load(std::memory_order_relaxed);
-    lost += lane.items_lost.load(std::memory_order_relaxed);
-  }
   py::dict out;
   out["segments"] = std::move(segments);
-  out["items_published"] = published;
-  out["bytes_published"] = bytes;
-  out["items_taken"] = taken;
-  out["items_released"] = released;
-  out["items_redelivered"] = redelivered;
-  out["items_lost"] = lost;
+  out["items_published"] = sum(pool, &Lane::items_published);
+  out["bytes_published"] = sum(pool, &Lane::bytes_published);
+  out["items_taken"] = sum(pool, &Lane::items_taken);
+  out["items_released"] = sum(pool, &Lane::items_released);
+  out["redelivered"] = sum(pool, &Lane::items_redelivered);
+  out["lost"] = sum(pool, &Lane::items_lost);
   return out;
 }
 
@@ -114,7 +145,11 @@ void bind_pool(py::module_& module) {
   py::class_<channel::PoolEntry>(module, "PoolEntry")
       .def_readonly("name", &channel::PoolEntry::name)
       .def_readonly("creator_pid", &channel::PoolEntry::creator_pid)
-      .def_readonly("alive", &channel::PoolEntry::alive);
+      .def_readonly("alive", &channel::PoolEntry::alive)
+      .def("__repr__", [](const channel::PoolEntry& p) {
+        return "PoolEntry(name='" + p.name + "', creator_pid=" + std::to_string(p.creator_pid) +
+               ", alive=" + (p.alive ? "True)" : "False)");
+      });
 
   py::class_<Pool, std::shared_ptr<Pool>>(module, "Pool")
       .def_static("create", &create, py::arg("name"), py::kw_only(), py::arg("bytes") = 0,
@@ -122,28 +157,36 @@ void bind_pool(py::module_& module) {
                   py::arg("rings") = std::vector<std::string>{"default"},
                   py::arg("max_cells") = 4096, py::arg("max_lanes") = 128, py::arg("label") = "",
                   py::arg("prefault") = true)
-      .def_static("open", &Pool::open, py::arg("name"), py::kw_only(), py::arg("label") = "",
-                  py::arg("timeout_s") = 0.0, py::call_guard<py::gil_scoped_release>())
-      .def_static("unlink", &os::remove_pool_folder, py::arg("name"))
+      .def_static("open", &open, py::arg("name"), py::kw_only(), py::arg("label") = "",
+                  py::arg("timeout_s") = 0.0)
+      .def_static("exists", &channel::pool_exists, py::arg("name"))
+      .def_static("unlink", &channel::unlink_pool, py::arg("name"))
       .def("add_segment", &add_segment, py::kw_only(), py::arg("bytes") = py::none(),
            py::arg("classes") = py::none(), py::arg("prefault") = true)
       .def_property_readonly("name", &Pool::name)
       .def_property_readonly("label", &Pool::label)
       .def_property_readonly("lane", &Pool::lane)
       .def_property_readonly("closed", &Pool::closed)
-      .def_property_readonly("rings",
-                             [](const Pool& pool) { return py::tuple(py::cast(pool.ring_names())); })
+      .def_property_readonly(
+          "rings", [](const Pool& pool) { return py::tuple(py::cast(pool.ring_names())); })
       .def("lanes",
-           [](const Pool& pool) {
+           [](Pool& pool) {
              pool.check_open();
-             return pool.lanes();
+             return pool.lanes().all();
            })
-      .def(
-          "wait_dead",
-          [](Pool& pool, double timeout_s) { return pool.wait_dead(Deadline::in(timeout_s)); },
-          py::arg("timeout_s"), py::call_guard<py::gil_scoped_release>())
+      .def("wait_dead", &wait_dead, py::arg("timeout_s"))
       .def("stats", &stats)
+      .def("lost",
+           [](Pool& pool) {
+             pool.check_open();
+             return sum(pool, &channel::Lane::items_lost);
+           })
       .def("close", &Pool::close, py::call_guard<py::gil_scoped_release>())
+      .def("__repr__",
+           [](const Pool& p) {
+             return "Pool(name='" + p.name() + "', label='" + p.label() +
+                    "', lane=" + std::to_string(p.lane()) + (p.closed() ? ", closed)" : ")");
+           })
       .def("__enter__", [](std::shared_ptr<Pool> pool) { return pool; })
       .def("__exit__", [](Pool& pool, const py::args&) { pool.close(); });
 

@@ -3,15 +3,15 @@
 #include "base/error.hpp"
 
 namespace flowtrain::channel {
-namespace {
 
-constexpr std::int64_t kSpinNs = 50'000;
-
-void bump(std::atomic<std::uint64_t>& counter) {
-  counter.store(counter.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+Item::Item(std::shared_ptr<Consumer> consumer, std::uint32_t cell, SlabView view)
+    : consumer_(std::move(consumer)), cell_(cell), view_(std::move(view)) {
+  const Control& control = consumer_->pool().control();
+  const Cell& from = control.cell(cell);
+  descriptor_ = from.descriptor;
+  attempt_ = from.attempt;
+  producer_ = control.lane(descriptor_.producer).label;
 }
-
-}  // namespace
 
 Item::~Item() {
   if (open_) give_back();
@@ -19,10 +19,11 @@ Item::~Item() {
 
 void Item::release() {
   if (!open_) throw PoolClosed("item: it was released already; get another");
-  const int views = views_.load(std::memory_order_acquire);
+  const int views = views_.load(std::memory_order_acquire);  // sync: item.views
   if (views > 0) {
-    throw ViewsAlive("item: " + std::to_string(views) + " views of it are alive (tensors, arrays " +
-                     "or memoryviews over its slab); delete or copy them before release");
+    throw ViewsAlive(
+        "item: " + std::to_string(views) + (views == 1 ? " view of it is" : " views of it are") +
+        " alive (tensor, array or memoryview over its slab); delete or copy before " + "release");
   }
   give_back();
 }
@@ -30,57 +31,79 @@ void Item::release() {
 void Item::give_back() noexcept {
   open_ = false;
   Pool& pool = consumer_->pool();
-  bump(consumer_->lane().items_released);
-  pool.free_cell(cell_);
+  // In a forked child the cell is still the parent's.
+  if (pool.forked()) return;
+  consumer_->count((**consumer_->lane_).items_released);
+  pool.control().free_cell(cell_);
 }
 
-Consumer::Consumer(std::shared_ptr<Pool> pool, const std::string& ring)
-    : pool_(std::move(pool)), ring_(pool_->ring_number(ring)) {
+Consumer::Consumer(std::shared_ptr<Pool> pool, const std::string& ring) : pool_(std::move(pool)) {
+  pool_->check_open();
+  ring_ = pool_->ring_number(ring);
   lane_ = pool_->join(LaneRole::kConsumer);
 }
 
 void Consumer::check_open() const {
   pool_->check_open();
-  if (closed_) throw PoolClosed("consumer: it is closed; make another");
+  if (closed_.load(std::memory_order_relaxed)) {
+    throw PoolClosed("consumer: it is closed; make another");
+  }
+}
+
+void Consumer::count(std::atomic<std::uint64_t>& counter) const noexcept {
+  const std::lock_guard lock(mutex_);
+  counter.store(counter.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
 }
 
 std::shared_ptr<Item> Consumer::try_get() {
   check_open();
   const Control& control = pool_->control();
   Lane& mine = **lane_;
+  auto ring = control.ring(ring_);
   for (;;) {
-    const std::uint32_t c = control.ring(ring_).pop(lane_->number(), mine.intent);
-    if (c == lockfree::IndexRing<>::kNone) return nullptr;
-    bump(mine.items_taken);
-    const Cell& cell = control.cell(c);
-    const Descriptor descriptor = cell.descriptor;
-    const std::byte* data = pool_->resolve(descriptor.address, descriptor.bytes);
-    if (data != nullptr && descriptor.address == cell.slab &&
-        descriptor.bytes <= cell.slab_bytes) {
-      return std::make_shared<Item>(shared_from_this(), c, descriptor, cell.attempt, data);
+    std::uint32_t c = 0;
+    {
+      const std::lock_guard lock(mutex_);
+      c = ring.pop(lane_->number(), mine.intent);
     }
-    // The holder of its memory died before this process had mapped it; counted, never hidden.
-    bump(mine.items_lost);
-    pool_->free_cell(c);
+    if (c == lockfree::IndexRing<>::kNone) return nullptr;
+    const Cell& cell = control.cell(c);
+    const Descriptor& descriptor = cell.descriptor;
+    SlabView view;
+    if (descriptor.address == cell.slab && descriptor.bytes <= cell.slab_bytes) {
+      try {
+        view = pool_->segments().resolve(descriptor.address, descriptor.bytes);
+      } catch (...) {
+        // This process cannot map it; another may.
+        const std::lock_guard lock(mutex_);
+        ring.push(c, lane_->number(), mine.intent);
+        throw;
+      }
+    }
+    if (view) {
+      count(mine.items_taken);
+      return std::make_shared<Item>(shared_from_this(), c, std::move(view));
+    }
+    // The holder of its memory died before this process had mapped it: counted, never hidden.
+    count(mine.items_lost);
+    control.free_cell(c);
   }
 }
 
-std::shared_ptr<Item> Consumer::get(double timeout_s, const Interrupted& interrupted) {
-  check_open();
-  const Deadline deadline = Deadline::in(timeout_s);
+std::shared_ptr<Item> Consumer::get(const Deadline& deadline, const Interrupted& interrupted) {
   const auto ring = pool_->control().ring(ring_);
-  lockfree::Event& filled = pool_->control().ring_header(ring_).filled;
+  RingHeader& header = pool_->control().ring_header(ring_);
   for (;;) {
     if (auto item = try_get()) return item;
     bool stop = false;
-    const bool some = filled.wait(deadline, kSpinNs, [&]() noexcept {
+    const bool some = header.filled.wait(deadline, spin_, [&]() noexcept {
       return !ring.looks_empty() || pool_->closed() || (stop = interrupted && interrupted());
     });
     if (stop) return nullptr;
     if (some) continue;
-    throw PoolTimeout("pool '" + pool_->name() + "', ring '" +
-                      pool_->control().ring_header(ring_).name + "': nothing arrived within " +
-                      std::to_string(timeout_s) + " s; slabs are held by: " + pool_->holders() +
+    throw PoolTimeout("pool '" + pool_->name() + "', ring '" + std::string(header.name) +
+                      "': nothing arrived within " + std::to_string(deadline.waited_s()) +
+                      " s; slabs are held by: " + pool_->holders() +
                       "; is a producer running? otherwise raise timeout_s");
   }
 }

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include "channel/pool.hpp"
@@ -13,31 +14,28 @@ class Consumer;
 
 /// A published slab being read: given back once.
 ///
-/// Memory:   one slab of the pool; keeps the pool mapped while it lives.
+/// Memory:   one slab of the pool, mapped while it or a view of it lives.
 /// Threads:  one at a time; views count themselves in and out from any.
 /// Progress: release is wait-free.
 /// Ordering: sees what was written before the item was published.
 /// Errors:   releasing while views live throws ViewsAlive, releasing twice PoolClosed.
 class Item {
  public:
-  Item(std::shared_ptr<Consumer> consumer, std::uint32_t cell, const Descriptor& descriptor,
-       std::uint32_t attempt, const std::byte* data)
-      : consumer_(std::move(consumer)),
-        cell_(cell),
-        descriptor_(descriptor),
-        attempt_(attempt),
-        data_(data) {}
+  Item(std::shared_ptr<Consumer> consumer, std::uint32_t cell, SlabView view);
   /// Gives the slab back if that was not done: views hold the item, so none is left by now.
   ~Item();
   Item(const Item&) = delete;
   Item& operator=(const Item&) = delete;
 
-  const std::byte* data() const { return data_; }
+  const std::byte* data() const { return view_.data; }
   const Descriptor& descriptor() const { return descriptor_; }
+  /// Deliveries before this one.
   std::uint32_t attempt() const { return attempt_; }
+  /// Label of the producer, as it was when the item was taken.
+  const std::string& producer() const { return producer_; }
   bool open() const { return open_; }
   void add_view() { views_.fetch_add(1, std::memory_order_relaxed); }
-  void drop_view() { views_.fetch_sub(1, std::memory_order_relaxed); }
+  void drop_view() { views_.fetch_sub(1, std::memory_order_release); }  // sync: item.views
   void release();
 
  private:
@@ -47,7 +45,8 @@ class Item {
   std::uint32_t cell_;
   Descriptor descriptor_;
   std::uint32_t attempt_;
-  const std::byte* data_;
+  std::string producer_;
+  SlabView view_;
   std::atomic<int> views_{0};
   bool open_ = true;
 };
@@ -55,7 +54,7 @@ class Item {
 /// Takes items out of one ring.
 ///
 /// Memory:   a lane of its own.
-/// Threads:  one at a time.
+/// Threads:  any of its process; they take turns.
 /// Progress: get blocks while the ring is empty, with a deadline; try_get does not.
 /// Ordering: as in IndexRing.
 /// Errors:   throws; a deadline that passes is PoolTimeout.
@@ -64,21 +63,26 @@ class Consumer : public std::enable_shared_from_this<Consumer> {
   Consumer(std::shared_ptr<Pool> pool, const std::string& ring);
 
   /// The next item; null only where `interrupted` ended the wait.
-  std::shared_ptr<Item> get(double timeout_s, const Interrupted& interrupted = {});
+  std::shared_ptr<Item> get(const Deadline& deadline, const Interrupted& interrupted = {});
   /// The next item, or null if there is none now.
   std::shared_ptr<Item> try_get();
-  void close() { closed_ = true; }
+  /// Ends taking; the lane is left once the last item is gone.
+  void close() { closed_.store(true, std::memory_order_relaxed); }
 
   Pool& pool() const { return *pool_; }
-  Lane& lane() const { return **lane_; }
 
  private:
+  friend class Item;
+
   void check_open() const;
+  void count(std::atomic<std::uint64_t>& counter) const noexcept;
 
   std::shared_ptr<Pool> pool_;
   std::uint32_t ring_;
   std::unique_ptr<LaneHold> lane_;
-  bool closed_ = false;
+  std::atomic<bool> closed_{false};
+  os::Spin spin_;
+  mutable std::mutex mutex_;
 };
 
 }  // namespace flowtrain::channel

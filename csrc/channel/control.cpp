@@ -28,7 +28,7 @@ std::uint64_t Control::file_bytes(const Geometry& geometry) { return Control().l
 
 Control Control::make(const os::Fd& file, const std::string& path, const Geometry& geometry) {
   Control control;
-  control.mapping_ = os::Mapping(file, control.lay_out(geometry), path);
+  control.mapping_ = os::Mapping(os::reopen_file(file), control.lay_out(geometry), path);
   Header& header = control.header();
   header.magic = kMagic;
   header.version = kLayoutVersion;
@@ -40,9 +40,10 @@ std::optional<Control> Control::find(const os::Fd& file, const std::string& path
   const std::uint64_t bytes = os::file_bytes(file);
   if (bytes < sizeof(Header)) return std::nullopt;
   Control control;
-  control.mapping_ = os::Mapping(file, bytes, path);
+  control.mapping_ = os::Mapping(os::reopen_file(file), bytes, path);
   const Header& header = control.header();
-  if (header.ready.load(std::memory_order_acquire) != 1) return std::nullopt;  // sync: control.ready
+  if (header.ready.load(std::memory_order_acquire) != 1)
+    return std::nullopt;  // sync: control.ready
   if (header.magic != kMagic || header.version != kLayoutVersion) {
     throw PoolCorrupt(path + ": layout version " + std::to_string(header.version) + ", this is " +
                       std::to_string(kLayoutVersion) + "; use one version of flowtrain_core");

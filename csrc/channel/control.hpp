@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/math.hpp"
+#include "base/relaxed.hpp"
 #include "channel/descriptor.hpp"
 #include "lockfree/index_ring.hpp"
 #include "os/event.hpp"
@@ -17,7 +18,6 @@ inline constexpr std::uint64_t kMagic = 0x315f4c4f4f505446;  // "FTPOOL_1"
 inline constexpr std::uint32_t kLayoutVersion = 1;
 inline constexpr std::uint32_t kMaxSegments = 64;
 inline constexpr std::uint32_t kMaxClasses = 64;
-inline constexpr std::uint32_t kLabelBytes = 48;
 
 /// Sizes of a pool, fixed when it is created.
 struct Geometry {
@@ -51,11 +51,12 @@ enum class LaneRole : std::uint32_t { kPool, kProducer, kConsumer };
 struct alignas(kCacheLine) Lane {
   lockfree::LaneIntent intent;
   std::atomic<LaneState> state;
-  LaneRole role;
-  std::int32_t pid;
+  Relaxed<LaneRole> role;
+  Relaxed<std::int32_t> pid;
   std::atomic<std::uint32_t> generation;
-  std::uint32_t retired;  ///< lanes_version when it left or died: the longest gone is reused.
-  char label[kLabelBytes];
+  Relaxed<std::uint32_t>
+      retired;  ///< lanes_version when it left or died: the longest gone is reused.
+  RelaxedText label;
   // Counters, each written by the lane alone; they outlive it, so that sums never fall.
   alignas(kCacheLine) std::atomic<std::uint64_t> items_published;
   std::atomic<std::uint64_t> bytes_published;
@@ -82,42 +83,45 @@ constexpr SegmentState state_of(SegmentWord word) { return static_cast<SegmentSt
 constexpr std::uint8_t generation_of(SegmentWord word) {
   return static_cast<std::uint8_t>(word >> 8 & 0xff);
 }
-constexpr std::uint16_t owner_of(SegmentWord word) { return static_cast<std::uint16_t>(word >> 16); }
+constexpr std::uint16_t owner_of(SegmentWord word) {
+  return static_cast<std::uint16_t>(word >> 16);
+}
 constexpr SegmentWord moved(SegmentWord word, SegmentState state) {
   return segment_word(state, generation_of(word), owner_of(word));
 }
 
 struct ClassEntry {
-  std::uint64_t slab_bytes;
-  std::uint64_t offset;
-  std::uint32_t first;  ///< First cell of the class, counted over the pool.
-  std::uint32_t count;
+  Relaxed<std::uint64_t> slab_bytes;
+  Relaxed<std::uint32_t> first;  ///< First cell of the class, counted over the pool.
+  Relaxed<std::uint32_t> count;
 };
 
 /// A segment as every process finds it. Number = index + 1, since segment 0 is null.
 struct alignas(kCacheLine) SegmentEntry {
   std::atomic<SegmentWord> word;
-  std::uint32_t first_cell;
-  std::uint32_t capacity;  ///< Cells that stay with the entry, whoever uses it.
-  std::uint32_t num_cells;
-  std::uint32_t num_classes;
-  std::uint64_t bytes;
+  Relaxed<std::uint32_t> first_cell;
+  Relaxed<std::uint32_t> capacity;  ///< Cells that stay with the entry, whoever uses it.
+  Relaxed<std::uint32_t> num_cells;
+  Relaxed<std::uint32_t> num_classes;    ///< 0 where slabs are cut on demand, see Cutter.
+  std::atomic<std::uint32_t> num_cut;    ///< Cells with a slab, where cut on demand.
+  std::atomic<std::uint32_t> cut_epoch;  ///< Odd while the cuts are being undone.
+  Relaxed<std::uint64_t> bytes;
   ClassEntry classes[kMaxClasses];
 };
 
 /// A cell besides its word: slab header and descriptor.
 struct alignas(kCacheLine) Cell {
   Descriptor descriptor;
-  memory::Address slab;
-  std::uint64_t slab_bytes;
-  std::uint32_t attempt;   ///< Deliveries before this one.
-  std::uint16_t ring;      ///< Ring that it was published to, for redelivery.
-  std::uint16_t producer;  ///< Lane that leased it; not reused while the cell is in use.
+  Relaxed<memory::Address> slab;
+  Relaxed<std::uint64_t> slab_bytes;
+  Relaxed<std::uint32_t> attempt;   ///< Deliveries before this one.
+  Relaxed<std::uint16_t> ring;      ///< Ring that it was published to, for redelivery.
+  Relaxed<std::uint16_t> producer;  ///< Lane that leased it; not reused while the cell is in use.
 };
 
 /// A ring besides its slots.
 struct alignas(kCacheLine) RingHeader {
-  char name[kLabelBytes];
+  RelaxedText name;
   os::Event filled;
   lockfree::RingHints hints;
 };

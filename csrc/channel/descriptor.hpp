@@ -14,7 +14,7 @@ inline constexpr int kMaxDims = 4;
 struct Descriptor {
   memory::Address address;
   std::uint64_t bytes;
-  std::uint64_t key_low;   ///< The caller's key, 128 bits.
+  std::uint64_t key_low;  ///< The caller's key, 128 bits.
   std::uint64_t key_high;
   std::uint64_t sequence;  ///< Published by the producer's lane so far.
   std::uint32_t shape[kMaxDims];

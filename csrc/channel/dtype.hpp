@@ -15,11 +15,13 @@ struct Dtype {
 };
 
 inline constexpr std::array kDtypes = {
-    Dtype{"float32", 2, 32, "f"},   Dtype{"float64", 2, 64, "d"}, Dtype{"float16", 2, 16, "e"},
-    Dtype{"bfloat16", 4, 16, nullptr}, Dtype{"int8", 0, 8, "b"},  Dtype{"int16", 0, 16, "h"},
-    Dtype{"int32", 0, 32, "i"},     Dtype{"int64", 0, 64, "q"},   Dtype{"uint8", 1, 8, "B"},
-    Dtype{"uint16", 1, 16, "H"},    Dtype{"uint32", 1, 32, "I"},  Dtype{"uint64", 1, 64, "Q"},
-    Dtype{"bool", 6, 8, "?"},       Dtype{"complex64", 5, 64, "Zf"},
+    Dtype{"float32", 2, 32, "f"}, Dtype{"float64", 2, 64, "d"},
+    Dtype{"float16", 2, 16, "e"}, Dtype{"bfloat16", 4, 16, nullptr},
+    Dtype{"int8", 0, 8, "b"},     Dtype{"int16", 0, 16, "h"},
+    Dtype{"int32", 0, 32, "i"},   Dtype{"int64", 0, 64, "q"},
+    Dtype{"uint8", 1, 8, "B"},    Dtype{"uint16", 1, 16, "H"},
+    Dtype{"uint32", 1, 32, "I"},  Dtype{"uint64", 1, 64, "Q"},
+    Dtype{"bool", 6, 8, "?"},     Dtype{"complex64", 5, 64, "Zf"},
 };
 
 }  // namespace flowtrain::channel

@@ -51,9 +51,8 @@ std::uint16_t Lanes::take(LaneRole role, const std::string& label, const std::st
     lane.generation.fetch_add(1, std::memory_order_release);  // sync: lane.generation
     lane.role = role;
     lane.pid = ::getpid();
-    std::memset(lane.label, 0, kLabelBytes);
-    std::memcpy(lane.label, label.data(), std::min<std::size_t>(label.size(), kLabelBytes - 1));
-    lane.state.store(LaneState::kAlive, std::memory_order_release);  // sync: lane.state
+    lane.label = label;
+    lane.state.store(LaneState::kAlive, std::memory_order_release);           // sync: lane.state
     control_.header().lanes_version.fetch_add(1, std::memory_order_release);  // sync: control.lanes
     return static_cast<std::uint16_t>(i);
   }
@@ -82,11 +81,24 @@ bool Lanes::is_alive(std::uint32_t lane) const noexcept {
          (holds(lane) || os::is_byte_locked(file_, lane));
 }
 
+bool Lanes::is_lost(std::uint32_t i) const noexcept {
+  const Lane& lane = control_.lane(i);
+  const auto generation = lane.generation.load(std::memory_order_acquire);  // sync: lane.generation
+  const auto alive = [&lane] {
+    return lane.state.load(std::memory_order_acquire) == LaneState::kAlive;  // sync: lane.state
+  };
+  // Who leaves says so before the lock goes; who comes takes the lock before saying so. The
+  // second look tells a death from the one followed by the other.
+  return alive() && !holds(i) && !os::is_byte_locked(file_, i) && alive() &&
+         lane.generation.load(std::memory_order_relaxed) == generation;
+}
+
 LaneInfo Lanes::info(std::uint32_t i) const {
   const Lane& lane = control_.lane(i);
   for (;;) {
-    const auto generation = lane.generation.load(std::memory_order_acquire);  // sync: lane.generation
-    const LaneState state = lane.state.load(std::memory_order_acquire);       // sync: lane.state
+    const auto generation =
+        lane.generation.load(std::memory_order_acquire);                 // sync: lane.generation
+    const LaneState state = lane.state.load(std::memory_order_acquire);  // sync: lane.state
     LaneInfo info{i, lane.label, lane.role, lane.pid, state, generation};
     std::atomic_thread_fence(std::memory_order_acquire);
     // Reused in between: what was read may be of both lives.
@@ -103,7 +115,11 @@ std::vector<LaneInfo> Lanes::all() const {
   return infos;
 }
 
-bool Lanes::try_lock_reaper() noexcept { return os::try_lock_byte(file_, size()); }
-void Lanes::unlock_reaper() noexcept { os::unlock_byte(file_, size()); }
+bool Lanes::try_take(Right right) noexcept {
+  return os::try_lock_byte(file_, size() + static_cast<std::uint32_t>(right));
+}
+void Lanes::give_back(Right right) noexcept {
+  os::unlock_byte(file_, size() + static_cast<std::uint32_t>(right));
+}
 
 }  // namespace flowtrain::channel

@@ -22,8 +22,8 @@ struct LaneInfo {
 
 /// The pool's participants as one handle sees them, and those it has put there itself.
 ///
-/// Memory:   the lanes of the control file, and byte locks on it: one byte a lane, and one
-///           behind them for the reaper.
+/// Memory:   the lanes of the control file, and byte locks on it: one byte a lane, and behind
+///           them one for the reaper and one for the cutter.
 /// Threads:  any; taking and leaving exclude each other within the handle.
 /// Progress: no call waits for another process.
 /// Ordering: lane.state publishes what a lane says of itself.
@@ -41,13 +41,17 @@ class Lanes {
   bool holds(std::uint32_t lane) const;
   /// Whether its process lives, by the kernel's word.
   bool is_alive(std::uint32_t lane) const noexcept;
+  /// Whether its process died and nobody has begun to take back what it held.
+  bool is_lost(std::uint32_t lane) const noexcept;
   LaneInfo info(std::uint32_t lane) const;
   /// Every lane that was ever used.
   std::vector<LaneInfo> all() const;
 
-  /// The right to reap, of one handle at a time over all processes.
-  bool try_lock_reaper() noexcept;
-  void unlock_reaper() noexcept;
+  /// Rights that one handle at a time has over all processes, and none after its death. Threads
+  /// of one handle exclude each other by other means.
+  enum class Right : std::uint32_t { kReap, kCut };
+  bool try_take(Right right) noexcept;
+  void give_back(Right right) noexcept;
 
  private:
   bool may_take(std::uint32_t lane) const;

@@ -23,45 +23,45 @@ os::Fd open_pidfd(std::int32_t pid) {
   return os::Fd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
 }
 
+bool is_dead(const LaneInfo& lane) {
+  return lane.state == LaneState::kDying || lane.state == LaneState::kDead;
+}
+
 }  // namespace
 
 Monitor::Monitor(Pool& pool)
-    : pool_(pool),
-      wake_(::eventfd(0, EFD_CLOEXEC)),
-      reported_(pool.control().geometry().max_lanes, 0) {
+    : pool_(pool), wake_(::eventfd(0, EFD_CLOEXEC)), reported_(pool.lanes().size(), 0) {
   if (!wake_) throw_errno("pool '" + pool.name() + "': eventfd");
-  for (std::uint32_t i = 0; i < reported_.size(); ++i) {
+  for (const LaneInfo& lane : pool.lanes().all()) {
     // Deaths from before this handle are not its news.
-    if (pool.lane_info(i).state == LaneState::kDead) {
-      reported_[i] = pool.control().lane(i).generation;
-    }
+    if (is_dead(lane)) reported_[lane.index] = lane.generation;
   }
   thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
 }
 
 Monitor::~Monitor() {
-  if (!thread_.joinable()) return;
   thread_.request_stop();
   const std::uint64_t one = 1;
   static_cast<void>(::write(wake_.get(), &one, sizeof(one)));
 }
-
-void Monitor::forget_thread() { thread_.detach(); }
 
 void Monitor::run(const std::stop_token& stop) {
   const Header& header = pool_.control().header();
   std::uint32_t lanes_seen = 0, segments_seen = 0;
   bool settled = true;
   for (std::uint64_t tick = 0; !stop.stop_requested(); ++tick) {
-    const std::uint32_t lanes = header.lanes_version.load(std::memory_order_acquire);
+    const auto lanes = header.lanes_version.load(std::memory_order_acquire);  // sync: control.lanes
+    const auto segments =
+        header.segments_version.load(std::memory_order_acquire);  // sync: control.segments
     if (lanes != lanes_seen) watch_processes();
-    const std::uint32_t segments = header.segments_version.load(std::memory_order_acquire);
-    if (segments != segments_seen) pool_.map_segments();
+    if (segments != segments_seen && pool_.segments().refresh()) segments_seen = segments;
     const bool somebody_died = sleep(settled ? kTickMs : kRetryMs);
-    if (somebody_died || !settled || tick % kSlowTicks == 0) settled = check_lanes();
+    if (somebody_died || !settled || tick % kSlowTicks == 0) {
+      settled = bury_the_dead();
+      pool_.segments().sweep();
+    }
     if (lanes != lanes_seen || somebody_died || !settled) report_deaths();
     lanes_seen = lanes;
-    segments_seen = segments;
   }
 }
 
@@ -85,8 +85,7 @@ bool Monitor::sleep(int timeout_ms) {
 
 void Monitor::watch_processes() {
   std::set<std::int32_t> alive;
-  for (std::uint32_t i = 0; i < reported_.size(); ++i) {
-    const LaneInfo lane = pool_.lane_info(i);
+  for (const LaneInfo& lane : pool_.lanes().all()) {
     if (lane.state == LaneState::kAlive && lane.pid != ::getpid()) alive.insert(lane.pid);
   }
   std::erase_if(processes_, [&](const auto& entry) { return !alive.contains(entry.first); });
@@ -95,45 +94,48 @@ void Monitor::watch_processes() {
   }
 }
 
-bool Monitor::check_lanes() {
-  bool settled = true;
-  for (std::uint32_t i = 0; i < reported_.size(); ++i) {
-    const auto lane = static_cast<std::uint16_t>(i);
-    if (pool_.lane_info(i).state == LaneState::kAlive && !pool_.holds(lane) &&
-        !os::is_byte_locked(pool_.file(), i)) {
-      settled &= bury(lane);
-    }
+bool Monitor::bury_the_dead() {
+  Lanes& lanes = pool_.lanes();
+  std::vector<std::uint16_t> dead;
+  for (std::uint32_t i = 0; i < lanes.size(); ++i) {
+    if (needs_burial(i)) dead.push_back(static_cast<std::uint16_t>(i));
   }
-  return settled;
-}
-
-bool Monitor::bury(std::uint16_t number) {
-  const Control& control = pool_.control();
-  const std::uint32_t reaper_byte = control.geometry().max_lanes;
-  if (!os::try_lock_byte(pool_.file(), reaper_byte)) return false;
-  Lane& lane = control.lane(number);
+  if (dead.empty()) return true;
+  if (!lanes.try_take(Lanes::Right::kReap)) return false;
   bool done = true;
-  // It may have left cleanly, or been buried by another handle, before the lock was ours.
-  const auto state = lane.state.load(std::memory_order_acquire);  // sync: lane.state
-  if (state == LaneState::kAlive && !os::is_byte_locked(pool_.file(), number)) {
-    done = reap(pool_, number);
-    if (done) {
-      if (lane.role == LaneRole::kPool) pool_.retire_segments(number);
-      lane.state.store(LaneState::kDead, std::memory_order_release);  // sync: lane.state
-      control.header().lanes_version.fetch_add(1, std::memory_order_release);
-      control.header().space.notify();
-    }
-  }
-  os::unlock_byte(pool_.file(), reaper_byte);
+  for (const std::uint16_t lane : dead) done &= bury(lane);
+  lanes.give_back(Lanes::Right::kReap);
+  report_deaths();
   return done;
 }
 
+bool Monitor::needs_burial(std::uint32_t i) const {
+  return pool_.lanes().is_lost(i) ||
+         pool_.control().lane(i).state.load(std::memory_order_acquire) ==  // sync: lane.state
+             LaneState::kDying;
+}
+
+bool Monitor::bury(std::uint16_t number) {
+  // It may have left cleanly, or been buried by another handle, before the reaper's lock was ours.
+  if (!needs_burial(number)) return true;
+  const Control& control = pool_.control();
+  Lane& lane = control.lane(number);
+  std::atomic<std::uint32_t>& version = control.header().lanes_version;
+  lane.retired = version.load(std::memory_order_relaxed);
+  lane.state.store(LaneState::kDying, std::memory_order_release);  // sync: lane.state
+  version.fetch_add(1, std::memory_order_release);                 // sync: control.lanes
+  if (lane.role == LaneRole::kPool) pool_.segments().drain(number);
+  const auto alive = [this](std::uint16_t other) { return pool_.lanes().is_alive(other); };
+  if (!reap(control, number, pool_.lane(), alive)) return false;
+  lane.state.store(LaneState::kDead, std::memory_order_release);  // sync: lane.state
+  version.fetch_add(1, std::memory_order_release);                // sync: control.lanes
+  return true;
+}
+
 void Monitor::report_deaths() {
-  for (std::uint32_t i = 0; i < reported_.size(); ++i) {
-    const LaneInfo lane = pool_.lane_info(i);
-    const std::uint32_t generation = pool_.control().lane(i).generation;
-    if (lane.state != LaneState::kDead || reported_[i] == generation) continue;
-    reported_[i] = generation;
+  for (const LaneInfo& lane : pool_.lanes().all()) {
+    if (!is_dead(lane) || reported_[lane.index] == lane.generation) continue;
+    reported_[lane.index] = lane.generation;
     if (lane.role == LaneRole::kPool) pool_.report_dead(lane);
   }
 }

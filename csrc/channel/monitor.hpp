@@ -29,13 +29,14 @@ class Monitor {
   Monitor& operator=(const Monitor&) = delete;
 
   /// In a forked child the thread does not exist: forget it instead of joining it.
-  void forget_thread();
+  void abandon() noexcept { thread_.detach(); }
 
  private:
   void run(const std::stop_token& stop);
   bool sleep(int timeout_ms);
   void watch_processes();
-  bool check_lanes();
+  bool bury_the_dead();
+  bool needs_burial(std::uint32_t lane) const;
   bool bury(std::uint16_t lane);
   void report_deaths();
 

@@ -5,184 +5,276 @@
 #include "base/error.hpp"
 
 namespace flowtrain::channel {
-namespace {
 
 using lockfree::CellState;
-
-constexpr std::int64_t kSpinNs = 20'000;
-
-}  // namespace
 
 memory::Address Lease::address() const { return producer_->pool().control().cell(cell_).slab; }
 
 void Lease::publish(const Key& key) {
-  Pool& pool = producer_->pool();
-  pool.check_open();
+  producer_->pool().check_open();
   if (!open_) throw PoolClosed("lease: it was published or aborted already; lease another slab");
-  Lane& lane = producer_->lane();
-  const Control& control = pool.control();
-  Cell& cell = control.cell(cell_);
-  const std::uint64_t sequence = lane.items_published.load(std::memory_order_relaxed);
-  cell.descriptor = {cell.slab,
-                     layout_.bytes,
-                     key.low,
-                     key.high,
-                     sequence,
-                     {layout_.shape[0], layout_.shape[1], layout_.shape[2], layout_.shape[3]},
-                     producer_->lane_number(),
-                     layout_.dtype,
-                     layout_.ndim,
-                     0};
-  cell.ring = producer_->ring();
-  if (!control.ring(cell.ring).push(cell_, producer_->lane_number(), lane.intent)) {
-    throw PoolCorrupt("pool '" + pool.name() + "': a ring is full, though it has a slot for every " +
-                      "cell; the control file was damaged");
-  }
+  producer_->publish(cell_, layout_, key);
   open_ = false;
-  lane.items_published.store(sequence + 1, std::memory_order_relaxed);
-  lane.bytes_published.store(
-      lane.bytes_published.load(std::memory_order_relaxed) + layout_.bytes,
-      std::memory_order_relaxed);
-  control.ring_header(cell.ring).filled.notify();
 }
 
 void Lease::abort() noexcept {
   if (!open_) return;
   open_ = false;
-  producer_->pool().free_cell(cell_);
+  // In a forked child the cell is still the parent's.
+  if (!producer_->pool().forked()) producer_->pool().control().free_cell(cell_);
 }
 
 Producer::Producer(std::shared_ptr<Pool> pool, const std::string& ring,
                    std::optional<std::uint32_t> segment, const Credits& credits)
-    : pool_(std::move(pool)),
-      ring_(static_cast<std::uint16_t>(pool_->ring_number(ring))),
-      segment_(segment),
-      credits_(credits) {
+    : pool_(std::move(pool)), segment_(segment), credits_(credits) {
   pool_->check_open();
+  ring_ = static_cast<std::uint16_t>(pool_->ring_number(ring));
   if (credits.max_bytes < 1 || credits.max_items < 1) {
     throw BadArgument("producer: max_bytes=" + std::to_string(credits.max_bytes) +
                       " and max_items=" + std::to_string(credits.max_items) +
                       " must be at least 1");
   }
   if (segment && (*segment < 1 || *segment > kMaxSegments)) {
-    throw BadArgument("producer: segment=" + std::to_string(*segment) + ": must be 1 to " +
+    throw BadArgument("producer: segment=" + std::to_string(*segment) + " must be 1 to " +
                       std::to_string(kMaxSegments));
   }
   lane_ = pool_->join(LaneRole::kProducer);
 }
 
-std::shared_ptr<Lease> Producer::lease(const Layout& layout, double timeout_s,
-                                       const Interrupted& interrupted) {
+void Producer::check_open() const {
   pool_->check_open();
-  if (closed_) throw PoolClosed("producer: it is closed; make another");
-  check_size(layout.bytes);
-  std::optional<std::uint32_t> cell;
-  const bool found = pool_->control().header().space.wait(
-      Deadline::in(timeout_s), kSpinNs, [&]() noexcept {
-        if (has_credit(layout.bytes)) cell = try_allocate(layout.bytes);
-        return cell.has_value() || pool_->closed() || (interrupted && interrupted());
-      });
-  if (!found) throw_timeout(layout.bytes, timeout_s);
-  pool_->check_open();
-  if (!cell) return nullptr;
-  std::byte* data = pool_->resolve(pool_->control().cell(*cell).slab, layout.bytes);
-  if (data == nullptr) {
-    pool_->free_cell(*cell);
-    throw StaleAddress("pool '" + pool_->name() + "': a slab's segment cannot be mapped; its " +
-                       "owner is gone, lease again");
+  if (closed_.load(std::memory_order_relaxed)) {
+    throw PoolClosed("producer: it is closed; make another");
   }
-  return std::make_shared<Lease>(shared_from_this(), *cell, layout, data);
 }
 
-bool Producer::has_credit(std::uint64_t bytes) const noexcept {
-  const Lane& mine = **lane_;
-  const auto items = mine.inflight_items.load(std::memory_order_relaxed);
-  const auto in_flight = mine.inflight_bytes.load(std::memory_order_relaxed);
-  return items < credits_.max_items &&
-         in_flight <= credits_.max_bytes - static_cast<std::int64_t>(bytes);
+std::shared_ptr<Lease> Producer::lease(const Layout& layout, const Deadline& deadline,
+                                       const Interrupted& interrupted) {
+  check_open();
+  check_size(layout.bytes);
+  std::optional<std::uint32_t> cell;
+  bool stop = false;
+  pool_->control().header().space.wait(deadline, spin_, [&]() noexcept {
+    cell = try_lease(layout.bytes);
+    return cell || pool_->closed() || (stop = interrupted && interrupted());
+  });
+  if (!cell) {
+    check_open();
+    if (stop) return nullptr;
+    check_size(layout.bytes);  // The only segment may have lost its owner.
+    throw_timeout(layout.bytes, deadline.waited_s());
+  }
+  const Control& control = pool_->control();
+  try {
+    SlabView view = pool_->segments().resolve(control.cell(*cell).slab, layout.bytes);
+    if (view) {
+      return std::make_shared<Lease>(shared_from_this(), *cell, layout, std::move(view));
+    }
+  } catch (...) {
+    control.free_cell(*cell);
+    throw;
+  }
+  control.free_cell(*cell);
+  throw StaleAddress("pool '" + pool_->name() + "': the owner of segment " +
+                     std::to_string(memory::segment_of(control.cell(*cell).slab)) +
+                     " died before this process had mapped it; lease again");
+}
+
+std::optional<std::uint32_t> Producer::try_lease(std::uint64_t bytes) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (!take_credit(bytes)) return std::nullopt;
+  const std::optional<std::uint32_t> c = try_allocate(bytes);
+  if (!c) {
+    bytes_in_flight_ -= static_cast<std::int64_t>(bytes);
+    return c;
+  }
+  Cell& cell = pool_->control().cell(*c);
+  cell.attempt = 0;
+  cell.producer = lane_->number();
+  const auto word = pool_->control().word(*c).load(std::memory_order_relaxed);
+  in_flight_.push_back({*c, lockfree::generation_of(word), static_cast<std::int64_t>(bytes)});
+  return c;
+}
+
+bool Producer::take_credit(std::uint64_t bytes) noexcept {
+  const auto wanted = static_cast<std::int64_t>(bytes);
+  const auto fits = [&] {
+    return static_cast<std::int64_t>(in_flight_.size()) < credits_.max_items &&
+           bytes_in_flight_ <= credits_.max_bytes - wanted;
+  };
+  // A producer without limits looks now and then, so that its list stays short.
+  if (!fits() || in_flight_.size() >= 2 * pool_->control().geometry().max_cells) {
+    std::erase_if(in_flight_, [this](const InFlight& item) {
+      const auto word =
+          pool_->control().word(item.cell).load(std::memory_order_acquire);  // sync: cell.word
+      if (lockfree::generation_of(word) == item.generation) return false;
+      bytes_in_flight_ -= item.bytes;
+      return true;
+    });
+  }
+  if (!fits()) return false;
+  bytes_in_flight_ += wanted;
+  return true;
 }
 
 std::optional<std::uint32_t> Producer::try_allocate(std::uint64_t bytes) noexcept {
   const Control& control = pool_->control();
-  if (segment_) return try_segment(control.segment(*segment_ - 1), bytes);
+  if (segment_) return try_segment(*segment_ - 1, bytes);
+  const std::uint32_t segments = control.num_segments();
   for (const bool own : {true, false}) {
-    for (std::uint32_t i = 0; i < kMaxSegments; ++i) {
-      const SegmentEntry& entry = control.segment(i);
-      if (entry.state.load(std::memory_order_acquire) == SegmentState::kEmpty) break;  // sync: segment.state
-      if ((entry.owner == pool_->lane()) != own) continue;
-      if (auto cell = try_segment(entry, bytes)) return cell;
+    for (std::uint32_t i = 0; i < segments; ++i) {
+      const auto word =
+          control.segment(i).word.load(std::memory_order_acquire);  // sync: segment.word
+      if ((owner_of(word) == pool_->lane()) != own) continue;
+      if (auto cell = try_segment(i, bytes)) return cell;
     }
   }
   return std::nullopt;
 }
 
-std::optional<std::uint32_t> Producer::try_segment(const SegmentEntry& entry,
+std::optional<std::uint32_t> Producer::try_segment(std::uint32_t segment,
                                                    std::uint64_t bytes) noexcept {
-  if (entry.state.load(std::memory_order_acquire) != SegmentState::kLive) return std::nullopt;  // sync: segment.state
-  const Control& control = pool_->control();
+  const SegmentEntry& entry = pool_->control().segment(segment);
+  const SegmentWord word = entry.word.load(std::memory_order_acquire);  // sync: segment.word
+  if (state_of(word) != SegmentState::kLive) return std::nullopt;
+  if (entry.num_classes > 0) return try_classes(entry, word, bytes);
+  const std::uint64_t all = entry.bytes;
+  if (bytes > all) return std::nullopt;
+  const std::uint64_t wanted = std::min(memory::slab_bytes_for(bytes), all);
+  if (auto cell = try_cuts(entry, word, wanted, wanted)) return cell;
+  pool_->cutter().cut(segment, bytes, wanted);
+  return try_cuts(entry, word, bytes, UINT64_MAX);
+}
+
+std::optional<std::uint32_t> Producer::try_classes(const SegmentEntry& entry, SegmentWord word,
+                                                   std::uint64_t bytes) noexcept {
   for (std::uint32_t k = 0; k < entry.num_classes; ++k) {
     const ClassEntry& size = entry.classes[k];
     if (size.slab_bytes < bytes) continue;
-    for (std::uint32_t i = 0; i < size.count; ++i) {
-      const std::uint32_t c = size.first + (hint_ + i) % size.count;
-      lockfree::AtomicCell& word = control.word(c);
-      lockfree::CellWord seen = word.load(std::memory_order_relaxed);
-      if (lockfree::state_of(seen) != CellState::kFree ||
-          !word.compare_exchange_strong(
-              seen, lockfree::moved(seen, CellState::kOwned, lane_->number()),
-              std::memory_order_acq_rel)) {  // sync: cell.word
-        continue;
-      }
-      hint_ = c - size.first + 1;
-      Lane& mine = **lane_;
-      Cell& cell = control.cell(c);
-      cell.attempt = 0;
-      cell.credit_bytes = bytes;
-      mine.inflight_bytes.fetch_add(static_cast<std::int64_t>(bytes), std::memory_order_relaxed);
-      mine.inflight_items.fetch_add(1, std::memory_order_relaxed);
-      cell.credit_lane = lane_->number();
-      return c;
+    // An entry that is made anew meanwhile may say anything, but its cells stay the same.
+    const std::uint32_t most = entry.first_cell + entry.capacity;
+    const std::uint32_t end = std::min(size.first + size.count, most);
+    // Lowest first: a slab just given back is the one whose pages and cache lines are warm.
+    for (std::uint32_t c = size.first; c < end; ++c) {
+      if (try_own(entry, word, 0, c)) return c;
     }
   }
   return std::nullopt;
+}
+
+std::optional<std::uint32_t> Producer::try_cuts(const SegmentEntry& entry, SegmentWord word,
+                                                std::uint64_t least, std::uint64_t most) noexcept {
+  const Control& control = pool_->control();
+  const std::uint32_t epoch =
+      entry.cut_epoch.load(std::memory_order_acquire);  // sync: segment.epoch
+  if (epoch % 2 != 0) return std::nullopt;
+  const std::uint32_t end =
+      entry.first_cell + entry.num_cut.load(std::memory_order_acquire);  // sync: segment.cut
+  for (;;) {  // Again after a slab that another producer was faster to take.
+    std::optional<std::uint32_t> best;
+    std::uint64_t best_bytes = 0;
+    for (std::uint32_t c = entry.first_cell; c < end; ++c) {
+      const std::uint64_t size = control.cell(c).slab_bytes;
+      if (size < least || size > most || (best && size >= best_bytes)) continue;
+      const auto seen = control.word(c).load(std::memory_order_relaxed);
+      if (lockfree::state_of(seen) != CellState::kFree) continue;
+      best = c;
+      best_bytes = size;
+      if (size == least) break;
+    }
+    if (!best || try_own(entry, word, epoch, *best)) return best;
+    if (entry.cut_epoch.load(std::memory_order_acquire) != epoch)
+      return std::nullopt;  // sync: segment.epoch
+  }
+}
+
+bool Producer::try_own(const SegmentEntry& entry, SegmentWord word, std::uint32_t epoch,
+                       std::uint32_t c) noexcept {
+  lockfree::AtomicCell& cell = pool_->control().word(c);
+  lockfree::CellWord seen = cell.load(std::memory_order_relaxed);
+  if (lockfree::state_of(seen) != CellState::kFree ||
+      !cell.compare_exchange_strong(seen, lockfree::moved(seen, CellState::kOwned, lane_->number()),
+                                    std::memory_order_seq_cst)) {  // sync: cell.word
+    return false;
+  }
+  // Who ends a drained segment, or undoes its cuts, does so after it found every cell free. In
+  // the one order of these accesses, either it saw this cell in use, or this look sees that.
+  if (entry.word.load(std::memory_order_seq_cst) == word &&        // sync: segment.word
+      entry.cut_epoch.load(std::memory_order_seq_cst) == epoch) {  // sync: segment.epoch
+    return true;
+  }
+  pool_->control().free_cell(c);
+  return false;
+}
+
+void Producer::publish(std::uint32_t c, const Layout& layout, const Key& key) {
+  const std::lock_guard lock(mutex_);
+  const Control& control = pool_->control();
+  Lane& mine = **lane_;
+  Cell& cell = control.cell(c);
+  const std::uint64_t sequence = mine.items_published.load(std::memory_order_relaxed);
+  cell.descriptor = {
+      cell.slab,       layout.bytes,
+      key.low,         key.high,
+      sequence,        {layout.shape[0], layout.shape[1], layout.shape[2], layout.shape[3]},
+      lane_->number(), layout.dtype,
+      layout.ndim,     0};
+  cell.ring = ring_;
+  if (!control.ring(ring_).push(c, lane_->number(), mine.intent)) {
+    throw PoolCorrupt("pool '" + pool_->name() + "': a ring is full, though it has a slot for " +
+                      "every cell; the control file was damaged");
+  }
+  mine.items_published.store(sequence + 1, std::memory_order_relaxed);
+  mine.bytes_published.store(mine.bytes_published.load(std::memory_order_relaxed) + layout.bytes,
+                             std::memory_order_relaxed);
+  control.ring_header(ring_).filled.notify();
 }
 
 void Producer::check_size(std::uint64_t bytes) const {
   std::uint64_t largest = 0;
   const Control& control = pool_->control();
-  for (std::uint32_t i = 0; i < kMaxSegments; ++i) {
+  for (std::uint32_t i = 0; i < control.num_segments(); ++i) {
     if (segment_ && i + 1 != *segment_) continue;
     const SegmentEntry& entry = control.segment(i);
-    if (entry.state.load(std::memory_order_acquire) != SegmentState::kLive) continue;  // sync: segment.state
-    for (std::uint32_t k = 0; k < entry.num_classes; ++k) {
-      largest = std::max(largest, entry.classes[k].slab_bytes);
-    }
+    const auto word = entry.word.load(std::memory_order_acquire);  // sync: segment.word
+    if (state_of(word) != SegmentState::kLive) continue;
+    const std::uint32_t classes = entry.num_classes;
+    const std::uint64_t here = classes > 0 ? entry.classes[classes - 1].slab_bytes : entry.bytes;
+    largest = std::max(largest, here);
   }
+  const std::string where = "pool '" + pool_->name() + "'" +
+                            (segment_ ? ", segment " + std::to_string(*segment_) : "") + ": ";
   if (largest == 0) {
-    throw PoolSpace("pool '" + pool_->name() + "': no segment to lease from; its owner is gone or "
-                    "none was made: give Pool.create bytes, or call add_segment");
+    throw PoolSpace(where + "there is no memory to lease; its owner is gone, or none was added: " +
+                    "give Pool.create bytes, or call add_segment");
   }
   if (bytes > largest) {
-    throw BadArgument("pool '" + pool_->name() + "': a lease of " + std::to_string(bytes) +
+    throw BadArgument(where + "a lease of " + std::to_string(bytes) +
                       " bytes exceeds the largest slab of " + std::to_string(largest) +
                       " bytes; make the pool larger, or give classes with such slabs");
   }
   if (static_cast<std::int64_t>(bytes) > credits_.max_bytes) {
-    throw BadArgument("producer: a lease of " + std::to_string(bytes) + " bytes exceeds max_bytes=" +
-                      std::to_string(credits_.max_bytes) + "; raise max_bytes");
+    throw BadArgument("producer: a lease of " + std::to_string(bytes) +
+                      " bytes exceeds max_bytes=" + std::to_string(credits_.max_bytes) +
+                      "; raise max_bytes");
   }
 }
 
-void Producer::throw_timeout(std::uint64_t bytes, double timeout_s) const {
-  const Lane& mine = **lane_;
-  const bool credit = has_credit(bytes);
-  throw PoolTimeout(
-      "pool '" + pool_->name() + "': no " + (credit ? "slab" : "credit") + " for " +
-      std::to_string(bytes) + " bytes came free within " + std::to_string(timeout_s) + " s; " +
-      (credit ? "slabs are held by: " + pool_->holders()
-              : std::to_string(mine.inflight_items.load()) + " items and " +
-                    std::to_string(mine.inflight_bytes.load()) + " bytes are in flight") +
-      "; is a consumer running? otherwise raise timeout_s or the pool's size");
+void Producer::throw_timeout(std::uint64_t bytes, double waited_s) const {
+  const std::lock_guard lock(mutex_);
+  const auto items = static_cast<std::int64_t>(in_flight_.size());
+  const bool limited = items >= credits_.max_items ||
+                       bytes_in_flight_ > credits_.max_bytes - static_cast<std::int64_t>(bytes);
+  std::string why = "slabs are held by: " + pool_->holders();
+  if (limited) {
+    why = std::to_string(items) + " items of " + std::to_string(bytes_in_flight_) +
+          " bytes are in flight, where max_items=" + std::to_string(credits_.max_items) +
+          " and max_bytes=" + std::to_string(credits_.max_bytes) + "; " + why;
+  }
+  throw PoolTimeout("pool '" + pool_->name() + "': no " + (limited ? "credit" : "slab") +
+                    " for a lease of " + std::to_string(bytes) + " bytes came free within " +
+                    std::to_string(waited_s) + " s; " + why +
+                    "; is a consumer running? otherwise raise timeout_s or the limits");
 }
 
 }  // namespace flowtrain::channel

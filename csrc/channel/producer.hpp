@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -30,25 +31,24 @@ class Producer;
 
 /// A slab being written: published once, or given back.
 ///
-/// Memory:   one slab of the pool; keeps the pool mapped while it lives.
+/// Memory:   one slab of the pool, mapped while it or a view of it lives.
 /// Threads:  one at a time.
 /// Progress: publish is lock-free, abort wait-free.
 /// Ordering: what was written before publish is seen by whoever takes the item.
 /// Errors:   publishing twice throws PoolClosed.
 class Lease {
  public:
-  Lease(std::shared_ptr<Producer> producer, std::uint32_t cell, const Layout& layout,
-        std::byte* data)
-      : producer_(std::move(producer)), cell_(cell), layout_(layout), data_(data) {}
+  Lease(std::shared_ptr<Producer> producer, std::uint32_t cell, const Layout& layout, SlabView view)
+      : producer_(std::move(producer)), cell_(cell), layout_(layout), view_(std::move(view)) {}
   ~Lease() { abort(); }
   Lease(const Lease&) = delete;
   Lease& operator=(const Lease&) = delete;
 
-  std::byte* data() const { return data_; }
+  std::byte* data() const { return view_.data; }
   const Layout& layout() const { return layout_; }
   memory::Address address() const;
   void publish(const Key& key);
-  /// Gives the slab back unpublished; nothing happens after publish.
+  /// Gives the slab back unpublished; does nothing after publish.
   void abort() noexcept;
   bool open() const { return open_; }
 
@@ -56,54 +56,73 @@ class Lease {
   std::shared_ptr<Producer> producer_;
   std::uint32_t cell_;
   Layout layout_;
-  std::byte* data_;
+  SlabView view_;
   bool open_ = true;
 };
 
 /// Puts items into one ring.
 ///
 /// Memory:   a lane of its own.
-/// Threads:  one at a time.
+/// Threads:  any of its process; they take turns.
 /// Progress: lease blocks while no slab or credit is free, with a deadline; the rest does not.
 /// Ordering: as in IndexRing.
 /// Errors:   throws; a deadline that passes is PoolTimeout.
 class Producer : public std::enable_shared_from_this<Producer> {
  public:
-  /// Limits in flight: leased, published, and not yet given back by a reader.
+  /// Limits of what is in flight: leased, published, and not yet given back by a reader.
   struct Credits {
     std::int64_t max_bytes = INT64_MAX;
     std::int64_t max_items = INT64_MAX;
   };
 
+  /// @param segment  Lease from this segment only; else from those of this handle first.
   Producer(std::shared_ptr<Pool> pool, const std::string& ring,
            std::optional<std::uint32_t> segment, const Credits& credits);
 
   /// A slab for an item; null only where `interrupted` ended the wait.
-  std::shared_ptr<Lease> lease(const Layout& layout, double timeout_s,
+  std::shared_ptr<Lease> lease(const Layout& layout, const Deadline& deadline,
                                const Interrupted& interrupted = {});
-  /// Leaves the lane once the last lease is gone; leasing again throws PoolClosed.
-  void close() { closed_ = true; }
+  /// Ends leasing; the lane is left once the last lease is gone.
+  void close() { closed_.store(true, std::memory_order_relaxed); }
 
   Pool& pool() const { return *pool_; }
-  Lane& lane() const { return **lane_; }
-  std::uint16_t lane_number() const { return lane_->number(); }
-  std::uint16_t ring() const { return ring_; }
 
  private:
+  friend class Lease;
+
+  /// A cell that took up credit. Whether it was given back is looked up, by its generation, and
+  /// not counted, so that no death can lose or double a credit.
+  struct InFlight {
+    std::uint32_t cell;
+    std::uint64_t generation;
+    std::int64_t bytes;
+  };
+
+  std::optional<std::uint32_t> try_lease(std::uint64_t bytes) noexcept;
   std::optional<std::uint32_t> try_allocate(std::uint64_t bytes) noexcept;
-  std::optional<std::uint32_t> try_segment(const SegmentEntry& entry,
+  std::optional<std::uint32_t> try_segment(std::uint32_t segment, std::uint64_t bytes) noexcept;
+  std::optional<std::uint32_t> try_classes(const SegmentEntry& entry, SegmentWord word,
                                            std::uint64_t bytes) noexcept;
-  bool has_credit(std::uint64_t bytes) const noexcept;
+  std::optional<std::uint32_t> try_cuts(const SegmentEntry& entry, SegmentWord word,
+                                        std::uint64_t least, std::uint64_t most) noexcept;
+  bool try_own(const SegmentEntry& entry, SegmentWord word, std::uint32_t epoch,
+               std::uint32_t cell) noexcept;
+  bool take_credit(std::uint64_t bytes) noexcept;
+  void publish(std::uint32_t cell, const Layout& layout, const Key& key);
+  void check_open() const;
   void check_size(std::uint64_t bytes) const;
-  [[noreturn]] void throw_timeout(std::uint64_t bytes, double timeout_s) const;
+  [[noreturn]] void throw_timeout(std::uint64_t bytes, double waited_s) const;
 
   std::shared_ptr<Pool> pool_;
   std::unique_ptr<LaneHold> lane_;
   std::uint16_t ring_;
   std::optional<std::uint32_t> segment_;
   Credits credits_;
-  bool closed_ = false;
-  std::uint32_t hint_ = 0;
+  std::atomic<bool> closed_{false};
+  os::Spin spin_;
+  mutable std::mutex mutex_;
+  std::vector<InFlight> in_flight_;
+  std::int64_t bytes_in_flight_ = 0;
 };
 
 }  // namespace flowtrain::channel

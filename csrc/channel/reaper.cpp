@@ -1,6 +1,7 @@
 #include "channel/reaper.hpp"
 
-#include <optional>
+#include <map>
+#include <set>
 
 namespace flowtrain::channel {
 namespace {
@@ -12,112 +13,123 @@ enum class Intended { kByNobody, kByDead, kByLiving };
 
 class Reaper {
  public:
-  Reaper(Pool& pool, std::uint16_t dead)
-      : pool_(pool), control_(pool.control()), dead_(dead), lane_(control_.lane(dead)) {}
+  Reaper(const Control& control, std::uint16_t dead, std::uint16_t mine,
+         const std::function<bool(std::uint16_t)>& alive)
+      : control_(control), dead_(dead), mine_(mine), alive_(alive) {}
 
   bool run() noexcept {
-    bool done = true;
+    std::map<std::uint32_t, CellWord> marked;
+    std::set<std::uint16_t> rings;
     for (std::uint32_t c = 0; c < control_.num_cells(); ++c) {
-      const CellWord word = control_.word(c).load(std::memory_order_acquire);  // sync: cell.word
+      const CellWord word = word_of(c);
       if (lockfree::owner_of(word) != dead_) continue;
       switch (lockfree::state_of(word)) {
         case CellState::kFree: break;
-        case CellState::kOwned: pool_.free_cell(c); break;
+        case CellState::kOwned: control_.free_cell(c); break;
         case CellState::kHeld: redeliver(c); break;
-        case CellState::kInRing: done &= settle_published(c, word); break;
+        case CellState::kInRing:
+          marked.emplace(c, word);
+          rings.insert(control_.cell(c).ring);
+          break;
       }
     }
-    const std::uint32_t cin = lane_.intent.cin.load(std::memory_order_acquire);  // sync: lane.cin
+    // One walk finds nearly all of them, however many there are.
+    for (const std::uint16_t ring : rings) {
+      control_.ring(ring).for_each([&](std::uint32_t c) { marked.erase(c); });
+    }
+    bool done = true;
+    for (const auto& [c, word] : marked) done &= settle_marked(c, word);
+    lockfree::LaneIntent& intent = control_.lane(dead_).intent;
+    const std::uint32_t cin = intent.cin.load(std::memory_order_acquire);  // sync: lane.cin
     if (cin != 0) done &= settle_intended(cin - 1);
     if (!done) return false;
-    lane_.intent.pin.store(0, std::memory_order_release);  // sync: lane.pin
-    lane_.intent.cin.store(0, std::memory_order_release);  // sync: lane.cin
+    intent.pin.store(0, std::memory_order_release);  // sync: lane.pin
+    intent.cin.store(0, std::memory_order_release);  // sync: lane.cin
     return true;
   }
 
  private:
   /// A cell that the dead lane marked as published: in the ring, taken, or never published.
-  bool settle_published(std::uint32_t c, CellWord seen) noexcept {
+  bool settle_marked(std::uint32_t c, CellWord seen) noexcept {
     if (in_ring(c)) return true;
-    switch (intent_on(c, std::nullopt)) {
+    switch (intent_on(c)) {
       case Intended::kByLiving: return false;
       case Intended::kByDead: return true;  // Settled with the lane that intended to take it.
       case Intended::kByNobody: break;
     }
     // Between the look at the ring and the look at the intents it may have moved on.
-    if (in_ring(c) || control_.word(c).load(std::memory_order_acquire) != seen) {  // sync: cell.word
-      return false;
-    }
-    // A reaper that died while delivering again must not turn a lost publication into a lost item.
+    if (in_ring(c) || word_of(c) != seen) return false;
+    // The dead lane may itself have been a reaper that was delivering the cell again.
     if (control_.cell(c).attempt > 0) {
       publish_again(c);
     } else {
-      pool_.free_cell(c);
+      control_.free_cell(c);
     }
     return true;
   }
 
   /// A cell that the dead lane intended to take: taken and never used, or not taken.
   bool settle_intended(std::uint32_t c) noexcept {
-    const CellWord seen = control_.word(c).load(std::memory_order_acquire);  // sync: cell.word
+    const CellWord seen = word_of(c);
     if (lockfree::state_of(seen) != CellState::kInRing || in_ring(c)) return true;
     const std::uint16_t producer = lockfree::owner_of(seen);
-    const Lane& from = control_.lane(producer);
-    const bool unpublished =
-        is_alive(producer) &&
-        from.intent.pin.load(std::memory_order_acquire) == c + 1;  // sync: lane.pin
-    if (unpublished) return true;
-    if (intent_on(c, dead_) == Intended::kByLiving) return false;
-    if (in_ring(c) || control_.word(c).load(std::memory_order_acquire) != seen) {  // sync: cell.word
+    const lockfree::LaneIntent& from = control_.lane(producer).intent;
+    // While its producer still pins it, nobody can tell a cell that was taken from one that is
+    // about to be published.
+    if (from.pin.load(std::memory_order_acquire) == c + 1 && alive_(producer)) {  // sync: lane.pin
       return false;
     }
+    if (intent_on(c) == Intended::kByLiving) return false;
+    if (in_ring(c) || word_of(c) != seen) return false;
     redeliver(c);
     return true;
   }
 
   void redeliver(std::uint32_t c) noexcept {
-    ++control_.cell(c).attempt;
+    Cell& cell = control_.cell(c);
+    cell.attempt = cell.attempt + 1;
     publish_again(c);
   }
 
   void publish_again(std::uint32_t c) noexcept {
-    const Cell& cell = control_.cell(c);
-    Lane& mine = control_.lane(pool_.lane());
+    Lane& mine = control_.lane(mine_);
+    const std::uint16_t ring = control_.cell(c).ring;
     // The ring has a slot for every cell, so this cannot find it full.
-    control_.ring(cell.ring).push(c, pool_.lane(), mine.intent);
+    control_.ring(ring).push(c, mine_, mine.intent);
     mine.items_redelivered.fetch_add(1, std::memory_order_relaxed);
-    control_.ring_header(cell.ring).filled.notify();
+    control_.ring_header(ring).filled.notify();
+  }
+
+  CellWord word_of(std::uint32_t c) const noexcept {
+    return control_.word(c).load(std::memory_order_acquire);  // sync: cell.word
   }
 
   bool in_ring(std::uint32_t c) const noexcept {
     return control_.ring(control_.cell(c).ring).contains(c);
   }
 
-  bool is_alive(std::uint16_t lane) const noexcept {
-    return control_.lane(lane).state.load(std::memory_order_acquire) ==  // sync: lane.state
-           LaneState::kAlive && lane != dead_;
-  }
-
-  Intended intent_on(std::uint32_t c, std::optional<std::uint16_t> besides) const noexcept {
+  Intended intent_on(std::uint32_t c) const noexcept {
     Intended found = Intended::kByNobody;
     for (std::uint32_t i = 0; i < control_.geometry().max_lanes; ++i) {
-      if (besides && i == *besides) continue;
-      const Lane& lane = control_.lane(i);
-      if (lane.intent.cin.load(std::memory_order_acquire) != c + 1) continue;  // sync: lane.cin
-      if (is_alive(static_cast<std::uint16_t>(i))) return Intended::kByLiving;
+      const lockfree::LaneIntent& intent = control_.lane(i).intent;
+      if (intent.cin.load(std::memory_order_acquire) != c + 1) continue;  // sync: lane.cin
+      if (alive_(static_cast<std::uint16_t>(i))) return Intended::kByLiving;
       found = Intended::kByDead;
     }
     return found;
   }
 
-  Pool& pool_;
   const Control& control_;
   std::uint16_t dead_;
-  Lane& lane_;
+  std::uint16_t mine_;
+  const std::function<bool(std::uint16_t)>& alive_;
 };
 
 }  // namespace
 
-bool reap(Pool& pool, std::uint16_t dead) noexcept { return Reaper(pool, dead).run(); }
+bool reap(const Control& control, std::uint16_t dead, std::uint16_t mine,
+          const std::function<bool(std::uint16_t)>& alive) noexcept {
+  return Reaper(control, dead, mine, alive).run();
+}
 
 }  // namespace flowtrain::channel

@@ -11,4 +11,7 @@ class Pool;
 void register_pool(Pool* pool);
 void forget_pool(Pool* pool);
 
+/// Closes every pool of this process: at exit, so that a clean end is not taken for a death.
+void close_all_pools();
+
 }  // namespace flowtrain::channel

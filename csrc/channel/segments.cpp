@@ -62,7 +62,8 @@ std::uint32_t Segments::add(const memory::Carving& carving, bool prefault, std::
   }
   fill(index, carving);
   replace(entry, making, moved(making, SegmentState::kLive));
-  control_.header().segments_version.fetch_add(1, std::memory_order_release);  // sync: control.segments
+  control_.header().segments_version.fetch_add(
+      1, std::memory_order_release);  // sync: control.segments
   control_.header().space.notify();
   return index + 1;
 }
@@ -89,9 +90,9 @@ std::uint32_t Segments::reserve(std::uint32_t cells, std::uint16_t owner) {
       if (reserve_cells(entry, cells)) {
         std::atomic<std::uint32_t>& used = control_.header().num_segments;
         std::uint32_t seen = used.load(std::memory_order_relaxed);
-        while (seen < i + 1 &&
-               !used.compare_exchange_weak(seen, i + 1,
-                                           std::memory_order_release)) {  // sync: control.num_segments
+        while (seen < i + 1 && !used.compare_exchange_weak(
+                                   seen, i + 1,
+                                   std::memory_order_release)) {  // sync: control.num_segments
         }
         return i;
       }
@@ -102,8 +103,8 @@ std::uint32_t Segments::reserve(std::uint32_t cells, std::uint16_t owner) {
   throw PoolSpace("pool '" + pool_ + "': no room for a segment of " + std::to_string(cells) +
                   " slabs: " + std::to_string(control_.num_segments()) + " of " +
                   std::to_string(kMaxSegments) + " segments and " +
-                  std::to_string(control_.num_cells()) + " of max_cells=" +
-                  std::to_string(control_.geometry().max_cells) +
+                  std::to_string(control_.num_cells()) +
+                  " of max_cells=" + std::to_string(control_.geometry().max_cells) +
                   " cells are taken; raise max_cells, or make fewer and larger slabs");
 }
 
@@ -124,15 +125,20 @@ void Segments::fill(std::uint32_t index, const memory::Carving& carving) {
   entry.num_cells = carving.slabs;
   entry.num_classes = static_cast<std::uint32_t>(carving.classes.size());
   entry.bytes = carving.bytes;
+  entry.num_cut.store(0, std::memory_order_relaxed);
+  entry.cut_epoch.store(0, std::memory_order_relaxed);
   for (std::size_t k = 0; k < carving.classes.size(); ++k) {
     const memory::CarvedClass& c = carving.classes[k];
     const std::uint32_t first = entry.first_cell + c.first;
-    entry.classes[k] = {c.slab_bytes, c.offset, first, c.count};
+    ClassEntry& size = entry.classes[k];
+    size.slab_bytes = c.slab_bytes;
+    size.first = first;
+    size.count = c.count;
     for (std::uint32_t i = 0; i < c.count; ++i) {
       Cell& cell = control_.cell(first + i);
-      cell.slab = memory::make_address(generation_of(load(entry)),
-                                       static_cast<std::uint16_t>(index + 1),
-                                       c.offset + c.slab_bytes * i);
+      cell.slab =
+          memory::make_address(generation_of(load(entry)), static_cast<std::uint16_t>(index + 1),
+                               c.offset + c.slab_bytes * i);
       cell.slab_bytes = c.slab_bytes;
     }
   }
@@ -208,7 +214,7 @@ bool Segments::refresh() noexcept {
 }
 
 void Segments::drain(std::uint16_t owner) noexcept {
-  for (std::uint32_t i = 0; i < control_.num_segments(); ++i) {
+  for (std::uint32_t i = 0; i < kMaxSegments; ++i) {
     SegmentEntry& entry = control_.segment(i);
     const SegmentWord word = load(entry);
     if (owner_of(word) != owner) continue;
@@ -227,8 +233,9 @@ void Segments::sweep() noexcept {
     const SegmentWord word = load(entry);
     if (state_of(word) != SegmentState::kDraining || in_use(entry)) continue;
     if (replace(entry, word, moved(word, SegmentState::kDead))) {
-      control_.header().segments_version.fetch_add(1,
-                                                   std::memory_order_release);  // sync: control.segments
+      control_.header().segments_version.fetch_add(
+          1,
+          std::memory_order_release);  // sync: control.segments
     }
   }
 }
@@ -248,7 +255,9 @@ std::vector<SegmentInfo> Segments::infos() const {
     const SegmentEntry& entry = control_.segment(i);
     const SegmentWord word = load(entry);
     if (!has_memory(word)) continue;
-    SegmentInfo info{i + 1, lanes_.info(owner_of(word)).label, entry.bytes, entry.num_cells, 0, 0};
+    const std::uint32_t slabs =
+        entry.num_classes > 0 ? entry.num_cells : entry.num_cut.load(std::memory_order_relaxed);
+    SegmentInfo info{i + 1, lanes_.info(owner_of(word)).label, entry.bytes, slabs, 0, 0};
     for (std::uint32_t c = entry.first_cell; c < entry.first_cell + entry.num_cells; ++c) {
       const auto cell = control_.word(c).load(std::memory_order_relaxed);
       if (lockfree::state_of(cell) == CellState::kFree) continue;

@@ -29,10 +29,12 @@ struct RingHints {
 static_assert(sizeof(LaneIntent) == kCacheLine && sizeof(RingHints) == 2 * kCacheLine);
 static_assert(AtomicSlot::is_always_lock_free && AtomicCell::is_always_lock_free);
 
-/// Points of the protocol where a participant may die or stop; the shipped policy does nothing.
+/// Points of the protocol right after which a participant may die or stop.
+enum class RingPoint { kPinned, kMarkedInRing, kPublished, kIntended, kTaken };
+
+/// What happens at each point: nothing, in what is shipped; tests stop or kill there.
 struct NoHooks {
-  enum Point { kPinned, kMarkedInRing, kPublished, kIntended, kTaken };
-  static void at(Point) noexcept {}
+  static void at(RingPoint) noexcept {}
 };
 
 /// Bounded ring of cell indices, many producers and many consumers.
@@ -58,13 +60,13 @@ class IndexRing {
         log2_(static_cast<std::uint32_t>(std::countr_zero(capacity))) {}
 
   /// Publishes a cell that `lane` owns; false if the ring is full, and the lane owns it still.
-  bool push(std::uint32_t cell, std::uint16_t lane, LaneIntent& intent) noexcept {
+  bool push(std::uint32_t cell, std::uint16_t lane, LaneIntent& intent) noexcept(kNoexcept) {
     intent.pin.store(cell + 1, std::memory_order_release);  // sync: lane.pin
-    Hooks::at(Hooks::kPinned);
+    Hooks::at(RingPoint::kPinned);
     const CellWord owned = cells_[cell].load(std::memory_order_relaxed);
     cells_[cell].store(moved(owned, CellState::kInRing, lane),
                        std::memory_order_release);  // sync: cell.word
-    Hooks::at(Hooks::kMarkedInRing);
+    Hooks::at(RingPoint::kMarkedInRing);
     for (;;) {
       std::uint64_t tail = hints_->tail.load(std::memory_order_acquire);  // sync: ring.tail
       AtomicSlot& slot = slots_[tail & mask_];
@@ -73,7 +75,7 @@ class IndexRing {
       if (word == empty_slot(lap)) {
         if (slot.compare_exchange_strong(word, full_slot(lap, cell),
                                          std::memory_order_acq_rel)) {  // sync: ring.slot
-          Hooks::at(Hooks::kPublished);
+          Hooks::at(RingPoint::kPublished);
           advance(hints_->tail, tail);
           intent.pin.store(0, std::memory_order_release);  // sync: lane.pin
           return true;
@@ -89,7 +91,7 @@ class IndexRing {
   }
 
   /// Takes the oldest cell for `lane`, which holds it from then on; kNone if the ring is empty.
-  std::uint32_t pop(std::uint16_t lane, LaneIntent& intent) noexcept {
+  std::uint32_t pop(std::uint16_t lane, LaneIntent& intent) noexcept(kNoexcept) {
     for (;;) {
       std::uint64_t head = hints_->head.load(std::memory_order_acquire);  // sync: ring.head
       AtomicSlot& slot = slots_[head & mask_];
@@ -98,16 +100,16 @@ class IndexRing {
       if (is_full(word) && lap_of(word) == lap) {
         const std::uint32_t cell = index_of(word);
         intent.cin.store(cell + 1, std::memory_order_release);  // sync: lane.cin
-        Hooks::at(Hooks::kIntended);
+        Hooks::at(RingPoint::kIntended);
         if (slot.compare_exchange_strong(word, empty_slot(lap + 1),
                                          std::memory_order_acq_rel)) {  // sync: ring.slot
-          Hooks::at(Hooks::kTaken);
+          Hooks::at(RingPoint::kTaken);
           advance(hints_->head, head);
           const CellWord published =
               cells_[cell].load(std::memory_order_acquire);  // sync: cell.word
           cells_[cell].store(moved(published, CellState::kHeld, lane),
-                             std::memory_order_release);        // sync: cell.word
-          intent.cin.store(0, std::memory_order_release);       // sync: lane.cin
+                             std::memory_order_release);   // sync: cell.word
+          intent.cin.store(0, std::memory_order_release);  // sync: lane.cin
           return cell;
         }
       } else if (word != empty_slot(lap)) {
@@ -121,22 +123,29 @@ class IndexRing {
 
   /// Whether the next pop would find the ring empty; a hint, for waiting.
   bool looks_empty() const noexcept {
-    const std::uint64_t head = hints_->head.load(std::memory_order_acquire);  // sync: ring.head
-    const SlotWord word =
-        slots_[head & mask_].load(std::memory_order_acquire);  // sync: ring.slot
+    const std::uint64_t head = hints_->head.load(std::memory_order_acquire);     // sync: ring.head
+    const SlotWord word = slots_[head & mask_].load(std::memory_order_acquire);  // sync: ring.slot
     return word == empty_slot(head >> log2_ & kLapMask);
   }
 
-  /// Whether some slot holds the cell; for the reaper, which has time.
-  bool contains(std::uint32_t cell) const noexcept {
+  /// Calls `visit` with every cell in the ring; for a reaper, which has time.
+  template <class Visit>
+  void for_each(Visit&& visit) const noexcept {
     for (std::uint64_t i = 0; i <= mask_; ++i) {
       const SlotWord word = slots_[i].load(std::memory_order_acquire);  // sync: ring.slot
-      if (is_full(word) && index_of(word) == cell) return true;
+      if (is_full(word)) visit(index_of(word));
     }
-    return false;
+  }
+
+  bool contains(std::uint32_t cell) const noexcept {
+    bool found = false;
+    for_each([&](std::uint32_t other) { found |= other == cell; });
+    return found;
   }
 
  private:
+  static constexpr bool kNoexcept = noexcept(Hooks::at(RingPoint::kPinned));
+
   static void advance(std::atomic<std::uint64_t>& hint, std::uint64_t from) noexcept {
     hint.compare_exchange_strong(from, from + 1,
                                  std::memory_order_acq_rel);  // sync: ring.tail, ring.head

@@ -1,6 +1,7 @@
 #include "memory/carve.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <string>
 
 #include "base/error.hpp"
@@ -36,31 +37,19 @@ Carving carve(std::vector<SlabClass> classes) {
   return carving;
 }
 
-std::vector<SlabClass> default_classes(std::uint64_t bytes) {
-  constexpr std::uint64_t kSmallest = 64 << 10;
-  if (bytes < kPageBytes) {
-    throw BadArgument("bytes=" + std::to_string(bytes) + ": a segment takes at least " +
-                      std::to_string(kPageBytes));
+Carving carve_on_demand(std::uint64_t bytes, std::uint32_t max_slabs) {
+  if (bytes < kPageBytes || bytes > kMaxSegmentBytes) {
+    throw BadArgument("bytes=" + std::to_string(bytes) + ": a segment takes " +
+                      std::to_string(kPageBytes) + " to " + std::to_string(kMaxSegmentBytes));
   }
-  const std::uint64_t largest = std::max(bytes / 8 / kPageBytes * kPageBytes, kPageBytes);
-  std::vector<std::uint64_t> sizes;
-  for (std::uint64_t size = largest; size >= std::min(kSmallest, largest);
-       size = std::min(size - kPageBytes, size * 4 / 5 / kPageBytes * kPageBytes)) {
-    sizes.push_back(size);
-    if (size <= kPageBytes) break;
-  }
-  // Largest first, so that what rounding leaves over goes to ever smaller slabs.
-  std::vector<SlabClass> classes;
-  std::uint64_t left = bytes;
-  for (std::size_t i = 0; i < sizes.size(); ++i) {
-    const std::uint64_t share = left / (sizes.size() - i);
-    const std::uint64_t least = i == 0 ? 1 : 0;
-    const std::uint64_t count = std::min(std::max(share / sizes[i], least), left / sizes[i]);
-    if (count == 0) continue;
-    classes.push_back({sizes[i], static_cast<std::uint32_t>(count)});
-    left -= count * sizes[i];
-  }
-  return classes;
+  const std::uint64_t pages = bytes / kPageBytes;
+  const auto slabs = static_cast<std::uint32_t>(std::min<std::uint64_t>(pages, max_slabs));
+  return {{}, pages * kPageBytes, slabs};
+}
+
+std::uint64_t slab_bytes_for(std::uint64_t bytes) {
+  const std::uint64_t step = std::max(std::bit_floor(bytes) / 4, kPageBytes);
+  return std::max(round_up(bytes, step), kPageBytes);
 }
 
 }  // namespace flowtrain::memory

@@ -19,7 +19,7 @@ struct CarvedClass {
   std::uint32_t count;
 };
 
-/// How a segment is cut into slabs, smallest class first.
+/// How a segment is cut into slabs, smallest class first; no classes if it is cut on demand.
 struct Carving {
   std::vector<CarvedClass> classes;
   std::uint64_t bytes = 0;  ///< Size of the segment.
@@ -32,10 +32,14 @@ struct Carving {
 /// Errors: BadArgument for an empty list, a size or count of zero, or a segment beyond 1 TiB.
 Carving carve(std::vector<SlabClass> classes);
 
-/// Geometric classes, about 1.25x apart, that use `bytes` well whatever is asked for: each
-/// class gets an equal share, the largest at least one slab of an eighth of the budget.
+/// One segment of at most `max_slabs` slabs that are cut off as they are asked for, for when
+/// nothing is known about the items.
 ///
-/// Errors: BadArgument for less than one page.
-std::vector<SlabClass> default_classes(std::uint64_t bytes);
+/// Errors: BadArgument for less than one page, or more than 1 TiB.
+Carving carve_on_demand(std::uint64_t bytes, std::uint32_t max_slabs);
+
+/// Size to cut for a lease of `bytes`: whole pages, four sizes to each doubling, so that a slab
+/// given back fits what is asked for next, and at most a fifth of it is wasted.
+std::uint64_t slab_bytes_for(std::uint64_t bytes);
 
 }  // namespace flowtrain::memory

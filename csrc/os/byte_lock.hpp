@@ -10,7 +10,7 @@ namespace flowtrain::os {
 ///
 /// The kernel drops them when the last descriptor of the description closes, hence at any death
 /// of the process, without process ids and across PID namespaces. A forked child shares the
-/// description, so the descriptor has to be closed there (see channel/fork.hpp).
+/// description, so the descriptor has to be closed there (see channel/registry.hpp).
 ///
 /// Threads: one description cannot exclude itself; callers serialise within a process.
 

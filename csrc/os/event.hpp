@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <thread>
@@ -9,6 +10,23 @@
 #include "os/futex.hpp"
 
 namespace flowtrain::os {
+
+/// How long one waiter spins before it sleeps: waking a sleeper costs tens of microseconds, so
+/// whoever has been waiting for less than half a millisecond lately spins that long.
+class Spin {
+ public:
+  std::int64_t budget_ns() const { return budget_ns_.load(std::memory_order_relaxed); }
+  void learn(std::int64_t waited_ns) {
+    const std::int64_t next =
+        waited_ns > kMostNs / 2 ? kLeastNs : std::max(kLeastNs, 2 * waited_ns);
+    budget_ns_.store(next, std::memory_order_relaxed);
+  }
+
+ private:
+  static constexpr std::int64_t kLeastNs = 50'000;
+  static constexpr std::int64_t kMostNs = 1'000'000;
+  std::atomic<std::int64_t> budget_ns_{kLeastNs};
+};
 
 /// Something that may have changed: waiters spin, then sleep on a futex; notifying costs one
 /// fence and one load while nobody sleeps.
@@ -30,28 +48,34 @@ class alignas(kCacheLine) Event {
 
   /// Waits until `ready()` is true or the deadline passes; the last word is `ready`'s.
   template <class Ready>
-  bool wait(const Deadline& deadline, std::int64_t spin_ns, Ready&& ready) noexcept {
-    const Deadline spin = Deadline::in(static_cast<double>(spin_ns) * 1e-9);
-    do {
-      if (ready()) return true;
-      pause();
-    } while (!spin.passed());
+  bool wait(const Deadline& deadline, Spin& spin, Ready&& ready) noexcept {
+    if (ready()) return true;
+    const Deadline start = Deadline::in(0);
+    const std::int64_t budget_ns = spin.budget_ns();
+    for (std::int64_t waited_ns = 0; waited_ns < budget_ns; waited_ns = start.waited_ns()) {
+      // After the first moments, in case whom it waits for wants the same core.
+      waited_ns < kHotNs ? pause() : std::this_thread::yield();
+      if (!ready()) continue;
+      spin.learn(start.waited_ns());
+      return true;
+    }
     while (!deadline.passed()) {
       waiters_.fetch_add(1, std::memory_order_relaxed);
       // Pairs with the fence in notify.
       std::atomic_thread_fence(std::memory_order_seq_cst);
       const std::uint32_t epoch = epoch_.load(std::memory_order_acquire);  // sync: event.epoch
-      if (ready()) {
-        waiters_.fetch_sub(1, std::memory_order_relaxed);
-        return true;
-      }
-      futex_wait(epoch_, epoch, deadline.left_ns(kLongestSleepNs));
+      const bool done = ready();
+      if (!done) futex_wait(epoch_, epoch, deadline.left_ns(kLongestSleepNs));
       waiters_.fetch_sub(1, std::memory_order_relaxed);
+      if (!done && !ready()) continue;
+      spin.learn(start.waited_ns());
+      return true;
     }
     return ready();
   }
 
  private:
+  static constexpr std::int64_t kHotNs = 2'000;
   static constexpr std::int64_t kLongestSleepNs = 100'000'000;
 
   static void pause() noexcept {

@@ -2,8 +2,8 @@
 
 #include <cstdint>
 #include <functional>
-#include <string>
 #include <stop_token>
+#include <string>
 #include <thread>
 
 #include "os/fd.hpp"

@@ -23,7 +23,7 @@ const std::string kTmpfs = "/dev/shm";
 bool make_private(const std::string& path) {
   const bool made = ::mkdir(path.c_str(), 0700) == 0;
   if (!made && errno != EEXIST) throw_errno(path + ": mkdir");
-  struct stat info {};
+  struct stat info{};
   if (::lstat(path.c_str(), &info) != 0) throw_errno(path + ": lstat");
   if (!S_ISDIR(info.st_mode) || info.st_uid != ::geteuid() || (info.st_mode & 077) != 0) {
     throw SystemCallError(path + ": not a folder of this user alone (mode 0700); remove it first");
@@ -76,7 +76,7 @@ Fd create_file(const std::string& path, std::uint64_t bytes) {
   if (!fd) throw_errno(path + ": cannot create");
   const int failed = ::posix_fallocate(fd.get(), 0, static_cast<off_t>(bytes));
   if (failed == ENOSPC) {
-    struct statvfs info {};
+    struct statvfs info{};
     ::statvfs(kTmpfs.c_str(), &info);
     ::unlink(path.c_str());
     throw PoolSpace(path + ": needs " + std::to_string(bytes) + " bytes and " + kTmpfs + " has " +
@@ -96,13 +96,20 @@ Fd open_file(const std::string& path) {
   return fd;
 }
 
+Fd reopen_file(const Fd& fd) {
+  const std::string path = "/proc/self/fd/" + std::to_string(fd.get());
+  Fd other(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  if (!other) throw_errno(path + ": cannot open again");
+  return other;
+}
+
 bool is_linked(const Fd& fd) {
-  struct stat info {};
+  struct stat info{};
   return ::fstat(fd.get(), &info) == 0 && info.st_nlink > 0;
 }
 
 std::uint64_t file_bytes(const Fd& fd) {
-  struct stat info {};
+  struct stat info{};
   return ::fstat(fd.get(), &info) == 0 ? static_cast<std::uint64_t>(info.st_size) : 0;
 }
 

@@ -27,6 +27,10 @@ bool remove_pool_folder(const std::string& name);
 /// Names of all pools of this user.
 std::vector<std::string> pool_names();
 
+/// Another open file description of the same file. Byte locks belong to a description, and a
+/// mapping keeps one alive, also in forked children: what is mapped must not be what is locked.
+Fd reopen_file(const Fd& fd);
+
 /// Whether the file still has a name: a file removed since it was opened has not.
 bool is_linked(const Fd& fd);
 

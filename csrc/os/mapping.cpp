@@ -73,7 +73,7 @@ Fd sealed_memfd(const std::string& name, std::size_t bytes) {
 }
 
 bool is_sealed(const Fd& fd, std::size_t bytes) {
-  struct stat info {};
+  struct stat info{};
   return ::fstat(fd.get(), &info) == 0 && static_cast<std::size_t>(info.st_size) == bytes &&
          (::fcntl(fd.get(), F_GET_SEALS) & kSeals) == kSeals;
 }

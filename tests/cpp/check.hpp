@@ -3,11 +3,26 @@
 #include <cstdio>
 #include <cstdlib>
 
-/// Ends the test program with the place and the text of a condition that does not hold.
-#define CHECK(condition)                                                             \
-  do {                                                                               \
-    if (!(condition)) {                                                              \
+/// Ends the test with file, line and text when a condition does not hold, in any build.
+#define CHECK(condition)                                                                 \
+  do {                                                                                   \
+    if (!(condition)) {                                                                  \
       std::fprintf(stderr, "%s:%d: CHECK(%s) failed\n", __FILE__, __LINE__, #condition); \
-      std::exit(1);                                                                  \
-    }                                                                                \
+      std::abort();                                                                      \
+    }                                                                                    \
+  } while (false)
+
+#define CHECK_THROWS(expression, kind)                                                      \
+  do {                                                                                      \
+    bool thrown = false;                                                                    \
+    try {                                                                                   \
+      static_cast<void>(expression);                                                        \
+    } catch (const kind&) {                                                                 \
+      thrown = true;                                                                        \
+    }                                                                                       \
+    if (!thrown) {                                                                          \
+      std::fprintf(stderr, "%s:%d: %s did not throw %s\n", __FILE__, __LINE__, #expression, \
+                   #kind);                                                                  \
+      std::abort();                                                                         \
+    }                                                                                       \
   } while (false)

@@ -6,7 +6,6 @@ import json
 import socket
 from pathlib import Path
 
-import pytest
 from support import Run, nothing_left, run_tree
 
 
@@ -108,10 +107,3 @@ def test_an_unknown_model_is_refused(tmp_path: Path, data: Path) -> None:
     (folder / "config.json").write_text('{"model_type": "nosuch"}')
     errors = failure(run_tree(tmp_path / "run", data, model={"config": str(folder)}))
     assert "model_type=nosuch: no adapter; there is qwen3_vl" in errors
-
-
-@pytest.mark.parametrize("workers", [2])
-def test_reader_processes_give_the_same_run(workers: int, tmp_path: Path, data: Path) -> None:
-    alone = Run(run_tree(tmp_path / "alone", data)).succeed()
-    helped = Run(run_tree(tmp_path / "helped", data, data={"workers": workers})).succeed()
-    assert [step["loss"] for step in helped] == [step["loss"] for step in alone]

@@ -36,3 +36,12 @@ def test_a_rerun_and_a_resumed_run_write_equal_logs(mode: str, tmp_path: Path, d
     assert (again.folder / "metrics.jsonl").read_bytes() == log
     weights = "final/model.safetensors"
     assert (again.folder / weights).read_bytes() == (first.folder / weights).read_bytes()
+
+
+@pytest.mark.deep
+@pytest.mark.limit(240)
+def test_reader_processes_give_the_same_run(tmp_path: Path, data: Path) -> None:
+    alone = Run(run_tree(tmp_path / "alone", data)).succeed()
+    # The planner's thread ends long before the run: its readers must outlive it.
+    helped = Run(run_tree(tmp_path / "helped", data, data={"workers": 2})).succeed()
+    assert helped == alone

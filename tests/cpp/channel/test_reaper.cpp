@@ -1,14 +1,13 @@
-// Each rule of the reaper, by the state that a death would have left.
+// Every rule of the reaper, each by constructing the state in which a participant died.
 
-#include "channel/reaper.hpp"
-
+#include <sys/mman.h>
 #include <unistd.h>
 
-#include <string>
+#include <set>
 
-#include "channel/consumer.hpp"
-#include "channel/producer.hpp"
+#include "channel/reaper.hpp"
 #include "check.hpp"
+#include "os/mapping.hpp"
 
 using namespace flowtrain;
 using namespace flowtrain::channel;
@@ -16,143 +15,178 @@ using lockfree::CellState;
 
 namespace {
 
-constexpr Layout kLayout{0, 1, {16, 0, 0, 0}, 64};
+constexpr std::uint16_t kProducer = 0, kConsumer = 1, kOther = 2, kReaper = 3;
+constexpr std::uint32_t kCell = 5;
 
-/// A pool with a producer, a consumer, and one leased cell.
-struct Scene {
-  Scene()
-      : pool(Pool::create({"reaper-" + std::to_string(::getpid()), "test", {"default"}, 16, 16})) {
-    pool->add_segment(memory::carve({{64, 8}}), false);
-    producer = std::make_shared<Producer>(pool, "default", std::nullopt, Producer::Credits{});
-    consumer = std::make_shared<Consumer>(pool, "default");
-    other = std::make_shared<Consumer>(pool, "default");
-    lease = producer->lease(kLayout, 1);
-    cell = 0;
-    while (state() != CellState::kOwned) ++cell;
-  }
-  ~Scene() { pool->close(); }
-
-  CellState state() const { return lockfree::state_of(pool->control().word(cell).load()); }
-  std::uint16_t lane_of(const Consumer& c) const {
-    for (std::uint32_t i = 0; i < 16; ++i) {
-      if (&pool->control().lane(i) == &c.lane()) return static_cast<std::uint16_t>(i);
-    }
-    return kNoLane;
-  }
-  std::uint32_t in_ring() const { return pool->control().ring(0).contains(cell) ? 1 : 0; }
-  /// The taker died between its swap and its mark: the slot is empty, the cell says kInRing.
-  void take_and_die(Consumer& taker) {
-    const auto word = pool->control().word(cell).load();
-    const auto popped = pool->control().ring(0).pop(lane_of(taker), taker.lane().intent);
-    CHECK(popped == cell);
-    pool->control().word(cell).store(word);
-    taker.lane().intent.cin.store(cell + 1);
+/// A pool's tables in a file of their own, with eight cells of one segment.
+struct Fixture {
+  Fixture() {
+    const Geometry geometry{4, 8, 1, 8};
+    const os::Fd file(::memfd_create("control", MFD_CLOEXEC));
+    CHECK(::ftruncate(file.get(), static_cast<off_t>(Control::file_bytes(geometry))) == 0);
+    control = Control::make(file, "control", geometry);
+    control.header().num_cells = 8;
   }
 
-  std::shared_ptr<Pool> pool;
-  std::shared_ptr<Producer> producer;
-  std::shared_ptr<Consumer> consumer, other;
-  std::shared_ptr<Lease> lease;
-  std::uint32_t cell;
+  bool reap(std::uint16_t dead, const std::set<std::uint16_t>& also_dead = {}) {
+    return channel::reap(control, dead, kReaper, [&](std::uint16_t lane) {
+      return lane != dead && !also_dead.contains(lane);
+    });
+  }
+  void set(CellState state, std::uint16_t lane, std::uint32_t cell = kCell) {
+    control.word(cell) = lockfree::cell_word(state, lane, 1);
+  }
+  void publish(std::uint16_t lane = kProducer) {
+    set(CellState::kOwned, lane);
+    CHECK(control.ring(0).push(kCell, lane, control.lane(lane).intent));
+  }
+  /// Out of the ring, as between a taker's compare-and-swap and its word.
+  void take_away() {
+    const auto word = control.word(kCell).load();
+    CHECK(control.ring(0).pop(kOther, control.lane(kOther).intent) == kCell);
+    control.word(kCell) = word;
+  }
+  std::atomic<std::uint32_t>& pin(std::uint16_t lane) { return control.lane(lane).intent.pin; }
+  std::atomic<std::uint32_t>& cin(std::uint16_t lane) { return control.lane(lane).intent.cin; }
+  CellState state() const { return lockfree::state_of(control.word(kCell)); }
+  bool in_ring() const { return control.ring(0).contains(kCell); }
+  bool redelivered() const { return in_ring() && control.cell(kCell).attempt == 1; }
+
+  Control control;
 };
 
-void a_lease_of_the_dead_is_freed() {
-  Scene s;
-  CHECK(reap(*s.pool, s.producer->lane_number()));
-  CHECK(s.state() == CellState::kFree);
-  CHECK(s.producer->lane().inflight_items.load() == 0);
+void a_cell_being_written_is_freed() {
+  Fixture f;
+  f.set(CellState::kOwned, kProducer);
+  f.set(CellState::kOwned, kOther, kCell + 1);
+  CHECK(f.reap(kProducer));
+  CHECK(f.state() == CellState::kFree);
+  CHECK(lockfree::generation_of(f.control.word(kCell)) == 2);
+  CHECK(lockfree::owner_of(f.control.word(kCell + 1)) == kOther);  // Somebody else's stays.
 }
 
-void what_was_published_stays() {
-  Scene s;
-  s.lease->publish({1, 0});
-  CHECK(reap(*s.pool, s.producer->lane_number()));
-  CHECK(s.in_ring() == 1 && s.consumer->try_get() != nullptr);
+void a_cell_being_read_is_delivered_again() {
+  Fixture f;
+  f.set(CellState::kHeld, kConsumer);
+  CHECK(f.reap(kConsumer));
+  CHECK(f.redelivered() && f.state() == CellState::kInRing);
+  CHECK(f.control.lane(kReaper).items_redelivered == 1);
 }
 
-void what_was_marked_but_not_published_is_freed() {
-  Scene s;
-  auto& word = s.pool->control().word(s.cell);
-  word.store(lockfree::moved(word.load(), CellState::kInRing, s.producer->lane_number()));
-  s.producer->lane().intent.pin.store(s.cell + 1);
-  CHECK(reap(*s.pool, s.producer->lane_number()));
-  CHECK(s.state() == CellState::kFree && s.producer->lane().intent.pin.load() == 0);
+void a_published_cell_stays_in_the_ring() {
+  Fixture f;
+  f.publish();
+  f.pin(kProducer) = kCell + 1;  // Died before it could clear the pin.
+  CHECK(f.reap(kProducer));
+  CHECK(f.in_ring() && f.control.cell(kCell).attempt == 0 && f.pin(kProducer) == 0);
 }
 
-void what_was_held_is_delivered_again() {
-  Scene s;
-  s.lease->publish({7, 0});
-  auto item = s.consumer->try_get();
-  CHECK(reap(*s.pool, s.lane_of(*s.consumer)));
-  auto again = s.other->try_get();
-  CHECK(again != nullptr && again->descriptor().key_low == 7 && again->attempt() == 1);
-  again->release();
-  CHECK(s.state() == CellState::kFree);
-  // The dead process would not come back to release its own.
-  static_cast<void>(new std::shared_ptr<Item>(item));
+void a_cell_never_published_is_freed() {
+  Fixture f;
+  f.set(CellState::kInRing, kProducer);
+  f.pin(kProducer) = kCell + 1;
+  CHECK(f.reap(kProducer));
+  CHECK(f.state() == CellState::kFree && !f.in_ring());
 }
 
-void what_was_taken_but_not_marked_is_delivered_again() {
-  Scene s;
-  s.lease->publish({9, 0});
-  s.take_and_die(*s.consumer);
-  CHECK(reap(*s.pool, s.lane_of(*s.consumer)));
-  auto again = s.other->try_get();
-  CHECK(again != nullptr && again->descriptor().key_low == 9 && again->attempt() == 1);
+void a_redelivery_that_was_cut_short_is_finished() {
+  Fixture f;
+  f.set(CellState::kInRing, kOther);  // A reaper that died before its push.
+  f.control.cell(kCell).attempt = 1;
+  CHECK(f.reap(kOther));
+  CHECK(f.redelivered());
 }
 
-void an_intent_on_what_another_took_does_nothing() {
-  Scene s;
-  s.lease->publish({9, 0});
-  auto item = s.other->try_get();
-  s.consumer->lane().intent.cin.store(s.cell + 1);
-  CHECK(reap(*s.pool, s.lane_of(*s.consumer)));
-  CHECK(s.state() == CellState::kHeld && s.in_ring() == 0);
+void a_living_taker_is_waited_for() {
+  Fixture f;
+  f.publish();
+  f.take_away();
+  f.cin(kConsumer) = kCell + 1;
+  CHECK(!f.reap(kProducer));
+  CHECK(f.state() == CellState::kInRing && !f.in_ring());
+  f.set(CellState::kHeld, kConsumer);  // The taker went on.
+  f.cin(kConsumer) = 0;
+  CHECK(f.reap(kProducer));
+  CHECK(f.state() == CellState::kHeld);
 }
 
-void a_living_taker_in_the_middle_makes_the_reaper_come_back() {
-  Scene s;
-  s.lease->publish({9, 0});
-  s.take_and_die(*s.consumer);  // Of which the reaper of the producer does not know.
-  CHECK(!reap(*s.pool, s.producer->lane_number()));
-  s.other->lane().intent.cin.store(s.cell + 1);
-  CHECK(!reap(*s.pool, s.lane_of(*s.consumer)));
-  s.other->lane().intent.cin.store(0);
-  CHECK(reap(*s.pool, s.lane_of(*s.consumer)) && s.in_ring() == 1);
+void a_cell_taken_and_never_used_is_delivered_again() {
+  Fixture f;
+  f.publish();
+  f.take_away();
+  f.cin(kConsumer) = kCell + 1;
+  CHECK(f.reap(kConsumer));
+  CHECK(f.redelivered() && f.cin(kConsumer) == 0);
 }
 
-void a_producer_in_the_middle_is_left_alone() {
-  Scene s;
-  auto& word = s.pool->control().word(s.cell);
-  word.store(lockfree::moved(word.load(), CellState::kInRing, s.producer->lane_number()));
-  s.producer->lane().intent.pin.store(s.cell + 1);
-  s.consumer->lane().intent.cin.store(s.cell + 1);  // From the cell's life before.
-  CHECK(reap(*s.pool, s.lane_of(*s.consumer)));
-  CHECK(s.state() == CellState::kInRing && s.in_ring() == 0);
+void an_intent_that_came_to_nothing_is_dropped() {
+  Fixture f;
+  f.publish();
+  f.cin(kConsumer) = kCell + 1;  // Died before its compare-and-swap.
+  CHECK(f.reap(kConsumer));
+  CHECK(f.in_ring() && f.control.cell(kCell).attempt == 0 && f.cin(kConsumer) == 0);
+  f.take_away();
+  f.set(CellState::kHeld, kOther);
+  f.cin(kConsumer) = kCell + 1;  // Died after another was faster.
+  CHECK(f.reap(kConsumer));
+  CHECK(f.state() == CellState::kHeld && !f.in_ring());
 }
 
-void a_reaper_that_died_while_delivering_again_loses_nothing() {
-  Scene s;
-  s.lease->publish({11, 0});
-  auto item = s.consumer->try_get();
-  s.pool->control().cell(s.cell).attempt = 1;
-  auto& word = s.pool->control().word(s.cell);
-  word.store(lockfree::moved(word.load(), CellState::kInRing, s.producer->lane_number()));
-  CHECK(reap(*s.pool, s.producer->lane_number()));
-  CHECK(s.in_ring() == 1);
-  static_cast<void>(new std::shared_ptr<Item>(item));
+void a_cell_in_motion_by_its_producer_is_not_judged() {
+  Fixture f;
+  f.publish();
+  f.take_away();
+  f.pin(kProducer) = kCell + 1;
+  f.cin(kConsumer) = kCell + 1;
+  CHECK(!f.reap(kConsumer));  // Perhaps taken, perhaps about to be published.
+  CHECK(!f.in_ring());
+  f.pin(kProducer) = 0;  // It had been published, then.
+  CHECK(f.reap(kConsumer));
+  CHECK(f.redelivered());
+}
+
+void two_living_intents_are_told_apart() {
+  Fixture f;
+  f.publish();
+  f.take_away();
+  f.cin(kConsumer) = kCell + 1;
+  f.cin(kOther) = kCell + 1;  // One of the two has it.
+  CHECK(!f.reap(kConsumer));
+  CHECK(!f.in_ring());
+  f.cin(kOther) = 0;
+  CHECK(f.reap(kConsumer));
+  CHECK(f.redelivered());
+}
+
+/// The producer dies between its compare-and-swap and clearing its pin, the taker between its
+/// own and its word: whoever is reaped first, the item is delivered once more.
+void both_ends_dead_lose_nothing(bool producer_first) {
+  Fixture f;
+  f.publish();
+  f.take_away();
+  f.pin(kProducer) = kCell + 1;
+  f.cin(kConsumer) = kCell + 1;
+  const std::uint16_t first = producer_first ? kProducer : kConsumer;
+  const std::uint16_t second = producer_first ? kConsumer : kProducer;
+  CHECK(f.reap(first, {second}));
+  CHECK(f.reap(second, {first}));
+  CHECK(f.redelivered() && f.pin(kProducer) == 0 && f.cin(kConsumer) == 0);
+  CHECK(f.control.ring(0).pop(kOther, f.control.lane(kOther).intent) == kCell && !f.in_ring());
 }
 
 }  // namespace
 
 int main() {
-  a_lease_of_the_dead_is_freed();
-  what_was_published_stays();
-  what_was_marked_but_not_published_is_freed();
-  what_was_held_is_delivered_again();
-  what_was_taken_but_not_marked_is_delivered_again();
-  an_intent_on_what_another_took_does_nothing();
-  a_living_taker_in_the_middle_makes_the_reaper_come_back();
-  a_producer_in_the_middle_is_left_alone();
-  a_reaper_that_died_while_delivering_again_loses_nothing();
+  a_cell_being_written_is_freed();
+  a_cell_being_read_is_delivered_again();
+  a_published_cell_stays_in_the_ring();
+  a_cell_never_published_is_freed();
+  a_redelivery_that_was_cut_short_is_finished();
+  a_living_taker_is_waited_for();
+  a_cell_taken_and_never_used_is_delivered_again();
+  an_intent_that_came_to_nothing_is_dropped();
+  a_cell_in_motion_by_its_producer_is_not_judged();
+  two_living_intents_are_told_apart();
+  both_ends_dead_lose_nothing(true);
+  both_ends_dead_lose_nothing(false);
 }

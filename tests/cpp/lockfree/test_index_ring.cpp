@@ -1,127 +1,173 @@
-#include "lockfree/index_ring.hpp"
-
-#include <memory>
+#include <deque>
+#include <random>
 #include <thread>
 #include <vector>
 
 #include "check.hpp"
+#include "lockfree/index_ring.hpp"
 
 using namespace flowtrain::lockfree;
 
 namespace {
 
-template <class Hooks = NoHooks>
+/// A ring with cells and lanes in plain memory.
 struct Fixture {
-  explicit Fixture(std::uint32_t capacity, std::uint32_t num_cells)
-      : slots(capacity), cells(num_cells), ring(&hints, slots.data(), capacity, cells.data()) {}
-
-  /// A producer's allocation: the one compare-and-swap that carries its owner.
+  Fixture(std::uint32_t capacity, std::uint32_t num_cells, std::uint32_t num_lanes,
+          std::uint64_t first_ticket = 0)
+      : slots(capacity), words(num_cells), lanes(num_lanes) {
+    hints.head = hints.tail = first_ticket;
+    for (std::uint64_t i = 0; i < capacity; ++i) {
+      // The slot of ticket t is empty for the lap of the next ticket that maps to it.
+      const std::uint64_t ticket = first_ticket + (i - first_ticket) % capacity;
+      slots[i] = empty_slot(ticket / capacity);
+    }
+  }
+  template <class Hooks = NoHooks>
+  IndexRing<Hooks> ring() {
+    return {&hints, slots.data(), static_cast<std::uint32_t>(slots.size()), words.data()};
+  }
   void own(std::uint32_t cell, std::uint16_t lane) {
-    cells[cell].store(moved(cells[cell].load(), CellState::kOwned, lane));
+    words[cell] = cell_word(CellState::kOwned, lane, 0);
   }
 
   RingHints hints;
   std::vector<AtomicSlot> slots;
-  std::vector<AtomicCell> cells;
-  IndexRing<Hooks> ring;
+  std::vector<AtomicCell> words;
+  std::vector<LaneIntent> lanes;
 };
 
-/// The lap field wraps at 31 bits; a slot of the lap before must not be taken for the next.
-void slot_words_keep_lap_and_index_apart() {
-  CHECK(empty_slot(kLapMask + 1) == empty_slot(0));
-  CHECK(index_of(full_slot(kLapMask, UINT32_MAX)) == UINT32_MAX);
-  CHECK(lap_of(full_slot(kLapMask, UINT32_MAX)) == kLapMask);
-  CHECK(is_full(full_slot(0, 0)) && !is_full(empty_slot(kLapMask)));
-}
+constexpr std::uint32_t kNone = IndexRing<>::kNone;
 
-void order_is_kept_and_full_is_told() {
-  Fixture f(4, 8);
-  LaneIntent intent;
-  for (std::uint32_t round = 0; round < 10; ++round) {
-    for (std::uint32_t c = 0; c < 4; ++c) {
-      f.own(c, 1);
-      CHECK(f.ring.push(c, 1, intent));
+void random_use_is_first_in_first_out(std::uint64_t first_ticket) {
+  Fixture f(8, 9, 2, first_ticket);
+  auto ring = f.ring();
+  std::mt19937 random(1);
+  std::deque<std::uint32_t> model;
+  std::deque<std::uint32_t> free{0, 1, 2, 3, 4, 5, 6, 7, 8};
+  for (int step = 0; step < 20000; ++step) {
+    if (random() % 2 != 0) {
+      const std::uint32_t cell = free.front();
+      f.own(cell, 0);
+      const bool pushed = ring.push(cell, 0, f.lanes[0]);
+      CHECK(pushed == (model.size() < 8));
+      CHECK(f.lanes[0].pin == 0);
+      const CellState now = state_of(f.words[cell]);
+      CHECK(now == (pushed ? CellState::kInRing : CellState::kOwned));
+      if (!pushed) continue;
+      CHECK(ring.contains(cell) && !ring.looks_empty());
+      model.push_back(cell);
+      free.pop_front();
+      if (free.empty()) free.push_back(cell + 100);  // Never: nine cells, eight slots.
+    } else {
+      const std::uint32_t cell = ring.pop(1, f.lanes[1]);
+      CHECK(f.lanes[1].cin == 0);
+      if (model.empty()) {
+        CHECK(cell == kNone && ring.looks_empty());
+        continue;
+      }
+      CHECK(cell == model.front() && !ring.contains(cell));
+      CHECK(f.words[cell] == cell_word(CellState::kHeld, 1, 0));
+      model.pop_front();
+      free.push_back(cell);
     }
-    f.own(7, 1);
-    CHECK(!f.ring.push(7, 1, intent));
-    CHECK(state_of(f.cells[7].load()) == CellState::kOwned);
-    for (std::uint32_t c = 0; c < 4; ++c) {
-      CHECK(f.ring.pop(2, intent) == c);
-      CHECK(state_of(f.cells[c].load()) == CellState::kHeld);
-      CHECK(owner_of(f.cells[c].load()) == 2);
-    }
-    CHECK(f.ring.pop(2, intent) == IndexRing<>::kNone);
-    CHECK(intent.pin.load() == 0 && intent.cin.load() == 0);
   }
 }
 
-/// A participant that stops right after its swap leaves hints behind; the others help.
-void stale_hints_are_helped_forward() {
-  Fixture f(4, 4);
-  LaneIntent intent;
-  f.own(0, 1);
-  f.own(1, 1);
-  f.slots[0].store(full_slot(0, 0));  // Published, and died before moving the tail.
-  CHECK(f.ring.push(1, 1, intent));
-  CHECK(f.ring.pop(2, intent) == 0);
-  f.slots[1].store(empty_slot(1));  // Taken, and died before moving the head.
-  f.own(2, 1);
-  CHECK(f.ring.push(2, 1, intent));
-  CHECK(f.ring.pop(2, intent) == 2);
-}
-
-/// Every cell is with exactly one thread at a time, and none is lost.
-void threads_neither_lose_nor_double() {
-  constexpr std::uint32_t kCells = 64;
-  constexpr int kEach = 20000;
-  Fixture f(64, kCells);
-  std::vector<std::atomic<int>> held(kCells);
-  std::atomic<std::uint32_t> next_free{0};
-  std::atomic<long> taken{0};
+/// Four producers pass their own cells round and round through four consumers. Each cell counts
+/// its trips; a cell lost, doubled or out of its producer's order shows.
+void nothing_is_lost_or_doubled_between_threads() {
+  constexpr std::uint32_t kProducers = 3, kConsumers = 3, kOwn = 5;
+  constexpr std::uint64_t kTrips = 20000;
+  Fixture f(16, kProducers * kOwn, kProducers + kConsumers);
+  std::vector<std::uint64_t> payload(kProducers * kOwn);
+  std::atomic<std::uint64_t> taken{0}, sum{0};
   std::vector<std::jthread> threads;
-  for (std::uint16_t p = 0; p < 2; ++p) {
-    threads.emplace_back([&, p] {
-      LaneIntent intent;
-      for (int i = 0; i < kEach;) {
-        const std::uint32_t c = next_free.fetch_add(1) % kCells;
-        CellWord word = f.cells[c].load();
-        if (state_of(word) != CellState::kFree ||
-            !f.cells[c].compare_exchange_strong(word, moved(word, CellState::kOwned, p))) {
+  for (std::uint16_t p = 0; p < kProducers; ++p) {
+    threads.emplace_back([&f, &payload, p] {
+      auto ring = f.ring();
+      for (std::uint64_t trip = 0; trip < kTrips; ++trip) {
+        const auto cell = static_cast<std::uint32_t>(p * kOwn + trip % kOwn);
+        while (state_of(f.words[cell].load(std::memory_order_acquire)) != CellState::kFree) {
           std::this_thread::yield();
-          continue;
         }
-        CHECK(held[c].fetch_add(1) == 0);
-        held[c].fetch_sub(1);
-        while (!f.ring.push(c, p, intent)) std::this_thread::yield();
-        ++i;
+        f.own(cell, p);
+        payload[cell] = trip;
+        while (!ring.push(cell, p, f.lanes[p])) std::this_thread::yield();
       }
     });
-    threads.emplace_back([&, p] {
-      LaneIntent intent;
-      const auto lane = static_cast<std::uint16_t>(10 + p);
-      while (taken.load() < 2 * kEach) {
-        const std::uint32_t c = f.ring.pop(lane, intent);
-        if (c == IndexRing<>::kNone) {
+  }
+  for (std::uint16_t c = 0; c < kConsumers; ++c) {
+    threads.emplace_back([&, lane = static_cast<std::uint16_t>(kProducers + c)] {
+      auto ring = f.ring();
+      std::vector<std::uint64_t> newest(kProducers, 0);
+      while (taken.load() < kProducers * kTrips) {
+        const std::uint32_t cell = ring.pop(lane, f.lanes[lane]);
+        if (cell == kNone) {
           std::this_thread::yield();
           continue;
         }
-        CHECK(held[c].fetch_add(1) == 0);
-        held[c].fetch_sub(1);
-        taken.fetch_add(1);
-        f.cells[c].store(freed(f.cells[c].load()), std::memory_order_release);
+        const std::uint64_t trip = payload[cell];
+        CHECK(trip % kOwn == cell % kOwn && trip >= newest[cell / kOwn]);
+        newest[cell / kOwn] = trip;
+        sum += trip;
+        ++taken;
+        f.words[cell].store(freed(f.words[cell].load()), std::memory_order_release);
       }
     });
   }
   threads.clear();
-  CHECK(taken.load() == 2 * kEach);
-  for (std::uint32_t c = 0; c < kCells; ++c) CHECK(state_of(f.cells[c].load()) == CellState::kFree);
+  CHECK(taken == kProducers * kTrips && f.ring().looks_empty());
+  CHECK(sum == kProducers * (kTrips * (kTrips - 1) / 2));
+}
+
+/// A lane that stops for ever right after a step of its own.
+struct StopAt {
+  static inline RingPoint point;
+  struct Stopped {};
+  static void at(RingPoint now) {
+    if (now == point) throw Stopped{};
+  }
+};
+
+void a_stopped_participant_holds_nobody_up(RingPoint point) {
+  Fixture f(2, 4, 4);
+  auto ring = f.ring();
+  f.own(0, 0);
+  if (point == RingPoint::kIntended || point == RingPoint::kTaken) ring.push(0, 0, f.lanes[0]);
+  StopAt::point = point;
+  auto stopping = f.ring<StopAt>();
+  bool stopped = false;
+  try {
+    if (point == RingPoint::kIntended || point == RingPoint::kTaken) {
+      stopping.pop(1, f.lanes[1]);
+    } else {
+      stopping.push(0, 0, f.lanes[0]);
+    }
+  } catch (const StopAt::Stopped&) {
+    stopped = true;
+  }
+  CHECK(stopped);
+  // The others pass it by, for more than a lap.
+  const bool first_is_there = point == RingPoint::kPublished || point == RingPoint::kIntended;
+  if (first_is_there) CHECK(ring.pop(3, f.lanes[3]) == 0);
+  for (int round = 0; round < 5; ++round) {
+    f.own(1, 2);
+    f.own(2, 2);
+    CHECK(ring.push(1, 2, f.lanes[2]) && ring.push(2, 2, f.lanes[2]));
+    CHECK(ring.pop(3, f.lanes[3]) == 1 && ring.pop(3, f.lanes[3]) == 2);
+    CHECK(ring.pop(3, f.lanes[3]) == kNone);
+  }
 }
 
 }  // namespace
 
 int main() {
-  slot_words_keep_lap_and_index_apart();
-  order_is_kept_and_full_is_told();
-  stale_hints_are_helped_forward();
-  threads_neither_lose_nor_double();
+  random_use_is_first_in_first_out(0);
+  // Close before the 31 bits of the lap run over.
+  random_use_is_first_in_first_out((kLapMask + 1) * 8 - 40);
+  nothing_is_lost_or_doubled_between_threads();
+  for (const auto point : {RingPoint::kPinned, RingPoint::kMarkedInRing, RingPoint::kPublished,
+                           RingPoint::kIntended, RingPoint::kTaken}) {
+    a_stopped_participant_holds_nobody_up(point);
+  }
 }

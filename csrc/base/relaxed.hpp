@@ -1,0 +1,51 @@
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <string_view>
+
+namespace flowtrain {
+
+/// A field of shared memory that somebody may read while it is being rewritten: never torn, and
+/// without an order of its own. What was read counts only once another word confirms it.
+template <class T>
+class Relaxed {
+ public:
+  operator T() const noexcept { return value_.load(std::memory_order_relaxed); }
+  Relaxed& operator=(T value) noexcept {
+    value_.store(value, std::memory_order_relaxed);
+    return *this;
+  }
+
+ private:
+  std::atomic<T> value_;
+};
+
+/// A short text of that kind; cut off at kMostBytes.
+class RelaxedText {
+ public:
+  static constexpr std::size_t kMostBytes = 47;
+
+  operator std::string() const {
+    std::array<std::uint64_t, 6> words{};
+    for (std::size_t i = 0; i < words.size(); ++i) words[i] = words_[i];
+    std::array<char, sizeof(words)> bytes{};
+    std::memcpy(bytes.data(), words.data(), kMostBytes);
+    return bytes.data();
+  }
+  RelaxedText& operator=(std::string_view text) noexcept {
+    std::array<std::uint64_t, 6> words{};
+    std::memcpy(words.data(), text.data(), std::min(text.size(), kMostBytes));
+    for (std::size_t i = 0; i < words.size(); ++i) words_[i] = words[i];
+    return *this;
+  }
+
+ private:
+  std::array<Relaxed<std::uint64_t>, 6> words_;
+};
+
+}  // namespace flowtrain

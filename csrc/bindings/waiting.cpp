@@ -1,0 +1,23 @@
+#include "base/error.hpp"
+#include "bindings/bindings.hpp"
+
+namespace py = pybind11;
+
+namespace flowtrain::bindings {
+
+Deadline deadline_in(double timeout_s) {
+  if (!(timeout_s >= 0)) {
+    throw BadArgument("timeout_s=" + std::to_string(timeout_s) + ": must be at least 0");
+  }
+  return Deadline::in(timeout_s);
+}
+
+bool SignalCheck::operator()() {
+  const auto now = std::chrono::steady_clock::now();
+  if (now < next_) return false;
+  next_ = now + kPeriod;
+  const py::gil_scoped_acquire acquire;
+  return PyErr_CheckSignals() != 0;
+}
+
+}  // namespace flowtrain::bindings

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+
+#include "channel/control.hpp"
+#include "channel/lanes.hpp"
+
+namespace flowtrain::channel {
+
+/// Cuts slabs off segments without classes, as they are asked for, one behind the other.
+///
+/// Memory:   a segment's cells, of which `num_cut` have a slab. A cut counts once num_cut says
+///           so: whoever dies before leaves nothing behind, whoever dies after a free slab.
+/// Threads:  one cutter at a time over all processes, by a byte lock that dies with its holder.
+/// Progress: never waits; a cutter that stops holds up cutting, and no slab that is there.
+/// Ordering: segment.cut publishes the cells of a segment; cut_epoch, read before and after an
+///           allocation, tells whether cuts were undone in between.
+/// Errors:   never throws; where it cannot cut, there is no slab more.
+class Cutter {
+ public:
+  Cutter(const Control& control, Lanes& lanes) : control_(control), lanes_(lanes) {}
+
+  /// Cuts one more slab of `wanted` bytes, or of what is left if that is `least` at least. All
+  /// cuts are undone first, where that is what it takes and no slab is in use.
+  void cut(std::uint32_t segment, std::uint64_t least, std::uint64_t wanted) noexcept;
+
+ private:
+  bool has_room(const SegmentEntry& entry, std::uint64_t bytes) const noexcept;
+  bool is_unused(const SegmentEntry& entry) const noexcept;
+  std::uint64_t end_of_cuts(const SegmentEntry& entry) const noexcept;
+  bool undo(SegmentEntry& entry) noexcept;
+
+  const Control& control_;
+  Lanes& lanes_;
+  std::mutex mutex_;
+};
+
+}  // namespace flowtrain::channel

@@ -1,0 +1,50 @@
+"""Python processes that a test talks to by lines, and may kill."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PRELUDE = "import sys, time\nfrom flowtrain_core import *\n"
+
+Spawn = Callable[..., "Process"]
+
+
+class Process:
+    """Python code that runs in a process of its own and talks by lines."""
+
+    def __init__(self, code: str, *args: object) -> None:
+        path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+        self.popen = subprocess.Popen(
+            [sys.executable, "-c", PRELUDE + code, *map(str, args)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=os.environ | {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1"},
+            text=True,
+        )
+
+    def line(self) -> str:
+        assert self.popen.stdout is not None
+        return self.popen.stdout.readline().strip()
+
+    def tell(self, text: str = "") -> None:
+        assert self.popen.stdin is not None
+        self.popen.stdin.write(text + "\n")
+        self.popen.stdin.flush()
+
+    def kill(self) -> None:
+        self.popen.kill()
+        self.popen.wait(10)
+
+    def wait(self) -> int:
+        return self.popen.wait(60)
+
+    def end(self) -> None:
+        self.kill()
+        for stream in (self.popen.stdin, self.popen.stdout):
+            assert stream is not None
+            stream.close()

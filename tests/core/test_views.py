@@ -1,0 +1,162 @@
+"""Views: what importers see, what keeps memory alive, and when release refuses."""
+
+from __future__ import annotations
+
+import gc
+
+import numpy
+import pytest
+
+from flowtrain_core import Consumer, Item, Lease, Pool, PoolClosed, Producer, ViewsAlive
+
+NUMPY_DTYPES = [
+    "float32",
+    "float64",
+    "float16",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "bool",
+    "complex64",
+]
+
+
+def hand_over(pool: Pool, lease: Lease) -> Item:
+    lease.publish(1)
+    return Consumer(pool).get()
+
+
+@pytest.mark.parametrize("dtype", NUMPY_DTYPES)
+def test_numpy_sees_what_was_written(pool: Pool, dtype: str) -> None:
+    values = numpy.arange(24).reshape(2, 3, 4).astype(dtype)
+    lease = Producer(pool).lease(values.shape, numpy.dtype(dtype))
+    numpy.asarray(lease)[:] = values
+    item = hand_over(pool, lease)
+    for view in (numpy.asarray(item), numpy.from_dlpack(item)):
+        assert view.dtype == values.dtype
+        assert not view.flags.writeable
+        numpy.testing.assert_array_equal(view, values)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "int64", "bool"])
+def test_torch_sees_what_was_written(pool: Pool, dtype: str) -> None:
+    torch = pytest.importorskip("torch")
+    values = torch.arange(12).reshape(3, 4).to(getattr(torch, dtype))
+    lease = Producer(pool).lease(values.shape, values.dtype)
+    torch.from_dlpack(lease).copy_(values)
+    item = hand_over(pool, lease)
+    assert (item.dtype, item.shape) == (dtype, (3, 4))
+    assert torch.equal(torch.from_dlpack(item), values)
+
+
+def test_the_buffer_protocol_has_no_bfloat16_and_says_where_to_go(pool: Pool) -> None:
+    lease = Producer(pool).lease((2,), "bfloat16")
+    with pytest.raises(BufferError, match="DLPack"):
+        memoryview(lease)
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (1, 2, 3, 4)])
+def test_shapes_from_none_to_four_dimensions(pool: Pool, shape: tuple[int, ...]) -> None:
+    lease = Producer(pool).lease(shape, "float32")
+    assert numpy.asarray(lease).shape == numpy.from_dlpack(lease).shape == shape
+    item = hand_over(pool, lease)
+    assert numpy.asarray(item).shape == numpy.from_dlpack(item).shape == shape
+
+
+@pytest.mark.parametrize("view", [memoryview, numpy.asarray, numpy.from_dlpack])
+def test_release_refuses_while_a_view_lives(pool: Pool, view: type) -> None:
+    item = hand_over(pool, Producer(pool).lease((4,), "uint8"))
+    first = view(item)
+    second = first[1:]  # A view of the view.
+    del first
+    with pytest.raises(ViewsAlive, match="1 view of it is alive"):
+        item.release()
+    del second
+    item.release()
+    assert pool.stats()["segments"][0]["in_use_slabs"] == 0
+
+
+def test_release_refuses_while_a_tensor_lives(pool: Pool) -> None:
+    torch = pytest.importorskip("torch")
+    item = hand_over(pool, Producer(pool).lease((4, 2), "bfloat16"))
+    kept = torch.from_dlpack(item)[1]
+    with pytest.raises(ViewsAlive):
+        item.release()
+    del kept
+    item.release()
+
+
+def test_a_capsule_that_nobody_imports_counts_as_a_view_until_it_goes(pool: Pool) -> None:
+    item = hand_over(pool, Producer(pool).lease((4,), "uint8"))
+    for version in (None, (1, 0)):
+        capsule = item.__dlpack__(max_version=version)
+        with pytest.raises(ViewsAlive):
+            item.release()
+        del capsule
+    item.release()
+
+
+def test_a_view_keeps_a_dropped_item_and_a_closed_pool_alive(name: str) -> None:
+    pool = Pool.create(name, classes=[(4096, 1)])
+    lease = Producer(pool).lease((4,), "uint8")
+    memoryview(lease)[:] = b"kept"
+    view = memoryview(hand_over(pool, lease))
+    del lease
+    gc.collect()
+    assert pool.stats()["segments"][0]["in_use_slabs"] == 1
+    pool.close()
+    del pool
+    gc.collect()
+    assert bytes(view) == b"kept"
+
+
+def test_dropping_an_item_releases_it_and_dropping_a_lease_aborts_it(pool: Pool) -> None:
+    item = hand_over(pool, Producer(pool).lease((4,), "uint8"))
+    lease = Producer(pool).lease((4,), "uint8")
+    assert pool.stats()["segments"][0]["in_use_slabs"] == 2
+    del item, lease
+    gc.collect()
+    assert pool.stats()["segments"][0]["in_use_slabs"] == 0
+    assert pool.stats()["items_released"] == 1
+
+
+def test_items_are_read_only_and_leases_are_not(pool: Pool) -> None:
+    lease = Producer(pool).lease((4,), "uint8")
+    assert not memoryview(lease).readonly
+    item = hand_over(pool, lease)
+    with pytest.raises((BufferError, ValueError, TypeError)):
+        numpy.frombuffer(item, dtype="uint8")[:] = 1
+    assert memoryview(item).readonly
+
+
+def test_nothing_is_viewed_or_done_twice_after_the_end(pool: Pool) -> None:
+    lease = Producer(pool).lease((4,), "uint8")
+    item = hand_over(pool, lease)
+    with pytest.raises(PoolClosed, match="already"):
+        lease.publish(2)
+    with pytest.raises((PoolClosed, BufferError)):
+        memoryview(lease)
+    lease.abort()  # Changes nothing: it is the reader's now.
+    item.release()
+    with pytest.raises(PoolClosed, match="already"):
+        item.release()
+    with pytest.raises((PoolClosed, BufferError)):
+        memoryview(item)
+    with pytest.raises(PoolClosed):
+        item.__dlpack__()
+
+
+def test_dlpack_refuses_what_it_does_not_offer(pool: Pool) -> None:
+    lease = Producer(pool).lease((4,), "uint8")
+    assert lease.__dlpack_device__() == (1, 0)
+    with pytest.raises(ValueError, match="stream"):
+        lease.__dlpack__(stream=1)  # type: ignore[arg-type]
+    with pytest.raises(BufferError, match="copy"):
+        lease.__dlpack__(copy=True)
+    with pytest.raises(BufferError, match="host"):
+        lease.__dlpack__(dl_device=(2, 0))

@@ -1,0 +1,128 @@
+// A pool under threads, so that the sanitizers see what processes do to each other: two handles
+// of one pool, each with producers and consumers, and segments that come and go.
+
+#include <unistd.h>
+
+#include <atomic>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "base/error.hpp"
+#include "channel/consumer.hpp"
+#include "channel/pool.hpp"
+#include "channel/producer.hpp"
+#include "check.hpp"
+#include "memory/carve.hpp"
+
+using namespace flowtrain;
+using namespace flowtrain::channel;
+
+namespace {
+
+std::string unique_name(const char* what) {
+  return std::string("cpp-") + what + "-" + std::to_string(::getpid());
+}
+
+Layout bytes_of(std::uint32_t bytes) { return {8, 1, {bytes, 0, 0, 0}, bytes}; }
+
+/// Producers of both handles lease sizes that vary, from classes and from cuts; consumers of both
+/// check every byte. Each sum of keys must come out once.
+void items_cross_between_handles_whole_and_once() {
+  constexpr int kEach = 400, kProducers = 2;
+  const std::string name = unique_name("cross");
+  const auto here = Pool::create({name, "here", {"default"}, 64, 32});
+  const auto there = Pool::open(name, "there", Deadline::in(5));
+  here->add_segment(memory::carve({{4096, 3}, {16384, 2}}), false);
+  there->add_segment(memory::carve_on_demand(64 << 10, 16), false);
+  std::atomic<std::uint64_t> sum{0};
+  std::atomic<int> taken{0};
+  std::vector<std::jthread> threads;
+  for (int p = 0; p < kProducers; ++p) {
+    threads.emplace_back([&, p] {
+      const auto producer = std::make_shared<Producer>(p % 2 == 0 ? here : there, "default",
+                                                       std::nullopt, Producer::Credits{20000, 3});
+      for (std::uint64_t i = 0; i < kEach; ++i) {
+        const std::uint64_t key = i * kProducers + static_cast<std::uint64_t>(p);
+        const auto size = static_cast<std::uint32_t>(1 + key * 2654435761 % 16384);
+        const auto lease = producer->lease(bytes_of(size), Deadline::in(60));
+        std::memset(lease->data(), static_cast<int>(key & 0xff), size);
+        lease->publish({key, ~key});
+      }
+    });
+  }
+  for (int c = 0; c < 2; ++c) {
+    threads.emplace_back([&, c] {
+      const auto consumer = std::make_shared<Consumer>(c == 0 ? there : here, "default");
+      while (taken < kEach * kProducers) {
+        const auto item = consumer->try_get();
+        if (!item) {
+          std::this_thread::yield();
+          continue;
+        }
+        const Descriptor& d = item->descriptor();
+        CHECK(d.key_high == ~d.key_low && d.bytes == 1 + d.key_low * 2654435761 % 16384);
+        for (std::uint64_t i = 0; i < d.bytes; ++i) {
+          CHECK(item->data()[i] == static_cast<std::byte>(d.key_low & 0xff));
+        }
+        sum += d.key_low;
+        ++taken;
+      }
+    });
+  }
+  threads.clear();
+  constexpr std::uint64_t kAll = kEach * kProducers;
+  CHECK(taken == static_cast<int>(kAll) && sum == kAll * (kAll - 1) / 2);
+  for (const SegmentInfo& segment : here->segments().infos()) CHECK(segment.slabs_in_use == 0);
+  there->close();
+  here->close();
+}
+
+/// The owner of a segment leaves while others lease from it: no lease is of memory that is gone,
+/// and the entry is used again by the next owner, one generation later.
+void a_segment_may_leave_while_others_lease_from_it() {
+  const std::string name = unique_name("leave");
+  const auto here = Pool::create({name, "here", {"default"}, 4, 32});
+  std::atomic<bool> stop{false};
+  std::atomic<int> leased{0};
+  std::jthread user([&] {
+    const auto producer =
+        std::make_shared<Producer>(here, "default", std::nullopt, Producer::Credits{});
+    while (!stop) {
+      try {
+        const auto lease = producer->lease(bytes_of(4096), Deadline::in(0.001));
+        std::memset(lease->data(), 1, 4096);
+        ++leased;
+      } catch (const PoolSpace&) {  // No owner just now.
+      } catch (const PoolTimeout&) {
+      } catch (const StaleAddress&) {  // It left between the lease and the first look.
+      }
+    }
+  });
+  for (int round = 0; round < 12; ++round) {
+    const auto owner = Pool::open(name, "owner", Deadline::in(5));
+    const int before = leased;
+    // All four cells, which the owner before has to have given up.
+    for (bool added = false; !added;) {
+      try {
+        owner->add_segment(memory::carve({{4096, 4}}), false);
+        added = true;
+      } catch (const PoolSpace&) {
+        std::this_thread::yield();
+      }
+    }
+    while (leased == before) std::this_thread::yield();
+    owner->close();
+  }
+  stop = true;
+  user.join();
+  CHECK(memory::generation_of(here->control().cell(0).slab) == 12);
+  here->close();
+}
+
+}  // namespace
+
+int main() {
+  items_cross_between_handles_whole_and_once();
+  a_segment_may_leave_while_others_lease_from_it();
+}
