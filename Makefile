@@ -1,7 +1,7 @@
 # Run `make` for the list. Needs Python 3.11 with venv, a C++20 compiler and make; pip brings the
 # rest. Variables: PYTHON (makes .venv), TORCH (what to install where torch is missing), PIP_FLAGS
 # (say, --extra-index-url https://download.pytorch.org/whl/cpu), PY (an interpreter that has
-# everything: gpu-test and gpu-bench then use it, and neither .venv nor the network).
+# everything: gpu-test then uses it, and neither .venv nor the network).
 
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
@@ -30,7 +30,7 @@ GPU_ENV := PYTHONPATH="$(CURDIR):$(CURDIR)/python:$$PYTHONPATH"
 
 # What runs inside is parallel already, and two installs into one .venv would race.
 .NOTPARALLEL:
-.PHONY: help setup demo test test-deep lint bench gpu-test gpu-bench gpu-extension clean \
+.PHONY: help setup demo test test-deep lint bench gpu-test gpu-extension clean \
   ctest ctest-asan ctest-tsan
 
 help:
@@ -41,7 +41,6 @@ help:
 	@echo 'lint       ruff, mypy, clang-format, layering'
 	@echo 'bench      benchmarks that need no peer'
 	@echo 'gpu-test   tests on a CUDA device'
-	@echo 'gpu-bench  what the GPU-memory tier rests on, as JSON lines'
 	@echo 'clean      remove what was built, but not .venv'
 
 setup: $(STAMPS)/dev $(STAMPS)/extension
@@ -107,9 +106,6 @@ bench: setup
 
 gpu-test: $(GPU_NEEDS)
 	$(GPU_ENV) $(PY) -m pytest -m gpu tests/gpu
-
-gpu-bench: $(GPU_NEEDS)
-	@$(GPU_ENV) $(PY) benchmarks/gpu_facts.py
 
 gpu-extension:
 	$(PY) setup.py -q build_ext --inplace

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import difflib
 from collections.abc import Mapping, Sequence
@@ -91,10 +90,6 @@ def _override(tree: dict[str, Any], override: str) -> None:
         tree[leaf] = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise ConfigError(f"override {override!r}: the value is not YAML: {error}") from error
-    # YAML reads 1e-3 as a text, since its floats need a point.
-    if isinstance(tree[leaf], str):
-        with contextlib.suppress(ValueError):
-            tree[leaf] = float(text)
 
 
 def _fields(kind: type) -> dict[str, type]:

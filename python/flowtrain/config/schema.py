@@ -186,8 +186,8 @@ class PoolConfig:
     """Size of a slab; a record is cut into as many as it needs."""
     bytes: int | None = None
     """Size of the whole pool over all ranks; null takes `scale` times the checked minimum."""
-    max_slabs: int = 4096
-    """Most slabs of the whole pool, over all ranks."""
+    max_cells: int = 4096
+    """Most slabs of the whole pool, over all ranks: each has a cell in the control file."""
     scale: float = 2.0
     """Multiple of the checked minimum, where `bytes` is null."""
 

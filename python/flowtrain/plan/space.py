@@ -104,10 +104,15 @@ class Space:
             SpaceError: pool_bytes is below the need.
         """
         least = self.total_bytes(need, encoders=encoders, backbones=backbones)
+        if pool_bytes is not None and least == 0:
+            # The first plans have no image, so that they say nothing of the shares.
+            segments = encoders + (backbones if self.trained else 0)
+            slabs = pool_bytes // (self.slab_bytes * segments)
+            return SpaceNeed(activation=slabs, gradient=slabs if self.trained else 0)
         if pool_bytes is None:
             factor = scale
         elif pool_bytes >= least:
-            factor = pool_bytes / least if least else 1.0
+            factor = pool_bytes / least
         else:
             raise SpaceError(
                 f"pool.bytes={pool_bytes}: the plans need at least {least} bytes ("

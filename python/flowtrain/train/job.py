@@ -68,7 +68,7 @@ class JobHost:
                 *(f"backbone.{r}" for r in range(backbones)),
             ),
             max_lanes=max(64, 2 * lanes),
-            max_cells=config.pool.max_slabs,
+            max_cells=config.pool.max_cells,
             label=HOST_LABEL,
         )
 
