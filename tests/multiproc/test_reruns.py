@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from support import Run, run_tree
 
+import flowtrain_core
+
 SHAPE = {"encoders": 2, "backbones": 2}
 
 
@@ -33,6 +35,8 @@ def test_a_rerun_and_a_resumed_run_write_equal_logs(mode: str, tmp_path: Path, d
     assert len(killed.metrics()) < 9
     again = start("killed", resume=True)
     again.succeed()
+    # Nobody was left to remove the killed run's pool; the next run has.
+    assert not [pool.name for pool in flowtrain_core.list_pools() if not pool.alive]
     assert (again.folder / "metrics.jsonl").read_bytes() == log
     weights = "final/model.safetensors"
     assert (again.folder / weights).read_bytes() == (first.folder / weights).read_bytes()

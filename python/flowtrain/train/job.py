@@ -6,13 +6,15 @@ import secrets
 import socket
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 
 from torch.distributed import DistNetworkError, TCPStore
 
 from flowtrain.config.schema import ConfigError, RunConfig
-from flowtrain_core import Pool
+from flowtrain_core import Pool, list_pools
 
 HOST_LABEL = "host"
+_PREFIX = "flowtrain-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,7 @@ class Job:
 
     @property
     def pool(self) -> str:
-        return f"flowtrain-{self.nonce}"
+        return f"{_PREFIX}{self.nonce}"
 
 
 class JobHost:
@@ -57,6 +59,7 @@ class JobHost:
                 f"flow.port={flow.port}: the job's store cannot listen there ({_reason(flow.port)}"
                 "); choose another port, or 0 to let the system choose"
             ) from error
+        _sweep()
         self.job = Job(store=f"127.0.0.1:{self._store.port}", nonce=secrets.token_hex(8))
         encoders, backbones = flow.encoders, flow.backbones
         # A rank holds its own lane, one for its inbox, and one for each inbox it sends to.
@@ -75,6 +78,15 @@ class JobHost:
     def close(self) -> None:
         """Remove the pool; the store goes with this object."""
         self.pool.close()
+
+
+def _sweep() -> None:
+    """Remove what jobs left of which every process was killed; nobody else can."""
+    for pool in list_pools():
+        # A pool in the making has no lane yet, but a maker.
+        made = pool.creator_pid != 0 and not Path(f"/proc/{pool.creator_pid}").exists()
+        if pool.name.startswith(_PREFIX) and made and not pool.alive:
+            Pool.unlink(pool.name)
 
 
 def _reason(port: int) -> str:
