@@ -19,21 +19,10 @@ from transformers import AutoModelForImageTextToText
 
 from flowtrain.config import RunConfig, from_dict
 from flowtrain.data.digits import write_digits
-from flowtrain.data.tiny_model import TinyModel
+from flowtrain.data.tiny_model import SMALLEST
 from flowtrain.train.launch import train
 from flowtrain.train.metrics import read_log
 
-SIZES = TinyModel(
-    vision_width=32,
-    vision_depth=3,
-    vision_heads=2,
-    taps=(0, 1),
-    text_width=48,
-    text_depth=3,
-    text_heads=4,
-    text_kv_heads=2,
-    text_intermediate=96,
-)
 OPTIONS: dict[str, dict[str, Any]] = {
     "sgd": {"momentum": 0.9, "weight_decay": 0.01},
     "adamw": {"betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.01},
@@ -86,7 +75,7 @@ def compare(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
         seed=SEED,
         text_only=0.2,
         multi_image=0.2,
-        sizes=SIZES,
+        sizes=SMALLEST,
     )
     config = run_config(folder, given)
     train(config)

@@ -16,23 +16,11 @@ from typing import Any
 import yaml
 
 from flowtrain.data.digits import write_digits
-from flowtrain.data.tiny_model import TinyModel
-
-TINY = TinyModel(
-    vision_width=32,
-    vision_depth=3,
-    vision_heads=2,
-    taps=(0, 1),
-    text_width=48,
-    text_depth=3,
-    text_heads=4,
-    text_kv_heads=2,
-    text_intermediate=96,
-)
+from flowtrain.data.tiny_model import SMALLEST
 
 
 def write_tiny_data(folder: Path, *, samples: int = 96, **shares: float) -> None:
-    write_digits(folder, train=samples, heldout=4, seed=3, sizes=TINY, **shares)
+    write_digits(folder, train=samples, heldout=4, seed=3, sizes=SMALLEST, **shares)
 
 
 def run_tree(folder: Path, source: Path, /, **sections: dict[str, Any]) -> dict[str, Any]:

@@ -50,6 +50,20 @@ class TinyModel:
     text_intermediate: int = 512
 
 
+SMALLEST = TinyModel(
+    vision_width=32,
+    vision_depth=3,
+    vision_heads=2,
+    taps=(0, 1),
+    text_width=48,
+    text_depth=3,
+    text_heads=4,
+    text_kv_heads=2,
+    text_intermediate=96,
+)
+"""Every feature (deepstack, grouped heads) at a size that trains in milliseconds."""
+
+
 def write_tiny_model(folder: Path, sizes: TinyModel | None = None) -> None:
     """Write configuration, tokenizer and processor of a small Qwen3-VL for 8-pixel digits.
 

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from support import TINY
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from flowtrain.cost import sample_flops
-from flowtrain.data.tiny_model import write_tiny_model
+from flowtrain.data.tiny_model import SMALLEST, write_tiny_model
 from flowtrain.models import ModelError, versions
 from flowtrain.models.adapter import PackedBatch, VLMAdapter, adapter_for
 from flowtrain.models.attention import varlen_attention
@@ -25,7 +24,7 @@ IMAGE, TEXT = 5, 40
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("model")
-    write_tiny_model(path, TINY)
+    write_tiny_model(path, SMALLEST)
     return path
 
 
