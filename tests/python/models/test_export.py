@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image
-from support import TINY
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
-from flowtrain.data.tiny_model import write_tiny_model
+from flowtrain.data.tiny_model import SMALLEST, write_tiny_model
 from flowtrain.models.adapter import adapter_for
 from flowtrain.models.export import save_final
 
@@ -17,7 +16,7 @@ from flowtrain.models.export import save_final
 @pytest.mark.parametrize("tied", [False, True])
 def test_what_is_saved_is_what_plain_hugging_face_loads(tied: bool, tmp_path: Path) -> None:
     source, final = tmp_path / "source", tmp_path / "final"
-    write_tiny_model(source, TINY)
+    write_tiny_model(source, SMALLEST)
     config = json.loads((source / "config.json").read_text())
     config["tie_word_embeddings"] = config["text_config"]["tie_word_embeddings"] = tied
     (source / "config.json").write_text(json.dumps(config))
