@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -27,7 +28,9 @@ std::uint64_t available_bytes() {
   while (info >> key >> kib >> unit) {
     if (key == "MemAvailable:") return kib * 1024;
   }
-  return UINT64_MAX;
+  // Unknown: what the machine has in all is the best guess that refuses the impossible.
+  return static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES)) *
+         static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
 }
 
 }  // namespace
