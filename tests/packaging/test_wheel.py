@@ -19,7 +19,8 @@ pytestmark = pytest.mark.limit(600)
 ROOT = Path(__file__).resolve().parents[2]
 MAX_WHEEL_BYTES = 10_000_000
 # What every Linux has. The driver and UCX are opened at run time, libtorch is never needed.
-SYSTEM_LIBRARIES = re.compile(r"(lib(c|m|dl|rt|pthread)|ld-linux-.*)\.so\.\d+")
+# The C++ runtime is among them: torch brings none of its own, and two in a process do not mix.
+SYSTEM_LIBRARIES = re.compile(r"(lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s)|ld-linux-.*)\.so\.\d+")
 INSTALL_CORE = "pip install flowtrain"
 INSTALL_TRAINING = re.compile(r"pip install 'flowtrain\[[a-z,]+\]'")
 
