@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -74,6 +77,14 @@ def read_mark(checkpoint: Path, config: RunConfig) -> Mark:
     return mark
 
 
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """A rank alone needs no process group, and PyTorch would warn that it has none."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        yield
+
+
 def _tensors(module: Module) -> dict[str, Any]:
     """What is saved of a module; empty optimizer state is left out, as it has no tensors."""
     state: dict[str, Any] = {"model": get_model_state_dict(module.module)}
@@ -106,9 +117,12 @@ class Checkpoints:
         part = self._folder / f"step-{done:08d}.part"
         if self._world.leads:
             part.mkdir(parents=True, exist_ok=True)
-        dcp.save(
-            _tensors(module), checkpoint_id=part / self._world.name, no_dist=self._world.size == 1
-        )
+        with _quiet():
+            dcp.save(
+                _tensors(module),
+                checkpoint_id=part / self._world.name,
+                no_dist=self._world.size == 1,
+            )
         if self._world.name == "encoder":
             if self._world.leads:
                 self._board.put(f"saved/{done}/encoder", module.stepped)
@@ -145,7 +159,10 @@ class Checkpoints:
         module.restore_schedule(mark.step + 1)
         module.stepped = mark.stepped[self._world.name]
         state = _tensors(module)
-        dcp.load(state, checkpoint_id=checkpoint / self._world.name, no_dist=self._world.size == 1)
+        with _quiet():
+            dcp.load(
+                state, checkpoint_id=checkpoint / self._world.name, no_dist=self._world.size == 1
+            )
         set_model_state_dict(module.module, state["model"], options=StateDictOptions(strict=True))
         if module.optimizer is not None and module.stepped:
             set_optimizer_state_dict(module.module, module.optimizer, state["optimizer"])
@@ -159,5 +176,6 @@ def load_part(checkpoint: Path, world: str, module: torch.nn.Module) -> None:
         for key, value in state.items()
         if key.startswith("model.visual.") == (world == "encoder")
     }
-    dcp.load({"model": wanted}, checkpoint_id=checkpoint / world, no_dist=True)
+    with _quiet():
+        dcp.load({"model": wanted}, checkpoint_id=checkpoint / world, no_dist=True)
     set_model_state_dict(module, wanted, options=StateDictOptions(strict=False))
