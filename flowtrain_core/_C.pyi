@@ -145,6 +145,16 @@ class Pool:
             PoolSpace: Too little memory, or max_cells does not suffice.
         """
 
+    def drop_segment(self, segment: int) -> None:
+        """Gives up a segment that this handle added.
+
+        Nothing more is leased from it; what was published stays, and the memory goes when the
+        last slab in use is released.
+
+        Raises:
+            ValueError: This handle has no such segment.
+        """
+
     @property
     def name(self) -> str: ...
     @property

@@ -163,6 +163,8 @@ void bind_pool(py::module_& module) {
       .def_static("unlink", &channel::unlink_pool, py::arg("name"))
       .def("add_segment", &add_segment, py::kw_only(), py::arg("bytes") = py::none(),
            py::arg("classes") = py::none(), py::arg("prefault") = true)
+      .def("drop_segment", &Pool::drop_segment, py::arg("segment"),
+           py::call_guard<py::gil_scoped_release>())
       .def_property_readonly("name", &Pool::name)
       .def_property_readonly("label", &Pool::label)
       .def_property_readonly("lane", &Pool::lane)

@@ -216,6 +216,11 @@ std::uint32_t Pool::add_segment(const memory::Carving& carving, bool prefault) {
   return segments_->add(carving, prefault, lane_);
 }
 
+void Pool::drop_segment(std::uint32_t number) {
+  check_open();
+  segments_->drain(number, lane_);
+}
+
 std::uint32_t Pool::ring_number(const std::string& name) const {
   for (std::uint32_t i = 0; i < control_.geometry().num_rings; ++i) {
     if (name == std::string(control_.ring_header(i).name)) return i;

@@ -76,6 +76,8 @@ class Pool : public std::enable_shared_from_this<Pool> {
 
   std::unique_ptr<LaneHold> join(LaneRole role);
   std::uint32_t add_segment(const memory::Carving& carving, bool prefault);
+  /// Gives a segment of this handle up: its memory goes with the last slab in use.
+  void drop_segment(std::uint32_t number);
   std::uint32_t ring_number(const std::string& name) const;
   std::vector<std::string> ring_names() const;
   /// Slabs in use by the label of the lane that answers for them, for messages.

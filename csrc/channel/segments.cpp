@@ -213,6 +213,18 @@ bool Segments::refresh() noexcept {
   return done;
 }
 
+void Segments::drain(std::uint32_t number, std::uint16_t owner) {
+  const bool known = number >= 1 && number <= control_.num_segments();
+  const SegmentWord word = known ? load(control_.segment(number - 1)) : SegmentWord{};
+  if (!known || owner_of(word) != owner || state_of(word) != SegmentState::kLive) {
+    throw BadArgument("pool '" + pool_ + "': segment " + std::to_string(number) +
+                      " is not one that this handle added and still has; stats() lists them");
+  }
+  replace(control_.segment(number - 1), word, moved(word, SegmentState::kDraining));
+  sweep();
+  control_.header().space.notify();  // Who waits for a slab of it has nothing to wait for.
+}
+
 void Segments::drain(std::uint16_t owner) noexcept {
   for (std::uint32_t i = 0; i < kMaxSegments; ++i) {
     SegmentEntry& entry = control_.segment(i);

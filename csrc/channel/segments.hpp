@@ -51,7 +51,9 @@ class Segments {
   /// Maps what was added since and lets go of what is dead; false if something is to be retried.
   /// A segment outlives its owner wherever it is mapped, so this is done early.
   bool refresh() noexcept;
-  /// Nothing is allocated in the segments of an owner that is gone; what was published stays.
+  /// Nothing more is allocated in one segment of `owner`, or in all where the owner is gone;
+  /// what was published stays.
+  void drain(std::uint32_t number, std::uint16_t owner);
   void drain(std::uint16_t owner) noexcept;
   /// Ends those drained segments of which no cell is in use.
   void sweep() noexcept;

@@ -322,3 +322,23 @@ def test_a_slab_given_back_is_used_again_before_more_is_cut(name: str) -> None:
             addresses.add(lease.address)
             lease.abort()
         assert len(addresses) == 1
+
+
+def test_a_dropped_segment_keeps_what_is_in_use_and_then_gives_its_memory_back(name: str) -> None:
+    with Pool.create(name, bytes=1 << 20) as pool:
+        [first] = pool.stats()["segments"]
+        producer = Producer(pool)
+        producer.lease((8,), "uint8").publish(7)
+        second = pool.add_segment(classes=[(4096, 2)])
+        pool.drop_segment(first["id"])
+        assert producer.lease((1,), "uint8", timeout_s=0.0).address >> 40 & 0xFFFF == second
+        item = Consumer(pool).get(timeout_s=1.0)
+        assert item.key == 7
+        item.release()
+        # Whoever sweeps next sees that nothing of it is in use.
+        deadline = time.monotonic() + 10
+        while len(pool.stats()["segments"]) > 1:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        with pytest.raises(ValueError, match="segment 1 is not one that this handle added"):
+            pool.drop_segment(first["id"])

@@ -72,6 +72,7 @@ class RecordSender:
         self._dtype = dtype
         self._deadline_s = deadline_s
         self._producers: list[Producer] = []
+        self._segment: int | None = None
         self.slabs = 0
         self.wait_s = 0.0
         self.sent_bytes = 0
@@ -79,13 +80,16 @@ class RecordSender:
     def reserve(self, slabs: int) -> None:
         """Make a segment of so many slabs the one that records are written to.
 
-        Records in an earlier segment stay readable until their readers give them back.
+        Records in an earlier segment stay readable until their readers give them back; its
+        memory goes with the last of them.
         """
-        segment = self._pool.add_segment(classes=[(self._space.slab_bytes, slabs)])
         for producer in self._producers:
             producer.close()
+        if self._segment is not None:
+            self._pool.drop_segment(self._segment)
+        self._segment = self._pool.add_segment(classes=[(self._space.slab_bytes, slabs)])
         self._producers = [
-            Producer(self._pool, ring=f"{self._readers}.{r}", segment=segment)
+            Producer(self._pool, ring=f"{self._readers}.{r}", segment=self._segment)
             for r in range(self._num_readers)
         ]
         self.slabs = slabs
