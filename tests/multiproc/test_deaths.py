@@ -13,40 +13,62 @@ from support import Run, descendants, nothing_left, run_tree
 LONGEST_S = 30.0
 
 
-def long_run(folder: Path, data: Path) -> Run:
+def long_run(folder: Path, data: Path, **debug: float | str) -> Run:
     return Run(
         run_tree(
             folder / "run",
             data,
             train={"steps": 500},
             flow={"encoders": 2, "backbones": 2},
-            # Ranks wait for each other in records, collectives and verdicts alike.
-            debug={"delay_ms": 20.0},
+            debug=debug,
         )
     )
+
+
+def kill_and_check(run: Run, victim: str) -> None:
+    """The others end soon and name the victim, and nothing of the run is left."""
+    ranks = run.ranks()
+    assert len(ranks) == 4
+    os.kill(ranks[victim], signal.SIGKILL)
+    killed = time.monotonic()
+    code, errors = run.wait()
+    assert time.monotonic() - killed < LONGEST_S
+    assert code == 1
+    assert f"rank {victim} (pid {ranks[victim]}): killed by signal 9" in errors
+    for name, text in run.errors().items():
+        assert name == victim or f"rank {victim} (pid {ranks[victim]}) died" in text, name
+    assert not any(Path(f"/proc/{pid}").exists() for pid in ranks.values())
 
 
 @pytest.mark.parametrize("victim", ["encoder.1", "backbone.0", "backbone.1"])
 def test_a_killed_rank_ends_the_run_and_is_named(victim: str, tmp_path: Path, data: Path) -> None:
     with nothing_left():
-        run = long_run(tmp_path, data)
+        # Delays: ranks wait for each other in records and verdicts alike.
+        run = long_run(tmp_path, data, delay_ms=20.0)
         run.wait_for_steps(3)
-        ranks = run.ranks()
-        assert len(ranks) == 4
-        os.kill(ranks[victim], signal.SIGKILL)
-        killed = time.monotonic()
-        code, errors = run.wait()
-        assert time.monotonic() - killed < LONGEST_S
-        assert code == 1
-        assert f"rank {victim} (pid {ranks[victim]}): killed by signal 9" in errors
-        for name, text in run.errors().items():
-            assert name == victim or f"rank {victim} (pid {ranks[victim]}) died" in text, name
-        assert not any(Path(f"/proc/{pid}").exists() for pid in ranks.values())
+        kill_and_check(run, victim)
+
+
+@pytest.mark.parametrize("victim", ["encoder.1", "backbone.1"])
+def test_a_rank_killed_while_its_peer_is_inside_a_collective_is_named(
+    victim: str, tmp_path: Path, data: Path
+) -> None:
+    with nothing_left():
+        run = long_run(tmp_path, data, fault=f"halt:{victim}")
+        run.wait_for_steps(2)
+        status = Path(f"/proc/{run.ranks()[victim]}/status")
+        end = time.monotonic() + LONGEST_S
+        while "State:\tT" not in status.read_text():
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        # Its peer has nothing left to do but to reduce with it.
+        time.sleep(1.0)
+        kill_and_check(run, victim)
 
 
 def test_a_killed_launcher_ends_every_rank(tmp_path: Path, data: Path) -> None:
     with nothing_left():
-        run = long_run(tmp_path, data)
+        run = long_run(tmp_path, data, delay_ms=20.0)
         run.wait_for_steps(2)
         ranks = descendants(run.process.pid)
         run.process.kill()

@@ -60,7 +60,8 @@ def test_a_planted_fault_breaks_the_bar(fault: str, tmp_path: Path) -> None:
 @pytest.mark.limit(600)
 @pytest.mark.parametrize("encoders", [1, 2])
 @pytest.mark.parametrize("backbones", [1, 2])
-@pytest.mark.parametrize(("mode", "dtype", "optimizer"), [("strict", *key) for key in BARS])
+@pytest.mark.parametrize("mode", ["strict", "frozen"])
+@pytest.mark.parametrize(("dtype", "optimizer"), BARS)
 def test_every_layout_equals_a_plain_loop(
     encoders: int, backbones: int, mode: str, dtype: str, optimizer: str, tmp_path: Path
 ) -> None:
@@ -75,3 +76,5 @@ def test_every_layout_equals_a_plain_loop(
     )
     assert result["weight_change"] >= 0.01
     assert not breaks(result), result
+    if (mode, dtype) == ("frozen", "float64"):
+        assert result["max_rel_loss_diff"] <= 1e-12, result

@@ -5,7 +5,9 @@ They replace methods of the production classes in one process, which therefore n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+import signal
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -15,6 +17,9 @@ from flowtrain.plan import Document, StepPlan
 from flowtrain.train.backbone import BackboneRank
 from flowtrain.train.encoder import EncoderRank
 from flowtrain.train.records import RecordKey, RecordReceiver
+from flowtrain.train.world import World
+
+_HALT = "halt:"
 
 
 def _drop_gradient() -> None:
@@ -104,12 +109,36 @@ FAULTS: dict[str, Callable[[], None]] = {
 }
 
 
-def plant(name: str) -> None:
+def _halt() -> None:
+    """This process stops before it joins the gradient reduction of its third step."""
+    sum_gradients = World.sum_gradients
+    calls = 0
+
+    def halted(self: World, parameters: Iterable[torch.nn.Parameter]) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        sum_gradients(self, parameters)
+
+    World.sum_gradients = halted  # type: ignore[method-assign]
+
+
+def plant(name: str, *, label: str) -> None:
     """Break this process in one way.
+
+    Args:
+        name: A key of `FAULTS`, for every rank, or `halt:<rank>`, for that rank alone.
+        label: This rank's name.
 
     Raises:
         ConfigError: There is no such fault.
     """
+    if name.startswith(_HALT):
+        if name == f"{_HALT}{label}":
+            _halt()
+        return
     if name not in FAULTS:
-        raise ConfigError(f"debug.fault={name}: there is no such fault; choose from {[*FAULTS]}")
+        known = [*FAULTS, f"{_HALT}<rank>"]
+        raise ConfigError(f"debug.fault={name}: there is no such fault; choose from {known}")
     FAULTS[name]()

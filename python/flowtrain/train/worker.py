@@ -222,12 +222,13 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--resume", action="store_true")
     options = parser.parse_args(argv)
     config = load(options.config)
+    rank = int(os.environ["RANK"])
     if config.debug.fault is not None:
-        faults.plant(config.debug.fault)
+        faults.plant(config.debug.fault, label=f"{options.world}.{rank}")
     worker = Worker(
         config,
         options.world,
-        int(os.environ["RANK"]),
+        rank,
         Job(options.store, options.nonce),
         resume=options.resume,
     )
