@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +29,7 @@ from flowtrain.train.job import Job, JobHost
 # After a first death the others are left this long to name it themselves.
 _GRACE_S = 10.0
 _POLL_S = 0.1
+_SAID = "flowtrain: "
 
 
 class RunFailed(RuntimeError):
@@ -42,15 +43,19 @@ class _Death:
     exit_code: int
     log: Path
 
-    def describe(self) -> str:
-        how = (
-            f"killed by signal {-self.exit_code}"
-            if self.exit_code < 0
-            else f"exit code {self.exit_code}"
-        )
+    @property
+    def who(self) -> str:
+        return f"{self.label} (pid {self.pid})"
+
+    def why(self) -> str:
+        """What the rank said of its end, or how it ended without a word."""
         lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
-        said = [line for line in lines if line.startswith("flowtrain: ")]
-        return f"rank {self.label} (pid {self.pid}): {said[-1][11:] if said else how}"
+        said = [line for line in lines if line.startswith(_SAID)]
+        if said:
+            return said[-1].removeprefix(_SAID).removeprefix(f"{self.label} ends: ")
+        if self.exit_code < 0:
+            return f"killed by signal {-self.exit_code}"
+        return f"exit code {self.exit_code}"
 
 
 def train(config: RunConfig, *, resume: bool = False) -> dict[str, Any]:
@@ -127,10 +132,7 @@ def _run_gangs(config: RunConfig, job: Job, *, resume: bool) -> None:
         for gang in gangs.values():
             gang.close(timeout=5)
     if deaths:
-        raise RunFailed(
-            "; ".join(["the run ended early", *(death.describe() for death in deaths)])
-            + f"; logs are in {logs}"
-        )
+        raise RunFailed(f"the run ended early; {_describe(deaths)}; logs are in {logs}")
 
 
 def _start(
@@ -166,7 +168,7 @@ def _start(
 
 
 def _wait(gangs: dict[str, SubprocessContext], logs: Path) -> list[_Death]:
-    """Wait until every rank has ended; those that failed, first death first."""
+    """Wait until every rank has ended; those that failed, in the order of their ends."""
     running = {
         (world, rank): handler.proc
         for world, gang in gangs.items()
@@ -185,8 +187,21 @@ def _wait(gangs: dict[str, SubprocessContext], logs: Path) -> list[_Death]:
                 log = Path(gangs[world].stderrs[rank])
                 deaths.append(_Death(f"{world}.{rank}", process.pid, code, log))
                 limit = limit or time.monotonic() + _GRACE_S
-    # Who was killed by a signal or gave a reason of its own is the cause; who names a peer is not.
-    return sorted(deaths, key=lambda death: " died" in death.describe())
+    return deaths
+
+
+def _describe(deaths: Sequence[_Death]) -> str:
+    """Who ended and why; ranks that met the same error are said in one breath.
+
+    Causes come first: who was killed or gave a reason of its own is one, who names a peer is not.
+    """
+    together: dict[str, list[str]] = {}
+    for death in deaths:
+        together.setdefault(death.why(), []).append(death.who)
+    return "; ".join(
+        f"rank{'s' if len(who) > 1 else ''} {', '.join(who)}: {why}"
+        for why, who in sorted(together.items(), key=lambda pair: " died" in pair[0])
+    )
 
 
 def _summary(config: RunConfig) -> dict[str, Any]:
