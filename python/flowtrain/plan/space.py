@@ -97,8 +97,17 @@ class Space:
         backbones: int,
         pool_bytes: int | None,
         scale: float,
+        who: str,
     ) -> SpaceNeed:
         """Slabs to give each segment: `scale` times the need, or what `pool_bytes` holds.
+
+        Args:
+            need: Least slabs of each segment.
+            encoders: Encoder ranks.
+            backbones: Backbone ranks.
+            pool_bytes: Size of the whole pool, or None where it is free.
+            scale: Multiple of the need where the size is free.
+            who: Whose need it is, for the error.
 
         Raises:
             SpaceError: pool_bytes is below the need.
@@ -115,7 +124,7 @@ class Space:
             factor = pool_bytes / least
         else:
             raise SpaceError(
-                f"pool.bytes={pool_bytes}: the plans need at least {least} bytes ("
+                f"pool.bytes={pool_bytes}: {who} cannot do with less than {least} bytes ("
                 f"{encoders} encoder ranks x {need.activation} slabs + {backbones} backbone ranks "
                 f"x {need.gradient} slabs of {self.slab_bytes} bytes); {least - pool_bytes} bytes "
                 "are missing; raise pool.bytes, or lower train.global_batch"

@@ -16,7 +16,6 @@ from flowtrain.train.metrics import Metrics, StepTiming
 from flowtrain.train.planner import Planner
 from flowtrain.train.prefetch import Prefetch, Request
 from flowtrain.train.rank import Delays, Module, Seat, build_closing, close_step
-from flowtrain.train.records import RecordReceiver, RecordSender
 
 
 class BackboneRank:
@@ -52,24 +51,12 @@ class BackboneRank:
         self._delays = Delays(seat.config, seat.world.label)
         self._returns = flow.mode != "frozen"
         self._granted = SpaceNeed(activation=0, gradient=0)
-        self._records = RecordReceiver(
-            seat.pool,
-            inbox=seat.world.label,
-            space=seat.space,
-            deadline_s=flow.deadline_s,
-        )
-        self._gradients = RecordSender(
-            seat.pool,
-            readers="encoder",
-            num_readers=flow.encoders,
-            space=seat.space,
-            dtype=seat.dtype,
-            deadline_s=flow.deadline_s,
-        )
+        self._records = seat.receiver()
+        self._gradients = seat.sender("encoder")
 
     def run(self, first: int) -> None:
         """Run from step `first` to the end of the plans."""
-        self._grow(self._seat.granted())
+        self._resize(self._seat.granted())
         plans = self._seat.plans
         step = first
         while (plan := plans.get(step)).kind == "train":
@@ -83,7 +70,7 @@ class BackboneRank:
         started = time.perf_counter()
         waited = self._records.wait_s
         self._prefetch.step(plan)
-        self._grow(seat.check_space(plan, self._granted))
+        self._resize(seat.check_space(plan, self._granted))
         loss_sum, num_targets, num_skipped = 0.0, 0, 0
         ages = [0.0] * len(plan.items)
         for slot, documents in plan.documents_of(seat.world.rank):
@@ -198,8 +185,8 @@ class BackboneRank:
             doc_lengths=[doc.num_tokens for doc in documents],
         )
 
-    def _grow(self, granted: SpaceNeed) -> None:
-        if granted.gradient > self._gradients.slabs:
+    def _resize(self, granted: SpaceNeed) -> None:
+        if granted.gradient != self._gradients.slabs:
             self._gradients.reserve(granted.gradient)
         self._granted = granted
 

@@ -12,7 +12,6 @@ from flowtrain.train.checkpoint import Checkpoints
 from flowtrain.train.close import Report
 from flowtrain.train.prefetch import Prefetch, Request
 from flowtrain.train.rank import Delays, Module, Seat, build_closing, close_step
-from flowtrain.train.records import RecordReceiver, RecordSender
 
 
 class Stash:
@@ -74,24 +73,12 @@ class EncoderRank:
         self._held: dict[tuple[int, int], torch.Tensor] = {}
         self._versions: dict[tuple[int, int], int] = {}
         self._waited_s = 0.0
-        self._sender = RecordSender(
-            seat.pool,
-            readers="backbone",
-            num_readers=flow.backbones,
-            space=seat.space,
-            dtype=seat.dtype,
-            deadline_s=flow.deadline_s,
-        )
-        self._gradients = RecordReceiver(
-            seat.pool,
-            inbox=seat.world.label,
-            space=seat.space,
-            deadline_s=flow.deadline_s,
-        )
+        self._sender = seat.sender("backbone")
+        self._gradients = seat.receiver()
 
     def run(self, first: int) -> None:
         """Run from step `first` to the end of the plans."""
-        self._grow(self._seat.granted())
+        self._resize(self._seat.granted())
         plans = self._seat.plans
         forward = step = first
         while True:
@@ -111,7 +98,7 @@ class EncoderRank:
 
     def _forward(self, plan: StepPlan, *, version: int) -> None:
         self._prefetch.step(plan)
-        self._grow(self._seat.check_space(plan, self._granted))
+        self._resize(self._seat.check_space(plan, self._granted))
         hold = self._trains and self._ahead == 0
         self._stash.keep(version)
         for item in plan.items_of(self._seat.world.rank):
@@ -187,8 +174,8 @@ class EncoderRank:
         )
         close_step(self._seat, self._closing, self._module, plan, report)
 
-    def _grow(self, granted: SpaceNeed) -> None:
-        if granted.activation > self._sender.slabs:
+    def _resize(self, granted: SpaceNeed) -> None:
+        if granted.activation != self._sender.slabs:
             self._sender.reserve(granted.activation)
         self._granted = granted
 

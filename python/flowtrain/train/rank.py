@@ -7,16 +7,18 @@ import random
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
 from flowtrain.config.schema import RunConfig
 from flowtrain.models.adapter import VLMAdapter
-from flowtrain.plan import Space, SpaceError, SpaceNeed, StepPlan
+from flowtrain.plan import Space, SpaceNeed, StepPlan
 from flowtrain.train.board import Board
 from flowtrain.train.close import Closing, Report, Verdict
 from flowtrain.train.optim import build_optimizer, build_schedule
 from flowtrain.train.planner import Plans
+from flowtrain.train.records import RecordReceiver, RecordSender
 from flowtrain.train.world import World
 from flowtrain_core import Pool
 
@@ -44,18 +46,13 @@ class Seat:
         return DTYPES[self.config.model.dtype]
 
     def granted(self) -> SpaceNeed:
-        """Slabs of each segment, from the plans' need and the pool's configured size."""
-        flow = self.config.flow
-        return self.space.fit(
-            self.plans.layout(),
-            encoders=flow.encoders,
-            backbones=flow.backbones,
-            pool_bytes=self.config.pool.bytes,
-            scale=self.config.pool.scale,
-        )
+        """Slabs of each segment at the start, from the first plans and the pool's size."""
+        return self._fit(self.plans.layout(), "the first steps")
 
     def check_space(self, plan: StepPlan, granted: SpaceNeed) -> SpaceNeed:
-        """Slabs that this plan needs beyond what the segments have; grows them where it may.
+        """Slabs of each segment with which this plan can be carried out.
+
+        Where the pool's size is free, segments grow; where it is fixed, it is shared out anew.
 
         Raises:
             SpaceError: The pool's size is fixed and too small for this plan.
@@ -63,19 +60,41 @@ class Seat:
         need = self.space.need(plan)
         if need.join(granted) == granted:
             return granted
-        if self.config.pool.bytes is not None:
-            flow = self.config.flow
-            missing = self.space.slab_bytes * (
-                flow.encoders * max(0, need.activation - granted.activation)
-                + flow.backbones * max(0, need.gradient - granted.gradient)
-            )
-            raise SpaceError(
-                f"pool.bytes={self.config.pool.bytes}: step {plan.step} needs {need.activation} "
-                f"slabs of {self.space.slab_bytes} bytes on each encoder rank and {need.gradient} "
-                f"on each backbone rank, where there are {granted.activation} and "
-                f"{granted.gradient}; {missing} bytes are missing; raise pool.bytes"
-            )
-        return need.join(granted)
+        if self.config.pool.bytes is None:
+            return need.join(granted)
+        return self._fit(need, f"step {plan.step}")
+
+    def receiver(self) -> RecordReceiver:
+        """Takes records out of this rank's inbox."""
+        return RecordReceiver(
+            self.pool,
+            inbox=self.world.label,
+            space=self.space,
+            deadline_s=self.config.flow.deadline_s,
+        )
+
+    def sender(self, readers: Literal["encoder", "backbone"]) -> RecordSender:
+        """Sends records to the inboxes of one world's ranks."""
+        flow = self.config.flow
+        return RecordSender(
+            self.pool,
+            readers=readers,
+            num_readers=flow.encoders if readers == "encoder" else flow.backbones,
+            space=self.space,
+            dtype=self.dtype,
+            deadline_s=flow.deadline_s,
+        )
+
+    def _fit(self, need: SpaceNeed, who: str) -> SpaceNeed:
+        flow = self.config.flow
+        return self.space.fit(
+            need,
+            encoders=flow.encoders,
+            backbones=flow.backbones,
+            pool_bytes=self.config.pool.bytes,
+            scale=self.config.pool.scale,
+            who=who,
+        )
 
 
 @dataclass(slots=True)

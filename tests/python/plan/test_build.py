@@ -86,7 +86,7 @@ def test_frozen_needs_one_item_and_trained_a_whole_step() -> None:
 def test_a_pool_below_the_need_names_the_missing_bytes() -> None:
     space = Space(slab_bytes=4096, row_bytes=512, trained=True)
     need = SpaceNeed(activation=3, gradient=2)
-    with pytest.raises(SpaceError, match="4096 bytes are missing"):
-        space.fit(need, encoders=2, backbones=2, pool_bytes=9 * 4096, scale=1.0)
-    fitted = space.fit(need, encoders=2, backbones=2, pool_bytes=20 * 4096, scale=1.0)
+    with pytest.raises(SpaceError, match="step 3 cannot do .* 4096 bytes are missing"):
+        space.fit(need, encoders=2, backbones=2, pool_bytes=9 * 4096, scale=1.0, who="step 3")
+    fitted = space.fit(need, encoders=2, backbones=2, pool_bytes=20 * 4096, scale=1.0, who="step 3")
     assert fitted == SpaceNeed(activation=6, gradient=4)

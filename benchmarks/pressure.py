@@ -1,0 +1,141 @@
+"""Does the size of the pool, or the timing of the ranks, change a number or stop a run?
+
+Trains the demo's own model on the demo's own data, with several ranks of each world and random
+delays on every rank, in pools from the least that holds every plan up to four times that, and
+compares the losses of every step with those of a roomy pool without delays. One byte less than
+the least has to be refused, with the bytes that are missing. The last line is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from flowtrain.config import RunConfig
+from flowtrain.data.digits import write_digits
+from flowtrain.data.jsonl import JsonlFile
+from flowtrain.data.samples import SampleReader
+from flowtrain.data.workers import ReaderPool
+from flowtrain.models.adapter import adapter_for
+from flowtrain.plan import Space, SpaceNeed
+from flowtrain.train.demo import demo_config
+from flowtrain.train.launch import RunFailed, train
+from flowtrain.train.metrics import read_log
+from flowtrain.train.planner import PlanSource
+from flowtrain.train.rank import DTYPES
+
+SCALES = (1, 2, 4)
+
+
+def configure(folder: Path, name: str, given: argparse.Namespace, **fields: Any) -> RunConfig:
+    common = {
+        "run": folder / name,
+        "train.steps": given.steps,
+        "train.threads": 1,
+        "flow.encoders": given.encoders,
+        "flow.backbones": given.backbones,
+        "flow.item_tokens": 256,
+        "debug.delay_ms": given.delay_ms,
+    }
+    return demo_config(folder, [f"{key}={value}" for key, value in {**common, **fields}.items()])
+
+
+def least_bytes(config: RunConfig) -> int:
+    """Size of the pool that holds every plan of a run, found by planning all of it."""
+    adapter = adapter_for(config.model.folder)
+    space = Space(
+        slab_bytes=config.pool.slab_bytes,
+        row_bytes=adapter.seam_width * DTYPES[config.model.dtype].itemsize,
+        trained=config.flow.mode != "frozen",
+    )
+
+    def make_reader() -> SampleReader:
+        return SampleReader(config.model.folder, config.data, config.train.microbatch_tokens)
+
+    need = SpaceNeed(activation=0, gradient=0)
+    with ReaderPool(make_reader, 0) as reader:
+        for plan in PlanSource(
+            config,
+            reader=reader,
+            num_samples=len(JsonlFile(config.data.path)),
+            model_config=adapter.config,
+        ):
+            need = need.join(space.need(plan))
+    return space.total_bytes(need, encoders=config.flow.encoders, backbones=config.flow.backbones)
+
+
+def losses(config: RunConfig) -> list[float]:
+    train(config)
+    return [step["loss"] for step in read_log(config.run / "metrics.jsonl")]
+
+
+def measure(folder: Path, mode: str, given: argparse.Namespace, bar: Any) -> dict[str, Any]:
+    """Losses of one mode in every pool against those of a roomy one."""
+    shape = {"flow.mode": mode}
+    roomy = configure(
+        folder, f"{mode}-roomy", given, **shape, **{"pool.scale": 8, "debug.delay_ms": 0}
+    )
+    least = least_bytes(roomy)
+    expected = losses(roomy)
+    bar.update()
+    pools = {"least": {"pool.bytes": least}} | {f"{x}x": {"pool.scale": x} for x in SCALES}
+    same, seconds = {}, {}
+    for name, fields in pools.items():
+        started = time.perf_counter()
+        config = configure(folder, f"{mode}-{name}", given, **shape, **fields)
+        same[name] = losses(config) == expected
+        seconds[name] = round(time.perf_counter() - started, 1)
+        bar.update()
+    short = configure(folder, f"{mode}-short", given, **shape, **{"pool.bytes": least - 1})
+    return {
+        "least_bytes": least,
+        "same_losses": same,
+        "seconds": seconds,
+        "below_least": refusal(short),
+        "last_loss": expected[-1],
+    }
+
+
+def refusal(config: RunConfig) -> str:
+    """What a run with too small a pool says of it."""
+    try:
+        train(config)
+    except RunFailed as error:
+        return next(part for part in str(error).split(": ", 1) if "missing" in part)
+    return ""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--encoders", type=int, default=2)
+    parser.add_argument("--backbones", type=int, default=2)
+    parser.add_argument("--delay-ms", type=float, default=20.0, help="largest random delay")
+    parser.add_argument("--modes", nargs="+", default=["frozen", "strict"])
+    parser.add_argument("--json", action="store_true", help="print nothing but the JSON line")
+    given = parser.parse_args()
+    runs = len(given.modes) * (2 + len(SCALES))
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        tqdm(total=runs, unit="run", disable=given.json) as bar,
+    ):
+        root = Path(folder)
+        config = configure(root, "data", given)
+        write_digits(config.data.path.parent, seed=config.train.seed)
+        result = {mode: measure(root, mode, given, bar) for mode in given.modes}
+    print(json.dumps({"steps": given.steps, "delay_ms": given.delay_ms, **result}))
+    held = all(
+        all(r["same_losses"].values()) and "missing" in r["below_least"] for r in result.values()
+    )
+    return 0 if held else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
