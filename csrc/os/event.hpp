@@ -12,7 +12,8 @@
 namespace flowtrain::os {
 
 /// How long one waiter spins before it sleeps: waking a sleeper costs tens of microseconds, so
-/// whoever has been waiting for less than half a millisecond lately spins that long.
+/// whoever has been waiting for no longer than that lately spins that long. It never yields: on a
+/// busy core that hands out whole time slices, where a sleeper would be woken at once.
 class Spin {
  public:
   std::int64_t budget_ns() const { return budget_ns_.load(std::memory_order_relaxed); }
@@ -23,8 +24,8 @@ class Spin {
   }
 
  private:
-  static constexpr std::int64_t kLeastNs = 50'000;
-  static constexpr std::int64_t kMostNs = 1'000'000;
+  static constexpr std::int64_t kLeastNs = 20'000;
+  static constexpr std::int64_t kMostNs = 100'000;
   std::atomic<std::int64_t> budget_ns_{kLeastNs};
 };
 
@@ -53,8 +54,7 @@ class alignas(kCacheLine) Event {
     const Deadline start = Deadline::in(0);
     const std::int64_t budget_ns = spin.budget_ns();
     for (std::int64_t waited_ns = 0; waited_ns < budget_ns; waited_ns = start.waited_ns()) {
-      // After the first moments, in case whom it waits for wants the same core.
-      waited_ns < kHotNs ? pause() : std::this_thread::yield();
+      pause();
       if (!ready()) continue;
       spin.learn(start.waited_ns());
       return true;
@@ -75,7 +75,6 @@ class alignas(kCacheLine) Event {
   }
 
  private:
-  static constexpr std::int64_t kHotNs = 2'000;
   static constexpr std::int64_t kLongestSleepNs = 100'000'000;
 
   static void pause() noexcept {
