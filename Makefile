@@ -11,6 +11,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/stamps
 BUILD_TOOLS := 'setuptools>=77' wheel 'pybind11>=3' 'cmake>=3.24' ninja
+BENCH_PEERS := iceoryx2 flatbuffers pyzmq
 EXTENSION_SOURCES := CMakeLists.txt setup.py flowtrain_core/_version.py $(shell find csrc -type f)
 CXX_FILES = $(shell find csrc tests/cpp -name '*.[ch]pp' -o -name '*.cu' -o -name '*.cuh')
 # By default undefined behaviour is only printed.
@@ -30,18 +31,19 @@ GPU_ENV := PYTHONPATH="$(CURDIR):$(CURDIR)/python:$$PYTHONPATH"
 
 # What runs inside is parallel already, and two installs into one .venv would race.
 .NOTPARALLEL:
-.PHONY: help setup demo test test-deep lint bench gpu-test gpu-extension clean \
+.PHONY: help setup demo test test-deep lint bench bench-setup gpu-test gpu-extension clean \
   ctest ctest-asan ctest-tsan
 
 help:
-	@echo 'setup      make .venv with everything that the demo and the tests need'
-	@echo 'demo       train a small VLM through the pool, and let plain Hugging Face read with it'
-	@echo 'test       lint, C++ tests, Python tests'
-	@echo 'test-deep  C++ tests under sanitizers, and the tests that take minutes'
-	@echo 'lint       ruff, mypy, clang-format, layering'
-	@echo 'bench      benchmarks that need no peer'
-	@echo 'gpu-test   tests on a CUDA device'
-	@echo 'clean      remove what was built, but not .venv'
+	@echo 'setup        make .venv with everything that the demo and the tests need'
+	@echo 'demo         train a small VLM through the pool, and let plain Hugging Face read with it'
+	@echo 'test         lint, C++ tests, Python tests'
+	@echo 'test-deep    C++ tests under sanitizers, and the tests that take minutes'
+	@echo 'lint         ruff, mypy, clang-format, layering'
+	@echo 'bench        the benchmarks; a peer that is not installed is named'
+	@echo 'bench-setup  install the peers of the benchmarks'
+	@echo 'gpu-test     tests on a CUDA device'
+	@echo 'clean        remove what was built, but not .venv'
 
 setup: $(STAMPS)/dev $(STAMPS)/extension
 
@@ -100,6 +102,10 @@ define run_ctest
 	$(BIN)/cmake --build build/$(1)
 	$(4) $(BIN)/ctest --test-dir build/$(1) --output-on-failure --no-tests=error
 endef
+
+# Peers of the benchmarks, from the package registry; one that is missing is said to be.
+bench-setup: setup
+	$(BIN)/pip install -q $(PIP_FLAGS) $(BENCH_PEERS)
 
 bench: setup
 	@for file in benchmarks/bench_*.py; do $(BIN)/python $$file --json || exit 1; done

@@ -1,141 +1,149 @@
-"""How long does a filled embedding take from one Python process to another?
+"""How long does an item take from one Python process to another, and what do others take?
 
-One way: from just before `publish` in the producer to a NumPy view in the consumer, on the clock
-that both share. Three cases: the consumer waits and spins, as in a flow that keeps up; it waits
-and sleeps; and the plain alternative, the same bytes through `multiprocessing.Pipe`. The last
-line is JSON; `same_physical_pages` says whether both sides map the same memory.
+One way, no copy, the two processes on two cores: half of a round trip where both sides keep up,
+and the age of the item on arrival where the reader had fallen asleep. Peers are measured in the
+same run, slice by slice in turn with ours; each figure is the median of its slices' medians. A
+peer that is not installed is null, with the reason. The last line is JSON.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import os
-import platform
-import re
+import sys
 import time
-from multiprocessing.connection import Connection
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
+from contextlib import ExitStack
+from statistics import median
+from typing import Any, Protocol
 
-import numpy
+from peers.echo import Echo
+from peers.iceoryx import Iceoryx
+from peers.mp_queue import MpQueue
+from peers.raw_futex import RawFutex
+from peers.torch_shared import TorchShared
+from peers.zmq_ipc import ZmqIpc
+from tqdm import tqdm
 
-import flowtrain_core
-from flowtrain_core import Consumer, Pool, Producer
+from flowtrain.bench.conditions import conditions, pinned
+from flowtrain.bench.handoff import Handoff, sleeping, spinning
 
-WARM_UP = 50
+SMALL, LARGE = 64, 4 << 20
+PEERS: dict[str, tuple[type[Echo], int]] = {
+    "mp_queue": (MpQueue, SMALL),
+    "torch_shared": (TorchShared, LARGE),
+    "zmq_ipc": (ZmqIpc, SMALL),
+    "iceoryx2": (Iceoryx, SMALL),
+}
+PAUSE_S = 0.003
 
 
-def mapped_memory(name: str) -> list[list[str]]:
-    """Device and inode of the segments of a pool that this process maps."""
-    maps = Path("/proc/self/maps").read_text()
-    return sorted(map(list, set(re.findall(rf"(\w+:\w+) (\d+) +/memfd:{re.escape(name)}", maps))))
+class Bounces(Protocol):
+    def round_trip(self) -> None: ...
 
 
-def consume(name: str, rounds: int, answers: Connection) -> None:
-    """Takes every item, notes its age, and answers through a second ring."""
-    pool = Pool.open(name, timeout_s=10)
-    consumer, producer = Consumer(pool, "there"), Producer(pool, "back")
-    ages = []
+def one_way_us(link: Bounces, rounds: int) -> float:
+    """Median over a slice, in which no other peer runs."""
+    if isinstance(link, Echo):
+        link.resume()
+    times = []
     for _ in range(rounds):
-        with consumer.get(timeout_s=60) as item:
-            view = numpy.asarray(item)
-            now = time.perf_counter_ns()
-            ages.append((now - int(view[:8].view(numpy.int64)[0])) / 1000)
-            del view
-        producer.lease((1,), "uint8").publish(0)
-    answers.send((ages, mapped_memory(name)))
+        started = time.perf_counter_ns()
+        link.round_trip()
+        times.append(time.perf_counter_ns() - started)
+    if isinstance(link, Echo):
+        link.pause()
+    return median(times[rounds // 10 :]) / 2000
 
 
-def hand_over(item_bytes: int, rounds: int, pause_s: float) -> tuple[list[float], bool]:
-    """Ages in microseconds of the items, one at a time, `pause_s` after the last answer."""
-    name = f"bench-handoff-{os.getpid()}"
-    here, there = multiprocessing.Pipe()
-    with Pool.create(name, classes=[(4096, 4), (item_bytes, 2)], rings=("there", "back")) as pool:
-        reader = multiprocessing.get_context("spawn").Process(
-            target=consume, args=(name, rounds, there)
+def in_turn(measures: dict[str, Callable[[], float]], slices: int) -> dict[str, list[float]]:
+    """Every measure in every slice, one after the other."""
+    out: dict[str, list[float]] = {name: [] for name in measures}
+    for _ in tqdm(range(slices), desc="slices", disable=not sys.stderr.isatty()):
+        for name, measure in measures.items():
+            out[name].append(measure())
+    return out
+
+
+def spin(core: int, slices: int, rounds: int) -> tuple[dict[str, list[float]], dict[str, str]]:
+    """One-way times in us of ours and of the peers that are here; why the others are not."""
+    missing: dict[str, str] = {}
+    with ExitStack() as stack:
+        links: dict[str, Bounces] = {
+            "small": stack.enter_context(Handoff(core, SMALL)),
+            "large": stack.enter_context(Handoff(core, LARGE)),
+        }
+        for name, (kind, item_bytes) in PEERS.items():
+            if (reason := kind.missing()) is not None:
+                missing[name] = reason
+            else:
+                peer = stack.enter_context(kind(core, item_bytes))
+                peer.pause()
+                links[name] = peer
+        for link in links.values():
+            one_way_us(link, rounds)  # Warm-up.
+        times = in_turn(
+            {name: lambda link=link: one_way_us(link, rounds) for name, link in links.items()},
+            slices,
         )
-        reader.start()
-        producer, consumer = Producer(pool, "there"), Consumer(pool, "back")
-        for number in range(rounds):
-            lease = producer.lease((item_bytes,), "uint8")
-            view = numpy.asarray(lease)
-            if number > 0:
-                consumer.get(timeout_s=60).release()
-            if pause_s:
-                time.sleep(pause_s)
-            view[:8].view(numpy.int64)[0] = time.perf_counter_ns()
-            lease.publish(number)
-        ages, theirs = here.recv()
-        same = theirs == mapped_memory(name) != []
-        reader.join(60)
-    return ages[WARM_UP:], same
+        for name in ("small", "large"):
+            ours = links[name]
+            assert isinstance(ours, Handoff)
+            ours.finish()
+    return times, missing
 
 
-def echo(pipe: Connection, rounds: int) -> None:
-    """The plain alternative's consumer."""
-    ages = []
-    for _ in range(rounds):
-        data = pipe.recv_bytes()
-        view = numpy.frombuffer(data, dtype=numpy.uint8)
-        ages.append((time.perf_counter_ns() - int(view[:8].view(numpy.int64)[0])) / 1000)
-        pipe.send(None)
-    pipe.send(ages)
+def sleep(core: int, slices: int, rounds: int) -> tuple[dict[str, list[float]], dict[str, str]]:
+    """One-way times in us to a sleeper, ours and a bare futex's."""
+    measures = {"ours": lambda: median(sleeping(core, rounds, PAUSE_S)) / 1000}
+    missing: dict[str, str] = {}
+    if (reason := RawFutex.missing()) is not None:
+        missing["raw_futex"] = reason
+    else:
+        futex = RawFutex()
+        [here] = os.sched_getaffinity(0)
+        measures["raw_futex"] = lambda: median(futex.ages_ns(rounds, PAUSE_S, here, core)) / 1000
+    return in_turn(measures, slices), missing
 
 
-def through_a_pipe(item_bytes: int, rounds: int) -> list[float]:
-    """Ages in microseconds of the same items through a pipe."""
-    here, there = multiprocessing.Pipe()
-    reader = multiprocessing.get_context("spawn").Process(target=echo, args=(there, rounds))
-    reader.start()
-    data = numpy.zeros(item_bytes, dtype=numpy.uint8)
-    for _ in range(rounds):
-        data[:8].view(numpy.int64)[0] = time.perf_counter_ns()
-        here.send_bytes(data)
-        here.recv()
-    ages: list[float] = here.recv()
-    reader.join(60)
-    return ages[WARM_UP:]
+def ratio(theirs: list[float] | None, ours: list[float]) -> float | None:
+    return None if theirs is None else round(median(theirs) / median(ours), 2)
 
 
-def measure(item_bytes: int, rounds: int) -> dict[str, Any]:
-    """All three cases, with the conditions that they were measured under."""
-    spinning, same = hand_over(item_bytes, rounds, 0.0)
-    sleeping, _ = hand_over(item_bytes, min(rounds, 500), 0.002)
-    plain = through_a_pipe(item_bytes, min(rounds, 500))
+def measure(slices: int, rounds: int) -> dict[str, Any]:
+    with pinned() as core:
+        _, same = spinning(core, LARGE, 100)
+        spun, absent = spin(core, slices, rounds)
+        slept, no_futex = sleep(core, slices, max(50, rounds // 10))
+    futex = ratio(slept.get("raw_futex"), slept["ours"])
     return {
-        "item_bytes": item_bytes,
-        "p50_us": round(float(numpy.percentile(spinning, 50)), 2),
-        "p99_us": round(float(numpy.percentile(spinning, 99)), 2),
+        "p50_us_spin": round(max(median(spun["small"]), median(spun["large"])), 3),
+        "p50_us_sleep": round(median(slept["ours"]), 2),
+        "sleep_vs_raw_futex": None if futex is None else round(1 / futex, 3),
+        "vs_mp_queue": ratio(spun.get("mp_queue"), spun["small"]),
+        "vs_torch_shared": ratio(spun.get("torch_shared"), spun["large"]),
+        "vs_zmq_ipc": ratio(spun.get("zmq_ipc"), spun["small"]),
+        "vs_iceoryx2": ratio(spun.get("iceoryx2"), spun["small"]),
         "same_physical_pages": same,
-        "asleep_p50_us": round(float(numpy.percentile(sleeping, 50)), 2),
-        "asleep_p99_us": round(float(numpy.percentile(sleeping, 99)), 2),
-        "pipe_p50_us": round(float(numpy.percentile(plain, 50)), 2),
-        "pipe_p99_us": round(float(numpy.percentile(plain, 99)), 2),
+        "us": {name: round(median(values), 3) for name, values in (spun | slept).items()},
+        "missing": {**absent, **no_futex},
+        "slices": slices,
         "rounds": rounds,
-        "cpus": sorted(os.sched_getaffinity(0)),
-        "load_average": round(os.getloadavg()[0], 2),
-        "machine": platform.machine(),
-        "kernel": platform.release(),
-        "python": platform.python_version(),
-        "flowtrain_core": flowtrain_core.__version__,
+        **conditions(),
     }
 
 
 def main() -> None:
-    """Command line: see --help."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--bytes", type=int, default=4 << 20, help="bytes of an item")
-    parser.add_argument("--rounds", type=int, default=5000)
+    parser.add_argument("--slices", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=1000, help="round trips of a slice")
     parser.add_argument("--json", action="store_true", help="print nothing but the JSON line")
     given = parser.parse_args()
-    result = measure(given.bytes, given.rounds + WARM_UP)
+    result = measure(given.slices, given.rounds)
     if not given.json:
-        print(
-            f"{given.bytes} bytes, one way: p50 {result['p50_us']} us, p99 {result['p99_us']} us; "
-            f"to a sleeper {result['asleep_p50_us']} us; by a pipe {result['pipe_p50_us']} us"
-        )
+        for key, value in result.items():
+            print(f"{key:>20}  {value}")
     print(json.dumps(result))
 
 

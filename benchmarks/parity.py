@@ -142,7 +142,7 @@ def main() -> None:
     parser.add_argument("--dtype", choices=("float32", "float64"), default="float32")
     parser.add_argument("--optimizer", choices=("sgd", "adamw"), default="adamw")
     parser.add_argument("--fault", help="planted fault, see flowtrain.train.faults")
-    parser.add_argument("--json", action="store_true", help="print nothing but the JSON line")
+    parser.add_argument("--json", action="store_true", help="no table before the JSON line")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         result = compare(Path(folder), given)

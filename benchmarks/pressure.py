@@ -119,7 +119,7 @@ def main() -> int:
     parser.add_argument("--backbones", type=int, default=2)
     parser.add_argument("--delay-ms", type=float, default=20.0, help="largest random delay")
     parser.add_argument("--modes", nargs="+", default=["frozen", "strict"])
-    parser.add_argument("--json", action="store_true", help="print nothing but the JSON line")
+    parser.add_argument("--json", action="store_true", help="no table before the JSON line")
     given = parser.parse_args()
     runs = len(given.modes) * (2 + len(SCALES))
     with (

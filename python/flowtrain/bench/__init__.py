@@ -1,0 +1,1 @@
+"""Microbenchmarks of the core on the user's machine; they need numpy alone."""
