@@ -24,17 +24,18 @@ using channel::Producer;
 constexpr double kDefaultTimeoutS = 60.0;
 /// Number of a dtype given by name, as a numpy dtype or type, or as a torch dtype.
 std::uint8_t dtype_of(const py::object& given) {
-  std::string name;
-  if (py::isinstance<py::str>(given)) {
-    name = given.cast<std::string>();
-  } else if (py::hasattr(given, "name")) {
-    name = given.attr("name").cast<std::string>();
-  } else if (py::isinstance<py::type>(given)) {
-    name = given.attr("__name__").cast<std::string>();
-  } else {
-    name = py::str(given);
+  py::object text = given;
+  if (!py::isinstance<py::str>(given)) {
+    if (py::hasattr(given, "name")) {
+      text = given.attr("name");
+    } else if (py::isinstance<py::type>(given)) {
+      text = given.attr("__name__");
+    } else {
+      text = py::str(given);
+    }
   }
-  if (name.starts_with("torch.")) name = name.substr(6);
+  auto name = text.cast<std::string_view>();
+  if (name.starts_with("torch.")) name.remove_prefix(6);
   for (std::size_t i = 0; i < channel::kDtypes.size(); ++i) {
     if (channel::kDtypes[i].name == name) return static_cast<std::uint8_t>(i);
   }
@@ -43,7 +44,8 @@ std::uint8_t dtype_of(const py::object& given) {
     if (!known.empty()) known += ", ";
     known += dtype.name;
   }
-  throw BadArgument("dtype '" + name + "': not one that items have; choose from " + known);
+  throw BadArgument("dtype '" + std::string(name) + "': not one that items have; choose from " +
+                    known);
 }
 
 channel::Layout layout_of(const py::sequence& shape, const py::object& dtype) {
@@ -99,7 +101,9 @@ std::shared_ptr<Lease> lease(Producer& producer, const py::sequence& shape, cons
                              std::optional<double> timeout_s) {
   const channel::Layout layout = layout_of(shape, dtype);
   const Deadline deadline = deadline_in(timeout_s.value_or(kDefaultTimeoutS));
-  std::shared_ptr<Lease> out;
+  // What is free already is taken without giving up the GIL.
+  std::shared_ptr<Lease> out = producer.try_lease(layout);
+  if (out) return out;
   {
     const py::gil_scoped_release release;
     out = producer.lease(layout, deadline, SignalCheck());

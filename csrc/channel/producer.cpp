@@ -48,6 +48,13 @@ void Producer::check_open() const {
   }
 }
 
+std::shared_ptr<Lease> Producer::try_lease(const Layout& layout) {
+  check_open();
+  check_size(layout.bytes);
+  const std::optional<std::uint32_t> cell = try_cell(layout.bytes);
+  return cell ? make_lease(*cell, layout) : nullptr;
+}
+
 std::shared_ptr<Lease> Producer::lease(const Layout& layout, const Deadline& deadline,
                                        const Interrupted& interrupted) {
   check_open();
@@ -55,32 +62,34 @@ std::shared_ptr<Lease> Producer::lease(const Layout& layout, const Deadline& dea
   std::optional<std::uint32_t> cell;
   bool stop = false;
   pool_->control().header().space.wait(deadline, spin_, [&]() noexcept {
-    cell = try_lease(layout.bytes);
+    cell = try_cell(layout.bytes);
     return cell || pool_->closed() || (stop = interrupted && interrupted());
   });
-  if (!cell) {
-    check_open();
-    if (stop) return nullptr;
-    check_size(layout.bytes);  // The only segment may have lost its owner.
-    throw_timeout(layout.bytes, deadline.waited_s());
-  }
+  if (cell) return make_lease(*cell, layout);
+  check_open();
+  if (stop) return nullptr;
+  check_size(layout.bytes);  // The only segment may have lost its owner.
+  throw_timeout(layout.bytes, deadline.waited_s());
+}
+
+std::shared_ptr<Lease> Producer::make_lease(std::uint32_t cell, const Layout& layout) {
   const Control& control = pool_->control();
   try {
-    SlabView view = pool_->segments().resolve(control.cell(*cell).slab, layout.bytes);
+    SlabView view = pool_->segments().resolve(control.cell(cell).slab, layout.bytes);
     if (view) {
-      return std::make_shared<Lease>(shared_from_this(), *cell, layout, std::move(view));
+      return std::make_shared<Lease>(shared_from_this(), cell, layout, std::move(view));
     }
   } catch (...) {
-    control.free_cell(*cell);
+    control.free_cell(cell);
     throw;
   }
-  control.free_cell(*cell);
+  control.free_cell(cell);
   throw StaleAddress("pool '" + pool_->name() + "': the owner of segment " +
-                     std::to_string(memory::segment_of(control.cell(*cell).slab)) +
+                     std::to_string(memory::segment_of(control.cell(cell).slab)) +
                      " died before this process had mapped it; lease again");
 }
 
-std::optional<std::uint32_t> Producer::try_lease(std::uint64_t bytes) noexcept {
+std::optional<std::uint32_t> Producer::try_cell(std::uint64_t bytes) noexcept {
   const std::lock_guard lock(mutex_);
   if (!take_credit(bytes)) return std::nullopt;
   const std::optional<std::uint32_t> c = try_allocate(bytes);

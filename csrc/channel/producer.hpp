@@ -79,6 +79,8 @@ class Producer : public std::enable_shared_from_this<Producer> {
   Producer(std::shared_ptr<Pool> pool, const std::string& ring,
            std::optional<std::uint32_t> segment, const Credits& credits);
 
+  /// A slab for an item if one is free now, else null.
+  std::shared_ptr<Lease> try_lease(const Layout& layout);
   /// A slab for an item; null only where `interrupted` ended the wait.
   std::shared_ptr<Lease> lease(const Layout& layout, const Deadline& deadline,
                                const Interrupted& interrupted = {});
@@ -98,7 +100,8 @@ class Producer : public std::enable_shared_from_this<Producer> {
     std::int64_t bytes;
   };
 
-  std::optional<std::uint32_t> try_lease(std::uint64_t bytes) noexcept;
+  std::optional<std::uint32_t> try_cell(std::uint64_t bytes) noexcept;
+  std::shared_ptr<Lease> make_lease(std::uint32_t cell, const Layout& layout);
   std::optional<std::uint32_t> try_allocate(std::uint64_t bytes) noexcept;
   std::optional<std::uint32_t> try_segment(std::uint32_t segment, std::uint64_t bytes) noexcept;
   std::optional<std::uint32_t> try_classes(const SegmentEntry& entry, SegmentWord word,
