@@ -1,0 +1,66 @@
+"""`flowtrain bench pool | slab | handoff`: measure the core on this machine."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from flowtrain.bench import handoff, pool, slab
+from flowtrain.bench.conditions import conditions
+
+
+def add_parser(verbs: Any) -> None:
+    parser = verbs.add_parser("bench", help=__doc__)
+    kinds = parser.add_subparsers(dest="kind", required=True)
+    of_pool = _kind(kinds, "pool", "GB/s of writing, reading, and a flow of both", run_pool)
+    of_pool.add_argument("--bytes", type=int, nargs="+", default=list(pool.SIZES), metavar="N")
+    of_pool.add_argument("--seconds", type=float, default=0.5, help="time of each figure")
+    of_slab = _kind(kinds, "slab", "time to give a slab back and lease another", run_slab)
+    of_slab.add_argument("--rounds", type=int, default=20_000)
+    of_handoff = _kind(kinds, "handoff", "one way of an item between two processes", run_handoff)
+    of_handoff.add_argument("--bytes", type=int, nargs="+", default=[64, 4 << 20], metavar="N")
+    of_handoff.add_argument("--rounds", type=int, default=20_000)
+
+
+def _kind(kinds: Any, name: str, text: str, run: Any) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = kinds.add_parser(name, help=text, description=text)
+    parser.add_argument("--json", action="store_true", help="one JSON object a line, no table")
+    parser.set_defaults(run=run)
+    return parser
+
+
+def run_pool(given: argparse.Namespace) -> int:
+    return _show(pool.run(tuple(given.bytes), given.seconds), given.json)
+
+
+def run_slab(given: argparse.Namespace) -> int:
+    return _show(slab.run(given.rounds), given.json)
+
+
+def run_handoff(given: argparse.Namespace) -> int:
+    return _show((handoff.run(size, given.rounds) for size in given.bytes), given.json)
+
+
+def _show(rows: Iterator[dict[str, Any]], as_json: bool) -> int:
+    """Rows as they come: a table grows line by line, its conditions below it."""
+    common = conditions().keys()
+    shown: list[str] = []
+    row: dict[str, Any] = {}
+    for row in rows:
+        if as_json:
+            print(json.dumps(row), flush=True)
+            continue
+        figures = {key: value for key, value in row.items() if key not in common}
+        if not shown:
+            shown = list(figures)
+            print("  ".join(f"{key:>{_width(key)}}" for key in shown))
+        print("  ".join(f"{figures[key]!s:>{_width(key)}}" for key in shown), flush=True)
+    if not as_json:
+        print(", ".join(f"{key} {row[key]}" for key in common))
+    return 0
+
+
+def _width(key: str) -> int:
+    return max(8, len(key))
