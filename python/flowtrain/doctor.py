@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import flowtrain_core
+from flowtrain.clean import left_pools
 
 _LITTLE_SHM = 256 << 20
 
@@ -80,8 +81,8 @@ def _gpu() -> Finding:
 
 
 def _pools() -> Finding:
-    left = [pool.name for pool in flowtrain_core.list_pools() if not pool.alive]
+    left = [pool.name for pool in left_pools()]
     if not left:
         return Finding("pools", "ok", "nothing was left by runs that died")
     names = ", ".join(left)
-    return Finding("pools", "warn", f"left by dead runs: {names}; Pool.unlink(name) removes them")
+    return Finding("pools", "warn", f"left by dead runs: {names}; flowtrain clean removes them")

@@ -6,12 +6,12 @@ import secrets
 import socket
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 
 from torch.distributed import DistNetworkError, TCPStore
 
+from flowtrain.clean import remove_left_pools
 from flowtrain.config.schema import ConfigError, RunConfig
-from flowtrain_core import Pool, list_pools
+from flowtrain_core import Pool
 
 HOST_LABEL = "host"
 _PREFIX = "flowtrain-"
@@ -59,7 +59,8 @@ class JobHost:
                 f"flow.port={flow.port}: the job's store cannot listen there ({_reason(flow.port)}"
                 "); choose another port, or 0 to let the system choose"
             ) from error
-        _sweep()
+        # What jobs left of which every process was killed, nobody else can remove.
+        remove_left_pools(_PREFIX)
         self.job = Job(store=f"127.0.0.1:{self._store.port}", nonce=secrets.token_hex(8))
         encoders, backbones = flow.encoders, flow.backbones
         # A rank holds its own lane, one for its inbox, and one for each inbox it sends to.
@@ -78,15 +79,6 @@ class JobHost:
     def close(self) -> None:
         """Remove the pool; the store goes with this object."""
         self.pool.close()
-
-
-def _sweep() -> None:
-    """Remove what jobs left of which every process was killed; nobody else can."""
-    for pool in list_pools():
-        # A pool in the making has no lane yet, but a maker.
-        made = pool.creator_pid != 0 and not Path(f"/proc/{pool.creator_pid}").exists()
-        if pool.name.startswith(_PREFIX) and made and not pool.alive:
-            Pool.unlink(pool.name)
 
 
 def _reason(port: int) -> str:

@@ -1,0 +1,27 @@
+"""`flowtrain clean`: remove what killed runs left in shared memory."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from flowtrain.clean import left_pools, remove_left_pools
+from flowtrain_core import list_pools
+
+
+def add_parser(verbs: Any) -> None:
+    parser = verbs.add_parser("clean", help=__doc__, description=__doc__)
+    parser.add_argument("--dry-run", action="store_true", help="say what would be removed")
+    parser.set_defaults(run=run)
+
+
+def run(given: argparse.Namespace) -> int:
+    removed = [pool.name for pool in left_pools()] if given.dry_run else remove_left_pools()
+    for name in removed:
+        print(f"{'would remove' if given.dry_run else 'removed'} {name}")
+    for pool in list_pools():
+        if pool.name not in removed:
+            print(f"kept {pool.name}: made by process {pool.creator_pid}, in use")
+    if not removed:
+        print("nothing was left behind")
+    return 0
