@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Literal, Self, TypedDict
 
+from flowtrain_core.snapshots import FlightEvent, PoolSnapshot
+
 __version__: str
 with_cuda: bool
 
@@ -329,3 +331,23 @@ class Consumer:
 
 def list_pools() -> list[PoolEntry]:
     """Every pool of this user on this machine."""
+
+def inspect(name: str) -> PoolSnapshot:
+    """Looks at a pool from outside, also after the death of all its processes.
+
+    Times are of the clock that `time.perf_counter_ns` reads. `alloc_wait` and `transfer` are a
+    producer's (asking for a slab to having it, having it to publishing), `queue_wait` and `use` a
+    consumer's (publishing to taking, taking to giving back).
+
+    Raises:
+        PoolNotFound: There is no such pool.
+        PoolCorrupt: It was made by another version.
+    """
+
+def flight_record(name: str) -> list[FlightEvent]:
+    """The last 1,024 events of every lane of a pool, oldest first, also after a crash.
+
+    Raises:
+        PoolNotFound: There is no such pool.
+        PoolCorrupt: It was made by another version.
+    """

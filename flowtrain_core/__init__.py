@@ -35,6 +35,8 @@ from flowtrain_core._C import (  # noqa: E402
     StaleAddress,
     SystemCallError,
     ViewsAlive,
+    flight_record,
+    inspect,
     list_pools,
 )
 
@@ -57,5 +59,7 @@ __all__ = [
     "SystemCallError",
     "ViewsAlive",
     "__version__",
+    "flight_record",
+    "inspect",
     "list_pools",
 ]

@@ -100,26 +100,26 @@ py::str dtype_name(std::uint8_t dtype) { return std::string(channel::kDtypes[dty
 std::shared_ptr<Lease> lease(Producer& producer, const py::sequence& shape, const py::object& dtype,
                              std::optional<double> timeout_s) {
   const channel::Layout layout = layout_of(shape, dtype);
-  const Deadline deadline = deadline_in(timeout_s.value_or(kDefaultTimeoutS));
+  const double longest_s = checked_timeout(timeout_s.value_or(kDefaultTimeoutS));
   // What is free already is taken without giving up the GIL.
   std::shared_ptr<Lease> out = producer.try_lease(layout);
   if (out) return out;
   {
     const py::gil_scoped_release release;
-    out = producer.lease(layout, deadline, SignalCheck());
+    out = producer.lease(layout, Deadline::in(longest_s), SignalCheck());
   }
   if (!out) throw py::error_already_set();
   return out;
 }
 
 std::shared_ptr<Item> get(Consumer& consumer, std::optional<double> timeout_s) {
-  const Deadline deadline = deadline_in(timeout_s.value_or(kDefaultTimeoutS));
+  const double longest_s = checked_timeout(timeout_s.value_or(kDefaultTimeoutS));
   // What is there already is taken without giving up the GIL.
   std::shared_ptr<Item> out = consumer.try_get();
   if (out) return out;
   {
     const py::gil_scoped_release release;
-    out = consumer.get(deadline, SignalCheck());
+    out = consumer.get(Deadline::in(longest_s), SignalCheck());
   }
   if (!out) throw py::error_already_set();
   return out;

@@ -4,6 +4,7 @@
 
 #include "base/error.hpp"
 #include "bindings/bindings.hpp"
+#include "channel/inspect.hpp"
 #include "channel/pool.hpp"
 #include "channel/registry.hpp"
 
@@ -13,29 +14,7 @@ namespace flowtrain::bindings {
 namespace {
 
 using channel::LaneInfo;
-using channel::LaneRole;
-using channel::LaneState;
 using channel::Pool;
-
-const char* role_name(LaneRole role) {
-  switch (role) {
-    case LaneRole::kPool: return "pool";
-    case LaneRole::kProducer: return "producer";
-    case LaneRole::kConsumer: return "consumer";
-  }
-  return "?";
-}
-
-const char* state_name(LaneState state) {
-  switch (state) {
-    case LaneState::kFree: return "free";
-    case LaneState::kAlive: return "alive";
-    case LaneState::kLeft: return "left";
-    case LaneState::kDying:
-    case LaneState::kDead: return "dead";
-  }
-  return "?";
-}
 
 using Classes = std::vector<std::pair<std::uint64_t, std::uint32_t>>;
 
@@ -106,7 +85,7 @@ py::dict stats(Pool& pool) {
   pool.check_open();
   using channel::Lane;
   py::list segments;
-  for (const channel::SegmentInfo& s : pool.segments().infos()) {
+  for (const channel::SegmentInfo& s : segment_infos(pool.control(), pool.lanes())) {
     py::dict entry;
     entry["id"] = s.id;
     entry["owner"] = s.owner;

@@ -5,17 +5,24 @@
 #include <chrono>
 
 #include "base/deadline.hpp"
+#include "channel/control.hpp"
 
 namespace flowtrain::bindings {
 
 void bind_errors(pybind11::module_& module);
 void bind_pool(pybind11::module_& module);
 void bind_channel(pybind11::module_& module);
+void bind_inspect(pybind11::module_& module);
+
+const char* role_name(channel::LaneRole role);
+const char* state_name(channel::LaneState state);
 
 /// Deadline of a `timeout_s` from Python.
 ///
 /// Errors: BadArgument for what is negative or no number.
 Deadline deadline_in(double timeout_s);
+/// The check alone, for calls that may be done before they have to wait.
+double checked_timeout(double timeout_s);
 
 /// Lets Ctrl-C end a wait; asked from loops that do not hold the GIL. Once it said true, a Python
 /// error is set.

@@ -11,4 +11,5 @@ PYBIND11_MODULE(_C, module) {
   flowtrain::bindings::bind_errors(module);
   flowtrain::bindings::bind_pool(module);
   flowtrain::bindings::bind_channel(module);
+  flowtrain::bindings::bind_inspect(module);
 }

@@ -5,12 +5,14 @@ namespace py = pybind11;
 
 namespace flowtrain::bindings {
 
-Deadline deadline_in(double timeout_s) {
+double checked_timeout(double timeout_s) {
   if (!(timeout_s >= 0)) {
     throw BadArgument("timeout_s=" + std::to_string(timeout_s) + ": must be at least 0");
   }
-  return Deadline::in(timeout_s);
+  return timeout_s;
 }
+
+Deadline deadline_in(double timeout_s) { return Deadline::in(checked_timeout(timeout_s)); }
 
 bool SignalCheck::operator()() {
   const auto now = std::chrono::steady_clock::now();

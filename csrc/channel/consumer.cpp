@@ -1,11 +1,21 @@
 #include "channel/consumer.hpp"
 
+#include "base/clock.hpp"
 #include "base/error.hpp"
 
 namespace flowtrain::channel {
+namespace {
 
-Item::Item(std::shared_ptr<Consumer> consumer, std::uint32_t cell, SlabView view)
-    : consumer_(std::move(consumer)), cell_(cell), view_(std::move(view)) {
+/// For a counter that one thread at a time writes.
+void count(std::atomic<std::uint64_t>& counter) noexcept {
+  counter.store(counter.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+}
+
+}  // namespace
+
+Item::Item(std::shared_ptr<Consumer> consumer, std::uint32_t cell, std::int64_t taken_ns,
+           SlabView view)
+    : consumer_(std::move(consumer)), cell_(cell), taken_ns_(taken_ns), view_(std::move(view)) {
   const Control& control = consumer_->pool().control();
   const Cell& from = control.cell(cell);
   descriptor_ = from.descriptor;
@@ -33,14 +43,14 @@ void Item::give_back() noexcept {
   Pool& pool = consumer_->pool();
   // In a forked child the cell is still the parent's.
   if (pool.forked()) return;
-  consumer_->count((**consumer_->lane_).items_released);
+  consumer_->note_released(cell_, descriptor_, taken_ns_);
   pool.control().free_cell(cell_);
 }
 
 Consumer::Consumer(std::shared_ptr<Pool> pool, const std::string& ring) : pool_(std::move(pool)) {
   pool_->check_open();
   ring_ = pool_->ring_number(ring);
-  lane_ = pool_->join(LaneRole::kConsumer);
+  lane_ = pool_->join(LaneRole::kConsumer, static_cast<std::uint16_t>(ring_));
 }
 
 void Consumer::check_open() const {
@@ -50,9 +60,30 @@ void Consumer::check_open() const {
   }
 }
 
-void Consumer::count(std::atomic<std::uint64_t>& counter) const noexcept {
+void Consumer::note_taken(std::uint32_t c, std::int64_t now) const noexcept {
   const std::lock_guard lock(mutex_);
-  counter.store(counter.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  const Control& control = pool_->control();
+  const Cell& cell = control.cell(c);
+  LaneRecord& record = control.record(lane_->number());
+  const Descriptor& item = cell.descriptor;
+  count((**lane_).items_taken);
+  record.queue_wait.add(now - cell.published_ns);
+  record.flight.note({now, item.key_low, item.bytes, c, Act::kTaken, item.producer});
+}
+
+void Consumer::note_released(std::uint32_t c, const Descriptor& item,
+                             std::int64_t taken_ns) const noexcept {
+  const std::int64_t now = now_ns();
+  const std::lock_guard lock(mutex_);
+  LaneRecord& record = pool_->control().record(lane_->number());
+  count((**lane_).items_released);
+  record.use.add(now - taken_ns);
+  record.flight.note({now, item.key_low, item.bytes, c, Act::kReleased, item.producer});
+}
+
+void Consumer::note_lost() const noexcept {
+  const std::lock_guard lock(mutex_);
+  count((**lane_).items_lost);
 }
 
 std::shared_ptr<Item> Consumer::try_get() {
@@ -81,11 +112,12 @@ std::shared_ptr<Item> Consumer::try_get() {
       }
     }
     if (view) {
-      count(mine.items_taken);
-      return std::make_shared<Item>(shared_from_this(), c, std::move(view));
+      const std::int64_t now = now_ns();
+      note_taken(c, now);
+      return std::make_shared<Item>(shared_from_this(), c, now, std::move(view));
     }
     // The holder of its memory died before this process had mapped it: counted, never hidden.
-    count(mine.items_lost);
+    note_lost();
     control.free_cell(c);
   }
 }

@@ -21,7 +21,8 @@ class Consumer;
 /// Errors:   releasing while views live throws ViewsAlive, releasing twice PoolClosed.
 class Item {
  public:
-  Item(std::shared_ptr<Consumer> consumer, std::uint32_t cell, SlabView view);
+  Item(std::shared_ptr<Consumer> consumer, std::uint32_t cell, std::int64_t taken_ns,
+       SlabView view);
   /// Gives the slab back if that was not done: views hold the item, so none is left by now.
   ~Item();
   Item(const Item&) = delete;
@@ -43,6 +44,7 @@ class Item {
 
   std::shared_ptr<Consumer> consumer_;
   std::uint32_t cell_;
+  std::int64_t taken_ns_;
   Descriptor descriptor_;
   std::uint32_t attempt_;
   std::string producer_;
@@ -75,7 +77,10 @@ class Consumer : public std::enable_shared_from_this<Consumer> {
   friend class Item;
 
   void check_open() const;
-  void count(std::atomic<std::uint64_t>& counter) const noexcept;
+  void note_taken(std::uint32_t cell, std::int64_t now) const noexcept;
+  void note_released(std::uint32_t cell, const Descriptor& item,
+                     std::int64_t taken_ns) const noexcept;
+  void note_lost() const noexcept;
 
   std::shared_ptr<Pool> pool_;
   std::uint32_t ring_;

@@ -15,6 +15,7 @@ std::uint64_t Control::lay_out(const Geometry& geometry) {
   };
   place(sizeof(Header), 1);
   lanes_ = place(sizeof(Lane), geometry.max_lanes);
+  records_ = place(sizeof(LaneRecord), geometry.max_lanes);
   segments_ = place(sizeof(SegmentEntry), kMaxSegments);
   words_ = place(sizeof(lockfree::AtomicCell), geometry.max_cells);
   cells_ = place(sizeof(Cell), geometry.max_cells);

@@ -8,6 +8,7 @@
 #include "base/math.hpp"
 #include "base/relaxed.hpp"
 #include "channel/descriptor.hpp"
+#include "channel/record.hpp"
 #include "lockfree/index_ring.hpp"
 #include "os/event.hpp"
 #include "os/mapping.hpp"
@@ -15,7 +16,7 @@
 namespace flowtrain::channel {
 
 inline constexpr std::uint64_t kMagic = 0x315f4c4f4f505446;  // "FTPOOL_1"
-inline constexpr std::uint32_t kLayoutVersion = 1;
+inline constexpr std::uint32_t kLayoutVersion = 2;
 inline constexpr std::uint32_t kMaxSegments = 64;
 inline constexpr std::uint32_t kMaxClasses = 64;
 
@@ -57,6 +58,7 @@ struct alignas(kCacheLine) Lane {
   Relaxed<std::uint32_t>
       retired;  ///< lanes_version when it left or died: the longest gone is reused.
   RelaxedText label;
+  Relaxed<std::uint16_t> ring;  ///< Of a producer or consumer.
   // Counters, each written by the lane alone; they outlive it, so that sums never fall.
   alignas(kCacheLine) std::atomic<std::uint64_t> items_published;
   std::atomic<std::uint64_t> bytes_published;
@@ -117,6 +119,7 @@ struct alignas(kCacheLine) Cell {
   Relaxed<std::uint32_t> attempt;   ///< Deliveries before this one.
   Relaxed<std::uint16_t> ring;      ///< Ring that it was published to, for redelivery.
   Relaxed<std::uint16_t> producer;  ///< Lane that leased it; not reused while the cell is in use.
+  Relaxed<std::int64_t> published_ns;
 };
 
 /// A ring besides its slots.
@@ -131,7 +134,8 @@ static_assert(sizeof(RingHeader) == 4 * kCacheLine);
 
 /// The control file, mapped: typed access to its tables, and nothing else.
 ///
-/// Memory:   `header | lanes | segments | cell words | cells | ring headers | ring slots`; no
+/// Memory:   `header | lanes | records | segments | cell words | cells | ring headers | ring
+/// slots`; no
 ///           pointers, every table on a cache line.
 /// Threads:  any; each table says which of its words are shared.
 /// Progress: plain address arithmetic.
@@ -150,6 +154,7 @@ class Control {
   Header& header() const { return *reinterpret_cast<Header*>(mapping_.data()); }
   const Geometry& geometry() const { return geometry_; }
   Lane& lane(std::uint32_t i) const { return at<Lane>(lanes_)[i]; }
+  LaneRecord& record(std::uint32_t lane) const { return at<LaneRecord>(records_)[lane]; }
   SegmentEntry& segment(std::uint32_t i) const { return at<SegmentEntry>(segments_)[i]; }
   lockfree::AtomicCell& word(std::uint32_t i) const { return at<lockfree::AtomicCell>(words_)[i]; }
   Cell& cell(std::uint32_t i) const { return at<Cell>(cells_)[i]; }
@@ -183,7 +188,8 @@ class Control {
 
   os::Mapping mapping_;
   Geometry geometry_{};
-  std::uint64_t lanes_ = 0, segments_ = 0, words_ = 0, cells_ = 0, rings_ = 0, slots_ = 0;
+  std::uint64_t lanes_ = 0, records_ = 0, segments_ = 0, words_ = 0, cells_ = 0, rings_ = 0,
+                slots_ = 0;
 };
 
 }  // namespace flowtrain::channel

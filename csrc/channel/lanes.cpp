@@ -27,7 +27,8 @@ bool Lanes::may_take(std::uint32_t lane) const {
   return true;
 }
 
-std::uint16_t Lanes::take(LaneRole role, const std::string& label, const std::string& pool) {
+std::uint16_t Lanes::take(LaneRole role, std::uint16_t ring, const std::string& label,
+                          const std::string& pool) {
   const std::lock_guard lock(mutex_);
   const std::uint32_t version = control_.header().lanes_version.load(std::memory_order_relaxed);
   // Never used first, then the longest gone, so that what became of a lane stays readable.
@@ -50,6 +51,7 @@ std::uint16_t Lanes::take(LaneRole role, const std::string& label, const std::st
     lane.state.store(LaneState::kFree, std::memory_order_relaxed);
     lane.generation.fetch_add(1, std::memory_order_release);  // sync: lane.generation
     lane.role = role;
+    lane.ring = ring;
     lane.pid = ::getpid();
     lane.label = label;
     lane.state.store(LaneState::kAlive, std::memory_order_release);           // sync: lane.state
@@ -99,7 +101,7 @@ LaneInfo Lanes::info(std::uint32_t i) const {
     const auto generation =
         lane.generation.load(std::memory_order_acquire);                 // sync: lane.generation
     const LaneState state = lane.state.load(std::memory_order_acquire);  // sync: lane.state
-    LaneInfo info{i, lane.label, lane.role, lane.pid, state, generation};
+    LaneInfo info{i, lane.label, lane.role, lane.pid, state, generation, lane.ring};
     std::atomic_thread_fence(std::memory_order_acquire);
     // Reused in between: what was read may be of both lives.
     if (generation == lane.generation.load(std::memory_order_relaxed)) return info;

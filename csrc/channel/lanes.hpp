@@ -18,6 +18,7 @@ struct LaneInfo {
   std::int32_t pid;
   LaneState state;
   std::uint32_t generation;
+  std::uint16_t ring;  ///< Number of a producer's or consumer's.
 };
 
 /// The pool's participants as one handle sees them, and those it has put there itself.
@@ -33,7 +34,8 @@ class Lanes {
   Lanes(const Control& control, const os::Fd& file)
       : control_(control), file_(file), held_(control.geometry().max_lanes, false) {}
 
-  std::uint16_t take(LaneRole role, const std::string& label, const std::string& pool);
+  std::uint16_t take(LaneRole role, std::uint16_t ring, const std::string& label,
+                     const std::string& pool);
   /// Leaves cleanly; the lane stays visible until it is reused.
   void leave(std::uint16_t lane) noexcept;
 

@@ -12,6 +12,7 @@
 
 #include "base/error.hpp"
 #include "channel/monitor.hpp"
+#include "channel/names.hpp"
 #include "channel/registry.hpp"
 #include "os/byte_lock.hpp"
 #include "os/folder.hpp"
@@ -20,26 +21,6 @@ namespace flowtrain::channel {
 namespace {
 
 using lockfree::CellState;
-
-constexpr std::size_t kLongestName = RelaxedText::kMostBytes;
-
-void check_name(const std::string& what, const std::string& name) {
-  const auto allowed = [](char c) {
-    return std::isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' || c == '-';
-  };
-  if (name.empty() || name.size() > kLongestName || name.front() == '.' ||
-      !std::all_of(name.begin(), name.end(), allowed)) {
-    throw BadArgument(what + " '" + name + "': give 1 to " + std::to_string(kLongestName) +
-                      " letters, digits, '.', '_' or '-', not starting with '.'");
-  }
-}
-
-void check_label(const std::string& label) {
-  if (label.size() > kLongestName) {
-    throw BadArgument("label '" + label + "': " + std::to_string(label.size()) +
-                      " bytes, at most " + std::to_string(kLongestName));
-  }
-}
 
 void check_options(const PoolOptions& options) {
   check_name("pool", options.name);
@@ -167,7 +148,7 @@ std::shared_ptr<Pool> Pool::open(const std::string& name, const std::string& lab
 
 void Pool::start() {
   register_pool(this);
-  lane_ = lanes_->take(LaneRole::kPool, label_, name_);
+  lane_ = lanes_->take(LaneRole::kPool, 0, label_, name_);
   segments_->refresh();
   monitor_ = std::make_unique<Monitor>(*this);
 }
@@ -206,9 +187,9 @@ void Pool::check_open() const {
   if (closed()) throw PoolClosed("pool '" + name_ + "': this handle is closed; open it again");
 }
 
-std::unique_ptr<LaneHold> Pool::join(LaneRole role) {
+std::unique_ptr<LaneHold> Pool::join(LaneRole role, std::uint16_t ring) {
   check_open();
-  return std::make_unique<LaneHold>(shared_from_this(), lanes_->take(role, label_, name_));
+  return std::make_unique<LaneHold>(shared_from_this(), lanes_->take(role, ring, label_, name_));
 }
 
 std::uint32_t Pool::add_segment(const memory::Carving& carving, bool prefault) {

@@ -74,7 +74,7 @@ class Pool : public std::enable_shared_from_this<Pool> {
   Segments& segments() { return *segments_; }
   Cutter& cutter() { return *cutter_; }
 
-  std::unique_ptr<LaneHold> join(LaneRole role);
+  std::unique_ptr<LaneHold> join(LaneRole role, std::uint16_t ring);
   std::uint32_t add_segment(const memory::Carving& carving, bool prefault);
   /// Gives a segment of this handle up: its memory goes with the last slab in use.
   void drop_segment(std::uint32_t number);

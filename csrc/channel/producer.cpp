@@ -2,18 +2,21 @@
 
 #include <algorithm>
 
+#include "base/clock.hpp"
 #include "base/error.hpp"
 
 namespace flowtrain::channel {
 
 using lockfree::CellState;
 
-memory::Address Lease::address() const { return producer_->pool().control().cell(cell_).slab; }
+memory::Address Lease::address() const {
+  return producer_->pool().control().cell(grant_.cell).slab;
+}
 
 void Lease::publish(const Key& key) {
   producer_->pool().check_open();
   if (!open_) throw PoolClosed("lease: it was published or aborted already; lease another slab");
-  producer_->publish(cell_, layout_, key);
+  producer_->publish(grant_, layout_, key);
   open_ = false;
 }
 
@@ -21,7 +24,7 @@ void Lease::abort() noexcept {
   if (!open_) return;
   open_ = false;
   // In a forked child the cell is still the parent's.
-  if (!producer_->pool().forked()) producer_->pool().control().free_cell(cell_);
+  if (!producer_->pool().forked()) producer_->abort(grant_, layout_.bytes);
 }
 
 Producer::Producer(std::shared_ptr<Pool> pool, const std::string& ring,
@@ -38,7 +41,7 @@ Producer::Producer(std::shared_ptr<Pool> pool, const std::string& ring,
     throw BadArgument("producer: segment=" + std::to_string(*segment) + " must be 1 to " +
                       std::to_string(kMaxSegments));
   }
-  lane_ = pool_->join(LaneRole::kProducer);
+  lane_ = pool_->join(LaneRole::kProducer, ring_);
 }
 
 void Producer::check_open() const {
@@ -51,58 +54,61 @@ void Producer::check_open() const {
 std::shared_ptr<Lease> Producer::try_lease(const Layout& layout) {
   check_open();
   check_size(layout.bytes);
-  const std::optional<std::uint32_t> cell = try_cell(layout.bytes);
-  return cell ? make_lease(*cell, layout) : nullptr;
+  const std::optional<Grant> grant = try_grant(layout.bytes, nullptr);
+  return grant ? make_lease(*grant, layout) : nullptr;
 }
 
 std::shared_ptr<Lease> Producer::lease(const Layout& layout, const Deadline& deadline,
                                        const Interrupted& interrupted) {
   check_open();
   check_size(layout.bytes);
-  std::optional<std::uint32_t> cell;
+  std::optional<Grant> grant;
   bool stop = false;
   pool_->control().header().space.wait(deadline, spin_, [&]() noexcept {
-    cell = try_cell(layout.bytes);
-    return cell || pool_->closed() || (stop = interrupted && interrupted());
+    grant = try_grant(layout.bytes, &deadline);
+    return grant || pool_->closed() || (stop = interrupted && interrupted());
   });
-  if (cell) return make_lease(*cell, layout);
+  if (grant) return make_lease(*grant, layout);
   check_open();
   if (stop) return nullptr;
   check_size(layout.bytes);  // The only segment may have lost its owner.
   throw_timeout(layout.bytes, deadline.waited_s());
 }
 
-std::shared_ptr<Lease> Producer::make_lease(std::uint32_t cell, const Layout& layout) {
+std::shared_ptr<Lease> Producer::make_lease(const Grant& grant, const Layout& layout) {
   const Control& control = pool_->control();
   try {
-    SlabView view = pool_->segments().resolve(control.cell(cell).slab, layout.bytes);
+    SlabView view = pool_->segments().resolve(control.cell(grant.cell).slab, layout.bytes);
     if (view) {
-      return std::make_shared<Lease>(shared_from_this(), cell, layout, std::move(view));
+      return std::make_shared<Lease>(shared_from_this(), grant, layout, std::move(view));
     }
   } catch (...) {
-    control.free_cell(cell);
+    abort(grant, layout.bytes);
     throw;
   }
-  control.free_cell(cell);
+  abort(grant, layout.bytes);
   throw StaleAddress("pool '" + pool_->name() + "': the owner of segment " +
-                     std::to_string(memory::segment_of(control.cell(cell).slab)) +
+                     std::to_string(memory::segment_of(control.cell(grant.cell).slab)) +
                      " died before this process had mapped it; lease again");
 }
 
-std::optional<std::uint32_t> Producer::try_cell(std::uint64_t bytes) noexcept {
+std::optional<Grant> Producer::try_grant(std::uint64_t bytes, const Deadline* since) noexcept {
   const std::lock_guard lock(mutex_);
   if (!take_credit(bytes)) return std::nullopt;
   const std::optional<std::uint32_t> c = try_allocate(bytes);
   if (!c) {
     bytes_in_flight_ -= static_cast<std::int64_t>(bytes);
-    return c;
+    return std::nullopt;
   }
   Cell& cell = pool_->control().cell(*c);
   cell.attempt = 0;
   cell.producer = lane_->number();
   const auto word = pool_->control().word(*c).load(std::memory_order_relaxed);
   in_flight_.push_back({*c, lockfree::generation_of(word), static_cast<std::int64_t>(bytes)});
-  return c;
+  const std::int64_t now = now_ns();
+  record().alloc_wait.add(since ? since->waited_ns() : 0);
+  record().flight.note({now, 0, bytes, *c, Act::kLeased, lane_->number()});
+  return Grant{*c, now};
 }
 
 bool Producer::take_credit(std::uint64_t bytes) noexcept {
@@ -216,8 +222,17 @@ bool Producer::try_own(const SegmentEntry& entry, SegmentWord word, std::uint32_
   return false;
 }
 
-void Producer::publish(std::uint32_t c, const Layout& layout, const Key& key) {
+void Producer::abort(const Grant& grant, std::uint64_t bytes) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    record().flight.note({now_ns(), 0, bytes, grant.cell, Act::kAborted, lane_->number()});
+  }
+  pool_->control().free_cell(grant.cell);
+}
+
+void Producer::publish(const Grant& grant, const Layout& layout, const Key& key) {
   const std::lock_guard lock(mutex_);
+  const std::uint32_t c = grant.cell;
   const Control& control = pool_->control();
   Lane& mine = **lane_;
   Cell& cell = control.cell(c);
@@ -229,6 +244,8 @@ void Producer::publish(std::uint32_t c, const Layout& layout, const Key& key) {
       lane_->number(), layout.dtype,
       layout.ndim,     0};
   cell.ring = ring_;
+  const std::int64_t now = now_ns();
+  cell.published_ns = now;
   if (!control.ring(ring_).push(c, lane_->number(), mine.intent)) {
     throw PoolCorrupt("pool '" + pool_->name() + "': a ring is full, though it has a slot for " +
                       "every cell; the control file was damaged");
@@ -237,6 +254,8 @@ void Producer::publish(std::uint32_t c, const Layout& layout, const Key& key) {
   mine.bytes_published.store(mine.bytes_published.load(std::memory_order_relaxed) + layout.bytes,
                              std::memory_order_relaxed);
   control.ring_header(ring_).filled.notify();
+  record().transfer.add(now - grant.time_ns);
+  record().flight.note({now, key.low, layout.bytes, c, Act::kPublished, lane_->number()});
 }
 
 void Producer::check_size(std::uint64_t bytes) const {

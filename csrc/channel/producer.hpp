@@ -27,6 +27,12 @@ struct Key {
   std::uint64_t high;
 };
 
+/// A cell that was leased, and when.
+struct Grant {
+  std::uint32_t cell;
+  std::int64_t time_ns;
+};
+
 class Producer;
 
 /// A slab being written: published once, or given back.
@@ -38,8 +44,8 @@ class Producer;
 /// Errors:   publishing twice throws PoolClosed.
 class Lease {
  public:
-  Lease(std::shared_ptr<Producer> producer, std::uint32_t cell, const Layout& layout, SlabView view)
-      : producer_(std::move(producer)), cell_(cell), layout_(layout), view_(std::move(view)) {}
+  Lease(std::shared_ptr<Producer> producer, const Grant& grant, const Layout& layout, SlabView view)
+      : producer_(std::move(producer)), grant_(grant), layout_(layout), view_(std::move(view)) {}
   ~Lease() { abort(); }
   Lease(const Lease&) = delete;
   Lease& operator=(const Lease&) = delete;
@@ -54,7 +60,7 @@ class Lease {
 
  private:
   std::shared_ptr<Producer> producer_;
-  std::uint32_t cell_;
+  Grant grant_;
   Layout layout_;
   SlabView view_;
   bool open_ = true;
@@ -100,8 +106,9 @@ class Producer : public std::enable_shared_from_this<Producer> {
     std::int64_t bytes;
   };
 
-  std::optional<std::uint32_t> try_cell(std::uint64_t bytes) noexcept;
-  std::shared_ptr<Lease> make_lease(std::uint32_t cell, const Layout& layout);
+  /// @param since  Where the caller had to wait; else it is an allocation without a wait.
+  std::optional<Grant> try_grant(std::uint64_t bytes, const Deadline* since) noexcept;
+  std::shared_ptr<Lease> make_lease(const Grant& grant, const Layout& layout);
   std::optional<std::uint32_t> try_allocate(std::uint64_t bytes) noexcept;
   std::optional<std::uint32_t> try_segment(std::uint32_t segment, std::uint64_t bytes) noexcept;
   std::optional<std::uint32_t> try_classes(const SegmentEntry& entry, SegmentWord word,
@@ -111,7 +118,9 @@ class Producer : public std::enable_shared_from_this<Producer> {
   bool try_own(const SegmentEntry& entry, SegmentWord word, std::uint32_t epoch,
                std::uint32_t cell) noexcept;
   bool take_credit(std::uint64_t bytes) noexcept;
-  void publish(std::uint32_t cell, const Layout& layout, const Key& key);
+  void publish(const Grant& grant, const Layout& layout, const Key& key);
+  void abort(const Grant& grant, std::uint64_t bytes) noexcept;
+  LaneRecord& record() const { return pool_->control().record(lane_->number()); }
   void check_open() const;
   void check_size(std::uint64_t bytes) const;
   [[noreturn]] void throw_timeout(std::uint64_t bytes, double waited_s) const;

@@ -3,6 +3,8 @@
 #include <map>
 #include <set>
 
+#include "base/clock.hpp"
+
 namespace flowtrain::channel {
 namespace {
 
@@ -25,7 +27,7 @@ class Reaper {
       if (lockfree::owner_of(word) != dead_) continue;
       switch (lockfree::state_of(word)) {
         case CellState::kFree: break;
-        case CellState::kOwned: control_.free_cell(c); break;
+        case CellState::kOwned: free(c); break;
         case CellState::kHeld: redeliver(c); break;
         case CellState::kInRing:
           marked.emplace(c, word);
@@ -63,7 +65,7 @@ class Reaper {
     if (control_.cell(c).attempt > 0) {
       publish_again(c);
     } else {
-      control_.free_cell(c);
+      free(c);
     }
     return true;
   }
@@ -85,6 +87,13 @@ class Reaper {
     return true;
   }
 
+  void free(std::uint32_t c) noexcept {
+    // What was not published has no key.
+    control_.record(mine_).flight.note(
+        {now_ns(), 0, control_.cell(c).slab_bytes, c, Act::kFreed, dead_});
+    control_.free_cell(c);
+  }
+
   void redeliver(std::uint32_t c) noexcept {
     Cell& cell = control_.cell(c);
     cell.attempt = cell.attempt + 1;
@@ -94,6 +103,9 @@ class Reaper {
   void publish_again(std::uint32_t c) noexcept {
     Lane& mine = control_.lane(mine_);
     const std::uint16_t ring = control_.cell(c).ring;
+    const Descriptor& item = control_.cell(c).descriptor;
+    control_.record(mine_).flight.note(
+        {now_ns(), item.key_low, item.bytes, c, Act::kRedelivered, dead_});
     // The ring has a slot for every cell, so this cannot find it full.
     control_.ring(ring).push(c, mine_, mine.intent);
     mine.items_redelivered.fetch_add(1, std::memory_order_relaxed);

@@ -261,26 +261,6 @@ bool Segments::in_use(const SegmentEntry& entry) const noexcept {
   return false;
 }
 
-std::vector<SegmentInfo> Segments::infos() const {
-  std::vector<SegmentInfo> infos;
-  for (std::uint32_t i = 0; i < control_.num_segments(); ++i) {
-    const SegmentEntry& entry = control_.segment(i);
-    const SegmentWord word = load(entry);
-    if (!has_memory(word)) continue;
-    const std::uint32_t slabs =
-        entry.num_classes > 0 ? entry.num_cells : entry.num_cut.load(std::memory_order_relaxed);
-    SegmentInfo info{i + 1, lanes_.info(owner_of(word)).label, entry.bytes, slabs, 0, 0};
-    for (std::uint32_t c = entry.first_cell; c < entry.first_cell + entry.num_cells; ++c) {
-      const auto cell = control_.word(c).load(std::memory_order_relaxed);
-      if (lockfree::state_of(cell) == CellState::kFree) continue;
-      ++info.slabs_in_use;
-      info.bytes_in_use += control_.cell(c).slab_bytes;
-    }
-    infos.push_back(std::move(info));
-  }
-  return infos;
-}
-
 void Segments::abandon() noexcept {
   for (Slot& slot : slots_) slot.fd.reset();
   if (server_) server_->abandon();

@@ -22,16 +22,6 @@ struct SlabView {
   explicit operator bool() const { return data != nullptr; }
 };
 
-/// What is told of a segment.
-struct SegmentInfo {
-  std::uint32_t id;
-  std::string owner;
-  std::uint64_t bytes;
-  std::uint32_t slabs;
-  std::uint32_t slabs_in_use;
-  std::uint64_t bytes_in_use;
-};
-
 /// The pool's segments as one handle sees them: the table that resolves global addresses.
 ///
 /// Memory:   sealed memfds. A mapping lives as long as the segment, and beyond it as long as a
@@ -57,7 +47,6 @@ class Segments {
   void drain(std::uint16_t owner) noexcept;
   /// Ends those drained segments of which no cell is in use.
   void sweep() noexcept;
-  std::vector<SegmentInfo> infos() const;
 
   void close() { server_.reset(); }
   /// In a forked child: leave memory and socket to the parent.

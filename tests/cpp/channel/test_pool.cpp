@@ -10,6 +10,7 @@
 
 #include "base/error.hpp"
 #include "channel/consumer.hpp"
+#include "channel/inspect.hpp"
 #include "channel/pool.hpp"
 #include "channel/producer.hpp"
 #include "check.hpp"
@@ -73,7 +74,8 @@ void items_cross_between_handles_whole_and_once() {
   threads.clear();
   constexpr std::uint64_t kAll = kEach * kProducers;
   CHECK(taken == static_cast<int>(kAll) && sum == kAll * (kAll - 1) / 2);
-  for (const SegmentInfo& segment : here->segments().infos()) CHECK(segment.slabs_in_use == 0);
+  for (const SegmentInfo& segment : segment_infos(here->control(), here->lanes()))
+    CHECK(segment.slabs_in_use == 0);
   there->close();
   here->close();
 }

@@ -1,0 +1,70 @@
+#include "channel/inspect.hpp"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+
+#include "base/error.hpp"
+#include "channel/names.hpp"
+#include "os/folder.hpp"
+
+namespace flowtrain::channel {
+
+std::vector<SegmentInfo> segment_infos(const Control& control, const Lanes& lanes) {
+  std::vector<SegmentInfo> infos;
+  for (std::uint32_t i = 0; i < control.num_segments(); ++i) {
+    const SegmentEntry& entry = control.segment(i);
+    const SegmentWord word = entry.word.load(std::memory_order_acquire);  // sync: segment.word
+    if (state_of(word) != SegmentState::kLive && state_of(word) != SegmentState::kDraining)
+      continue;
+    const std::uint32_t slabs =
+        entry.num_classes > 0 ? entry.num_cells : entry.num_cut.load(std::memory_order_relaxed);
+    SegmentInfo info{i + 1, lanes.info(owner_of(word)).label, entry.bytes, slabs, 0, 0, {}};
+    std::map<std::uint64_t, ClassInfo> classes;
+    const std::uint32_t end = entry.first_cell + std::min<std::uint32_t>(slabs, entry.capacity);
+    for (std::uint32_t c = entry.first_cell; c < end; ++c) {
+      const std::uint64_t slab_bytes = control.cell(c).slab_bytes;
+      ClassInfo& size = classes.try_emplace(slab_bytes, ClassInfo{slab_bytes, 0, 0}).first->second;
+      ++size.slabs;
+      const auto cell = control.word(c).load(std::memory_order_relaxed);
+      if (lockfree::state_of(cell) == lockfree::CellState::kFree) continue;
+      ++size.slabs_in_use;
+      ++info.slabs_in_use;
+      info.bytes_in_use += slab_bytes;
+    }
+    for (const auto& [bytes, size] : classes) info.classes.push_back(size);
+    infos.push_back(std::move(info));
+  }
+  return infos;
+}
+
+std::vector<RingInfo> ring_infos(const Control& control) {
+  std::vector<RingInfo> infos;
+  for (std::uint32_t i = 0; i < control.geometry().num_rings; ++i) {
+    infos.push_back({control.ring_header(i).name, 0, 0});
+  }
+  for (std::uint32_t c = 0; c < control.num_cells(); ++c) {
+    const auto word = control.word(c).load(std::memory_order_acquire);  // sync: cell.word
+    if (lockfree::state_of(word) != lockfree::CellState::kInRing) continue;
+    const Cell& cell = control.cell(c);
+    if (cell.ring >= infos.size()) continue;
+    ++infos[cell.ring].items;
+    infos[cell.ring].bytes += cell.slab_bytes;
+  }
+  return infos;
+}
+
+Observer::Observer(const std::string& name) : name_(name) {
+  check_name("pool", name);
+  const std::string path = os::runtime_folder() + "/" + name + "/control";
+  file_ = os::open_file(path);
+  std::optional<Control> control = file_ ? Control::find(file_, path) : std::nullopt;
+  if (!control) {
+    throw PoolNotFound("pool '" + name + "': there is none in " + os::runtime_folder() +
+                       "; list_pools() names those there are");
+  }
+  control_ = std::move(*control);
+  lanes_ = std::make_unique<Lanes>(control_, file_);
+}
+
+}  // namespace flowtrain::channel

@@ -1,0 +1,121 @@
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cstdint>
+
+#include "base/math.hpp"
+#include "base/relaxed.hpp"
+
+namespace flowtrain::channel {
+
+/// Durations by power of two: bucket b counts those of [2^b, 2^(b+1)) ns, the last all longer
+/// ones too.
+///
+/// Memory:   placed in the control file; zero bytes are an empty histogram.
+/// Threads:  one writer at a time; anybody reads, also after the writer's death.
+/// Progress: wait-free.
+/// Ordering: none; buckets and sum may be one duration apart while the writer lives.
+/// Errors:   none.
+struct alignas(kCacheLine) Histogram {
+  static constexpr std::uint32_t kBuckets = 39;
+
+  void add(std::int64_t ns) noexcept {
+    const auto length = static_cast<std::uint64_t>(std::max<std::int64_t>(ns, 0));
+    const auto width = static_cast<std::uint32_t>(std::bit_width(length | 1)) - 1;
+    Relaxed<std::uint64_t>& count = counts[std::min(width, kBuckets - 1)];
+    count = count + 1;
+    sum_ns = sum_ns + length;
+  }
+
+  Relaxed<std::uint64_t> counts[kBuckets];
+  Relaxed<std::uint64_t> sum_ns;
+};
+
+/// What a lane did.
+enum class Act : std::uint16_t {
+  kLeased = 1,
+  kAborted,
+  kPublished,
+  kTaken,
+  kReleased,
+  kRedelivered,  ///< By a reaper, for a lane that died.
+  kFreed,        ///< Likewise.
+};
+
+struct Event {
+  std::int64_t time_ns;
+  std::uint64_t key_low;
+  std::uint64_t bytes;
+  std::uint32_t cell;
+  Act act;
+  std::uint16_t lane;  ///< Whose item it was: the producer's lane, or the dead one's.
+};
+
+/// The last events of a lane.
+///
+/// Memory:   placed in the control file, so that it is read after a crash; zero bytes are empty.
+/// Threads:  one writer at a time; anybody reads.
+/// Progress: wait-free.
+/// Ordering: record.events publishes an event; one that is overwritten meanwhile is left out.
+/// Errors:   none.
+class FlightRecorder {
+ public:
+  static constexpr std::uint64_t kKept = 1024;
+
+  void note(const Event& event) noexcept {
+    const std::uint64_t n = written_.load(std::memory_order_relaxed);
+    Slot& slot = slots_[n % kSlots];
+    slot.time_ns = event.time_ns;
+    slot.key_low = event.key_low;
+    slot.bytes = event.bytes;
+    slot.cell = event.cell;
+    slot.act = event.act;
+    slot.lane = event.lane;
+    written_.store(n + 1, std::memory_order_release);  // sync: record.events
+  }
+
+  /// Calls `visit` with each of the last events, oldest first.
+  template <class Visit>
+  void for_each(Visit&& visit) const {
+    const std::uint64_t end = written_.load(std::memory_order_acquire);  // sync: record.events
+    for (std::uint64_t n = end > kKept ? end - kKept : 0; n < end; ++n) {
+      const Slot& slot = slots_[n % kSlots];
+      const Event event{slot.time_ns, slot.key_low, slot.bytes, slot.cell, slot.act, slot.lane};
+      std::atomic_thread_fence(std::memory_order_acquire);
+      if (written_.load(std::memory_order_relaxed) < n + kSlots) visit(event);
+    }
+  }
+
+ private:
+  /// More than are kept, so that the one being written is none of them.
+  static constexpr std::uint64_t kSlots = kKept + 16;
+
+  struct Slot {
+    Relaxed<std::int64_t> time_ns;
+    Relaxed<std::uint64_t> key_low;
+    Relaxed<std::uint64_t> bytes;
+    Relaxed<std::uint32_t> cell;
+    Relaxed<Act> act;
+    Relaxed<std::uint16_t> lane;
+  };
+  static_assert(sizeof(Slot) == 32);
+
+  alignas(kCacheLine) std::atomic<std::uint64_t> written_;
+  Slot slots_[kSlots];
+};
+
+/// What a lane tells of its traffic; like its counters it goes on when the lane is reused, so
+/// that sums never fall.
+struct LaneRecord {
+  Histogram alloc_wait;  ///< Producer: from asking for a slab to having it.
+  Histogram transfer;    ///< Producer: from having it to publishing, while the item is written.
+  Histogram queue_wait;  ///< Consumer: from publishing to taking.
+  Histogram use;         ///< Consumer: from taking to giving back.
+  FlightRecorder flight;
+};
+
+static_assert(sizeof(Histogram) == 5 * kCacheLine);
+
+}  // namespace flowtrain::channel

@@ -1,0 +1,84 @@
+"""What `inspect` and `flight_record` return."""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+
+class HistogramCounts(TypedDict):
+    """Durations by power of two: `counts[b]` of them took [2**b, 2**(b+1)) ns, the last longer."""
+
+    counts: list[int]
+    sum_ns: int
+
+
+class LaneSnapshot(TypedDict):
+    """A participant; counters and histograms go on when a lane is reused, and never fall."""
+
+    index: int
+    label: str
+    role: str
+    ring: str | None
+    pid: int
+    state: str
+    generation: int
+    items_published: int
+    bytes_published: int
+    items_taken: int
+    items_released: int
+    items_redelivered: int
+    items_lost: int
+    alloc_wait: HistogramCounts
+    transfer: HistogramCounts
+    queue_wait: HistogramCounts
+    use: HistogramCounts
+
+
+class ClassSnapshot(TypedDict):
+    """Slabs of one size."""
+
+    slab_bytes: int
+    slabs: int
+    in_use_slabs: int
+
+
+class SegmentSnapshot(TypedDict):
+    """A segment."""
+
+    id: int
+    owner: str
+    tier: str
+    bytes: int
+    in_use_bytes: int
+    classes: list[ClassSnapshot]
+
+
+class RingSnapshot(TypedDict):
+    """Items that were published to a ring and not yet taken."""
+
+    name: str
+    items: int
+    bytes: int
+
+
+class PoolSnapshot(TypedDict):
+    """One look at a pool."""
+
+    name: str
+    creator_pid: int
+    time_ns: int
+    lanes: list[LaneSnapshot]
+    rings: list[RingSnapshot]
+    segments: list[SegmentSnapshot]
+
+
+class FlightEvent(TypedDict):
+    """What a lane did: leased, aborted, published, taken, released, redelivered or freed."""
+
+    time_ns: int
+    lane: int
+    act: str
+    cell: int
+    bytes: int
+    key_low: int
+    item_lane: int

@@ -1,0 +1,1 @@
+"""What a pool tells of itself, for people and for monitoring; it needs no torch."""

@@ -1,0 +1,110 @@
+"""A pool as Prometheus metrics, over prometheus-client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from flowtrain.observe.traffic import STAGES
+from flowtrain_core import inspect
+from flowtrain_core.snapshots import HistogramCounts, LaneSnapshot, SegmentSnapshot
+
+COUNTERS = {
+    "items_published": "Items published",
+    "bytes_published": "Bytes published",
+    "items_taken": "Items taken",
+    "items_released": "Items given back",
+    "items_redelivered": "Items delivered again for a reader that died",
+    "items_lost": "Items whose memory had died with its owner",
+}
+
+
+class PoolCollector(Collector):
+    """Reads a pool at every scrape; it takes no lane, and may outlive the pool's processes.
+
+    Series are by lane number and never fall, also when a lane is reused: `flowtrain_lane_info`
+    says who has it now.
+
+    Args:
+        name: Name of the pool.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def collect(self) -> Iterator[Metric]:
+        """The metrics now.
+
+        Raises:
+            PoolNotFound: The pool is gone.
+        """
+        pool = inspect(self._name)
+        yield from self._segments(pool["segments"])
+        waiting = GaugeMetricFamily(
+            "flowtrain_ring_items", "Items waiting in a ring", labels=("pool", "ring")
+        )
+        for ring in pool["rings"]:
+            waiting.add_metric((self._name, ring["name"]), ring["items"])
+        yield waiting
+        yield from self._lanes(pool["lanes"])
+
+    def _segments(self, segments: list[SegmentSnapshot]) -> Iterator[Metric]:
+        labels = ("pool", "segment", "owner", "tier")
+        size = GaugeMetricFamily("flowtrain_segment_bytes", "Size of a segment", labels=labels)
+        used = GaugeMetricFamily("flowtrain_segment_used_bytes", "Slabs in use", labels=labels)
+        for each in segments:
+            values = (self._name, str(each["id"]), each["owner"], each["tier"])
+            size.add_metric(values, each["bytes"])
+            used.add_metric(values, each["in_use_bytes"])
+        yield size
+        yield used
+
+    def _lanes(self, lanes: list[LaneSnapshot]) -> Iterator[Metric]:
+        info = InfoMetricFamily("flowtrain_lane", "Who has a lane", labels=("pool", "lane"))
+        for lane in lanes:
+            info.add_metric(
+                (self._name, str(lane["index"])),
+                {
+                    "label": lane["label"],
+                    "role": lane["role"],
+                    "ring": lane["ring"] or "",
+                    "state": lane["state"],
+                },
+            )
+        yield info
+        ports = [lane for lane in lanes if lane["ring"] is not None]
+        for name, text in COUNTERS.items():
+            counter = CounterMetricFamily(f"flowtrain_{name}", text, labels=("pool", "lane"))
+            for lane in ports:
+                counter.add_metric((self._name, str(lane["index"])), lane[name])  # type: ignore[literal-required]
+            yield counter
+        for stage in STAGES:
+            family = HistogramMetricFamily(
+                f"flowtrain_{stage}_seconds", f"Time of {stage}", labels=("pool", "lane")
+            )
+            for lane in ports:
+                histogram = lane[stage]
+                family.add_metric(
+                    (self._name, str(lane["index"])),
+                    buckets=_buckets(histogram),
+                    sum_value=histogram["sum_ns"] / 1e9,
+                )
+            yield family
+
+
+def _buckets(histogram: HistogramCounts) -> list[tuple[str, float]]:
+    """Cumulative counts by upper edge in seconds, the last edge +Inf."""
+    out, seen = [], 0
+    for bucket, count in enumerate(histogram["counts"]):
+        seen += count
+        out.append((str((2 << bucket) / 1e9), float(seen)))
+    out[-1] = ("+Inf", float(seen))
+    return out

@@ -1,0 +1,83 @@
+"""Rates, percentiles and the faces over them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+from prometheus_client import CollectorRegistry
+from rich.console import Console
+
+from flowtrain.cli.main import main
+from flowtrain.observe.prometheus import PoolCollector
+from flowtrain.observe.top import render
+from flowtrain.observe.traffic import percentile_ns, traffic
+from flowtrain_core import Consumer, Pool, Producer, inspect
+
+
+@pytest.fixture
+def pool() -> Iterator[Pool]:
+    with Pool.create(
+        f"observe-{os.getpid()}", classes=[(4096, 4)], rings=("vision",), label="encoder.0"
+    ) as pool:
+        yield pool
+
+
+def test_a_percentile_is_the_edge_of_its_bucket() -> None:
+    counts = [0] * 39
+    assert percentile_ns({"counts": counts, "sum_ns": 0}, 0.5) is None
+    counts[3], counts[10] = 98, 2
+    assert percentile_ns({"counts": counts, "sum_ns": 0}, 0.5) == 16
+    assert percentile_ns({"counts": counts, "sum_ns": 0}, 0.99) == 2048
+
+
+def test_rates_are_of_the_time_between_two_looks(pool: Pool) -> None:
+    producer = Producer(pool, "vision")
+    producer.lease((1000,), "uint8").publish(0)
+    before = inspect(pool.name)
+    producer.lease((3000,), "uint8").publish(1)
+    now = inspect(pool.name)
+    now["time_ns"] = before["time_ns"] + 500_000_000
+    [lane] = [lane for lane in traffic(before, now) if lane.role == "producer"]
+    assert (lane.items_per_s, lane.bytes_per_s) == (2.0, 6000.0)
+    assert lane.p50_ns["alloc_wait"] == 2.0
+    assert "use" not in lane.p50_ns
+
+
+def test_the_screen_shows_occupancy_and_lanes(pool: Pool) -> None:
+    producer = Producer(pool, "vision")
+    producer.lease((1000,), "uint8").publish(0)
+    console = Console(width=160, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
+    console.print(render(inspect(pool.name), inspect(pool.name)))
+    console.file.close()
+    text = console.export_text()
+    assert "1 of 4" in text
+    assert "vision" in text
+    assert "encoder.0" in text
+
+
+def test_prometheus_series_are_those_of_the_pool(pool: Pool) -> None:
+    producer, consumer = Producer(pool, "vision"), Consumer(pool, "vision")
+    producer.lease((1000,), "uint8").publish(0)
+    producer.lease((1000,), "uint8").publish(1)
+    consumer.get().release()
+    registry = CollectorRegistry()
+    registry.register(PoolCollector(pool.name))
+    labels = {"pool": pool.name}
+
+    def value(name: str, **more: str) -> float | None:
+        return registry.get_sample_value(name, {**labels, **more})
+
+    [lane] = [str(x["index"]) for x in inspect(pool.name)["lanes"] if x["role"] == "producer"]
+    assert value("flowtrain_bytes_published_total", lane=lane) == 2000
+    assert value("flowtrain_ring_items", ring="vision") == 1
+    assert value("flowtrain_alloc_wait_seconds_count", lane=lane) == 2
+    assert value("flowtrain_alloc_wait_seconds_bucket", lane=lane, le="+Inf") == 2
+
+
+def test_the_only_pool_need_not_be_named_and_none_is_an_error(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["top", "no-such-pool", "--once"]) == 2
+    assert "no-such-pool" in capsys.readouterr().err
