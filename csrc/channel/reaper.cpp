@@ -61,11 +61,11 @@ class Reaper {
     }
     // Between the look at the ring and the look at the intents it may have moved on.
     if (in_ring(c) || word_of(c) != seen) return false;
-    // The dead lane may itself have been a reaper that was delivering the cell again.
-    if (control_.cell(c).attempt > 0) {
-      publish_again(c);
-    } else {
+    if (control_.cell(c).producer == dead_) {
       free(c);
+    } else {
+      // It was published before: the dead lane was a reaper, or a consumer that put it back.
+      publish_again(c);
     }
     return true;
   }
@@ -73,14 +73,16 @@ class Reaper {
   /// A cell that the dead lane intended to take: taken and never used, or not taken.
   bool settle_intended(std::uint32_t c) noexcept {
     const CellWord seen = word_of(c);
-    if (lockfree::state_of(seen) != CellState::kInRing || in_ring(c)) return true;
+    if (lockfree::state_of(seen) != CellState::kInRing) return true;
     const std::uint16_t producer = lockfree::owner_of(seen);
     const lockfree::LaneIntent& from = control_.lane(producer).intent;
     // While its producer still pins it, nobody can tell a cell that was taken from one that is
-    // about to be published.
+    // about to be published. Before the look at the ring: a cell that is not in it was taken
+    // only if it had been published by then.
     if (from.pin.load(std::memory_order_acquire) == c + 1 && alive_(producer)) {  // sync: lane.pin
       return false;
     }
+    if (in_ring(c)) return true;
     if (intent_on(c) == Intended::kByLiving) return false;
     if (in_ring(c) || word_of(c) != seen) return false;
     redeliver(c);

@@ -20,7 +20,8 @@ namespace flowtrain::channel {
 ///   - was writing is freed;
 ///   - was reading is delivered again;
 ///   - had marked as published stays, if it is in the ring, and is left to the rule below, if a
-///     dead lane intended to take it; else it never was published, and is freed;
+///     dead lane intended to take it; else that publishing never happened: it is freed, or, where
+///     another lane had published it before, published again;
 ///   - intended to take is delivered again, if it is in no ring and nobody alive is moving it.
 ///
 /// @param mine   Lane of the caller, under which cells are delivered again.

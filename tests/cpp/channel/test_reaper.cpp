@@ -97,6 +97,14 @@ void a_redelivery_that_was_cut_short_is_finished() {
   CHECK(f.redelivered());
 }
 
+void an_item_put_back_by_a_dying_consumer_is_not_lost() {
+  Fixture f;
+  f.set(CellState::kInRing, kConsumer);  // It could not map the memory, and died before its push.
+  f.control.cell(kCell).producer = kProducer;
+  CHECK(f.reap(kConsumer));
+  CHECK(f.in_ring() && f.state() == CellState::kInRing);
+}
+
 void a_living_taker_is_waited_for() {
   Fixture f;
   f.publish();
@@ -182,6 +190,7 @@ int main() {
   a_published_cell_stays_in_the_ring();
   a_cell_never_published_is_freed();
   a_redelivery_that_was_cut_short_is_finished();
+  an_item_put_back_by_a_dying_consumer_is_not_lost();
   a_living_taker_is_waited_for();
   a_cell_taken_and_never_used_is_delivered_again();
   an_intent_that_came_to_nothing_is_dropped();
