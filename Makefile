@@ -32,13 +32,14 @@ GPU_ENV := PYTHONPATH="$(CURDIR):$(CURDIR)/python:$$PYTHONPATH"
 # What runs inside is parallel already, and two installs into one .venv would race.
 .NOTPARALLEL:
 .PHONY: help setup demo test test-deep lint bench bench-setup gpu-test gpu-extension clean \
-  ctest ctest-asan ctest-tsan
+  ctest ctest-asan ctest-tsan model
 
 help:
 	@echo 'setup        make .venv with everything that the demo and the tests need'
 	@echo 'demo         train a small VLM through the pool, and let plain Hugging Face read with it'
 	@echo 'test         lint, C++ tests, Python tests'
 	@echo 'test-deep    C++ tests under sanitizers, and the tests that take minutes'
+	@echo 'model        the ring, in every state that small sizes can reach (SPIN)'
 	@echo 'lint         ruff, mypy, clang-format, layering'
 	@echo 'bench        the benchmarks; a peer that is not installed is named'
 	@echo 'bench-setup  install the peers of the benchmarks'
@@ -74,8 +75,14 @@ comma := ,
 test: setup lint ctest
 	$(TEST_ENV) $(BIN)/python -m pytest
 
-test-deep: setup ctest-asan ctest-tsan
+test-deep: setup model ctest-asan ctest-tsan
 	$(TEST_ENV) $(BIN)/python -m pytest -m deep
+
+model:
+	@command -v spin > /dev/null || { [ $$(id -u) = 0 ] && command -v apt-get > /dev/null \
+	  && { apt-get install -qq -y spin || { apt-get update -qq && apt-get install -qq -y spin; }; } \
+	  > /dev/null 2>&1; } || { echo 'model needs SPIN; run: apt-get install spin' >&2; exit 1; }
+	@$(PYTHON) csrc/lockfree/model/check.py
 
 lint: setup
 	$(BIN)/ruff check .

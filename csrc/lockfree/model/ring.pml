@@ -1,0 +1,558 @@
+/* The ring with its cells, lanes and reaper: README.md says what is modelled, and what is not.
+ *
+ * One statement is one access to shared memory, in the order of index_ring.hpp, producer.cpp,
+ * consumer.cpp and reaper.cpp; everything in one `atomic` or `d_step` besides such an access is
+ * private to the participant, or a ghost: state that only assertions read.
+ *
+ * Sizes and faults are macros: PRODUCERS, CONSUMERS, REAPERS (pool handles), CELLS, CAPACITY,
+ * ITEMS (that each producer publishes), CRASHES, STOPS, BOUNCES (items that a consumer puts back
+ * since it cannot map them). NO_PIN, NO_CIN, NO_RECHECK, NO_GENERATION, PIN_AFTER_RING, BY_ATTEMPT
+ * and NO_HELP break it, each in its way.
+ */
+#define LANES (PRODUCERS + CONSUMERS + REAPERS)
+#define FIRST_CONSUMER PRODUCERS
+#define FIRST_REAPER (PRODUCERS + CONSUMERS)
+#define ALL_ITEMS (PRODUCERS * ITEMS)
+
+/* Words, as in cell_word.hpp and slot.hpp, with narrower fields. */
+#define FREE 0
+#define OWNED 1
+#define IN_RING 2
+#define HELD 3
+#define WORD(state, owner, generation) ((state) | (owner) << 2 | (generation) << 5)
+#define STATE(word) ((word) & 3)
+#define OWNER(word) ((word) >> 2 & 7)
+#define GENERATION(word) ((word) >> 5)
+#define MOVED(word, state, owner) WORD(state, owner, GENERATION(word))
+#ifdef NO_GENERATION
+#define FREED(word) WORD(FREE, 0, 0)
+#else
+#define FREED(word) WORD(FREE, 0, GENERATION(word) + 1)
+#endif
+#define EMPTY(lap) ((lap) << 4)
+#define FULL(lap, cell) ((lap) << 4 | 8 | (cell))
+#define IS_FULL(word) ((word) & 8)
+#define LAP(word) ((word) >> 4)
+#define INDEX(word) ((word) & 7)
+
+#define ALIVE 0
+#define LEFT 1
+#define DYING 2
+#define DEAD 3
+
+/* Shared memory. */
+byte word[CELLS];
+byte slot[CAPACITY];
+byte tail, head;
+byte pin[LANES], cin[LANES];
+byte lane_state[LANES];
+byte cell_producer[CELLS];
+bool attempted[CELLS];
+
+/* The kernel: byte locks of the lanes, and of the right to reap (lane + 1). */
+bool locked[LANES];
+byte right;
+bool stopped[LANES];
+
+/* A reaping that has to be retried is retried once something has moved: the same outcome as
+ * retrying all the time, without a cycle of states that means nothing. */
+bool pending, moved;
+#define STEP moved = pending
+
+/* Ghosts. Item 0 is none. */
+byte item[CELLS];
+byte in_ring[CELLS];
+byte holder[CELLS]; /* Lane + 1 that took it and has not given it back. */
+bool published[ALL_ITEMS + 1], committed[ALL_ITEMS + 1];
+
+#define alive(lane) (lane_state[lane] == ALIVE && locked[lane])
+#define lost(lane) (lane_state[lane] == ALIVE && !locked[lane])
+#define held_by_living(c) (holder[c] != 0 && locked[holder[c] - 1])
+
+/* Control::free_cell, inside a step of the caller. */
+inline free_cell(c) {
+  assert(in_ring[c] == 0);
+  assert(!held_by_living(c));
+  word[c] = FREED(word[c]);
+  item[c] = 0;
+  holder[c] = 0;
+  STEP
+}
+
+inline publish_slot(t, c) {
+  slot[t % CAPACITY] = FULL(t / CAPACITY, c);
+  assert(in_ring[c] == 0);         /* Never twice in the ring, */
+  assert(!held_by_living(c));      /* nor while somebody reads it, */
+  assert(STATE(word[c]) == IN_RING && item[c] != 0);
+  assert(!committed[item[c]]);     /* nor after its use. */
+  in_ring[c] = 1;
+  holder[c] = 0;
+  published[item[c]] = true
+}
+
+#define advance(hint, from) if :: hint == from -> hint = from + 1 :: else fi; STEP
+
+#ifdef NO_HELP
+#define HELP(hint, from) skip
+#else
+#define HELP(hint, from) advance(hint, from)
+#endif
+
+/* Where a participant is: before which access. */
+#define LEASE 0
+#define FILL 1
+#define PIN 2
+#define MARK 3
+#define TAIL 4
+#define SLOT 5
+#define PUBLISH 6
+#define HELP_TAIL 7
+#define ADVANCE_TAIL 8
+#define UNPIN 9
+#define AFTER_PUSH 10
+#define WAIT 11
+#define HEAD 12
+#define LOOK 13
+#define HEAD_AGAIN 14
+#define INTEND 15
+#define TAKE 16
+#define HELP_HEAD 17
+#define ADVANCE_HEAD 18
+#define HOLD 19
+#define UNINTEND 20
+#define USE 21
+#define NEXT_LANE 22
+#define DYING_LANE 23
+#define SCAN 24
+#define NEXT_MARKED 25
+#define READ_INTENT 26
+#define READ_INTENDED_WORD 27
+#define CHECK_PIN 28
+#define LOOK_IN_RING 29
+#define LOOK_FOR_INTENT 30
+#define LOOK_AGAIN 31
+#define CHECK_WORD 32
+#define ATTEMPT 33
+#define FREE_IT 34
+#define CLEAR_PIN 35
+#define CLEAR_CIN 36
+#define BURIED 37
+
+/* IndexRing::push of c, with t and w of the participant; there is a slot for every cell. */
+#ifdef NO_PIN
+#define SET_PIN(value) skip
+#else
+#define SET_PIN(value) pin[me] = value; STEP
+#endif
+#define PUSH_STEPS \
+  :: d_step { at == PIN -> SET_PIN(c + 1); at = MARK } \
+  :: d_step { at == MARK -> word[c] = MOVED(word[c], IN_RING, me); STEP; at = TAIL } \
+  :: d_step { at == TAIL -> t = tail; at = SLOT } \
+  :: d_step { at == SLOT -> \
+       w = slot[t % CAPACITY]; \
+       if \
+       :: w == EMPTY(t / CAPACITY) -> at = PUBLISH \
+       :: LAP(w) == t / CAPACITY && IS_FULL(w) || w == EMPTY(t / CAPACITY + 1) -> at = HELP_TAIL \
+       :: else -> assert(tail != t); at = TAIL \
+       fi } \
+  :: d_step { at == PUBLISH -> \
+       if \
+       :: slot[t % CAPACITY] == w -> publish_slot(t, c); STEP; at = ADVANCE_TAIL \
+       :: else -> at = TAIL \
+       fi } \
+  :: d_step { at == HELP_TAIL -> HELP(tail, t); at = TAIL } \
+  :: d_step { at == ADVANCE_TAIL -> advance(tail, t); at = UNPIN } \
+  :: d_step { at == UNPIN -> SET_PIN(0); t = 0; w = 0; at = AFTER_PUSH }
+
+proctype producer(byte me) {
+  byte c, t, w, count;
+  byte at = LEASE;
+  {
+    do
+    :: atomic { /* Producer::try_own: one compare-and-swap, of whichever cell is free. */
+         at == LEASE && count < ITEMS;
+         if
+         :: STATE(word[0]) == FREE -> c = 0
+         :: STATE(word[CELLS - 1]) == FREE -> c = CELLS - 1
+         fi;
+         word[c] = MOVED(word[c], OWNED, me);
+         STEP;
+         at = FILL
+       }
+    :: d_step { at == FILL -> /* Nobody reads these of a cell that is OWNED. */
+         attempted[c] = false;
+         cell_producer[c] = me;
+         count++;
+         item[c] = me * ITEMS + count;
+         at = PIN
+       }
+    PUSH_STEPS
+    :: d_step { at == AFTER_PUSH -> c = 0; at = LEASE }
+    :: at == LEASE && count == ITEMS -> break
+    od;
+    atomic { lane_state[me] = LEFT; locked[me] = false; STEP }
+  } unless { !locked[me] || stopped[me] }
+}
+
+#ifdef NO_CIN
+#define SET_CIN(value) skip
+#else
+#define SET_CIN(value) cin[me] = value; STEP
+#endif
+
+proctype consumer(byte me) {
+  byte c, h, t, w, bounces;
+  byte at = WAIT;
+  {
+    do
+    :: d_step { /* Event::wait on looks_empty. */
+         at == WAIT && slot[head % CAPACITY] != EMPTY(head / CAPACITY) ->
+         at = HEAD
+       }
+    /* IndexRing::pop */
+    :: d_step { at == HEAD -> h = head; at = LOOK }
+    :: d_step { at == LOOK ->
+         w = slot[h % CAPACITY];
+         if
+         :: IS_FULL(w) && LAP(w) == h / CAPACITY -> c = INDEX(w); at = INTEND
+         :: else ->
+            if
+            :: w != EMPTY(h / CAPACITY) -> at = HELP_HEAD
+            :: else -> at = HEAD_AGAIN
+            fi
+         fi
+       }
+    :: d_step { at == HEAD_AGAIN -> if :: head == h -> at = AFTER_PUSH :: else -> at = HEAD fi }
+    :: d_step { at == AFTER_PUSH -> SET_CIN(0); c = 0; h = 0; w = 0; at = WAIT }
+    :: d_step { at == INTEND -> SET_CIN(c + 1); at = TAKE }
+    :: d_step { at == TAKE ->
+         if
+         :: slot[h % CAPACITY] == w ->
+            slot[h % CAPACITY] = EMPTY(h / CAPACITY + 1);
+            assert(in_ring[c] == 1 && !held_by_living(c));
+            in_ring[c] = 0;
+            holder[c] = me + 1;
+            STEP;
+            at = ADVANCE_HEAD
+         :: else -> at = HEAD
+         fi
+       }
+    :: d_step { at == HELP_HEAD -> HELP(head, h); at = HEAD }
+    :: d_step { at == ADVANCE_HEAD -> advance(head, h); h = 0; w = 0; at = HOLD }
+    :: d_step { at == HOLD -> word[c] = MOVED(word[c], HELD, me); STEP; at = UNINTEND }
+    :: d_step { at == UNINTEND -> SET_CIN(0); at = USE }
+    :: d_step { at == USE -> /* Reads it, and gives it back: from then on it is committed. */
+         assert(word[c] == WORD(HELD, me, GENERATION(word[c])) && holder[c] == me + 1);
+         assert(published[item[c]] && !committed[item[c]]);
+         committed[item[c]] = true;
+         holder[c] = 0;
+         free_cell(c);
+         c = 0;
+         at = WAIT
+       }
+    :: d_step { at == USE && bounces < BOUNCES -> /* Cannot map it: another may. */
+         bounces++;
+         holder[c] = 0;
+         at = PIN
+       }
+    PUSH_STEPS
+    od
+  } unless { !locked[me] || stopped[me] }
+}
+
+/* The order of settle_intended's looks. */
+#ifdef PIN_AFTER_RING
+#define FIRST_CHECK LOOK_IN_RING
+#define SECOND_CHECK LOOK_FOR_INTENT
+#define THIRD_CHECK CHECK_PIN
+#else
+#define FIRST_CHECK CHECK_PIN
+#define SECOND_CHECK LOOK_IN_RING
+#define THIRD_CHECK LOOK_FOR_INTENT
+#endif
+#ifdef NO_RECHECK
+#define AFTER_INTENT JUDGED
+#else
+#define AFTER_INTENT LOOK_AGAIN
+#endif
+/* What a dead lane marked as published and nobody ever saw: freed, unless it is a redelivery. */
+#ifdef BY_ATTEMPT
+#define IS_REDELIVERY attempted[c]
+#else
+#define IS_REDELIVERY cell_producer[c] != d
+#endif
+#define JUDGED (settling_intended || IS_REDELIVERY -> ATTEMPT : FREE_IT)
+
+#if LANES > 5
+#define ANY_LOST (lost(0) || lost(1) || lost(2) || lost(3) || lost(4) || lost(5))
+#elif LANES > 4
+#define ANY_LOST (lost(0) || lost(1) || lost(2) || lost(3) || lost(4))
+#elif LANES > 3
+#define ANY_LOST (lost(0) || lost(1) || lost(2) || lost(3))
+#else
+#define ANY_LOST (lost(0) || lost(1) || lost(2))
+#endif
+
+#define BY_NOBODY 0
+#define BY_DEAD 1
+
+/* A pool handle's monitor: Monitor::bury_the_dead and Reaper::run. The walk over the rings before
+ * settle_marked only saves time. */
+proctype reaper(byte me) {
+  byte d, c, i, seen, found, t, w;
+  byte at = WAIT;
+  byte marked[CELLS]; /* The word, or 0. */
+  bool settling_intended, done, all;
+  {
+    do
+    :: d_step { /* Something to bury, and the right to. */
+         at == WAIT && right == 0 && (pending && moved || ANY_LOST) ->
+         right = me + 1;
+         pending = true;
+         moved = false;
+         all = true;
+         d = 0;
+         at = NEXT_LANE
+       }
+    :: d_step { at == NEXT_LANE ->
+         do
+         :: d < LANES && !lost(d) && lane_state[d] != DYING -> d++
+         :: else -> break
+         od;
+         if
+         :: d < LANES -> at = DYING_LANE
+         :: else ->
+            right = 0;
+            if :: all -> pending = false; moved = false :: else fi;
+            d = 0;
+            all = false;
+            at = WAIT
+         fi
+       }
+    :: d_step { at == DYING_LANE -> lane_state[d] = DYING; done = true; c = 0; at = SCAN }
+    :: d_step { at == SCAN ->
+         if
+         :: c == CELLS -> c = 0; at = NEXT_MARKED
+         :: else ->
+            seen = word[c];
+            if
+            :: OWNER(seen) != d || STATE(seen) == FREE -> c++
+            :: else ->
+               if
+               :: STATE(seen) == OWNED -> at = FREE_IT
+               :: STATE(seen) == HELD -> at = ATTEMPT
+               :: else -> marked[c] = seen; c++
+               fi
+            fi
+         fi
+       }
+    :: d_step { at == AFTER_PUSH ->
+         seen = 0;
+         if
+         :: settling_intended -> at = CLEAR_PIN
+         :: marked[c] != 0 -> marked[c] = 0; c++; at = NEXT_MARKED
+         :: else -> c++; at = SCAN
+         fi
+       }
+    /* Reaper::settle_marked */
+    :: d_step { at == NEXT_MARKED ->
+         do
+         :: c < CELLS && marked[c] == 0 -> c++
+         :: else -> break
+         od;
+         if
+         :: c < CELLS -> seen = marked[c]; i = 0; at = LOOK_IN_RING
+         :: else -> settling_intended = true; at = READ_INTENT
+         fi
+       }
+    /* Reaper::settle_intended */
+    :: d_step { at == READ_INTENT ->
+         if
+         :: cin[d] == 0 -> at = CLEAR_PIN
+         :: else -> c = cin[d] - 1; at = READ_INTENDED_WORD
+         fi
+       }
+    :: d_step { at == READ_INTENDED_WORD ->
+         seen = word[c];
+         if
+         :: STATE(seen) != IN_RING -> at = CLEAR_PIN
+         :: else -> i = 0; at = FIRST_CHECK
+         fi
+       }
+    :: d_step { at == CHECK_PIN ->
+         if
+         :: pin[OWNER(seen)] == c + 1 && alive(OWNER(seen)) -> done = false; at = AFTER_PUSH
+         :: else -> at = SECOND_CHECK
+         fi
+       }
+    /* Reaper::in_ring, then intent_on, then both looks again. */
+    :: d_step { at == LOOK_IN_RING ->
+         if
+         :: i == CAPACITY ->
+            i = FIRST_CONSUMER;
+            found = BY_NOBODY;
+            if :: settling_intended -> at = THIRD_CHECK :: else -> at = LOOK_FOR_INTENT fi
+         :: slot[i] == FULL(LAP(slot[i]), c) -> i = 0; at = AFTER_PUSH
+         :: else -> i++
+         fi
+       }
+    :: d_step { at == LOOK_FOR_INTENT -> /* Producers and pool handles never have a cin. */
+         if
+         :: i < FIRST_REAPER && cin[i] == c + 1 && alive(i) ->
+            done = false;
+            i = 0;
+            found = 0;
+            at = AFTER_PUSH
+         :: i < FIRST_REAPER && cin[i] == c + 1 && !alive(i) -> found = BY_DEAD; i++
+         :: i < FIRST_REAPER && cin[i] != c + 1 -> i++
+         :: else ->
+            i = 0;
+            if
+            :: found == BY_DEAD && !settling_intended -> at = AFTER_PUSH
+            :: else -> at = AFTER_INTENT
+            fi;
+            found = 0
+         fi
+       }
+    :: d_step { at == LOOK_AGAIN ->
+         if
+         :: i == CAPACITY -> i = 0; at = CHECK_WORD
+         :: slot[i] == FULL(LAP(slot[i]), c) ->
+            done = false;
+            moved = true;
+            i = 0;
+            at = AFTER_PUSH
+         :: else -> i++
+         fi
+       }
+    :: d_step { at == CHECK_WORD ->
+         if
+         :: word[c] != seen -> done = false; moved = true; at = AFTER_PUSH
+         :: else -> at = JUDGED
+         fi
+       }
+    :: d_step { at == FREE_IT -> free_cell(c); at = AFTER_PUSH }
+    :: d_step { at == ATTEMPT -> attempted[c] = true; at = PIN }
+    PUSH_STEPS
+    :: d_step { at == CLEAR_PIN ->
+         settling_intended = false;
+         c = 0;
+         seen = 0;
+         if
+         :: done -> pin[d] = 0; at = CLEAR_CIN
+         :: else -> all = false; d++; at = NEXT_LANE
+         fi
+       }
+    :: d_step { at == CLEAR_CIN -> cin[d] = 0; done = false; at = BURIED }
+    :: d_step { at == BURIED -> lane_state[d] = DEAD; d++; at = NEXT_LANE }
+    od
+  } unless { !locked[me] || stopped[me] }
+}
+
+/* Ends or stops any participant, at any step of its own; the last pool handle stays. */
+proctype faults() {
+  byte crashes, stops, i;
+  do
+  :: crashes < CRASHES ->
+     atomic {
+       i = 0;
+       do
+       :: i < LANES - 2 -> i++
+       :: break
+       od;
+       if
+       :: locked[i] && !stopped[i] ->
+          locked[i] = false;
+          if :: right == i + 1 -> right = 0 :: else fi;
+          STEP
+       :: else
+       fi;
+       i = 0;
+       crashes++
+     }
+  :: stops < STOPS ->
+     atomic {
+       i = 0;
+       do
+       :: i < FIRST_REAPER - 1 -> i++
+       :: break
+       od;
+       if :: locked[i] -> stopped[i] = true :: else fi;
+       i = 0;
+       stops++
+     }
+  :: break
+  od
+}
+
+/* When nobody can move any more: nothing is lost, nothing leaked, nobody waits for the stopped. */
+#define MOVED_BY(c, lane) (stopped[lane] && (pin[lane] == c + 1 || cin[lane] == c + 1 || \
+  STATE(word[c]) != FREE && OWNER(word[c]) == lane && !(STATE(word[c]) == IN_RING && in_ring[c])))
+
+proctype at_rest() {
+  byte c, i, kept;
+  bool served;
+  atomic {
+    timeout;
+    do
+    :: FIRST_CONSUMER + i < FIRST_REAPER ->
+       served = served || alive(FIRST_CONSUMER + i) && !stopped[FIRST_CONSUMER + i];
+       i++
+    :: else -> break
+    od;
+    do
+    :: c < CELLS ->
+       i = 0;
+       do
+       :: i < LANES && !MOVED_BY(c, i) -> i++
+       :: else -> break
+       od;
+       if
+       :: i < LANES -> kept++ /* In the hands of somebody who was stopped. */
+       :: i == LANES && in_ring[c] == 1 -> assert(!served && STATE(word[c]) == IN_RING); kept++
+       :: else -> assert(STATE(word[c]) == FREE)
+       fi;
+       if
+       :: item[c] != 0 -> committed[item[c]] = true /* Not lost, that is. */
+       :: else
+       fi;
+       c++
+    :: else -> break
+    od;
+    i = 1;
+    do
+    :: i <= ALL_ITEMS -> assert(!published[i] || committed[i]); i++
+    :: else -> break
+    od;
+    i = 0;
+    do
+    :: i < LANES ->
+       /* Everybody dead was reaped, unless somebody who is stopped may still hold its cell. */
+       assert(locked[i] || lane_state[i] == LEFT || lane_state[i] == DEAD || kept > 0);
+       /* Who was left alone has published everything, unless no cell is left to publish. */
+       assert(i >= PRODUCERS || !locked[i] || stopped[i] || kept == CELLS);
+       i++
+    :: else -> break
+    od
+  }
+}
+
+init {
+  atomic {
+    byte i;
+    do
+    :: i < LANES ->
+       locked[i] = true;
+       if
+       :: i < FIRST_CONSUMER -> run producer(i)
+       :: i >= FIRST_CONSUMER && i < FIRST_REAPER -> run consumer(i)
+       :: else -> run reaper(i)
+       fi;
+       i++
+    :: else -> break
+    od;
+    i = 0;
+    run faults();
+    run at_rest()
+  }
+}
