@@ -7,10 +7,13 @@ from typing import Any, Literal, Self, TypedDict
 from flowtrain_core.snapshots import FlightEvent, PoolSnapshot
 
 __version__: str
-with_cuda: bool
+cuda_built: bool
 
 class FlowTrainError(Exception):
     """Base of every error that the core raises."""
+
+class CudaError(FlowTrainError, RuntimeError):
+    """A call of the CUDA driver failed; the message has the call, its object and the result."""
 
 class PoolClosed(FlowTrainError, ValueError):
     """A handle, lease or item was used after its end, or in a forked child."""
@@ -350,4 +353,218 @@ def flight_record(name: str) -> list[FlightEvent]:
     Raises:
         PoolNotFound: There is no such pool.
         PoolCorrupt: It was made by another version.
+    """
+
+# What follows is there where cuda_built is true; flowtrain_core.cuda is its face.
+
+class CudaDevice:
+    """What is known of a device without making a context on it."""
+
+    @property
+    def ordinal(self) -> int: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def uuid(self) -> str:
+        """`GPU-...` or `MIG-...`; the same in every process."""
+
+    @property
+    def pci_bus_id(self) -> str: ...
+    @property
+    def memory_bytes(self) -> int: ...
+    @property
+    def capability(self) -> tuple[int, int]:
+        """Compute capability, such as (9, 0)."""
+
+    @property
+    def mig(self) -> bool:
+        """Whether it is a slice of a device."""
+
+    @property
+    def host_register(self) -> bool:
+        """Whether host memory can be registered."""
+
+    @property
+    def host_pointers(self) -> bool:
+        """Whether registered memory has the same address on the device."""
+
+    @property
+    def vmm(self) -> bool:
+        """Whether memory can be had apart from addresses."""
+
+    @property
+    def posix_fd(self) -> bool:
+        """Whether its memory can be exported as a descriptor."""
+
+    @property
+    def fabric(self) -> bool:
+        """Or as a fabric handle."""
+
+    @property
+    def vmm_rdma(self) -> bool:
+        """Whether a network card can read and write such memory."""
+
+    @property
+    def stream_words(self) -> bool:
+        """Whether a stream can write and wait for a 64-bit word."""
+
+    @property
+    def numa_node(self) -> int:
+        """Host memory nearest to it; -1 where that is unknown."""
+
+class CudaHostRegistration:
+    """Host memory that devices read and write by themselves, as long as this is open.
+
+    Close it before the memory is given back, and after the last copy.
+    """
+
+    def __init__(self, address: int, nbytes: int, *, device: int) -> None:
+        """Locks the pages.
+
+        Raises:
+            CudaError: The memory is registered already, or no more pages may be locked.
+        """
+
+    @property
+    def device_address(self) -> int: ...
+    @property
+    def closed(self) -> bool: ...
+    def close(self) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *args: object) -> None: ...
+
+class CudaSegment:
+    """Device memory that other processes map, by virtual memory management."""
+
+    def __init__(self, nbytes: int, *, device: int) -> None:
+        """Makes a segment of at least nbytes, rounded up to the device's granularity.
+
+        Raises:
+            CudaError: The device cannot export memory, or has not so much left.
+            ValueError: It never had so much.
+        """
+
+    @staticmethod
+    def receive(path: str, nbytes: int, *, device: int) -> CudaSegment:
+        """Maps the segment that another process of this user serves; nbytes as its maker has it."""
+
+    def serve(self, path: str) -> None:
+        """Hands a descriptor of the memory to whoever asks at the Unix socket `path`."""
+
+    @property
+    def address(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def device(self) -> int: ...
+    @property
+    def rdma(self) -> bool:
+        """Whether it was made to be read and written by a network card."""
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]: ...
+    @property
+    def closed(self) -> bool: ...
+    def close(self) -> None:
+        """Unmaps it; no copy may be under way, and no tensor over it be used again."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *args: object) -> None: ...
+
+class CudaIpcSegment:
+    """Device memory shared by the older way; its maker must close it last."""
+
+    def __init__(self, nbytes: int, *, device: int) -> None: ...
+    @staticmethod
+    def open(handle: bytes, nbytes: int, *, device: int) -> CudaIpcSegment:
+        """Maps a segment of another process.
+
+        Raises:
+            CudaError: It is this process's own, or a slice of a device.
+        """
+
+    def handle(self) -> bytes:
+        """What another process opens it by: plain data."""
+
+    @property
+    def address(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def device(self) -> int: ...
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]: ...
+    @property
+    def closed(self) -> bool: ...
+    def close(self) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *args: object) -> None: ...
+
+class CudaWord:
+    """A growing 64-bit word that streams and processors of several processes write and await.
+
+    Poisoning it sets every waiter free, also the streams.
+    """
+
+    LARGEST: int
+    POISON: int
+
+    def __init__(self, *, device: int | None = None) -> None:
+        """A new word, zero; without a device only processors can use it."""
+
+    @staticmethod
+    def receive(path: str, *, device: int | None = None) -> CudaWord:
+        """The word that another process of this user serves."""
+
+    def serve(self, path: str) -> None: ...
+    def write_on(self, stream: int, value: int) -> None:
+        """Enqueues a write by the stream, after all that it did before."""
+
+    def store_on(self, stream: int, value: int) -> None:
+        """The same by a kernel of one thread."""
+
+    def wait_on(self, stream: int, value: int) -> None:
+        """What comes after this in the stream starts when the word is at value or above."""
+
+    def load(self) -> int: ...
+    def store(self, value: int) -> None: ...
+    def poison(self) -> None: ...
+    def wait(self, value: int, *, timeout_s: float) -> int | None:
+        """Spins until the word is at value or above; the word then, None when time ran out."""
+
+    @property
+    def closed(self) -> bool: ...
+    def close(self) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *args: object) -> None: ...
+
+def cuda_why_not() -> str:
+    """Why no device can be used, with the way out; empty where one can."""
+
+def cuda_driver_version() -> int:
+    """Such as 13000; 0 where there is no driver."""
+
+def cuda_devices() -> list[CudaDevice]: ...
+def cuda_copy_to_device(target: int, source: int, nbytes: int, *, device: int, stream: int) -> None:
+    """Enqueues a copy of host memory; both sides must live until the stream has passed it."""
+
+def cuda_copy_to_host(target: int, source: int, nbytes: int, *, device: int, stream: int) -> None:
+    """Enqueues a copy to host memory; both sides must live until the stream has passed it."""
+
+def cuda_copy_on_device(target: int, source: int, nbytes: int, *, device: int, stream: int) -> None:
+    """Enqueues a copy; both sides must live until the stream has passed it."""
+
+def cuda_synchronize(*, device: int, stream: int) -> None:
+    """Waits until the stream has done all that was enqueued before."""
+
+def cuda_register_host(pool: Pool, *, device: int) -> int:
+    """Registers every segment that this handle has mapped or will map; done once a handle.
+
+    Each registration ends with the handle's close, or where views live, with the last of them.
+
+    Returns:
+        Bytes of the segments mapped so far.
+
+    Raises:
+        CudaError: A segment cannot be registered.
     """

@@ -19,6 +19,7 @@ load_extension()
 
 from flowtrain_core._C import (  # noqa: E402
     Consumer,
+    CudaError,
     FlowTrainError,
     Item,
     LaneInfo,
@@ -42,6 +43,7 @@ from flowtrain_core._C import (  # noqa: E402
 
 __all__ = [
     "Consumer",
+    "CudaError",
     "FlowTrainError",
     "Item",
     "LaneInfo",

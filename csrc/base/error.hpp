@@ -18,7 +18,8 @@ namespace flowtrain {
   X(PoolCorrupt, PyExc_RuntimeError)       \
   X(StaleAddress, PyExc_LookupError)       \
   X(ViewsAlive, PyExc_BufferError)         \
-  X(SystemCallError, PyExc_OSError)
+  X(SystemCallError, PyExc_OSError)        \
+  X(CudaError, PyExc_RuntimeError)
 
 /// Base of every error that the core raises.
 class Error : public std::runtime_error {

@@ -3,13 +3,9 @@
 PYBIND11_MODULE(_C, module) {
   module.doc() = "FlowTrain's core: pool, ring and channel.";
   module.attr("__version__") = FLOWTRAIN_VERSION;
-#ifdef FLOWTRAIN_WITH_CUDA
-  module.attr("with_cuda") = true;
-#else
-  module.attr("with_cuda") = false;
-#endif
   flowtrain::bindings::bind_errors(module);
   flowtrain::bindings::bind_pool(module);
   flowtrain::bindings::bind_channel(module);
   flowtrain::bindings::bind_inspect(module);
+  flowtrain::bindings::bind_cuda(module);
 }

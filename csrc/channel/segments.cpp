@@ -49,11 +49,11 @@ std::uint32_t Segments::add(const memory::Carving& carving, bool prefault, std::
   const std::uint32_t index = reserve(carving.slabs, owner);
   SegmentEntry& entry = control_.segment(index);
   const SegmentWord making = load(entry);
-  const std::string what = pool_ + "." + std::to_string(index + 1);
   try {
-    os::Fd fd = os::sealed_memfd(what, carving.bytes);
-    auto mapping = std::make_shared<os::Mapping>(fd, carving.bytes, "segment '" + what + "'");
+    os::Fd fd = os::sealed_memfd(pool_ + "." + std::to_string(index + 1), carving.bytes);
+    auto mapping = std::make_shared<os::Mapping>(fd, carving.bytes, text(index));
     if (prefault) mapping->prefault();
+    call_hook(*mapping, index);
     const std::lock_guard slots_lock(slots_mutex_);
     slots_[index] = {std::move(mapping), generation_of(making), std::move(fd)};
   } catch (...) {
@@ -159,8 +159,8 @@ bool Segments::map(std::uint32_t index, bool patiently) {
     const os::Fd fd = os::receive_fd(socket_of(owner_of(word)), index);
     const bool same = generation_of(load(entry)) == generation_of(word) && has_memory(load(entry));
     if (fd && same && os::is_sealed(fd, entry.bytes)) {
-      const std::string what = "segment '" + pool_ + "." + std::to_string(index + 1) + "'";
-      auto mapping = std::make_shared<os::Mapping>(fd, entry.bytes, what);
+      auto mapping = std::make_shared<os::Mapping>(fd, entry.bytes, text(index));
+      call_hook(*mapping, index);
       const std::lock_guard slots_lock(slots_mutex_);
       slots_[index].mapping = std::move(mapping);
       slots_[index].generation = generation_of(word);
@@ -259,6 +259,48 @@ bool Segments::in_use(const SegmentEntry& entry) const noexcept {
     if (lockfree::state_of(word) != CellState::kFree) return true;
   }
   return false;
+}
+
+std::string Segments::text(std::uint32_t index) const {
+  return "segment '" + pool_ + "." + std::to_string(index + 1) + "'";
+}
+
+void Segments::call_hook(const os::Mapping& mapping, std::uint32_t index) const {
+  if (hook_ && !mapping.has_attached()) mapping.attach(hook_(mapping, text(index)));
+}
+
+std::uint64_t Segments::attach(MappingHook hook) {
+  const std::scoped_lock lock(adding_, mapping_);
+  const bool first = !hook_;
+  if (first) hook_ = std::move(hook);
+  std::uint64_t bytes = 0;
+  for (std::uint32_t i = 0; i < kMaxSegments; ++i) {
+    std::shared_ptr<const os::Mapping> mapping;
+    {
+      const std::lock_guard slots_lock(slots_mutex_);
+      mapping = slots_[i].mapping;
+    }
+    if (!mapping) continue;
+    try {
+      call_hook(*mapping, i);
+    } catch (...) {
+      // Refused as a whole: segments to come are mapped without it.
+      if (first) hook_ = nullptr;
+      throw;
+    }
+    bytes += mapping->bytes();
+  }
+  return bytes;
+}
+
+void Segments::close() {
+  server_.reset();
+  const std::scoped_lock lock(adding_, mapping_);
+  hook_ = nullptr;
+  const std::lock_guard slots_lock(slots_mutex_);
+  for (Slot& slot : slots_) {
+    if (slot.mapping.use_count() == 1) slot.mapping->attach(nullptr);
+  }
 }
 
 void Segments::abandon() noexcept {

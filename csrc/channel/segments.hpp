@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -21,6 +22,10 @@ struct SlabView {
   std::shared_ptr<const os::Mapping> keep;
   explicit operator bool() const { return data != nullptr; }
 };
+
+/// Makes what is to live as long as a mapping; `what` names the segment in errors.
+using MappingHook =
+    std::function<std::shared_ptr<void>(const os::Mapping& mapping, const std::string& what)>;
 
 /// The pool's segments as one handle sees them: the table that resolves global addresses.
 ///
@@ -48,7 +53,15 @@ class Segments {
   /// Ends those drained segments of which no cell is in use.
   void sweep() noexcept;
 
-  void close() { server_.reset(); }
+  /// Calls `hook` for every mapping that this handle has or will have, and attaches what it
+  /// makes to the mapping; only the first hook counts. Where it throws here, it is
+  /// forgotten; where it throws for a later segment, whoever wanted the memory hears of it.
+  ///
+  /// @return Bytes of the mappings there are.
+  std::uint64_t attach(MappingHook hook);
+
+  /// Ends what was attached to mappings that nobody views; the others' goes with the last view.
+  void close();
   /// In a forked child: leave memory and socket to the parent.
   void abandon() noexcept;
 
@@ -64,6 +77,8 @@ class Segments {
   void fill(std::uint32_t index, const memory::Carving& carving);
   bool map(std::uint32_t index, bool patiently);
   bool in_use(const SegmentEntry& entry) const noexcept;
+  std::string text(std::uint32_t index) const;
+  void call_hook(const os::Mapping& mapping, std::uint32_t index) const;
   std::string socket_of(std::uint16_t owner) const;
 
   const Control& control_;
@@ -72,6 +87,7 @@ class Segments {
   std::string folder_;
   std::mutex adding_;
   std::mutex mapping_;
+  MappingHook hook_;                // Set under both.
   mutable std::mutex slots_mutex_;  // Never held while another process is asked.
   std::array<Slot, kMaxSegments> slots_;
   std::unique_ptr<os::FdServer> server_;

@@ -42,6 +42,7 @@ Mapping::Mapping(const Fd& fd, std::size_t bytes, const std::string& what) : byt
 }
 
 Mapping::~Mapping() {
+  attached_.reset();
   if (data_ != nullptr) ::munmap(data_, bytes_);
 }
 

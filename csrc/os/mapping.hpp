@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -16,10 +17,13 @@ class Mapping {
   /// Maps `bytes` of a file read-write and shared; `what` names it in errors.
   Mapping(const Fd& fd, std::size_t bytes, const std::string& what);
   Mapping(Mapping&& other) noexcept
-      : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+      : data_(std::exchange(other.data_, nullptr)),
+        bytes_(std::exchange(other.bytes_, 0)),
+        attached_(std::move(other.attached_)) {}
   Mapping& operator=(Mapping&& other) noexcept {
     std::swap(data_, other.data_);
     std::swap(bytes_, other.bytes_);
+    std::swap(attached_, other.attached_);
     return *this;
   }
   ~Mapping();
@@ -30,9 +34,15 @@ class Mapping {
   /// Touches every page from all cores: the first touch of a page costs more than any copy.
   void prefault() const;
 
+  /// Keeps what others know of this memory, such as a device's registration of it, and ends it
+  /// before the memory is unmapped. Not safe against itself.
+  void attach(std::shared_ptr<void> what) const { attached_ = std::move(what); }
+  bool has_attached() const { return attached_ != nullptr; }
+
  private:
   std::byte* data_ = nullptr;
   std::size_t bytes_ = 0;
+  mutable std::shared_ptr<void> attached_;
 };
 
 /// A memfd of fixed size: sealed against shrinking and growing, so that no peer can make an

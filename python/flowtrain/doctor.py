@@ -10,6 +10,7 @@ from typing import Literal
 
 import flowtrain_core
 from flowtrain.clean import left_pools
+from flowtrain_core import cuda
 
 _LITTLE_SHM = 256 << 20
 
@@ -32,14 +33,14 @@ def examine() -> list[Finding]:
         _transformers(),
         _package("scikit-learn", "demo"),
         _shared_memory(),
+        _cuda(),
         _gpu(),
         _pools(),
     ]
 
 
 def _core() -> Finding:
-    with_cuda = flowtrain_core._C.with_cuda
-    built = "with CUDA" if with_cuda else "without CUDA; build where nvcc is found to have it"
+    built = "with CUDA" if flowtrain_core._C.cuda_built else "without CUDA"
     return Finding("flowtrain_core", "ok", f"{flowtrain_core.__version__}, built {built}")
 
 
@@ -67,6 +68,19 @@ def _shared_memory() -> Finding:
     if usage.free < _LITTLE_SHM:
         return Finding("shared memory", "warn", f"{text}; run containers with --shm-size=1g")
     return Finding("shared memory", "ok", text)
+
+
+def _cuda() -> Finding:
+    """What the core can use of CUDA; torch may be built for another version, or for none."""
+    if reason := cuda.why_not():
+        return Finding("cuda", "warn", reason)
+    major, minor = cuda.driver_version()
+    found = [
+        f"{device.name} (memory shared by "
+        f"{'descriptor' if device.vmm and device.posix_fd else 'host memory only'})"
+        for device in cuda.devices()
+    ]
+    return Finding("cuda", "ok", f"driver for CUDA {major}.{minor}: {', '.join(found)}")
 
 
 def _gpu() -> Finding:

@@ -31,14 +31,29 @@ def stub_names() -> dict[str, set[str]]:
         elif isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
             names[""].add(node.name)
             names[node.name] = {f.name for f in node.body if isinstance(f, ast.FunctionDef)}
+            names[node.name] |= {f.target.id for f in node.body if isinstance(f, ast.AnnAssign)}
     return names
+
+
+def cuda_names(stub: dict[str, set[str]]) -> set[str]:
+    """Names of the stub that only a build with CUDA has."""
+    always = {"cuda_built", "CudaError"}
+    return {name for name in stub[""] if name.lower().startswith("cuda")} - always
 
 
 def test_the_stub_names_what_the_extension_has() -> None:
     stub = stub_names()
     module = {n for n in vars(_C) if not n.startswith("_")} | {"__version__"}
+    if not _C.cuda_built:
+        stub[""] -= cuda_names(stub)
     assert stub[""] == module
-    spoken = {"__enter__", "__exit__", "__dlpack__", "__dlpack_device__"}
+    spoken = {
+        "__enter__",
+        "__exit__",
+        "__dlpack__",
+        "__dlpack_device__",
+        "__cuda_array_interface__",
+    }
     for name, kind in inspect.getmembers(_C, inspect.isclass):
         own = {n for n in vars(kind) if not n.startswith("_") or n in spoken}
         # Constructors and the buffer protocol have other names below.
@@ -46,7 +61,8 @@ def test_the_stub_names_what_the_extension_has() -> None:
 
 
 def test_all_that_is_public_is_exported() -> None:
-    assert set(flowtrain_core.__all__) == stub_names()[""] - {"with_cuda"}
+    stub = stub_names()
+    assert set(flowtrain_core.__all__) == stub[""] - cuda_names(stub) - {"cuda_built"}
     assert all(hasattr(flowtrain_core, name) for name in flowtrain_core.__all__)
 
 

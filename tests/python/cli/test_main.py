@@ -9,6 +9,7 @@ from support import run_tree, write_tiny_data
 
 from flowtrain.cli.main import main
 from flowtrain.config import load
+from flowtrain_core import cuda
 
 
 @pytest.fixture(scope="module")
@@ -54,3 +55,5 @@ def test_the_doctor_finds_nothing_bad_where_the_tests_run(
     found = json.loads(capsys.readouterr().out)
     assert found["transformers"]["state"] == "ok"
     assert found["flowtrain_core"]["state"] == "ok"
+    assert (found["cuda"]["state"] == "ok") == cuda.available()
+    assert found["cuda"]["text"] == cuda.why_not() or cuda.available()

@@ -1,0 +1,313 @@
+#include "bindings/bindings.hpp"
+
+#ifdef FLOWTRAIN_WITH_CUDA
+
+#include <pybind11/stl.h>
+
+#include <memory>
+#include <mutex>
+
+#include "base/error.hpp"
+#include "channel/pool.hpp"
+#include "cuda/copy.hpp"
+#include "cuda/device.hpp"
+#include "cuda/driver.hpp"
+#include "cuda/ipc.hpp"
+#include "cuda/registration.hpp"
+#include "cuda/vmm.hpp"
+#include "cuda/word.hpp"
+#include "os/fd_socket.hpp"
+
+namespace py = pybind11;
+
+namespace flowtrain::bindings {
+namespace {
+
+using cuda::DeviceFacts;
+
+constexpr std::uint32_t kOnly = 0;  // A served handle has one descriptor.
+
+/// An owner from the core for Python: closed once, by `close`, a context manager or its end.
+template <class T>
+class Held {
+ public:
+  Held(T value, const char* what) : value_(std::move(value)), what_(what) {}
+
+  T& get() {
+    if (!value_) throw PoolClosed(std::string(what_) + ": it is closed");
+    return *value_;
+  }
+  void close() {
+    server_.reset();
+    value_.reset();
+  }
+  bool closed() const { return !value_; }
+
+  /// Serves a descriptor to processes of this user until this is closed.
+  void serve(const std::string& path, const os::Fd& fd) {
+    const int number = fd.get();
+    server_ = std::make_unique<os::FdServer>(
+        path, [number](std::uint32_t which) { return which == kOnly ? number : -1; });
+  }
+  void keep(os::Fd fd) { fd_ = std::move(fd); }
+  const os::Fd& kept() const { return fd_; }
+
+ private:
+  std::optional<T> value_;
+  const char* what_;
+  os::Fd fd_;
+  std::unique_ptr<os::FdServer> server_;  // Ends before the descriptor.
+};
+
+using Memory = Held<cuda::HostRegistration>;
+using Vmm = Held<cuda::VmmSegment>;
+using Ipc = Held<cuda::IpcSegment>;
+using Word = Held<cuda::StreamWord>;
+
+CUstream stream_of(std::uintptr_t stream) { return reinterpret_cast<CUstream>(stream); }
+
+os::Fd fetch(const std::string& path) {
+  const py::gil_scoped_release release;
+  os::Fd fd = os::receive_fd(path, kOnly);
+  if (!fd) {
+    throw SystemCallError(path +
+                          ": nobody serves a descriptor there; let the process that made "
+                          "the segment call serve() first, and live on");
+  }
+  return fd;
+}
+
+std::uint64_t register_host(channel::Pool& pool, int device) {
+  pool.check_open();
+  const py::gil_scoped_release release;
+  static_cast<void>(cuda::device_facts(device));  // An error of the device comes before any lock.
+  return pool.segments().attach([device](const os::Mapping& mapping, const std::string& what) {
+    return std::make_shared<cuda::HostRegistration>(mapping.data(), mapping.bytes(), device, what);
+  });
+}
+
+template <class Class>
+void add_close(Class& type) {
+  using T = typename Class::type;
+  type.def("close", &T::close, py::call_guard<py::gil_scoped_release>())
+      .def_property_readonly("closed", &T::closed)
+      .def("__enter__", [](std::shared_ptr<T> self) { return self; })
+      .def("__exit__", [](T& self, const py::args&) {
+        const py::gil_scoped_release release;
+        self.close();
+      });
+}
+
+/// What both kinds of device segments show; torch.as_tensor and cupy.asarray read the interface.
+template <class Class>
+void add_memory(Class& type) {
+  using T = typename Class::type;
+  type.def_property_readonly("address", [](T& self) { return self.get().address(); })
+      .def_property_readonly("nbytes", [](T& self) { return self.get().bytes(); })
+      .def_property_readonly("device", [](T& self) { return self.get().device(); })
+      .def_property_readonly("__cuda_array_interface__", [](T& self) {
+        py::dict out;
+        out["shape"] = py::make_tuple(self.get().bytes());
+        out["typestr"] = "|u1";
+        out["data"] = py::make_tuple(self.get().address(), false);
+        out["version"] = 3;
+        return out;
+      });
+}
+
+void bind_devices(py::module_& module) {
+  py::class_<DeviceFacts>(module, "CudaDevice")
+      .def_readonly("ordinal", &DeviceFacts::ordinal)
+      .def_readonly("name", &DeviceFacts::name)
+      .def_readonly("uuid", &DeviceFacts::uuid)
+      .def_readonly("pci_bus_id", &DeviceFacts::pci_bus_id)
+      .def_readonly("memory_bytes", &DeviceFacts::memory_bytes)
+      .def_property_readonly("capability",
+                             [](const DeviceFacts& d) {
+                               return py::make_tuple(d.capability_major, d.capability_minor);
+                             })
+      .def_readonly("mig", &DeviceFacts::mig)
+      .def_readonly("host_register", &DeviceFacts::host_register)
+      .def_readonly("host_pointers", &DeviceFacts::host_pointers)
+      .def_readonly("vmm", &DeviceFacts::vmm)
+      .def_readonly("posix_fd", &DeviceFacts::posix_fd)
+      .def_readonly("fabric", &DeviceFacts::fabric)
+      .def_readonly("vmm_rdma", &DeviceFacts::vmm_rdma)
+      .def_readonly("stream_words", &DeviceFacts::stream_words)
+      .def_readonly("numa_node", &DeviceFacts::numa_node)
+      .def("__repr__", [](const DeviceFacts& d) {
+        return "CudaDevice(ordinal=" + std::to_string(d.ordinal) + ", name='" + d.name +
+               "', uuid='" + d.uuid + "', memory_bytes=" + std::to_string(d.memory_bytes) + ")";
+      });
+  module.def("cuda_why_not", &cuda::why_not, py::call_guard<py::gil_scoped_release>());
+  module.def("cuda_driver_version", [] {
+    static_cast<void>(cuda::why_not());
+    return cuda::driver_version();
+  });
+  module.def("cuda_devices", &cuda::devices, py::call_guard<py::gil_scoped_release>());
+}
+
+void bind_memory(py::module_& module) {
+  py::class_<Memory, std::shared_ptr<Memory>> memory(module, "CudaHostRegistration");
+  memory
+      .def(py::init([](std::uintptr_t address, std::uint64_t bytes, int device) {
+             const py::gil_scoped_release release;
+             return std::make_shared<Memory>(
+                 cuda::HostRegistration(reinterpret_cast<void*>(address), bytes, device,
+                                        "host memory"),
+                 "host registration");
+           }),
+           py::arg("address"), py::arg("nbytes"), py::kw_only(), py::arg("device"))
+      .def_property_readonly("device_address",
+                             [](Memory& self) { return self.get().device_address(); });
+  add_close(memory);
+
+  py::class_<Vmm, std::shared_ptr<Vmm>> vmm(module, "CudaSegment");
+  vmm.def(py::init([](std::uint64_t bytes, int device) {
+            const py::gil_scoped_release release;
+            return std::make_shared<Vmm>(cuda::VmmSegment::create(device, bytes), "device segment");
+          }),
+          py::arg("nbytes"), py::kw_only(), py::arg("device"))
+      .def_static(
+          "receive",
+          [](const std::string& path, std::uint64_t bytes, int device) {
+            const os::Fd fd = fetch(path);
+            const py::gil_scoped_release release;
+            return std::make_shared<Vmm>(cuda::VmmSegment::import(device, fd, bytes),
+                                         "device segment");
+          },
+          py::arg("path"), py::arg("nbytes"), py::kw_only(), py::arg("device"))
+      .def(
+          "serve",
+          [](Vmm& self, const std::string& path) {
+            const py::gil_scoped_release release;
+            if (!self.kept()) self.keep(self.get().export_fd());
+            self.serve(path, self.kept());
+          },
+          py::arg("path"))
+      .def_property_readonly("rdma", [](Vmm& self) { return self.get().rdma(); });
+  add_memory(vmm);
+  add_close(vmm);
+
+  py::class_<Ipc, std::shared_ptr<Ipc>> ipc(module, "CudaIpcSegment");
+  ipc.def(py::init([](std::uint64_t bytes, int device) {
+            const py::gil_scoped_release release;
+            return std::make_shared<Ipc>(cuda::IpcSegment::create(device, bytes), "IPC segment");
+          }),
+          py::arg("nbytes"), py::kw_only(), py::arg("device"))
+      .def_static(
+          "open",
+          [](const py::bytes& handle, std::uint64_t bytes, int device) {
+            const std::string raw = handle;
+            const py::gil_scoped_release release;
+            return std::make_shared<Ipc>(cuda::IpcSegment::open(device, raw, bytes), "IPC segment");
+          },
+          py::arg("handle"), py::arg("nbytes"), py::kw_only(), py::arg("device"))
+      .def("handle", [](Ipc& self) { return py::bytes(self.get().handle()); });
+  add_memory(ipc);
+  add_close(ipc);
+}
+
+void bind_word(py::module_& module) {
+  py::class_<Word, std::shared_ptr<Word>> word(module, "CudaWord");
+  word.def(py::init([](std::optional<int> device) {
+             const py::gil_scoped_release release;
+             return std::make_shared<Word>(cuda::StreamWord::create(device), "stream word");
+           }),
+           py::kw_only(), py::arg("device") = py::none())
+      .def_static(
+          "receive",
+          [](const std::string& path, std::optional<int> device) {
+            os::Fd fd = fetch(path);
+            const py::gil_scoped_release release;
+            return std::make_shared<Word>(cuda::StreamWord::open(std::move(fd), device),
+                                          "stream word");
+          },
+          py::arg("path"), py::kw_only(), py::arg("device") = py::none())
+      .def(
+          "serve", [](Word& self, const std::string& path) { self.serve(path, self.get().fd()); },
+          py::arg("path"))
+      .def(
+          "write_on",
+          [](Word& self, std::uintptr_t stream, std::uint64_t value) {
+            self.get().write_on(stream_of(stream), value);
+          },
+          py::arg("stream"), py::arg("value"))
+      .def(
+          "store_on",
+          [](Word& self, std::uintptr_t stream, std::uint64_t value) {
+            self.get().store_on(stream_of(stream), value);
+          },
+          py::arg("stream"), py::arg("value"))
+      .def(
+          "wait_on",
+          [](Word& self, std::uintptr_t stream, std::uint64_t value) {
+            self.get().wait_on(stream_of(stream), value);
+          },
+          py::arg("stream"), py::arg("value"))
+      .def("load", [](Word& self) { return self.get().load(); })
+      .def(
+          "store", [](Word& self, std::uint64_t value) { self.get().store(value); },
+          py::arg("value"))
+      .def("poison", [](Word& self) { self.get().poison(); })
+      .def(
+          "wait",
+          [](Word& self, std::uint64_t value, double timeout_s) {
+            const Deadline deadline = deadline_in(timeout_s);
+            const py::gil_scoped_release release;
+            return self.get().wait(value, deadline);
+          },
+          py::arg("value"), py::kw_only(), py::arg("timeout_s"));
+  word.attr("LARGEST") = cuda::StreamWord::kLargest;
+  word.attr("POISON") = cuda::StreamWord::kPoison;
+  add_close(word);
+}
+
+void bind_copies(py::module_& module) {
+  const auto arguments = [&](const char* name, auto call) {
+    module.def(name, call, py::arg("target"), py::arg("source"), py::arg("nbytes"), py::kw_only(),
+               py::arg("device"), py::arg("stream"), py::call_guard<py::gil_scoped_release>());
+  };
+  arguments("cuda_copy_to_device", [](std::uint64_t target, std::uintptr_t source,
+                                      std::uint64_t bytes, int device, std::uintptr_t stream) {
+    cuda::copy_to_device(device, target, reinterpret_cast<const void*>(source), bytes,
+                         stream_of(stream));
+  });
+  arguments("cuda_copy_to_host", [](std::uintptr_t target, std::uint64_t source,
+                                    std::uint64_t bytes, int device, std::uintptr_t stream) {
+    cuda::copy_to_host(device, reinterpret_cast<void*>(target), source, bytes, stream_of(stream));
+  });
+  arguments("cuda_copy_on_device", [](std::uint64_t target, std::uint64_t source,
+                                      std::uint64_t bytes, int device, std::uintptr_t stream) {
+    cuda::copy_on_device(device, target, source, bytes, stream_of(stream));
+  });
+  module.def(
+      "cuda_synchronize",
+      [](int device, std::uintptr_t stream) { cuda::synchronize(device, stream_of(stream)); },
+      py::kw_only(), py::arg("device"), py::arg("stream"),
+      py::call_guard<py::gil_scoped_release>());
+  module.def("cuda_register_host", &register_host, py::arg("pool"), py::kw_only(),
+             py::arg("device"));
+}
+
+}  // namespace
+
+void bind_cuda(py::module_& module) {
+  module.attr("cuda_built") = true;
+  bind_devices(module);
+  bind_memory(module);
+  bind_word(module);
+  bind_copies(module);
+}
+
+}  // namespace flowtrain::bindings
+
+#else
+
+namespace flowtrain::bindings {
+
+void bind_cuda(pybind11::module_& module) { module.attr("cuda_built") = false; }
+
+}  // namespace flowtrain::bindings
+
+#endif

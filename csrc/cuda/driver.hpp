@@ -1,0 +1,82 @@
+#pragma once
+
+#include <cuda.h>
+#include <cudaTypedefs.h>
+
+#include <string>
+
+#include "base/error.hpp"
+
+namespace flowtrain::cuda {
+
+/// Entry points of the driver and the version of the interface that each is asked for in. One
+/// line makes the member `MemCreate` out of `cuMemCreate`.
+#define FLOWTRAIN_CUDA_CALLS(X)          \
+  X(Init, 2000)                          \
+  X(DriverGetVersion, 2020)              \
+  X(GetErrorName, 6000)                  \
+  X(GetErrorString, 6000)                \
+  X(DeviceGetCount, 2000)                \
+  X(DeviceGet, 2000)                     \
+  X(DeviceGetName, 2000)                 \
+  X(DeviceGetUuid, 11040)                \
+  X(DeviceGetPCIBusId, 4010)             \
+  X(DeviceTotalMem, 3020)                \
+  X(DeviceGetAttribute, 2000)            \
+  X(DevicePrimaryCtxRetain, 7000)        \
+  X(CtxPushCurrent, 4000)                \
+  X(CtxPopCurrent, 4000)                 \
+  X(MemHostRegister, 6050)               \
+  X(MemHostUnregister, 4000)             \
+  X(MemHostGetDevicePointer, 3020)       \
+  X(MemGetAllocationGranularity, 10020)  \
+  X(MemCreate, 10020)                    \
+  X(MemRelease, 10020)                   \
+  X(MemExportToShareableHandle, 10020)   \
+  X(MemImportFromShareableHandle, 10020) \
+  X(MemAddressReserve, 10020)            \
+  X(MemAddressFree, 10020)               \
+  X(MemMap, 10020)                       \
+  X(MemUnmap, 10020)                     \
+  X(MemSetAccess, 10020)                 \
+  X(MemAlloc, 3020)                      \
+  X(MemFree, 3020)                       \
+  X(IpcGetMemHandle, 4010)               \
+  X(IpcOpenMemHandle, 11000)             \
+  X(IpcCloseMemHandle, 4010)             \
+  X(StreamSynchronize, 2000)             \
+  X(StreamWriteValue64, 11070)           \
+  X(StreamWaitValue64, 11070)            \
+  X(MemcpyHtoDAsync, 3020)               \
+  X(MemcpyDtoHAsync, 3020)               \
+  X(MemcpyDtoDAsync, 3020)
+
+/// The driver's functions, found at run time, so that nothing links against libcuda.
+struct Driver {
+#define FLOWTRAIN_CUDA_MEMBER(name, version) PFN_cu##name##_v##version name = nullptr;
+  FLOWTRAIN_CUDA_CALLS(FLOWTRAIN_CUDA_MEMBER)
+#undef FLOWTRAIN_CUDA_MEMBER
+};
+
+/// The driver, opened and initialised by the first call of the process.
+///
+/// Errors: CudaError with the text of why_not where there is none.
+const Driver& driver();
+
+/// Why no device can be used here, with the way out; empty where one can. Never throws.
+std::string why_not();
+
+/// Version of the driver's interface, e.g. 13000; 0 where there is none.
+int driver_version();
+
+/// Devices that can be used; 0 where why_not has a reason.
+int device_count();
+
+/// Throws CudaError where a call failed: the call, what it was done to, the result's name.
+void check(CUresult result, const char* call, const std::string& what);
+
+/// `cuMemCreate` of the table, checked: FLOWTRAIN_CUDA(MemCreate, "segment", &handle, ...).
+#define FLOWTRAIN_CUDA(name, what, ...) \
+  ::flowtrain::cuda::check(::flowtrain::cuda::driver().name(__VA_ARGS__), "cu" #name, what)
+
+}  // namespace flowtrain::cuda

@@ -1,0 +1,103 @@
+"""CUDA devices: what they can do, memory that processes share on them, words of their streams.
+
+Nothing here touches a device, or opens the driver, before it is called. Streams are given as the
+integer that torch's `stream.cuda_stream` or CuPy's `stream.ptr` is; 0 is the default stream.
+
+    if not cuda.available():
+        print(cuda.why_not())
+    cuda.register_host(pool, device=0)      # copies to and from the pool now run by themselves
+    segment = cuda.Segment(1 << 30, device=0)
+    torch.as_tensor(segment, device="cuda")  # the segment's own bytes
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from flowtrain_core import _C
+
+if TYPE_CHECKING:
+    from flowtrain_core._C import CudaDevice as Device
+    from flowtrain_core._C import CudaHostRegistration as HostRegistration
+    from flowtrain_core._C import CudaIpcSegment as IpcSegment
+    from flowtrain_core._C import CudaSegment as Segment
+    from flowtrain_core._C import CudaWord as Word
+    from flowtrain_core._C import (
+        cuda_copy_on_device as copy_on_device,
+    )
+    from flowtrain_core._C import (
+        cuda_copy_to_device as copy_to_device,
+    )
+    from flowtrain_core._C import (
+        cuda_copy_to_host as copy_to_host,
+    )
+    from flowtrain_core._C import (
+        cuda_register_host as register_host,
+    )
+    from flowtrain_core._C import (
+        cuda_synchronize as synchronize,
+    )
+
+_IN_EXTENSION = {
+    "Device": "CudaDevice",
+    "HostRegistration": "CudaHostRegistration",
+    "IpcSegment": "CudaIpcSegment",
+    "Segment": "CudaSegment",
+    "Word": "CudaWord",
+    "copy_on_device": "cuda_copy_on_device",
+    "copy_to_device": "cuda_copy_to_device",
+    "copy_to_host": "cuda_copy_to_host",
+    "register_host": "cuda_register_host",
+    "synchronize": "cuda_synchronize",
+}
+
+__all__ = [
+    "Device",
+    "HostRegistration",
+    "IpcSegment",
+    "Segment",
+    "Word",
+    "available",
+    "copy_on_device",
+    "copy_to_device",
+    "copy_to_host",
+    "devices",
+    "driver_version",
+    "register_host",
+    "synchronize",
+    "why_not",
+]
+
+
+def why_not() -> str:
+    """Why no device can be used by this process, with the way out; empty where one can."""
+    if not _C.cuda_built:
+        return (
+            "flowtrain_core was built without CUDA: no nvcc was found, or FLOWTRAIN_CUDA=OFF; "
+            "build it where the CUDA toolkit is (CUDACXX=/path/to/nvcc pip install flowtrain)"
+        )
+    return _C.cuda_why_not()
+
+
+def available() -> bool:
+    """Whether this process can use a device."""
+    return not why_not()
+
+
+def devices() -> list[Device]:
+    """The devices that this process sees; none where `why_not` has a reason."""
+    return _C.cuda_devices() if available() else []
+
+
+def driver_version() -> tuple[int, int]:
+    """Version of CUDA that the driver speaks, such as (13, 0); (0, 0) where there is none."""
+    version = _C.cuda_driver_version() if _C.cuda_built else 0
+    return version // 1000, version % 1000 // 10
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _IN_EXTENSION:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if not _C.cuda_built:
+        raise AttributeError(f"{__name__}.{name}: {why_not()}")
+    return getattr(_C, _IN_EXTENSION[name])

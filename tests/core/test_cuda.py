@@ -1,0 +1,140 @@
+"""CUDA as far as a machine without a device can tell: built in, absent, never in the way."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from core.processes import ROOT
+
+from flowtrain_core import _C, CudaError, Pool, cuda
+
+FATBIN = b"\x50\xed\x55\xba"
+built = pytest.mark.skipif(not _C.cuda_built, reason="the extension was built without CUDA")
+no_device = pytest.mark.skipif(cuda.available(), reason="a device is here")
+
+
+def targets(extension: bytes) -> set[tuple[str, int]]:
+    """What device code the extension holds, as (ptx or sass, architecture)."""
+    found = set()
+    at = extension.find(FATBIN)
+    while at >= 0:
+        header, size = struct.unpack_from("<HQ", extension, at + 6)
+        entry, end = at + header, at + header + size
+        while entry < end:
+            kind, entry_header, payload = struct.unpack_from("<H2xIQ", extension, entry)
+            (architecture,) = struct.unpack_from("<I", extension, entry + 28)
+            found.add(({1: "ptx", 2: "sass"}.get(kind, str(kind)), architecture))
+            entry += entry_header + payload
+        at = extension.find(FATBIN, at + 4)
+    return found
+
+
+@built
+def test_the_kernels_are_there_for_old_and_new_devices() -> None:
+    found = targets(Path(_C.__file__).read_bytes())
+    assert {("sass", 80), ("sass", 90), ("ptx", 90)} <= found
+
+
+@built
+@no_device
+def test_a_machine_without_a_device_says_why_and_what_helps() -> None:
+    assert not cuda.available()
+    assert cuda.devices() == []
+    assert "install the driver" in cuda.why_not() or "nvidia-smi" in cuda.why_not()
+
+
+@built
+@no_device
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda: cuda.Segment(1 << 20, device=0),
+        lambda: cuda.IpcSegment(1 << 20, device=0),
+        lambda: cuda.HostRegistration(4096, 4096, device=0),
+        lambda: cuda.Word(device=0),
+        lambda: cuda.synchronize(device=0, stream=0),
+    ],
+)
+def test_every_use_of_a_device_that_is_not_there_is_an_error(use: object) -> None:
+    assert callable(use)
+    with pytest.raises(CudaError, match="CUDA cannot be used"):
+        use()
+
+
+@built
+@no_device
+def test_a_pool_that_could_not_be_registered_goes_on(pool: Pool) -> None:
+    with pytest.raises(CudaError):
+        cuda.register_host(pool, device=0)
+    assert pool.add_segment(bytes=1 << 16) == 2
+
+
+@built
+def test_a_word_of_processors_alone_needs_no_device(tmp_path: Path) -> None:
+    path = str(tmp_path / "word.sock")
+    with cuda.Word() as mine, pytest.raises(ValueError, match="at most"):
+        mine.serve(path)
+        theirs = cuda.Word.receive(path)
+        assert theirs.wait(1, timeout_s=0.0) is None
+        mine.store(7)
+        assert theirs.wait(7, timeout_s=0.0) == 7
+        theirs.poison()
+        # Above every value, and below the sign bit: a device compares by the difference's sign.
+        assert mine.wait(cuda.Word.LARGEST, timeout_s=0.0) == cuda.Word.POISON == 2**63 - 1
+        mine.store(cuda.Word.LARGEST + 1)
+
+
+@built
+def test_the_import_does_not_open_the_driver() -> None:
+    code = "import flowtrain_core.cuda; print(open('/proc/self/maps').read())"
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert "libcuda" not in run.stdout
+
+
+@pytest.mark.deep
+@pytest.mark.limit(600)
+def test_a_build_without_cuda_lacks_it_by_name(tmp_path: Path) -> None:
+    sources = tmp_path / "sources"
+    # A copy: the build of the sources themselves must keep what it was configured with.
+    for folder in ("csrc", "flowtrain_core", "python/flowtrain"):
+        skip = shutil.ignore_patterns("*.so", "__pycache__")
+        shutil.copytree(ROOT / folder, sources / folder, ignore=skip)
+    for file in ("CMakeLists.txt", "setup.py", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / file, sources / file)
+    env = os.environ | {"CMAKE_ARGS": "-DFLOWTRAIN_CUDA=OFF"}
+    subprocess.run(
+        [sys.executable, "setup.py", "-q", "build_ext", "--build-lib", str(tmp_path / "out")],
+        cwd=sources,
+        env=env,
+        check=True,
+        timeout=500,
+    )
+    code = (
+        "import flowtrain_core._C as C; from flowtrain_core import cuda;"
+        "print(C.cuda_built, cuda.available(), hasattr(C, 'CudaWord'), cuda.why_not())"
+    )
+    package = tmp_path / "out" / "flowtrain_core"
+    for source in (ROOT / "flowtrain_core").glob("*.py"):
+        (package / source.name).write_text(source.read_text())
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"PYTHONPATH": str(tmp_path / "out")},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert run.stdout.startswith("False False False flowtrain_core was built without CUDA")
