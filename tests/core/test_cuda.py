@@ -131,6 +131,7 @@ def test_a_build_without_cuda_lacks_it_by_name(tmp_path: Path) -> None:
         (package / source.name).write_text(source.read_text())
     run = subprocess.run(
         [sys.executable, "-c", code],
+        cwd=tmp_path,
         env={"PYTHONPATH": str(tmp_path / "out")},
         capture_output=True,
         text=True,

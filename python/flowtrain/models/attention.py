@@ -2,7 +2,8 @@
 
 One function is registered with transformers' attention interface. Document boundaries come with
 the call (`cu_seq_lens_q`), never from global state, and no dense mask is built: over a packed
-row of 16 equal documents one would cost 16 times their attention.
+row of 16 equal documents one would cost 16 times their attention. Half precision on a CUDA device
+takes one kernel for all documents (`varlen.py`); everything else goes document by document.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from flowtrain.models.errors import ModelError
+from flowtrain.models.varlen import usable, varlen
 
 NAME = "flowtrain_varlen"
 
@@ -68,6 +70,8 @@ def varlen_attention(
         lengths = [query.shape[2]]
     else:
         lengths = cu_seq_lens_q.diff().tolist()
+    if len(lengths) > 1 and usable(query, dropout=dropout):
+        return varlen(query, key, value, lengths, scaling=scaling, causal=causal), None
     grouped = query.shape[1] != key.shape[1]
     outputs = [
         F.scaled_dot_product_attention(

@@ -64,6 +64,8 @@ class BackboneRank:
             plans.forget(step)
             self._prefetch.forget(step)
             step += 1
+        self._records.drain()
+        self._gradients.drain()
 
     def _step(self, plan: StepPlan) -> None:
         seat = self._seat

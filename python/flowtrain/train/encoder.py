@@ -87,6 +87,8 @@ class EncoderRank:
                 forward += 1
             plan = plans.get(step)
             if plan.kind == "end":
+                self._sender.drain()
+                self._gradients.drain()
                 return
             if self._trains:
                 self._backward(plan)

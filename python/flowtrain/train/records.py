@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from flowtrain.plan import Space
+from flowtrain.train.device import Copies
 from flowtrain_core import Consumer, Item, Pool, Producer
 
 
@@ -73,6 +74,7 @@ class RecordSender:
         self._deadline_s = deadline_s
         self._producers: list[Producer] = []
         self._segment: int | None = None
+        self._copies = Copies(f"{pool.label} sends")
         self.slabs = 0
         self.wait_s = 0.0
         self.sent_bytes = 0
@@ -122,9 +124,13 @@ class RecordSender:
             started = time.perf_counter()
             lease = producer.lease(tuple(chunk.shape), self._dtype, timeout_s=self._deadline_s)
             self.wait_s += time.perf_counter() - started
-            torch.from_dlpack(lease).copy_(chunk)
-            lease.publish(RecordKey(step, item, part, version, skipped).pack())
+            key = RecordKey(step, item, part, version, skipped)
+            self._copies.publish(chunk, lease, key.pack())
             self.sent_bytes += chunk.numel() * chunk.element_size()
+
+    def drain(self) -> None:
+        """Wait until every record that was sent is published."""
+        self._copies.drain()
 
 
 class RecordReceiver:
@@ -140,10 +146,13 @@ class RecordReceiver:
         self._space = space
         self._deadline_s = deadline_s
         self._early: dict[tuple[int, int, int], tuple[RecordKey, Item]] = {}
+        self._copies = Copies(f"{pool.label} receives")
         self.wait_s = 0.0
 
     def gather(self, out: torch.Tensor, *, step: int, item: int) -> RecordKey:
-        """Copy one record into `out` and give its slabs back.
+        """Copy one record into `out` and give its slabs back, each once it is read.
+
+        On a CUDA device the copies are enqueued on the current stream, like a kernel.
 
         Args:
             out: Rows to fill, shape [num_tokens, row width].
@@ -158,17 +167,18 @@ class RecordReceiver:
         """
         for part, chunk in enumerate(out.split(self._space.slab_rows)):
             key, arrived = self._wait_for(step, item, part)
-            view = torch.from_dlpack(arrived)
-            if view.shape != chunk.shape:
+            if arrived.shape != tuple(chunk.shape):
                 raise ValueError(
                     f"record (step {step}, item {item}, part {part}) in {self.inbox}: shape "
-                    f"{tuple(view.shape)} where the plan has {tuple(chunk.shape)}; both worlds "
+                    f"{arrived.shape} where the plan has {tuple(chunk.shape)}; both worlds "
                     "must run the same version and configuration"
                 )
-            chunk.copy_(view)
-            del view
-            arrived.release()
+            self._copies.release(arrived, chunk)
         return key
+
+    def drain(self) -> None:
+        """Wait until every record that was gathered is given back."""
+        self._copies.drain()
 
     def _wait_for(self, step: int, item: int, part: int) -> tuple[RecordKey, Item]:
         wanted = (step, item, part)

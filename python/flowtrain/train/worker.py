@@ -23,6 +23,7 @@ from flowtrain.train import faults
 from flowtrain.train.backbone import BackboneRank, wanted_texts
 from flowtrain.train.board import Board
 from flowtrain.train.checkpoint import Checkpoints, Mark, latest, read_mark
+from flowtrain.train.device import choose_device, register
 from flowtrain.train.encoder import EncoderRank, wanted_pixels
 from flowtrain.train.job import Job
 from flowtrain.train.metrics import Metrics
@@ -183,12 +184,10 @@ class Worker:
             1, (os.cpu_count() or 1) // (flow.encoders + flow.backbones)
         )
         torch.set_num_threads(threads)
-        if self.config.model.device != "cuda":
-            return torch.device(self.config.model.device)
-        # On one device for both worlds, e.g. in tests, the ranks share it.
-        index = int(os.environ.get("LOCAL_RANK", self.rank)) % torch.cuda.device_count()
-        torch.cuda.set_device(index)
-        return torch.device("cuda", index)
+        device = choose_device(self.config.model.device, self.rank)
+        if said := register(self.pool, device):
+            print(f"flowtrain: {self.label}: {said}", file=sys.stderr, flush=True)
+        return device
 
     def _meet(self, what: str, timeout_s: float) -> None:
         """Wait until every rank of both worlds has come this far."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from datetime import timedelta
 
@@ -21,7 +22,8 @@ class World:
         rank: This process's rank in the world.
         size: Ranks of the world.
         board: The job's board, over which the ranks find each other.
-        device: Device of this rank; it chooses the collectives' backend.
+        device: Device of this rank; it chooses the collectives' backend. Where ranks of the world
+            share a CUDA device, which NCCL refuses, they reduce through host memory by gloo.
         timeout_s: Longest wait of a collective.
     """
 
@@ -39,9 +41,20 @@ class World:
         self.rank = rank
         self.size = size
         self.device = device
+        store = board.world(name)
+        staged = device.type == "cuda" and _is_shared(store, rank, size, device)
+        if staged and rank == 0:
+            print(
+                f"flowtrain: world {name}: {size} ranks share a CUDA device, so collectives go "
+                "through host memory by gloo; give each rank a device of its own for NCCL",
+                file=sys.stderr,
+                flush=True,
+            )
+        # Where tensors are during a collective.
+        self._common = torch.device("cpu") if staged else device
         dist.init_process_group(
-            "nccl" if device.type == "cuda" else "gloo",
-            store=board.world(name),
+            "nccl" if self._common.type == "cuda" else "gloo",
+            store=store,
             rank=rank,
             world_size=size,
             timeout=timedelta(seconds=timeout_s),
@@ -60,7 +73,7 @@ class World:
 
     def sum(self, values: Iterable[float]) -> list[float]:
         """Sum of each value over the ranks, in float64."""
-        total = torch.tensor(list(values), dtype=torch.float64, device=self.device)
+        total = torch.tensor(list(values), dtype=torch.float64, device=self._common)
         if self.size > 1:
             dist.all_reduce(total)
         return [float(value) for value in total.tolist()]
@@ -79,16 +92,23 @@ class World:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
             if bucket and (held >= _BUCKET_BYTES or bucket[0].dtype != parameter.grad.dtype):
-                _sum_bucket(bucket)
+                self._sum_bucket(bucket)
                 bucket, held = [], 0
             bucket.append(parameter.grad)
             held += parameter.grad.numel() * parameter.grad.element_size()
         if bucket:
-            _sum_bucket(bucket)
+            self._sum_bucket(bucket)
+
+    def _sum_bucket(self, tensors: list[torch.Tensor]) -> None:
+        flat = torch.cat([tensor.reshape(-1) for tensor in tensors]).to(self._common)
+        dist.all_reduce(flat)
+        for tensor, summed in zip(tensors, flat.split([t.numel() for t in tensors]), strict=True):
+            tensor.copy_(summed.view_as(tensor))
 
 
-def _sum_bucket(tensors: list[torch.Tensor]) -> None:
-    flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
-    dist.all_reduce(flat)
-    for tensor, summed in zip(tensors, flat.split([t.numel() for t in tensors]), strict=True):
-        tensor.copy_(summed.view_as(tensor))
+def _is_shared(store: dist.Store, rank: int, size: int, device: torch.device) -> bool:
+    """Whether two ranks of the world have the same device; every rank comes to the same answer."""
+    store.set(f"device/{rank}", str(torch.cuda.get_device_properties(device).uuid))
+    # Each get waits for its rank, as long as the store's own deadline allows.
+    uuids = {store.get(f"device/{other}") for other in range(size)}
+    return len(uuids) < size

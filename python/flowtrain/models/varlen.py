@@ -1,0 +1,98 @@
+"""Attention of packed documents on a CUDA device: one kernel for all, by torch's varlen attention.
+
+The interface grew over torch's versions: `window_size` and `scale` came after 2.10, `enable_gqa`
+later still. What a version lacks is worked around, or `usable` says no.
+"""
+
+from __future__ import annotations
+
+import inspect
+from functools import cache
+from typing import Any
+
+import torch
+
+# What the flash kernels take.
+_DTYPES = (torch.float16, torch.bfloat16)
+_HEAD_DIM_MULTIPLE = 8
+_LARGEST_HEAD_DIM = 256
+
+
+@cache
+def _parameters() -> frozenset[str]:
+    """Parameters of torch's function; none where this torch has no such function."""
+    try:
+        from torch.nn.attention.varlen import varlen_attn
+    except ImportError:
+        return frozenset()
+    return frozenset(inspect.signature(varlen_attn).parameters)
+
+
+def usable(query: torch.Tensor, *, dropout: float) -> bool:
+    """Whether the kernel can take this call; otherwise documents go one by one.
+
+    Args:
+        query: Shape [1, heads, tokens, head_dim].
+        dropout: Probability; the kernel has none.
+    """
+    return (
+        query.is_cuda
+        and query.dtype in _DTYPES
+        and query.shape[-1] % _HEAD_DIM_MULTIPLE == 0
+        and query.shape[-1] <= _LARGEST_HEAD_DIM
+        and query.shape[2] > 0
+        and dropout == 0.0
+        and _parameters() >= {"window_size", "scale"}
+    )
+
+
+def varlen(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    lengths: list[int],
+    *,
+    scaling: float | None,
+    causal: bool,
+) -> torch.Tensor:
+    """Attention of each document to itself.
+
+    Args:
+        query: Shape [1, heads, tokens, head_dim], on a CUDA device.
+        key: Shape [1, kv_heads, tokens, head_dim].
+        value: Shape [1, kv_heads, tokens, head_dim].
+        lengths: Tokens of each document.
+        scaling: Factor of the scores; None for 1 / sqrt(head_dim).
+        causal: Whether a token sees only those before it.
+
+    Returns:
+        Shape [1, tokens, heads, head_dim].
+    """
+    from torch.nn.attention.varlen import varlen_attn
+
+    more: dict[str, Any] = {}
+    if query.shape[1] != key.shape[1]:
+        if "enable_gqa" in _parameters():
+            more["enable_gqa"] = True
+        else:
+            repeats = query.shape[1] // key.shape[1]
+            key = key.repeat_interleave(repeats, dim=1)
+            value = value.repeat_interleave(repeats, dim=1)
+    # From pinned memory, so that the call does not wait for the device.
+    edges = torch.tensor([0, *lengths], dtype=torch.int32).cumsum(0, dtype=torch.int32)
+    boundaries = edges.pin_memory().to(query.device, non_blocking=True)
+    longest = max(lengths)
+    out = varlen_attn(
+        query[0].transpose(0, 1),
+        key[0].transpose(0, 1),
+        value[0].transpose(0, 1),
+        boundaries,
+        boundaries,
+        longest,
+        longest,
+        scale=scaling,
+        window_size=(-1, 0) if causal else (-1, -1),
+        **more,
+    )
+    assert isinstance(out, torch.Tensor)
+    return out[None]

@@ -1,0 +1,90 @@
+"""How packed documents are handed to torch's kernel, with a plain one in its place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.attention.varlen
+import torch.nn.functional as F
+
+from flowtrain.models import varlen
+from flowtrain.models.attention import varlen_attention
+
+LENGTHS = [3, 1, 7]
+
+
+def kernel(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    cu_seq_q: torch.Tensor,
+    cu_seq_k: torch.Tensor,
+    max_q: int,
+    max_k: int,
+    *,
+    scale: float | None = None,
+    window_size: tuple[int, int] = (-1, -1),
+) -> torch.Tensor:
+    """What the documentation of torch 2.11 says, without grouped heads."""
+    assert query.shape[1] == key.shape[1] == value.shape[1]
+    assert cu_seq_q.dtype == cu_seq_k.dtype == torch.int32
+    lengths = cu_seq_q.diff().tolist()
+    assert max_q == max_k == max(lengths)
+    parts = zip(*(x.split(lengths) for x in (query, key, value)), strict=True)
+    out = [
+        F.scaled_dot_product_attention(
+            *(x.transpose(0, 1)[None] for x in part), scale=scale, is_causal=window_size == (-1, 0)
+        )[0].transpose(0, 1)
+        for part in parts
+    ]
+    return torch.cat(out)
+
+
+def grouped_kernel(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    *rest: Any,
+    scale: float | None = None,
+    window_size: tuple[int, int] = (-1, -1),
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    """What the documentation of torch 2.13 says."""
+    assert enable_gqa == (query.shape[1] != key.shape[1])
+    repeats = query.shape[1] // key.shape[1]
+    key, value = (x.repeat_interleave(repeats, dim=1) for x in (key, value))
+    return kernel(query, key, value, *rest, scale=scale, window_size=window_size)
+
+
+@pytest.mark.parametrize("function", [kernel, grouped_kernel])
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("kv_heads", [2, 4])
+def test_the_kernel_is_asked_for_what_the_documents_need(
+    function: Any, causal: bool, kv_heads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    tokens = sum(LENGTHS)
+    query = torch.randn(1, 4, tokens, 8)
+    key, value = torch.randn(2, 1, kv_heads, tokens, 8)
+    boundaries = torch.tensor([0, *LENGTHS]).cumsum(0)
+    layer = torch.nn.Module()
+    expected, _ = varlen_attention(
+        layer, query, key, value, None, scaling=0.3, is_causal=causal, cu_seq_lens_q=boundaries
+    )
+    monkeypatch.setattr(torch.nn.attention.varlen, "varlen_attn", function)
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: self)
+    varlen._parameters.cache_clear()
+    got = varlen.varlen(query, key, value, LENGTHS, scaling=0.3, causal=causal)
+    varlen._parameters.cache_clear()
+    torch.testing.assert_close(got, expected)
+
+
+def test_this_torch_has_the_kernel_that_the_call_is_written_for() -> None:
+    varlen._parameters.cache_clear()
+    assert varlen._parameters() >= {"window_size", "scale", "max_q", "max_k"}
+
+
+def test_tensors_on_the_host_go_document_by_document() -> None:
+    assert not varlen.usable(torch.randn(1, 2, 4, 8, dtype=torch.bfloat16), dropout=0.0)

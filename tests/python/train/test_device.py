@@ -1,0 +1,26 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from flowtrain.train.device import DeviceError, choose_device
+
+
+def test_a_device_that_is_not_there_is_refused_with_the_way_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(DeviceError, match=r"model\.device=cpu"):
+        choose_device("cuda", 0)
+
+
+def test_ranks_beyond_the_devices_share_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen: list[int] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    assert [choose_device("cuda", rank).index for rank in range(5)] == [0, 1, 0, 1, 0]
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    assert choose_device("cuda", 0).index == 1
+    assert chosen == [0, 1, 0, 1, 0, 1]
