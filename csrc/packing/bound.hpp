@@ -1,0 +1,28 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "packing/problem.hpp"
+
+namespace flowtrain::packing {
+
+/// Each of these is at most what any schedule under the cap can reach, in the unit of the costs.
+/// `order` is samples by descending cost.
+
+/// Least possible cost of the heaviest bin: the mean, the largest sample, and j + 1 of the
+/// largest j * bins + 1 samples, which must share a bin.
+std::int64_t makespan_bound(const Samples& samples, std::span<const std::uint32_t> order,
+                            std::uint32_t bins);
+
+/// Least possible sum over slots of their slowest rank.
+///
+/// It is at least total / ranks. Where samples stick out, their slots are long but the cap keeps
+/// them from carrying as much as they last: with U_q the most cost that q slots can carry (a
+/// fractional knapsack over tokens), the others still have total - U_q to do. The j-th longest
+/// slot lasts at least as long as sample (j - 1) * ranks + 1 of those above half the cap, of
+/// which no bin holds two; the longest as the largest of all.
+std::int64_t lockstep_bound(const Samples& samples, std::span<const std::uint32_t> order,
+                            const Grid& grid);
+
+}  // namespace flowtrain::packing

@@ -1,0 +1,138 @@
+#include "packing/long_slots.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <vector>
+
+#include "packing/order.hpp"
+#include "packing/share.hpp"
+
+namespace flowtrain::packing {
+namespace {
+
+constexpr int kExchanges = 4;        // Of one bin, each from what the last one left.
+constexpr std::size_t kLeaving = 6;  // Samples of a bin that may leave it, at most two at once.
+constexpr std::size_t kNear = 6;     // Samples looked at on either side of what is wished for.
+constexpr std::uint32_t kPartners = 2;
+
+/// Up to two samples leave a bin and one comes, which brings it nearest to its target.
+struct Exchange {
+  std::array<std::uint32_t, 2> out{kNone, kNone};
+  std::uint32_t in = kNone;
+  std::int64_t miss = 0;
+};
+
+class Filler {
+ public:
+  Filler(Bins& bins, std::span<const std::uint32_t> order, std::uint32_t long_bins,
+         std::int64_t token_cap)
+      : bins_(bins),
+        samples_(bins.samples()),
+        by_cost_(order),
+        by_tokens_(order_descending(samples_.tokens)),
+        long_bins_(long_bins),
+        token_cap_(token_cap),
+        partner_(long_bins) {}
+
+  Exchange best(std::uint32_t bin, std::int64_t target) {
+    leaving_.clear();
+    bins_.each(bin, [&](std::uint32_t i) {
+      if (leaving_.size() < kLeaving) leaving_.push_back(i);
+    });
+    const std::int64_t wanted = target - bins_.load(bin);
+    Exchange best{.miss = std::abs(wanted)};
+    look(bin, {kNone, kNone}, wanted, best);
+    for (std::size_t i = 0; i < leaving_.size(); ++i) {
+      const std::int64_t cost = wanted + samples_.cost[leaving_[i]];
+      look(bin, {leaving_[i], kNone}, cost, best);
+      for (std::size_t j = 0; j < i; ++j) {
+        look(bin, {leaving_[i], leaving_[j]}, cost + samples_.cost[leaving_[j]], best);
+      }
+    }
+    return best;
+  }
+
+  void apply(std::uint32_t bin, const Exchange& exchange) {
+    const std::uint32_t other = bins_.bin_of()[exchange.in];
+    bins_.remove(exchange.in);
+    for (const std::uint32_t out : exchange.out) {
+      if (out == kNone) continue;
+      bins_.remove(out);
+      bins_.add(out, other);
+    }
+    bins_.add(exchange.in, bin);
+  }
+
+  void share(std::uint32_t bin, std::int64_t target, std::int64_t tolerance) {
+    for (std::uint32_t turn = 0; turn < kPartners; ++turn) {
+      if (std::abs(bins_.load(bin) - target) <= tolerance) return;
+      share_anew(bins_, bin, partner_, token_cap_, {target, 12, turn, tolerance});
+      if (++partner_ == bins_.count()) partner_ = long_bins_;
+    }
+  }
+
+ private:
+  /// Looks for the sample to come where `out` leaves and `cost` is wished for: near that cost or,
+  /// if what costs so much is too long, near the length that is left.
+  void look(std::uint32_t bin, const std::array<std::uint32_t, 2>& out, std::int64_t cost,
+            Exchange& best) const {
+    if (cost <= 0) return;
+    std::int64_t leaving = 0;
+    for (const std::uint32_t i : out) leaving += i == kNone ? 0 : samples_.tokens[i];
+    const std::int64_t room = token_cap_ - bins_.tokens(bin) + leaving;
+    std::size_t at = first_at_most(by_cost_, samples_.cost, cost);
+    std::span<const std::uint32_t> among = by_cost_;
+    if (at < by_cost_.size() && samples_.tokens[by_cost_[at]] > room) {
+      among = by_tokens_;
+      at = first_at_most(by_tokens_, samples_.tokens, room);
+    }
+    const std::size_t end = std::min(among.size(), at + kNear);
+    for (std::size_t k = at - std::min(at, kNear); k < end; ++k) {
+      const std::uint32_t in = among[k];
+      const std::int64_t miss = std::abs(samples_.cost[in] - cost);
+      if (miss >= best.miss || samples_.tokens[in] > room) continue;
+      const std::uint32_t other = bins_.bin_of()[in];
+      if (other == kNone || other < long_bins_) continue;
+      if (bins_.tokens(other) - samples_.tokens[in] + leaving > token_cap_) continue;
+      best = {out, in, miss};
+    }
+  }
+
+  /// First place of a descending order whose value is at most `limit`.
+  static std::size_t first_at_most(std::span<const std::uint32_t> order,
+                                   std::span<const std::int64_t> values, std::int64_t limit) {
+    const auto found = std::partition_point(order.begin(), order.end(),
+                                            [&](std::uint32_t i) { return values[i] > limit; });
+    return static_cast<std::size_t>(found - order.begin());
+  }
+
+  Bins& bins_;
+  const Samples& samples_;
+  std::span<const std::uint32_t> by_cost_;
+  std::vector<std::uint32_t> by_tokens_;
+  std::vector<std::uint32_t> leaving_;
+  std::uint32_t long_bins_;
+  std::int64_t token_cap_;
+  std::uint32_t partner_;
+};
+
+}  // namespace
+
+void fill_long_bins(Bins& bins, std::span<const std::uint32_t> order,
+                    std::span<const std::int64_t> targets, std::uint32_t long_bins,
+                    std::int64_t token_cap, std::int64_t tolerance) {
+  if (long_bins == bins.count()) return;
+  Filler filler(bins, order, long_bins, token_cap);
+  for (std::uint32_t b = 0; b < long_bins; ++b) {
+    for (int k = 0; k < kExchanges; ++k) {
+      if (std::abs(bins.load(b) - targets[b]) <= tolerance) break;
+      const Exchange exchange = filler.best(b, targets[b]);
+      if (exchange.in == kNone) break;
+      filler.apply(b, exchange);
+    }
+    filler.share(b, targets[b], tolerance);
+  }
+}
+
+}  // namespace flowtrain::packing

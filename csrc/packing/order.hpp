@@ -1,0 +1,17 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "packing/problem.hpp"
+
+namespace flowtrain::packing {
+
+/// Samples by descending cost, then descending tokens, then index: a stable radix sort, so that
+/// every rank has the same order.
+std::vector<std::uint32_t> order_by_cost(const Samples& samples);
+
+/// Samples by descending value, then index.
+std::vector<std::uint32_t> order_descending(std::span<const std::int64_t> values);
+
+}  // namespace flowtrain::packing

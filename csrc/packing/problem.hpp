@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace flowtrain::packing {
+
+inline constexpr std::uint32_t kNone = UINT32_MAX;  ///< No bin, or no sample.
+
+/// Samples of one step, one entry each.
+///
+/// Costs are in any unit; their sum fits 62 bits, and so does that of the tokens. Kernels trust
+/// this: `check` in schedule.hpp is where callers are told.
+struct Samples {
+  std::span<const std::int64_t> tokens;
+  std::span<const std::int64_t> cost;
+
+  std::size_t size() const { return cost.size(); }
+};
+
+/// Bins of one step: `slots` microbatches on each of `ranks` ranks. Bin b is slot b / ranks.
+struct Grid {
+  std::uint32_t ranks;
+  std::uint32_t slots;
+  std::int64_t token_cap;  ///< Most tokens of one bin.
+
+  std::uint32_t bins() const { return ranks * slots; }
+};
+
+}  // namespace flowtrain::packing

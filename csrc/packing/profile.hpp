@@ -1,0 +1,24 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "packing/problem.hpp"
+
+namespace flowtrain::packing {
+
+/// Cost that each slot should have on every rank, highest first, shape [slots].
+///
+/// A slot is as long as its slowest rank, so samples above the mean are gathered into few slots,
+/// whose other ranks are filled up to the same height; the rest share what is left evenly. All
+/// slots equal is the special case in which nothing sticks out.
+///
+/// Args: `order` is samples by descending cost. `carried` is what the first slots were seen to
+///   carry on average, as far as known: the cap may keep a long slot from being filled, and the
+///   others then have more to do.
+/// Source: the targets' carried parts sum to total cost / ranks, the least any schedule reaches.
+std::vector<std::int64_t> slot_targets(const Samples& samples, std::span<const std::uint32_t> order,
+                                       const Grid& grid,
+                                       std::span<const std::int64_t> carried = {});
+
+}  // namespace flowtrain::packing

@@ -1,0 +1,59 @@
+#include "packing/refine.hpp"
+
+#include <algorithm>
+#include <numeric>
+#include <vector>
+
+#include "packing/order.hpp"
+#include "packing/share.hpp"
+
+namespace flowtrain::packing {
+void refine(Bins& bins, std::span<const std::int64_t> targets, std::uint32_t first,
+            std::int64_t token_cap, const Effort& effort) {
+  std::vector<std::uint32_t> live;
+  for (std::uint32_t b = first; b < bins.count(); ++b) {
+    // A bin that is full below its target can take nothing.
+    const bool full = token_cap - bins.tokens(b) <= token_cap / 64;
+    if (!full || bins.load(b) >= targets[b] - effort.tolerance) live.push_back(b);
+  }
+  std::vector<std::uint8_t> failures(bins.count());
+  std::vector<std::int64_t> excess;
+  std::uint64_t work = 0;
+  for (std::uint32_t pass = 0; pass < effort.passes && live.size() > 1; ++pass) {
+    const std::size_t half = live.size() / 2;
+    excess.resize(live.size());
+    for (std::size_t i = 0; i < live.size(); ++i) {
+      excess[i] = bins.load(live[i]) - targets[live[i]];
+    }
+    const std::vector<std::uint32_t> sorted = order_descending(excess);
+    // What is above the average sets the time; what is below follows.
+    const std::int64_t limit = std::accumulate(excess.begin(), excess.end(), std::int64_t{0}) /
+                                   static_cast<std::int64_t>(excess.size()) +
+                               effort.tolerance;
+    if (excess[sorted.front()] <= limit) return;
+    for (std::size_t i = 0; i < half; ++i) {
+      // The worst with the best, or, as those may be of few and large samples, with the middle;
+      // and another partner in every pass, for whom one could not help.
+      const std::uint32_t above = sorted[i];
+      const std::size_t other = (i + pass / 2) % half;
+      const std::uint32_t below = sorted[pass % 2 == 0 ? sorted.size() - 1 - other : half + other];
+      if (excess[above] <= limit) break;
+      const std::uint32_t high = live[above], low = live[below];
+      if (work >= effort.work) return;
+      const std::int64_t apart = bins.load(high) - targets[high] - (bins.load(low) - targets[low]);
+      const Deal deal{bins.load(high) - apart / 2, pass < 2 ? 12U : 14U, pass,
+                      effort.tolerance / 4};
+      const auto [better, sums] = share_anew(bins, high, low, token_cap, deal);
+      work += sums;
+      if (better) {
+        failures[high] = failures[low] = 0;
+      } else {
+        ++failures[high];
+        ++failures[low];
+      }
+    }
+    std::erase_if(live, [&](std::uint32_t b) { return failures[b] >= effort.patience; });
+  }
+}
+
+}  // namespace flowtrain::packing

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "packing/bins.hpp"
+
+namespace flowtrain::packing {
+
+/// How much refinement may do. Counts, never a clock, so that every rank does the same.
+struct Effort {
+  std::uint32_t passes;    ///< Times that all bins are paired.
+  std::uint64_t work;      ///< Sums of subsets to form, about 10 ns each.
+  std::uint8_t patience;   ///< Failures in a row after which a bin is left as it is.
+  std::int64_t tolerance;  ///< Excess over the average that is left alone.
+};
+
+/// Pairs the bins farthest above their targets with those farthest below, and shares anew.
+///
+/// Invariant: the largest excess over a target never grows, and no bin goes over the cap.
+void refine(Bins& bins, std::span<const std::int64_t> targets, std::uint32_t first,
+            std::int64_t token_cap, const Effort& effort);
+
+}  // namespace flowtrain::packing

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "packing/problem.hpp"
+
+namespace flowtrain::packing {
+
+/// Where data-parallel ranks wait for each other, which is what a schedule must make short.
+enum class Objective {
+  kLockstep,  ///< In every microbatch: the sum over slots of the slowest rank.
+  kFree,      ///< Once a step: the slowest rank's sum over its slots.
+  kMakespan,  ///< The heaviest bin.
+};
+
+/// A schedule and its certificate, in the unit of the costs.
+struct Schedule {
+  explicit Schedule(std::size_t samples) : slot(samples, -1), rank(samples, -1) {}
+
+  std::vector<std::int32_t> slot;  ///< Of each sample; -1 where it did not fit.
+  std::vector<std::int32_t> rank;
+  std::int64_t value = 0;  ///< What the objective comes to.
+  std::int64_t bound = 0;  ///< At most what any schedule could reach.
+  std::size_t unplaced = 0;
+};
+
+/// Places, refines and aligns a closed batch.
+///
+/// The same input gives the same schedule anywhere: integers, stable order, counted work.
+///
+/// Args: `refined` false skips the refinement, for what is looked at and thrown away.
+/// Errors: none; what does not fit under the cap is counted in `unplaced`.
+Schedule schedule(const Samples& samples, const Grid& grid, Objective objective, bool refined);
+
+}  // namespace flowtrain::packing

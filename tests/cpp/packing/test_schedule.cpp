@@ -1,0 +1,163 @@
+#include <algorithm>
+#include <array>
+
+#include "check.hpp"
+#include "packing/draw.hpp"
+#include "packing/schedule.hpp"
+
+using namespace flowtrain::packing;
+
+namespace {
+
+struct Sums {
+  std::vector<std::int64_t> load, tokens;
+};
+
+/// What lies in each bin of a schedule; bin is slot * ranks + rank.
+Sums sums_of(const Samples& samples, const Grid& grid, const Schedule& schedule) {
+  Sums sums{std::vector<std::int64_t>(grid.bins()), std::vector<std::int64_t>(grid.bins())};
+  for (std::size_t i = 0; i < samples.size(); ++i) {
+    if (schedule.slot[i] < 0) continue;
+    CHECK(schedule.slot[i] < static_cast<std::int32_t>(grid.slots));
+    CHECK(schedule.rank[i] >= 0 && schedule.rank[i] < static_cast<std::int32_t>(grid.ranks));
+    const auto bin = static_cast<std::size_t>(schedule.slot[i]) * grid.ranks +
+                     static_cast<std::size_t>(schedule.rank[i]);
+    sums.load[bin] += samples.cost[i];
+    sums.tokens[bin] += samples.tokens[i];
+  }
+  return sums;
+}
+
+std::int64_t value_of(const std::vector<std::int64_t>& load, const Grid& grid,
+                      Objective objective) {
+  if (objective == Objective::kMakespan) return *std::max_element(load.begin(), load.end());
+  std::int64_t lockstep = 0;
+  std::vector<std::int64_t> ranks(grid.ranks);
+  for (std::uint32_t m = 0; m < grid.slots; ++m) {
+    std::int64_t slowest = 0;
+    for (std::uint32_t r = 0; r < grid.ranks; ++r) {
+      slowest = std::max(slowest, load[m * grid.ranks + r]);
+      ranks[r] += load[m * grid.ranks + r];
+    }
+    lockstep += slowest;
+  }
+  return objective == Objective::kLockstep ? lockstep
+                                           : *std::max_element(ranks.begin(), ranks.end());
+}
+
+constexpr std::array kObjectives{Objective::kLockstep, Objective::kFree, Objective::kMakespan};
+
+/// Least value over all assignments that keep to the cap, per objective; -1 where there is none.
+std::array<std::int64_t, 3> brute_force(const Samples& samples, const Grid& grid) {
+  std::array<std::int64_t, 3> best{-1, -1, -1};
+  std::vector<std::uint32_t> bin(samples.size());
+  for (;;) {
+    std::vector<std::int64_t> load(grid.bins()), tokens(grid.bins());
+    for (std::size_t i = 0; i < bin.size(); ++i) {
+      load[bin[i]] += samples.cost[i];
+      tokens[bin[i]] += samples.tokens[i];
+    }
+    if (*std::max_element(tokens.begin(), tokens.end()) <= grid.token_cap) {
+      for (std::size_t o = 0; o < kObjectives.size(); ++o) {
+        const std::int64_t value = value_of(load, grid, kObjectives[o]);
+        if (best[o] < 0 || value < best[o]) best[o] = value;
+      }
+    }
+    std::size_t i = 0;
+    while (i < bin.size() && ++bin[i] == grid.bins()) bin[i++] = 0;
+    if (i == bin.size()) return best;
+  }
+}
+
+void bounds_are_never_above_brute_force() {
+  std::mt19937_64 random(1);
+  int feasible = 0, binding = 0;
+  for (int round = 0; round < 1200; ++round) {
+    const Grid grid{static_cast<std::uint32_t>(uniform(random, 1, 3)),
+                    static_cast<std::uint32_t>(uniform(random, 1, 2)), uniform(random, 8, 30)};
+    const std::size_t count = grid.bins() > 4 ? 5 : 6;
+    const Drawn drawn = draw(random, count, std::min<std::int64_t>(grid.token_cap, 14), 40);
+    const std::array<std::int64_t, 3> best = brute_force(drawn.samples(), grid);
+    for (std::size_t o = 0; o < kObjectives.size(); ++o) {
+      const Schedule found = schedule(drawn.samples(), grid, kObjectives[o], true);
+      if (best[o] < 0) {
+        CHECK(found.unplaced > 0);
+        continue;
+      }
+      ++feasible;
+      binding += found.bound == best[o];
+      CHECK(found.bound <= best[o]);
+      if (found.unplaced > 0) continue;
+      const Sums sums = sums_of(drawn.samples(), grid, found);
+      CHECK(*std::max_element(sums.tokens.begin(), sums.tokens.end()) <= grid.token_cap);
+      CHECK(found.value == value_of(sums.load, grid, kObjectives[o]));
+      CHECK(found.value >= best[o]);
+    }
+  }
+  // Neither is the test empty nor the bound: it often is the optimum.
+  CHECK(feasible > 1500 && binding > feasible / 3);
+}
+
+/// Lognormal-like lengths of a step, and costs with a quadratic part.
+Drawn step(std::mt19937_64& random, std::size_t count, std::int64_t tail) {
+  Drawn drawn;
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::int64_t base = uniform(random, 100, 2000);
+    const std::int64_t t = uniform(random, 0, 19) == 0 ? base + uniform(random, 0, tail) : base;
+    drawn.tokens.push_back(t);
+    drawn.cost.push_back(70000 * t + t * t);
+  }
+  return drawn;
+}
+
+void schedules_come_near_their_bounds() {
+  std::mt19937_64 random(2);
+  for (const std::int64_t tail : {1000, 20000}) {
+    for (const Grid shape : {Grid{8, 4, 0}, Grid{16, 8, 0}, Grid{32, 4, 0}}) {
+      const Drawn drawn = step(random, std::size_t{8} * shape.bins(), tail);
+      std::int64_t tokens = 0;
+      for (const std::int64_t t : drawn.tokens) tokens += t;
+      const std::int64_t cap =
+          std::max(tokens / shape.bins() * 5 / 4,
+                   *std::max_element(drawn.tokens.begin(), drawn.tokens.end()));
+      const Grid grid{shape.ranks, shape.slots, cap};
+      for (const Objective objective : kObjectives) {
+        const Schedule found = schedule(drawn.samples(), grid, objective, true);
+        CHECK(found.unplaced == 0);
+        const Sums sums = sums_of(drawn.samples(), grid, found);
+        CHECK(*std::max_element(sums.tokens.begin(), sums.tokens.end()) <= cap);
+        CHECK(found.value == value_of(sums.load, grid, objective));
+        const double gap = static_cast<double>(found.value) / static_cast<double>(found.bound) - 1;
+        CHECK(gap >= 0 && gap < (objective == Objective::kFree ? 1e-4 : 1e-2));
+        const Schedule rough = schedule(drawn.samples(), grid, objective, false);
+        CHECK(found.value <= rough.value);
+      }
+    }
+  }
+}
+
+void batches_at_the_edge_are_scheduled() {
+  const Grid grid{4, 2, 100};
+  const Drawn none;
+  for (const Objective objective : kObjectives) {
+    CHECK(schedule(none.samples(), grid, objective, true).value == 0);
+    const Drawn one{{100}, {7}};
+    const Schedule alone = schedule(one.samples(), grid, objective, true);
+    CHECK(alone.unplaced == 0 && alone.value == 7 && alone.bound == 7);
+    const Drawn free_of_cost{{50, 50, 50}, {0, 0, 0}};
+    CHECK(schedule(free_of_cost.samples(), grid, objective, true).value == 0);
+    // Sixteen halves of the cap fit only if each bin gets two.
+    const Drawn exact{std::vector<std::int64_t>(16, 50), std::vector<std::int64_t>(16, 3)};
+    CHECK(schedule(exact.samples(), grid, objective, true).unplaced == 0);
+    const Drawn too_much{std::vector<std::int64_t>(17, 50), std::vector<std::int64_t>(17, 3)};
+    CHECK(schedule(too_much.samples(), grid, objective, true).unplaced == 1);
+  }
+}
+
+}  // namespace
+
+int main() {
+  bounds_are_never_above_brute_force();
+  schedules_come_near_their_bounds();
+  batches_at_the_edge_are_scheduled();
+}
