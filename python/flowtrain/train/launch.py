@@ -29,7 +29,6 @@ from flowtrain.train.job import Job, JobHost
 # After a first death the others are left this long to name it themselves.
 _GRACE_S = 10.0
 _POLL_S = 0.1
-_SAID = "flowtrain: "
 
 
 class RunFailed(RuntimeError):
@@ -50,9 +49,10 @@ class _Death:
     def why(self) -> str:
         """What the rank said of its end, or how it ended without a word."""
         lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
-        said = [line for line in lines if line.startswith(_SAID)]
+        ends = f"flowtrain: {self.label} ends: "
+        said = [line.removeprefix(ends) for line in lines if line.startswith(ends)]
         if said:
-            return said[-1].removeprefix(_SAID).removeprefix(f"{self.label} ends: ")
+            return said[-1]
         if self.exit_code < 0:
             return f"killed by signal {-self.exit_code}"
         return f"exit code {self.exit_code}"

@@ -1,9 +1,8 @@
 // Histograms and the flight recorder: edges of buckets, and what is kept when it wraps.
-#include "channel/record.hpp"
-
 #include <memory>
 #include <vector>
 
+#include "channel/record.hpp"
 #include "check.hpp"
 
 namespace {
