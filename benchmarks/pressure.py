@@ -26,7 +26,8 @@ from flowtrain.data.workers import ReaderPool
 from flowtrain.models.adapter import adapter_for
 from flowtrain.plan import Space, SpaceNeed
 from flowtrain.train.demo import demo_config
-from flowtrain.train.launch import RunFailed, train
+from flowtrain.train.gangs import RunFailed
+from flowtrain.train.launch import train
 from flowtrain.train.metrics import read_log
 from flowtrain.train.planner import PlanSource
 from flowtrain.train.rank import DTYPES

@@ -14,6 +14,11 @@ def add_parser(verbs: Any) -> None:
     parser.add_argument("overrides", nargs="*", metavar="a.b=value", help="dotted overrides")
     parser.add_argument("--print-config", action="store_true", help="show every field and stop")
     parser.add_argument("--resume", action="store_true", help="go on from the latest checkpoint")
+    parser.add_argument(
+        "--by-hand",
+        action="store_true",
+        help="host the run, print one torchrun command for each world, and wait for the ranks",
+    )
     parser.set_defaults(run=run)
 
 
@@ -24,7 +29,10 @@ def run(given: argparse.Namespace) -> int:
     if given.print_config:
         print(dump(config), end="")
         return 0
+    from flowtrain.train.by_hand import wait_for_ranks
+    from flowtrain.train.gangs import run_gangs
     from flowtrain.train.launch import train
 
-    print(json.dumps(train(config, resume=given.resume)))
+    run_ranks = wait_for_ranks if given.by_hand else run_gangs
+    print(json.dumps(train(config, resume=given.resume, run_ranks=run_ranks)))
     return 0

@@ -1,0 +1,50 @@
+"""The folder of a run: held by one launcher, its logs cut to where the run goes on."""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from flowtrain.config.load import dump
+from flowtrain.config.schema import ConfigError, RunConfig
+from flowtrain.train import metrics
+from flowtrain.train.checkpoint import latest, read_mark
+
+
+@contextmanager
+def run_folder(config: RunConfig, *, resume: bool) -> Iterator[None]:
+    """Hold the run's folder within the block.
+
+    Args:
+        config: The run; it is written to `RUN/config.yaml`.
+        resume: Cut the logs to the latest checkpoint, where there is one.
+
+    Raises:
+        ConfigError: The folder is in use, or holds another run.
+    """
+    run = config.run
+    run.mkdir(parents=True, exist_ok=True)
+    with run.joinpath("lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ConfigError(
+                f"run={run}: another launcher is training there; wait for it or choose another "
+                "folder"
+            ) from error
+        logs = [run / name for name in (metrics.METRICS, metrics.TIMING, "plan.log")]
+        if not resume and any(log.exists() for log in logs):
+            raise ConfigError(
+                f"run={run}: it holds a run already; add --resume to go on with it, or choose "
+                "another folder"
+            )
+        checkpoint = latest(run) if resume else None
+        step = 0 if checkpoint is None else read_mark(checkpoint, config).step + 1
+        for log in logs:
+            metrics.cut(log, step)
+        for part in run.joinpath("checkpoints").glob("*.part"):
+            shutil.rmtree(part)
+        run.joinpath("config.yaml").write_text(dump(config))
+        yield
