@@ -1,7 +1,7 @@
 # Run `make` for the list. Needs Python 3.11 with venv, a C++20 compiler and make; pip brings the
 # rest. Variables: PYTHON (makes .venv), TORCH (what to install where torch is missing), PIP_FLAGS
 # (say, --extra-index-url https://download.pytorch.org/whl/cpu), PY (an interpreter that has
-# everything: gpu-test then uses it, and neither .venv nor the network).
+# everything: gpu-test and gpu-bench then use it, and neither .venv nor the network).
 
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
@@ -32,7 +32,7 @@ GPU_ENV := PYTHONPATH="$(CURDIR):$(CURDIR)/python:$$PYTHONPATH"
 # What runs inside is parallel already, and two installs into one .venv would race.
 .NOTPARALLEL:
 .PHONY: help setup demo test test-deep lint bench bench-setup gpu-test gpu-extension clean \
-  ctest ctest-asan ctest-tsan model
+  ctest ctest-asan ctest-tsan model gpu-bench
 
 help:
 	@echo 'setup        make .venv with everything that the demo and the tests need'
@@ -44,6 +44,7 @@ help:
 	@echo 'bench        the benchmarks; a peer that is not installed is named'
 	@echo 'bench-setup  install the peers of the benchmarks'
 	@echo 'gpu-test     tests on a CUDA device'
+	@echo 'gpu-bench    what a CUDA device does with the pool; REPORT=path writes a page'
 	@echo 'clean        remove what was built, but not .venv'
 
 setup: $(STAMPS)/dev $(STAMPS)/extension
@@ -119,6 +120,9 @@ bench: setup
 
 gpu-test: $(GPU_NEEDS)
 	$(GPU_ENV) $(PY) -m pytest -m gpu tests/gpu
+
+gpu-bench: $(GPU_NEEDS)
+	$(GPU_ENV) $(PY) benchmarks/gpu_facts.py --json $(if $(REPORT),--report '$(REPORT)')
 
 gpu-extension:
 	$(PY) setup.py -q build_ext --inplace

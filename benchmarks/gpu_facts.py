@@ -1,0 +1,325 @@
+"""What does this machine's GPU do with the pool, and how fast?
+
+Each fact stands alone: one that fails prints its error, the others go on, and the exit code says
+so at the end. Every line of output is JSON; `--report` writes the same as a page.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gpu_peers
+import numpy
+import torch
+from gpu_peers import hear, peer
+from gpu_report import Rows, conditions, page
+
+from flowtrain_core import Consumer, Pool, Producer, cuda
+
+DEVICE = 0
+SIZES = [64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20, 256 << 20]
+BATCH_BYTES = 256 << 20
+SAMPLES = 9
+ROUNDS = 2000
+WARM_UP = 100
+SHARED_BYTES = 1 << 30
+CHECKED_BYTES = 64 << 20
+ITEM_BYTES = 4 << 20
+
+
+def gbps(enqueue: Callable[[], None], nbytes: int) -> tuple[float, float]:
+    """Median and slowest rate in GB/s of copies of nbytes, enqueued back to back on stream 0."""
+    times = []
+    repeats = max(1, BATCH_BYTES // nbytes)
+    for _ in range(SAMPLES + 2):
+        torch.cuda.synchronize()
+        started = time.perf_counter()
+        for _ in range(repeats):
+            enqueue()
+        cuda.synchronize(device=DEVICE, stream=0)
+        times.append((time.perf_counter() - started) / repeats)
+    rates = [nbytes / seconds / 1e9 for seconds in times[2:]]  # The first two warm up.
+    return round(float(numpy.median(rates)), 2), round(min(rates), 2)
+
+
+def spread(values: list[float]) -> dict[str, float]:
+    """Percentiles of latencies in microseconds, without the first ones."""
+    kept = values[WARM_UP:]
+    return {
+        "p50_us": round(float(numpy.percentile(kept, 50)), 2),
+        "p99_us": round(float(numpy.percentile(kept, 99)), 2),
+        "rounds": len(kept),
+    }
+
+
+def pool_name(what: str) -> str:
+    return f"gpu-facts-{what}-{os.getpid()}"
+
+
+def devices() -> Rows:
+    """Capabilities, as the driver tells them."""
+    fields = [name for name in dir(cuda.Device) if not name.startswith("_")]
+    return [{name: getattr(device, name) for name in fields} for device in cuda.devices()]
+
+
+def registration() -> Rows:
+    """Time to register a prefaulted pool segment, and to undo it by closing."""
+    rows = []
+    for gib in (1, 4):
+        with Pool.create(pool_name(f"reg{gib}"), bytes=gib << 30) as pool:
+            started = time.perf_counter()
+            nbytes = cuda.register_host(pool, device=DEVICE)
+            took = time.perf_counter() - started
+            started = time.perf_counter()
+            again = cuda.register_host(pool, device=DEVICE)
+            repeat = time.perf_counter() - started
+            assert nbytes == again == gib << 30
+            started = time.perf_counter()
+            pool.close()
+            undone = time.perf_counter() - started
+        rows.append(
+            {
+                "gib": gib,
+                "register_s_per_gib": round(took / gib, 4),
+                "again_us": round(repeat * 1e6, 1),
+                "close_s_per_gib": round(undone / gib, 4),
+            }
+        )
+    return rows
+
+
+def host_copies() -> Rows:
+    """Rates between device and host memory, by kind of host memory."""
+    biggest = max(SIZES)
+    device = torch.randint(0, 256, (biggest,), dtype=torch.uint8, device="cuda")
+    pinned = torch.empty(biggest, dtype=torch.uint8, pin_memory=True)
+    rows: Rows = []
+    with (
+        Pool.create(pool_name("registered"), bytes=biggest) as registered,
+        Pool.create(pool_name("plain"), bytes=biggest) as plain,
+    ):
+        cuda.register_host(registered, device=DEVICE)
+        producers = [Producer(registered), Producer(plain)]
+        leases = [producer.lease((biggest,), "uint8") for producer in producers]
+        views = [torch.from_dlpack(lease) for lease in leases]
+        hosts = {"registered pool": views[0], "unregistered pool": views[1], "torch pinned": pinned}
+        for kind, host in hosts.items():
+            host.copy_(device)
+            wrong = int((host != device.cpu()).sum())
+            for nbytes in SIZES:
+                given = {"nbytes": nbytes, "device": DEVICE, "stream": 0}
+
+                def to_device(host: Any = host, given: Any = given) -> None:
+                    cuda.copy_to_device(device.data_ptr(), host.data_ptr(), **given)
+
+                def to_host(host: Any = host, given: Any = given) -> None:
+                    cuda.copy_to_host(host.data_ptr(), device.data_ptr(), **given)
+
+                h2d, h2d_worst = gbps(to_device, nbytes)
+                d2h, d2h_worst = gbps(to_host, nbytes)
+                rows.append(
+                    {
+                        "host_memory": kind,
+                        "bytes": nbytes,
+                        "h2d_gbps": h2d,
+                        "h2d_slowest": h2d_worst,
+                        "d2h_gbps": d2h,
+                        "d2h_slowest": d2h_worst,
+                        "wrong_bytes": wrong,
+                    }
+                )
+        del views, hosts, host
+        for lease in leases:
+            lease.abort()
+    assert all(row["wrong_bytes"] == 0 for row in rows), rows
+    return rows
+
+
+def device_copies() -> Rows:
+    """Rate of copies within the device, counting bytes read and written."""
+    rows = []
+    for nbytes in (64 << 20, 1 << 30, 4 << 30):
+        source = torch.randint(0, 256, (nbytes,), dtype=torch.uint8, device="cuda")
+        target = torch.zeros_like(source)
+        given = {"nbytes": nbytes, "device": DEVICE, "stream": 0}
+
+        def copy(source: Any = source, target: Any = target, given: Any = given) -> None:
+            cuda.copy_on_device(target.data_ptr(), source.data_ptr(), **given)
+
+        rate, worst = gbps(copy, nbytes)
+        assert torch.equal(source, target)
+        rows.append({"bytes": nbytes, "gbps": 2 * rate, "slowest": 2 * worst})
+    return rows
+
+
+def _share(segment: Any, pipe: Any, made_ms: float, exported_ms: float) -> Rows:
+    """Let the peer map, check and answer; compare the answer; close its side first."""
+    data = torch.as_tensor(segment, device="cuda")[:CHECKED_BYTES]
+    data.copy_(gpu_peers.pattern(CHECKED_BYTES, 1))
+    torch.cuda.synchronize()
+    hear(pipe)
+    pipe.send("map")
+    theirs = hear(pipe)
+    wrong_here = int((data != gpu_peers.pattern(CHECKED_BYTES, 2)).sum())
+    del data
+    pipe.send("close")
+    closed_ms = hear(pipe)
+    row = {
+        "bytes": segment.nbytes,
+        "make_ms": round(made_ms, 3),
+        "export_ms": round(exported_ms, 3),
+        "import_and_map_ms": round(theirs["took_ms"], 3),
+        "close_ms": round(closed_ms, 3),
+        "wrong_bytes_there": theirs["wrong_bytes"],
+        "wrong_bytes_here": wrong_here,
+    }
+    assert row["wrong_bytes_there"] == row["wrong_bytes_here"] == 0, row
+    return [row]
+
+
+def shared_by_descriptor() -> Rows:
+    """Device memory given to another process by a POSIX descriptor; every byte checked."""
+    torch.zeros(1, device="cuda")
+    with tempfile.TemporaryDirectory() as folder:
+        started = time.perf_counter()
+        with cuda.Segment(SHARED_BYTES, device=DEVICE) as segment:
+            made = time.perf_counter()
+            segment.serve(f"{folder}/segment.sock")
+            exported = time.perf_counter()
+            arguments = (f"{folder}/segment.sock", segment.nbytes, CHECKED_BYTES)
+            with peer(gpu_peers.map_descriptor, *arguments) as pipe:
+                rows = _share(segment, pipe, (made - started) * 1e3, (exported - made) * 1e3)
+            return [{**rows[0], "rdma_capable": segment.rdma}]
+
+
+def shared_by_handle() -> Rows:
+    """The same by a legacy IPC handle."""
+    torch.zeros(1, device="cuda")
+    started = time.perf_counter()
+    with cuda.IpcSegment(SHARED_BYTES, device=DEVICE) as segment:
+        made = time.perf_counter()
+        handle = segment.handle()
+        exported = time.perf_counter()
+        with peer(gpu_peers.open_handle, handle, segment.nbytes, CHECKED_BYTES) as pipe:
+            return _share(segment, pipe, (made - started) * 1e3, (exported - made) * 1e3)
+
+
+def word_latency() -> Rows:
+    """From the call that enqueues a write to a processor of another process that sees it."""
+    rows = []
+    for how in ("write_on", "store_on", "store by the processor"):
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            cuda.Word(device=DEVICE) as word,
+            cuda.Word() as back,
+        ):
+            word.serve(f"{folder}/word.sock")
+            back.serve(f"{folder}/back.sock")
+            stream = torch.cuda.Stream()
+            arguments = (f"{folder}/word.sock", f"{folder}/back.sock", ROUNDS)
+            with peer(gpu_peers.spin, *arguments) as pipe:
+                hear(pipe)
+                begun = []
+                for value in range(1, ROUNDS + 1):
+                    begun.append(time.perf_counter_ns())
+                    if how == "write_on":
+                        word.write_on(stream.cuda_stream, value)
+                    elif how == "store_on":
+                        word.store_on(stream.cuda_stream, value)
+                    else:
+                        word.store(value)
+                    assert back.wait(value, timeout_s=gpu_peers.PATIENCE_S) is not None
+                seen = hear(pipe)
+        ages = [(there - here) / 1e3 for there, here in zip(seen, begun, strict=True)]
+        rows.append({"how": how, **spread(ages)})
+    return rows
+
+
+def publish_from_device() -> Rows:
+    """From the start of a copy into a lease to the item in another process's hands."""
+    rows = []
+    source = torch.randint(0, 256, (ITEM_BYTES,), dtype=torch.uint8, device="cuda")
+    for registered in (True, False):
+        name = pool_name("publish")
+        classes = [(4096, 4), (ITEM_BYTES, 4)]
+        with Pool.create(name, classes=classes, rings=("there", "back")) as pool:
+            if registered:
+                cuda.register_host(pool, device=DEVICE)
+            with peer(gpu_peers.consume, name, ROUNDS) as pipe:
+                hear(pipe)
+                producer, consumer = Producer(pool, "there"), Consumer(pool, "back")
+                for _ in range(ROUNDS):
+                    lease = producer.lease((ITEM_BYTES,), "uint8")
+                    begun = time.perf_counter_ns()
+                    torch.from_dlpack(lease).copy_(source, non_blocking=True)
+                    event = torch.cuda.Event()
+                    event.record()
+                    event.synchronize()
+                    lease.publish(begun)
+                    consumer.get(timeout_s=gpu_peers.PATIENCE_S).release()
+                ages = hear(pipe)
+                producer.close()
+                consumer.close()
+        kind = "registered" if registered else "unregistered"
+        rows.append({"pool": kind, "bytes": ITEM_BYTES, **spread(ages)})
+    return rows
+
+
+FACTS = (
+    devices,
+    registration,
+    host_copies,
+    device_copies,
+    shared_by_descriptor,
+    shared_by_handle,
+    word_latency,
+    publish_from_device,
+)
+
+
+def main() -> None:
+    """Command line: see --help."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    names = [function.__name__ for function in FACTS]
+    parser.add_argument("--only", nargs="*", choices=names, default=names)
+    parser.add_argument("--json", action="store_true", help="print nothing but JSON lines")
+    parser.add_argument("--report", type=Path, help="write a page there as well")
+    given = parser.parse_args()
+    setting = conditions()
+    print(json.dumps({"conditions": setting}), flush=True)
+    if setting["why_not"]:
+        raise SystemExit(f"gpu_facts: {setting['why_not']}")
+    facts: dict[str, Rows | str] = {}
+    texts = {function.__name__: (function.__doc__ or "").strip() for function in FACTS}
+    for function in FACTS:
+        name = function.__name__
+        if name not in given.only:
+            continue
+        started = time.perf_counter()
+        try:
+            facts[name] = function()
+        except Exception as error:
+            facts[name] = f"{type(error).__name__}: {error}"
+            if not given.json:
+                traceback.print_exc()
+        seconds = round(time.perf_counter() - started, 2)
+        print(json.dumps({"fact": name, "seconds": seconds, "result": facts[name]}), flush=True)
+        if given.report is not None:
+            # Written after every fact: a machine may be taken away in the middle.
+            given.report.parent.mkdir(parents=True, exist_ok=True)
+            given.report.write_text(page(setting, facts, texts))
+    failed = [name for name, result in facts.items() if isinstance(result, str)]
+    print(json.dumps({"facts": len(facts), "failed": failed}), flush=True)
+    raise SystemExit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
