@@ -122,3 +122,13 @@ def consume(pipe: Connection, name: str, rounds: int) -> None:
             ages.append((time.perf_counter_ns() - item.key) / 1e3)
         producer.lease((1,), "uint8").publish(0)
     pipe.send(ages)
+
+
+def set_word(pipe: Connection, path: str, value: int | None) -> None:
+    """Stores a value in a word of another process, or poisons it where there is none."""
+    with cuda.Word.receive(path) as word:
+        if value is None:
+            word.poison()
+        else:
+            word.store(value)
+    pipe.send("done")

@@ -36,7 +36,11 @@ def run_config(folder: Path, given: argparse.Namespace) -> RunConfig:
     return from_dict(
         {
             "run": folder / "run",
-            "model": {"config": folder / "data" / "model", "dtype": given.dtype},
+            "model": {
+                "config": folder / "data" / "model",
+                "dtype": given.dtype,
+                "device": given.device,
+            },
             "data": {"path": folder / "data" / "train.jsonl"},
             "train": {
                 "steps": given.steps,
@@ -89,6 +93,7 @@ def compare(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
         options=OPTIONS[given.optimizer],
         clip_norm=CLIP,
         freeze_encoder=given.mode == "frozen",
+        device=given.device,
     )
     ours = read_log(config.run / "metrics.jsonl")
     for mine, theirs in zip(ours, log, strict=True):
@@ -109,6 +114,7 @@ def compare(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
         "backbones": given.backbones,
         "mode": given.mode,
         "dtype": given.dtype,
+        "device": given.device,
         "optimizer": given.optimizer,
         "fault": given.fault,
     }
@@ -123,7 +129,7 @@ def compare_weights(config: RunConfig, net: torch.nn.Module) -> tuple[float, flo
     start = AutoModelForImageTextToText.from_config(net.config, dtype=torch.float32).state_dict()
     worst, name_of_worst, moved, size = 0.0, "", 0.0, 0.0
     for name, theirs in net.state_dict().items():
-        theirs = theirs.double()
+        theirs = theirs.double().cpu()
         difference = float((final[name].double() - theirs).norm() / theirs.norm())
         if difference > worst:
             worst, name_of_worst = difference, name
@@ -139,7 +145,8 @@ def main() -> None:
     parser.add_argument("--encoders", type=int, default=1)
     parser.add_argument("--backbones", type=int, default=1)
     parser.add_argument("--mode", choices=("frozen", "strict"), default="strict")
-    parser.add_argument("--dtype", choices=("float32", "float64"), default="float32")
+    parser.add_argument("--dtype", choices=reference_loop.DTYPES, default="float32")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--optimizer", choices=("sgd", "adamw"), default="adamw")
     parser.add_argument("--fault", help="planted fault, see flowtrain.train.faults")
     parser.add_argument("--json", action="store_true", help="no table before the JSON line")

@@ -70,12 +70,14 @@ def _upright(path: Path) -> Image.Image:
 
 def loss_sum(model: torch.nn.Module, sample: dict[str, torch.Tensor], dtype: Any) -> torch.Tensor:
     """Sum of the cross entropies of one sample's target tokens."""
-    inputs = {k: v for k, v in sample.items() if k != "labels"}
+    device = next(model.parameters()).device
+    inputs = {k: v.to(device) for k, v in sample.items() if k != "labels"}
     if "pixel_values" in inputs:
         inputs["pixel_values"] = inputs["pixel_values"].to(dtype)
     logits = model(**inputs, use_cache=False).logits[0]
     exact = logits.double() if dtype == torch.float64 else logits.float()
-    return F.cross_entropy(exact[:-1], sample["labels"][0, 1:], ignore_index=-100, reduction="sum")
+    targets = sample["labels"][0, 1:].to(device)
+    return F.cross_entropy(exact[:-1], targets, ignore_index=-100, reduction="sum")
 
 
 def run(
@@ -89,6 +91,7 @@ def run(
     options: dict[str, Any],
     clip_norm: float | None,
     freeze_encoder: bool,
+    device: str = "cpu",
 ) -> tuple[list[dict[str, float]], torch.nn.Module]:
     """Train on the steps that another run has logged.
 
@@ -102,6 +105,7 @@ def run(
         options: Arguments of the optimizer besides `lr`.
         clip_norm: Limit of the gradient norm, or None.
         freeze_encoder: Whether the vision tower stays as it is.
+        device: Where the loop runs.
 
     Returns:
         Step, loss, target tokens and gradient norm of each step, and the trained model.
@@ -116,6 +120,10 @@ def run(
         # Weights alone, so that rotary frequencies stay float32, as in a loaded model.
         for parameter in net.parameters():
             parameter.data = parameter.data.to(torch_dtype)
+    if device != "cpu":
+        # Float32 means float32: torch would round the inputs of convolutions.
+        torch.backends.cudnn.allow_tf32 = False
+        net = net.to(device)
     net.train()
     if freeze_encoder:
         net.model.visual.requires_grad_(False)
@@ -162,6 +170,7 @@ def main() -> None:
     parser.add_argument("--options", type=json.loads, default={}, help="JSON, besides lr")
     parser.add_argument("--clip-norm", type=float)
     parser.add_argument("--freeze-encoder", action="store_true")
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--out", type=Path, required=True, help="folder for log and model")
     given = parser.parse_args()
     log, net = run(
@@ -174,6 +183,7 @@ def main() -> None:
         options=given.options,
         clip_norm=given.clip_norm,
         freeze_encoder=given.freeze_encoder,
+        device=given.device,
     )
     given.out.mkdir(parents=True, exist_ok=True)
     given.out.joinpath("losses.jsonl").write_text("".join(json.dumps(x) + "\n" for x in log))

@@ -26,6 +26,7 @@ def measure(folder: Path, **changes: Any) -> dict[str, Any]:
         "backbones": 1,
         "mode": "strict",
         "dtype": "float32",
+        "device": "cpu",
         "optimizer": "adamw",
         "fault": None,
         **changes,

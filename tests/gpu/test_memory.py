@@ -1,0 +1,153 @@
+"""Registered host memory, copies, and device memory that two processes share."""
+
+from __future__ import annotations
+
+import mmap
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import gpu_peers
+import pytest
+import torch
+from gpu_peers import hear, peer
+
+from flowtrain_core import CudaError, Pool, Producer, cuda
+
+pytestmark = [pytest.mark.gpu, pytest.mark.limit(300)]
+
+SLAB = 4 << 20
+
+
+def lease_bytes(pool: Pool, segment: int | None = None) -> tuple[Any, torch.Tensor]:
+    lease = Producer(pool, segment=segment).lease((SLAB,), "uint8", timeout_s=5)
+    return lease, torch.from_dlpack(lease)
+
+
+def test_facts_are_those_that_torch_tells(device: int) -> None:
+    (facts, *_) = cuda.devices()
+    print(facts, cuda.driver_version())
+    assert facts.name == torch.cuda.get_device_name(device)
+    assert facts.capability == torch.cuda.get_device_capability(device)
+    assert facts.memory_bytes >= torch.cuda.get_device_properties(device).total_memory
+    uuid = str(torch.cuda.get_device_properties(device).uuid)
+    assert facts.uuid.removeprefix("GPU-").removeprefix("MIG-") == uuid.removeprefix("GPU-")
+
+
+def test_a_pool_is_registered_once_with_what_it_maps_later(pool: Pool, device: int) -> None:
+    first, before = lease_bytes(pool)
+    assert not before.is_pinned()
+    assert cuda.register_host(pool, device=device) == SLAB
+    assert cuda.register_host(pool, device=device) == SLAB
+    assert before.is_pinned()
+    later = pool.add_segment(classes=[(SLAB, 1)])
+    _, after = lease_bytes(pool, later)
+    assert after.is_pinned()
+    pool.close()
+    # A view may still be the end of a copy, so its memory stays registered.
+    assert before.is_pinned()
+    del first
+
+
+def test_a_mapping_registered_twice_is_an_error_that_says_so(device: int) -> None:
+    memory = mmap.mmap(-1, 1 << 20)
+    view = torch.frombuffer(memory, dtype=torch.uint8)
+    with (
+        cuda.HostRegistration(view.data_ptr(), 1 << 20, device=device) as registration,
+        pytest.raises(CudaError, match="registered in this process already"),
+    ):
+        assert registration.device_address != 0
+        cuda.HostRegistration(view.data_ptr(), 1 << 20, device=device)
+    # Undone by close, so that it can be done again.
+    cuda.HostRegistration(view.data_ptr(), 1 << 20, device=device).close()
+    assert not view.is_pinned()
+
+
+@pytest.mark.parametrize("registered", [True, False])
+def test_bytes_go_to_the_device_and_back(registered: bool, pool: Pool, device: int) -> None:
+    if registered:
+        cuda.register_host(pool, device=device)
+    _, host = lease_bytes(pool)
+    host.copy_(torch.randint(0, 256, (SLAB,), dtype=torch.uint8))
+    sent = host.clone()
+    there, also = torch.zeros(2, SLAB, dtype=torch.uint8, device="cuda")
+    torch.cuda.synchronize()
+    stream = torch.cuda.Stream()
+    given = {"nbytes": SLAB, "device": device, "stream": stream.cuda_stream}
+
+    def copies() -> None:
+        # In a thread without a context, which CUDA calls by themselves would refuse.
+        cuda.copy_to_device(there.data_ptr(), host.data_ptr(), **given)
+        cuda.copy_on_device(also.data_ptr(), there.data_ptr(), **given)
+        cuda.synchronize(device=device, stream=stream.cuda_stream)
+        host.zero_()
+        cuda.copy_to_host(host.data_ptr(), also.data_ptr(), **given)
+        cuda.synchronize(device=device, stream=stream.cuda_stream)
+
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(copies).result(60)
+    assert torch.equal(host, sent)
+    assert torch.equal(there.cpu(), sent)
+
+
+def exchange(segment: Any, pipe: Any) -> None:
+    """Each side writes what only it knows, and finds what the other wrote."""
+    data = torch.as_tensor(segment, device="cuda")
+    assert data.data_ptr() == segment.address
+    data.copy_(gpu_peers.pattern(segment.nbytes, 1))
+    torch.cuda.synchronize()
+    assert hear(pipe) == "ready"
+    pipe.send("map")
+    theirs = hear(pipe)
+    print(theirs)
+    assert theirs["wrong_bytes"] == 0
+    assert torch.equal(data, gpu_peers.pattern(segment.nbytes, 2))
+    pipe.send("close")
+    hear(pipe)
+    # What the other process let go of is whole here.
+    assert torch.equal(data, gpu_peers.pattern(segment.nbytes, 2))
+
+
+def test_a_segment_is_shared_by_descriptor(device: int, tmp_path: Path) -> None:
+    path = str(tmp_path / "segment.sock")
+    with cuda.Segment(3 << 20, device=device) as segment:
+        assert segment.nbytes >= 3 << 20
+        print({"nbytes": segment.nbytes, "rdma": segment.rdma})
+        segment.serve(path)
+        with peer(gpu_peers.map_descriptor, path, segment.nbytes, segment.nbytes) as pipe:
+            exchange(segment, pipe)
+    with pytest.raises(ValueError, match="closed"):
+        _ = segment.address
+
+
+def test_a_segment_is_shared_by_handle(device: int) -> None:
+    with cuda.IpcSegment(4 << 20, device=device) as segment:
+        handle = segment.handle()
+        with pytest.raises(CudaError):
+            cuda.IpcSegment.open(handle, segment.nbytes, device=device)
+        with peer(gpu_peers.open_handle, handle, segment.nbytes, segment.nbytes) as pipe:
+            exchange(segment, pipe)
+
+
+def test_sizes_that_cannot_be_are_refused_with_the_limit(device: int, tmp_path: Path) -> None:
+    for nbytes in (0, 1 << 50):
+        with pytest.raises(ValueError, match="bytes"):
+            cuda.Segment(nbytes, device=device)
+    with pytest.raises(ValueError, match="device=99"):
+        cuda.Segment(1 << 20, device=99)
+    path = str(tmp_path / "segment.sock")
+    with cuda.Segment(1, device=device) as segment:
+        segment.serve(path)
+        with pytest.raises(ValueError, match="granularity"):
+            cuda.Segment.receive(path, segment.nbytes - 1, device=device)
+
+
+def test_memory_comes_back_when_a_segment_closes(device: int) -> None:
+    torch.zeros(1, device="cuda")
+    before, _ = torch.cuda.mem_get_info(device)
+    with cuda.Segment(1 << 30, device=device):
+        during, _ = torch.cuda.mem_get_info(device)
+    after, _ = torch.cuda.mem_get_info(device)
+    print({"before": before, "during": during, "after": after})
+    assert before - during >= 1 << 30
+    assert after - during >= 1 << 30
