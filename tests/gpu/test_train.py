@@ -13,11 +13,12 @@ pytestmark = [pytest.mark.gpu, pytest.mark.limit(400)]
 
 # Float32 differs by the order of sums alone; AdamW divides small gradients by themselves and so
 # enlarges that. In bfloat16 a number has 8 bits: a loss may be off by a few times 2**-9 after
-# some steps, a tenth of what it falls by meanwhile, and a small weight by any of its few bits.
+# some steps, a tenth of what it falls by meanwhile. No bar of weights: a bias that was zero is
+# the sum of a few rounded steps.
 BARS = {
     ("float32", "sgd"): (1e-5, 1e-4),
     ("float32", "adamw"): (1e-5, 1e-3),
-    ("bfloat16", "sgd"): (1e-2, None),
+    ("bfloat16", "sgd"): (5e-3, None),
 }
 
 
