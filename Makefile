@@ -119,7 +119,7 @@ bench: setup
 	@for file in benchmarks/bench_*.py; do $(BIN)/python $$file --json || exit 1; done
 
 gpu-test: $(GPU_NEEDS)
-	$(GPU_ENV) $(PY) -m pytest -m gpu tests/gpu
+	$(GPU_ENV) $(PY) -m pytest -rA -m gpu tests/gpu
 
 gpu-bench: $(GPU_NEEDS)
 	$(GPU_ENV) $(PY) benchmarks/gpu_facts.py --json $(if $(REPORT),--report '$(REPORT)')

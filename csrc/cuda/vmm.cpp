@@ -19,11 +19,11 @@ CUmemAllocationProp properties_of(int device, bool rdma) {
   return properties;
 }
 
-std::uint64_t granularity_of(int device, bool rdma) {
+std::uint64_t granularity_of(int device, bool rdma, CUmemAllocationGranularity_flags which) {
   const CUmemAllocationProp properties = properties_of(device, rdma);
   std::size_t granularity = 0;
   FLOWTRAIN_CUDA(MemGetAllocationGranularity, device_text(device), &granularity, &properties,
-                 CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
+                 which);
   return granularity;
 }
 
@@ -45,7 +45,8 @@ VmmSegment VmmSegment::create(int device, std::uint64_t bytes) {
                     "as a descriptor; use an IPC segment, or host memory");
   }
   const ContextScope scope(device);
-  const std::uint64_t rounded = round_up(bytes, granularity_of(device, facts.vmm_rdma));
+  const std::uint64_t rounded =
+      round_up(bytes, granularity_of(device, facts.vmm_rdma, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED));
   VmmSegment segment(device, rounded, facts.vmm_rdma);
   CUmemAllocationProp properties = properties_of(device, segment.rdma_);
   CUresult result = driver().MemCreate(&segment.handle_, rounded, &properties, 0);
@@ -64,7 +65,7 @@ VmmSegment VmmSegment::create(int device, std::uint64_t bytes) {
 VmmSegment VmmSegment::import(int device, const os::Fd& fd, std::uint64_t bytes) {
   check_size(device_facts(device), bytes);
   const ContextScope scope(device);
-  const std::uint64_t granularity = granularity_of(device, false);
+  const std::uint64_t granularity = granularity_of(device, false, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
   if (bytes % granularity != 0) {
     throw BadArgument("device segment of " + std::to_string(bytes) +
                       " bytes: not a multiple of the granularity, " + std::to_string(granularity) +

@@ -186,7 +186,8 @@ class Worker:
         torch.set_num_threads(threads)
         device = choose_device(self.config.model.device, self.rank)
         if said := register(self.pool, device):
-            print(f"flowtrain: {self.label}: {said}", file=sys.stderr, flush=True)
+            # Lines that begin with `flowtrain: ` say why a rank ends; this one is no reason.
+            print(f"{self.label}: {said}", file=sys.stderr, flush=True)
         return device
 
     def _meet(self, what: str, timeout_s: float) -> None:

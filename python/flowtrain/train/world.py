@@ -45,7 +45,7 @@ class World:
         staged = device.type == "cuda" and _is_shared(store, rank, size, device)
         if staged and rank == 0:
             print(
-                f"flowtrain: world {name}: {size} ranks share a CUDA device, so collectives go "
+                f"{name}: {size} ranks share a CUDA device, so collectives go "
                 "through host memory by gloo; give each rank a device of its own for NCCL",
                 file=sys.stderr,
                 flush=True,
