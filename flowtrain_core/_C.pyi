@@ -4,6 +4,9 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Literal, Self, TypedDict
 
+from numpy import int32, int64
+from numpy.typing import NDArray
+
 from flowtrain_core.snapshots import FlightEvent, PoolSnapshot
 
 __version__: str
@@ -354,6 +357,48 @@ def flight_record(name: str) -> list[FlightEvent]:
         PoolNotFound: There is no such pool.
         PoolCorrupt: It was made by another version.
     """
+
+class packing:  # noqa: N801
+    """Kernels of schedulers, on NumPy arrays; a submodule. `flowtrain_core.packing` wraps them.
+
+    Tokens and costs are int64 of shape [num_samples]; what is placed nowhere has slot and rank -1.
+    Wrong input is a ValueError that names sample, value and limit.
+    """
+
+    @staticmethod
+    def integer_costs(cost: NDArray[Any], name: str) -> tuple[NDArray[int64], float]:
+        """Costs as integers, and the unit that they are in; float64 is scaled, int64 reduced."""
+    @staticmethod
+    def check(
+        tokens: NDArray[int64],
+        cost: NDArray[int64],
+        ranks: int,
+        microbatches: int,
+        token_cap: int,
+    ) -> None:
+        """Raises what the others would, without the work."""
+    @staticmethod
+    def schedule(
+        tokens: NDArray[int64],
+        cost: NDArray[int64],
+        ranks: int,
+        microbatches: int,
+        token_cap: int,
+        objective: str,
+        refined: bool = True,
+        closed: bool = True,
+    ) -> tuple[NDArray[int32], NDArray[int32], int, int]:
+        """Slot and rank of each sample, the bound, and how many samples were not placed."""
+    @staticmethod
+    def bound(
+        tokens: NDArray[int64],
+        cost: NDArray[int64],
+        ranks: int,
+        microbatches: int,
+        token_cap: int,
+        objective: str,
+    ) -> int:
+        """At most what any schedule under the cap reaches of an objective."""
 
 # What follows is there where cuda_built is true; flowtrain_core.cuda is its face.
 

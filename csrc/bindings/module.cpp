@@ -8,4 +8,5 @@ PYBIND11_MODULE(_C, module) {
   flowtrain::bindings::bind_channel(module);
   flowtrain::bindings::bind_inspect(module);
   flowtrain::bindings::bind_cuda(module);
+  flowtrain::bindings::bind_packing(module);
 }

@@ -13,12 +13,11 @@ namespace flowtrain::packing {
 /// whose other ranks are filled up to the same height; the rest share what is left evenly. All
 /// slots equal is the special case in which nothing sticks out.
 ///
-/// Args: `order` is samples by descending cost. `carried` is what the first slots were seen to
-///   carry on average, as far as known: the cap may keep a long slot from being filled, and the
-///   others then have more to do.
-/// Source: the targets' carried parts sum to total cost / ranks, the least any schedule reaches.
+/// Where the cap keeps a long slot from carrying as much as it lasts, the others have more to do.
+///
+/// Args: `order` is samples by descending cost.
+/// Source: what the slots carry sums to total cost / ranks, the least any schedule reaches.
 std::vector<std::int64_t> slot_targets(const Samples& samples, std::span<const std::uint32_t> order,
-                                       const Grid& grid,
-                                       std::span<const std::int64_t> carried = {});
+                                       const Grid& grid);
 
 }  // namespace flowtrain::packing

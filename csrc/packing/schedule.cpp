@@ -24,11 +24,11 @@ std::int64_t sum(std::span<const std::int64_t> values) {
 
 /// Bins near their targets or, where balance uses up the room, packed tightly, longest first.
 Bins fill(const Samples& samples, Order order, std::span<const std::int64_t> targets,
-          std::int64_t token_cap, std::size_t* unplaced) {
+          std::int64_t token_cap, bool closed, std::size_t* unplaced) {
   const auto count = static_cast<std::uint32_t>(targets.size());
   Bins bins(samples, count);
   *unplaced = place(bins, order, targets, token_cap);
-  if (*unplaced == 0) return bins;
+  if (*unplaced == 0 || !closed) return bins;
   Bins tight(samples, count);
   const std::size_t missing = place_tightly(tight, order_descending(samples.tokens), token_cap);
   if (missing >= *unplaced) return bins;
@@ -55,23 +55,11 @@ std::vector<std::int64_t> bin_targets(std::span<const std::int64_t> slots, const
   return targets;
 }
 
-std::vector<std::int64_t> carried_by_slots(const Bins& bins, const Grid& grid) {
-  std::vector<std::int64_t> carried(grid.slots);
-  for (std::uint32_t b = 0; b < grid.bins(); ++b) carried[b / grid.ranks] += bins.load(b);
-  for (std::int64_t& value : carried) value /= grid.ranks;
-  return carried;
-}
-
-Schedule lockstep(const Samples& samples, Order order, const Grid& grid, bool refined) {
+Schedule lockstep(const Samples& samples, Order order, const Grid& grid, bool refined,
+                  bool closed) {
   Schedule out(samples.size());
-  std::vector<std::int64_t> targets = bin_targets(slot_targets(samples, order, grid), grid);
-  Bins bins = fill(samples, order, targets, grid.token_cap, &out.unplaced);
-  // Long slots that the cap keeps from being filled leave more to the others.
-  const std::vector<std::int64_t> carried = carried_by_slots(bins, grid);
-  if (targets.front() > targets.back() && carried.front() < targets.front() / 256 * 255) {
-    targets = bin_targets(slot_targets(samples, order, grid, carried), grid);
-    bins = fill(samples, order, targets, grid.token_cap, &out.unplaced);
-  }
+  const std::vector<std::int64_t> targets = bin_targets(slot_targets(samples, order, grid), grid);
+  Bins bins = fill(samples, order, targets, grid.token_cap, closed, &out.unplaced);
   if (refined) {
     const std::int64_t tolerance = sum(samples.cost) / grid.bins() / 2048;
     std::uint32_t long_bins = 0;
@@ -89,11 +77,12 @@ Schedule lockstep(const Samples& samples, Order order, const Grid& grid, bool re
   return out;
 }
 
-Schedule makespan(const Samples& samples, Order order, const Grid& grid, bool refined) {
+Schedule makespan(const Samples& samples, Order order, const Grid& grid, bool refined,
+                  bool closed) {
   Schedule out(samples.size());
   const std::int64_t mean = sum(samples.cost) / grid.bins();
   const std::vector<std::int64_t> targets(grid.bins(), mean);
-  Bins bins = fill(samples, order, targets, grid.token_cap, &out.unplaced);
+  Bins bins = fill(samples, order, targets, grid.token_cap, closed, &out.unplaced);
   if (refined) {
     refine(bins, targets, 0, grid.token_cap,
            {.passes = 64,
@@ -120,7 +109,7 @@ bool lay_out_rank(Schedule& out, const Samples& samples, std::span<const std::ui
   std::iota(order.begin(), order.end(), 0U);  // They come by descending cost.
   const std::vector<std::int64_t> targets(grid.slots, sum(cost) / grid.slots);
   std::size_t unplaced = 0;
-  const Bins bins = fill(own, order, targets, grid.token_cap, &unplaced);
+  const Bins bins = fill(own, order, targets, grid.token_cap, true, &unplaced);
   if (unplaced > 0) return false;
   const std::vector<std::uint32_t> aligned = align(bins.loads());
   std::vector<std::int32_t> slot(grid.slots);
@@ -132,7 +121,8 @@ bool lay_out_rank(Schedule& out, const Samples& samples, std::span<const std::ui
   return true;
 }
 
-Schedule free_running(const Samples& samples, Order order, const Grid& grid, bool refined) {
+Schedule free_running(const Samples& samples, Order order, const Grid& grid, bool refined,
+                      bool closed) {
   Schedule out(samples.size());
   out.bound = makespan_bound(samples, order, grid.ranks);
   const std::int64_t mean = sum(samples.cost) / grid.ranks;
@@ -158,7 +148,7 @@ Schedule free_running(const Samples& samples, Order order, const Grid& grid, boo
   if (!fits) {
     // Tokens are too tight for ranks first: microbatches first, then.
     const std::int64_t bound = out.bound;
-    out = lockstep(samples, order, grid, refined);
+    out = lockstep(samples, order, grid, refined, closed);
     out.bound = bound;
   }
   std::vector<std::int64_t> sums(grid.ranks);
@@ -171,14 +161,25 @@ Schedule free_running(const Samples& samples, Order order, const Grid& grid, boo
 
 }  // namespace
 
-Schedule schedule(const Samples& samples, const Grid& grid, Objective objective, bool refined) {
+Schedule schedule(const Samples& samples, const Grid& grid, Objective objective, bool refined,
+                  bool closed) {
   const std::vector<std::uint32_t> order = order_by_cost(samples);
   switch (objective) {
-    case Objective::kLockstep: return lockstep(samples, order, grid, refined);
-    case Objective::kFree: return free_running(samples, order, grid, refined);
-    case Objective::kMakespan: return makespan(samples, order, grid, refined);
+    case Objective::kLockstep: return lockstep(samples, order, grid, refined, closed);
+    case Objective::kFree: return free_running(samples, order, grid, refined, closed);
+    case Objective::kMakespan: return makespan(samples, order, grid, refined, closed);
   }
   return Schedule(samples.size());
+}
+
+std::int64_t bound(const Samples& samples, const Grid& grid, Objective objective) {
+  const std::vector<std::uint32_t> order = order_by_cost(samples);
+  switch (objective) {
+    case Objective::kLockstep: return lockstep_bound(samples, order, grid);
+    case Objective::kFree: return makespan_bound(samples, order, grid.ranks);
+    case Objective::kMakespan: return makespan_bound(samples, order, grid.bins());
+  }
+  return 0;
 }
 
 }  // namespace flowtrain::packing

@@ -29,8 +29,14 @@ struct Schedule {
 ///
 /// The same input gives the same schedule anywhere: integers, stable order, counted work.
 ///
-/// Args: `refined` false skips the refinement, for what is looked at and thrown away.
+/// Args: `refined` false skips the refinement, for what is looked at and thrown away. `closed` says
+///   that every sample should be placed, even where balance must then give way; else what does
+///   not fit may wait.
 /// Errors: none; what does not fit under the cap is counted in `unplaced`.
-Schedule schedule(const Samples& samples, const Grid& grid, Objective objective, bool refined);
+Schedule schedule(const Samples& samples, const Grid& grid, Objective objective, bool refined,
+                  bool closed = true);
+
+/// At most what any schedule could reach, see bound.hpp.
+std::int64_t bound(const Samples& samples, const Grid& grid, Objective objective);
 
 }  // namespace flowtrain::packing

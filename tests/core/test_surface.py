@@ -54,6 +54,8 @@ def test_the_stub_names_what_the_extension_has() -> None:
         "__dlpack_device__",
         "__cuda_array_interface__",
     }
+    for name, room in inspect.getmembers(_C, inspect.ismodule):
+        assert stub[name] == {n for n in vars(room) if not n.startswith("_")}, name
     for name, kind in inspect.getmembers(_C, inspect.isclass):
         own = {n for n in vars(kind) if not n.startswith("_") or n in spoken}
         # Constructors and the buffer protocol have other names below.
@@ -62,7 +64,7 @@ def test_the_stub_names_what_the_extension_has() -> None:
 
 def test_all_that_is_public_is_exported() -> None:
     stub = stub_names()
-    assert set(flowtrain_core.__all__) == stub[""] - cuda_names(stub) - {"cuda_built"}
+    assert set(flowtrain_core.__all__) == stub[""] - cuda_names(stub) - {"cuda_built", "packing"}
     assert all(hasattr(flowtrain_core, name) for name in flowtrain_core.__all__)
 
 

@@ -1,0 +1,91 @@
+#include "packing/input.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <string>
+
+#include "base/error.hpp"
+
+namespace flowtrain::packing {
+namespace {
+
+constexpr std::int64_t kMostSum = std::int64_t{1} << 62;
+constexpr std::uint32_t kMostBins = 1U << 24;
+
+}  // namespace
+
+void check(const Samples& samples, const Grid& grid) {
+  if (grid.ranks == 0 || grid.slots == 0 || grid.slots > kMostBins / grid.ranks) {
+    throw BadArgument(
+        "ranks=" + std::to_string(grid.ranks) + ", microbatches=" + std::to_string(grid.slots) +
+        ": both must be at least 1, and their product " + "at most " + std::to_string(kMostBins));
+  }
+  if (grid.token_cap < 1) {
+    throw BadArgument("token_cap=" + std::to_string(grid.token_cap) + ": must be at least 1");
+  }
+  if (samples.tokens.size() != samples.cost.size()) {
+    throw BadArgument("tokens has " + std::to_string(samples.tokens.size()) + " samples and cost " +
+                      std::to_string(samples.cost.size()) + "; give one value per sample in each");
+  }
+  std::int64_t sum = 0;
+  for (std::size_t i = 0; i < samples.size(); ++i) {
+    const std::int64_t tokens = samples.tokens[i];
+    if (tokens < 0) {
+      throw BadArgument("tokens[" + std::to_string(i) + "]=" + std::to_string(tokens) +
+                        ": must not be negative");
+    }
+    if (tokens > grid.token_cap) {
+      throw BadArgument("sample " + std::to_string(i) + ": " + std::to_string(tokens) +
+                        " tokens exceed token_cap=" + std::to_string(grid.token_cap) +
+                        "; raise token_cap, shorten the sample or pass oversize='leave_out'");
+    }
+    if (tokens > kMostSum - sum) throw BadArgument("tokens: their sum exceeds 2^62");
+    sum += tokens;
+  }
+}
+
+Scaled scale(std::span<const double> cost, const char* name) {
+  constexpr double kLargest = 0x1p40;
+  double largest = 0;
+  for (std::size_t i = 0; i < cost.size(); ++i) {
+    if (!(cost[i] >= 0) || std::isinf(cost[i])) {
+      throw BadArgument(std::string(name) + "[" + std::to_string(i) +
+                        "]=" + std::to_string(cost[i]) + ": must be a finite number, not negative");
+    }
+    largest = std::max(largest, cost[i]);
+  }
+  Scaled out;
+  out.cost.resize(cost.size());
+  if (largest == 0) return out;
+  out.unit = largest / kLargest;
+  const double factor = kLargest / largest;
+  for (std::size_t i = 0; i < cost.size(); ++i) {
+    out.cost[i] = static_cast<std::int64_t>(cost[i] * factor + 0.5);
+  }
+  return out;
+}
+
+Scaled reduce(std::span<const std::int64_t> cost, const char* name) {
+  std::int64_t divisor = 0, sum = 0;
+  for (std::size_t i = 0; i < cost.size(); ++i) {
+    if (cost[i] < 0) {
+      throw BadArgument(std::string(name) + "[" + std::to_string(i) +
+                        "]=" + std::to_string(cost[i]) + ": must not be negative");
+    }
+    if (cost[i] > kMostSum - sum) {
+      throw BadArgument(std::string(name) + ": the sum up to sample " + std::to_string(i) +
+                        " exceeds 2^62; give costs in a larger unit");
+    }
+    sum += cost[i];
+    if (divisor != 1) divisor = std::gcd(divisor, cost[i]);
+  }
+  Scaled out{{cost.begin(), cost.end()}, 1.0};
+  if (divisor > 1) {
+    for (std::int64_t& value : out.cost) value /= divisor;
+    out.unit = static_cast<double>(divisor);
+  }
+  return out;
+}
+
+}  // namespace flowtrain::packing

@@ -1,0 +1,206 @@
+"""One interface to all policies."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy
+from numpy.typing import ArrayLike, NDArray
+
+from flowtrain_core._C import packing as kernels
+from flowtrain_core.packing.assignment import Assignment
+from flowtrain_core.packing.encoder import COUPLINGS, Coupling
+from flowtrain_core.packing.policies import POLICIES
+from flowtrain_core.packing.problem import IntArray, Layout, Problem
+from flowtrain_core.packing.select import oldest_first
+
+Objective = Literal["lockstep", "free", "makespan"]
+
+# Share of a step's tokens to fill when samples may wait; above it balance suffers.
+_FILLS = (0.985, 0.96, 0.92, 0.85)
+
+
+def schedule(
+    tokens: ArrayLike,
+    cost: ArrayLike,
+    encoder_cost: ArrayLike | None = None,
+    *,
+    ranks: int,
+    microbatches: int,
+    token_cap: int,
+    objective: Objective = "lockstep",
+    policy: str = "flowtrain-best",
+    coupling: Coupling = "prepass",
+    age: ArrayLike | None = None,
+    max_age: int = 0,
+    oversize: Literal["error", "leave_out"] = "error",
+    **options: Any,
+) -> Assignment:
+    """Lay the samples of a step out on ranks and microbatch slots.
+
+    A pure function: the same input gives the same answer on every rank, and neither a common
+    factor of the costs nor the order of equal samples changes what lies together.
+
+    Args:
+        tokens: Tokens of each sample, integers of shape [num_samples].
+        cost: Backbone cost of each sample in any unit, int64 or float64 of shape [num_samples].
+        encoder_cost: Encoder cost of each sample, in the same unit, or None.
+        ranks: Data-parallel ranks.
+        microbatches: Slots of each rank.
+        token_cap: Most tokens of one slot of one rank.
+        objective: What to make small: "lockstep", the sum over slots of the slowest rank;
+            "free", the slowest rank's sum over its slots; "makespan", the heaviest microbatch.
+        policy: One of POLICIES.
+        coupling: Where encoder work goes: "prepass", all of it before the first slot, dealt over
+            the ranks; "slot", with the slot of its sample, dealt over the ranks; "rigid", where
+            its sample is.
+        age: Steps that each sample has waited, shape [num_samples]; None is 0 for all.
+        max_age: With 0 every sample is placed. Else a sample may be carried until its age is
+            max_age, and is placed then; which samples form a step then depends on the layout.
+        oversize: What to do with a sample above the cap: an error, or leave it out and list it
+            in `left_out`.
+        options: Of the policy.
+
+    Raises:
+        ValueError: Input that cannot be (the message names sample, value and limit), or samples
+            that do not fit into the bins.
+    """
+    if policy not in POLICIES:
+        raise ValueError(f"policy '{policy}': choose from {', '.join(POLICIES)}")
+    lengths = _integers(tokens, "tokens")
+    given = _costs(cost, "cost")
+    whole, unit = kernels.integer_costs(given, "cost")
+    encoder = encoder_whole = None
+    encoder_unit = unit
+    if encoder_cost is not None:
+        encoder = _costs(encoder_cost, "encoder_cost")
+        _same_length("encoder_cost", encoder, lengths)
+        encoder_whole, encoder_unit = kernels.integer_costs(encoder, "encoder_cost")
+    _same_length("cost", given, lengths)
+    count = len(lengths)
+    placed = numpy.arange(count)
+    if oversize == "leave_out":
+        placed = numpy.flatnonzero(lengths <= token_cap)
+    if len(placed) == count:
+        kernels.check(lengths, whole, ranks, microbatches, token_cap)
+
+    def problem(which: IntArray, closed: bool) -> Problem:
+        everything = len(which) == count
+        return Problem(
+            tokens=lengths if everything else lengths[which],
+            cost=whole if everything else whole[which],
+            encoder_cost=None if encoder_whole is None else encoder_whole[which],
+            encoder_share=encoder_unit / unit,
+            ranks=ranks,
+            microbatches=microbatches,
+            token_cap=token_cap,
+            objective=objective,
+            closed=closed,
+        )
+
+    run = POLICIES[policy]
+    if max_age == 0:
+        taken, which = placed, problem(placed, True)
+        layout = run(which, **options)
+        missing = numpy.flatnonzero(layout.slot < 0)
+    else:
+        waited = numpy.zeros(count, numpy.int64) if age is None else _integers(age, "age")
+        _same_length("age", waited, lengths)
+        must = waited[placed] >= max_age
+        for fill in _FILLS:
+            room = int(fill * ranks * microbatches * token_cap)
+            taken = placed[oldest_first(lengths[placed], waited[placed], must=must, room=room)]
+            which = problem(taken, False)
+            layout = run(which, **options)
+            missing = numpy.flatnonzero((layout.slot < 0) & (waited[taken] >= max_age))
+            if not len(missing):
+                break
+    if len(missing):
+        raise ValueError(
+            f"{len(taken)} samples with {int(which.tokens.sum())} tokens: {len(missing)} of them, "
+            f"the first sample {int(taken[missing[0]])}, fit into none of {ranks} x {microbatches} "
+            f"bins of token_cap={token_cap}; raise microbatches or token_cap"
+        )
+    if which.encoder_cost is not None and layout.encoder_slot is None:
+        layout = COUPLINGS[coupling](which, layout)
+    return Assignment(
+        slot=_spread(layout.slot, taken, count),
+        rank=_spread(layout.rank, taken, count),
+        encoder_slot=_spread_some(layout.encoder_slot, taken, count),
+        encoder_rank=_spread_some(layout.encoder_rank, taken, count),
+        left_out=_others(placed, count),
+        ranks=ranks,
+        microbatches=layout.microbatches,
+        token_cap=token_cap,
+        objective=objective,
+        bound=_bound(layout, which, given.dtype.kind == "f") * unit,
+        tokens=lengths,
+        cost=given,
+        encoder_cost=encoder,
+    )
+
+
+def _bound(layout: Layout, problem: Problem, rounded: bool) -> float:
+    """Bound in integer costs; those that were rounded may each have been half a unit less."""
+    bound = layout.bound
+    if bound is None:
+        here = layout.slot >= 0
+        bound = kernels.bound(
+            problem.tokens[here],
+            problem.cost[here],
+            problem.ranks,
+            problem.microbatches,
+            problem.token_cap,
+            problem.objective,
+        )
+    return max(0.0, bound - len(problem) / 2) if rounded else float(bound)
+
+
+def _integers(values: ArrayLike, name: str) -> IntArray:
+    array = numpy.asarray(values)
+    if array.ndim != 1:
+        raise ValueError(f"{name}: shape must be [num_samples], not {array.shape}")
+    if array.dtype == numpy.int64:
+        return numpy.ascontiguousarray(array)
+    whole = array.astype(numpy.int64) if array.dtype.kind in "iuf" else None
+    if whole is None or not (whole == array).all():
+        raise ValueError(f"{name}: values must be integers, not of dtype {array.dtype}")
+    return whole
+
+
+def _costs(values: ArrayLike, name: str) -> NDArray[Any]:
+    array = numpy.asarray(values)
+    if array.ndim != 1 or array.dtype.kind not in "iuf":
+        raise ValueError(
+            f"{name}: must be numbers of shape [num_samples], not {array.dtype} of {array.shape}"
+        )
+    return numpy.ascontiguousarray(
+        array, dtype=numpy.float64 if array.dtype.kind == "f" else numpy.int64
+    )
+
+
+def _same_length(name: str, values: NDArray[Any], tokens: IntArray) -> None:
+    if len(values) != len(tokens):
+        raise ValueError(
+            f"{name} has {len(values)} samples and tokens {len(tokens)}; give one value per sample"
+        )
+
+
+def _spread(values: NDArray[numpy.int32], where: IntArray, count: int) -> NDArray[numpy.int32]:
+    if len(where) == count:
+        return values
+    out = numpy.full(count, -1, numpy.int32)
+    out[where] = values
+    return out
+
+
+def _others(placed: IntArray, count: int) -> NDArray[numpy.int32]:
+    if len(placed) == count:
+        return numpy.zeros(0, numpy.int32)
+    return numpy.setdiff1d(numpy.arange(count), placed).astype(numpy.int32)
+
+
+def _spread_some(
+    values: NDArray[numpy.int32] | None, where: IntArray, count: int
+) -> NDArray[numpy.int32] | None:
+    return None if values is None else _spread(values, where, count)

@@ -1,0 +1,88 @@
+"""A stream of steps over samples that keep arriving."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy
+
+from flowtrain_core.packing.assignment import Assignment
+from flowtrain_core.packing.interface import schedule
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Waiting:
+    """A sample that no step has taken yet."""
+
+    key: int
+    tokens: int
+    cost: float
+    encoder_cost: float = 0.0
+    age: int = 0
+
+
+class Packer:
+    """Forms steps from a stream: takes samples in, hands steps out, carries what is left.
+
+    Every sample is in exactly one step, at most `max_age` steps after the first that could have
+    had it. With max_age=0 each call of `step` takes all that was added.
+
+    State: what waits, and nothing else; `state_dict` and `load_state_dict` continue exactly.
+    """
+
+    def __init__(self, *, max_age: int = 0, **options: Any) -> None:
+        """Args are those of `schedule`, but for the samples and their ages."""
+        if max_age < 0:
+            raise ValueError(f"max_age={max_age}: must not be negative")
+        self._max_age = max_age
+        self._options = options
+        self._waiting: list[Waiting] = []
+
+    @property
+    def waiting_tokens(self) -> int:
+        """Tokens of all samples that wait."""
+        return sum(sample.tokens for sample in self._waiting)
+
+    def __len__(self) -> int:
+        """Samples that wait."""
+        return len(self._waiting)
+
+    def add(self, key: int, tokens: int, cost: float, encoder_cost: float = 0.0) -> None:
+        """Let a sample wait for a step; `key` is what steps call it."""
+        self._waiting.append(Waiting(key=key, tokens=tokens, cost=cost, encoder_cost=encoder_cost))
+
+    def step(self) -> tuple[list[int], Assignment]:
+        """Form a step of what waits.
+
+        Returns:
+            The keys of all samples that were considered, in the order of the assignment's arrays;
+            those whose slot is -1 are carried, but for those left out.
+        """
+        window = self._waiting
+        encoder = [sample.encoder_cost for sample in window]
+        plan = schedule(
+            numpy.array([sample.tokens for sample in window], numpy.int64),
+            numpy.array([sample.cost for sample in window], numpy.float64),
+            numpy.array(encoder, numpy.float64) if any(encoder) else None,
+            age=numpy.array([sample.age for sample in window], numpy.int64),
+            max_age=self._max_age,
+            **self._options,
+        )
+        self._waiting = [replace(window[i], age=window[i].age + 1) for i in plan.carried]
+        return [sample.key for sample in window], plan
+
+    def state_dict(self) -> dict[str, Any]:
+        """What waits, as plain numbers."""
+        return {
+            "waiting": [[s.key, s.tokens, s.cost, s.encoder_cost, s.age] for s in self._waiting]
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what `state_dict` returned."""
+        rows: Iterable[list[Any]] = state["waiting"]
+        self._waiting = [
+            Waiting(key=key, tokens=tokens, cost=cost, encoder_cost=encoder, age=age)
+            for key, tokens, cost, encoder, age in rows
+        ]

@@ -1,0 +1,22 @@
+"""FlowTrain's own: unequal slot targets, refinement, alignment."""
+
+from __future__ import annotations
+
+from flowtrain_core._C import packing as kernels
+from flowtrain_core.packing.problem import Layout, Problem
+
+
+def flowtrain_best(problem: Problem) -> Layout:
+    """Schedule for the objective, near a proven bound; microbatches are exactly as asked for."""
+    slot, rank, bound, unplaced = kernels.schedule(
+        problem.tokens,
+        problem.cost,
+        problem.ranks,
+        problem.microbatches,
+        problem.token_cap,
+        problem.objective,
+        closed=problem.closed,
+    )
+    # The bound is of the samples that are placed.
+    known = None if unplaced else bound
+    return Layout(slot=slot, rank=rank, microbatches=problem.microbatches, bound=known)

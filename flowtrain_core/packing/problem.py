@@ -1,0 +1,70 @@
+"""What a policy is given, and what it gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy
+from numpy.typing import NDArray
+
+IntArray = NDArray[numpy.int64]
+PlaceArray = NDArray[numpy.int32]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Problem:
+    """Samples of one step that are all to be placed, and the bins for them.
+
+    Attributes:
+        tokens: Tokens of each sample, at most token_cap, shape [num_samples].
+        cost: Backbone cost as integers, shape [num_samples].
+        encoder_cost: Encoder cost as integers, shape [num_samples], or None.
+        encoder_share: One unit of `encoder_cost` in units of `cost`.
+        ranks: Data-parallel ranks.
+        microbatches: Slots of each rank.
+        token_cap: Most tokens of one slot of one rank.
+        objective: "lockstep", "free" or "makespan".
+        closed: Whether each sample must be placed; else what does not fit may be left.
+    """
+
+    tokens: IntArray
+    cost: IntArray
+    encoder_cost: IntArray | None = None
+    encoder_share: float = 1.0
+    ranks: int
+    microbatches: int
+    token_cap: int
+    objective: str = "lockstep"
+    closed: bool = True
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def bins(self) -> int:
+        return self.ranks * self.microbatches
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Layout:
+    """Where a policy puts each sample; -1 where it has no place.
+
+    Attributes:
+        slot: Microbatch slot, shape [num_samples].
+        rank: Data-parallel rank, shape [num_samples].
+        microbatches: Slots in use on every rank; may be more than were asked for.
+        bound: Least value of the objective that any schedule has, where the policy knows it.
+        encoder_slot: Slot before which the sample is encoded, where the policy says.
+        encoder_rank: Rank that encodes it.
+    """
+
+    slot: PlaceArray
+    rank: PlaceArray
+    microbatches: int
+    bound: int | None = None
+    encoder_slot: PlaceArray | None = None
+    encoder_rank: PlaceArray | None = None
+
+
+Policy = Callable[..., Layout]

@@ -1,0 +1,237 @@
+"""The interface of the schedulers: certificates, errors, carrying and streams."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flowtrain_core.packing import Assignment, Packer, schedule
+
+OBJECTIVES = ("lockstep", "free", "makespan")
+
+
+def lognormal_step(seed: int, count: int) -> tuple[numpy.ndarray, numpy.ndarray]:
+    random = numpy.random.default_rng(seed)
+    tokens = numpy.exp(random.normal(7, 0.8, count)).clip(1, 20000).astype(numpy.int64)
+    return tokens, tokens * 7.0e4 + tokens.astype(float) ** 2
+
+
+def bins_of(plan: Assignment) -> numpy.ndarray:
+    return numpy.where(plan.slot < 0, -1, plan.slot * plan.ranks + plan.rank)
+
+
+def value_outside(plan: Assignment, cost: numpy.ndarray) -> float:
+    """The objective, added up here and not by what is tested."""
+    loads = [[0.0] * plan.ranks for _ in range(plan.microbatches)]
+    for i, (slot, rank) in enumerate(zip(plan.slot, plan.rank, strict=True)):
+        if slot >= 0:
+            loads[slot][rank] += float(cost[i])
+    if plan.objective == "lockstep":
+        return sum(max(slot) for slot in loads)
+    if plan.objective == "free":
+        return max(sum(column) for column in zip(*loads, strict=True))
+    return max(max(slot) for slot in loads)
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_the_gap_is_what_it_is_outside(objective: Any) -> None:
+    tokens, cost = lognormal_step(0, 256)
+    cap = max(int(tokens.max()), int(1.25 * tokens.sum() / 32))
+    plan = schedule(tokens, cost, ranks=8, microbatches=4, token_cap=cap, objective=objective)
+    value = value_outside(plan, cost)
+    assert plan.value == pytest.approx(value, rel=1e-12)
+    assert plan.gap == pytest.approx(value / plan.bound - 1, abs=1e-12)
+    assert 0 <= plan.gap < 0.005
+    assert (
+        plan.bound * 32
+        >= 0.999999 * cost.sum() * {"lockstep": 4, "free": 4, "makespan": 1}[objective]
+    )
+    assert plan.bin_tokens.max() <= cap
+    assert plan.fill == pytest.approx(tokens.sum() / (32 * cap))
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_float_bounds_are_below_brute_force(objective: Any) -> None:
+    random = numpy.random.default_rng(4)
+    for _ in range(20):
+        tokens = random.integers(1, 9, 5)
+        cost = random.random(5)
+        plan = schedule(tokens, cost, ranks=2, microbatches=2, token_cap=20, objective=objective)
+        best = numpy.inf
+        for places in itertools.product(range(4), repeat=5):
+            load, used = numpy.zeros(4), numpy.zeros(4)
+            numpy.add.at(load, list(places), cost)
+            numpy.add.at(used, list(places), tokens)
+            if used.max() > 20:
+                continue
+            grid = load.reshape(2, 2)
+            values = (grid.max(axis=1).sum(), grid.sum(axis=0).max(), grid.max())
+            best = min(best, values[OBJECTIVES.index(objective)])
+        assert plan.bound <= best + 1e-15
+        assert plan.value >= best - 1e-12
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    tokens=st.lists(st.integers(0, 50), max_size=40),
+    ranks=st.integers(1, 5),
+    microbatches=st.integers(1, 4),
+    objective=st.sampled_from(OBJECTIVES),
+    factor=st.integers(1, 1000),
+)
+def test_a_common_factor_changes_nothing(
+    tokens: list[int], ranks: int, microbatches: int, objective: Any, factor: int
+) -> None:
+    cost = numpy.array([t * (t + 3) for t in tokens], numpy.int64)
+    shape = {
+        "ranks": ranks,
+        "microbatches": microbatches,
+        "token_cap": 2000,
+        "objective": objective,
+    }
+    plan = schedule(tokens, cost, **shape)
+    scaled = schedule(tokens, cost * factor, **shape)
+    assert (plan.slot >= 0).all() and (plan.slot < microbatches).all()
+    assert (plan.rank >= 0).all() and (plan.rank < ranks).all()
+    assert plan.slot.tolist() == scaled.slot.tolist()
+    assert plan.rank.tolist() == scaled.rank.tolist()
+    assert scaled.bound == plan.bound * factor
+
+
+def test_equal_samples_can_change_places() -> None:
+    tokens, cost = lognormal_step(1, 64)
+    tokens, cost = numpy.repeat(tokens, 2), numpy.repeat(cost, 2)
+    mixed = numpy.arange(128)
+    mixed[10], mixed[11] = 11, 10
+    shape = {"ranks": 4, "microbatches": 4, "token_cap": 100_000}
+    plain = schedule(tokens, cost, **shape)
+    swapped = schedule(tokens[mixed], cost[mixed], **shape)
+    assert plain.slot.tolist() == swapped.slot.tolist()
+    assert plain.rank.tolist() == swapped.rank.tolist()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"tokens": [1, -2, 3]}, r"tokens\[1\]=-2"),
+        ({"cost": [1.0, 2.0, float("nan")]}, r"cost\[2\]=nan"),
+        ({"cost": [1.0, float("inf"), 0.0]}, r"cost\[1\]=inf"),
+        ({"cost": [4, -5, 6]}, r"cost\[1\]=-5"),
+        ({"cost": [1 << 61, 1 << 61, 1 << 61]}, r"exceeds 2\^62"),
+        ({"tokens": [1, 99, 3]}, r"sample 1: 99 tokens exceed token_cap=50"),
+        ({"tokens": [1, 2]}, "3 samples and tokens 2|tokens has 2"),
+        ({"tokens": [[1, 2, 3]]}, r"tokens: shape must be \[num_samples\]"),
+        ({"tokens": [1.5, 2, 3]}, "tokens: values must be integers"),
+        ({"cost": ["a", "b", "c"]}, "cost: must be numbers"),
+        ({"encoder_cost": [1.0]}, "encoder_cost has 1 samples"),
+        ({"encoder_cost": [1.0, -1.0, 0.0]}, r"encoder_cost\[1\]=-1"),
+        ({"ranks": 0}, "ranks=0, microbatches=2: both must be at least 1"),
+        ({"token_cap": 0}, "token_cap=0"),
+        ({"objective": "fast"}, "objective 'fast': choose from"),
+        ({"policy": "magic"}, "policy 'magic': choose from"),
+        ({"age": [0], "max_age": 1}, "age has 1 samples"),
+        ({"tokens": [50] * 5, "cost": [1] * 5}, "1 of them, the first sample 4, fit into none"),
+    ],
+)
+def test_what_cannot_be_is_named(change: dict[str, Any], message: str) -> None:
+    good: dict[str, Any] = {
+        "tokens": [1, 2, 3],
+        "cost": [1, 2, 3],
+        "ranks": 2,
+        "microbatches": 2,
+        "token_cap": 50,
+    }
+    with pytest.raises(ValueError, match=message):
+        schedule(**(good | change))
+
+
+def test_what_is_too_long_is_left_out_and_said_so() -> None:
+    plan = schedule(
+        [5, 99, 7, 60], [1, 2, 3, 4], ranks=1, microbatches=1, token_cap=50, oversize="leave_out"
+    )
+    assert plan.left_out.tolist() == [1, 3]
+    assert plan.slot.tolist() == [0, -1, 0, -1]
+    assert plan.carried.tolist() == []
+
+
+def test_encoder_work_goes_where_the_coupling_says() -> None:
+    tokens, cost = lognormal_step(2, 256)
+    encoder = numpy.random.default_rng(3).random(256) * cost
+    encoder[::7] = 0
+    shape = {"ranks": 8, "microbatches": 4, "token_cap": 30000}
+    plans = {
+        name: schedule(tokens, cost, encoder, coupling=name, **shape)
+        for name in ("prepass", "slot", "rigid")
+    }
+    for plan in plans.values():
+        assert plan.slot.tolist() == plans["rigid"].slot.tolist()
+        assert plan.encoder_loads.sum() == pytest.approx(encoder.sum())
+    rigid = plans["rigid"]
+    assert rigid.encoder_rank.tolist() == rigid.rank.tolist()
+    assert (plans["slot"].encoder_slot == rigid.slot).all()
+    assert set(plans["prepass"].encoder_slot) == {0}
+    assert plans["prepass"].encoder_dist_ratio < 1e-3
+    assert plans["slot"].encoder_dist_ratio < rigid.encoder_dist_ratio / 3
+
+
+def test_samples_wait_until_they_must_go() -> None:
+    plan = schedule(
+        [40, 40, 40], [9, 9, 9], ranks=1, microbatches=1, token_cap=50,
+        age=[0, 1, 0], max_age=1,
+    )  # fmt: skip
+    assert plan.slot.tolist() == [-1, 0, -1]
+    assert plan.carried.tolist() == [0, 2]
+    assert plan.bound == 9
+    with pytest.raises(ValueError, match="2 samples with 80 tokens: 1 of them"):
+        schedule(
+            [40, 40, 40], [9, 9, 9], ranks=1, microbatches=1, token_cap=50,
+            age=[1, 1, 0], max_age=1,
+        )  # fmt: skip
+
+
+def stream(packer: Packer, first: int, steps: int) -> list[tuple[int, int, int, int]]:
+    """(step, key, slot, rank) of what the steps took, from a stream that is the same each time."""
+    tokens, cost = lognormal_step(9, 12000)
+    seen = []
+    room = int(1.05 * 4 * 4 * 24000)
+    for step in range(steps):
+        while packer.waiting_tokens < room:
+            packer.add(first, int(tokens[first]), float(cost[first]))
+            first += 1
+        keys, plan = packer.step()
+        seen += [
+            (step, key, int(slot), int(rank))
+            for key, slot, rank in zip(keys, plan.slot, plan.rank, strict=True)
+            if slot >= 0
+        ]
+        assert plan.bin_tokens.max() <= 24000
+        assert plan.fill > 0.97
+    return seen
+
+
+def test_a_stream_takes_each_sample_once_and_none_too_late() -> None:
+    packer = Packer(ranks=4, microbatches=4, token_cap=24000, max_age=1)
+    seen = stream(packer, 0, 25)
+    keys = [key for _, key, _, _ in seen]
+    assert len(set(keys)) == len(keys)
+    waiting = {row[0]: row[4] for row in packer.state_dict()["waiting"]}
+    assert sorted([*keys, *waiting]) == list(range(len(keys) + len(waiting)))
+    assert max(waiting.values()) == 1
+    # Whoever waited went with the step after.
+    assert len(waiting) < 0.2 * len(keys) / 25
+
+
+def test_a_stream_goes_on_from_its_state() -> None:
+    options = {"ranks": 4, "microbatches": 4, "token_cap": 24000, "max_age": 1}
+    packer = Packer(**options)
+    stream(packer, 0, 3)
+    state = packer.state_dict()
+    first = 1 + max(row[0] for row in state["waiting"])
+    resumed = Packer(**options)
+    resumed.load_state_dict(state)
+    assert stream(packer, first, 3) == stream(resumed, first, 3)
