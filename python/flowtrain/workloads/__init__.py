@@ -1,0 +1,10 @@
+"""Workloads for schedulers: presets drawn from a seed, and length files."""
+
+from flowtrain.workloads.presets import PRESETS, preset
+from flowtrain.workloads.workload import (
+    Workload,
+    decoder_flops,
+    native_encoder_flops,
+)
+
+__all__ = ["PRESETS", "Workload", "decoder_flops", "native_encoder_flops", "preset"]
