@@ -1,0 +1,234 @@
+"""What the core asks of a CUDA driver, in which order, and what it undoes after a refusal.
+
+The driver is `fake/libcuda.cpp`, whose device memory is the host's: it shows calls and lifetimes,
+and nothing of a device.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from core.processes import ROOT
+
+from flowtrain_core import _C
+
+pytestmark = pytest.mark.skipif(
+    not _C.cuda_built or shutil.which("nvcc") is None, reason="needs a build with CUDA, and nvcc"
+)
+
+PRELUDE = """
+import ctypes, os, sys
+import numpy
+from flowtrain_core import *
+from flowtrain_core import cuda
+assert not cuda.why_not(), cuda.why_not()
+
+def bytes_at(address, nbytes):
+    return numpy.frombuffer((ctypes.c_uint8 * nbytes).from_address(address), dtype=numpy.uint8)
+"""
+UNDONE = ["cuMemUnmap", "cuMemAddressFree", "cuMemRelease"]
+
+RunCode = Callable[..., tuple[str, list[str]]]
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of the fake driver."""
+    folder = tmp_path_factory.mktemp("driver")
+    source = ROOT / "tests" / "core" / "fake" / "libcuda.cpp"
+    command = ["nvcc", "-std=c++20", "-shared", "-Xcompiler", "-fPIC", "--cudart", "none"]
+    subprocess.run([*command, source, "-o", folder / "libcuda.so.1"], check=True, timeout=110)
+    return folder
+
+
+@pytest.fixture
+def run(driver: Path, tmp_path: Path) -> RunCode:
+    """Runs code with the fake driver: what it printed, and the calls that it made."""
+
+    def start(code: str, *args: object, refuse: str = "") -> tuple[str, list[str]]:
+        log = tmp_path / "calls"
+        log.write_text("")
+        env = os.environ | {
+            "PYTHONPATH": str(ROOT),
+            "LD_LIBRARY_PATH": str(driver),
+            "FAKE_CUDA_LOG": str(log),
+            "FAKE_CUDA_REFUSE": refuse,
+        }
+        done = subprocess.run(
+            [sys.executable, "-c", PRELUDE + code, *map(str, args)],
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip(), log.read_text().split()
+
+    return start
+
+
+def test_a_segment_reaches_another_process_and_is_undone_in_order(
+    run: RunCode, tmp_path: Path
+) -> None:
+    code = """
+import subprocess
+path = sys.argv[1]
+with cuda.Segment(3 << 20, device=0) as mine:
+    assert mine.nbytes == 4 << 20 and mine.rdma
+    here = bytes_at(mine.address, mine.nbytes)
+    here[:] = 7
+    mine.serve(path)
+    theirs = cuda.Segment.receive(path, mine.nbytes, device=0)
+    there = bytes_at(theirs.address, theirs.nbytes)
+    assert theirs.address != mine.address and (there == 7).all()
+    there[-1] = 9
+    assert here[-1] == 9
+    theirs.close()
+    assert theirs.closed and here[-1] == 9
+try:
+    cuda.Segment.receive(path, 4 << 20, device=0)
+except SystemCallError as error:
+    print("gone")
+"""
+    printed, calls = run(code, tmp_path / "socket")
+    assert printed == "gone"
+    assert calls[-6:] == UNDONE * 2
+
+
+@pytest.mark.parametrize(
+    ("refuse", "undone"),
+    [
+        ("cuMemAddressReserve", UNDONE[2:]),
+        ("cuMemMap", UNDONE[1:]),
+        ("cuMemSetAccess", UNDONE),
+    ],
+)
+def test_a_refusal_names_the_call_and_leaves_nothing(
+    refuse: str, undone: list[str], run: RunCode
+) -> None:
+    code = """
+try:
+    cuda.Segment(1 << 20, device=0)
+except CudaError as error:
+    print(error)
+"""
+    printed, calls = run(code, refuse=refuse)
+    assert printed == (
+        f"segment of 2097152 bytes on device 0: {refuse}: CUDA_ERROR_NOT_SUPPORTED (said the fake)"
+    )
+    assert calls == [*calls[: calls.index(refuse) + 1], *undone]
+
+
+def test_memory_for_network_cards_is_asked_for_and_done_without(run: RunCode) -> None:
+    code = "print(cuda.Segment(1, device=0).rdma)"
+    assert run(code)[0] == "True"
+    assert run(code, refuse="cuMemCreate")[0] == "False"
+
+
+def test_registrations_end_before_their_memory_and_with_its_views(run: RunCode) -> None:
+    code = """
+def log(): return open(os.environ["FAKE_CUDA_LOG"]).read().split().count("cuMemHostUnregister")
+pool = Pool.create(f"fake-{os.getpid()}", classes=[(4096, 1)])
+other = Pool.open(pool.name)
+assert cuda.register_host(pool, device=0) == cuda.register_host(pool, device=0) == 4096
+theirs = other.add_segment(classes=[(8192, 1)])
+lease = Producer(pool, segment=theirs).lease((8192,), "uint8", timeout_s=5)
+view = numpy.asarray(lease)
+assert cuda.register_host(pool, device=0) == 4096 + 8192
+assert log() == 0
+pool.close()
+# The view may be one end of a copy.
+assert log() == 1
+del view, lease
+other.close()
+del pool, other
+import gc; gc.collect()
+print(log())
+"""
+    printed, calls = run(code)
+    assert printed == "2"
+    assert calls.count("cuMemHostRegister") == 2
+
+
+def test_a_refused_registration_is_forgotten(run: RunCode) -> None:
+    code = """
+pool = Pool.create(f"fake-{os.getpid()}", classes=[(4096, 1)])
+try:
+    cuda.register_host(pool, device=0)
+except CudaError as error:
+    print(error)
+pool.add_segment(classes=[(4096, 1)])
+"""
+    printed, calls = run(code, refuse="cuMemHostRegister")
+    assert "segment 'fake-" in printed
+    assert "(4096 bytes, device 0): cuMemHostRegister: CUDA_ERROR_NOT_SUPPORTED" in printed
+    assert calls == ["cuMemHostRegister"]
+
+
+def test_a_forked_child_leaves_the_device_to_its_parent(run: RunCode) -> None:
+    code = """
+pool = Pool.create(f"fake-{os.getpid()}", classes=[(4096, 1)])
+cuda.register_host(pool, device=0)
+word = cuda.Word(device=0)
+segment = cuda.Segment(1, device=0)
+if os.fork() == 0:
+    del word, segment, pool
+    import gc; gc.collect()
+    os._exit(0)
+os.wait()
+print(open(os.environ["FAKE_CUDA_LOG"]).read().count("cuMemHostUnregister"))
+"""
+    printed, calls = run(code)
+    assert printed == "0"
+    assert calls.count("cuMemRelease") == 1
+
+
+def test_poison_frees_a_waiter_of_every_value(run: RunCode) -> None:
+    code = """
+word = cuda.Word(device=0)
+word.write_on(0, 2)
+word.wait_on(0, 2)
+try:
+    word.wait_on(0, 3)
+    print("3 came early")
+except CudaError:
+    pass
+word.poison()
+word.wait_on(0, 0)
+word.wait_on(0, cuda.Word.LARGEST)
+print(word.load() == cuda.Word.POISON)
+"""
+    assert run(code)[0] == "True"
+
+
+def test_copies_reach_both_sides_with_a_context(run: RunCode) -> None:
+    code = """
+import threading
+pool = Pool.create(f"fake-{os.getpid()}", classes=[(4096, 1)])
+host = numpy.asarray(Producer(pool).lease((4096,), "uint8"))
+segment, also = cuda.IpcSegment(4096, device=0), cuda.IpcSegment(4096, device=0)
+def copies():
+    host[:] = 5
+    there = host.ctypes.data
+    cuda.copy_to_device(segment.address, there, 4096, device=0, stream=0)
+    cuda.copy_on_device(also.address, segment.address, 4096, device=0, stream=0)
+    host[:] = 0
+    cuda.copy_to_host(there, also.address, 4096, device=0, stream=0)
+    cuda.synchronize(device=0, stream=0)
+thread = threading.Thread(target=copies); thread.start(); thread.join()
+assert (host == 5).all()
+try:
+    cuda.IpcSegment.open(segment.handle(), 4096, device=0)
+except CudaError as error:
+    print(error)
+"""
+    printed, calls = run(code)
+    assert "the process that made a segment cannot open it" in printed
+    assert calls.count("cuMemFree") == 2
