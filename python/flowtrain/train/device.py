@@ -24,12 +24,13 @@ class DeviceError(RuntimeError):
     """A device that the configuration asks for cannot be used; the message says why."""
 
 
-def choose_device(kind: str, rank: int) -> torch.device:
+def choose_device(kind: str, rank: int, *, first: int) -> torch.device:
     """The device of a rank: by local rank, modulo the devices there are.
 
     Args:
         kind: `cpu` or `cuda`.
         rank: Rank in its world, taken where LOCAL_RANK does not say.
+        first: Devices that the other world's ranks on this host take before this one's.
 
     Raises:
         DeviceError: There is no CUDA device that torch can use.
@@ -41,7 +42,7 @@ def choose_device(kind: str, rank: int) -> torch.device:
             "model.device=cuda: torch sees no CUDA device; `flowtrain doctor` says why, and "
             "model.device=cpu does without"
         )
-    index = int(os.environ.get("LOCAL_RANK", rank)) % torch.cuda.device_count()
+    index = (first + int(os.environ.get("LOCAL_RANK", rank))) % torch.cuda.device_count()
     torch.cuda.set_device(index)
     # A model in float32 is computed in float32: torch would round inputs of convolutions alone.
     torch.backends.cudnn.allow_tf32 = False

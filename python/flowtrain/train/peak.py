@@ -17,12 +17,13 @@ def job_peak_flops(device: torch.device, dtype: torch.dtype, *, ranks: int) -> f
     Args:
         device: Device of this rank.
         dtype: Dtype of the training.
-        ranks: Ranks of both worlds on devices of this kind. Ranks that share cores share their
-            peak; a GPU counts for each rank on it.
+        ranks: Ranks of both worlds on this host. Those that share cores or a GPU share its peak.
     """
     if device.type == "cpu":
-        ranks = min(ranks, max(1, (os.cpu_count() or 1) // torch.get_num_threads()))
-    return ranks * peak_flops(device, dtype)
+        there = (os.cpu_count() or 1) // torch.get_num_threads()
+    else:
+        there = torch.cuda.device_count()
+    return min(ranks, max(1, there)) * peak_flops(device, dtype)
 
 
 def peak_flops(device: torch.device, dtype: torch.dtype) -> float:

@@ -184,7 +184,8 @@ class Worker:
             1, (os.cpu_count() or 1) // (flow.encoders + flow.backbones)
         )
         torch.set_num_threads(threads)
-        device = choose_device(self.config.model.device, self.rank)
+        first = flow.encoders if self.name == "backbone" else 0
+        device = choose_device(self.config.model.device, self.rank, first=first)
         if said := register(self.pool, device):
             # Lines that begin with `flowtrain: ` say why a rank ends; this one is no reason.
             print(f"{self.label}: {said}", file=sys.stderr, flush=True)

@@ -19,7 +19,7 @@ def test_a_device_that_is_not_there_is_refused_with_the_way_out(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(DeviceError, match=r"model\.device=cpu"):
-        choose_device("cuda", 0)
+        choose_device("cuda", 0, first=0)
 
 
 def test_ranks_beyond_the_devices_share_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,10 +29,10 @@ def test_ranks_beyond_the_devices_share_them(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
     monkeypatch.delenv("LOCAL_RANK", raising=False)
-    assert [choose_device("cuda", rank).index for rank in range(5)] == [0, 1, 0, 1, 0]
+    assert [choose_device("cuda", rank, first=1).index for rank in range(5)] == [1, 0, 1, 0, 1]
     monkeypatch.setenv("LOCAL_RANK", "3")
-    assert choose_device("cuda", 0).index == 1
-    assert chosen == [0, 1, 0, 1, 0, 1]
+    assert choose_device("cuda", 0, first=0).index == 1
+    assert chosen == [1, 0, 1, 0, 1, 1]
     assert not torch.backends.cudnn.allow_tf32
 
 
