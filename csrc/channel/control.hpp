@@ -159,7 +159,8 @@ class Control {
   lockfree::AtomicCell& word(std::uint32_t i) const { return at<lockfree::AtomicCell>(words_)[i]; }
   Cell& cell(std::uint32_t i) const { return at<Cell>(cells_)[i]; }
   RingHeader& ring_header(std::uint32_t i) const { return at<RingHeader>(rings_)[i]; }
-  lockfree::IndexRing<> ring(std::uint32_t i) const {
+  template <class Hooks = lockfree::NoHooks>
+  lockfree::IndexRing<Hooks> ring(std::uint32_t i) const {
     return {&ring_header(i).hints,
             at<lockfree::AtomicSlot>(slots_) + std::uint64_t{i} * geometry_.ring_capacity,
             geometry_.ring_capacity, at<lockfree::AtomicCell>(words_)};

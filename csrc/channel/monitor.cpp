@@ -9,7 +9,7 @@
 
 #include "base/error.hpp"
 #include "channel/pool.hpp"
-#include "channel/reaper.hpp"
+#include "channel/undertaker.hpp"
 #include "os/byte_lock.hpp"
 
 namespace flowtrain::channel {
@@ -95,41 +95,11 @@ void Monitor::watch_processes() {
 }
 
 bool Monitor::bury_the_dead() {
-  Lanes& lanes = pool_.lanes();
-  std::vector<std::uint16_t> dead;
-  for (std::uint32_t i = 0; i < lanes.size(); ++i) {
-    if (needs_burial(i)) dead.push_back(static_cast<std::uint16_t>(i));
-  }
-  if (dead.empty()) return true;
-  if (!lanes.try_take(Lanes::Right::kReap)) return false;
-  bool done = true;
-  for (const std::uint16_t lane : dead) done &= bury(lane);
-  lanes.give_back(Lanes::Right::kReap);
+  Undertaker<> undertaker(pool_.control(), pool_.lanes(), pool_.lane());
+  const bool settled =
+      undertaker.bury_the_dead([this](std::uint16_t lane) { pool_.segments().drain(lane); });
   report_deaths();
-  return done;
-}
-
-bool Monitor::needs_burial(std::uint32_t i) const {
-  return pool_.lanes().is_lost(i) ||
-         pool_.control().lane(i).state.load(std::memory_order_acquire) ==  // sync: lane.state
-             LaneState::kDying;
-}
-
-bool Monitor::bury(std::uint16_t number) {
-  // It may have left cleanly, or been buried by another handle, before the reaper's lock was ours.
-  if (!needs_burial(number)) return true;
-  const Control& control = pool_.control();
-  Lane& lane = control.lane(number);
-  std::atomic<std::uint32_t>& version = control.header().lanes_version;
-  lane.retired = version.load(std::memory_order_relaxed);
-  lane.state.store(LaneState::kDying, std::memory_order_release);  // sync: lane.state
-  version.fetch_add(1, std::memory_order_release);                 // sync: control.lanes
-  if (lane.role == LaneRole::kPool) pool_.segments().drain(number);
-  const auto alive = [this](std::uint16_t other) { return pool_.lanes().is_alive(other); };
-  if (!reap(control, number, pool_.lane(), alive)) return false;
-  lane.state.store(LaneState::kDead, std::memory_order_release);  // sync: lane.state
-  version.fetch_add(1, std::memory_order_release);                // sync: control.lanes
-  return true;
+  return settled;
 }
 
 void Monitor::report_deaths() {

@@ -36,8 +36,6 @@ class Monitor {
   bool sleep(int timeout_ms);
   void watch_processes();
   bool bury_the_dead();
-  bool needs_burial(std::uint32_t lane) const;
-  bool bury(std::uint16_t lane);
   void report_deaths();
 
   Pool& pool_;

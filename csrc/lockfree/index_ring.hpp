@@ -29,8 +29,9 @@ struct RingHints {
 static_assert(sizeof(LaneIntent) == kCacheLine && sizeof(RingHints) == 2 * kCacheLine);
 static_assert(AtomicSlot::is_always_lock_free && AtomicCell::is_always_lock_free);
 
-/// Points of the protocol right after which a participant may die or stop.
-enum class RingPoint { kPinned, kMarkedInRing, kPublished, kIntended, kTaken };
+/// Points of the protocol right after which a participant may die or stop; kSettled is the end of
+/// a push or a pop.
+enum class RingPoint { kPinned, kMarkedInRing, kPublished, kIntended, kTaken, kSettled };
 
 /// What happens at each point: nothing, in what is shipped; tests stop or kill there.
 struct NoHooks {
@@ -78,6 +79,7 @@ class IndexRing {
           Hooks::at(RingPoint::kPublished);
           advance(hints_->tail, tail);
           intent.pin.store(0, std::memory_order_release);  // sync: lane.pin
+          Hooks::at(RingPoint::kSettled);
           return true;
         }
       } else if (lap_of(word) == lap || word == empty_slot(lap + 1)) {
@@ -110,12 +112,14 @@ class IndexRing {
           cells_[cell].store(moved(published, CellState::kHeld, lane),
                              std::memory_order_release);   // sync: cell.word
           intent.cin.store(0, std::memory_order_release);  // sync: lane.cin
+          Hooks::at(RingPoint::kSettled);
           return cell;
         }
       } else if (word != empty_slot(lap)) {
         advance(hints_->head, head);
       } else if (head == hints_->head.load(std::memory_order_acquire)) {  // sync: ring.head
         intent.cin.store(0, std::memory_order_release);                   // sync: lane.cin
+        Hooks::at(RingPoint::kSettled);
         return kNone;
       }
     }
