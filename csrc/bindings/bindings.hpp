@@ -15,6 +15,7 @@ void bind_channel(pybind11::module_& module);
 void bind_inspect(pybind11::module_& module);
 void bind_cuda(pybind11::module_& module);
 void bind_packing(pybind11::module_& module);
+void bind_torture(pybind11::module_& module);
 
 const char* role_name(channel::LaneRole role);
 const char* state_name(channel::LaneState state);

@@ -9,4 +9,5 @@ PYBIND11_MODULE(_C, module) {
   flowtrain::bindings::bind_inspect(module);
   flowtrain::bindings::bind_cuda(module);
   flowtrain::bindings::bind_packing(module);
+  flowtrain::bindings::bind_torture(module);
 }

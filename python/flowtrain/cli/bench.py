@@ -1,4 +1,4 @@
-"""`flowtrain bench pool | slab | handoff`: measure the core on this machine."""
+"""`flowtrain bench pool | slab | handoff | torture`: measure the core on this machine."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from flowtrain.bench import handoff, pool, slab
+from flowtrain.bench import handoff, pool, slab, torture
 from flowtrain.bench.conditions import conditions
 
 
@@ -22,6 +22,18 @@ def add_parser(verbs: Any) -> None:
     of_handoff = _kind(kinds, "handoff", "one way of an item between two processes", run_handoff)
     of_handoff.add_argument("--bytes", type=int, nargs="+", default=[64, 4 << 20], metavar="N")
     of_handoff.add_argument("--rounds", type=int, default=20_000)
+    of_torture = _kind(kinds, "torture", "kill and stop participants of a ring", run_torture)
+    of_torture.add_argument("--kills", type=int, default=1000)
+    of_torture.add_argument("--stops", type=int, default=20)
+    of_torture.add_argument("--seconds", type=float, default=600.0, help="end the storm then")
+    of_torture.add_argument("--seed", type=int, default=1)
+    of_torture.add_argument("--tight", action="store_true", help="one producer and one cell")
+    of_torture.add_argument(
+        "--without",
+        choices=torture.PARTS,
+        default="",
+        help="leave out a part of the protocol, to see what it is for",
+    )
 
 
 def _kind(kinds: Any, name: str, text: str, run: Any) -> argparse.ArgumentParser:
@@ -41,6 +53,23 @@ def run_slab(given: argparse.Namespace) -> int:
 
 def run_handoff(given: argparse.Namespace) -> int:
     return _show((handoff.run(size, given.rounds) for size in given.bytes), given.json)
+
+
+def run_torture(given: argparse.Namespace) -> int:
+    found = torture.run(
+        kills=given.kills,
+        stops=given.stops,
+        seconds=given.seconds,
+        seed=given.seed,
+        tight=given.tight,
+        without=given.without,
+    )
+    if given.json:
+        print(json.dumps(found))
+    else:
+        for key, value in found.items():
+            print(f"{key:>18}  {value:.3f}" if isinstance(value, float) else f"{key:>18}  {value}")
+    return 1 if torture.faults(found) else 0
 
 
 def _show(rows: Iterator[dict[str, Any]], as_json: bool) -> int:

@@ -1,0 +1,179 @@
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <csignal>
+
+#include "base/error.hpp"
+#include "channel/consumer.hpp"
+#include "channel/producer.hpp"
+#include "channel/torture/ledger.hpp"
+#include "channel/torture/torture.hpp"
+
+namespace flowtrain::channel::torture {
+namespace {
+
+constexpr std::uint64_t kSlabBytes = 4096;
+constexpr double kPatienceS = 30.0;
+
+/// What a child and its parent tell each other.
+struct Board {
+  std::atomic<std::int32_t> holder;  ///< A process that holds a slab; 0 once it is back.
+  std::atomic<bool> ready;
+  double result;
+};
+
+/// Memory that forked children share.
+class Shared {
+ public:
+  Shared()
+      : fd_(os::sealed_memfd("torture.board", kPageBytes)),
+        mapping_(fd_, kPageBytes, "torture.board") {}
+  Board& operator*() const { return *reinterpret_cast<Board*>(mapping_.data()); }
+
+ private:
+  os::Fd fd_;
+  os::Mapping mapping_;
+};
+
+/// A child that runs `work` and ends; killed with its owner.
+template <class Work>
+class Child {
+ public:
+  explicit Child(Work&& work) {
+    const pid_t parent = ::getpid();
+    pid_ = ::fork();
+    if (pid_ < 0) throw_errno("torture: fork");
+    if (pid_ > 0) return;
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    int code = 1;
+    try {
+      if (::getppid() == parent) {
+        work();
+        code = 0;
+      }
+    } catch (const std::exception& error) {
+      std::fprintf(stderr, "torture: %s\n", error.what());
+    }
+    ::_exit(code);
+  }
+  ~Child() {
+    if (pid_ > 0) {
+      ::kill(pid_, SIGKILL);
+      wait();
+    }
+  }
+  Child(const Child&) = delete;
+  Child& operator=(const Child&) = delete;
+
+  /// Waits for its end; true if it was killed.
+  bool wait() {
+    int status = 0;
+    ::waitpid(pid_, &status, 0);
+    pid_ = 0;
+    return WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+  }
+
+ private:
+  pid_t pid_ = 0;
+};
+
+template <class Condition>
+void await(const char* what, Condition&& condition) {
+  const Deadline deadline = Deadline::in(kPatienceS);
+  while (!condition()) {
+    if (deadline.passed()) {
+      throw PoolTimeout(std::string("torture: ") + what + " did not happen within " +
+                        std::to_string(kPatienceS) + " s");
+    }
+    ::usleep(20);
+  }
+}
+
+std::string pool_name() { return "torture-" + std::to_string(::getpid()); }
+
+std::shared_ptr<Pool> make_pool(const std::string& name) {
+  auto pool = Pool::create({name, "torture", {"default"}, 8, 64});
+  pool->add_segment(memory::carve({{kSlabBytes, 8}}), true);
+  return pool;
+}
+
+bool all_free(const Control& control) {
+  for (std::uint32_t c = 0; c < control.num_cells(); ++c) {
+    const auto word = control.word(c).load(std::memory_order_acquire);  // sync: cell.word
+    if (lockfree::state_of(word) != lockfree::CellState::kFree) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+std::vector<double> reclaim_times_ms(std::uint32_t kills) {
+  const Shared shared;
+  Board& board = *shared;
+  const std::string name = pool_name();
+  // Who kills and watches the slab come back, with the monitor of a pool handle of its own.
+  Child watcher([&] {
+    const auto pool = make_pool(name);
+    board.ready = true;
+    for (std::uint32_t k = 0; k < kills; ++k) {
+      await("a lease", [&] { return board.holder != 0; });
+      const std::int64_t start = now_ns();
+      ::kill(board.holder, SIGKILL);
+      await("a reclaim", [&] { return all_free(pool->control()); });
+      board.result = static_cast<double>(now_ns() - start) * 1e-6;
+      board.holder = 0;
+    }
+  });
+  await("a pool", [&] { return board.ready.load(); });
+  std::vector<double> times;
+  for (std::uint32_t k = 0; k < kills; ++k) {
+    Child holder([&] {
+      const auto pool = Pool::open(name, "holder", Deadline::in(kPatienceS));
+      const auto producer =
+          std::make_shared<Producer>(pool, "default", std::nullopt, Producer::Credits{});
+      const Layout layout{0, 1, {1}, 1};
+      const auto lease = producer->lease(layout, Deadline::in(kPatienceS));
+      ::usleep(static_cast<useconds_t>(30'000));  // Until every handle has seen it join.
+      board.holder = ::getpid();
+      for (;;) ::pause();
+    });
+    if (!holder.wait()) throw PoolCorrupt("torture: who was to hold a slab ended early");
+    await("a reclaim", [&] { return board.holder == 0; });
+    times.push_back(board.result);
+  }
+  watcher.wait();
+  std::sort(times.begin(), times.end());
+  return times;
+}
+
+double idle_cpu_percent(double seconds) {
+  const Shared shared;
+  Board& board = *shared;
+  const std::string name = pool_name();
+  Child waiting([&] {
+    const auto pool = make_pool(name);
+    const auto consumer = std::make_shared<Consumer>(pool, "default");
+    const auto used_s = [] {
+      rusage usage{};
+      ::getrusage(RUSAGE_SELF, &usage);
+      const auto of = [](const timeval& t) {
+        return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) * 1e-6;
+      };
+      return of(usage.ru_utime) + of(usage.ru_stime);
+    };
+    const double before = used_s();
+    try {
+      consumer->get(Deadline::in(seconds));
+    } catch (const PoolTimeout&) {  // As it must: there is no producer.
+      board.result = (used_s() - before) / seconds * 100.0;
+      board.ready = true;
+    }
+  });
+  waiting.wait();
+  if (!board.ready) throw PoolCorrupt("torture: the process that was to wait ended early");
+  return board.result;
+}
+
+}  // namespace flowtrain::channel::torture
