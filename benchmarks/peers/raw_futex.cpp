@@ -3,6 +3,7 @@
 #include <linux/futex.h>
 #include <sched.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -10,6 +11,7 @@
 
 #include <atomic>
 #include <climits>
+#include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -47,6 +49,7 @@ int main(int argc, char** argv) {
       mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
   if (shared == MAP_FAILED) return 1;
   if (fork() == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
     pin(std::atoi(argv[4]));
     for (std::uint32_t i = 1; i <= rounds; ++i) {
       std::uint32_t seen = shared->round.load(std::memory_order_acquire);
