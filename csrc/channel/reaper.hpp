@@ -62,13 +62,16 @@ class Reaper {
     }
     // One walk finds nearly all of them, however many there are.
     for (const std::uint16_t ring : rings) {
-      control_.ring(ring).for_each([&](std::uint32_t c) { marked.erase(c); });
+      control_.ring(ring).for_each([&](const lockfree::Run& run) {
+        marked.erase(marked.lower_bound(run.first), marked.lower_bound(run.first + run.count));
+      });
     }
     bool done = true;
     for (const auto& [c, word] : marked) done &= settle_marked(c, word);
     lockfree::LaneIntent& intent = control_.lane(dead_).intent;
-    const std::uint32_t cin = intent.cin.load(std::memory_order_acquire);  // sync: lane.cin
-    if (cin != 0) done &= settle_intended(cin - 1);
+    const auto taking =
+        lockfree::run_of(intent.cin.load(std::memory_order_acquire));  // sync: lane.cin
+    for (std::uint32_t i = 0; i < taking.count; ++i) done &= settle_intended(taking.first + i);
     if (!done) return false;
     intent.pin.store(0, std::memory_order_release);  // sync: lane.pin
     intent.cin.store(0, std::memory_order_release);  // sync: lane.cin
@@ -110,7 +113,9 @@ class Reaper {
     // While its producer still pins it, nobody can tell a cell that was taken from one that is
     // about to be published. Before the look at the ring: a cell that is not in it was taken
     // only if it had been published by then.
-    if (from.pin.load(std::memory_order_acquire) == c + 1 && alive_(producer)) {  // sync: lane.pin
+    const auto pinned =
+        lockfree::run_of(from.pin.load(std::memory_order_acquire));  // sync: lane.pin
+    if (pinned.holds(c) && alive_(producer)) {
       return false;
     }
     Rules::at(ReapPoint::kNotPinned);
@@ -160,7 +165,9 @@ class Reaper {
     Intended found = Intended::kByNobody;
     for (std::uint32_t i = 0; i < control_.geometry().max_lanes; ++i) {
       const lockfree::LaneIntent& intent = control_.lane(i).intent;
-      if (intent.cin.load(std::memory_order_acquire) != c + 1) continue;  // sync: lane.cin
+      const auto taking =
+          lockfree::run_of(intent.cin.load(std::memory_order_acquire));  // sync: lane.cin
+      if (!taking.holds(c)) continue;
       if (alive_(static_cast<std::uint16_t>(i))) return Intended::kByLiving;
       found = Intended::kByDead;
     }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <bit>
 #include <cstdint>
@@ -13,11 +14,11 @@ namespace flowtrain::lockfree {
 using AtomicCell = std::atomic<CellWord>;
 using AtomicSlot = std::atomic<SlotWord>;
 
-/// What a lane is moving right now: index + 1 of a cell, 0 for none. A reaper reads them after
-/// a death to tell a cell that was never published from one that was taken and never used.
+/// What a lane is moving right now, as runs. A reaper reads them after a death to tell a cell
+/// that was never published from one that was taken and never used.
 struct alignas(kCacheLine) LaneIntent {
-  std::atomic<std::uint32_t> pin{0};  ///< Cell that the lane is publishing.
-  std::atomic<std::uint32_t> cin{0};  ///< Cell that the lane is taking.
+  std::atomic<RunWord> pin{0};  ///< Cells that the lane is publishing.
+  std::atomic<RunWord> cin{0};  ///< Cells that the lane is taking.
 };
 
 /// Tickets of a ring; hints that anybody helps forward, each on a line of its own.
@@ -38,7 +39,7 @@ struct NoHooks {
   static void at(RingPoint) noexcept {}
 };
 
-/// Bounded ring of cell indices, many producers and many consumers.
+/// Bounded ring of runs of cells, many producers and many consumers.
 ///
 /// Memory:   placed by the caller; holds no pointers into shared memory beyond this process.
 /// Threads:  any number, in any processes; each with a lane of its own.
@@ -62,11 +63,14 @@ class IndexRing {
 
   /// Publishes a cell that `lane` owns; false if the ring is full, and the lane owns it still.
   bool push(std::uint32_t cell, std::uint16_t lane, LaneIntent& intent) noexcept(kNoexcept) {
-    intent.pin.store(cell + 1, std::memory_order_release);  // sync: lane.pin
+    return push_run({cell, 1}, lane, intent);
+  }
+
+  /// The same for 1 to kMostInRun cells, by one compare-and-swap for all.
+  bool push_run(const Run& run, std::uint16_t lane, LaneIntent& intent) noexcept(kNoexcept) {
+    intent.pin.store(run_word(run), std::memory_order_release);  // sync: lane.pin
     Hooks::at(RingPoint::kPinned);
-    const CellWord owned = cells_[cell].load(std::memory_order_relaxed);
-    cells_[cell].store(moved(owned, CellState::kInRing, lane),
-                       std::memory_order_release);  // sync: cell.word
+    mark(run, CellState::kInRing, lane);
     Hooks::at(RingPoint::kMarkedInRing);
     for (;;) {
       std::uint64_t tail = hints_->tail.load(std::memory_order_acquire);  // sync: ring.tail
@@ -74,7 +78,7 @@ class IndexRing {
       SlotWord word = slot.load(std::memory_order_acquire);  // sync: ring.slot
       const std::uint64_t lap = tail >> log2_ & kLapMask;
       if (word == empty_slot(lap)) {
-        if (slot.compare_exchange_strong(word, full_slot(lap, cell),
+        if (slot.compare_exchange_strong(word, full_slot(lap, run),
                                          std::memory_order_acq_rel)) {  // sync: ring.slot
           Hooks::at(RingPoint::kPublished);
           advance(hints_->tail, tail);
@@ -85,8 +89,9 @@ class IndexRing {
       } else if (lap_of(word) == lap || word == empty_slot(lap + 1)) {
         advance(hints_->tail, tail);
       } else if (tail == hints_->tail.load(std::memory_order_acquire)) {  // sync: ring.tail
-        cells_[cell].store(owned, std::memory_order_release);             // sync: cell.word
-        intent.pin.store(0, std::memory_order_release);                   // sync: lane.pin
+        mark(run, CellState::kOwned, lane);
+        intent.pin.store(0, std::memory_order_release);  // sync: lane.pin
+        Hooks::at(RingPoint::kSettled);
         return false;
       }
     }
@@ -94,33 +99,39 @@ class IndexRing {
 
   /// Takes the oldest cell for `lane`, which holds it from then on; kNone if the ring is empty.
   std::uint32_t pop(std::uint16_t lane, LaneIntent& intent) noexcept(kNoexcept) {
+    const Run run = pop_run(1, lane, intent);
+    return run.count == 0 ? kNone : run.first;
+  }
+
+  /// Takes the oldest run, or the first `most` cells of it, by one compare-and-swap.
+  Run pop_run(std::uint32_t most, std::uint16_t lane, LaneIntent& intent) noexcept(kNoexcept) {
     for (;;) {
       std::uint64_t head = hints_->head.load(std::memory_order_acquire);  // sync: ring.head
       AtomicSlot& slot = slots_[head & mask_];
       SlotWord word = slot.load(std::memory_order_acquire);  // sync: ring.slot
       const std::uint64_t lap = head >> log2_ & kLapMask;
       if (is_full(word) && lap_of(word) == lap) {
-        const std::uint32_t cell = index_of(word);
-        intent.cin.store(cell + 1, std::memory_order_release);  // sync: lane.cin
+        const Run there = run_in(word);
+        const Run run{there.first, std::min(there.count, most)};
+        const Run rest{there.first + run.count, there.count - run.count};
+        intent.cin.store(run_word(run), std::memory_order_release);  // sync: lane.cin
         Hooks::at(RingPoint::kIntended);
-        if (slot.compare_exchange_strong(word, empty_slot(lap + 1),
+        const SlotWord after = rest.count == 0 ? empty_slot(lap + 1) : full_slot(lap, rest);
+        if (slot.compare_exchange_strong(word, after,
                                          std::memory_order_acq_rel)) {  // sync: ring.slot
           Hooks::at(RingPoint::kTaken);
-          advance(hints_->head, head);
-          const CellWord published =
-              cells_[cell].load(std::memory_order_acquire);  // sync: cell.word
-          cells_[cell].store(moved(published, CellState::kHeld, lane),
-                             std::memory_order_release);   // sync: cell.word
+          if (rest.count == 0) advance(hints_->head, head);
+          mark(run, CellState::kHeld, lane);
           intent.cin.store(0, std::memory_order_release);  // sync: lane.cin
           Hooks::at(RingPoint::kSettled);
-          return cell;
+          return run;
         }
       } else if (word != empty_slot(lap)) {
         advance(hints_->head, head);
       } else if (head == hints_->head.load(std::memory_order_acquire)) {  // sync: ring.head
         intent.cin.store(0, std::memory_order_release);                   // sync: lane.cin
         Hooks::at(RingPoint::kSettled);
-        return kNone;
+        return {};
       }
     }
   }
@@ -132,23 +143,31 @@ class IndexRing {
     return word == empty_slot(head >> log2_ & kLapMask);
   }
 
-  /// Calls `visit` with every cell in the ring; for a reaper, which has time.
+  /// Calls `visit` with every run in the ring; for a reaper, which has time.
   template <class Visit>
   void for_each(Visit&& visit) const noexcept {
     for (std::uint64_t i = 0; i <= mask_; ++i) {
       const SlotWord word = slots_[i].load(std::memory_order_acquire);  // sync: ring.slot
-      if (is_full(word)) visit(index_of(word));
+      if (is_full(word)) visit(run_in(word));
     }
   }
 
   bool contains(std::uint32_t cell) const noexcept {
     bool found = false;
-    for_each([&](std::uint32_t other) { found |= other == cell; });
+    for_each([&](const Run& run) { found |= run.holds(cell); });
     return found;
   }
 
  private:
   static constexpr bool kNoexcept = noexcept(Hooks::at(RingPoint::kPinned));
+
+  /// Moves the cells of a run to another state. Their words are the lane's to write.
+  void mark(const Run& run, CellState state, std::uint16_t lane) noexcept {
+    for (std::uint32_t c = run.first; c < run.first + run.count; ++c) {
+      const CellWord word = cells_[c].load(std::memory_order_relaxed);
+      cells_[c].store(moved(word, state, lane), std::memory_order_release);  // sync: cell.word
+    }
+  }
 
   static void advance(std::atomic<std::uint64_t>& hint, std::uint64_t from) noexcept {
     hint.compare_exchange_strong(from, from + 1,

@@ -4,22 +4,42 @@
 
 namespace flowtrain::lockfree {
 
-/// One word of the index ring: `[lap:31 | full:1 | index:32]`.
+/// Consecutive cells of one lane, which travel together; none if `count` is 0.
+struct Run {
+  std::uint32_t first = 0;
+  std::uint32_t count = 0;
+
+  /// Whether a cell is one of them.
+  constexpr bool holds(std::uint32_t cell) const { return cell - first < count; }
+  constexpr bool operator==(const Run&) const = default;
+};
+
+inline constexpr std::uint32_t kMostInRun = 255;
+inline constexpr std::uint32_t kMostCells = std::uint32_t{1} << 24;
+
+/// A run in one word, `[count:8 | first:24]`; 0 for none.
+using RunWord = std::uint32_t;
+
+constexpr RunWord run_word(const Run& run) { return run.count << 24 | run.first; }
+constexpr Run run_of(RunWord word) { return {word & (kMostCells - 1), word >> 24}; }
+
+/// One word of the index ring: `[lap:31 | full:1 | count:8 | first:24]`.
 ///
 /// A slot is empty for a lap or full in it, so that publishing and taking are each one
-/// compare-and-swap and nothing is ever claimed but unpublished.
+/// compare-and-swap and nothing is ever claimed but unpublished. A taker that wants fewer cells
+/// than a run has leaves the rest of it in the slot; a slot never grows within a lap.
 using SlotWord = std::uint64_t;
 
 inline constexpr std::uint64_t kLapMask = (std::uint64_t{1} << 31) - 1;
 
 constexpr SlotWord empty_slot(std::uint64_t lap) { return (lap & kLapMask) << 33; }
 
-constexpr SlotWord full_slot(std::uint64_t lap, std::uint32_t index) {
-  return empty_slot(lap) | std::uint64_t{1} << 32 | index;
+constexpr SlotWord full_slot(std::uint64_t lap, const Run& run) {
+  return empty_slot(lap) | std::uint64_t{1} << 32 | run_word(run);
 }
 
 constexpr bool is_full(SlotWord word) { return (word >> 32 & 1) != 0; }
 constexpr std::uint64_t lap_of(SlotWord word) { return word >> 33; }
-constexpr std::uint32_t index_of(SlotWord word) { return static_cast<std::uint32_t>(word); }
+constexpr Run run_in(SlotWord word) { return run_of(static_cast<RunWord>(word)); }
 
 }  // namespace flowtrain::lockfree

@@ -41,6 +41,8 @@ class Participant {
 
  private:
   static constexpr double kNapS = 0.005;
+  static constexpr std::uint32_t kMostAtOnce = 4;
+  static constexpr std::uint64_t kSpread = 0x9E3779B97F4A7C15;
 
   std::uint16_t join(LaneRole role) {
     for (;;) {
@@ -58,44 +60,59 @@ class Participant {
     lockfree::LaneIntent& intent = Protocol::kPin ? control_.lane(me).intent : unseen;
     auto ring = control_.ring<Delays>(0);
     for (;;) {
-      const std::uint32_t c = own(me);
-      Cell& cell = control_.cell(c);
-      cell.attempt = 0;
-      cell.producer = me;
-      const std::uint64_t item =
-          arena_.ledger.counters().next.fetch_add(1, std::memory_order_relaxed);
-      if (item >= Ledger::kMostItems) {
-        for (;;) ::pause();
+      const lockfree::Run run = own(me);
+      std::uint64_t items[kMostAtOnce];
+      for (std::uint32_t i = 0; i < run.count; ++i) items[i] = fill(run.first + i, me);
+      if (!ring.push_run(run, me, intent)) ::_exit(1);  // There is a slot for every cell.
+      for (std::uint32_t i = 0; i < run.count; ++i) {
+        arena_.ledger.published()[items[i]].store(1, std::memory_order_relaxed);
       }
-      std::uint64_t* const slab = arena_.slabs + std::uint64_t{c} * arena_.slab_words;
-      for (std::uint32_t i = 0; i < arena_.slab_words; ++i) slab[i] = item * 0x9E3779B97F4A7C15 + i;
-      cell.descriptor.key_low = item;
-      cell.ring = 0;
-      if (!ring.push(c, me, intent)) ::_exit(1);  // There is a slot for every cell.
-      arena_.ledger.published()[item].store(1, std::memory_order_relaxed);
       control_.ring_header(0).filled.notify();
     }
   }
 
-  /// As Producer::try_own, lowest first.
-  std::uint32_t own(std::uint16_t me) {
+  /// Writes a new item into a cell; its number.
+  std::uint64_t fill(std::uint32_t c, std::uint16_t me) {
+    Cell& cell = control_.cell(c);
+    cell.attempt = 0;
+    cell.producer = me;
+    const std::uint64_t item =
+        arena_.ledger.counters().next.fetch_add(1, std::memory_order_relaxed);
+    if (item >= Ledger::kMostItems) {
+      for (;;) ::pause();
+    }
+    std::uint64_t* const slab = arena_.slabs + std::uint64_t{c} * arena_.slab_words;
+    for (std::uint32_t i = 0; i < arena_.slab_words; ++i) slab[i] = item * kSpread + i;
+    cell.descriptor.key_low = item;
+    cell.ring = 0;
+    return item;
+  }
+
+  /// Some free cells in a row, lowest first, each as by Producer::try_own.
+  lockfree::Run own(std::uint16_t me) {
+    const auto most = static_cast<std::uint32_t>(1 + draw() % kMostAtOnce);
     for (;;) {
-      std::uint32_t owned = UINT32_MAX;
+      lockfree::Run run;
       control_.header().space.wait(Deadline::in(kNapS), spin_, [&]() noexcept {
-        for (std::uint32_t c = 0; c < control_.num_cells(); ++c) {
-          lockfree::CellWord word = control_.word(c).load(std::memory_order_relaxed);
-          if (lockfree::state_of(word) != lockfree::CellState::kFree) continue;
-          const auto mine = lockfree::moved(word, lockfree::CellState::kOwned, me);
-          if (control_.word(c).compare_exchange_strong(
-                  word, mine, std::memory_order_acq_rel)) {  // sync: cell.word
-            owned = c;
-            return true;
+        for (std::uint32_t c = 0; c < control_.num_cells() && run.count < most; ++c) {
+          if (try_own(c, me)) {
+            run = {run.count == 0 ? c : run.first, run.count + 1};
+          } else if (run.count > 0) {
+            break;
           }
         }
-        return false;
+        return run.count > 0;
       });
-      if (owned != UINT32_MAX) return owned;
+      if (run.count > 0) return run;
     }
+  }
+
+  bool try_own(std::uint32_t c, std::uint16_t me) noexcept {
+    lockfree::CellWord word = control_.word(c).load(std::memory_order_relaxed);
+    return lockfree::state_of(word) == lockfree::CellState::kFree &&
+           control_.word(c).compare_exchange_strong(
+               word, lockfree::moved(word, lockfree::CellState::kOwned, me),
+               std::memory_order_acq_rel);  // sync: cell.word
   }
 
   [[noreturn]] void consume() {
@@ -104,28 +121,32 @@ class Participant {
     lockfree::LaneIntent& intent = Protocol::kCin ? control_.lane(me).intent : unseen;
     auto ring = control_.ring<Delays>(0);
     for (;;) {
-      const std::uint32_t c = ring.pop(me, intent);
-      if (c == ring.kNone) {
+      const auto most = static_cast<std::uint32_t>(1 + draw() % kMostAtOnce);
+      const lockfree::Run run = ring.pop_run(most, me, intent);
+      if (run.count == 0) {
         control_.ring_header(0).filled.wait(Deadline::in(kNapS), spin_,
                                             [&]() noexcept { return !ring.looks_empty(); });
-        continue;
       }
-      const std::uint64_t item = control_.cell(c).descriptor.key_low;
-      bool good = is_whole(c, item);
-      dawdle(16);
-      good = good && is_whole(c, item);
-      const auto word = control_.word(c).load(std::memory_order_relaxed);
-      good = good && word == lockfree::moved(word, lockfree::CellState::kHeld, me);
-      if (!good) arena_.ledger.counters().corrupt.fetch_add(1, std::memory_order_relaxed);
-      release(c, item);
+      for (std::uint32_t i = 0; i < run.count; ++i) use(run.first + i, me);
     }
+  }
+
+  void use(std::uint32_t c, std::uint16_t me) {
+    const std::uint64_t item = control_.cell(c).descriptor.key_low;
+    bool good = is_whole(c, item);
+    dawdle(16);
+    good = good && is_whole(c, item);
+    const auto word = control_.word(c).load(std::memory_order_relaxed);
+    good = good && word == lockfree::moved(word, lockfree::CellState::kHeld, me);
+    if (!good) arena_.ledger.counters().corrupt.fetch_add(1, std::memory_order_relaxed);
+    release(c, item);
   }
 
   bool is_whole(std::uint32_t c, std::uint64_t item) const {
     const std::uint64_t* const slab = arena_.slabs + std::uint64_t{c} * arena_.slab_words;
     if (item >= Ledger::kMostItems) return false;
     for (std::uint32_t i = 0; i < arena_.slab_words; ++i) {
-      if (slab[i] != item * 0x9E3779B97F4A7C15 + i) return false;
+      if (slab[i] != item * kSpread + i) return false;
     }
     return true;
   }

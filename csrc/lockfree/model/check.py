@@ -28,6 +28,8 @@ class Run:
 
     name: str
     sizes: dict[str, int]
+    runs: bool = False
+    """Cells travel in runs of two, too."""
     breaks: str = ""
     """Macro that removes a part of the protocol: then there must be a counterexample."""
     progress: bool = False
@@ -45,6 +47,8 @@ TAKERS = {"CONSUMERS": 2, "ITEMS": 2, "CRASHES": 2}
 PRODUCERS = {"PRODUCERS": 2, "CELLS": 2, "CRASHES": 2}
 REAPERS = {"REAPERS": 2, "CRASHES": 2, "BOUNCES": 1}
 STOPS = {"CONSUMERS": 2, "ITEMS": 2, "CRASHES": 1, "STOPS": 1}
+RUNS_TAKEN = {"CONSUMERS": 2, "CELLS": 2, "ITEMS": 2, "CRASHES": 1}
+RUNS_DYING = {"CELLS": 2, "ITEMS": 2, "CRASHES": 2}
 ENDLESS = {"CONSUMERS": 2, "CRASHES": 1, "STOPS": 1}
 ENDLESS_PUSH = {"PRODUCERS": 2, "CELLS": 2, "STOPS": 1}
 
@@ -53,6 +57,8 @@ RUNS = (
     Run(name="two takers, two die", sizes=TAKERS),
     Run(name="no endless execution, one dies, one stops", sizes=ENDLESS, progress=True),
     Run(name="two takers, one dies, one stops", sizes=STOPS),
+    Run(name="runs, two takers, one dies", sizes=RUNS_TAKEN, runs=True),
+    Run(name="runs, one taker, two die", sizes=RUNS_DYING, runs=True),
     Run(name="two reapers, an item put back, two die", sizes=REAPERS),
     Run(name="no endless execution of two pushes, one stops", sizes=ENDLESS_PUSH, progress=True),
     Run(name="without pin", sizes=TAKERS, breaks="NO_PIN"),
@@ -61,6 +67,7 @@ RUNS = (
     Run(name="without the generation", sizes=TAKERS, breaks="NO_GENERATION"),
     Run(name="pin looked at after the ring", sizes=TAKERS, breaks="PIN_AFTER_RING"),
     Run(name="redeliveries told by their attempt", sizes=REAPERS, breaks="BY_ATTEMPT"),
+    Run(name="of a run, the first settled", sizes=RUNS_DYING, runs=True, breaks="ONLY_FIRST"),
     Run(name="without help", sizes=ENDLESS_PUSH, breaks="NO_HELP", progress=True),
 )
 
@@ -85,6 +92,7 @@ def search(run: Run) -> Outcome:
     with tempfile.TemporaryDirectory(prefix="flowtrain-model-") as folder:
         macros = [f"-D{name}={value}" for name, value in run.macros.items()]
         macros += [f"-D{run.breaks}"] if run.breaks else []
+        macros += ["-DRUNS"] if run.runs else []
         mode = ["-DNP", "-DNOSTUTTER"] if run.progress else ["-DSAFETY"]
         limits = ["-DCOLLAPSE", "-DVECTORSZ=2048", f"-DMEMLIM={MOST_MIB}"]
         # Waiting is no deadlock: the model itself says what must hold when nobody can move.

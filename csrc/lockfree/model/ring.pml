@@ -1,13 +1,14 @@
 /* The ring with its cells, lanes and reaper: README.md says what is modelled, and what is not.
  *
  * One statement is one access to shared memory, in the order of index_ring.hpp, producer.cpp,
- * consumer.cpp and reaper.cpp; everything in one `atomic` or `d_step` besides such an access is
+ * consumer.cpp, reaper.hpp and undertaker.hpp; everything in one `atomic` or `d_step` besides such an access is
  * private to the participant, or a ghost: state that only assertions read.
  *
  * Sizes and faults are macros: PRODUCERS, CONSUMERS, REAPERS (pool handles), CELLS, CAPACITY,
  * ITEMS (that each producer publishes), CRASHES, STOPS, BOUNCES (items that a consumer puts back
- * since it cannot map them). NO_PIN, NO_CIN, NO_RECHECK, NO_GENERATION, PIN_AFTER_RING, BY_ATTEMPT
- * and NO_HELP break it, each in its way.
+ * since it cannot map them). RUNS lets a producer publish two cells at once, and a consumer take
+ * one of them. NO_PIN, NO_CIN, NO_RECHECK, NO_GENERATION, PIN_AFTER_RING, BY_ATTEMPT,
+ * ONLY_FIRST and NO_HELP break it, each in its way.
  */
 #define LANES (PRODUCERS + CONSUMERS + REAPERS)
 #define FIRST_CONSUMER PRODUCERS
@@ -29,11 +30,16 @@
 #else
 #define FREED(word) WORD(FREE, 0, GENERATION(word) + 1)
 #endif
-#define EMPTY(lap) ((lap) << 4)
-#define FULL(lap, cell) ((lap) << 4 | 8 | (cell))
-#define IS_FULL(word) ((word) & 8)
-#define LAP(word) ((word) >> 4)
-#define INDEX(word) ((word) & 7)
+#define EMPTY(lap) ((lap) << 5)
+#define FULL(lap, cells) ((lap) << 5 | 16 | (cells))
+#define IS_FULL(word) ((word) & 16)
+#define LAP(word) ((word) >> 5)
+#define RUN_IN(word) ((word) & 15)
+/* Consecutive cells; 0 for none. */
+#define RUN(first, count) ((count) << 2 | (first))
+#define FIRST(cells) ((cells) & 3)
+#define COUNT(cells) ((cells) >> 2)
+#define HOLDS(cells, c) ((c) >= FIRST(cells) && (c) < FIRST(cells) + COUNT(cells))
 
 #define ALIVE 0
 #define LEFT 1
@@ -42,7 +48,7 @@
 
 /* Shared memory. */
 byte word[CELLS];
-byte slot[CAPACITY];
+short slot[CAPACITY];
 byte tail, head;
 byte pin[LANES], cin[LANES];
 byte lane_state[LANES];
@@ -79,8 +85,7 @@ inline free_cell(c) {
   STEP
 }
 
-inline publish_slot(t, c) {
-  slot[t % CAPACITY] = FULL(t / CAPACITY, c);
+inline publish_ghost(c) {
   assert(in_ring[c] == 0);         /* Never twice in the ring, */
   assert(!held_by_living(c));      /* nor while somebody reads it, */
   assert(STATE(word[c]) == IN_RING && item[c] != 0);
@@ -88,6 +93,18 @@ inline publish_slot(t, c) {
   in_ring[c] = 1;
   holder[c] = 0;
   published[item[c]] = true
+}
+
+inline publish_slot(t, cells) {
+  slot[t % CAPACITY] = FULL(t / CAPACITY, cells);
+  publish_ghost(FIRST(cells));
+  if :: COUNT(cells) == 2 -> publish_ghost(FIRST(cells) + 1) :: else fi
+}
+
+inline take_ghost(c) {
+  assert(in_ring[c] == 1 && !held_by_living(c));
+  in_ring[c] = 0;
+  holder[c] = me + 1
 }
 
 #define advance(hint, from) if :: hint == from -> hint = from + 1 :: else fi; STEP
@@ -138,15 +155,20 @@ inline publish_slot(t, c) {
 #define CLEAR_CIN 36
 #define BURIED 37
 
-/* IndexRing::push of c, with t and w of the participant; there is a slot for every cell. */
+/* IndexRing::push_run of `cells`, with c, t and w of the participant; there is a slot for every
+ * cell. */
 #ifdef NO_PIN
 #define SET_PIN(value) skip
 #else
 #define SET_PIN(value) pin[me] = value; STEP
 #endif
 #define PUSH_STEPS \
-  :: d_step { at == PIN -> SET_PIN(c + 1); at = MARK } \
-  :: d_step { at == MARK -> word[c] = MOVED(word[c], IN_RING, me); STEP; at = TAIL } \
+  :: d_step { at == PIN -> SET_PIN(cells); k = 0; at = MARK } \
+  :: d_step { at == MARK -> \
+       word[FIRST(cells) + k] = MOVED(word[FIRST(cells) + k], IN_RING, me); \
+       STEP; \
+       k++; \
+       if :: k == COUNT(cells) -> k = 0; at = TAIL :: else fi } \
   :: d_step { at == TAIL -> t = tail; at = SLOT } \
   :: d_step { at == SLOT -> \
        w = slot[t % CAPACITY]; \
@@ -157,15 +179,16 @@ inline publish_slot(t, c) {
        fi } \
   :: d_step { at == PUBLISH -> \
        if \
-       :: slot[t % CAPACITY] == w -> publish_slot(t, c); STEP; at = ADVANCE_TAIL \
+       :: slot[t % CAPACITY] == w -> publish_slot(t, cells); STEP; at = ADVANCE_TAIL \
        :: else -> at = TAIL \
        fi } \
   :: d_step { at == HELP_TAIL -> HELP(tail, t); at = TAIL } \
   :: d_step { at == ADVANCE_TAIL -> advance(tail, t); at = UNPIN } \
-  :: d_step { at == UNPIN -> SET_PIN(0); t = 0; w = 0; at = AFTER_PUSH }
+  :: d_step { at == UNPIN -> SET_PIN(0); t = 0; w = 0; cells = 0; at = AFTER_PUSH }
 
 proctype producer(byte me) {
-  byte c, t, w, count;
+  byte c, t, cells, k, count;
+  short w;
   byte at = LEASE;
   {
     do
@@ -184,8 +207,18 @@ proctype producer(byte me) {
          cell_producer[c] = me;
          count++;
          item[c] = me * ITEMS + count;
+         cells = RUN(c - COUNT(cells), COUNT(cells) + 1);
          at = PIN
        }
+#ifdef RUNS
+    :: atomic { /* The next cell, too, for one push of both. */
+         at == PIN && c + 1 < CELLS && count < ITEMS && STATE(word[c + 1]) == FREE;
+         c++;
+         word[c] = MOVED(word[c], OWNED, me);
+         STEP;
+         at = FILL
+       }
+#endif
     PUSH_STEPS
     :: d_step { at == AFTER_PUSH -> c = 0; at = LEASE }
     :: at == LEASE && count == ITEMS -> break
@@ -201,7 +234,8 @@ proctype producer(byte me) {
 #endif
 
 proctype consumer(byte me) {
-  byte c, h, t, w, bounces;
+  byte c, h, t, cells, k, bounces;
+  short w;
   byte at = WAIT;
   {
     do
@@ -214,7 +248,7 @@ proctype consumer(byte me) {
     :: d_step { at == LOOK ->
          w = slot[h % CAPACITY];
          if
-         :: IS_FULL(w) && LAP(w) == h / CAPACITY -> c = INDEX(w); at = INTEND
+         :: IS_FULL(w) && LAP(w) == h / CAPACITY -> cells = RUN_IN(w); at = INTEND
          :: else ->
             if
             :: w != EMPTY(h / CAPACITY) -> at = HELP_HEAD
@@ -223,34 +257,55 @@ proctype consumer(byte me) {
          fi
        }
     :: d_step { at == HEAD_AGAIN -> if :: head == h -> at = AFTER_PUSH :: else -> at = HEAD fi }
-    :: d_step { at == AFTER_PUSH -> SET_CIN(0); c = 0; h = 0; w = 0; at = WAIT }
-    :: d_step { at == INTEND -> SET_CIN(c + 1); at = TAKE }
+    :: d_step { at == AFTER_PUSH -> SET_CIN(0); c = 0; h = 0; w = 0; cells = 0; at = WAIT }
+    :: d_step { at == INTEND -> SET_CIN(cells); at = TAKE }
+#ifdef RUNS
+    :: d_step { at == INTEND && COUNT(cells) == 2 -> /* Wants one only. */
+         cells = RUN(FIRST(cells), 1);
+         SET_CIN(cells);
+         at = TAKE
+       }
+#endif
     :: d_step { at == TAKE ->
          if
          :: slot[h % CAPACITY] == w ->
-            slot[h % CAPACITY] = EMPTY(h / CAPACITY + 1);
-            assert(in_ring[c] == 1 && !held_by_living(c));
-            in_ring[c] = 0;
-            holder[c] = me + 1;
-            STEP;
-            at = ADVANCE_HEAD
-         :: else -> at = HEAD
+            take_ghost(FIRST(cells));
+            if :: COUNT(cells) == 2 -> take_ghost(FIRST(cells) + 1) :: else fi;
+            if
+            :: COUNT(RUN_IN(w)) > COUNT(cells) ->
+               slot[h % CAPACITY] = FULL(h / CAPACITY, RUN(FIRST(cells) + 1, 1));
+               h = 0;
+               w = 0;
+               at = HOLD
+            :: else ->
+               slot[h % CAPACITY] = EMPTY(h / CAPACITY + 1);
+               at = ADVANCE_HEAD
+            fi;
+            STEP
+         :: else -> cells = 0; at = HEAD
          fi
        }
     :: d_step { at == HELP_HEAD -> HELP(head, h); at = HEAD }
     :: d_step { at == ADVANCE_HEAD -> advance(head, h); h = 0; w = 0; at = HOLD }
-    :: d_step { at == HOLD -> word[c] = MOVED(word[c], HELD, me); STEP; at = UNINTEND }
-    :: d_step { at == UNINTEND -> SET_CIN(0); at = USE }
+    :: d_step { at == HOLD ->
+         word[FIRST(cells) + k] = MOVED(word[FIRST(cells) + k], HELD, me);
+         STEP;
+         k++;
+         if :: k == COUNT(cells) -> k = 0; at = UNINTEND :: else fi
+       }
+    :: d_step { at == UNINTEND -> SET_CIN(0); c = FIRST(cells); at = USE }
     :: d_step { at == USE -> /* Reads it, and gives it back: from then on it is committed. */
          assert(word[c] == WORD(HELD, me, GENERATION(word[c])) && holder[c] == me + 1);
          assert(published[item[c]] && !committed[item[c]]);
          committed[item[c]] = true;
          holder[c] = 0;
          free_cell(c);
-         c = 0;
-         at = WAIT
+         if
+         :: c + 1 < FIRST(cells) + COUNT(cells) -> c++
+         :: else -> c = 0; cells = 0; at = WAIT
+         fi
        }
-    :: d_step { at == USE && bounces < BOUNCES -> /* Cannot map it: another may. */
+    :: d_step { at == USE && COUNT(cells) == 1 && bounces < BOUNCES -> /* Cannot map it. */
          bounces++;
          holder[c] = 0;
          at = PIN
@@ -281,6 +336,11 @@ proctype consumer(byte me) {
 #else
 #define IS_REDELIVERY cell_producer[c] != d
 #endif
+#ifdef ONLY_FIRST
+#define SETTLED_OF(taking) 1
+#else
+#define SETTLED_OF(taking) COUNT(taking)
+#endif
 #define JUDGED (settling_intended || IS_REDELIVERY -> ATTEMPT : FREE_IT)
 
 #if LANES > 5
@@ -296,10 +356,11 @@ proctype consumer(byte me) {
 #define BY_NOBODY 0
 #define BY_DEAD 1
 
-/* A pool handle's monitor: Monitor::bury_the_dead and Reaper::run. The walk over the rings before
+/* A pool handle's monitor: Undertaker::bury_the_dead and Reaper::run. The walk over the rings before
  * settle_marked only saves time. */
 proctype reaper(byte me) {
-  byte d, c, i, seen, found, t, w;
+  byte d, c, i, seen, found, t, cells, k, taking;
+  short w;
   byte at = WAIT;
   byte marked[CELLS]; /* The word, or 0. */
   bool settling_intended, done, all;
@@ -349,8 +410,13 @@ proctype reaper(byte me) {
     :: d_step { at == AFTER_PUSH ->
          seen = 0;
          if
-         :: settling_intended -> at = CLEAR_PIN
-         :: marked[c] != 0 -> marked[c] = 0; c++; at = NEXT_MARKED
+         :: settling_intended ->
+            c++;
+            if
+            :: c < FIRST(taking) + SETTLED_OF(taking) -> at = READ_INTENDED_WORD
+            :: else -> at = CLEAR_PIN
+            fi
+         :: !settling_intended && marked[c] != 0 -> marked[c] = 0; c++; at = NEXT_MARKED
          :: else -> c++; at = SCAN
          fi
        }
@@ -369,19 +435,19 @@ proctype reaper(byte me) {
     :: d_step { at == READ_INTENT ->
          if
          :: cin[d] == 0 -> at = CLEAR_PIN
-         :: else -> c = cin[d] - 1; at = READ_INTENDED_WORD
+         :: else -> taking = cin[d]; c = FIRST(taking); at = READ_INTENDED_WORD
          fi
        }
     :: d_step { at == READ_INTENDED_WORD ->
          seen = word[c];
          if
-         :: STATE(seen) != IN_RING -> at = CLEAR_PIN
+         :: STATE(seen) != IN_RING -> at = AFTER_PUSH
          :: else -> i = 0; at = FIRST_CHECK
          fi
        }
     :: d_step { at == CHECK_PIN ->
          if
-         :: pin[OWNER(seen)] == c + 1 && alive(OWNER(seen)) -> done = false; at = AFTER_PUSH
+         :: HOLDS(pin[OWNER(seen)], c) && alive(OWNER(seen)) -> done = false; at = AFTER_PUSH
          :: else -> at = SECOND_CHECK
          fi
        }
@@ -392,19 +458,19 @@ proctype reaper(byte me) {
             i = FIRST_CONSUMER;
             found = BY_NOBODY;
             if :: settling_intended -> at = THIRD_CHECK :: else -> at = LOOK_FOR_INTENT fi
-         :: slot[i] == FULL(LAP(slot[i]), c) -> i = 0; at = AFTER_PUSH
+         :: IS_FULL(slot[i]) && HOLDS(RUN_IN(slot[i]), c) -> i = 0; at = AFTER_PUSH
          :: else -> i++
          fi
        }
     :: d_step { at == LOOK_FOR_INTENT -> /* Producers and pool handles never have a cin. */
          if
-         :: i < FIRST_REAPER && cin[i] == c + 1 && alive(i) ->
+         :: i < FIRST_REAPER && HOLDS(cin[i], c) && alive(i) ->
             done = false;
             i = 0;
             found = 0;
             at = AFTER_PUSH
-         :: i < FIRST_REAPER && cin[i] == c + 1 && !alive(i) -> found = BY_DEAD; i++
-         :: i < FIRST_REAPER && cin[i] != c + 1 -> i++
+         :: i < FIRST_REAPER && HOLDS(cin[i], c) && !alive(i) -> found = BY_DEAD; i++
+         :: i < FIRST_REAPER && !HOLDS(cin[i], c) -> i++
          :: else ->
             i = 0;
             if
@@ -417,7 +483,7 @@ proctype reaper(byte me) {
     :: d_step { at == LOOK_AGAIN ->
          if
          :: i == CAPACITY -> i = 0; at = CHECK_WORD
-         :: slot[i] == FULL(LAP(slot[i]), c) ->
+         :: IS_FULL(slot[i]) && HOLDS(RUN_IN(slot[i]), c) ->
             done = false;
             moved = true;
             i = 0;
@@ -432,10 +498,11 @@ proctype reaper(byte me) {
          fi
        }
     :: d_step { at == FREE_IT -> free_cell(c); at = AFTER_PUSH }
-    :: d_step { at == ATTEMPT -> attempted[c] = true; at = PIN }
+    :: d_step { at == ATTEMPT -> attempted[c] = true; cells = RUN(c, 1); at = PIN }
     PUSH_STEPS
     :: d_step { at == CLEAR_PIN ->
          settling_intended = false;
+         taking = 0;
          c = 0;
          seen = 0;
          if
@@ -486,7 +553,7 @@ proctype faults() {
 }
 
 /* When nobody can move any more: nothing is lost, nothing leaked, nobody waits for the stopped. */
-#define MOVED_BY(c, lane) (stopped[lane] && (pin[lane] == c + 1 || cin[lane] == c + 1 || \
+#define MOVED_BY(c, lane) (stopped[lane] && (HOLDS(pin[lane], c) || HOLDS(cin[lane], c) || \
   STATE(word[c]) != FREE && OWNER(word[c]) == lane && !(STATE(word[c]) == IN_RING && in_ring[c])))
 
 proctype at_rest() {

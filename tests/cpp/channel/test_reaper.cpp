@@ -17,6 +17,7 @@ namespace {
 
 constexpr std::uint16_t kProducer = 0, kConsumer = 1, kOther = 2, kReaper = 3;
 constexpr std::uint32_t kCell = 5;
+constexpr lockfree::RunWord kNamed = lockfree::run_word({kCell, 1});
 
 /// A pool's tables in a file of their own, with eight cells of one segment.
 struct Fixture {
@@ -46,8 +47,8 @@ struct Fixture {
     CHECK(control.ring(0).pop(kOther, control.lane(kOther).intent) == kCell);
     control.word(kCell) = word;
   }
-  std::atomic<std::uint32_t>& pin(std::uint16_t lane) { return control.lane(lane).intent.pin; }
-  std::atomic<std::uint32_t>& cin(std::uint16_t lane) { return control.lane(lane).intent.cin; }
+  std::atomic<lockfree::RunWord>& pin(std::uint16_t lane) { return control.lane(lane).intent.pin; }
+  std::atomic<lockfree::RunWord>& cin(std::uint16_t lane) { return control.lane(lane).intent.cin; }
   CellState state() const { return lockfree::state_of(control.word(kCell)); }
   bool in_ring() const { return control.ring(0).contains(kCell); }
   bool redelivered() const { return in_ring() && control.cell(kCell).attempt == 1; }
@@ -76,7 +77,7 @@ void a_cell_being_read_is_delivered_again() {
 void a_published_cell_stays_in_the_ring() {
   Fixture f;
   f.publish();
-  f.pin(kProducer) = kCell + 1;  // Died before it could clear the pin.
+  f.pin(kProducer) = kNamed;  // Died before it could clear the pin.
   CHECK(f.reap(kProducer));
   CHECK(f.in_ring() && f.control.cell(kCell).attempt == 0 && f.pin(kProducer) == 0);
 }
@@ -84,7 +85,7 @@ void a_published_cell_stays_in_the_ring() {
 void a_cell_never_published_is_freed() {
   Fixture f;
   f.set(CellState::kInRing, kProducer);
-  f.pin(kProducer) = kCell + 1;
+  f.pin(kProducer) = kNamed;
   CHECK(f.reap(kProducer));
   CHECK(f.state() == CellState::kFree && !f.in_ring());
 }
@@ -109,7 +110,7 @@ void a_living_taker_is_waited_for() {
   Fixture f;
   f.publish();
   f.take_away();
-  f.cin(kConsumer) = kCell + 1;
+  f.cin(kConsumer) = kNamed;
   CHECK(!f.reap(kProducer));
   CHECK(f.state() == CellState::kInRing && !f.in_ring());
   f.set(CellState::kHeld, kConsumer);  // The taker went on.
@@ -122,7 +123,7 @@ void a_cell_taken_and_never_used_is_delivered_again() {
   Fixture f;
   f.publish();
   f.take_away();
-  f.cin(kConsumer) = kCell + 1;
+  f.cin(kConsumer) = kNamed;
   CHECK(f.reap(kConsumer));
   CHECK(f.redelivered() && f.cin(kConsumer) == 0);
 }
@@ -130,12 +131,12 @@ void a_cell_taken_and_never_used_is_delivered_again() {
 void an_intent_that_came_to_nothing_is_dropped() {
   Fixture f;
   f.publish();
-  f.cin(kConsumer) = kCell + 1;  // Died before its compare-and-swap.
+  f.cin(kConsumer) = kNamed;  // Died before its compare-and-swap.
   CHECK(f.reap(kConsumer));
   CHECK(f.in_ring() && f.control.cell(kCell).attempt == 0 && f.cin(kConsumer) == 0);
   f.take_away();
   f.set(CellState::kHeld, kOther);
-  f.cin(kConsumer) = kCell + 1;  // Died after another was faster.
+  f.cin(kConsumer) = kNamed;  // Died after another was faster.
   CHECK(f.reap(kConsumer));
   CHECK(f.state() == CellState::kHeld && !f.in_ring());
 }
@@ -144,8 +145,8 @@ void a_cell_in_motion_by_its_producer_is_not_judged() {
   Fixture f;
   f.publish();
   f.take_away();
-  f.pin(kProducer) = kCell + 1;
-  f.cin(kConsumer) = kCell + 1;
+  f.pin(kProducer) = kNamed;
+  f.cin(kConsumer) = kNamed;
   CHECK(!f.reap(kConsumer));  // Perhaps taken, perhaps about to be published.
   CHECK(!f.in_ring());
   f.pin(kProducer) = 0;  // It had been published, then.
@@ -157,8 +158,8 @@ void two_living_intents_are_told_apart() {
   Fixture f;
   f.publish();
   f.take_away();
-  f.cin(kConsumer) = kCell + 1;
-  f.cin(kOther) = kCell + 1;  // One of the two has it.
+  f.cin(kConsumer) = kNamed;
+  f.cin(kOther) = kNamed;  // One of the two has it.
   CHECK(!f.reap(kConsumer));
   CHECK(!f.in_ring());
   f.cin(kOther) = 0;
@@ -172,8 +173,8 @@ void both_ends_dead_lose_nothing(bool producer_first) {
   Fixture f;
   f.publish();
   f.take_away();
-  f.pin(kProducer) = kCell + 1;
-  f.cin(kConsumer) = kCell + 1;
+  f.pin(kProducer) = kNamed;
+  f.cin(kConsumer) = kNamed;
   const std::uint16_t first = producer_first ? kProducer : kConsumer;
   const std::uint16_t second = producer_first ? kConsumer : kProducer;
   CHECK(f.reap(first, {second}));
@@ -182,9 +183,48 @@ void both_ends_dead_lose_nothing(bool producer_first) {
   CHECK(f.control.ring(0).pop(kOther, f.control.lane(kOther).intent) == kCell && !f.in_ring());
 }
 
+/// A taker of three cells out of four dies when it holds the first and has marked no other.
+void a_run_is_settled_cell_by_cell() {
+  Fixture f;
+  const lockfree::Run all{2, 4};
+  for (std::uint32_t c = all.first; c < all.first + all.count; ++c) {
+    f.set(CellState::kOwned, kProducer, c);
+  }
+  auto ring = f.control.ring(0);
+  CHECK(ring.push_run(all, kProducer, f.control.lane(kProducer).intent));
+  CHECK(ring.pop_run(3, kConsumer, f.control.lane(kConsumer).intent) == (lockfree::Run{2, 3}));
+  f.set(CellState::kInRing, kProducer, 3);
+  f.set(CellState::kInRing, kProducer, 4);
+  f.cin(kConsumer) = lockfree::run_word({2, 3});
+  CHECK(f.reap(kProducer) == false);  // Its taker may live.
+  CHECK(f.reap(kConsumer, {kProducer}));
+  CHECK(f.reap(kProducer));
+  std::multiset<std::uint32_t> again;
+  for (;;) {
+    const std::uint32_t c = ring.pop(kOther, f.control.lane(kOther).intent);
+    if (c == ring.kNone) break;
+    CHECK(f.control.cell(c).attempt == (c == 5 ? 0 : 1));
+    again.insert(c);
+  }
+  CHECK(again == (std::multiset<std::uint32_t>{2, 3, 4, 5}));
+}
+
+void a_run_never_published_is_freed_whole() {
+  Fixture f;
+  f.set(CellState::kInRing, kProducer, 2);
+  f.set(CellState::kOwned, kProducer, 3);  // Died between its marks.
+  f.pin(kProducer) = lockfree::run_word({2, 2});
+  CHECK(f.reap(kProducer));
+  for (const std::uint32_t c : {2, 3}) {
+    CHECK(lockfree::state_of(f.control.word(c)) == CellState::kFree);
+  }
+}
+
 }  // namespace
 
 int main() {
+  a_run_is_settled_cell_by_cell();
+  a_run_never_published_is_freed_whole();
   a_cell_being_written_is_freed();
   a_cell_being_read_is_delivered_again();
   a_published_cell_stays_in_the_ring();

@@ -73,6 +73,40 @@ void random_use_is_first_in_first_out(std::uint64_t first_ticket) {
   }
 }
 
+/// What was published in runs is taken in runs of any size, in order, each cell once.
+void runs_are_split_by_their_takers() {
+  Fixture f(4, 64, 2);
+  auto ring = f.ring();
+  std::mt19937 random(2);
+  std::deque<std::uint32_t> model;
+  std::uint32_t next = 0;
+  for (int step = 0; step < 20000; ++step) {
+    const std::uint32_t wanted = 1 + random() % 6;
+    if (random() % 2 != 0) {
+      const Run run{next, std::min(wanted, 64 - next)};
+      if (model.size() + run.count > 64) continue;  // Its cells are in the ring still.
+      for (std::uint32_t c = run.first; c < run.first + run.count; ++c) f.own(c, 0);
+      if (!ring.push_run(run, 0, f.lanes[0])) {
+        CHECK(f.words[run.first] == cell_word(CellState::kOwned, 0, 0));
+        continue;
+      }
+      for (std::uint32_t c = run.first; c < run.first + run.count; ++c) {
+        CHECK(ring.contains(c));
+        model.push_back(c);
+      }
+      next = (next + run.count) % 64;
+    } else {
+      const Run run = ring.pop_run(wanted, 1, f.lanes[1]);
+      CHECK(f.lanes[1].cin == 0 && run.count <= wanted && (run.count > 0) == !model.empty());
+      for (std::uint32_t c = run.first; c < run.first + run.count; ++c) {
+        CHECK(c == model.front() && !ring.contains(c));
+        CHECK(f.words[c] == cell_word(CellState::kHeld, 1, 0));
+        model.pop_front();
+      }
+    }
+  }
+}
+
 /// Four producers pass their own cells round and round through four consumers. Each cell counts
 /// its trips; a cell lost, doubled or out of its producer's order shows.
 void nothing_is_lost_or_doubled_between_threads() {
@@ -165,6 +199,7 @@ int main() {
   random_use_is_first_in_first_out(0);
   // Close before the 31 bits of the lap run over.
   random_use_is_first_in_first_out((kLapMask + 1) * 8 - 40);
+  runs_are_split_by_their_takers();
   nothing_is_lost_or_doubled_between_threads();
   for (const auto point : {RingPoint::kPinned, RingPoint::kMarkedInRing, RingPoint::kPublished,
                            RingPoint::kIntended, RingPoint::kTaken}) {

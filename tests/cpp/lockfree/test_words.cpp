@@ -7,16 +7,24 @@ using namespace flowtrain::lockfree;
 namespace {
 
 void slot_fields_do_not_overlap() {
-  const SlotWord full = full_slot(kLapMask, 0);
-  CHECK(is_full(full) && lap_of(full) == kLapMask && index_of(full) == 0);
-  const SlotWord last = full_slot(0, UINT32_MAX);
-  CHECK(is_full(last) && lap_of(last) == 0 && index_of(last) == UINT32_MAX);
+  const SlotWord full = full_slot(kLapMask, {0, 1});
+  CHECK(is_full(full) && lap_of(full) == kLapMask && run_in(full) == (Run{0, 1}));
+  const Run largest{kMostCells - 1, kMostInRun};
+  const SlotWord last = full_slot(0, largest);
+  CHECK(is_full(last) && lap_of(last) == 0 && run_in(last) == largest);
   CHECK(!is_full(empty_slot(kLapMask)) && lap_of(empty_slot(kLapMask)) == kLapMask);
 }
 
 void the_lap_after_the_last_is_the_first() {
   CHECK(empty_slot(kLapMask + 1) == empty_slot(0));
-  CHECK(full_slot(kLapMask + 1, 7) == full_slot(0, 7));
+  CHECK(full_slot(kLapMask + 1, {7, 2}) == full_slot(0, {7, 2}));
+}
+
+void a_run_holds_its_cells_and_no_other() {
+  const Run run{5, 2};
+  CHECK(!run.holds(4) && run.holds(5) && run.holds(6) && !run.holds(7));
+  CHECK(!run_of(0).holds(0));
+  CHECK(run_word({0, 1}) != 0);  // Cell 0 is not nothing.
 }
 
 void a_cell_keeps_its_generation_until_it_is_freed() {
@@ -33,5 +41,6 @@ void a_cell_keeps_its_generation_until_it_is_freed() {
 int main() {
   slot_fields_do_not_overlap();
   the_lap_after_the_last_is_the_first();
+  a_run_holds_its_cells_and_no_other();
   a_cell_keeps_its_generation_until_it_is_freed();
 }
