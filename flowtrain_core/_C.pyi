@@ -313,6 +313,17 @@ class Producer:
             ValueError: It can never fit, or the dtype or shape is none.
         """
 
+    def publish_many(self, leases: Sequence[Lease], keys: Sequence[int]) -> None:
+        """Publishes leases of this producer in the order given; where one may not be, none.
+
+        Slabs that follow one another, as those leased one after another mostly do, go through
+        the ring together, which is what makes a batch cheap.
+
+        Raises:
+            PoolClosed: One was published or aborted already.
+            ValueError: One is another producer's, or there is not one key for each.
+        """
+
     def close(self) -> None: ...
     def __enter__(self) -> Self: ...
     def __exit__(self, *args: object) -> None: ...
@@ -330,6 +341,14 @@ class Consumer:
 
     def try_get(self) -> Item | None:
         """The next item, or None if there is none now."""
+
+    def get_many(self, max_items: int, timeout_s: float | None = None) -> list[Item]:
+        """The next items, at least one and at most max_items; waits for the first alone.
+
+        Raises:
+            PoolTimeout: Nothing arrived.
+            ValueError: max_items is less than 1.
+        """
 
     def close(self) -> None: ...
     def __enter__(self) -> Self: ...

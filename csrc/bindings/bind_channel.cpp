@@ -112,6 +112,28 @@ std::shared_ptr<Lease> lease(Producer& producer, const py::sequence& shape, cons
   return out;
 }
 
+void publish_many(Producer& producer, const std::vector<std::shared_ptr<Lease>>& leases,
+                  const std::vector<py::int_>& keys) {
+  std::vector<channel::Key> out;
+  out.reserve(keys.size());
+  for (const py::int_& key : keys) out.push_back(key_of(key));
+  producer.publish_many(leases, out);
+}
+
+std::vector<std::shared_ptr<Item>> get_many(Consumer& consumer, std::size_t max_items,
+                                            std::optional<double> timeout_s) {
+  if (max_items == 0) throw BadArgument("get_many: max_items=0 must be at least 1");
+  const double longest_s = checked_timeout(timeout_s.value_or(kDefaultTimeoutS));
+  std::vector<std::shared_ptr<Item>> out = consumer.try_get_many(max_items);
+  if (!out.empty()) return out;
+  {
+    const py::gil_scoped_release release;
+    out = consumer.get_many(max_items, Deadline::in(longest_s), SignalCheck());
+  }
+  if (out.empty()) throw py::error_already_set();
+  return out;
+}
+
 std::shared_ptr<Item> get(Consumer& consumer, std::optional<double> timeout_s) {
   const double longest_s = checked_timeout(timeout_s.value_or(kDefaultTimeoutS));
   // What is there already is taken without giving up the GIL.
@@ -231,7 +253,8 @@ void bind_channel(py::module_& module) {
       .def(py::init(&make_producer), py::arg("pool"), py::arg("ring") = "default", py::kw_only(),
            py::arg("segment") = py::none(), py::arg("max_bytes") = py::none(),
            py::arg("max_items") = py::none())
-      .def("lease", &lease, py::arg("shape"), py::arg("dtype"), py::arg("timeout_s") = py::none());
+      .def("lease", &lease, py::arg("shape"), py::arg("dtype"), py::arg("timeout_s") = py::none())
+      .def("publish_many", &publish_many, py::arg("leases"), py::arg("keys"));
   add_close(producer_type);
 
   py::class_<Consumer, std::shared_ptr<Consumer>> consumer_type(module, "Consumer");
@@ -239,7 +262,8 @@ void bind_channel(py::module_& module) {
       .def(py::init<std::shared_ptr<Pool>, const std::string&>(), py::arg("pool"),
            py::arg("ring") = "default")
       .def("get", &get, py::arg("timeout_s") = py::none())
-      .def("try_get", &Consumer::try_get);
+      .def("try_get", &Consumer::try_get)
+      .def("get_many", &get_many, py::arg("max_items"), py::arg("timeout_s") = py::none());
   add_close(consumer_type);
 }
 

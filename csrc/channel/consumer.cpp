@@ -1,5 +1,7 @@
 #include "channel/consumer.hpp"
 
+#include <algorithm>
+
 #include "base/clock.hpp"
 #include "base/error.hpp"
 
@@ -86,57 +88,98 @@ void Consumer::note_lost() const noexcept {
   count((**lane_).items_lost);
 }
 
+lockfree::Run Consumer::pop(std::size_t most) noexcept {
+  const auto cells = static_cast<std::uint32_t>(std::min<std::size_t>(most, lockfree::kMostInRun));
+  const std::lock_guard lock(mutex_);
+  auto ring = pool_->control().ring(ring_);
+  return ring.pop_run(cells, lane_->number(), (**lane_).intent);
+}
+
+/// The item in the first cell of a run that was taken; null if its memory is gone.
+std::shared_ptr<Item> Consumer::open_first(const lockfree::Run& run) {
+  const Control& control = pool_->control();
+  const Cell& cell = control.cell(run.first);
+  const Descriptor& descriptor = cell.descriptor;
+  SlabView view;
+  if (descriptor.address == cell.slab && descriptor.bytes <= cell.slab_bytes) {
+    try {
+      view = pool_->segments().resolve(descriptor.address, descriptor.bytes);
+    } catch (...) {
+      // This process cannot map it; another may. What came with it goes with it.
+      const std::lock_guard lock(mutex_);
+      for (std::uint32_t c = run.first; c < run.first + run.count; ++c) {
+        control.ring(ring_).push(c, lane_->number(), (**lane_).intent);
+      }
+      control.ring_header(ring_).filled.notify();
+      throw;
+    }
+  }
+  if (view) {
+    const std::int64_t now = now_ns();
+    note_taken(run.first, now);
+    return std::make_shared<Item>(shared_from_this(), run.first, now, std::move(view));
+  }
+  // The holder of its memory died before this process had mapped it: counted, never hidden.
+  note_lost();
+  control.free_cell(run.first);
+  return nullptr;
+}
+
 std::shared_ptr<Item> Consumer::try_get() {
   check_open();
-  const Control& control = pool_->control();
-  Lane& mine = **lane_;
-  auto ring = control.ring(ring_);
   for (;;) {
-    std::uint32_t c = 0;
-    {
-      const std::lock_guard lock(mutex_);
-      c = ring.pop(lane_->number(), mine.intent);
-    }
-    if (c == lockfree::IndexRing<>::kNone) return nullptr;
-    const Cell& cell = control.cell(c);
-    const Descriptor& descriptor = cell.descriptor;
-    SlabView view;
-    if (descriptor.address == cell.slab && descriptor.bytes <= cell.slab_bytes) {
-      try {
-        view = pool_->segments().resolve(descriptor.address, descriptor.bytes);
-      } catch (...) {
-        // This process cannot map it; another may.
-        const std::lock_guard lock(mutex_);
-        ring.push(c, lane_->number(), mine.intent);
-        throw;
-      }
-    }
-    if (view) {
-      const std::int64_t now = now_ns();
-      note_taken(c, now);
-      return std::make_shared<Item>(shared_from_this(), c, now, std::move(view));
-    }
-    // The holder of its memory died before this process had mapped it: counted, never hidden.
-    note_lost();
-    control.free_cell(c);
+    const lockfree::Run run = pop(1);
+    if (run.count == 0) return nullptr;
+    if (auto item = open_first(run)) return item;
   }
 }
 
-std::shared_ptr<Item> Consumer::get(const Deadline& deadline, const Interrupted& interrupted) {
+std::vector<std::shared_ptr<Item>> Consumer::try_get_many(std::size_t most) {
+  check_open();
+  std::vector<std::shared_ptr<Item>> items;
+  while (items.size() < most) {
+    lockfree::Run run = pop(most - items.size());
+    if (run.count == 0) break;
+    for (; run.count > 0; run = {run.first + 1, run.count - 1}) {
+      try {
+        if (auto item = open_first(run)) items.push_back(std::move(item));
+      } catch (...) {
+        // The next call meets it again; what came before it is given out.
+        if (items.empty()) throw;
+        return items;
+      }
+    }
+  }
+  return items;
+}
+
+bool Consumer::wait_for_some(const Deadline& deadline, const Interrupted& interrupted) {
   const auto ring = pool_->control().ring(ring_);
   RingHeader& header = pool_->control().ring_header(ring_);
+  bool stop = false;
+  const bool some = header.filled.wait(deadline, spin_, [&]() noexcept {
+    return !ring.looks_empty() || pool_->closed() || (stop = interrupted && interrupted());
+  });
+  if (stop) return false;
+  if (some) return true;
+  throw PoolTimeout("pool '" + pool_->name() + "', ring '" + std::string(header.name) +
+                    "': nothing arrived within " + std::to_string(deadline.waited_s()) +
+                    " s; slabs are held by: " + pool_->holders() +
+                    "; is a producer running? otherwise raise timeout_s");
+}
+
+std::shared_ptr<Item> Consumer::get(const Deadline& deadline, const Interrupted& interrupted) {
   for (;;) {
     if (auto item = try_get()) return item;
-    bool stop = false;
-    const bool some = header.filled.wait(deadline, spin_, [&]() noexcept {
-      return !ring.looks_empty() || pool_->closed() || (stop = interrupted && interrupted());
-    });
-    if (stop) return nullptr;
-    if (some) continue;
-    throw PoolTimeout("pool '" + pool_->name() + "', ring '" + std::string(header.name) +
-                      "': nothing arrived within " + std::to_string(deadline.waited_s()) +
-                      " s; slabs are held by: " + pool_->holders() +
-                      "; is a producer running? otherwise raise timeout_s");
+    if (!wait_for_some(deadline, interrupted)) return nullptr;
+  }
+}
+
+std::vector<std::shared_ptr<Item>> Consumer::get_many(std::size_t most, const Deadline& deadline,
+                                                      const Interrupted& interrupted) {
+  for (;;) {
+    auto items = try_get_many(most);
+    if (!items.empty() || most == 0 || !wait_for_some(deadline, interrupted)) return items;
   }
 }
 

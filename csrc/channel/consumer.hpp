@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "channel/pool.hpp"
 
@@ -68,6 +69,12 @@ class Consumer : public std::enable_shared_from_this<Consumer> {
   std::shared_ptr<Item> get(const Deadline& deadline, const Interrupted& interrupted = {});
   /// The next item, or null if there is none now.
   std::shared_ptr<Item> try_get();
+  /// The next items, at least one and at most `most`, without waiting for more than the first;
+  /// none only where `interrupted` ended the wait.
+  std::vector<std::shared_ptr<Item>> get_many(std::size_t most, const Deadline& deadline,
+                                              const Interrupted& interrupted = {});
+  /// The next items, at most `most`, or none if there is none now.
+  std::vector<std::shared_ptr<Item>> try_get_many(std::size_t most);
   /// Ends taking; the lane is left once the last item is gone.
   void close() { closed_.store(true, std::memory_order_relaxed); }
 
@@ -77,6 +84,9 @@ class Consumer : public std::enable_shared_from_this<Consumer> {
   friend class Item;
 
   void check_open() const;
+  lockfree::Run pop(std::size_t most) noexcept;
+  std::shared_ptr<Item> open_first(const lockfree::Run& run);
+  bool wait_for_some(const Deadline& deadline, const Interrupted& interrupted);
   void note_taken(std::uint32_t cell, std::int64_t now) const noexcept;
   void note_released(std::uint32_t cell, const Descriptor& item,
                      std::int64_t taken_ns) const noexcept;

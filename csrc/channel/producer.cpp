@@ -1,6 +1,7 @@
 #include "channel/producer.hpp"
 
 #include <algorithm>
+#include <set>
 
 #include "base/clock.hpp"
 #include "base/error.hpp"
@@ -16,7 +17,8 @@ memory::Address Lease::address() const {
 void Lease::publish(const Key& key) {
   producer_->pool().check_open();
   if (!open_) throw PoolClosed("lease: it was published or aborted already; lease another slab");
-  producer_->publish(grant_, layout_, key);
+  const Producer::Parcel parcel{grant_, layout_, key};
+  producer_->publish({&parcel, 1});
   open_ = false;
 }
 
@@ -230,13 +232,67 @@ void Producer::abort(const Grant& grant, std::uint64_t bytes) noexcept {
   pool_->control().free_cell(grant.cell);
 }
 
-void Producer::publish(const Grant& grant, const Layout& layout, const Key& key) {
+void Producer::publish_many(std::span<const std::shared_ptr<Lease>> leases,
+                            std::span<const Key> keys) {
+  pool_->check_open();
+  if (leases.size() != keys.size()) {
+    throw BadArgument("publish_many: " + std::to_string(leases.size()) + " leases and " +
+                      std::to_string(keys.size()) + " keys; give one key for each lease");
+  }
+  std::vector<Parcel> parcels;
+  parcels.reserve(leases.size());
+  std::set<std::uint32_t> cells;
+  for (std::size_t i = 0; i < leases.size(); ++i) {
+    const std::shared_ptr<Lease>& lease = leases[i];
+    const std::string which =
+        "publish_many: lease " + std::to_string(i) + " of " + std::to_string(leases.size());
+    if (!lease || lease->producer_.get() != this) {
+      throw BadArgument(which + " is not of this producer; publish it by its own");
+    }
+    if (!lease->open_ || !cells.insert(lease->grant_.cell).second) {
+      throw PoolClosed(which + " was published or aborted already; lease another slab");
+    }
+    parcels.push_back({lease->grant_, lease->layout_, keys[i]});
+  }
+  // Before they go: what was published must not be aborted, whatever happens.
+  for (const std::shared_ptr<Lease>& lease : leases) lease->open_ = false;
+  publish(parcels);
+}
+
+void Producer::publish(std::span<const Parcel> parcels) {
   const std::lock_guard lock(mutex_);
-  const std::uint32_t c = grant.cell;
   const Control& control = pool_->control();
   Lane& mine = **lane_;
-  Cell& cell = control.cell(c);
-  const std::uint64_t sequence = mine.items_published.load(std::memory_order_relaxed);
+  const std::int64_t now = now_ns();
+  std::uint64_t sequence = mine.items_published.load(std::memory_order_relaxed);
+  std::uint64_t bytes = mine.bytes_published.load(std::memory_order_relaxed);
+  for (const Parcel& parcel : parcels) describe(parcel, sequence++, now);
+  for (std::size_t i = 0; i < parcels.size();) {
+    lockfree::Run run{parcels[i].grant.cell, 0};
+    for (; i < parcels.size() && parcels[i].grant.cell == run.first + run.count &&
+           run.count < lockfree::kMostInRun;
+         ++i) {
+      ++run.count;
+    }
+    if (!control.ring(ring_).push_run(run, lane_->number(), mine.intent)) {
+      throw PoolCorrupt("pool '" + pool_->name() + "': a ring is full, though it has a slot for " +
+                        "every cell; the control file was damaged");
+    }
+  }
+  for (const Parcel& parcel : parcels) bytes += parcel.layout.bytes;
+  mine.items_published.store(sequence, std::memory_order_relaxed);
+  mine.bytes_published.store(bytes, std::memory_order_relaxed);
+  control.ring_header(ring_).filled.notify();
+  for (const auto& [grant, layout, key] : parcels) {
+    record().transfer.add(now - grant.time_ns);
+    record().flight.note(
+        {now, key.low, layout.bytes, grant.cell, Act::kPublished, lane_->number()});
+  }
+}
+
+void Producer::describe(const Parcel& parcel, std::uint64_t sequence, std::int64_t now) noexcept {
+  const auto& [grant, layout, key] = parcel;
+  Cell& cell = pool_->control().cell(grant.cell);
   cell.descriptor = {
       cell.slab,       layout.bytes,
       key.low,         key.high,
@@ -244,18 +300,7 @@ void Producer::publish(const Grant& grant, const Layout& layout, const Key& key)
       lane_->number(), layout.dtype,
       layout.ndim,     0};
   cell.ring = ring_;
-  const std::int64_t now = now_ns();
   cell.published_ns = now;
-  if (!control.ring(ring_).push(c, lane_->number(), mine.intent)) {
-    throw PoolCorrupt("pool '" + pool_->name() + "': a ring is full, though it has a slot for " +
-                      "every cell; the control file was damaged");
-  }
-  mine.items_published.store(sequence + 1, std::memory_order_relaxed);
-  mine.bytes_published.store(mine.bytes_published.load(std::memory_order_relaxed) + layout.bytes,
-                             std::memory_order_relaxed);
-  control.ring_header(ring_).filled.notify();
-  record().transfer.add(now - grant.time_ns);
-  record().flight.note({now, key.low, layout.bytes, c, Act::kPublished, lane_->number()});
 }
 
 void Producer::check_size(std::uint64_t bytes) const {

@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -59,6 +60,8 @@ class Lease {
   bool open() const { return open_; }
 
  private:
+  friend class Producer;
+
   std::shared_ptr<Producer> producer_;
   Grant grant_;
   Layout layout_;
@@ -90,6 +93,9 @@ class Producer : public std::enable_shared_from_this<Producer> {
   /// A slab for an item; null only where `interrupted` ended the wait.
   std::shared_ptr<Lease> lease(const Layout& layout, const Deadline& deadline,
                                const Interrupted& interrupted = {});
+  /// Publishes leases in the order given, all or, where one may not be, none. Those whose cells
+  /// follow one another, as cells leased together mostly do, take one compare-and-swap together.
+  void publish_many(std::span<const std::shared_ptr<Lease>> leases, std::span<const Key> keys);
   /// Ends leasing; the lane is left once the last lease is gone.
   void close() { closed_.store(true, std::memory_order_relaxed); }
 
@@ -97,6 +103,13 @@ class Producer : public std::enable_shared_from_this<Producer> {
 
  private:
   friend class Lease;
+
+  /// A lease on its way out.
+  struct Parcel {
+    Grant grant;
+    Layout layout;
+    Key key;
+  };
 
   /// A cell that took up credit. Whether it was given back is looked up, by its generation, and
   /// not counted, so that no death can lose or double a credit.
@@ -118,7 +131,8 @@ class Producer : public std::enable_shared_from_this<Producer> {
   bool try_own(const SegmentEntry& entry, SegmentWord word, std::uint32_t epoch,
                std::uint32_t cell) noexcept;
   bool take_credit(std::uint64_t bytes) noexcept;
-  void publish(const Grant& grant, const Layout& layout, const Key& key);
+  void publish(std::span<const Parcel> parcels);
+  void describe(const Parcel& parcel, std::uint64_t sequence, std::int64_t now) noexcept;
   void abort(const Grant& grant, std::uint64_t bytes) noexcept;
   LaneRecord& record() const { return pool_->control().record(lane_->number()); }
   void check_open() const;
