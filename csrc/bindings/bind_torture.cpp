@@ -1,4 +1,5 @@
 #include "bindings/bindings.hpp"
+#include "channel/measure/ring_rate.hpp"
 #include "channel/torture/torture.hpp"
 
 namespace py = pybind11;
@@ -45,6 +46,15 @@ void bind_torture(py::module_& module) {
   module.def("_storm", &run_storm, py::kw_only(), py::arg("kills"), py::arg("stops"),
              py::arg("most_s"), py::arg("seed"), py::arg("tight"), py::arg("without"));
   module.def("_reclaim_times_ms", &reclaim_times_ms, py::arg("kills"));
+  module.def(
+      "_ring_rate",
+      [](std::uint32_t producers, std::uint32_t consumers, std::uint32_t batch, bool runs,
+         double seconds) {
+        const py::gil_scoped_release release;
+        return channel::measure::ring_rate({producers, consumers, batch, runs, seconds});
+      },
+      py::kw_only(), py::arg("producers"), py::arg("consumers"), py::arg("batch"), py::arg("runs"),
+      py::arg("seconds"));
   module.def("_idle_cpu_percent", &torture::idle_cpu_percent, py::arg("seconds"));
 }
 

@@ -1,4 +1,4 @@
-"""`flowtrain bench pool | slab | handoff | torture`: measure the core on this machine."""
+"""`flowtrain bench pool | slab | handoff | ring | torture`: measure the core on this machine."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from flowtrain.bench import handoff, pool, slab, torture
+from flowtrain.bench import handoff, pool, ring, slab, torture
 from flowtrain.bench.conditions import conditions
 
 
@@ -22,6 +22,8 @@ def add_parser(verbs: Any) -> None:
     of_handoff = _kind(kinds, "handoff", "one way of an item between two processes", run_handoff)
     of_handoff.add_argument("--bytes", type=int, nargs="+", default=[64, 4 << 20], metavar="N")
     of_handoff.add_argument("--rounds", type=int, default=20_000)
+    of_ring = _kind(kinds, "ring", "descriptors a second, one by one and in runs", run_ring)
+    of_ring.add_argument("--seconds", type=float, default=0.2, help="time of each slice")
     of_torture = _kind(kinds, "torture", "kill and stop participants of a ring", run_torture)
     of_torture.add_argument("--kills", type=int, default=1000)
     of_torture.add_argument("--stops", type=int, default=20)
@@ -53,6 +55,10 @@ def run_slab(given: argparse.Namespace) -> int:
 
 def run_handoff(given: argparse.Namespace) -> int:
     return _show((handoff.run(size, given.rounds) for size in given.bytes), given.json)
+
+
+def run_ring(given: argparse.Namespace) -> int:
+    return _show(ring.run(given.seconds), given.json)
 
 
 def run_torture(given: argparse.Namespace) -> int:

@@ -27,6 +27,16 @@ def test_bandwidth_is_measured_for_each_size(capsys: pytest.CaptureFixture[str])
         assert all(row[key] > 0 for key in ("write_cold", "write", "read", "flow", "memcpy"))
 
 
+def test_descriptors_are_counted_one_by_one_and_in_runs(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    found = rows(capsys, "ring", "--seconds", "0.01")
+    assert {(row["producers"], row["batch"]) for row in found} == {
+        (pairs, batch) for pairs in (1, 2, 4) for batch in (1, 16)
+    }
+    assert all(row["single"] > 0 and row["runs"] > 0 for row in found)
+
+
 def test_slabs_are_measured_up_to_a_nearly_full_pool(capsys: pytest.CaptureFixture[str]) -> None:
     found = rows(capsys, "slab", "--rounds", "20")
     assert max(row["fill"] for row in found) == 0.97
