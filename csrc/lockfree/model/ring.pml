@@ -1,8 +1,8 @@
 /* The ring with its cells, lanes and reaper: README.md says what is modelled, and what is not.
  *
  * One statement is one access to shared memory, in the order of index_ring.hpp, producer.cpp,
- * consumer.cpp, reaper.hpp and undertaker.hpp; everything in one `atomic` or `d_step` besides such an access is
- * private to the participant, or a ghost: state that only assertions read.
+ * consumer.cpp, reaper.hpp and undertaker.hpp; everything in one `atomic` or `d_step` besides such
+ * an access is private to the participant, or a ghost: state that only assertions read.
  *
  * Sizes and faults are macros: PRODUCERS, CONSUMERS, REAPERS (pool handles), CELLS, CAPACITY,
  * ITEMS (that each producer publishes), CRASHES, STOPS, BOUNCES (items that a consumer puts back
