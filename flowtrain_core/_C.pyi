@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Literal, Self, TypedDict
 
-from numpy import int32, int64
+from numpy import bool_, int32, int64
 from numpy.typing import NDArray
 
 from flowtrain_core.snapshots import FlightEvent, PoolSnapshot
@@ -418,6 +418,44 @@ class packing:  # noqa: N801
         objective: str,
     ) -> int:
         """At most what any schedule under the cap reaches of an objective."""
+    @staticmethod
+    def longest_first(
+        tokens: NDArray[int64], cost: NDArray[int64], bins: int, token_cap: int
+    ) -> NDArray[int32]:
+        """Bin of each sample, costliest first into the cheapest bin with room."""
+    @staticmethod
+    def best_fit(
+        tokens: NDArray[int64], token_cap: int, order: NDArray[int64] | None = None
+    ) -> NDArray[int32]:
+        """Bin of each sample, each into the fullest bin with room or a new one."""
+    @staticmethod
+    def next_fit(
+        tokens: NDArray[int64],
+        token_cap: int,
+        order: NDArray[int64] | None = None,
+        others: NDArray[int64] | None = None,
+        other_cap: int = 0,
+    ) -> NDArray[int32]:
+        """Bin of each sample, each into the last bin or, at either cap, a new one."""
+    @staticmethod
+    def difference(values: NDArray[int64], parts: int, equal_count: bool = False) -> NDArray[int32]:
+        """Part of each value by the largest differencing method."""
+    @staticmethod
+    def nearest_subset(values: NDArray[int64], target: int) -> NDArray[bool_]:
+        """The subset whose sum is nearest to the target."""
+    @staticmethod
+    def bottleneck_match(paired: NDArray[int64], alone: NDArray[int64]) -> NDArray[int32]:
+        """Column of each row such that the largest of what results is least."""
+    @staticmethod
+    def balance_two(
+        tokens: NDArray[int64],
+        cost: NDArray[int64],
+        encoder_cost: NDArray[int64],
+        bins: int,
+        token_cap: int,
+        rounds: int = 0,
+    ) -> NDArray[int32]:
+        """Bin of each sample such that the larger load of either module is small."""
 
 # What follows is there where cuda_built is true; flowtrain_core.cuda is its face.
 

@@ -1,12 +1,22 @@
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
+#include <numeric>
+#include <optional>
 #include <string>
 
 #include "base/error.hpp"
 #include "bindings/bindings.hpp"
+#include "packing/best_fit.hpp"
+#include "packing/bins.hpp"
+#include "packing/deferral.hpp"
+#include "packing/differencing.hpp"
 #include "packing/input.hpp"
+#include "packing/order.hpp"
+#include "packing/place.hpp"
 #include "packing/schedule.hpp"
+#include "packing/two_modules.hpp"
 
 namespace py = pybind11;
 
@@ -93,6 +103,94 @@ std::int64_t bound(const Ints& tokens, const Ints& cost, std::uint32_t ranks,
   return packing::bound(samples, grid, objective_of(objective));
 }
 
+constexpr std::int64_t kNoCap = std::int64_t{1} << 62;
+
+std::vector<std::int32_t> signed_bins(const std::vector<std::uint32_t>& bins) {
+  return {bins.begin(), bins.end()};  // kNone becomes -1.
+}
+
+py::array_t<std::int32_t> bins_of(const std::vector<std::uint32_t>& bins) {
+  return array_of(signed_bins(bins));
+}
+
+std::vector<std::uint32_t> order_of(const std::optional<Ints>& order, std::size_t count) {
+  std::vector<std::uint32_t> out(count);
+  std::iota(out.begin(), out.end(), 0U);
+  if (!order) return out;
+  const auto given = span_of(*order, "order");
+  out.resize(given.size());
+  for (std::size_t i = 0; i < given.size(); ++i) {
+    if (given[i] < 0 || static_cast<std::size_t>(given[i]) >= count) {
+      throw BadArgument("order[" + std::to_string(i) + "]=" + std::to_string(given[i]) +
+                        ": must be an index of " + std::to_string(count) + " samples");
+    }
+    out[i] = static_cast<std::uint32_t>(given[i]);
+  }
+  return out;
+}
+
+py::array_t<std::int32_t> longest_first(const Ints& tokens, const Ints& cost, std::uint32_t bins,
+                                        std::int64_t token_cap) {
+  const Samples samples{span_of(tokens, "tokens"), span_of(cost, "cost")};
+  packing::check(samples, {bins, 1, token_cap});
+  const std::vector<std::int64_t> targets(bins);
+  packing::Bins placed(samples, bins);
+  packing::place(placed, packing::order_by_cost(samples), targets, token_cap);
+  return bins_of({placed.bin_of().begin(), placed.bin_of().end()});
+}
+
+py::array_t<std::int32_t> best_fit(const Ints& tokens, std::int64_t token_cap,
+                                   const std::optional<Ints>& order) {
+  const auto lengths = span_of(tokens, "tokens");
+  packing::check({lengths, lengths}, {1, 1, token_cap});
+  return bins_of(packing::best_fit(lengths, order_of(order, lengths.size()), token_cap));
+}
+
+py::array_t<std::int32_t> next_fit(const Ints& tokens, std::int64_t token_cap,
+                                   const std::optional<Ints>& order,
+                                   const std::optional<Ints>& others, std::int64_t other_cap) {
+  const auto lengths = span_of(tokens, "tokens");
+  const auto second = others ? span_of(*others, "others") : lengths;
+  packing::check({lengths, second}, {1, 1, token_cap});
+  return bins_of(packing::next_fit(lengths, second, order_of(order, lengths.size()), token_cap,
+                                   others ? other_cap : kNoCap));
+}
+
+py::array_t<std::int32_t> difference(const Ints& values, std::uint32_t parts, bool equal_count) {
+  const auto sizes = span_of(values, "values");
+  packing::check({sizes, sizes}, {parts, 1, kNoCap});
+  return bins_of(packing::difference(sizes, packing::order_descending(sizes), parts, equal_count));
+}
+
+py::array_t<bool> nearest_subset(const Ints& values, std::int64_t target) {
+  const std::vector<std::uint8_t> chosen =
+      packing::nearest_subset(span_of(values, "values"), target);
+  py::array_t<bool> out(static_cast<py::ssize_t>(chosen.size()));
+  std::copy(chosen.begin(), chosen.end(), out.mutable_data());
+  return out;
+}
+
+py::array_t<std::int32_t> bottleneck_match(
+    const py::array_t<std::int64_t, py::array::c_style>& paired, const Ints& alone) {
+  if (paired.ndim() != 2 || paired.shape(0) != alone.size()) {
+    throw BadArgument("paired: shape must be [len(alone), columns]");
+  }
+  return array_of(packing::bottleneck_match(
+      std::span(paired.data(), static_cast<std::size_t>(paired.size())), span_of(alone, "alone"),
+      static_cast<std::uint32_t>(paired.shape(1))));
+}
+
+py::array_t<std::int32_t> balance_two(const Ints& tokens, const Ints& cost,
+                                      const Ints& encoder_cost, std::uint32_t bins,
+                                      std::int64_t token_cap, std::uint32_t rounds) {
+  const Samples samples{span_of(tokens, "tokens"), span_of(cost, "cost")};
+  const auto encoder = span_of(encoder_cost, "encoder_cost");
+  const Grid grid{bins, 1, token_cap};
+  packing::check(samples, grid);
+  packing::check({samples.tokens, encoder}, grid);
+  return bins_of(packing::balance_two(samples, encoder, grid, rounds));
+}
+
 }  // namespace
 
 void bind_packing(py::module_& module) {
@@ -104,6 +202,16 @@ void bind_packing(py::module_& module) {
   room.def("check", &check, tokens, cost, ranks, microbatches, token_cap);
   room.def("schedule", &schedule, tokens, cost, ranks, microbatches, token_cap, objective,
            py::arg("refined") = true, py::arg("closed") = true);
+  room.def("longest_first", &longest_first, tokens, cost, py::arg("bins"), token_cap);
+  room.def("best_fit", &best_fit, tokens, token_cap, py::arg("order") = py::none());
+  room.def("next_fit", &next_fit, tokens, token_cap, py::arg("order") = py::none(),
+           py::arg("others") = py::none(), py::arg("other_cap") = 0);
+  room.def("difference", &difference, py::arg("values"), py::arg("parts"),
+           py::arg("equal_count") = false);
+  room.def("nearest_subset", &nearest_subset, py::arg("values"), py::arg("target"));
+  room.def("bottleneck_match", &bottleneck_match, py::arg("paired"), py::arg("alone"));
+  room.def("balance_two", &balance_two, tokens, cost, py::arg("encoder_cost"), py::arg("bins"),
+           token_cap, py::arg("rounds") = 0);
   room.def("bound", &bound, tokens, cost, ranks, microbatches, token_cap, objective);
 }
 
