@@ -1,0 +1,25 @@
+"""Arrival order: what a plain data loader does."""
+
+from __future__ import annotations
+
+import numpy
+
+from flowtrain_core._C import packing as kernels
+from flowtrain_core.packing.policies._grid import in_turn
+from flowtrain_core.packing.problem import Layout, Problem
+
+
+def arrival_order(problem: Problem) -> Layout:
+    """Give each microbatch as many samples, as they come; a full one is closed early."""
+    each = max(1, -(-len(problem) // problem.bins))
+    ones = numpy.ones(len(problem), numpy.int64)
+    bins = kernels.next_fit(problem.tokens, problem.token_cap, others=ones, other_cap=each)
+    return in_turn(problem, bins)
+
+
+def in_order_packing(problem: Problem) -> Layout:
+    """Fill microbatches to the cap, as samples come.
+
+    Source: Megatron-Core, `megatron/core/datasets/data_schedule.py`.
+    """
+    return in_turn(problem, kernels.next_fit(problem.tokens, problem.token_cap))

@@ -1,0 +1,116 @@
+"""DFLOP's online scheduler: two modules, exact within a time limit, else longest first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy
+
+from flowtrain_core._C import packing as kernels
+from flowtrain_core.packing.policies._grid import fewest_that_hold, in_turn
+from flowtrain_core.packing.policies.rigid import coupled, encoder_in_costs
+from flowtrain_core.packing.problem import IntArray, Layout, PlaceArray, Problem
+
+
+def dflop(problem: Problem, *, exact: bool = False, time_limit_s: float = 10.0) -> Layout:
+    """Make C small, where no bin has more than C of either module's work.
+
+    Longest first by the larger of the two loads, as the paper falls back to; with `exact`, CP-SAT
+    starts from that and has a time limit, so that its answer depends on the machine.
+
+    Raises:
+        ModuleNotFoundError: `exact`, and OR-tools is not installed: pip install ortools.
+
+    Source: arXiv 2603.25120, section 3.4; `ilp_data_sched` of BDAI-Research/DFLOP.
+    """
+    encoder = encoder_in_costs(problem)
+
+    def pack(slots: int) -> PlaceArray | None:
+        bins = kernels.balance_two(
+            problem.tokens, problem.cost, encoder, slots * problem.ranks, problem.token_cap
+        )
+        return bins if (bins >= 0).all() else None
+
+    bins = fewest_that_hold(problem.microbatches, pack)
+    if exact:
+        bins = _cp_sat(problem, encoder, bins, time_limit_s)
+    return coupled(in_turn(problem, bins))
+
+
+def _cp_sat(
+    problem: Problem, encoder: IntArray, start: PlaceArray, time_limit_s: float
+) -> PlaceArray:
+    """Bins by CP-SAT, no worse than those to start from."""
+    from ortools.sat.python import cp_model
+
+    count = max(problem.bins, int(start.max(initial=0)) + 1)
+    # Ten thousand units a mean bin, as the released code has of a second.
+    total = max(1, int(problem.cost.sum()), int(encoder.sum()))
+    scale = 10_000 * count / total
+    loads = [[round(int(v) * scale) for v in values] for values in (problem.cost, encoder)]
+    model: Any = cp_model.CpModel()
+    inside = [[model.NewBoolVar("") for _ in range(count)] for _ in range(len(problem))]
+    longest = model.NewIntVar(0, sum(max(a, b) for a, b in zip(*loads, strict=True)), "")
+    for i, row in enumerate(inside):
+        model.AddExactlyOne(row)
+        for b, var in enumerate(row):
+            model.AddHint(var, int(start[i]) == b)
+    for b in range(count):
+        column = [row[b] for row in inside]
+        for values in loads:
+            model.Add(sum(v * x for v, x in zip(values, column, strict=True)) <= longest)
+        tokens = zip(problem.tokens.tolist(), column, strict=True)
+        model.Add(sum(t * x for t, x in tokens) <= problem.token_cap)
+    model.Minimize(longest)
+    solver: Any = cp_model.CpSolver()
+    solver.parameters.max_time_in_seconds = time_limit_s
+    solver.parameters.random_seed = 42
+    if solver.Solve(model) not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        return start
+    return numpy.array(
+        [next(b for b, x in enumerate(row) if solver.BooleanValue(x)) for row in inside],
+        numpy.int32,
+    )
+
+
+class AdaptiveCorrection:
+    """Corrects predicted costs by what was measured, per range of lengths.
+
+    Lengths are grouped by powers of two; each group keeps the mean ratio of measured to predicted
+    time. A group that runs as predicted is left alone, and so is everything once the mean benefit
+    is no more than the cost of measuring.
+
+    Source: arXiv 2603.25120, section 3.4; the paper has no code for it.
+    """
+
+    _GROUPS = 64
+
+    def __init__(self, *, cost_share: float = 0.04, memory: float = 0.9) -> None:
+        """Args: share of a step that measuring costs; weight of the past in a group's mean."""
+        self._cost_share = cost_share
+        self._memory = memory
+        self._ratio = numpy.ones(self._GROUPS)
+
+    def observe(self, tokens: IntArray, predicted: numpy.ndarray, measured: numpy.ndarray) -> None:
+        """Take in the times of some microbatches of one length each, in any one unit.
+
+        Args:
+            tokens: Length, shape [num_measured].
+            predicted: Time that the cost model gave, shape [num_measured].
+            measured: Time that it took, shape [num_measured].
+        """
+        for group, ratio in zip(self._groups(tokens), measured / predicted, strict=True):
+            self._ratio[group] += (1 - self._memory) * (ratio - self._ratio[group])
+
+    @property
+    def worthwhile(self) -> bool:
+        """Whether corrections still exceed what measuring costs."""
+        return bool(numpy.abs(self._ratio - 1).max() > self._cost_share)
+
+    def correct(self, tokens: IntArray, cost: numpy.ndarray) -> numpy.ndarray:
+        """Costs times the ratio of their lengths' groups, shape as given."""
+        corrected: numpy.ndarray = cost * self._ratio[self._groups(tokens)]
+        return corrected
+
+    def _groups(self, tokens: IntArray) -> IntArray:
+        return numpy.log2(numpy.maximum(1, tokens)).astype(numpy.int64)

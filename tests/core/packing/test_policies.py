@@ -1,0 +1,172 @@
+"""What holds for every policy, and what each of them promised in print."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flowtrain_core.packing import POLICIES, AdaptiveCorrection, schedule
+
+CAP = 60
+
+
+@st.composite
+def steps(draw: Any) -> dict[str, Any]:
+    count = draw(st.integers(0, 50))
+    kind = draw(st.sampled_from(["any", "equal", "giant", "no images"]))
+    numbers = st.integers(0, CAP)
+    tokens = draw(st.lists(numbers, min_size=count, max_size=count))
+    cost = draw(st.lists(st.integers(0, 1000), min_size=count, max_size=count))
+    encoder = draw(st.lists(st.integers(0, 1000), min_size=count, max_size=count))
+    if kind == "equal":
+        tokens, cost, encoder = [7] * count, [3] * count, [2] * count
+    if kind == "giant" and count:
+        tokens[0], cost[0], encoder[0] = CAP, 10**9, 10**9
+    if kind == "no images":
+        encoder = [0] * count
+    ranks = draw(st.integers(1, 4))
+    least = -(-sum(tokens) // (ranks * CAP))
+    return {
+        "tokens": numpy.array(tokens, numpy.int64),
+        "cost": numpy.array(cost, numpy.int64),
+        "encoder_cost": numpy.array(encoder, numpy.int64),
+        "ranks": ranks,
+        "microbatches": 2 * least + 1,
+        "token_cap": CAP,
+    }
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@settings(max_examples=80, deadline=None)
+@given(step=steps(), with_encoder=st.booleans())
+def test_every_sample_is_in_one_bin_and_no_bin_is_over_the_cap(
+    policy: str, step: dict[str, Any], with_encoder: bool
+) -> None:
+    if not with_encoder:
+        step = step | {"encoder_cost": None}
+    plan = schedule(**step, policy=policy)
+    assert plan.microbatches >= step["microbatches"]
+    assert len(plan.slot) == len(plan.rank) == len(step["tokens"])
+    assert ((plan.slot >= 0) & (plan.slot < plan.microbatches)).all()
+    assert ((plan.rank >= 0) & (plan.rank < plan.ranks)).all()
+    assert plan.bin_tokens.max(initial=0) <= CAP
+    assert plan.loads.sum() == step["cost"].sum()
+    assert plan.value >= plan.bound - 1e-9
+    if with_encoder:
+        assert plan.encoder_slot is not None and plan.encoder_rank is not None
+        # An embedding is used in the slot it is encoded for, or later.
+        assert (plan.encoder_slot <= plan.slot).all() and (plan.encoder_slot >= 0).all()
+        assert plan.encoder_loads.sum() == step["encoder_cost"].sum()
+    again = schedule(**step, policy=policy)
+    assert again.slot.tolist() == plan.slot.tolist()
+    assert again.rank.tolist() == plan.rank.tolist()
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_ours_is_ahead_of_every_policy(policy: str) -> None:
+    random = numpy.random.default_rng(0)
+    tokens = numpy.exp(random.normal(7, 0.9, 1024)).clip(1, 20000).astype(numpy.int64)
+    cost = tokens * 7.0e4 + tokens.astype(float) ** 2
+    encoder = cost * random.random(1024)
+    cap = max(int(tokens.max()), int(1.25 * tokens.sum() / 128))
+    shape = {"ranks": 16, "microbatches": 8, "token_cap": cap}
+    ours = schedule(tokens, cost, encoder, **shape)
+    other = schedule(tokens, cost, encoder, policy=policy, **shape)
+    assert ours.value <= other.value * 1.0001
+    assert ours.gap < 0.005
+
+
+def lognormal_packs(seed: int) -> numpy.ndarray:
+    random = numpy.random.default_rng(seed)
+    return numpy.exp(random.normal(numpy.log(700), 1.0, 512)).clip(1, 8192).astype(numpy.int64)
+
+
+def test_zigzag_with_a_carried_cursor_is_even() -> None:
+    ratios = []
+    for seed in range(10):
+        tokens = lognormal_packs(seed)
+        plan = schedule(
+            tokens, tokens * 70000 + tokens**2, ranks=8, microbatches=1, token_cap=8192,
+            policy="flowtrain",
+        )  # fmt: skip
+        counts = [len(set(plan.slot[plan.rank == r])) for r in range(8)]
+        assert max(counts) - min(counts) <= 1
+        whole = plan.loads[(plan.bin_tokens > 0).all(axis=1)]
+        ranks = whole[: len(whole) // 2 * 2].sum(axis=0)
+        ratios.append(ranks.max() / ranks.mean())
+    assert numpy.median(ratios) < 1.02
+
+
+def test_isf_meets_its_published_spread_with_fitted_caps() -> None:
+    from flowtrain.workloads import preset
+
+    work = preset("documents", 20000, seed=8)
+    plan = schedule(
+        work.tokens, work.cost, work.encoder_cost, ranks=8, microbatches=1, token_cap=4608,
+        policy="omnibal", coupling="rigid",
+    )  # fmt: skip
+    full = plan.bin_tokens.min(axis=1) > 0
+    loads, encoder = plan.loads[full], plan.encoder_loads[full]
+    for values in (loads, encoder):
+        assert (1 - values.mean(axis=1) / values.max(axis=1)).mean() < 0.03
+
+
+def test_deferral_makes_all_six_microbatches_equal() -> None:
+    """18 units of encoder work and 36 of backbone work, the sums of the paper's worked example."""
+    cost = numpy.array([5, 5, 4, 4, 2, 2, 2, 2] + [1] * 10, numpy.int64)
+    ones = numpy.ones(18, numpy.int64)
+    assert cost.sum() == 36
+    plan = schedule(ones, cost, ones, ranks=1, microbatches=6, token_cap=100, policy="entrain")
+    assert plan.encoder_loads[:, 0].tolist() == [3.0] * 6
+    assert plan.loads[:, 0].tolist() == [6.0] * 6
+    rigid = numpy.bincount(plan.encoder_slot, weights=cost)
+    assert sorted(rigid) == [4, 4, 6, 6, 8, 8]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_deferred_samples_wait_for_one_microbatch_at_most(seed: int) -> None:
+    random = numpy.random.default_rng(seed)
+    encoder = random.integers(0, 100, 96)
+    cost = random.integers(1, 100, 96)
+    plan = schedule(
+        numpy.ones(96, numpy.int64), cost, encoder, ranks=2, microbatches=6, token_cap=1000,
+        policy="entrain",
+    )  # fmt: skip
+    assert plan.encoder_slot is not None
+    waits = plan.slot - plan.encoder_slot
+    assert waits.min() >= 0 and waits.max() == 1
+    assert plan.encoder_rank.tolist() == plan.rank.tolist()
+    rigid = numpy.zeros((6, 2))
+    numpy.add.at(rigid, (plan.encoder_slot, plan.rank), cost)
+    assert plan.loads.max() < rigid.max()
+
+
+def test_dflop_is_refined_by_ours() -> None:
+    random = numpy.random.default_rng(5)
+    tokens = random.integers(200, 2000, 256)
+    cost = tokens * 100.0
+    encoder = cost.mean() * random.gamma(2.0, 0.5, 256) * (random.random(256) < 0.9)
+    encoder *= cost.sum() / encoder.sum()
+    shape = {"ranks": 8, "microbatches": 4, "token_cap": 14000}
+    worst = {}
+    for policy in ("dflop", "flowtrain-rigid"):
+        plan = schedule(tokens, cost, encoder, policy=policy, **shape)
+        worst[policy] = max(plan.loads.max(), plan.encoder_loads.max()) / plan.loads.mean() - 1
+    assert worst["flowtrain-rigid"] < worst["dflop"] / 3
+    assert worst["flowtrain-rigid"] < 0.02
+
+
+def test_measured_times_correct_costs_of_like_length() -> None:
+    correction = AdaptiveCorrection()
+    assert not correction.worthwhile
+    tokens = numpy.array([1000, 1010, 5000])
+    cost = numpy.array([10.0, 10.1, 50.0])
+    for _ in range(60):
+        correction.observe(tokens, cost, cost * [1.5, 1.5, 1.0])
+    assert correction.worthwhile
+    corrected = correction.correct(tokens, cost) / cost
+    assert corrected == pytest.approx([1.5, 1.5, 1.0], rel=0.01)
