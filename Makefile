@@ -11,7 +11,6 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/stamps
 BUILD_TOOLS := 'setuptools>=77' wheel 'pybind11>=3' 'cmake>=3.24' ninja
-BENCH_PEERS := iceoryx2 flatbuffers pyzmq
 EXTENSION_SOURCES := CMakeLists.txt setup.py flowtrain_core/_version.py $(shell find csrc -type f)
 CXX_FILES = $(shell find csrc tests/cpp -name '*.[ch]pp' -o -name '*.cu' -o -name '*.cuh')
 # By default undefined behaviour is only printed.
@@ -111,9 +110,16 @@ define run_ctest
 	$(4) $(BIN)/ctest --test-dir build/$(1) --output-on-failure --no-tests=error
 endef
 
-# Peers of the benchmarks, from the package registry; one that is missing is said to be.
+# Some peers need far more than the function that is compared: they come alone. One that cannot be
+# had is named, and does not stop the others.
+PEERS_ALONE := verl trl prtpy binpacking mip
+PEERS := iceoryx2 flatbuffers pyzmq ortools pyarrow cffi
+
 bench-setup: setup
-	$(BIN)/pip install -q $(PIP_FLAGS) $(BENCH_PEERS)
+	@for peer in $(PEERS_ALONE); do \
+	  $(BIN)/pip install -q $(PIP_FLAGS) --no-deps $$peer || echo "$$peer: not installed"; done
+	@for peer in $(PEERS); do \
+	  $(BIN)/pip install -q $(PIP_FLAGS) $$peer || echo "$$peer: not installed"; done
 
 bench: setup
 	@for file in benchmarks/bench_*.py; do $(BIN)/python $$file --json || exit 1; done

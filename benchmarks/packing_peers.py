@@ -1,0 +1,234 @@
+"""Schedulers of other projects, called as they are published.
+
+Those whose packages need much more than their scheduler (verl and TRL) are installed without it;
+the functions are then taken out of the installed source by name, unchanged.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import importlib.util
+from collections import defaultdict, deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy
+
+# (tokens, cost, ranks, microbatches, token_cap) -> bin of each sample; bin b is slot b // ranks.
+Peer = Callable[..., numpy.ndarray]
+CP_SAT_SECONDS = 10.0
+
+
+def installed_functions(package: str, path: str, names: list[str], **known: Any) -> dict[str, Any]:
+    """Functions and classes of an installed package's source, without importing the package."""
+    files = importlib.metadata.files(package) or []
+    found = next((file for file in files if str(file) == path), None)
+    if found is None:
+        raise ModuleNotFoundError(f"{package} has no {path}")
+    tree = ast.parse(Path(str(found.locate())).read_text())
+    body = [
+        node
+        for node in tree.body
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name in names
+    ]
+    if missing := set(names) - {node.name for node in body}:
+        raise ImportError(f"{package}: {path} has no {', '.join(sorted(missing))}")
+    code = compile(ast.Module(body=body, type_ignores=[]), path, "exec")
+    exec(code, known)
+    return known
+
+
+def _bins_of(parts: list[list[int]], count: int) -> numpy.ndarray:
+    bins = numpy.full(count, -1)
+    for number, part in enumerate(parts):
+        bins[part] = number
+    return bins
+
+
+def verl() -> Peer:
+    """Karmarkar-Karp over ranks at equal counts, then over each rank's microbatches."""
+    import heapq
+
+    split = installed_functions(
+        "verl", "verl/utils/seqlen_balancing.py", ["karmarkar_karp"], heapq=heapq
+    )["karmarkar_karp"]
+
+    def run(
+        tokens: numpy.ndarray, cost: numpy.ndarray, ranks: int, slots: int, cap: int
+    ) -> numpy.ndarray:
+        work = [int(t) * 24576 + int(t) ** 2 for t in tokens]  # Its own cost model.
+        by_rank = split(work, ranks, True)
+        while True:
+            bins = numpy.full(len(tokens), -1)
+            for rank, mine in enumerate(by_rank):
+                for slot, part in enumerate(split([work[i] for i in mine], slots, False)):
+                    bins[[mine[k] for k in part]] = slot * ranks + rank
+            if numpy.bincount(bins, weights=tokens).max() <= cap:
+                return bins
+            slots += 1
+
+    return run
+
+
+def verl_whole_grid() -> Peer:
+    """Its Karmarkar-Karp on all bins at once; the cap is not its business."""
+    import heapq
+
+    split = installed_functions(
+        "verl", "verl/utils/seqlen_balancing.py", ["karmarkar_karp"], heapq=heapq
+    )["karmarkar_karp"]
+
+    def run(
+        tokens: numpy.ndarray, cost: numpy.ndarray, ranks: int, slots: int, cap: int
+    ) -> numpy.ndarray:
+        parts = split(
+            numpy.rint(cost / cost.max() * 2**40).astype(int).tolist(), ranks * slots, False
+        )
+        return _aligned(_bins_of(parts, len(tokens)), cost)
+
+    return run
+
+
+def trl() -> Peer:
+    """Best fit decreasing, which copies the tokens themselves."""
+    import pyarrow
+    import pyarrow.compute
+
+    pack = installed_functions(
+        "trl",
+        "trl/data_utils.py",
+        ["_SegmentTree", "_check_if_columns_can_be_packed", "_pack_bfd"],
+        np=numpy,
+        pa=pyarrow,
+        pyarrow=pyarrow,
+        pc=pyarrow.compute,
+        deque=deque,
+        defaultdict=defaultdict,
+        Literal=Literal,
+        Callable=Callable,
+    )["_pack_bfd"]
+
+    def run(
+        tokens: numpy.ndarray, cost: numpy.ndarray, ranks: int, slots: int, cap: int
+    ) -> numpy.ndarray:
+        offsets = numpy.concatenate([[0], numpy.cumsum(tokens)]).astype(numpy.int32)
+        ids = numpy.repeat(numpy.arange(len(tokens)), tokens)
+        column = pyarrow.ListArray.from_arrays(offsets, pyarrow.array(ids))
+        table = pack(pyarrow.table({"input_ids": column}), cap)
+        packed = table.column("input_ids").combine_chunks()
+        bins = numpy.full(len(tokens), -1)
+        bins[packed.values.to_numpy()] = numpy.repeat(
+            numpy.arange(len(packed)), numpy.diff(packed.offsets.to_numpy())
+        )
+        return bins
+
+    return run
+
+
+def prtpy_multifit() -> Peer:
+    """Multifit for the makespan; the cap is not its business."""
+    import prtpy
+
+    def run(
+        tokens: numpy.ndarray, cost: numpy.ndarray, ranks: int, slots: int, cap: int
+    ) -> numpy.ndarray:
+        items = dict(enumerate(cost.tolist()))
+        parts = prtpy.partition(
+            algorithm=prtpy.partitioning.multifit, numbins=ranks * slots, items=items
+        )
+        return _aligned(_bins_of(parts, len(tokens)), cost)
+
+    return run
+
+
+def binpacking_constant_number() -> Peer:
+    """Greedy into a constant number of bins; the cap is not its business."""
+    import binpacking
+
+    def run(
+        tokens: numpy.ndarray, cost: numpy.ndarray, ranks: int, slots: int, cap: int
+    ) -> numpy.ndarray:
+        parts = binpacking.to_constant_bin_number(dict(enumerate(cost.tolist())), ranks * slots)
+        return _aligned(_bins_of([list(part) for part in parts], len(tokens)), cost)
+
+    return run
+
+
+def cp_sat() -> Peer:
+    """OR-tools on the lock-step objective itself, under the cap, with a time limit."""
+    from ortools.sat.python import cp_model
+
+    def run(
+        tokens: numpy.ndarray, cost: numpy.ndarray, ranks: int, slots: int, cap: int
+    ) -> numpy.ndarray:
+        count = ranks * slots
+        scale = 10_000 * count / cost.sum()
+        load = [round(float(c) * scale) for c in cost]
+        start = _longest_first(tokens, cost, count, cap)
+        start = _aligned(start, cost)
+        model: Any = cp_model.CpModel()
+        inside = [[model.NewBoolVar("") for _ in range(count)] for _ in load]
+        slowest = [model.NewIntVar(0, sum(load), "") for _ in range(slots)]
+        for i, row in enumerate(inside):
+            model.AddExactlyOne(row)
+            for b, var in enumerate(row):
+                model.AddHint(var, int(start[i]) == b)
+        for b in range(count):
+            column = [row[b] for row in inside]
+            model.Add(sum(v * x for v, x in zip(load, column, strict=True)) <= slowest[b // ranks])
+            model.Add(sum(int(t) * x for t, x in zip(tokens, column, strict=True)) <= cap)
+        model.Minimize(sum(slowest))
+        solver: Any = cp_model.CpSolver()
+        solver.parameters.max_time_in_seconds = CP_SAT_SECONDS
+        if solver.Solve(model) not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+            return start
+        return numpy.array(
+            [next(b for b, x in enumerate(row) if solver.BooleanValue(x)) for row in inside]
+        )
+
+    return run
+
+
+def _longest_first(
+    tokens: numpy.ndarray, cost: numpy.ndarray, count: int, cap: int
+) -> numpy.ndarray:
+    load, used = numpy.zeros(count), numpy.zeros(count)
+    bins = numpy.full(len(tokens), -1)
+    for i in numpy.argsort(-cost, kind="stable"):
+        bins[i] = numpy.where(used + tokens[i] <= cap, load, numpy.inf).argmin()
+        load[bins[i]] += cost[i]
+        used[bins[i]] += tokens[i]
+    return bins
+
+
+def _aligned(bins: numpy.ndarray, cost: numpy.ndarray) -> numpy.ndarray:
+    """Bins numbered by descending load, which is the best that can be made of them in lock-step."""
+    order = numpy.argsort(-numpy.bincount(bins, weights=cost), kind="stable")
+    new = numpy.empty(len(order), int)
+    new[order] = numpy.arange(len(order))
+    return new[bins]
+
+
+# Name: how to get it, the most samples it is run on (what is slower than minutes is left out),
+# and whether it is timed by the clock, since it uses several threads.
+PEERS: dict[str, tuple[Callable[[], Peer], int, bool]] = {
+    "verl two-level": (verl, 16384, False),
+    "verl whole grid": (verl_whole_grid, 1024, False),
+    "TRL best fit decreasing": (trl, 16384, False),
+    "prtpy multifit": (prtpy_multifit, 1024, False),
+    "binpacking": (binpacking_constant_number, 16384, False),
+    "OR-tools CP-SAT": (cp_sat, 256, True),
+}
+
+
+def load_peers() -> tuple[dict[str, Peer], dict[str, str]]:
+    """The peers that can be had, and why the others cannot."""
+    found, missing = {}, {}
+    for name, (load, _, _) in PEERS.items():
+        try:
+            found[name] = load()
+        except (ImportError, importlib.metadata.PackageNotFoundError) as error:
+            missing[name] = f"{type(error).__name__}: {error}; run: make bench-setup"
+    return found, missing
