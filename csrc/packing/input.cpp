@@ -46,7 +46,7 @@ void check(const Samples& samples, const Grid& grid) {
 }
 
 Scaled scale(std::span<const double> cost, const char* name) {
-  constexpr double kLargest = 0x1p40;
+  constexpr double kLargest = 0x1p32;
   double largest = 0;
   for (std::size_t i = 0; i < cost.size(); ++i) {
     if (!(cost[i] >= 0) || std::isinf(cost[i])) {

@@ -20,7 +20,7 @@ struct Scaled {
   double unit = 1.0;  ///< cost[i] * unit is the cost given, to half a unit.
 };
 
-/// Costs on a scale on which the largest is 2^40: finer than any cost model, with room for sums.
+/// Costs on a scale on which the largest is 2^32: finer than any cost model, and quick to sort.
 ///
 /// `name` is what messages call the costs.
 /// Errors: BadArgument for what is negative, infinite or no number.

@@ -13,8 +13,9 @@ namespace {
 
 constexpr int kExchanges = 4;        // Of one bin, each from what the last one left.
 constexpr std::size_t kLeaving = 6;  // Samples of a bin that may leave it, at most two at once.
-constexpr std::size_t kNear = 6;     // Samples looked at on either side of what is wished for.
-constexpr std::uint32_t kPartners = 2;
+constexpr std::size_t kNear = 4;     // Samples looked at on either side of what is wished for.
+constexpr std::uint64_t kWorkOfBest = 200;  // A look-up is worth about ten sums.
+constexpr std::uint32_t kPartners = 1;
 
 /// Up to two samples leave a bin and one comes, which brings it nearest to its target.
 struct Exchange {
@@ -41,6 +42,7 @@ class Filler {
       if (leaving_.size() < kLeaving) leaving_.push_back(i);
     });
     const std::int64_t wanted = target - bins_.load(bin);
+    work_ += kWorkOfBest;
     Exchange best{.miss = std::abs(wanted)};
     look(bin, {kNone, kNone}, wanted, best);
     for (std::size_t i = 0; i < leaving_.size(); ++i) {
@@ -64,10 +66,12 @@ class Filler {
     bins_.add(exchange.in, bin);
   }
 
+  std::uint64_t work() const { return work_; }
+
   void share(std::uint32_t bin, std::int64_t target, std::int64_t tolerance) {
     for (std::uint32_t turn = 0; turn < kPartners; ++turn) {
       if (std::abs(bins_.load(bin) - target) <= tolerance) return;
-      share_anew(bins_, bin, partner_, token_cap_, {target, 12, turn, tolerance});
+      work_ += share_anew(bins_, bin, partner_, token_cap_, {target, 12, turn, tolerance}).sums;
       if (++partner_ == bins_.count()) partner_ = long_bins_;
     }
   }
@@ -115,14 +119,15 @@ class Filler {
   std::uint32_t long_bins_;
   std::int64_t token_cap_;
   std::uint32_t partner_;
+  std::uint64_t work_ = 0;
 };
 
 }  // namespace
 
-void fill_long_bins(Bins& bins, std::span<const std::uint32_t> order,
-                    std::span<const std::int64_t> targets, std::uint32_t long_bins,
-                    std::int64_t token_cap, std::int64_t tolerance) {
-  if (long_bins == bins.count()) return;
+std::uint64_t fill_long_bins(Bins& bins, std::span<const std::uint32_t> order,
+                             std::span<const std::int64_t> targets, std::uint32_t long_bins,
+                             std::int64_t token_cap, std::int64_t tolerance) {
+  if (long_bins == bins.count()) return 0;
   Filler filler(bins, order, long_bins, token_cap);
   for (std::uint32_t b = 0; b < long_bins; ++b) {
     for (int k = 0; k < kExchanges; ++k) {
@@ -133,6 +138,7 @@ void fill_long_bins(Bins& bins, std::span<const std::uint32_t> order,
     }
     filler.share(b, targets[b], tolerance);
   }
+  return filler.work();
 }
 
 }  // namespace flowtrain::packing

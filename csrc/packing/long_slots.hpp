@@ -14,8 +14,9 @@ namespace flowtrain::packing {
 /// sample that fits is looked up among all. Where the cap is in the way, bins are shared anew.
 ///
 /// Args: `order` is samples by descending cost; `tolerance` is the miss that is left alone.
-void fill_long_bins(Bins& bins, std::span<const std::uint32_t> order,
-                    std::span<const std::int64_t> targets, std::uint32_t long_bins,
-                    std::int64_t token_cap, std::int64_t tolerance);
+/// Returns: the work done, in sums as `Effort` counts them.
+std::uint64_t fill_long_bins(Bins& bins, std::span<const std::uint32_t> order,
+                             std::span<const std::int64_t> targets, std::uint32_t long_bins,
+                             std::int64_t token_cap, std::int64_t tolerance);
 
 }  // namespace flowtrain::packing

@@ -67,11 +67,12 @@ std::vector<std::uint32_t> order_by_cost(const Samples& samples) {
   for (std::size_t begin = 0; begin < entries.size();) {
     std::size_t end = begin + 1;
     while (end < entries.size() && entries[end].key == entries[begin].key) ++end;
-    std::stable_sort(entries.begin() + static_cast<std::ptrdiff_t>(begin),
-                     entries.begin() + static_cast<std::ptrdiff_t>(end),
-                     [&](const Entry& a, const Entry& b) {
-                       return samples.tokens[a.index] > samples.tokens[b.index];
-                     });
+    if (end - begin > 1)
+      std::stable_sort(entries.begin() + static_cast<std::ptrdiff_t>(begin),
+                       entries.begin() + static_cast<std::ptrdiff_t>(end),
+                       [&](const Entry& a, const Entry& b) {
+                         return samples.tokens[a.index] > samples.tokens[b.index];
+                       });
     begin = end;
   }
   return indices_of(entries);

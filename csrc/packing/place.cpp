@@ -13,7 +13,8 @@ struct Open {
   std::uint32_t bin;
 
   bool before(const Open& other) const {
-    return missing != other.missing ? missing > other.missing : bin < other.bin;
+    // Without a branch, since none could be foretold.
+    return (missing > other.missing) | ((missing == other.missing) & (bin < other.bin));
   }
 };
 

@@ -64,12 +64,15 @@ Schedule lockstep(const Samples& samples, Order order, const Grid& grid, bool re
     const std::int64_t tolerance = sum(samples.cost) / grid.bins() / 2048;
     std::uint32_t long_bins = 0;
     while (targets[long_bins] > targets.back() + targets.back() / 512) ++long_bins;
+    std::uint64_t work = 16384 + 20 * samples.size();
     if (long_bins > 0) {
-      fill_long_bins(bins, order, targets, long_bins, grid.token_cap, tolerance);
+      const std::uint64_t done =
+          fill_long_bins(bins, order, targets, long_bins, grid.token_cap, tolerance);
+      // At least some, since what the long bins gave and took is not yet even.
+      work = std::max(work / 3, work - std::min(work, done));
     }
-    refine(
-        bins, targets, long_bins, grid.token_cap,
-        {.passes = 64, .work = 16384 + 20 * samples.size(), .patience = 3, .tolerance = tolerance});
+    refine(bins, targets, long_bins, grid.token_cap,
+           {.passes = 64, .work = work, .patience = 3, .tolerance = tolerance});
   }
   lay_out(out, bins, grid.ranks);
   out.value = lockstep_cost(bins.loads(), align(bins.loads()), grid.ranks);

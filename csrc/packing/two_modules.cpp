@@ -11,7 +11,7 @@ namespace flowtrain::packing {
 namespace {
 
 constexpr std::size_t kFree = 10;
-constexpr int kMostSquarings = 4;
+constexpr std::uint32_t kMostSquarings = 4;
 
 struct Bin {
   std::int64_t backbone = 0;
@@ -46,14 +46,19 @@ class TwoModules {
   }
 
   void pair_up(std::uint32_t round, std::uint32_t rounds) {
-    const int squarings = 1 + static_cast<int>(round * kMostSquarings / rounds);
     std::vector<std::int64_t> longest(bins_.size());
     for (std::size_t b = 0; b < bins_.size(); ++b) longest[b] = bins_[b].longest();
     const std::vector<std::uint32_t> sorted = order_descending(longest);
     const std::size_t half = sorted.size() / 2;
     for (std::size_t i = 0; i < half; ++i) {
-      share(bins_[sorted[i]], bins_[sorted[sorted.size() - 1 - (i + round) % half]], round,
-            squarings);
+      Bin& high = bins_[sorted[i]];
+      Bin& low = bins_[sorted[sorted.size() - 1 - (i + round) % half]];
+      switch (round * kMostSquarings / rounds) {
+        case 0: share<1>(high, low, round); break;
+        case 1: share<2>(high, low, round); break;
+        case 2: share<3>(high, low, round); break;
+        default: share<4>(high, low, round); break;
+      }
     }
   }
 
@@ -73,12 +78,14 @@ class TwoModules {
     bin.samples.push_back(i);
   }
 
-  static double power(double x, int squarings) {
-    for (int k = 0; k < squarings; ++k) x *= x;
+  template <int kSquarings>
+  static double power(double x) {
+    for (int k = 0; k < kSquarings; ++k) x *= x;
     return x;
   }
 
-  void share(Bin& a, Bin& b, std::uint32_t round, int squarings) {
+  template <int kSquarings>
+  void share(Bin& a, Bin& b, std::uint32_t round) {
     // The free samples are the last; turns make every one free in time.
     for (Bin* bin : {&a, &b}) {
       const std::size_t count = bin->samples.size();
@@ -99,10 +106,10 @@ class TwoModules {
     const double scale =
         2.0 / static_cast<double>(std::max<std::int64_t>(1, std::max(backbone, encoder)));
     const auto rated = [&](std::int64_t one, std::int64_t other) {
-      return power(static_cast<double>(one) * scale, squarings) +
-             power(static_cast<double>(other) * scale, squarings) +
-             power(static_cast<double>(backbone - one) * scale, squarings) +
-             power(static_cast<double>(encoder - other) * scale, squarings);
+      return power<kSquarings>(static_cast<double>(one) * scale) +
+             power<kSquarings>(static_cast<double>(other) * scale) +
+             power<kSquarings>(static_cast<double>(backbone - one) * scale) +
+             power<kSquarings>(static_cast<double>(encoder - other) * scale);
     };
     std::int64_t one = a.backbone, other = a.encoder, held = a.tokens;
     std::uint32_t subset = (1U << from_a) - 1, best_subset = subset;
