@@ -12,6 +12,8 @@ namespace {
 
 constexpr std::size_t kFree = 10;
 constexpr std::uint32_t kMostSquarings = 4;
+constexpr std::uint32_t kFinalSquarings =
+    7;  // Lower powers take many small excesses for a large one.
 
 struct Bin {
   std::int64_t backbone = 0;
@@ -62,6 +64,52 @@ class TwoModules {
     }
   }
 
+  /// Exchanges up to one sample each way between the bin with the largest load and another, as is
+  /// best by the highest power of the loads.
+  ///
+  /// Returns: whether any exchange is better than none.
+  bool relieve_worst() {
+    const auto worst = static_cast<std::uint32_t>(
+        std::max_element(bins_.begin(), bins_.end(),
+                         [](const Bin& x, const Bin& y) { return x.longest() < y.longest(); }) -
+        bins_.begin());
+    Bin& a = bins_[worst];
+    const double scale = 1.0 / static_cast<double>(std::max<std::int64_t>(1, a.longest()));
+    const auto rated = [&](std::int64_t backbone, std::int64_t encoder) {
+      return power<kFinalSquarings>(static_cast<double>(backbone) * scale) +
+             power<kFinalSquarings>(static_cast<double>(encoder) * scale);
+    };
+    const double before = rated(a.backbone, a.encoder);
+    double best = -1e-9;
+    Bin* other = nullptr;
+    std::uint32_t gives = kNone, takes = kNone;
+    for (Bin& b : bins_) {
+      if (&b == &a) continue;
+      const double both = before + rated(b.backbone, b.encoder);
+      for (const std::uint32_t out : a.samples) {
+        const auto look = [&](std::uint32_t in) {
+          const std::int64_t backbone = samples_.cost[out] - (in == kNone ? 0 : samples_.cost[in]);
+          const std::int64_t encoder = encoder_[out] - (in == kNone ? 0 : encoder_[in]);
+          const std::int64_t tokens =
+              samples_.tokens[out] - (in == kNone ? 0 : samples_.tokens[in]);
+          if (a.tokens - tokens > cap_ || b.tokens + tokens > cap_) return;
+          const double gain = rated(a.backbone - backbone, a.encoder - encoder) +
+                              rated(b.backbone + backbone, b.encoder + encoder) - both;
+          if (gain < best) best = gain, other = &b, gives = out, takes = in;
+        };
+        look(kNone);
+        for (const std::uint32_t in : b.samples) look(in);
+      }
+    }
+    if (other == nullptr) return false;
+    remove(a, gives);
+    add(*other, gives);
+    if (takes == kNone) return true;
+    remove(*other, takes);
+    add(a, takes);
+    return true;
+  }
+
   std::vector<std::uint32_t> bin_of() const {
     std::vector<std::uint32_t> out(samples_.size(), kNone);
     for (std::uint32_t b = 0; b < bins_.size(); ++b) {
@@ -78,13 +126,20 @@ class TwoModules {
     bin.samples.push_back(i);
   }
 
-  template <int kSquarings>
+  void remove(Bin& bin, std::uint32_t i) {
+    bin.backbone -= samples_.cost[i];
+    bin.encoder -= encoder_[i];
+    bin.tokens -= samples_.tokens[i];
+    bin.samples.erase(std::find(bin.samples.begin(), bin.samples.end(), i));
+  }
+
+  template <std::uint32_t kSquarings>
   static double power(double x) {
-    for (int k = 0; k < kSquarings; ++k) x *= x;
+    for (std::uint32_t k = 0; k < kSquarings; ++k) x *= x;
     return x;
   }
 
-  template <int kSquarings>
+  template <std::uint32_t kSquarings>
   void share(Bin& a, Bin& b, std::uint32_t round) {
     // The free samples are the last; turns make every one free in time.
     for (Bin* bin : {&a, &b}) {
@@ -147,10 +202,13 @@ class TwoModules {
 
 std::vector<std::uint32_t> balance_two(const Samples& samples,
                                        std::span<const std::int64_t> encoder, const Grid& grid,
-                                       std::uint32_t rounds) {
+                                       std::uint32_t rounds, std::uint32_t steps) {
   TwoModules modules(samples, encoder, grid);
   modules.place();
   for (std::uint32_t round = 0; round < rounds; ++round) modules.pair_up(round, rounds);
+  for (std::uint32_t step = 0; step < steps; ++step) {
+    if (!modules.relieve_worst()) break;
+  }
   return modules.bin_of();
 }
 

@@ -8,23 +8,31 @@ from flowtrain_core._C import packing as kernels
 from flowtrain_core.packing.policies._grid import fewest_that_hold, in_turn
 from flowtrain_core.packing.problem import IntArray, Layout, PlaceArray, Problem
 
-_ROUNDS = 48
+_ROUNDS = 2
+_STEPS = 60
 
 
-def flowtrain_rigid(problem: Problem, *, rounds: int = _ROUNDS) -> Layout:
+def flowtrain_rigid(problem: Problem, *, rounds: int = _ROUNDS, steps: int = _STEPS) -> Layout:
     """Make the largest load of either module in any bin small, encoder and backbone together.
 
     For pipelines that encode a sample in the slot and on the rank of its backbone work.
 
     Args:
         problem: Its encoder costs are in the unit of its costs.
-        rounds: Of refinement, about 3 us a pair of bins each.
+        rounds: Of pairing all bins, about 5 us a pair.
+        steps: Of relieving the worst bin, about 10 us each for 256 samples.
     """
     encoder = encoder_in_costs(problem)
 
     def pack(slots: int) -> PlaceArray | None:
         bins = kernels.balance_two(
-            problem.tokens, problem.cost, encoder, slots * problem.ranks, problem.token_cap, rounds
+            problem.tokens,
+            problem.cost,
+            encoder,
+            slots * problem.ranks,
+            problem.token_cap,
+            rounds,
+            steps,
         )
         return bins if (bins >= 0).all() else None
 

@@ -144,7 +144,8 @@ void both_modules_are_balanced_together() {
   }
   std::array<double, 2> worst{};
   for (const std::uint32_t rounds : {0U, 40U}) {
-    const std::vector<std::uint32_t> bins = balance_two(drawn.samples(), encoder, grid, rounds);
+    const std::vector<std::uint32_t> bins =
+        balance_two(drawn.samples(), encoder, grid, rounds, rounds);
     std::vector<std::int64_t> backbone(grid.bins()), other(grid.bins()), tokens(grid.bins());
     for (std::size_t i = 0; i < bins.size(); ++i) {
       CHECK(bins[i] < grid.bins());
@@ -153,11 +154,12 @@ void both_modules_are_balanced_together() {
       tokens[bins[i]] += drawn.tokens[i];
     }
     CHECK(*std::max_element(tokens.begin(), tokens.end()) <= grid.token_cap);
+    std::int64_t longest = 0, total = 0;
     for (const std::vector<std::int64_t>* loads : {&backbone, &other}) {
-      const auto mean = static_cast<double>(std::accumulate(loads->begin(), loads->end(), 0L)) / 8;
-      const auto largest = static_cast<double>(*std::max_element(loads->begin(), loads->end()));
-      worst[rounds > 0] = std::max(worst[rounds > 0], largest / mean - 1);
+      longest = std::max(longest, *std::max_element(loads->begin(), loads->end()));
+      total = std::max(total, std::accumulate(loads->begin(), loads->end(), std::int64_t{0}));
     }
+    worst[rounds > 0] = static_cast<double>(longest * grid.bins()) / static_cast<double>(total) - 1;
   }
   CHECK(worst[1] < 0.02 && worst[1] < worst[0] / 4);
 }
