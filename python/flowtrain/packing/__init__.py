@@ -1,5 +1,5 @@
-"""Policies that turn samples of unequal cost into balanced microbatches."""
+"""From samples of unequal cost to balanced microbatches, by the core's schedulers."""
 
-from flowtrain.packing.balanced import Assignment, PackingError, balance
+from flowtrain.packing.slots import PackingError, fewest_slots
 
-__all__ = ["Assignment", "PackingError", "balance"]
+__all__ = ["PackingError", "fewest_slots"]

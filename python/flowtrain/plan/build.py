@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from flowtrain.packing import balance
+from flowtrain.packing import fewest_slots
 from flowtrain.plan.step import Document, EncoderItem, StepPlan
 
 
@@ -66,25 +66,25 @@ def build_step(
     Raises:
         PackingError: A sample is longer than a microbatch.
     """
-    place = balance(
+    place = fewest_slots(
         [s.num_tokens for s in samples],
         cost,
         ranks=layout.backbones,
         token_cap=layout.microbatch_tokens,
     )
     members: list[list[list[SampleSize]]] = [
-        [[] for _ in range(place.slots)] for _ in range(layout.backbones)
+        [[] for _ in range(place.microbatches)] for _ in range(layout.backbones)
     ]
-    for sample, rank, slot in zip(samples, place.rank, place.slot, strict=True):
+    for sample, rank, slot in zip(samples, place.rank.tolist(), place.slot.tolist(), strict=True):
         members[rank][slot].append(sample)
     return StepPlan(
         step=step,
         kind="train",
-        slots=place.slots,
+        slots=place.microbatches,
         documents=tuple(
             tuple(tuple(_document(s) for s in slot) for slot in rank) for rank in members
         ),
-        items=_items(members, place.slots, layout),
+        items=_items(members, place.microbatches, layout),
         num_targets=sum(s.num_targets for s in samples),
         samples=tuple(s.index for s in samples),
         cursor=cursor,
