@@ -107,8 +107,8 @@ void runs_are_split_by_their_takers() {
   }
 }
 
-/// Four producers pass their own cells round and round through four consumers. Each cell counts
-/// its trips; a cell lost, doubled or out of its producer's order shows.
+/// Three producers pass their own cells round and round through three consumers, in runs. Each cell
+/// counts its trips; a cell lost, doubled or out of its producer's order shows.
 void nothing_is_lost_or_doubled_between_threads() {
   constexpr std::uint32_t kProducers = 3, kConsumers = 3, kOwn = 5;
   constexpr std::uint64_t kTrips = 20000;
@@ -119,14 +119,18 @@ void nothing_is_lost_or_doubled_between_threads() {
   for (std::uint16_t p = 0; p < kProducers; ++p) {
     threads.emplace_back([&f, &payload, p] {
       auto ring = f.ring();
-      for (std::uint64_t trip = 0; trip < kTrips; ++trip) {
-        const auto cell = static_cast<std::uint32_t>(p * kOwn + trip % kOwn);
-        while (state_of(f.words[cell].load(std::memory_order_acquire)) != CellState::kFree) {
-          std::this_thread::yield();
+      for (std::uint64_t trip = 0; trip < kTrips;) {
+        const auto at = static_cast<std::uint32_t>(trip % kOwn);
+        const auto most = static_cast<std::uint32_t>(std::min<std::uint64_t>(3, kTrips - trip));
+        const Run run{p * kOwn + at, std::min(most, kOwn - at)};
+        for (std::uint32_t c = run.first; c < run.first + run.count; ++c) {
+          while (state_of(f.words[c].load(std::memory_order_acquire)) != CellState::kFree) {
+            std::this_thread::yield();
+          }
+          f.own(c, p);
+          payload[c] = trip++;
         }
-        f.own(cell, p);
-        payload[cell] = trip;
-        while (!ring.push(cell, p, f.lanes[p])) std::this_thread::yield();
+        while (!ring.push_run(run, p, f.lanes[p])) std::this_thread::yield();
       }
     });
   }
@@ -135,17 +139,16 @@ void nothing_is_lost_or_doubled_between_threads() {
       auto ring = f.ring();
       std::vector<std::uint64_t> newest(kProducers, 0);
       while (taken.load() < kProducers * kTrips) {
-        const std::uint32_t cell = ring.pop(lane, f.lanes[lane]);
-        if (cell == kNone) {
-          std::this_thread::yield();
-          continue;
+        const Run run = ring.pop_run(2, lane, f.lanes[lane]);
+        if (run.count == 0) std::this_thread::yield();
+        for (std::uint32_t c = run.first; c < run.first + run.count; ++c) {
+          const std::uint64_t trip = payload[c];
+          CHECK(trip % kOwn == c % kOwn && trip >= newest[c / kOwn]);
+          newest[c / kOwn] = trip;
+          sum += trip;
+          ++taken;
+          f.words[c].store(freed(f.words[c].load()), std::memory_order_release);
         }
-        const std::uint64_t trip = payload[cell];
-        CHECK(trip % kOwn == cell % kOwn && trip >= newest[cell / kOwn]);
-        newest[cell / kOwn] = trip;
-        sum += trip;
-        ++taken;
-        f.words[cell].store(freed(f.words[cell].load()), std::memory_order_release);
       }
     });
   }
