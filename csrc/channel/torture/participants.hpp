@@ -151,21 +151,20 @@ class Participant {
     return true;
   }
 
+  /// As Control::free_cell, with the ledger's entry right behind the store, so that hardly anybody
+  /// dies between the two.
   void release(std::uint32_t c, std::uint64_t item) {
+    const auto word = control_.word(c).load(std::memory_order_relaxed);
+    const auto free = Protocol::kGeneration ? lockfree::freed(word)
+                                            : lockfree::moved(word, lockfree::CellState::kFree, 0);
     seat->releasing.store(item + 1, std::memory_order_relaxed);
     // Who is killed has done what came before in the program: only the compiler is to be told.
-    std::atomic_signal_fence(std::memory_order_seq_cst);  // sync: seat.releasing
-    if constexpr (Protocol::kGeneration) {
-      control_.free_cell(c);
-    } else {
-      const auto word = control_.word(c).load(std::memory_order_relaxed);
-      control_.word(c).store(lockfree::moved(word, lockfree::CellState::kFree, 0),
-                             std::memory_order_release);  // sync: cell.word
-      control_.header().space.notify();
-    }
+    std::atomic_signal_fence(std::memory_order_seq_cst);      // sync: seat.releasing
+    control_.word(c).store(free, std::memory_order_release);  // sync: cell.word
     if (item < Ledger::kMostItems) arena_.ledger.note_commit(item);
     std::atomic_signal_fence(std::memory_order_seq_cst);  // sync: seat.releasing
     seat->releasing.store(0, std::memory_order_relaxed);
+    control_.header().space.notify();
   }
 
   [[noreturn]] void bury() {
