@@ -1,4 +1,4 @@
-"""`flowtrain demo | train | data | top | bench | clean | doctor`."""
+"""`flowtrain demo | train | data | pack | top | bench | clean | doctor`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-_VERBS = ("demo", "train", "data", "top", "bench", "clean", "doctor")
+_VERBS = ("demo", "train", "data", "pack", "top", "bench", "clean", "doctor")
 _INSTALL = "pip install 'flowtrain[demo]'"
 
 

@@ -1,0 +1,144 @@
+"""What each policy makes of the same samples."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy
+
+from flowtrain.workloads import Workload
+from flowtrain_core.packing import POLICIES, Assignment, schedule
+
+# A little more than the tokens need, so that balance has room.
+_ROOM = 1.05
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Comparison:
+    """Figures of one policy, means over the steps.
+
+    Attributes:
+        policy: Its name.
+        lost: Share of the ranks' lock-step time that is waiting for the slowest.
+        gap: Lock-step time over its proven bound, minus 1.
+        dist_ratio: Backbone, mean over slots of 1 - mean / max over ranks.
+        encoder_dist_ratio: The same of the encoder.
+        pad_ratio: Padding if slots were padded to their longest rank.
+        max_over_mean: Heaviest rank over the mean, over whole steps.
+        fill: Share of the tokens that fit which is used.
+        microbatches: Slots of a rank, at most.
+        milliseconds: To schedule a step.
+        loads: Backbone cost of the first step's bins, shape [microbatches, ranks].
+    """
+
+    policy: str
+    lost: float
+    gap: float
+    dist_ratio: float
+    encoder_dist_ratio: float
+    pad_ratio: float
+    max_over_mean: float
+    fill: float
+    microbatches: int
+    milliseconds: float
+    loads: numpy.ndarray
+
+
+def steps_of(
+    work: Workload,
+    *,
+    ranks: int,
+    token_cap: int,
+    microbatches: int | None,
+    step_samples: int | None,
+) -> tuple[list[numpy.ndarray], int]:
+    """Cut a file into steps, and choose the slots that hold each of them.
+
+    Args:
+        work: All samples; those above the cap are left out of every policy alike.
+        ranks: Data-parallel ranks.
+        token_cap: Most tokens of one slot of one rank.
+        microbatches: Slots of each rank, or None for those that the fullest step needs.
+        step_samples: Samples of a step, or None for all of them in one.
+
+    Returns:
+        Indices of each full step's samples, and the slots.
+
+    Raises:
+        ValueError: There is no full step.
+    """
+    fitting = numpy.flatnonzero(work.tokens <= token_cap)
+    size = step_samples or len(fitting)
+    count = len(fitting) // size if size else 0
+    if count == 0:
+        raise ValueError(
+            f"{work.name}: {len(fitting)} samples within token_cap={token_cap} are fewer than a "
+            f"step of {size}; lower --step"
+        )
+    steps = [fitting[i * size : (i + 1) * size] for i in range(count)]
+    most = max(int(work.tokens[step].sum()) for step in steps)
+    return steps, microbatches or max(1, -(-int(most * _ROOM) // (ranks * token_cap)))
+
+
+def compare(
+    work: Workload,
+    steps: Sequence[numpy.ndarray],
+    *,
+    ranks: int,
+    microbatches: int,
+    token_cap: int,
+    policies: Sequence[str] | None = None,
+) -> list[Comparison]:
+    """Schedule all steps by each policy, the best first.
+
+    Args:
+        work: The samples.
+        steps: Indices of each step's samples.
+        ranks: Data-parallel ranks.
+        microbatches: Slots of each rank.
+        token_cap: Most tokens of one slot of one rank.
+        policies: Names, or None for all.
+    """
+    rows = []
+    for policy in policies or POLICIES:
+        plans, times = [], []
+        for step in steps:
+            start = time.perf_counter()
+            plans.append(
+                schedule(
+                    work.tokens[step],
+                    work.cost[step],
+                    work.encoder_cost[step],
+                    ranks=ranks,
+                    microbatches=microbatches,
+                    token_cap=token_cap,
+                    policy=policy,
+                    # Policies of others encode a sample where it is computed.
+                    coupling="prepass" if policy == "flowtrain-best" else "rigid",
+                )
+            )
+            times.append(1e3 * (time.perf_counter() - start))
+        rows.append(_summary(policy, plans, times))
+    return sorted(rows, key=lambda row: row.lost)
+
+
+def _summary(policy: str, plans: Sequence[Assignment], times: Sequence[float]) -> Comparison:
+    def mean(values: list[float]) -> float:
+        return statistics.fmean(values)
+
+    return Comparison(
+        policy=policy,
+        lost=mean([1 - plan.efficiency for plan in plans]),
+        gap=mean([plan.gap for plan in plans]),
+        dist_ratio=mean([plan.dist_ratio for plan in plans]),
+        encoder_dist_ratio=mean([plan.encoder_dist_ratio for plan in plans]),
+        pad_ratio=mean([plan.pad_ratio for plan in plans]),
+        max_over_mean=mean([plan.max_over_mean for plan in plans]),
+        fill=mean([plan.fill for plan in plans]),
+        microbatches=max(plan.microbatches for plan in plans),
+        milliseconds=statistics.median(times),
+        loads=plans[0].loads,
+    )
