@@ -137,7 +137,7 @@ Schedule free_running(const Samples& samples, Order order, const Grid& grid, boo
   if (fits && refined) {
     refine(bins, targets, 0, rank_cap,
            {.passes = 64,
-            .work = 65536 + 40 * samples.size(),
+            .work = 65536 + 80 * samples.size(),
             .patience = 24,
             .tolerance = mean / 65536});
   }

@@ -58,6 +58,9 @@ Shared share_anew(Bins& bins, std::uint32_t a, std::uint32_t b, std::int64_t tok
   for (auto [bin, taken] : {std::pair{&in_a, from_a}, std::pair{&in_b, from_b}}) {
     const std::size_t start = bin->size() > taken ? deal.turn * half_free % bin->size() : 0;
     std::rotate(bin->begin(), bin->begin() + static_cast<std::ptrdiff_t>(start), bin->end());
+    // Spread over the bin, since neighbours in it came one after another and cost much the same.
+    const std::size_t stride = taken > 0 ? bin->size() / taken : 0;
+    for (std::size_t k = 1; k < taken; ++k) std::swap((*bin)[k], (*bin)[k * stride]);
   }
 
   std::array<std::uint32_t, 2 * kHalf> free;
