@@ -141,7 +141,7 @@ def schedule(
 
 
 def _bound(layout: Layout, problem: Problem, rounded: bool) -> float:
-    """Bound in integer costs; those that were rounded may each have been half a unit less."""
+    """Bound in integer costs, less what rounding may have added to it."""
     bound = layout.bound
     if bound is None:
         here = layout.slot >= 0
@@ -153,7 +153,15 @@ def _bound(layout: Layout, problem: Problem, rounded: bool) -> float:
             problem.token_cap,
             problem.objective,
         )
-    return max(0.0, bound - len(problem) / 2) if rounded else float(bound)
+    if not rounded:
+        return float(bound)
+    # Each cost is right to half a unit, so a sum is to half its terms: those of the mean of all
+    # bins or ranks, or of the samples that share one; of lock-step, of its long slots as well.
+    groups = problem.bins if problem.objective == "makespan" else problem.ranks
+    slack = len(problem) / groups + 1
+    if problem.objective == "lockstep":
+        slack += problem.microbatches / 2
+    return max(0.0, bound - slack)
 
 
 def _integers(values: ArrayLike, name: str) -> IntArray:
