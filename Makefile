@@ -122,7 +122,9 @@ bench-setup: setup
 	  $(BIN)/pip install -q $(PIP_FLAGS) $$peer || echo "$$peer: not installed"; done
 
 bench: setup
-	@for file in benchmarks/bench_*.py; do $(BIN)/python $$file --json || exit 1; done
+	@for file in $(filter-out %/bench_packing.py,$(wildcard benchmarks/bench_*.py)); do \
+	  $(BIN)/python $$file --json || exit 1; done
+	@$(BIN)/python benchmarks/bench_packing.py --json --ours --parts lockstep others stream
 
 gpu-test: $(GPU_NEEDS)
 	$(GPU_ENV) $(PY) -m pytest -rA -m gpu tests/gpu

@@ -234,7 +234,7 @@ def stream(given: argparse.Namespace, failed: list[str]) -> None:
     """200 steps of a stream whose samples may wait for one step."""
     ranks, slots = 16, 8
     for load, bar in STREAM_BARS.items():
-        work = preset(load, 300_000, seed=given.seeds[0])
+        work = preset(load, 700_000, seed=given.seeds[0])
         cap = max(int(work.tokens.max()), int(1.25 * work.tokens.mean() * 8))
         packer = Packer(ranks=ranks, microbatches=slots, token_cap=cap, max_age=1)
         first, oldest = 0, 0
