@@ -69,11 +69,7 @@ class TwoModules {
   ///
   /// Returns: whether any exchange is better than none.
   bool relieve_worst() {
-    const auto worst = static_cast<std::uint32_t>(
-        std::max_element(bins_.begin(), bins_.end(),
-                         [](const Bin& x, const Bin& y) { return x.longest() < y.longest(); }) -
-        bins_.begin());
-    Bin& a = bins_[worst];
+    Bin& a = worst();
     const double scale = 1.0 / static_cast<double>(std::max<std::int64_t>(1, a.longest()));
     const auto rated = [&](std::int64_t backbone, std::int64_t encoder) {
       return power<kFinalSquarings>(static_cast<double>(backbone) * scale) +
@@ -110,6 +106,18 @@ class TwoModules {
     return true;
   }
 
+  /// Shares the worst bin anew with each other, for when no single exchange helps.
+  ///
+  /// Returns: whether its largest load is less.
+  bool share_worst(std::uint32_t turn) {
+    Bin& a = worst();
+    const std::int64_t before = a.longest();
+    for (Bin& b : bins_) {
+      if (&b != &a) share<kFinalSquarings>(a, b, turn);
+    }
+    return worst().longest() < before;
+  }
+
   std::vector<std::uint32_t> bin_of() const {
     std::vector<std::uint32_t> out(samples_.size(), kNone);
     for (std::uint32_t b = 0; b < bins_.size(); ++b) {
@@ -119,6 +127,11 @@ class TwoModules {
   }
 
  private:
+  Bin& worst() {
+    return *std::max_element(bins_.begin(), bins_.end(),
+                             [](const Bin& x, const Bin& y) { return x.longest() < y.longest(); });
+  }
+
   void add(Bin& bin, std::uint32_t i) {
     bin.backbone += samples_.cost[i];
     bin.encoder += encoder_[i];
@@ -207,7 +220,7 @@ std::vector<std::uint32_t> balance_two(const Samples& samples,
   modules.place();
   for (std::uint32_t round = 0; round < rounds; ++round) modules.pair_up(round, rounds);
   for (std::uint32_t step = 0; step < steps; ++step) {
-    if (!modules.relieve_worst()) break;
+    if (!modules.relieve_worst() && !modules.share_worst(step)) break;
   }
   return modules.bin_of();
 }

@@ -14,7 +14,7 @@ namespace flowtrain::packing {
 /// Greedy by the larger of the two loads, then pairs of bins are shared anew: all divisions of up
 /// to ten samples, by the sum of the loads' powers. The power rises from 2 to 16, since the
 /// largest load alone says nothing about three of the four. At last the worst bin exchanges single
-/// samples with any other, step by step.
+/// samples with any other, step by step, and where none helps is shared anew with each.
 ///
 /// Args: `encoder` is in the unit of the costs, shape [num_samples]; `rounds` of pairing, of about
 ///   5 us a pair; `steps` of single exchanges, of about 10 us each for 256 samples. With 0 and 0

@@ -8,8 +8,8 @@ from flowtrain_core._C import packing as kernels
 from flowtrain_core.packing.policies._grid import fewest_that_hold, in_turn
 from flowtrain_core.packing.problem import IntArray, Layout, PlaceArray, Problem
 
-_ROUNDS = 2
-_STEPS = 60
+_ROUNDS = 4
+_STEPS = 40
 
 
 def flowtrain_rigid(problem: Problem, *, rounds: int = _ROUNDS, steps: int = _STEPS) -> Layout:
