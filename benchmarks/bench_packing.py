@@ -23,7 +23,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy
-from packing_peers import PEERS, load_peers
+from peers.schedulers import PEERS, load_peers
 
 from flowtrain.workloads import PRESETS, Workload, preset
 from flowtrain_core.packing import POLICIES, Assignment, Packer, schedule
