@@ -24,5 +24,20 @@ def run(given: argparse.Namespace) -> int:
     shutil.rmtree(given.out / "run", ignore_errors=True)
     if not given.keep_data:
         shutil.rmtree(given.out / "data", ignore_errors=True)
-    print(json.dumps(demo(given.out, given.overrides)))
+    summary = demo(given.out, given.overrides)
+    print(packing_line(summary))
+    print(json.dumps(summary))
     return 0
+
+
+def packing_line(summary: dict[str, Any]) -> str:
+    """What packing changed, in one line."""
+    parts = [
+        f"{name} {summary[f'{key}_before']:.1%} -> {summary[f'{key}_after']:.1%}"
+        for name, key in (
+            ("pad ratio", "pad_ratio"),
+            (f"dist ratio of {summary['backbone_ranks']} backbone rank(s)", "dist_ratio"),
+            (f"of {summary['encoder_ranks']} encoder rank(s)", "encoder_dist_ratio"),
+        )
+    ]
+    return f"packing, arrival order -> packed: {', '.join(parts)}"

@@ -2,12 +2,14 @@
 
 from flowtrain.plan.build import Layout, build_step
 from flowtrain.plan.space import Space, SpaceError, SpaceNeed
-from flowtrain.plan.step import Document, EncoderItem, StepPlan
+from flowtrain.plan.step import Balance, Document, EncoderItem, Packing, StepPlan
 
 __all__ = [
+    "Balance",
     "Document",
     "EncoderItem",
     "Layout",
+    "Packing",
     "Space",
     "SpaceError",
     "SpaceNeed",

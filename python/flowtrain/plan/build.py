@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from flowtrain.packing import fewest_slots
+from flowtrain.plan.balance import packing_of
 from flowtrain.plan.step import Document, EncoderItem, StepPlan
 
 
@@ -58,7 +59,7 @@ def build_step(
     Args:
         step: Number of the step.
         samples: Sizes of its samples, in the seeded order.
-        cost: Backbone cost of each sample in any unit, shape [num_samples].
+        cost: Backbone cost of each sample in forward FLOPs, shape [num_samples].
         layout: Ranks and caps.
         cursor: Samples drawn from the data order, this step included.
         flops: Model FLOPs of training on these samples, for MFU.
@@ -77,6 +78,7 @@ def build_step(
     ]
     for sample, rank, slot in zip(samples, place.rank.tolist(), place.slot.tolist(), strict=True):
         members[rank][slot].append(sample)
+    items = _items(members, place.microbatches, layout)
     return StepPlan(
         step=step,
         kind="train",
@@ -84,11 +86,14 @@ def build_step(
         documents=tuple(
             tuple(tuple(_document(s) for s in slot) for slot in rank) for rank in members
         ),
-        items=_items(members, place.microbatches, layout),
+        items=items,
         num_targets=sum(s.num_targets for s in samples),
         samples=tuple(s.index for s in samples),
         cursor=cursor,
         flops=flops,
+        packing=packing_of(
+            place, items, [sum(s.image_lengths) for s in samples], encoders=layout.encoders
+        ),
     )
 
 

@@ -39,6 +39,32 @@ class EncoderItem:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Balance:
+    """How even a step is over the ranks, and what of it is padding; 0 is best, 1 worst."""
+
+    dist_ratio: float
+    """Backbone: 1 - mean / max over ranks of the step's cost; ranks meet at its end."""
+    encoder_dist_ratio: float
+    """The same of the encoder ranks, by image tokens."""
+    pad_ratio: float
+    """Padding / allocated tokens, if each microbatch were a rectangle."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Packing:
+    """What the scheduler made of a step, its proof, and what arrival order would have been."""
+
+    bound: float
+    """No schedule has a slowest backbone rank below this, in forward FLOPs."""
+    gap: float
+    """Slowest rank / bound - 1."""
+    packed: Balance
+    """Documents side by side; the rows of a slot are padded to the longest over ranks."""
+    arrival: Balance
+    """Equal counts in seeded order; each sample is padded to the longest of its microbatch."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class StepPlan:
     """Everything that is fixed about a step before it starts.
 
@@ -60,6 +86,8 @@ class StepPlan:
     """Samples drawn from the data order up to and including this step."""
     flops: float = 0.0
     """Model FLOPs of training on the step: real tokens, no recomputation."""
+    packing: Packing | None = None
+    """None at the end."""
 
     def items_of(self, encoder: int) -> tuple[EncoderItem, ...]:
         """Items of one encoder rank, in the order in which it makes them."""
@@ -88,6 +116,9 @@ class StepPlan:
             for item in raw["items"]
         )
         raw["samples"] = tuple(raw["samples"])
+        if (packing := raw["packing"]) is not None:
+            balances = {name: Balance(**packing[name]) for name in ("packed", "arrival")}
+            raw["packing"] = Packing(**{**packing, **balances})
         return StepPlan(**raw)
 
     def checksum(self) -> int:

@@ -49,6 +49,13 @@ def demo(out: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
                 "mfu",
                 "peak_flops",
                 "bytes_through_pool",
+                "packing_gap",
+                "dist_ratio_before",
+                "dist_ratio_after",
+                "encoder_dist_ratio_before",
+                "encoder_dist_ratio_after",
+                "pad_ratio_before",
+                "pad_ratio_after",
             )
         },
         "train_seconds": summary["seconds"],

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from flowtrain.config.schema import RunConfig
@@ -69,4 +70,18 @@ def _summary(config: RunConfig) -> dict[str, Any]:
         "peak_flops": times[-1]["peak_flops"],
         "bytes_through_pool": times[-1]["bytes_through_pool"],
         "train_seconds": seconds,
+        **balance_of([s["packing"] for s in steps]),
     }
+
+
+def balance_of(packings: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Means over steps: of arrival order (before), and of what was run (after).
+
+    Args:
+        packings: `packing` of each line of the metrics.
+    """
+    means = {"packing_gap": statistics.fmean(packing["gap"] for packing in packings)}
+    for when, kind in (("before", "arrival"), ("after", "packed")):
+        for name in packings[0][kind]:
+            means[f"{name}_{when}"] = statistics.fmean(p[kind][name] for p in packings)
+    return means

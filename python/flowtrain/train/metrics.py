@@ -6,7 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +97,7 @@ class Metrics:
             weight_ages=ages,
             skipped_samples=skipped,
             action=verdict.action,
+            packing=asdict(plan.packing) if plan.packing is not None else None,
         )
         tokens = sum(d.num_tokens for rank in plan.documents for slot in rank for d in slot)
         in_use = sum(segment["in_use_bytes"] for segment in timing.pool["segments"])

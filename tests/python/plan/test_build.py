@@ -60,6 +60,23 @@ def test_the_samples_of_a_step_do_not_depend_on_the_layout() -> None:
     assert (one.samples, one.num_targets) == (many.samples, many.num_targets)
 
 
+def test_what_packing_changed_is_what_it_is_by_hand() -> None:
+    sizes = [(70, 6), (30, 6), (20, 2), (10, 2)]
+    samples = [Size(index, length, 1, (image,)) for index, (length, image) in enumerate(sizes)]
+    layout = Layout(encoders=2, backbones=2, microbatch_tokens=100, item_tokens=4)
+    made = build_step(0, samples, [70.0, 30.0, 20.0, 10.0], layout, cursor=4).packing
+    assert made is not None
+    # In arrival order 70 and 30 meet 20 and 10; packed, 70 is alone.
+    assert made.arrival.dist_ratio == pytest.approx(1 - 65 / 100)
+    assert made.arrival.encoder_dist_ratio == pytest.approx(1 - 8 / 12)
+    assert made.arrival.pad_ratio == pytest.approx(1 - 130 / (2 * 70 + 2 * 20))
+    assert made.packed.dist_ratio == pytest.approx(1 - 65 / 70)
+    assert made.packed.encoder_dist_ratio == pytest.approx(1 - 8 / 10)
+    assert made.packed.pad_ratio == pytest.approx(1 - 130 / (2 * 70))
+    assert made.bound == pytest.approx(70)
+    assert made.gap == pytest.approx(0, abs=1e-6)
+
+
 def test_a_plan_survives_its_journey_as_text() -> None:
     made = plan(5)
     assert StepPlan.from_json(made.to_json()) == made

@@ -1,0 +1,75 @@
+"""What packing made of a step, beside what a plain loop would have paid."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy
+from numpy.typing import ArrayLike
+
+from flowtrain.plan.step import Balance, EncoderItem, Packing
+from flowtrain_core.packing import Assignment, schedule
+
+
+def packing_of(
+    place: Assignment, items: Sequence[EncoderItem], image_tokens: Sequence[int], *, encoders: int
+) -> Packing:
+    """The certificate of a step, and its balance before and after.
+
+    Args:
+        place: Where each sample of the step goes.
+        items: What the encoder ranks make.
+        image_tokens: Image tokens of each sample, in the order of `place`, shape [num_samples].
+        encoders: Encoder ranks.
+    """
+    made = numpy.zeros(encoders)
+    for item in items:
+        made[item.encoder] += item.num_tokens
+    return Packing(
+        bound=place.bound,
+        gap=place.gap,
+        packed=Balance(
+            dist_ratio=_dist_ratio(place.loads.sum(axis=0)),
+            encoder_dist_ratio=_dist_ratio(made),
+            pad_ratio=place.pad_ratio,
+        ),
+        arrival=_arrival(place, image_tokens, encoders),
+    )
+
+
+def _arrival(place: Assignment, image_tokens: Sequence[int], encoders: int) -> Balance:
+    plain = schedule(
+        place.tokens,
+        place.cost,
+        ranks=place.ranks,
+        microbatches=place.microbatches,
+        token_cap=place.token_cap,
+        objective="free",
+        policy="arrival",
+    )
+    encoded = schedule(
+        image_tokens,
+        image_tokens,
+        ranks=encoders,
+        microbatches=1,
+        token_cap=max(1, sum(image_tokens)),
+        policy="arrival",
+    )
+    bins = plain.slot * plain.ranks + plain.rank
+    longest = numpy.zeros(plain.microbatches * plain.ranks)
+    numpy.maximum.at(longest, bins, plain.tokens)
+    allocated = float(longest[bins].sum())
+    return Balance(
+        dist_ratio=_dist_ratio(plain.loads.sum(axis=0)),
+        encoder_dist_ratio=_dist_ratio(encoded.loads[0]),
+        pad_ratio=1.0 - float(plain.tokens.sum()) / allocated if allocated else 0.0,
+    )
+
+
+def _dist_ratio(loads: ArrayLike) -> float:
+    """1 - mean / max over ranks.
+
+    Source: OmniBal's DistRatio, over the ranks of a whole step.
+    """
+    loads = numpy.asarray(loads)
+    return 1.0 - float(loads.mean() / loads.max()) if loads.max() > 0 else 0.0

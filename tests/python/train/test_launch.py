@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+from flowtrain.cli.demo import packing_line
+from flowtrain.train.launch import balance_of
+
+
+def packing(gap: float, *ratios: float) -> dict[str, object]:
+    names = ("dist_ratio", "encoder_dist_ratio", "pad_ratio")
+    packed, arrival = (dict(zip(names, r, strict=True)) for r in (ratios[:3], ratios[3:]))
+    return {"bound": 1.0, "gap": gap, "packed": packed, "arrival": arrival}
+
+
+def test_the_summary_says_what_packing_changed_over_all_steps() -> None:
+    steps = [packing(0.25, 0.0, 0.125, 0.0, 0.5, 0.25, 0.75), packing(0.75, *(6 * [0.25]))]
+    means = balance_of(steps)
+    assert means == {
+        "packing_gap": 0.5,
+        "dist_ratio_before": 0.375,
+        "encoder_dist_ratio_before": 0.25,
+        "pad_ratio_before": 0.5,
+        "dist_ratio_after": 0.125,
+        "encoder_dist_ratio_after": 0.1875,
+        "pad_ratio_after": 0.125,
+    }
+    assert packing_line({"backbone_ranks": 2, "encoder_ranks": 1, **means}) == (
+        "packing, arrival order -> packed: pad ratio 50.0% -> 12.5%, "
+        "dist ratio of 2 backbone rank(s) 37.5% -> 12.5%, of 1 encoder rank(s) 25.0% -> 18.8%"
+    )
