@@ -1,4 +1,4 @@
-"""The example in the README runs as it stands, between two plain processes."""
+"""The examples in the README run as they stand."""
 
 from __future__ import annotations
 
@@ -19,9 +19,13 @@ while pool.stats()["items_released"] == 0 and time.monotonic() < end:
 """
 
 
+def examples() -> list[str]:
+    return re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+
+
 @pytest.mark.parametrize("library", ["torch", "numpy"])
-def test_the_readme_example_runs(library: str) -> None:
-    producer, consumer = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+def test_the_hand_off_runs_between_two_plain_processes(library: str) -> None:
+    producer, consumer, _ = examples()
     name = f"readme-{library}"
     producer = HEAD + producer.replace('"vision"', f'"{name}"') + UNTIL_READ
     consumer = consumer.replace('"vision"', f'"{name}"')
@@ -38,3 +42,36 @@ def test_the_readme_example_runs(library: str) -> None:
         )
         assert read.stdout.strip() == str(library == "torch"), read.stderr
         assert writing.wait(timeout=60) == 0
+
+
+def test_the_packed_loop_has_the_loss_of_each_sample_alone() -> None:
+    import torch
+    from transformers import DataCollatorWithFlattening, LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=16,
+            hidden_size=16,
+            intermediate_size=16,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            use_cache=False,
+        )
+    ).double()
+    rows = [torch.randint(16, (length,)).tolist() for length in (2, 3, 30, 5, 7, 4, 12, 9)]
+    dataset = [{"input_ids": row, "labels": [-100, *row[1:-1], -100]} for row in rows[1:]]
+    dataset.append({"input_ids": rows[0], "labels": rows[0]})
+    alone, targets = 0.0, 0
+    for sample in dataset:
+        row = {name: torch.tensor([values]) for name, values in sample.items()}
+        count = int((row["labels"][:, 1:] != -100).sum())
+        alone, targets = alone + float(model(**row).loss.detach()) * count, targets + count
+    names = {
+        "dataset": dataset,
+        "collate": DataCollatorWithFlattening(),
+        "model": model,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.0),
+    }
+    exec(examples()[2], names)
+    assert float(names["loss"].detach()) == pytest.approx(alone / targets, rel=1e-6)

@@ -25,9 +25,13 @@ class SampleOrder:
     def index(self, cursor: int) -> int:
         """Line of the sample drawn after `cursor` others, over all epochs."""
         epoch, at = divmod(cursor, self._num_samples)
+        return int(self.lines(epoch)[at])
+
+    def lines(self, epoch: int) -> NDArray[np.int64]:
+        """Lines in the order of an epoch, shape [num_samples]."""
         if self._shuffle and epoch != self._epoch:
             # Philox is specified bit for bit, so that an order outlives versions.
             generator = np.random.Generator(np.random.Philox([self._seed, epoch]))
             self._lines = np.argsort(generator.random(self._num_samples), kind="stable")
             self._epoch = epoch
-        return int(self._lines[at])
+        return self._lines

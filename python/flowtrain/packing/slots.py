@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flowtrain_core.packing import Assignment, schedule
+from flowtrain_core.packing.interface import Objective
 
 
 class PackingError(ValueError):
@@ -12,18 +13,22 @@ class PackingError(ValueError):
 
 
 def fewest_slots(
-    tokens: Sequence[int], cost: Sequence[float], *, ranks: int, token_cap: int
+    tokens: Sequence[int],
+    cost: Sequence[float],
+    *,
+    ranks: int,
+    token_cap: int,
+    objective: Objective = "free",
 ) -> Assignment:
     """Lay a step out in the fewest slots that the scheduler finds room in.
-
-    Ranks of one world meet at the end of a step and not in between, so what is made small is
-    the cost of the slowest rank.
 
     Args:
         tokens: Tokens of each sample, shape [num_samples].
         cost: Cost of each sample in any unit, shape [num_samples].
         ranks: Data-parallel ranks; each gets the same number of slots.
         token_cap: Most tokens of one slot of one rank.
+        objective: What to make small: by default the cost of the slowest rank, since ranks of
+            one world meet at the end of a step and not in between.
 
     Returns:
         A schedule of every sample with its proven bound, the same for every caller with the same
@@ -36,7 +41,7 @@ def fewest_slots(
         if length > token_cap:
             raise PackingError(
                 f"sample {index} of the step: {length} tokens exceed token_cap={token_cap}; "
-                "raise train.microbatch_tokens or leave the sample out"
+                "raise it (train.microbatch_tokens of a run) or leave the sample out"
             )
     slots = max(1, -(-sum(tokens) // (ranks * token_cap)))
     while True:
@@ -47,7 +52,7 @@ def fewest_slots(
                 ranks=ranks,
                 microbatches=slots,
                 token_cap=token_cap,
-                objective="free",
+                objective=objective,
             )
         except ValueError:
             # A slot for each sample holds them all: then it was not the room that lacked.

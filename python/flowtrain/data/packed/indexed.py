@@ -1,0 +1,149 @@
+"""Map-style data sets: steps are planned before their samples are read."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+import numpy
+from numpy.typing import NDArray
+from torch.utils.data import DataLoader
+
+from flowtrain.data.order import SampleOrder
+from flowtrain.data.packed.sizes import Fields, sizes_of
+from flowtrain.data.packed.source import Loaded, Loading, Place, too_long
+from flowtrain.packing import (
+    Microbatch,
+    PackingError,
+    Sizes,
+    StepFormer,
+    StepShape,
+    microbatches_of,
+)
+
+IntArray = NDArray[numpy.int64]
+
+# The options of a DataLoader that also matter to the pass that reads sizes.
+_OF_WORKERS = ("num_workers", "multiprocessing_context", "worker_init_fn", "prefetch_factor")
+
+
+class IndexedSource:
+    """Loads this rank's samples alone; only their sizes are read on every rank.
+
+    Args:
+        dataset: A map-style data set.
+        fields: Where sizes come from.
+        loading: How it is loaded.
+        seed: Seed of each epoch's order.
+        shuffle: Whether to permute; else the data set's own order.
+
+    Raises:
+        PackingError: A size cannot be read, a sample is above the cap, or there is none at all.
+    """
+
+    def __init__(
+        self, dataset: Any, fields: Fields, loading: Loading, *, seed: int, shuffle: bool
+    ) -> None:
+        workers = {name: loading.options[name] for name in _OF_WORKERS if name in loading.options}
+        sizes = sizes_of(dataset, fields, **workers)
+        cap = loading.shape.token_cap
+        above = sizes.tokens > cap
+        self.left_out: list[int] = numpy.flatnonzero(above).tolist()
+        if self.left_out and not loading.leave_out:
+            first = self.left_out[0]
+            raise too_long(first, sizes.tokens.item(first), cap)
+        kept: IntArray = numpy.flatnonzero(~above)
+        if not len(kept):
+            raise PackingError(
+                f"{len(sizes)} samples, {len(self.left_out)} of them above token_cap={cap}: "
+                "nothing is left to load"
+            )
+        self.made_with = {
+            "seed": seed,
+            "shuffle": shuffle,
+            "samples": len(sizes),
+            "sizes": sizes.checksum(),
+        }
+        self._shape = loading.shape
+        self._num_samples = len(kept)
+        order = SampleOrder(len(kept), seed, shuffle)
+        self._sampler = _Batches(sizes, kept, order, loading.shape, loading.rank)
+        self._loader = DataLoader(
+            dataset, batch_sampler=self._sampler, collate_fn=loading.collate, **loading.options
+        )
+
+    def start(self, epoch: int) -> Place:
+        return {"epoch": epoch, "step": 0, "microbatch": 0, "cursor": 0, "waiting": []}
+
+    def load(self, place: Place) -> Iterator[Loaded]:
+        sampled = self._sampler.begin(place)
+        for batch in self._loader:
+            # The sampler runs ahead of what has been loaded.
+            yield *sampled.popleft(), batch
+
+    def __len__(self) -> int:
+        shape = self._shape
+        if shape.samples is None or shape.microbatches is None:
+            raise TypeError("the number of batches is not known before they are planned")
+        full, rest = divmod(self._num_samples, shape.samples)
+        return (full + (rest > 0 and not shape.drop_last)) * shape.microbatches
+
+
+class _Batches:
+    """Batch sampler: indices of one microbatch after the other."""
+
+    def __init__(
+        self, sizes: Sizes, kept: IntArray, order: SampleOrder, shape: StepShape, rank: int
+    ) -> None:
+        self._sizes = sizes
+        self._kept = kept
+        self._order = order
+        self._shape = shape
+        self._rank = rank
+        self._place: Place = {}
+        self._sampled: deque[tuple[Place, Microbatch]] = deque()
+
+    def begin(self, place: Place) -> deque[tuple[Place, Microbatch]]:
+        """Let the next iteration start from a place.
+
+        Returns:
+            What belongs to each batch that is then sampled, in order.
+        """
+        self._place, self._sampled = place, deque()
+        return self._sampled
+
+    def __iter__(self) -> Iterator[list[int]]:
+        place, sampled = self._place, self._sampled
+        epoch, number = place["epoch"], place["step"]
+        drawn = _Drawn(self._sizes, self._kept, self._order, place)
+        former = StepFormer(self._shape)
+        former.load(place["waiting"], self._sizes.of)
+        while (step := former.next(drawn)) is not None:
+            after = {
+                "epoch": epoch,
+                "step": number + 1,
+                "microbatch": 0,
+                "cursor": drawn.cursor,
+                "waiting": former.waiting,
+            }
+            mine = microbatches_of(step, rank=self._rank, epoch=epoch, number=number)
+            for microbatch in mine[place["microbatch"] :]:
+                within = {**place, "microbatch": microbatch.index + 1}
+                sampled.append((after if microbatch.ends_step else within, microbatch))
+                yield list(microbatch.samples)
+            place, number = after, number + 1
+
+
+class _Drawn:
+    """Samples of an epoch in its order, counted."""
+
+    def __init__(self, sizes: Sizes, kept: IntArray, order: SampleOrder, place: Place) -> None:
+        self._sizes = sizes
+        self._keys = kept[order.lines(place["epoch"])]
+        self.cursor = place["cursor"]
+
+    def take(self, count: int) -> tuple[IntArray, Sizes]:
+        keys = self._keys[self.cursor : self.cursor + count]
+        self.cursor += len(keys)
+        return keys, self._sizes.of(keys)

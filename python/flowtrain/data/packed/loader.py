@@ -1,0 +1,242 @@
+"""A `DataLoader` whose batches are balanced over ranks and microbatches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from typing import Any, Literal
+
+import torch
+from torch.utils.data import IterableDataset, default_collate
+
+from flowtrain.data.packed.indexed import IndexedSource
+from flowtrain.data.packed.sizes import Fields, Given
+from flowtrain.data.packed.source import Loading, Source
+from flowtrain.data.packed.streamed import StreamedSource
+from flowtrain.packing import Microbatch, PackingError, StepShape
+from flowtrain_core.packing.interface import Objective
+
+_OVERSIZE = ("error", "leave_out")
+
+
+class PackedLoader:
+    """Loads microbatches that cost the same on every rank, in place of a `DataLoader`.
+
+    loader = PackedLoader(dataset, 8, True, collate_fn=collate, token_cap=8192, targets="labels")
+    for batch in loader:
+        loss = model(**batch).loss * loader.microbatch.mean_weight
+        loss.backward()
+
+    A step has as many samples as before, `batch_size` for each microbatch of each rank; which of
+    them meet is decided by `flowtrain_core.packing.schedule`. Every rank computes the same plan
+    from the same sizes, so that none is sent: give every rank the whole data set, and no
+    `DistributedSampler`. `loader.microbatch` says where the last batch stands.
+
+    **Loss.** Packed microbatches differ in samples and tokens, so that the mean of their means is
+    not the mean of the step. With `targets`, the loop keeps it exact:
+
+        loss = model(**batch).loss * loader.microbatch.mean_weight       # a mean over targets
+        loss = loss_sum * loader.microbatch.sum_weight                   # a sum over targets
+
+    where gradients are averaged over ranks, as DDP and FSDP do; the weights hold the number of
+    ranks. Where the reducer sums, `loss_sum / loader.microbatch.step_targets` is the same, but for
+    a `filler`, which counts for nothing. Do not divide by accumulation steps as well, and take
+    sums where a microbatch may be without any target: its mean is not a number.
+
+    **Data.** A map-style data set is planned before its samples are read: sizes are taken from
+    arrays, or read once, when the loader is made. An iterable one is planned where it is read, in
+    the workers; every rank reads the whole stream, and `collate_fn` runs, in the worker, on the
+    rank's own samples alone. So let it yield what is cheap (text, paths, sizes) and decode in
+    `collate_fn`. Its workers take turns with whole steps of their own shares, so that
+    `num_workers`, the same on every rank, decides which samples form a step, and
+    `prefetch_factor` counts steps.
+
+    **Resuming.** `state_dict` is the place after the last batch that was given; a loader that was
+    made alike goes on from it to the same batches, in the middle of an epoch or a step. An
+    iterable data set goes on from its own `state_dict`, if it or its iterator has one, else it is
+    read again up to the place. What data sets draw at random is theirs to restore.
+
+    Args:
+        dataset: Map-style (`__getitem__` and `__len__`) or iterable; the same on every rank.
+        batch_size: Samples of a microbatch in the mean.
+        shuffle: Whether to draw each epoch's order from seed and epoch; not for streams.
+        token_cap: Most tokens of a microbatch.
+        microbatches: Microbatches of a rank in each step: the loop's accumulation steps. None
+            takes the fewest that hold a step; the loop then steps where `microbatch.ends_step`.
+        length: Tokens of a sample: a column (a number, or a row of tokens), a function of a
+            sample, or one number per sample.
+        cost: What a sample costs, encoder and backbone, likewise; None takes its tokens.
+        targets: Target tokens of a sample, likewise; of a row of labels, those from the second on
+            that are not -100.
+        objective: Where ranks meet: "lockstep", in each microbatch (FSDP); "free", once a step
+            (DDP with `no_sync`).
+        max_age: Steps that a sample may wait for its place. With 0 steps are exact batches; else
+            they are filled by tokens, without `batch_size`.
+        window: With max_age: what waits before a step is formed, in steps' token capacity.
+        oversize: What to do with a sample above the cap: an error, or leave it out and list it
+            in `left_out`.
+        seed: Of the order of epochs.
+        drop_last: Leave out the samples that do not fill a last step. Else ranks that are left
+            without a sample there get a `filler`.
+        collate_fn: From a list of samples to a batch.
+        num_workers: Processes that load; 0 loads in this one.
+        rank: This data-parallel rank; with `ranks` taken from torch.distributed where it is
+            initialized and they are not given.
+        ranks: Data-parallel ranks.
+        options: Others of `DataLoader`, such as pin_memory and prefetch_factor.
+
+    Raises:
+        PackingError: An argument, a field of a sample, or a sample above the cap; while loading
+            also a step that its microbatches do not hold.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int | None = None,
+        shuffle: bool = False,
+        *,
+        token_cap: int,
+        microbatches: int | None = 1,
+        length: Given = "input_ids",
+        cost: Given | None = None,
+        targets: Given | None = None,
+        objective: Objective = "lockstep",
+        max_age: int = 0,
+        window: float = 1.05,
+        oversize: Literal["error", "leave_out"] = "error",
+        seed: int = 0,
+        drop_last: bool = False,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        num_workers: int = 0,
+        rank: int | None = None,
+        ranks: int | None = None,
+        **options: Any,
+    ) -> None:
+        for name in ("sampler", "batch_sampler", "in_order"):
+            if name in options:
+                raise PackingError(
+                    f"{name}: a PackedLoader orders samples itself, alike on every rank; leave it "
+                    "out (shuffle and seed choose the order)"
+                )
+        if oversize not in _OVERSIZE:
+            raise PackingError(f"oversize '{oversize}': choose from {', '.join(_OVERSIZE)}")
+        this_rank, num_ranks = _rank_of(rank, ranks)
+        # Of its own, so that a loop that is resumed finds torch's generator as it left it.
+        self._generator = torch.Generator()
+        self._seed = seed
+        loading = Loading(
+            shape=StepShape(
+                ranks=num_ranks,
+                token_cap=token_cap,
+                microbatches=microbatches,
+                batch_size=batch_size,
+                objective=objective,
+                max_age=max_age,
+                window=window,
+                drop_last=drop_last,
+            ),
+            rank=this_rank,
+            leave_out=oversize == "leave_out",
+            collate=collate_fn or default_collate,
+            options={"num_workers": num_workers, "generator": self._generator, **options},
+        )
+        fields = Fields(length=length, cost=cost, targets=targets)
+        self._source: Source
+        if not _is_stream(dataset):
+            self._source = IndexedSource(dataset, fields, loading, seed=seed, shuffle=shuffle)
+        elif shuffle or options.get("persistent_workers"):
+            raise PackingError(
+                "shuffle and persistent_workers: a stream has an order of its own, and its workers "
+                "start with each epoch; leave them out"
+            )
+        else:
+            self._source = StreamedSource(dataset, fields, loading)
+        self.dataset = dataset
+        self._made_with = {
+            **asdict(loading.shape),
+            "oversize": oversize,
+            **self._source.made_with,
+        }
+        self._microbatch: Microbatch | None = None
+        self._place = self._next = self._source.start(0)
+
+    @property
+    def microbatch(self) -> Microbatch:
+        """What the last batch was.
+
+        Raises:
+            RuntimeError: There was none yet.
+        """
+        if self._microbatch is None:
+            raise RuntimeError("loader.microbatch: no batch has been loaded yet; iterate first")
+        return self._microbatch
+
+    @property
+    def left_out(self) -> list[int]:
+        """Samples above the cap: of a map-style data set all, of a stream those met so far."""
+        return self._source.left_out
+
+    def __len__(self) -> int:
+        """Batches of an epoch on this rank.
+
+        Raises:
+            TypeError: They depend on how samples fall, or the data set is a stream.
+        """
+        return len(self._source)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Batches of the next epoch, or the rest of the one that was loaded."""
+        self._place = place = self._next
+        epoch = place["epoch"]
+        self._next = self._source.start(epoch + 1)
+        self._generator.manual_seed(self._seed + epoch)
+        for after, microbatch, batch in self._source.load(place):
+            self._place, self._microbatch = after, microbatch
+            yield batch
+        self._place = self._next
+
+    def set_epoch(self, epoch: int) -> None:
+        """Let the next iteration be of this epoch; where it goes on within it, it still does."""
+        if self._next["epoch"] != epoch:
+            self._place = self._next = self._source.start(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The place after the last batch; plain numbers, but for what a stream says of itself.
+
+        Of a map-style data set it is the same on every rank.
+        """
+        return {"made_with": self._made_with, "place": self._place}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Let the next iteration go on from a state.
+
+        Raises:
+            PackingError: It is of another loader: samples would be repeated or left out.
+        """
+        then = state["made_with"]
+        for name, now in self._made_with.items():
+            if then.get(name) != now:
+                raise PackingError(
+                    f"state: saved with {name}={then.get(name)}, and this loader has {now}; "
+                    "samples would be repeated or left out; make the loader as it was then"
+                )
+        self._place = self._next = state["place"]
+
+
+def _rank_of(rank: int | None, ranks: int | None) -> tuple[int, int]:
+    """This rank and their number."""
+    if (rank is None) != (ranks is None):
+        raise PackingError(f"rank={rank}, ranks={ranks}: give both of them or none")
+    if rank is None or ranks is None:
+        distributed = torch.distributed
+        if not (distributed.is_available() and distributed.is_initialized()):
+            return 0, 1
+        return distributed.get_rank(), distributed.get_world_size()
+    if not 0 <= rank < ranks:
+        raise PackingError(f"rank={rank}: it must be from 0 to ranks={ranks} less 1")
+    return rank, ranks
+
+
+def _is_stream(dataset: Any) -> bool:
+    return isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__")

@@ -1,0 +1,194 @@
+"""Sizes of samples: a column's name, a function of a sample, or one value per sample."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeGuard
+
+import numpy
+import torch
+from numpy.typing import NDArray
+from torch.utils.data import DataLoader, Dataset
+
+from flowtrain.packing import PackingError, Sizes
+
+Field = str | Callable[[Any], Any]
+Values = Sequence[float] | NDArray[Any] | torch.Tensor
+Given = Field | Values
+
+_IGNORED = -100
+_AT_ONCE = 256
+
+
+class Size(NamedTuple):
+    """Tokens, cost and target tokens of one sample."""
+
+    tokens: int
+    cost: float
+    targets: int | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fields:
+    """Where the sizes of a sample come from.
+
+    Attributes:
+        length: Its tokens: a number, or what has as many elements (say, `input_ids`).
+        cost: A number; None takes the tokens.
+        targets: Its target tokens: a number, or labels, of which those from the second on that are
+            not -100 count, as losses of causal models shift them. None where nobody asks.
+    """
+
+    length: Given
+    cost: Given | None = None
+    targets: Given | None = None
+
+    def named(self) -> dict[str, Given]:
+        """What is there, by name."""
+        fields = {"length": self.length, "cost": self.cost, "targets": self.targets}
+        return {name: field for name, field in fields.items() if field is not None}
+
+    def measure(self, key: int, sample: Any) -> Size:
+        """Size of a sample that was read.
+
+        Raises:
+            PackingError: A field is missing, or no size; the message names sample and field.
+        """
+        found = {}
+        for name, field in self.named().items():
+            if not _is_field(field):
+                raise PackingError(
+                    f"{name}: a stream has no indices for a list of values; give the name of a "
+                    "column or a function of a sample"
+                )
+            found[name] = _read(name, field, key, sample)
+        return Size(
+            tokens=int(found["length"]),
+            cost=found.get("cost", found["length"]),
+            targets=int(found["targets"]) if "targets" in found else None,
+        )
+
+
+def sizes_of(dataset: Any, fields: Fields, **workers: Any) -> Sizes:
+    """Sizes of every sample; what is not given is read in one pass over the data set.
+
+    Of a data set that can select columns (Hugging Face), the pass reads those alone.
+
+    Args:
+        dataset: A map-style data set.
+        fields: Where sizes come from.
+        workers: Options of the `DataLoader` that reads.
+
+    Raises:
+        PackingError: A field is missing, or no size; the message names sample and field.
+    """
+    count = len(dataset)
+    columns = {}
+    asked: dict[str, Field] = {}
+    for name, field in fields.named().items():
+        if _is_field(field):
+            asked[name] = field
+        else:
+            columns[name] = _given(name, field, count)
+    if asked:
+        names = [field for field in asked.values() if isinstance(field, str)]
+        if len(names) == len(asked) and hasattr(dataset, "select_columns"):
+            dataset = dataset.select_columns(sorted(set(names)))
+        reading = DataLoader(
+            _Measured(dataset, asked),
+            batch_size=_AT_ONCE,
+            collate_fn=list,
+            generator=torch.Generator(),
+            **workers,
+        )
+        rows = numpy.array([row for rows in reading for row in rows], numpy.float64)
+        columns |= zip(asked, rows.reshape(count, len(asked)).T, strict=True)
+    return Sizes(
+        tokens=columns["length"].astype(numpy.int64),
+        cost=numpy.ascontiguousarray(columns.get("cost", columns["length"]), numpy.float64),
+        targets=columns["targets"].astype(numpy.int64) if "targets" in columns else None,
+    )
+
+
+def gathered(sizes: Sequence[Size]) -> Sizes:
+    """Sizes of samples one by one, as arrays."""
+    targets = [size.targets for size in sizes if size.targets is not None]
+    return Sizes(
+        tokens=numpy.array([size.tokens for size in sizes], numpy.int64),
+        cost=numpy.array([size.cost for size in sizes], numpy.float64),
+        targets=numpy.array(targets, numpy.int64) if targets else None,
+    )
+
+
+class _Measured(Dataset[list[float]]):
+    """A data set whose samples are their sizes."""
+
+    def __init__(self, dataset: Any, fields: Mapping[str, Field]) -> None:
+        self._dataset = dataset
+        self._fields = fields
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def __getitem__(self, index: int) -> list[float]:
+        return self._row(index, self._dataset[index])
+
+    def __getitems__(self, indices: Sequence[int]) -> list[list[float]]:
+        if hasattr(self._dataset, "__getitems__"):
+            samples = self._dataset.__getitems__(indices)
+        else:
+            samples = [self._dataset[index] for index in indices]
+        return [self._row(*each) for each in zip(indices, samples, strict=True)]
+
+    def _row(self, index: int, sample: Any) -> list[float]:
+        return [_read(name, field, index, sample) for name, field in self._fields.items()]
+
+
+def _is_field(field: Given) -> TypeGuard[Field]:
+    return isinstance(field, str) or callable(field)
+
+
+def _given(name: str, values: Any, count: int) -> NDArray[Any]:
+    array = numpy.asarray(values)
+    if array.shape != (count,) or array.dtype.kind not in "iuf":
+        raise PackingError(
+            f"{name}: {array.dtype} of shape {array.shape}, and the data set has {count} samples; "
+            "give one number per sample"
+        )
+    for index, value in enumerate(array.tolist()):
+        _checked(name, index, value)
+    return array
+
+
+def _read(name: str, field: Any, key: int, sample: Any) -> float:
+    if callable(field):
+        value = field(sample)
+    else:
+        try:
+            value = sample[field]
+        except (KeyError, IndexError, TypeError) as error:
+            raise PackingError(
+                f"sample {key}: it has no '{field}'; give {name}= as another column, as a function "
+                "of a sample, or as one value per sample"
+            ) from error
+    array = numpy.asarray(value)
+    if array.ndim == 0 and array.dtype.kind in "iuf":
+        return _checked(name, key, array.item())
+    if name == "cost" or array.ndim == 0 or array.size != array.shape[-1]:
+        raise PackingError(
+            f"sample {key}: {name} is {array.dtype} of shape {array.shape}; it must be a number"
+            + ("" if name == "cost" else ", or one row of tokens")
+        )
+    if name == "targets":
+        return float((array.reshape(-1)[1:] != _IGNORED).sum())
+    return float(array.size)
+
+
+def _checked(name: str, key: int, value: float) -> float:
+    whole = name != "cost"
+    if not 0 <= value < math.inf or (whole and value != int(value)):
+        kind = "a whole number" if whole else "a number"
+        raise PackingError(f"sample {key}: {name}={value}; it must be {kind} of at least 0")
+    return float(value)

@@ -1,0 +1,144 @@
+"""A stream of samples that can be read again from a place in it."""
+
+from __future__ import annotations
+
+import copy
+from collections import deque
+from typing import Any
+
+import numpy
+from numpy.typing import NDArray
+
+from flowtrain.data.packed.sizes import Fields, Size, gathered
+from flowtrain.data.packed.source import Place, too_long
+from flowtrain.packing import PackingError, Sizes
+
+IntArray = NDArray[numpy.int64]
+
+_STATES = ("dataset", "iterator")
+
+
+class Stream:
+    """Samples of a data set by position, kept until they are placed.
+
+    A place names a state of the data set from before the oldest sample that waits, so that what
+    waits can be read again. A data set without `state_dict` is read again from its start.
+
+    Args:
+        dataset: An iterable data set.
+        fields: Where sizes come from.
+        token_cap: Most tokens of a sample.
+        leave_out: Whether longer ones are left out; else they are an error.
+    """
+
+    def __init__(self, dataset: Any, fields: Fields, *, token_cap: int, leave_out: bool) -> None:
+        self._dataset = dataset
+        self._fields = fields
+        self._token_cap = token_cap
+        self._leave_out = leave_out
+        self._iterator: Any = None
+        self._kept: dict[int, tuple[Size, Any]] = {}
+        self._left_out: list[int] = []
+        self._marks: deque[Place] = deque()
+        self._read = 0
+        self._ended = False
+
+    @staticmethod
+    def start() -> Place:
+        """The place before the first sample."""
+        state = dict.fromkeys(_STATES)
+        return {"marked": 0, **state, "read": 0, "ended": False, "waiting": []}
+
+    def restore(self, place: Place, *, epoch: int) -> None:
+        """Go on from a place.
+
+        Raises:
+            PackingError: The data set ends before it.
+        """
+        if hasattr(self._dataset, "set_epoch"):
+            self._dataset.set_epoch(epoch)
+        if place["dataset"] is not None:
+            self._dataset.load_state_dict(place["dataset"])
+        self._iterator = iter(self._dataset)
+        if place["iterator"] is not None:
+            self._iterator.load_state_dict(place["iterator"])
+        self._marks.append({name: place[name] for name in ("marked", *_STATES)})
+        waiting = {row[0] for row in place["waiting"]}
+        for position in range(place["marked"], place["read"]):
+            try:
+                sample = next(self._iterator)
+            except StopIteration:
+                raise PackingError(
+                    f"the stream ended after {position} samples, and {place['read']} had been read "
+                    "when this state was saved; give the data set that it was saved with"
+                ) from None
+            if position in waiting:
+                self._kept[position] = self._fields.measure(position, sample), sample
+        self._read, self._ended = place["read"], place["ended"]
+        if self._ended:
+            # Some reset themselves for the next epoch when they are asked for more.
+            next(self._iterator, None)
+
+    def place(self, waiting: list[list[Any]]) -> Place:
+        """Where the stream is, while these samples wait (rows that begin with the position)."""
+        states = self._states()
+        # At its end, what a data set says of itself may be of its next start.
+        if not self._ended and any(state is not None for state in states.values()):
+            self._marks.append({"marked": self._read, **states})
+        oldest = min((row[0] for row in waiting), default=self._read)
+        while len(self._marks) > 1 and self._marks[1]["marked"] <= oldest:
+            self._marks.popleft()
+        return {**self._marks[0], "read": self._read, "ended": self._ended, "waiting": waiting}
+
+    def take(self, count: int) -> tuple[IntArray, Sizes]:
+        """Positions and sizes of the next samples within the cap.
+
+        Raises:
+            PackingError: A size cannot be read, or a sample is above the cap.
+        """
+        taken: list[int] = []
+        while len(taken) < count and not self._ended:
+            try:
+                sample = next(self._iterator)
+            except StopIteration:
+                self._ended = True
+                break
+            position = self._read
+            self._read += 1
+            size = self._fields.measure(position, sample)
+            if size.tokens <= self._token_cap:
+                self._kept[position] = size, sample
+                taken.append(position)
+            elif self._leave_out:
+                self._left_out.append(position)
+            else:
+                raise too_long(position, size.tokens, self._token_cap)
+        positions = numpy.array(taken, numpy.int64)
+        return positions, self.sizes(positions)
+
+    def sizes(self, positions: IntArray) -> Sizes:
+        """Sizes of samples that are kept."""
+        return gathered([self._kept[position][0] for position in positions.tolist()])
+
+    def sample(self, position: int) -> Any:
+        """A sample that is kept."""
+        return self._kept[position][1]
+
+    def forget(self, positions: list[int]) -> None:
+        """Keep these samples no longer."""
+        for position in positions:
+            del self._kept[position]
+
+    def take_left_out(self) -> list[int]:
+        """Positions of samples that were passed over since this was last asked."""
+        taken, self._left_out = self._left_out, []
+        return taken
+
+    def _states(self) -> dict[str, Any]:
+        """State of the iterator, and of the data set where that is an object of its own."""
+        states: dict[str, Any] = dict.fromkeys(_STATES)
+        if hasattr(self._iterator, "state_dict"):
+            states["iterator"] = copy.deepcopy(self._iterator.state_dict())
+        if self._iterator is not self._dataset and hasattr(self._dataset, "state_dict"):
+            states["dataset"] = copy.deepcopy(self._dataset.state_dict())
+        return states

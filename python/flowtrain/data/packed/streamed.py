@@ -1,0 +1,147 @@
+"""Iterable data sets: steps are planned where the stream is read, in the workers."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+from flowtrain.data.packed.sizes import Fields
+from flowtrain.data.packed.source import Loaded, Loading, Place
+from flowtrain.data.packed.stream import Stream
+from flowtrain.packing import FormedStep, Microbatch, StepFormer, microbatches_of
+
+
+class StreamedSource:
+    """Reads the same stream on every rank, and collates this rank's samples alone.
+
+    Workers take turns with whole steps, each of its own share of the stream.
+
+    Args:
+        dataset: An iterable data set; it shares itself out among workers, and not among ranks.
+        fields: Where sizes come from.
+        loading: How it is loaded.
+    """
+
+    def __init__(self, dataset: Any, fields: Fields, loading: Loading) -> None:
+        self._dataset = dataset
+        self._fields = fields
+        self._loading = loading
+        self._workers: int = loading.options["num_workers"]
+        self.left_out: list[int] = []
+        self.made_with = {"num_workers": self._workers}
+
+    def start(self, epoch: int) -> Place:
+        streams = [Stream.start() for _ in range(max(1, self._workers))]
+        return {"epoch": epoch, "step": 0, "microbatch": 0, "worker": 0, "streams": streams}
+
+    def load(self, place: Place) -> Iterator[Loaded]:
+        reading = DataLoader(
+            _Reading(self._dataset, self._fields, self._loading, place),
+            batch_size=None,
+            collate_fn=_as_it_is,
+            **self._loading.options,
+        )
+        for read in reading:
+            if read is None:
+                continue
+            step, batches = read
+            self.left_out.extend(step.left_out)
+            mine = _microbatches(step.formed, self._loading, place)
+            for microbatch, batch in zip(mine, batches, strict=True):
+                if microbatch.ends_step:
+                    place = _after(place, step)
+                else:
+                    place = {**place, "worker": step.worker, "microbatch": microbatch.index + 1}
+                yield place, microbatch, batch
+
+    def __len__(self) -> int:
+        raise TypeError("the number of batches of a stream is not known before it is read")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _ReadStep:
+    """A step as its worker hands it on.
+
+    Attributes:
+        worker: Who read it.
+        formed: Its samples and plan.
+        after: Place of the worker's stream behind it.
+        left_out: Positions of samples above the cap that were passed over on the way.
+    """
+
+    worker: int
+    formed: FormedStep
+    after: Place
+    left_out: list[int]
+
+
+class _Reading(IterableDataset[tuple[_ReadStep, list[Any]] | None]):
+    """Steps of a stream with this rank's batches."""
+
+    def __init__(self, dataset: Any, fields: Fields, loading: Loading, place: Place) -> None:
+        self._dataset = dataset
+        self._fields = fields
+        self._loading = loading
+        self._place = place
+
+    def __iter__(self) -> Iterator[tuple[_ReadStep, list[Any]] | None]:
+        info = get_worker_info()
+        worker = 0 if info is None else info.id
+        turn = self._place["worker"]
+        if worker < turn:
+            # A DataLoader asks its workers in turn, from the first on.
+            yield None
+        place = self._place if worker == turn else {**self._place, "microbatch": 0}
+        begin = place["streams"][worker]
+        loading, shape = self._loading, self._loading.shape
+        stream = Stream(
+            self._dataset, self._fields, token_cap=shape.token_cap, leave_out=loading.leave_out
+        )
+        stream.restore(begin, epoch=place["epoch"])
+        former = StepFormer(shape)
+        former.load(begin["waiting"], stream.sizes)
+        while (formed := former.next(stream)) is not None:
+            # All are at hand before the first is collated, which may take its samples apart.
+            mine = [_samples(stream, each) for each in _microbatches(formed, loading, place)]
+            batches = [loading.collate(samples) for samples in mine]
+            stream.forget(formed.placed)
+            read = _ReadStep(
+                worker=worker,
+                formed=formed,
+                after=stream.place(former.waiting),
+                left_out=stream.take_left_out(),
+            )
+            yield read, batches
+            place = {**place, "microbatch": 0}
+
+
+def _samples(stream: Stream, microbatch: Microbatch) -> list[Any]:
+    samples = [stream.sample(key) for key in microbatch.samples]
+    # A filler's samples are in their own microbatch as well.
+    return [copy.copy(sample) for sample in samples] if microbatch.filler else samples
+
+
+def _microbatches(formed: FormedStep, loading: Loading, place: Place) -> list[Microbatch]:
+    """Microbatches of this rank that were not given before the place."""
+    every = microbatches_of(formed, rank=loading.rank, epoch=place["epoch"], number=place["step"])
+    return every[place["microbatch"] :]
+
+
+def _after(place: Place, step: _ReadStep) -> Place:
+    streams = [*place["streams"]]
+    streams[step.worker] = step.after
+    return {
+        "epoch": place["epoch"],
+        "step": place["step"] + 1,
+        "microbatch": 0,
+        "worker": (step.worker + 1) % len(streams),
+        "streams": streams,
+    }
+
+
+def _as_it_is(read: Any) -> Any:
+    return read

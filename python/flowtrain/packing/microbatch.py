@@ -1,0 +1,99 @@
+"""Where a batch stands in its step, and what its loss weighs there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flowtrain.packing.steps import FormedStep
+from flowtrain_core.packing import Assignment
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Microbatch:
+    """One rank's batch of one slot.
+
+    Attributes:
+        epoch: From 0.
+        step: Number of the step in its epoch, from 0.
+        index: Number of the microbatch in its step, from 0.
+        samples: Its samples: indices of a map-style data set, positions in a stream.
+        targets: Target tokens of these samples, or None if they are not known.
+        step_targets: Target tokens of the whole step, over all ranks, or None.
+        filler: The slot is empty on this rank, and the batch is the step's shortest sample, there
+            so that ranks can meet. It is also in its own place: its weights are 0.
+        plan: The schedule of the whole step, with its bound, gap and ratios.
+    """
+
+    epoch: int
+    step: int
+    index: int
+    samples: tuple[int, ...]
+    targets: int | None
+    step_targets: int | None
+    filler: bool
+    plan: Assignment
+
+    @property
+    def ends_step(self) -> bool:
+        """Whether the optimizer is to step after this microbatch."""
+        return self.index + 1 == self.plan.microbatches
+
+    @property
+    def sum_weight(self) -> float:
+        """Factor of a loss that is a *sum* over target tokens: ranks / step_targets.
+
+        Gradients so weighted, accumulated over microbatches and averaged over ranks (as DDP and
+        FSDP do), are those of the mean over all target tokens of the step.
+
+        Raises:
+            ValueError: Target tokens are not known.
+        """
+        _, whole = self._targets()
+        return 0.0 if self.filler or not whole else self.plan.ranks / whole
+
+    @property
+    def mean_weight(self) -> float:
+        """Factor of a loss that is a *mean* over this microbatch's target tokens.
+
+        Raises:
+            ValueError: Target tokens are not known.
+        """
+        mine, _ = self._targets()
+        return self.sum_weight * mine
+
+    def _targets(self) -> tuple[int, int]:
+        if self.targets is None or self.step_targets is None:
+            raise ValueError(
+                f"step {self.step}: the loss of a microbatch has no weight while its target "
+                "tokens are not known; give targets= to the loader"
+            )
+        return self.targets, self.step_targets
+
+
+def microbatches_of(step: FormedStep, *, rank: int, epoch: int, number: int) -> list[Microbatch]:
+    """One rank's microbatches of a step, none of them empty.
+
+    Args:
+        step: The step.
+        rank: Whose.
+        epoch: Number of the epoch.
+        number: Number of the step in it.
+    """
+    targets = step.targets
+    made = []
+    for index, places in enumerate(step.places(rank)):
+        filler = not places
+        places = places or [step.lightest]
+        made.append(
+            Microbatch(
+                epoch=epoch,
+                step=number,
+                index=index,
+                samples=tuple(step.keys[places].tolist()),
+                targets=None if targets is None else int(targets[places].sum()),
+                step_targets=(None if targets is None else int(targets[step.plan.slot >= 0].sum())),
+                filler=filler,
+                plan=step.plan,
+            )
+        )
+    return made

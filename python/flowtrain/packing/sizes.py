@@ -1,0 +1,52 @@
+"""What packing has to know of samples."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy
+from numpy.typing import NDArray
+
+IntArray = NDArray[numpy.int64]
+FloatArray = NDArray[numpy.float64]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sizes:
+    """Sizes of some samples, each array of shape [num_samples].
+
+    Attributes:
+        tokens: Tokens.
+        cost: In any unit, the same for all samples.
+        targets: Target tokens, or None where nobody asked.
+    """
+
+    tokens: IntArray
+    cost: FloatArray
+    targets: IntArray | None = None
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def of(self, which: IntArray) -> Sizes:
+        """Those of some samples, in their order."""
+        return Sizes(
+            tokens=self.tokens[which],
+            cost=self.cost[which],
+            targets=None if self.targets is None else self.targets[which],
+        )
+
+    def checksum(self) -> int:
+        """CRC-32 of all values."""
+        crc = zlib.crc32(self.cost.tobytes(), zlib.crc32(self.tokens.tobytes()))
+        return crc if self.targets is None else zlib.crc32(self.targets.tobytes(), crc)
+
+
+class SizeSource(Protocol):
+    """Samples in the order in which steps are to have them."""
+
+    def take(self, count: int) -> tuple[IntArray, Sizes]:
+        """Keys and sizes of the next samples; fewer than asked for are the last ones."""
+        ...

@@ -1,0 +1,203 @@
+"""Forms the steps of a training loop from samples as they come."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, get_args
+
+import numpy
+
+from flowtrain.packing.sizes import IntArray, Sizes, SizeSource
+from flowtrain.packing.slots import PackingError, fewest_slots
+from flowtrain_core.packing import Assignment, Packer, schedule
+from flowtrain_core.packing.interface import Objective
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepShape:
+    """What a step is: bins, the samples that fill them, and what is made small."""
+
+    ranks: int
+    """Data-parallel ranks."""
+    token_cap: int
+    """Most tokens of one microbatch."""
+    microbatches: int | None = 1
+    """Microbatches of each rank in every step; None takes the fewest that hold the step."""
+    batch_size: int | None = None
+    """Samples of a microbatch in the mean: a step has this times ranks times microbatches (None
+    counts as one). None where steps are filled by tokens."""
+    objective: Objective = "lockstep"
+    """As for `flowtrain_core.packing.schedule`."""
+    max_age: int = 0
+    """Steps that a sample may wait for; 0 forms exact batches."""
+    window: float = 1.05
+    """With max_age: what waits before a step is formed, in steps' token capacity."""
+    drop_last: bool = False
+    """Leave out the samples that do not fill a last step."""
+
+    def __post_init__(self) -> None:
+        for name in ("ranks", "token_cap", "microbatches", "batch_size"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise PackingError(f"{name}={value}: it must be at least 1")
+        if self.objective not in get_args(Objective):
+            choices = ", ".join(get_args(Objective))
+            raise PackingError(f"objective '{self.objective}': choose from {choices}")
+        if self.max_age < 0:
+            raise PackingError(f"max_age={self.max_age}: it must be 0 or more")
+        if self.max_age == 0 and self.batch_size is None:
+            raise PackingError(
+                "batch_size=None: give the samples of a microbatch, or max_age of at least 1 to "
+                "fill steps by tokens"
+            )
+        if self.max_age > 0 and (self.batch_size is not None or self.microbatches is None):
+            raise PackingError(
+                f"max_age={self.max_age} with batch_size={self.batch_size} and microbatches="
+                f"{self.microbatches}: a stream fills steps by tokens; leave batch_size out and "
+                "give microbatches"
+            )
+        if self.max_age > 0 and self.window < 1:
+            raise PackingError(f"window={self.window}: it must be at least 1 step")
+
+    @property
+    def samples(self) -> int | None:
+        """Samples of a step, None where tokens decide."""
+        if self.batch_size is None:
+            return None
+        return self.batch_size * self.ranks * (self.microbatches or 1)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FormedStep:
+    """Samples that were considered for a step, and where they go.
+
+    Attributes:
+        keys: Their names, in the order of the plan's arrays, shape [num_samples].
+        targets: Target tokens of each, shape [num_samples], or None.
+        plan: Slot and rank of each; slot -1 is carried to a later step.
+    """
+
+    keys: IntArray
+    targets: IntArray | None
+    plan: Assignment
+
+    @property
+    def placed(self) -> list[int]:
+        """Keys of the samples that are in this step."""
+        return self.keys[self.plan.slot >= 0].tolist()
+
+    def places(self, rank: int) -> list[list[int]]:
+        """Places in `keys` of one rank's samples, slot by slot; a slot may be empty."""
+        mine: list[list[int]] = [[] for _ in range(self.plan.microbatches)]
+        for i in numpy.flatnonzero(self.plan.rank == rank).tolist():
+            mine[self.plan.slot[i]].append(i)
+        return mine
+
+    @property
+    def lightest(self) -> int:
+        """Place in `keys` of the placed sample with the fewest tokens."""
+        placed = numpy.flatnonzero(self.plan.slot >= 0)
+        return int(placed[self.plan.tokens[placed].argmin()])
+
+
+class StepFormer:
+    """Takes samples from a source and makes steps of them, one at a time.
+
+    State: what a stream carries from step to step; exact batches carry nothing.
+    """
+
+    def __init__(self, shape: StepShape) -> None:
+        self._shape = shape
+        self._targets: dict[int, int] = {}
+        self._packer: Packer | None = None
+        if shape.max_age:
+            self._packer = Packer(
+                max_age=shape.max_age, microbatches=shape.microbatches, **self._options
+            )
+
+    def next(self, source: SizeSource) -> FormedStep | None:
+        """The next step, or None when source and carry are used up.
+
+        Raises:
+            PackingError: The samples fit into no schedule.
+        """
+        if self._packer is None:
+            return self._exact(source)
+        return self._filled(self._packer, source)
+
+    @property
+    def waiting(self) -> list[list[Any]]:
+        """Samples that are carried, as plain rows; the first number of each is its key."""
+        return [] if self._packer is None else self._packer.state_dict()["waiting"]
+
+    def load(self, waiting: list[list[Any]], sizes: Callable[[IntArray], Sizes]) -> None:
+        """Carry what `waiting` was then; `sizes` are those of keys."""
+        if self._packer is not None:
+            self._packer.load_state_dict({"waiting": waiting})
+            keys = numpy.array([row[0] for row in waiting], numpy.int64)
+            self._note(keys, sizes(keys))
+
+    @property
+    def _options(self) -> dict[str, Any]:
+        shape = self._shape
+        return {
+            "ranks": shape.ranks,
+            "token_cap": shape.token_cap,
+            "objective": shape.objective,
+        }
+
+    def _exact(self, source: SizeSource) -> FormedStep | None:
+        shape = self._shape
+        assert shape.samples is not None
+        keys, sizes = source.take(shape.samples)
+        if not len(keys) or (shape.drop_last and len(keys) != shape.samples):
+            return None
+        if shape.microbatches is None:
+            plan = fewest_slots(sizes.tokens.tolist(), sizes.cost.tolist(), **self._options)
+        else:
+            plan = self._in_all_slots(sizes, shape.microbatches)
+        return FormedStep(keys=keys, targets=sizes.targets, plan=plan)
+
+    def _in_all_slots(self, sizes: Sizes, slots: int) -> Assignment:
+        try:
+            return schedule(sizes.tokens, sizes.cost, microbatches=slots, **self._options)
+        except ValueError as error:
+            shape = self._shape
+            raise PackingError(
+                f"a step of {len(sizes)} samples with {int(sizes.tokens.sum())} tokens finds no "
+                f"room in {shape.ranks} ranks x {slots} microbatches of token_cap="
+                f"{shape.token_cap}; raise token_cap or microbatches, lower batch_size, or take as "
+                "many microbatches as a step needs with microbatches=None"
+            ) from error
+
+    def _filled(self, packer: Packer, source: SizeSource) -> FormedStep | None:
+        shape = self._shape
+        assert shape.microbatches is not None
+        window = shape.window * shape.ranks * shape.microbatches * shape.token_cap
+        tokens = packer.waiting_tokens
+        more = True
+        while more and tokens < window:
+            # None is longer than the cap, so that so many are missing in any case.
+            least = math.ceil((window - tokens) / shape.token_cap)
+            keys, sizes = source.take(least)
+            self._note(keys, sizes)
+            for row in zip(keys.tolist(), sizes.tokens.tolist(), sizes.cost.tolist(), strict=True):
+                packer.add(*row)
+            tokens += int(sizes.tokens.sum())
+            more = len(keys) == least
+        if not len(packer) or (shape.drop_last and tokens < window):
+            return None
+        names, plan = packer.step()
+        targets = None
+        if self._targets:
+            targets = numpy.array([self._targets[key] for key in names], numpy.int64)
+        step = FormedStep(keys=numpy.array(names, numpy.int64), targets=targets, plan=plan)
+        for key in step.placed:
+            self._targets.pop(key, None)
+        return step
+
+    def _note(self, keys: IntArray, sizes: Sizes) -> None:
+        if sizes.targets is not None:
+            self._targets.update(zip(keys.tolist(), sizes.targets.tolist(), strict=True))

@@ -1,0 +1,344 @@
+"""One body for every kind of data set: what is loaded, what it weighs, and where it goes on."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import IterableDataset, get_worker_info
+
+from flowtrain.data import PackedLoader
+from flowtrain.packing import PackingError
+
+Sample = dict[str, Any]
+
+
+def samples(count: int) -> list[Sample]:
+    draw = random.Random(count)
+    made = []
+    for index in range(count):
+        length = draw.choice([3, 8, 20, 60])
+        labels = [draw.choice([-100, 5]) for _ in range(length)]
+        made.append({"id": index, "input_ids": [7] * length, "labels": labels})
+    return made
+
+
+ROWS = samples(103)
+
+
+class Again(IterableDataset[Sample]):
+    """A stream without a state: it is read again from its start."""
+
+    def mine(self) -> list[Sample]:
+        """All of it, or one worker's share of two, of which one ends long before the other."""
+        info = get_worker_info()
+        return ROWS if info is None else [ROWS[:30], ROWS[30:]][info.id]
+
+    def __iter__(self) -> Iterator[Sample]:
+        yield from self.mine()
+
+
+class GoesOn(Again):
+    """A stream with a state of its own, which it forgets at its end."""
+
+    def __init__(self) -> None:
+        self.at = 0
+
+    def __iter__(self) -> Iterator[Sample]:
+        mine = self.mine()
+        while self.at < len(mine):
+            self.at += 1
+            yield mine[self.at - 1]
+        self.at = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.at = state["at"]
+
+
+class OwnIterator(GoesOn):
+    """The same, where data set and iterator are one object."""
+
+    def __iter__(self) -> Iterator[Sample]:
+        self.at = 0
+        return self
+
+    def __next__(self) -> Sample:
+        self.at += 1
+        if self.at > len(self.mine()):
+            raise StopIteration
+        return self.mine()[self.at - 1]
+
+
+class Rows:
+    """Anything that can be iterated is a stream."""
+
+    def __init__(self, rows: list[Sample]) -> None:
+        self.rows = rows
+
+    def __iter__(self) -> Iterator[Sample]:
+        return iter(self.rows)
+
+
+KINDS = {"indexed": lambda: ROWS, "again": Again, "goes on": GoesOn, "own iterator": OwnIterator}
+STEPS: dict[str, dict[str, Any]] = {
+    "exact": {"batch_size": 4, "token_cap": 320, "microbatches": 2},
+    "fewest": {"batch_size": 9, "token_cap": 150, "microbatches": None},
+    "stream": {"max_age": 1, "token_cap": 120, "microbatches": 2},
+}
+
+
+def ids(batch: list[Sample]) -> list[int]:
+    return [sample["id"] for sample in batch]
+
+
+def loader(kind: str, steps: str, **changes: Any) -> PackedLoader:
+    given = {"ranks": 2, "rank": 0, "collate_fn": ids, "targets": "labels"}
+    if kind == "indexed":
+        given |= {"shuffle": True, "seed": 3}
+    return PackedLoader(KINDS[kind](), **{**given, **STEPS[steps], **changes})
+
+
+def epoch(made: PackedLoader) -> list[tuple[Any, ...]]:
+    """What a loop sees: batches, and what they are."""
+    return [
+        (batch, at.epoch, at.step, at.index, at.ends_step, at.filler, at.targets, at.step_targets)
+        for batch in made
+        for at in [made.microbatch]
+    ]
+
+
+@pytest.mark.parametrize("steps", STEPS)
+@pytest.mark.parametrize("kind", ["indexed", "again"])
+def test_ranks_meet_and_an_epoch_has_every_sample_once(kind: str, steps: str) -> None:
+    ranks = [loader(kind, steps, rank=rank) for rank in range(2)]
+    first, second = (epoch(rank) for rank in ranks)
+    assert [seen[1:5] + seen[7:] for seen in first] == [seen[1:5] + seen[7:] for seen in second]
+    loaded = [i for seen in first + second if not seen[5] for i in seen[0]]
+    assert sorted(loaded) == list(range(len(ROWS)))
+    cap = STEPS[steps]["token_cap"]
+    for batch, *_ in first + second:
+        assert 0 < sum(len(ROWS[i]["input_ids"]) for i in batch) <= cap
+    again = [seen[0] for seen in epoch(ranks[0])]
+    assert (again == [seen[0] for seen in first]) == (kind != "indexed")
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("steps", STEPS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_loop_goes_on_from_any_batch(kind: str, steps: str, workers: int) -> None:
+    options = {"num_workers": workers}
+    whole = loader(kind, steps, **options)
+    states, batches = [json.dumps(whole.state_dict())], []
+    for _ in range(2):
+        for batch in whole:
+            batches.append(batch)
+            states.append(json.dumps(whole.state_dict()))
+    # Every place, but for workers, which take their time to start: the ends, and some between.
+    middle, end = len(states) // 2, len(states) - 1
+    places = range(len(states)) if workers == 0 else [1, 2, 5, middle - 3, middle + 1, end]
+    for place in places:
+        rest = loader(kind, steps, **options)
+        rest.load_state_dict(json.loads(states[place]))
+        at = rest.state_dict()["place"]["epoch"]
+        assert list(itertools.chain(*(rest for _ in range(at, 2)))) == batches[place:], place
+
+
+@pytest.mark.parametrize("steps", STEPS)
+@pytest.mark.parametrize("kind", ["indexed", "again"])
+def test_weighted_means_add_up_to_the_mean_of_the_step(kind: str, steps: str) -> None:
+    losses: dict[int, float] = {}
+    sums: dict[int, tuple[float, int]] = {}
+    for rank in range(2):
+        made = loader(kind, steps, rank=rank)
+        for batch in made:
+            at = made.microbatch
+            # A sample's id is the loss of each of its targets.
+            targets = [sum(label != -100 for label in ROWS[i]["labels"][1:]) for i in batch]
+            total = float(sum(i * n for i, n in zip(batch, targets, strict=True)))
+            assert at.targets == sum(targets)
+            weighted = at.mean_weight * total / max(1, sum(targets))
+            assert at.sum_weight * total == pytest.approx(weighted)
+            losses[at.step] = losses.get(at.step, 0.0) + weighted / 2
+            if not at.filler:
+                whole, count = sums.get(at.step, (0.0, 0))
+                sums[at.step] = whole + total, count + sum(targets)
+    for step, (whole, count) in sums.items():
+        assert losses[step] == pytest.approx(whole / count)
+
+
+@pytest.mark.parametrize("kind", ["indexed", "again"])
+def test_ranks_without_a_sample_get_one_that_weighs_nothing(kind: str) -> None:
+    seen = [epoch(loader(kind, "exact", ranks=40, rank=rank, batch_size=1)) for rank in range(40)]
+    # 103 samples on 40 ranks x 2 microbatches: 80, and 23 for 80 places.
+    assert {len(rank) for rank in seen} == {4}
+    assert sum(len(at[0]) for rank in seen for at in rank if not at[5]) == len(ROWS)
+    made = loader(kind, "exact", ranks=40, rank=0, batch_size=1)
+    weights = [(made.microbatch.filler, made.microbatch.sum_weight) for _ in made]
+    assert {filler for filler, _ in weights} == {True, False}
+    assert all((weight == 0) == filler for filler, weight in weights)
+
+
+@pytest.mark.parametrize("kind", ["indexed", "again"])
+def test_a_last_step_can_be_dropped(kind: str) -> None:
+    kept, all_ = (epoch(loader(kind, "exact", drop_last=drop)) for drop in (True, False))
+    assert len(ROWS) % 16 and kept == all_[:-2]
+    filled = epoch(loader(kind, "stream", drop_last=True))
+    assert filled == epoch(loader(kind, "stream"))[: len(filled)]
+
+
+def test_the_number_of_batches_is_told_where_it_is_known() -> None:
+    for drop in (True, False):
+        made = loader("indexed", "exact", drop_last=drop)
+        assert len(made) == len(list(made))
+    for kind, steps in [("indexed", "fewest"), ("indexed", "stream"), ("again", "exact")]:
+        with pytest.raises(TypeError, match="not known"):
+            len(loader(kind, steps))
+
+
+@pytest.mark.parametrize("kind", ["indexed", "again"])
+def test_samples_above_the_cap_are_refused_or_left_out(kind: str) -> None:
+    long = [i for i, row in enumerate(ROWS) if len(row["input_ids"]) > 40]
+    with pytest.raises(PackingError, match=f"sample {long[0]}: 60 tokens exceed token_cap=40"):
+        list(loader(kind, "stream", token_cap=40))
+    ranks = [loader(kind, "stream", token_cap=40, oversize="leave_out", rank=r) for r in range(2)]
+    loaded = [i for rank in ranks for seen in epoch(rank) if not seen[5] for i in seen[0]]
+    assert sorted(loaded + long) == list(range(len(ROWS)))
+    assert ranks[0].left_out == ranks[1].left_out == long
+
+
+def test_a_step_without_room_names_the_way_out() -> None:
+    with pytest.raises(PackingError, match="16 samples with .* microbatches=None"):
+        list(loader("indexed", "exact", token_cap=60))
+
+
+def test_set_epoch_chooses_the_order_and_keeps_a_place_within_it() -> None:
+    made = loader("indexed", "exact")
+    zero, one = list(made), list(made)
+    made.set_epoch(0)
+    assert list(made) == zero
+    made.set_epoch(1)
+    running = iter(made)
+    assert next(running) == one[0]
+    state = made.state_dict()
+    made = loader("indexed", "exact")
+    made.load_state_dict(state)
+    made.set_epoch(1)
+    assert list(made) == one[1:]
+
+
+def test_a_state_of_another_loader_is_refused() -> None:
+    state = loader("indexed", "exact").state_dict()
+    with pytest.raises(PackingError, match="seed=3, and this loader has 4"):
+        loader("indexed", "exact", seed=4).load_state_dict(state)
+    with pytest.raises(PackingError, match="sizes=.*, and this loader has"):
+        loader("indexed", "exact", cost="id").load_state_dict(state)
+    stream = loader("again", "exact", num_workers=2).state_dict()
+    with pytest.raises(PackingError, match="num_workers=2, and this loader has 0"):
+        loader("again", "exact").load_state_dict(stream)
+
+
+def test_a_stream_that_is_shorter_than_its_state_says_so() -> None:
+    whole = loader("again", "exact")
+    list(whole)
+    batches = iter(whole)
+    for _ in range(12):
+        next(batches)
+    rest = PackedLoader(
+        Rows(ROWS[:10]), targets="labels", ranks=2, rank=0, collate_fn=ids, **STEPS["exact"]
+    )
+    rest.load_state_dict(whole.state_dict())
+    with pytest.raises(PackingError, match="ended after 10 samples"):
+        list(rest)
+
+
+def test_a_stream_is_told_its_epoch() -> None:
+    class Turned(Again):
+        def set_epoch(self, epoch: int) -> None:
+            self.epoch = epoch
+
+        def __iter__(self) -> Iterator[Sample]:
+            yield from ROWS[self.epoch :]
+
+    made = PackedLoader(Turned(), 103, token_cap=10_000, collate_fn=ids)
+    assert [batch[0] for _ in range(3) for batch in made] == [0, 1, 2]
+
+
+def test_a_collate_function_may_take_samples_apart() -> None:
+    rows = Rows([{"id": 4, "input_ids": [1]}])
+    made = PackedLoader(
+        rows, 1, token_cap=9, microbatches=2, collate_fn=lambda samples: samples[0].pop("id")
+    )
+    # One of the two is a filler.
+    assert list(made) == [4, 4]
+
+
+def test_only_this_ranks_samples_are_loaded_or_collated() -> None:
+    class Counted(list[Sample]):
+        read = 0
+
+        def __getitem__(self, index: Any) -> Any:
+            Counted.read += 1
+            return super().__getitem__(index)
+
+    sizes = [len(row["input_ids"]) for row in ROWS]
+    rows = Counted(ROWS)
+    made = PackedLoader(rows, 4, token_cap=320, length=sizes, ranks=2, rank=1, collate_fn=ids)
+    loaded = sum(len(batch) for batch in made)
+    assert Counted.read == loaded < len(ROWS)
+    collated = sum(len(batch) for batch in loader("again", "exact"))
+    assert collated < len(ROWS)
+
+
+def test_costs_move_samples_between_ranks() -> None:
+    # Equal tokens: only their cost can tell which two belong apart.
+    rows = [{"id": i, "input_ids": [1] * 5} for i in range(4)]
+    options: dict[str, Any] = {"token_cap": 100, "ranks": 2, "rank": 0, "collate_fn": ids}
+    cost = [9.0, 9.0, 1.0, 1.0]
+    apart = PackedLoader(rows, 2, cost=cost, **options)
+    [batch] = apart
+    assert len(set(batch) & {0, 1}) == 1
+    assert apart.microbatch.plan.gap == pytest.approx(0, abs=1e-6)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("kind", ["indexed", "again"])
+def test_torchs_global_generator_is_left_alone(kind: str, workers: int) -> None:
+    before = torch.get_rng_state()
+    list(loader(kind, "exact", num_workers=workers))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "message"),
+    [
+        ("indexed", {"batch_size": None}, "batch_size=None: give the samples"),
+        ("indexed", {"max_age": 1}, "max_age=1 with batch_size=4"),
+        ("indexed", {"token_cap": 0}, "token_cap=0: it must be at least 1"),
+        ("indexed", {"objective": "fast"}, "objective 'fast': choose from lockstep, free"),
+        ("indexed", {"oversize": "drop"}, "oversize 'drop': choose from error, leave_out"),
+        ("indexed", {"sampler": [1, 2]}, "sampler: a PackedLoader orders samples itself"),
+        ("indexed", {"rank": 2}, "rank=2: it must be from 0 to ranks=2 less 1"),
+        ("indexed", {"ranks": None}, "rank=0, ranks=None: give both"),
+        ("again", {"shuffle": True}, "a stream has an order of its own"),
+    ],
+)
+def test_what_cannot_be_is_named(kind: str, change: dict[str, Any], message: str) -> None:
+    with pytest.raises(PackingError, match=message):
+        loader(kind, "exact", **change)
+
+
+def test_weights_need_targets() -> None:
+    made = loader("indexed", "exact", targets=None)
+    with pytest.raises(RuntimeError, match="no batch has been loaded"):
+        made.microbatch  # noqa: B018
+    next(iter(made))
+    with pytest.raises(ValueError, match="give targets="):
+        made.microbatch.mean_weight  # noqa: B018

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import numpy
+import pytest
+import torch
+
+from flowtrain.data.packed.sizes import Fields, sizes_of
+from flowtrain.packing import PackingError
+
+ROWS = [
+    {"input_ids": [1, 2, 3], "labels": [5, -100, 5], "price": 2.5, "length": 3},
+    {"input_ids": [1], "labels": [5], "price": 1.0, "length": 1},
+]
+
+
+@pytest.mark.parametrize(
+    "length",
+    [
+        "input_ids",
+        "length",
+        lambda row: len(row["input_ids"]),
+        lambda row: torch.tensor([row["input_ids"]]),
+        [3, 1],
+        torch.tensor([3, 1]),
+    ],
+)
+def test_a_size_may_come_from_anywhere(length: Any) -> None:
+    sizes = sizes_of(ROWS, Fields(length=length, cost="price", targets="labels"))
+    assert sizes.tokens.tolist() == [3, 1]
+    assert sizes.cost.tolist() == [2.5, 1.0]
+    # The first label has nothing to be predicted from.
+    assert sizes.targets is not None and sizes.targets.tolist() == [1, 0]
+    assert sizes_of(ROWS, Fields(length=length)).cost.tolist() == [3.0, 1.0]
+
+
+def test_of_a_table_only_the_columns_that_are_asked_for_are_read() -> None:
+    class Table:
+        """As Hugging Face's data sets: whole rows would decode images."""
+
+        def __init__(self, columns: list[str] | None) -> None:
+            self.columns = columns
+
+        def select_columns(self, columns: list[str]) -> Table:
+            return Table(columns)
+
+        def __len__(self) -> int:
+            return len(ROWS)
+
+        def __getitems__(self, indices: list[int]) -> list[dict[str, Any]]:
+            assert self.columns is not None
+            return [{name: ROWS[i][name] for name in self.columns} for i in indices]
+
+    sizes = sizes_of(Table(None), Fields(length="input_ids", targets="labels", cost=[1, 2]))
+    assert sizes.tokens.tolist() == [3, 1]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"length": "tokens"}, "sample 0: it has no 'tokens'; give length="),
+        ({"length": [3, 1, 4]}, r"length: int64 of shape \(3,\), and the data set has 2 samples"),
+        ({"length": [3, -1]}, "sample 1: length=-1; it must be a whole number"),
+        ({"length": [3, 1.5]}, "sample 1: length=1.5; it must be a whole number"),
+        ({"cost": [1.0, numpy.nan]}, "sample 1: cost=nan; it must be a number of at least 0"),
+        ({"cost": "labels"}, r"sample 0: cost is int64 of shape \(3,\); it must be a number"),
+        ({"length": lambda row: "three"}, "sample 0: length is <U5 of shape"),
+        ({"length": lambda row: numpy.zeros((2, 3))}, r"sample 0: length is float64 of shape \(2,"),
+    ],
+)
+def test_what_is_no_size_is_named(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(PackingError, match=message):
+        sizes_of(ROWS, Fields(**{"length": "length", **fields}))
+
+
+def test_a_stream_takes_no_list() -> None:
+    with pytest.raises(PackingError, match="cost: a stream has no indices"):
+        Fields(length="length", cost=[1.0]).measure(0, ROWS[0])
+
+
+def test_readers_of_files_bring_no_torch() -> None:
+    code = "import sys, flowtrain.data.samples; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
