@@ -1,6 +1,7 @@
 #include "packing/place.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <set>
 #include <utility>
 #include <vector>
@@ -18,53 +19,39 @@ struct Open {
   }
 };
 
-/// Heap of open bins, the one that misses most on top; four children a node, for the cache.
+/// Tournament of the open bins, the one that misses most on top. Siblings are known before the
+/// winner below them is, so a level costs one comparison.
 class OpenBins {
  public:
-  explicit OpenBins(std::span<const std::int64_t> targets) {
-    heap_.reserve(targets.size());
-    for (std::uint32_t b = 0; b < targets.size(); ++b) push({targets[b], b});
-  }
-
-  bool empty() const { return heap_.empty(); }
-  const Open& top() const { return heap_.front(); }
-
-  void push(Open open) {
-    std::size_t at = heap_.size();
-    heap_.push_back(open);
-    while (at > 0 && open.before(heap_[(at - 1) / 4])) {
-      heap_[at] = heap_[(at - 1) / 4];
-      at = (at - 1) / 4;
+  explicit OpenBins(std::span<const std::int64_t> targets)
+      : leaves_(std::bit_ceil(targets.size())), nodes_(2 * leaves_, Open{kClosed, kNone}) {
+    for (std::uint32_t b = 0; b < targets.size(); ++b) nodes_[leaves_ + b] = {targets[b], b};
+    for (std::size_t at = leaves_ - 1; at > 0; --at) {
+      const Open &left = nodes_[2 * at], &right = nodes_[2 * at + 1];
+      nodes_[at] = right.before(left) ? right : left;
     }
-    heap_[at] = open;
   }
 
-  void replace_top(Open open) {
-    std::size_t at = 0;
-    const std::size_t count = heap_.size();
-    for (;;) {
-      const std::size_t first = 4 * at + 1;
-      if (first >= count) break;
-      std::size_t best = first;
-      const std::size_t last = std::min(first + 4, count);
-      for (std::size_t child = first + 1; child < last; ++child) {
-        if (heap_[child].before(heap_[best])) best = child;
-      }
-      if (!heap_[best].before(open)) break;
-      heap_[at] = heap_[best];
-      at = best;
+  bool empty() const { return nodes_[1].missing == kClosed; }
+  const Open& top() const { return nodes_[1]; }
+
+  void set(std::uint32_t bin, std::int64_t missing) {
+    Open best{missing, bin};
+    for (std::size_t at = leaves_ + bin; at > 1; at /= 2) {
+      nodes_[at] = best;
+      const Open& sibling = nodes_[at ^ 1];
+      best = sibling.before(best) ? sibling : best;
     }
-    heap_[at] = open;
+    nodes_[1] = best;
   }
 
-  void pop() {
-    const Open last = heap_.back();
-    heap_.pop_back();
-    if (!heap_.empty()) replace_top(last);
-  }
+  void close(std::uint32_t bin) { set(bin, kClosed); }
 
  private:
-  std::vector<Open> heap_;
+  static constexpr std::int64_t kClosed = INT64_MIN;
+
+  std::size_t leaves_;
+  std::vector<Open> nodes_;
 };
 
 }  // namespace
@@ -82,11 +69,11 @@ std::size_t place(Bins& bins, std::span<const std::uint32_t> order,
       const std::uint32_t bin = parked.front().second;
       std::pop_heap(parked.begin(), parked.end());
       parked.pop_back();
-      open.push({targets[bin] - bins.load(bin), bin});
+      open.set(bin, targets[bin] - bins.load(bin));
     }
     while (!open.empty() && bins.tokens(open.top().bin) + tokens > token_cap) {
       const std::uint32_t bin = open.top().bin;
-      open.pop();
+      open.close(bin);
       parked.emplace_back(token_cap - bins.tokens(bin), bin);
       std::push_heap(parked.begin(), parked.end());
     }
@@ -96,7 +83,7 @@ std::size_t place(Bins& bins, std::span<const std::uint32_t> order,
     }
     const Open top = open.top();
     bins.add(sample, top.bin);
-    open.replace_top({top.missing - samples.cost[sample], top.bin});
+    open.set(top.bin, top.missing - samples.cost[sample]);
   }
   return unplaced;
 }
