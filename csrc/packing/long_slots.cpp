@@ -12,10 +12,34 @@ namespace flowtrain::packing {
 namespace {
 
 constexpr int kExchanges = 4;        // Of one bin, each from what the last one left.
-constexpr std::size_t kLeaving = 6;  // Samples of a bin that may leave it, at most two at once.
+constexpr std::size_t kLeaving = 5;  // Samples of a bin that may leave it, at most two at once.
 constexpr std::size_t kNear = 4;     // Samples looked at on either side of what is wished for.
-constexpr std::uint64_t kWorkOfBest = 200;  // A look-up is worth about ten sums.
+constexpr std::uint64_t kWorkOfLook = 12;  // In sums.
 constexpr std::uint32_t kPartners = 1;
+
+/// Samples by descending value, with the values side by side.
+struct Sorted {
+  Sorted(std::span<const std::int64_t> of, std::span<const std::uint32_t> order)
+      : samples(order.begin(), order.end()) {
+    values.reserve(order.size());
+    for (const std::uint32_t i : order) values.push_back(of[i]);
+  }
+
+  /// First place whose value is at most `limit`.
+  std::size_t first_at_most(std::int64_t limit) const {
+    std::size_t at = 0;
+    for (std::size_t count = values.size(); count > 0;) {
+      const std::size_t half = (count + 1) / 2;
+      // Without a branch, since none could be foretold.
+      at += half & -static_cast<std::size_t>(values[at + half - 1] > limit);
+      count -= half;
+    }
+    return at;
+  }
+
+  std::vector<std::uint32_t> samples;
+  std::vector<std::int64_t> values;
+};
 
 /// Up to two samples leave a bin and one comes, which brings it nearest to its target.
 struct Exchange {
@@ -30,22 +54,22 @@ class Filler {
          std::int64_t token_cap)
       : bins_(bins),
         samples_(bins.samples()),
-        by_cost_(order),
-        by_tokens_(order_descending(samples_.tokens)),
+        by_cost_(samples_.cost, order),
+        by_tokens_(samples_.tokens, order_descending(samples_.tokens)),
         long_bins_(long_bins),
         token_cap_(token_cap),
-        partner_(long_bins) {}
+        partner_(long_bins),
+        sharer_(bins, token_cap) {}
 
-  Exchange best(std::uint32_t bin, std::int64_t target) {
+  Exchange best(std::uint32_t bin, std::int64_t target, std::int64_t tolerance) {
     leaving_.clear();
     bins_.each(bin, [&](std::uint32_t i) {
       if (leaving_.size() < kLeaving) leaving_.push_back(i);
     });
     const std::int64_t wanted = target - bins_.load(bin);
-    work_ += kWorkOfBest;
     Exchange best{.miss = std::abs(wanted)};
     look(bin, {kNone, kNone}, wanted, best);
-    for (std::size_t i = 0; i < leaving_.size(); ++i) {
+    for (std::size_t i = 0; i < leaving_.size() && best.miss > tolerance; ++i) {
       const std::int64_t cost = wanted + samples_.cost[leaving_[i]];
       look(bin, {leaving_[i], kNone}, cost, best);
       for (std::size_t j = 0; j < i; ++j) {
@@ -71,7 +95,7 @@ class Filler {
   void share(std::uint32_t bin, std::int64_t target, std::int64_t tolerance) {
     for (std::uint32_t turn = 0; turn < kPartners; ++turn) {
       if (std::abs(bins_.load(bin) - target) <= tolerance) return;
-      work_ += share_anew(bins_, bin, partner_, token_cap_, {target, 12, turn, tolerance}).sums;
+      work_ += sharer_.share(bin, partner_, {target, 12, turn, tolerance}).sums;
       if (++partner_ == bins_.count()) partner_ = long_bins_;
     }
   }
@@ -80,45 +104,49 @@ class Filler {
   /// Looks for the sample to come where `out` leaves and `cost` is wished for: near that cost or,
   /// if what costs so much is too long, near the length that is left.
   void look(std::uint32_t bin, const std::array<std::uint32_t, 2>& out, std::int64_t cost,
-            Exchange& best) const {
+            Exchange& best) {
     if (cost <= 0) return;
+    work_ += kWorkOfLook;
     std::int64_t leaving = 0;
     for (const std::uint32_t i : out) leaving += i == kNone ? 0 : samples_.tokens[i];
     const std::int64_t room = token_cap_ - bins_.tokens(bin) + leaving;
-    std::size_t at = first_at_most(by_cost_, samples_.cost, cost);
-    std::span<const std::uint32_t> among = by_cost_;
-    if (at < by_cost_.size() && samples_.tokens[by_cost_[at]] > room) {
-      among = by_tokens_;
-      at = first_at_most(by_tokens_, samples_.tokens, room);
-    }
-    const std::size_t end = std::min(among.size(), at + kNear);
-    for (std::size_t k = at - std::min(at, kNear); k < end; ++k) {
-      const std::uint32_t in = among[k];
-      const std::int64_t miss = std::abs(samples_.cost[in] - cost);
-      if (miss >= best.miss || samples_.tokens[in] > room) continue;
+    const auto fits = [&](std::uint32_t in) {
       const std::uint32_t other = bins_.bin_of()[in];
-      if (other == kNone || other < long_bins_) continue;
-      if (bins_.tokens(other) - samples_.tokens[in] + leaving > token_cap_) continue;
-      best = {out, in, miss};
+      return samples_.tokens[in] <= room && other != kNone && other >= long_bins_ &&
+             bins_.tokens(other) - samples_.tokens[in] + leaving <= token_cap_;
+    };
+    const std::size_t at = by_cost_.first_at_most(cost);
+    const std::size_t count = by_cost_.samples.size();
+    if (at == count || samples_.tokens[by_cost_.samples[at]] <= room) {
+      for (std::size_t k = at; k < std::min(count, at + kNear); ++k) {
+        const std::int64_t miss = cost - by_cost_.values[k];
+        if (miss >= best.miss) break;
+        if (fits(by_cost_.samples[k])) best = {out, by_cost_.samples[k], miss};
+      }
+      for (std::size_t k = at; k > at - std::min(at, kNear); --k) {
+        const std::int64_t miss = by_cost_.values[k - 1] - cost;
+        if (miss >= best.miss) break;
+        if (fits(by_cost_.samples[k - 1])) best = {out, by_cost_.samples[k - 1], miss};
+      }
+      return;
     }
-  }
-
-  /// First place of a descending order whose value is at most `limit`.
-  static std::size_t first_at_most(std::span<const std::uint32_t> order,
-                                   std::span<const std::int64_t> values, std::int64_t limit) {
-    const auto found = std::partition_point(order.begin(), order.end(),
-                                            [&](std::uint32_t i) { return values[i] > limit; });
-    return static_cast<std::size_t>(found - order.begin());
+    const std::size_t from = by_tokens_.first_at_most(room);
+    for (std::size_t k = from; k < std::min(count, from + kNear); ++k) {
+      const std::uint32_t in = by_tokens_.samples[k];
+      const std::int64_t miss = std::abs(samples_.cost[in] - cost);
+      if (miss < best.miss && fits(in)) best = {out, in, miss};
+    }
   }
 
   Bins& bins_;
   const Samples& samples_;
-  std::span<const std::uint32_t> by_cost_;
-  std::vector<std::uint32_t> by_tokens_;
+  Sorted by_cost_;
+  Sorted by_tokens_;
   std::vector<std::uint32_t> leaving_;
   std::uint32_t long_bins_;
   std::int64_t token_cap_;
   std::uint32_t partner_;
+  Sharer sharer_;
   std::uint64_t work_ = 0;
 };
 
@@ -132,7 +160,7 @@ std::uint64_t fill_long_bins(Bins& bins, std::span<const std::uint32_t> order,
   for (std::uint32_t b = 0; b < long_bins; ++b) {
     for (int k = 0; k < kExchanges; ++k) {
       if (std::abs(bins.load(b) - targets[b]) <= tolerance) break;
-      const Exchange exchange = filler.best(b, targets[b]);
+      const Exchange exchange = filler.best(b, targets[b], tolerance);
       if (exchange.in == kNone) break;
       filler.apply(b, exchange);
     }

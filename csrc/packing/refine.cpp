@@ -8,14 +8,16 @@
 #include "packing/share.hpp"
 
 namespace flowtrain::packing {
-void refine(Bins& bins, std::span<const std::int64_t> targets, std::uint32_t first,
-            std::int64_t token_cap, const Effort& effort) {
+
+std::uint64_t refine(Bins& bins, std::span<const std::int64_t> targets, std::uint32_t first,
+                     std::int64_t token_cap, const Effort& effort) {
   std::vector<std::uint32_t> live;
   for (std::uint32_t b = first; b < bins.count(); ++b) {
     // A bin that is full below its target can take nothing.
     const bool full = token_cap - bins.tokens(b) <= token_cap / 64;
     if (!full || bins.load(b) >= targets[b] - effort.tolerance) live.push_back(b);
   }
+  Sharer sharer(bins, token_cap);
   std::vector<std::uint8_t> failures(bins.count());
   std::vector<std::int64_t> excess;
   std::uint64_t work = 0;
@@ -30,7 +32,7 @@ void refine(Bins& bins, std::span<const std::int64_t> targets, std::uint32_t fir
     const std::int64_t limit = std::accumulate(excess.begin(), excess.end(), std::int64_t{0}) /
                                    static_cast<std::int64_t>(excess.size()) +
                                effort.tolerance;
-    if (excess[sorted.front()] <= limit) return;
+    if (excess[sorted.front()] <= limit) return work;
     for (std::size_t i = 0; i < half; ++i) {
       // The worst with the best, or, as those may be of few and large samples, with the middle;
       // and another partner in every pass, for whom one could not help.
@@ -39,11 +41,11 @@ void refine(Bins& bins, std::span<const std::int64_t> targets, std::uint32_t fir
       const std::uint32_t below = sorted[pass % 2 == 0 ? sorted.size() - 1 - other : half + other];
       if (excess[above] <= limit) break;
       const std::uint32_t high = live[above], low = live[below];
-      if (work >= effort.work) return;
+      if (work >= effort.work) return work;
       const std::int64_t apart = bins.load(high) - targets[high] - (bins.load(low) - targets[low]);
-      const Deal deal{bins.load(high) - apart / 2, pass < 2 ? 12U : 14U, pass,
-                      effort.tolerance / 4};
-      const auto [better, sums] = share_anew(bins, high, low, token_cap, deal);
+      const std::uint32_t free = effort.alike ? (pass < 2 ? 16U : 20U) : pass < 2 ? 12U : 14U;
+      const Deal deal{bins.load(high) - apart / 2, free, pass, effort.tolerance / 4, effort.alike};
+      const auto [better, sums] = sharer.share(high, low, deal);
       work += sums;
       if (better) {
         failures[high] = failures[low] = 0;
@@ -54,6 +56,7 @@ void refine(Bins& bins, std::span<const std::int64_t> targets, std::uint32_t fir
     }
     std::erase_if(live, [&](std::uint32_t b) { return failures[b] >= effort.patience; });
   }
+  return work;
 }
 
 }  // namespace flowtrain::packing

@@ -13,12 +13,14 @@ struct Effort {
   std::uint64_t work;      ///< Sums of subsets to form, about 10 ns each.
   std::uint8_t patience;   ///< Failures in a row after which a bin is left as it is.
   std::int64_t tolerance;  ///< Excess over the average that is left alone.
+  bool alike = false;      ///< Whether many samples are equal.
 };
 
 /// Pairs the bins farthest above their targets with those farthest below, and shares anew.
 ///
 /// Invariant: the largest excess over a target never grows, and no bin goes over the cap.
-void refine(Bins& bins, std::span<const std::int64_t> targets, std::uint32_t first,
-            std::int64_t token_cap, const Effort& effort);
+/// Returns: the work done.
+std::uint64_t refine(Bins& bins, std::span<const std::int64_t> targets, std::uint32_t first,
+                     std::int64_t token_cap, const Effort& effort);
 
 }  // namespace flowtrain::packing

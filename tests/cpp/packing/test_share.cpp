@@ -28,7 +28,7 @@ void every_division_is_looked_at() {
       for (std::size_t i = 0; i < count; ++i) sum += (subset >> i & 1U) ? drawn.cost[i] : 0;
       best = std::min(best, std::abs(sum - wish));
     }
-    const Shared shared = share_anew(bins, 0, 1, 1 << 20, {wish, 14, 0, 0});
+    const Shared shared = Sharer(bins, 1 << 20).share(0, 1, {wish, 14, 0, 0});
     CHECK(std::abs(bins.load(0) - wish) == best);
     CHECK(shared.better == (best < before));
     CHECK(bins.load(0) + bins.load(1) == total);
@@ -37,11 +37,47 @@ void every_division_is_looked_at() {
   CHECK(improved > 100);
 }
 
+/// Fifty samples of three kinds: far more divisions than of fourteen samples.
+void equal_samples_are_told_by_their_number() {
+  std::mt19937_64 random(5);
+  for (int round = 0; round < 60; ++round) {
+    const std::int64_t cost[3] = {uniform(random, 500, 999), uniform(random, 200, 499), 101};
+    Drawn drawn;
+    for (int i = 0; i < 50; ++i) {
+      drawn.cost.push_back(cost[i % 3]);
+      drawn.tokens.push_back(cost[i % 3] / 10);
+    }
+    Bins bins(drawn.samples(), 2);
+    for (std::uint32_t i = 0; i < 50; ++i) bins.add(i, static_cast<std::uint32_t>(random() % 2));
+    const std::int64_t total = bins.load(0) + bins.load(1), wish = uniform(random, 0, total);
+    std::int64_t best = total;
+    for (std::int64_t x = 0; x <= 17; ++x) {
+      for (std::int64_t y = 0; y <= 17; ++y) {
+        for (std::int64_t z = 0; z <= 16; ++z) {
+          best = std::min(best, std::abs(x * cost[0] + y * cost[1] + z * cost[2] - wish));
+        }
+      }
+    }
+    Sharer(bins, 1 << 20).share(0, 1, {wish, 20, 0, 0, true});
+    CHECK(std::abs(bins.load(0) - wish) == best);
+    CHECK(bins.load(0) + bins.load(1) == total);
+  }
+}
+
+void costs_beyond_a_word_are_exact() {
+  const std::int64_t large = std::int64_t{1} << 59;
+  const Drawn drawn{{1, 1, 1, 1}, {large, large + 3, large + 1, 2}};
+  Bins bins(drawn.samples(), 2);
+  for (std::uint32_t i = 0; i < 4; ++i) bins.add(i, 0);
+  Sharer(bins, 100).share(0, 1, {2 * large + 4, 14, 0, 0});
+  CHECK(bins.load(0) == 2 * large + 4);
+}
+
 void the_cap_holds_and_nothing_is_lost() {
   std::mt19937_64 random(4);
   for (int round = 0; round < 300; ++round) {
     const auto count = static_cast<std::size_t>(uniform(random, 2, 60));
-    const Drawn drawn = draw(random, count, 30, 1000);
+    const Drawn drawn = draw(random, count, round % 3 == 0 ? 5 : 30, 1000);
     Bins bins(drawn.samples(), 2);
     std::int64_t total = 0;
     for (std::uint32_t i = 0; i < count; ++i) {
@@ -51,7 +87,7 @@ void the_cap_holds_and_nothing_is_lost() {
     const std::int64_t cap = std::max(bins.tokens(0), bins.tokens(1)) + uniform(random, 0, 10);
     const std::int64_t wish = total / 2, before = std::abs(bins.load(0) - wish);
     const auto turn = static_cast<std::uint32_t>(round % 7);
-    share_anew(bins, 0, 1, cap, {wish, 12, turn, 0});
+    Sharer(bins, cap).share(0, 1, {wish, 12, turn, 0, round % 3 == 0});
     CHECK(std::abs(bins.load(0) - wish) <= before);
     CHECK(bins.tokens(0) <= cap && bins.tokens(1) <= cap);
     std::int64_t load[2] = {0, 0};
@@ -67,5 +103,7 @@ void the_cap_holds_and_nothing_is_lost() {
 
 int main() {
   every_division_is_looked_at();
+  equal_samples_are_told_by_their_number();
+  costs_beyond_a_word_are_exact();
   the_cap_holds_and_nothing_is_lost();
 }
