@@ -18,6 +18,8 @@ namespace {
 
 using Order = std::span<const std::uint32_t>;
 
+constexpr std::uint32_t kRounds = 4;
+
 std::int64_t sum(std::span<const std::int64_t> values) {
   return std::accumulate(values.begin(), values.end(), std::int64_t{0});
 }
@@ -34,6 +36,16 @@ Bins fill(const Samples& samples, Order order, std::span<const std::int64_t> tar
   if (missing >= *unplaced) return bins;
   *unplaced = missing;
   return tight;
+}
+
+/// Whether so few kinds of samples are there that a pair of bins holds equal ones.
+bool alike(const Samples& samples, Order order, std::uint32_t bins) {
+  std::size_t kinds = 1;
+  for (std::size_t k = 1; k < order.size(); ++k) {
+    kinds += samples.cost[order[k]] != samples.cost[order[k - 1]] ||
+             samples.tokens[order[k]] != samples.tokens[order[k - 1]];
+  }
+  return kinds * bins <= 2 * order.size();
 }
 
 /// Slot and rank of each sample, where bins are aligned and dealt slot by slot.
@@ -55,6 +67,35 @@ std::vector<std::int64_t> bin_targets(std::span<const std::int64_t> slots, const
   return targets;
 }
 
+/// Targets from what bins are: in aligned slots, the mean of the slot. Where sizes do not let all
+/// bins be equal, few slots are longer then, and the others shorter.
+std::vector<std::int64_t> slot_means(const Bins& bins, std::uint32_t ranks) {
+  const std::vector<std::uint32_t> aligned = align(bins.loads());
+  std::vector<std::int64_t> targets(bins.count());
+  for (std::size_t first = 0; first < aligned.size(); first += ranks) {
+    std::int64_t sum = 0;
+    for (std::size_t k = first; k < first + ranks; ++k) sum += bins.load(aligned[k]);
+    for (std::size_t k = first; k < first + ranks; ++k) targets[aligned[k]] = sum / ranks;
+  }
+  return targets;
+}
+
+/// Refines all but the long bins, in rounds: each towards what the slots then are.
+void even_out_slots(Bins& bins, std::span<const std::int64_t> targets, std::uint32_t long_bins,
+                    const Grid& grid, const Effort& effort) {
+  std::uint64_t done = 0;
+  for (std::uint32_t k = 1; k <= kRounds; ++k) {
+    Effort round = effort;
+    round.work = effort.work / kRounds * k;
+    if (done >= round.work) continue;
+    round.work -= done;
+    // What the long bins gave and took is made up for before anything else.
+    const bool first = k == 1 && long_bins > 0;
+    const std::vector<std::int64_t> means = slot_means(bins, grid.ranks);
+    done += refine(bins, first ? targets : means, long_bins, grid.token_cap, round);
+  }
+}
+
 Schedule lockstep(const Samples& samples, Order order, const Grid& grid, bool refined,
                   bool closed) {
   Schedule out(samples.size());
@@ -71,8 +112,12 @@ Schedule lockstep(const Samples& samples, Order order, const Grid& grid, bool re
       // At least some, since what the long bins gave and took is not yet even.
       work = std::max(work / 3, work - std::min(work, done));
     }
-    refine(bins, targets, long_bins, grid.token_cap,
-           {.passes = 64, .work = work, .patience = 3, .tolerance = tolerance});
+    const Effort effort{.passes = 64,
+                        .work = work,
+                        .patience = 3,
+                        .tolerance = tolerance,
+                        .alike = alike(samples, order, bins.count())};
+    even_out_slots(bins, targets, long_bins, grid, effort);
   }
   lay_out(out, bins, grid.ranks);
   out.value = lockstep_cost(bins.loads(), align(bins.loads()), grid.ranks);
@@ -83,6 +128,7 @@ Schedule lockstep(const Samples& samples, Order order, const Grid& grid, bool re
 Schedule makespan(const Samples& samples, Order order, const Grid& grid, bool refined,
                   bool closed) {
   Schedule out(samples.size());
+  out.bound = makespan_bound(samples, order, grid.bins());
   const std::int64_t mean = sum(samples.cost) / grid.bins();
   const std::vector<std::int64_t> targets(grid.bins(), mean);
   Bins bins = fill(samples, order, targets, grid.token_cap, closed, &out.unplaced);
@@ -91,11 +137,12 @@ Schedule makespan(const Samples& samples, Order order, const Grid& grid, bool re
            {.passes = 64,
             .work = 32768 + 40 * samples.size(),
             .patience = 6,
-            .tolerance = mean / 4096});
+            // Nothing is gained below the bound.
+            .tolerance = std::max(mean / 4096, out.bound - mean),
+            .alike = alike(samples, order, bins.count())});
   }
   lay_out(out, bins, grid.ranks);
   out.value = *std::max_element(bins.loads().begin(), bins.loads().end());
-  out.bound = makespan_bound(samples, order, grid.bins());
   return out;
 }
 
@@ -137,9 +184,10 @@ Schedule free_running(const Samples& samples, Order order, const Grid& grid, boo
   if (fits && refined) {
     refine(bins, targets, 0, rank_cap,
            {.passes = 64,
-            .work = 65536 + 80 * samples.size(),
+            .work = 131072 + 32 * samples.size(),
             .patience = 24,
-            .tolerance = mean / 65536});
+            .tolerance = mean / 65536,
+            .alike = alike(samples, order, bins.count())});
   }
   std::vector<std::vector<std::uint32_t>> mine(grid.ranks);
   for (const std::uint32_t i : order) {
