@@ -12,7 +12,7 @@ from flowtrain_core.packing.assignment import Assignment
 from flowtrain_core.packing.encoder import COUPLINGS, Coupling
 from flowtrain_core.packing.policies import POLICIES
 from flowtrain_core.packing.problem import IntArray, Layout, Problem
-from flowtrain_core.packing.select import oldest_first
+from flowtrain_core.packing.select import oldest_first, turns
 
 Objective = Literal["lockstep", "free", "makespan"]
 
@@ -109,7 +109,18 @@ def schedule(
         must = waited[placed] >= max_age
         for fill in _FILLS:
             room = int(fill * ranks * microbatches * token_cap)
-            taken = placed[oldest_first(lengths[placed], waited[placed], must=must, room=room)]
+            turn = numpy.where(must, 0, 1)
+            if objective == "lockstep":
+                turn = turns(
+                    lengths[placed],
+                    whole[placed],
+                    must,
+                    ranks=ranks,
+                    microbatches=microbatches,
+                    token_cap=token_cap,
+                    room=room,
+                )
+            taken = placed[oldest_first(lengths[placed], waited[placed], turn=turn, room=room)]
             which = problem(taken, False)
             layout = run(which, **options)
             missing = numpy.flatnonzero((layout.slot < 0) & (waited[taken] >= max_age))

@@ -39,11 +39,12 @@ class Packer:
         self._max_age = max_age
         self._options = options
         self._waiting: list[Waiting] = []
+        self._waiting_tokens = 0
 
     @property
     def waiting_tokens(self) -> int:
         """Tokens of all samples that wait."""
-        return sum(sample.tokens for sample in self._waiting)
+        return self._waiting_tokens
 
     def __len__(self) -> int:
         """Samples that wait."""
@@ -52,6 +53,7 @@ class Packer:
     def add(self, key: int, tokens: int, cost: float, encoder_cost: float = 0.0) -> None:
         """Let a sample wait for a step; `key` is what steps call it."""
         self._waiting.append(Waiting(key=key, tokens=tokens, cost=cost, encoder_cost=encoder_cost))
+        self._waiting_tokens += tokens
 
     def step(self) -> tuple[list[int], Assignment]:
         """Form a step of what waits.
@@ -70,7 +72,7 @@ class Packer:
             max_age=self._max_age,
             **self._options,
         )
-        self._waiting = [replace(window[i], age=window[i].age + 1) for i in plan.carried]
+        self._wait([replace(window[i], age=window[i].age + 1) for i in plan.carried])
         return [sample.key for sample in window], plan
 
     def state_dict(self) -> dict[str, Any]:
@@ -82,7 +84,13 @@ class Packer:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from what `state_dict` returned."""
         rows: Iterable[list[Any]] = state["waiting"]
-        self._waiting = [
-            Waiting(key=key, tokens=tokens, cost=cost, encoder_cost=encoder, age=age)
-            for key, tokens, cost, encoder, age in rows
-        ]
+        self._wait(
+            [
+                Waiting(key=key, tokens=tokens, cost=cost, encoder_cost=encoder, age=age)
+                for key, tokens, cost, encoder, age in rows
+            ]
+        )
+
+    def _wait(self, samples: list[Waiting]) -> None:
+        self._waiting = samples
+        self._waiting_tokens = sum(sample.tokens for sample in samples)

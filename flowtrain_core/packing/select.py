@@ -5,26 +5,30 @@ from __future__ import annotations
 import numpy
 from numpy.typing import NDArray
 
+from flowtrain_core._C import packing as kernels
 from flowtrain_core.packing.problem import IntArray
+
+# A bound this near to the mean costs nothing worth waiting for.
+_EVEN = 1.001
 
 
 def oldest_first(
-    tokens: IntArray, age: IntArray, *, must: NDArray[numpy.bool_], room: int
+    tokens: IntArray, age: IntArray, *, turn: NDArray[numpy.int8], room: int
 ) -> IntArray:
-    """Samples that a step takes: those that must go, then the oldest others while there is room.
+    """Samples that a step takes while there is room: by turn, then the oldest.
 
     Args:
         tokens: Tokens of each sample, shape [num_samples].
         age: Steps that each sample has waited, shape [num_samples].
-        must: Whether it may not wait any longer, shape [num_samples].
-        room: Tokens that the step should have, at most; those that must go may exceed it.
+        turn: Lower goes first, shape [num_samples]; 0 must go, even where the room is exceeded.
+        room: Tokens that the step should have, at most.
 
     Returns:
         Indices, ascending.
     """
-    order = numpy.lexsort((numpy.arange(len(tokens)), -age, ~must))
+    order = numpy.lexsort((numpy.arange(len(tokens)), -age, turn))
     total = numpy.cumsum(tokens[order])
-    taken = (total <= room) | must[order]
+    taken = (total <= room) | (turn[order] == 0)
     # What comes after the first that is too long may still fit.
     left = room - int(tokens[order][taken].sum())
     for place in numpy.flatnonzero(~taken):
@@ -34,3 +38,56 @@ def oldest_first(
             taken[place] = True
             left -= int(tokens[order[place]])
     return numpy.sort(order[taken])
+
+
+def turns(
+    tokens: IntArray,
+    cost: IntArray,
+    must: NDArray[numpy.bool_],
+    *,
+    ranks: int,
+    microbatches: int,
+    token_cap: int,
+    room: int,
+) -> NDArray[numpy.int8]:
+    """Turn of each sample such that those that stick out go together, in every other step.
+
+    A sample whose slot the cap keeps other ranks from filling costs the same alone as with others
+    of its kind. So they wait, costliest first, as far as samples have to wait anyway; and once one
+    of them must go, all do.
+
+    Args:
+        tokens: Tokens of each sample, shape [num_samples].
+        cost: Backbone cost of each sample, shape [num_samples].
+        must: Whether it may not wait any longer, shape [num_samples].
+        ranks: Data-parallel ranks.
+        microbatches: Slots of each rank.
+        token_cap: Most tokens of one slot of one rank.
+        room: Tokens that the step should have, at most.
+
+    Returns:
+        0 for what must go, then 1, 2 and 3, shape [num_samples].
+    """
+    turn = numpy.where(must, 0, 2).astype(numpy.int8)
+    by_cost = numpy.argsort(-cost, kind="stable")
+
+    def even(without: int) -> bool:
+        """Whether the bound is the mean, without some of the costliest."""
+        rest = numpy.sort(by_cost[without:])
+        bound = kernels.bound(tokens[rest], cost[rest], ranks, microbatches, token_cap, "lockstep")
+        return bool(bound * ranks <= _EVEN * float(cost[rest].sum()) + ranks)
+
+    # From above, since as many as there are ranks are even again, all of them together.
+    low, high = 0, min(2 * ranks, len(by_cost))
+    while high < len(by_cost) and not even(high):
+        low, high = high + 1, min(2 * high, len(by_cost))
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if even(middle) else (middle + 1, high)
+    out = by_cost[:high]
+    if must[out].any():
+        turn[out[~must[out]]] = 1
+    else:
+        waiting = int(tokens.sum()) - room
+        turn[out[numpy.cumsum(tokens[out]) <= waiting]] = 3
+    return turn

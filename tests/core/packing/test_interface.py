@@ -194,6 +194,21 @@ def test_samples_wait_until_they_must_go() -> None:
         )  # fmt: skip
 
 
+def test_a_sample_that_sticks_out_waits_for_its_like() -> None:
+    packer = Packer(ranks=2, microbatches=2, token_cap=100, max_age=1)
+    for step in range(2):
+        for key in range(41):
+            packer.add(100 * step + key, 10, 10.0)
+        packer.add(100 * step + 99, 95, 900.0)
+        keys, plan = packer.step()
+        assert plan.fill > 0.96
+        where = dict(zip(keys, plan.slot.tolist(), strict=True))
+        # Alone it would keep a rank waiting for as long as with its like.
+        assert where[99] == (-1, 0)[step]
+    assert where[199] == 0
+    assert plan.efficiency > 0.99
+
+
 def stream(packer: Packer, first: int, steps: int) -> list[tuple[int, int, int, int]]:
     """(step, key, slot, rank) of what the steps took, from a stream that is the same each time."""
     tokens, cost = lognormal_step(9, 12000)
