@@ -454,7 +454,7 @@ class packing:  # noqa: N801
         bins: int,
         token_cap: int,
         rounds: int = 0,
-        steps: int = 0,
+        work: int = 0,
     ) -> NDArray[int32]:
         """Bin of each sample such that the larger load of either module is small."""
 

@@ -183,13 +183,13 @@ py::array_t<std::int32_t> bottleneck_match(
 py::array_t<std::int32_t> balance_two(const Ints& tokens, const Ints& cost,
                                       const Ints& encoder_cost, std::uint32_t bins,
                                       std::int64_t token_cap, std::uint32_t rounds,
-                                      std::uint32_t steps) {
+                                      std::uint64_t work) {
   const Samples samples{span_of(tokens, "tokens"), span_of(cost, "cost")};
   const auto encoder = span_of(encoder_cost, "encoder_cost");
   const Grid grid{bins, 1, token_cap};
   packing::check(samples, grid);
   packing::check({samples.tokens, encoder}, grid);
-  return bins_of(packing::balance_two(samples, encoder, grid, rounds, steps));
+  return bins_of(packing::balance_two(samples, encoder, grid, rounds, work));
 }
 
 }  // namespace
@@ -212,7 +212,7 @@ void bind_packing(py::module_& module) {
   room.def("nearest_subset", &nearest_subset, py::arg("values"), py::arg("target"));
   room.def("bottleneck_match", &bottleneck_match, py::arg("paired"), py::arg("alone"));
   room.def("balance_two", &balance_two, tokens, cost, py::arg("encoder_cost"), py::arg("bins"),
-           token_cap, py::arg("rounds") = 0, py::arg("steps") = 0);
+           token_cap, py::arg("rounds") = 0, py::arg("work") = 0);
   room.def("bound", &bound, tokens, cost, ranks, microbatches, token_cap, objective);
 }
 

@@ -11,9 +11,17 @@ namespace flowtrain::packing {
 namespace {
 
 constexpr std::size_t kFree = 10;
+constexpr std::size_t kSubsets = std::size_t{1} << kFree;
 constexpr std::uint32_t kMostSquarings = 4;
-constexpr std::uint32_t kFinalSquarings =
-    7;  // Lower powers take many small excesses for a large one.
+// Lower powers take many small excesses for a large one.
+constexpr std::uint32_t kFinalSquarings = 7;
+
+/// What an exchange takes from one bin to another.
+struct Step {
+  std::int64_t backbone = 0;
+  std::int64_t encoder = 0;
+  std::int64_t tokens = 0;
+};
 
 struct Bin {
   std::int64_t backbone = 0;
@@ -22,12 +30,19 @@ struct Bin {
   std::vector<std::uint32_t> samples;
 
   std::int64_t longest() const { return std::max(backbone, encoder); }
+  std::int64_t longest_after(const Step& step, int sign) const {
+    return std::max(backbone + sign * step.backbone, encoder + sign * step.encoder);
+  }
 };
 
 class TwoModules {
  public:
   TwoModules(const Samples& samples, std::span<const std::int64_t> encoder, const Grid& grid)
-      : samples_(samples), encoder_(encoder), cap_(grid.token_cap), bins_(grid.bins()) {}
+      : samples_(samples),
+        encoder_(encoder),
+        cap_(grid.token_cap),
+        bins_(grid.bins()),
+        held_(samples.size()) {}
 
   void place() {
     std::vector<std::int64_t> longer(samples_.size());
@@ -64,47 +79,46 @@ class TwoModules {
     }
   }
 
-  /// Exchanges up to one sample each way between the bin with the largest load and another, as is
-  /// best by the highest power of the loads.
+  /// Exchanges up to one sample each way between the bin with the largest load and another, such
+  /// that the larger load of the two is least or, where it stays, their squares are.
   ///
   /// Returns: whether any exchange is better than none.
   bool relieve_worst() {
     Bin& a = worst();
-    const double scale = 1.0 / static_cast<double>(std::max<std::int64_t>(1, a.longest()));
-    const auto rated = [&](std::int64_t backbone, std::int64_t encoder) {
-      return power<kFinalSquarings>(static_cast<double>(backbone) * scale) +
-             power<kFinalSquarings>(static_cast<double>(encoder) * scale);
-    };
-    const double before = rated(a.backbone, a.encoder);
-    double best = -1e-9;
-    Bin* other = nullptr;
-    std::uint32_t gives = kNone, takes = kNone;
-    for (Bin& b : bins_) {
-      if (&b == &a) continue;
-      const double both = before + rated(b.backbone, b.encoder);
-      for (const std::uint32_t out : a.samples) {
-        const auto look = [&](std::uint32_t in) {
-          const std::int64_t backbone = samples_.cost[out] - (in == kNone ? 0 : samples_.cost[in]);
-          const std::int64_t encoder = encoder_[out] - (in == kNone ? 0 : encoder_[in]);
-          const std::int64_t tokens =
-              samples_.tokens[out] - (in == kNone ? 0 : samples_.tokens[in]);
-          if (a.tokens - tokens > cap_ || b.tokens + tokens > cap_) return;
-          const double gain = rated(a.backbone - backbone, a.encoder - encoder) +
-                              rated(b.backbone + backbone, b.encoder + encoder) - both;
-          if (gain < best) best = gain, other = &b, gives = out, takes = in;
-        };
-        look(kNone);
-        for (const std::uint32_t in : b.samples) look(in);
-      }
-    }
-    if (other == nullptr) return false;
-    remove(a, gives);
-    add(*other, gives);
-    if (takes == kNone) return true;
-    remove(*other, takes);
-    add(a, takes);
-    return true;
+    std::int64_t least = a.longest();
+    double best = 0;
+    return exchange(a, [&](const Bin& b, const Step& step) {
+      const std::int64_t longest = std::max(a.longest_after(step, -1), b.longest_after(step, 1));
+      if (longest > least) return false;
+      const double squares = growth(step.backbone, b.backbone - a.backbone) +
+                             growth(step.encoder, b.encoder - a.encoder);
+      if (longest == least && squares >= best) return false;
+      least = longest;
+      best = squares;
+      return true;
+    });
   }
+
+  /// Relieves the worst bin at the least cost to another, which may be the worst then; what was
+  /// exchanged stays where it is until `let_go`, or it would come straight back.
+  ///
+  /// Returns: whether there was any such exchange.
+  bool kick() {
+    Bin& a = worst();
+    const std::int64_t most = a.longest();
+    std::int64_t least = INT64_MAX;
+    return exchange(
+        a,
+        [&](const Bin& b, const Step& step) {
+          const std::int64_t longest = b.longest_after(step, 1);
+          if (longest >= least || a.longest_after(step, -1) >= most) return false;
+          least = longest;
+          return true;
+        },
+        true);
+  }
+
+  void let_go() { std::fill(held_.begin(), held_.end(), false); }
 
   /// Shares the worst bin anew with each other, for when no single exchange helps.
   ///
@@ -126,7 +140,44 @@ class TwoModules {
     return out;
   }
 
+  std::int64_t longest() { return worst().longest(); }
+  std::uint64_t work() const { return work_; }
+
  private:
+  /// Applies the last exchange of `a` with another bin that `better(bin, step)` accepts.
+  template <class Better>
+  bool exchange(Bin& a, Better better, bool hold = false) {
+    work_ += a.samples.size() * (samples_.size() + bins_.size());
+    Bin* other = nullptr;
+    std::uint32_t gives = kNone, takes = kNone;
+    for (Bin& b : bins_) {
+      if (&b == &a) continue;
+      for (const std::uint32_t out : a.samples) {
+        if (held_[out]) continue;
+        const Step given{samples_.cost[out], encoder_[out], samples_.tokens[out]};
+        const auto look = [&](std::uint32_t in, const Step& step) {
+          if (a.tokens - step.tokens > cap_ || b.tokens + step.tokens > cap_) return;
+          if (better(b, step)) other = &b, gives = out, takes = in;
+        };
+        look(kNone, given);
+        for (const std::uint32_t in : b.samples) {
+          if (held_[in]) continue;
+          look(in, {given.backbone - samples_.cost[in], given.encoder - encoder_[in],
+                    given.tokens - samples_.tokens[in]});
+        }
+      }
+    }
+    if (other == nullptr) return false;
+    remove(a, gives);
+    add(*other, gives);
+    held_[gives] = hold;
+    if (takes == kNone) return true;
+    remove(*other, takes);
+    add(a, takes);
+    held_[takes] = hold;
+    return true;
+  }
+
   Bin& worst() {
     return *std::max_element(bins_.begin(), bins_.end(),
                              [](const Bin& x, const Bin& y) { return x.longest() < y.longest(); });
@@ -144,6 +195,12 @@ class TwoModules {
     bin.encoder -= encoder_[i];
     bin.tokens -= samples_.tokens[i];
     bin.samples.erase(std::find(bin.samples.begin(), bin.samples.end(), i));
+  }
+
+  /// Half of what the squares of two loads grow by if `moved` goes from one to another that is
+  /// larger by `apart`.
+  static double growth(std::int64_t moved, std::int64_t apart) {
+    return static_cast<double>(moved) * static_cast<double>(apart + moved);
   }
 
   template <std::uint32_t kSquarings>
@@ -169,31 +226,48 @@ class TwoModules {
     std::copy_n(b.samples.rbegin(), from_b, free.begin() + static_cast<std::ptrdiff_t>(from_a));
     const std::size_t count = from_a + from_b;
 
+    // What `a` would hold with each subset of the free samples: sums double with every sample.
+    std::array<double, kSubsets> one, other;
+    std::array<std::int64_t, kSubsets> held;
     const std::int64_t backbone = a.backbone + b.backbone, encoder = a.encoder + b.encoder;
-    const std::int64_t tokens = a.tokens + b.tokens;
     const double scale =
         2.0 / static_cast<double>(std::max<std::int64_t>(1, std::max(backbone, encoder)));
-    const auto rated = [&](std::int64_t one, std::int64_t other) {
-      return power<kSquarings>(static_cast<double>(one) * scale) +
-             power<kSquarings>(static_cast<double>(other) * scale) +
-             power<kSquarings>(static_cast<double>(backbone - one) * scale) +
-             power<kSquarings>(static_cast<double>(encoder - other) * scale);
-    };
-    std::int64_t one = a.backbone, other = a.encoder, held = a.tokens;
-    std::uint32_t subset = (1U << from_a) - 1, best_subset = subset;
-    double best = rated(one, other);
-    const std::uint32_t start = subset;
-    // Gray code: each step moves one sample.
-    for (std::uint32_t step = 1; step < (1U << count); ++step) {
-      const auto k = static_cast<std::size_t>(std::countr_zero(step));
-      subset ^= 1U << k;
-      const std::int64_t sign = (subset >> k & 1U) ? 1 : -1;
-      one += sign * samples_.cost[free[k]];
-      other += sign * encoder_[free[k]];
-      held += sign * samples_.tokens[free[k]];
-      if (held > cap_ || tokens - held > cap_) continue;
-      const double rating = rated(one, other);
-      if (rating < best) best = rating, best_subset = subset;
+    Bin kept{a.backbone, a.encoder, a.tokens, {}};
+    for (std::size_t k = 0; k < from_a; ++k) {
+      kept.backbone -= samples_.cost[free[k]];
+      kept.encoder -= encoder_[free[k]];
+      kept.tokens -= samples_.tokens[free[k]];
+    }
+    one[0] = static_cast<double>(kept.backbone) * scale;
+    other[0] = static_cast<double>(kept.encoder) * scale;
+    held[0] = kept.tokens;
+    const std::size_t subsets = std::size_t{1} << count;
+    work_ += subsets;
+    for (std::size_t k = 0, half = 1; k < count; ++k, half *= 2) {
+      const double cost = static_cast<double>(samples_.cost[free[k]]) * scale;
+      const double work = static_cast<double>(encoder_[free[k]]) * scale;
+      const std::int64_t tokens = samples_.tokens[free[k]];
+      for (std::size_t subset = 0; subset < half; ++subset) {
+        one[half + subset] = one[subset] + cost;
+        other[half + subset] = other[subset] + work;
+        held[half + subset] = held[subset] + tokens;
+      }
+    }
+    const double both = static_cast<double>(backbone) * scale;
+    const double rest = static_cast<double>(encoder) * scale;
+    std::array<double, kSubsets> rating;
+    for (std::size_t subset = 0; subset < subsets; ++subset) {
+      rating[subset] = power<kSquarings>(one[subset]) + power<kSquarings>(other[subset]) +
+                       power<kSquarings>(both - one[subset]) +
+                       power<kSquarings>(rest - other[subset]);
+    }
+    const std::size_t start = (std::size_t{1} << from_a) - 1;
+    std::size_t best_subset = start;
+    const std::int64_t least = a.tokens + b.tokens - cap_;
+    for (std::size_t subset = 0; subset < subsets; ++subset) {
+      if (rating[subset] < rating[best_subset] && held[subset] <= cap_ && held[subset] >= least) {
+        best_subset = subset;
+      }
     }
     if (best_subset == start) return;
     for (auto [bin, taken] : {std::pair{&a, from_a}, std::pair{&b, from_b}}) {
@@ -209,20 +283,42 @@ class TwoModules {
   std::span<const std::int64_t> encoder_;
   std::int64_t cap_;
   std::vector<Bin> bins_;
+  std::vector<std::uint8_t> held_;  ///< Samples that exchanges leave where they are.
+  std::uint64_t work_ = 0;
 };
+
+/// At most what any bins can have as their largest load.
+std::int64_t least_longest(const Samples& samples, std::span<const std::int64_t> encoder,
+                           std::int64_t bins) {
+  std::int64_t least = 0;
+  for (const std::span<const std::int64_t> module : {samples.cost, encoder}) {
+    if (module.empty()) continue;
+    const std::int64_t sum = std::accumulate(module.begin(), module.end(), std::int64_t{0});
+    least =
+        std::max({least, (sum + bins - 1) / bins, *std::max_element(module.begin(), module.end())});
+  }
+  return least;
+}
 
 }  // namespace
 
 std::vector<std::uint32_t> balance_two(const Samples& samples,
                                        std::span<const std::int64_t> encoder, const Grid& grid,
-                                       std::uint32_t rounds, std::uint32_t steps) {
+                                       std::uint32_t rounds, std::uint64_t work) {
   TwoModules modules(samples, encoder, grid);
   modules.place();
   for (std::uint32_t round = 0; round < rounds; ++round) modules.pair_up(round, rounds);
-  for (std::uint32_t step = 0; step < steps; ++step) {
-    if (!modules.relieve_worst() && !modules.share_worst(step)) break;
+  const std::int64_t bound = least_longest(samples, encoder, grid.bins());
+  std::int64_t least = modules.longest();
+  std::vector<std::uint32_t> best = modules.bin_of();
+  for (std::uint32_t turn = 0; modules.work() < work && least > bound; ++turn) {
+    if (!modules.relieve_worst() && !modules.kick() && !modules.share_worst(turn)) break;
+    if (modules.longest() >= least) continue;
+    least = modules.longest();
+    best = modules.bin_of();
+    modules.let_go();
   }
-  return modules.bin_of();
+  return best;
 }
 
 }  // namespace flowtrain::packing

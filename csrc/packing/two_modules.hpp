@@ -14,15 +14,16 @@ namespace flowtrain::packing {
 /// Greedy by the larger of the two loads, then pairs of bins are shared anew: all divisions of up
 /// to ten samples, by the sum of the loads' powers. The power rises from 2 to 16, since the
 /// largest load alone says nothing about three of the four. At last the worst bin exchanges single
-/// samples with any other, step by step, and where none helps is shared anew with each.
+/// samples with any other; where no exchange is better than none, the one that costs another bin
+/// least is made all the same, and what it moved stays until the largest load is less than ever.
 ///
-/// Args: `encoder` is in the unit of the costs, shape [num_samples]; `rounds` of pairing, of about
-///   5 us a pair; `steps` of single exchanges, of about 10 us each for 256 samples. With 0 and 0
-///   it is the greedy part alone.
+/// Args: `encoder` is in the unit of the costs, shape [num_samples]; `rounds` of pairing; `work` in
+///   exchanges and divisions looked at, of 2 to 5 ns each, the pairing's included. With 0 and 0 it
+///   is the greedy part alone. It ends early where the largest load is the mean or a sample's.
 /// Returns: bin of each sample, kNone where it did not fit.
 /// Source: the problem, and the greedy part, are DFLOP's, arXiv 2603.25120, section 3.4.
 std::vector<std::uint32_t> balance_two(const Samples& samples,
                                        std::span<const std::int64_t> encoder, const Grid& grid,
-                                       std::uint32_t rounds, std::uint32_t steps);
+                                       std::uint32_t rounds, std::uint64_t work);
 
 }  // namespace flowtrain::packing

@@ -9,19 +9,21 @@ from flowtrain_core.packing.policies._grid import fewest_that_hold, in_turn
 from flowtrain_core.packing.problem import IntArray, Layout, PlaceArray, Problem
 
 _ROUNDS = 4
-_STEPS = 40
 
 
-def flowtrain_rigid(problem: Problem, *, rounds: int = _ROUNDS, steps: int = _STEPS) -> Layout:
+def flowtrain_rigid(problem: Problem, *, rounds: int = _ROUNDS, work: int | None = None) -> Layout:
     """Make the largest load of either module in any bin small, encoder and backbone together.
 
     For pipelines that encode a sample in the slot and on the rank of its backbone work.
 
     Args:
         problem: Its encoder costs are in the unit of its costs.
-        rounds: Of pairing all bins, about 5 us a pair.
-        steps: Of relieving the worst bin, about 10 us each for 256 samples.
+        rounds: Of pairing all bins.
+        work: Exchanges and divisions to look at, of 2 to 5 ns each; None is what takes half a
+            millisecond for 256 samples, and in proportion.
     """
+    if work is None:
+        work = 900 * len(problem)
     encoder = encoder_in_costs(problem)
 
     def pack(slots: int) -> PlaceArray | None:
@@ -32,7 +34,7 @@ def flowtrain_rigid(problem: Problem, *, rounds: int = _ROUNDS, steps: int = _ST
             slots * problem.ranks,
             problem.token_cap,
             rounds,
-            steps,
+            work,
         )
         return bins if (bins >= 0).all() else None
 
