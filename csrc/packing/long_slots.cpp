@@ -17,12 +17,18 @@ constexpr std::size_t kNear = 4;     // Samples looked at on either side of what
 constexpr std::uint64_t kWorkOfLook = 12;  // In sums.
 constexpr std::uint32_t kPartners = 1;
 
-/// Samples by descending value, with the values side by side.
+/// Samples of the other bins by descending value, with the values side by side.
 struct Sorted {
-  Sorted(std::span<const std::int64_t> of, std::span<const std::uint32_t> order)
-      : samples(order.begin(), order.end()) {
+  Sorted(const Bins& bins, std::uint32_t long_bins, std::span<const std::int64_t> of,
+         std::span<const std::uint32_t> order) {
+    samples.reserve(order.size());
     values.reserve(order.size());
-    for (const std::uint32_t i : order) values.push_back(of[i]);
+    for (const std::uint32_t i : order) {
+      const std::uint32_t bin = bins.bin_of()[i];
+      if (bin == kNone || bin < long_bins) continue;
+      samples.push_back(i);
+      values.push_back(of[i]);
+    }
   }
 
   /// First place whose value is at most `limit`.
@@ -54,8 +60,8 @@ class Filler {
          std::int64_t token_cap)
       : bins_(bins),
         samples_(bins.samples()),
-        by_cost_(samples_.cost, order),
-        by_tokens_(samples_.tokens, order_descending(samples_.tokens)),
+        by_cost_(bins, long_bins, samples_.cost, order),
+        by_tokens_(bins, long_bins, samples_.tokens, order_descending(samples_.tokens)),
         long_bins_(long_bins),
         token_cap_(token_cap),
         partner_(long_bins),
@@ -105,14 +111,17 @@ class Filler {
   /// if what costs so much is too long, near the length that is left.
   void look(std::uint32_t bin, const std::array<std::uint32_t, 2>& out, std::int64_t cost,
             Exchange& best) {
-    if (cost <= 0) return;
+    if (by_cost_.values.empty() || cost <= by_cost_.values.back() - best.miss ||
+        cost >= by_cost_.values.front() + best.miss) {
+      return;
+    }
     work_ += kWorkOfLook;
     std::int64_t leaving = 0;
     for (const std::uint32_t i : out) leaving += i == kNone ? 0 : samples_.tokens[i];
     const std::int64_t room = token_cap_ - bins_.tokens(bin) + leaving;
     const auto fits = [&](std::uint32_t in) {
       const std::uint32_t other = bins_.bin_of()[in];
-      return samples_.tokens[in] <= room && other != kNone && other >= long_bins_ &&
+      return samples_.tokens[in] <= room && other >= long_bins_ &&
              bins_.tokens(other) - samples_.tokens[in] + leaving <= token_cap_;
     };
     const std::size_t at = by_cost_.first_at_most(cost);
