@@ -394,6 +394,7 @@ class packing:  # noqa: N801
         ranks: int,
         microbatches: int,
         token_cap: int,
+        stages: int = 1,
     ) -> None:
         """Raises what the others would, without the work."""
     @staticmethod
@@ -404,6 +405,7 @@ class packing:  # noqa: N801
         microbatches: int,
         token_cap: int,
         objective: str,
+        stages: int = 1,
         refined: bool = True,
         closed: bool = True,
     ) -> tuple[NDArray[int32], NDArray[int32], int, int]:
@@ -416,6 +418,7 @@ class packing:  # noqa: N801
         microbatches: int,
         token_cap: int,
         objective: str,
+        stages: int = 1,
     ) -> int:
         """At most what any schedule under the cap reaches of an objective."""
     @staticmethod

@@ -61,11 +61,13 @@ Objective objective_of(const std::string& name) {
   if (name == "lockstep") return Objective::kLockstep;
   if (name == "free") return Objective::kFree;
   if (name == "makespan") return Objective::kMakespan;
-  throw BadArgument("objective '" + name + "': choose from lockstep, free, makespan");
+  if (name == "pipeline") return Objective::kPipeline;
+  throw BadArgument("objective '" + name + "': choose from lockstep, free, makespan, pipeline");
 }
 
-Grid grid_of(std::uint32_t ranks, std::uint32_t microbatches, std::int64_t token_cap) {
-  return {ranks, microbatches, token_cap};
+Grid grid_of(std::uint32_t ranks, std::uint32_t microbatches, std::int64_t token_cap,
+             std::uint32_t stages) {
+  return {ranks, microbatches, token_cap, stages};
 }
 
 py::tuple integer_costs(const py::array& cost, const char* name) {
@@ -74,16 +76,16 @@ py::tuple integer_costs(const py::array& cost, const char* name) {
 }
 
 void check(const Ints& tokens, const Ints& cost, std::uint32_t ranks, std::uint32_t microbatches,
-           std::int64_t token_cap) {
+           std::int64_t token_cap, std::uint32_t stages) {
   packing::check({span_of(tokens, "tokens"), span_of(cost, "cost")},
-                 grid_of(ranks, microbatches, token_cap));
+                 grid_of(ranks, microbatches, token_cap, stages));
 }
 
 py::tuple schedule(const Ints& tokens, const Ints& cost, std::uint32_t ranks,
                    std::uint32_t microbatches, std::int64_t token_cap, const std::string& objective,
-                   bool refined, bool closed) {
+                   std::uint32_t stages, bool refined, bool closed) {
   const Samples samples{span_of(tokens, "tokens"), span_of(cost, "cost")};
-  const Grid grid = grid_of(ranks, microbatches, token_cap);
+  const Grid grid = grid_of(ranks, microbatches, token_cap, stages);
   const Objective which = objective_of(objective);
   packing::check(samples, grid);
   packing::Schedule out(0);
@@ -95,10 +97,10 @@ py::tuple schedule(const Ints& tokens, const Ints& cost, std::uint32_t ranks,
 }
 
 std::int64_t bound(const Ints& tokens, const Ints& cost, std::uint32_t ranks,
-                   std::uint32_t microbatches, std::int64_t token_cap,
-                   const std::string& objective) {
+                   std::uint32_t microbatches, std::int64_t token_cap, const std::string& objective,
+                   std::uint32_t stages) {
   const Samples samples{span_of(tokens, "tokens"), span_of(cost, "cost")};
-  const Grid grid = grid_of(ranks, microbatches, token_cap);
+  const Grid grid = grid_of(ranks, microbatches, token_cap, stages);
   packing::check(samples, grid);
   return packing::bound(samples, grid, objective_of(objective));
 }
@@ -199,9 +201,10 @@ void bind_packing(py::module_& module) {
   const auto tokens = py::arg("tokens"), cost = py::arg("cost"), ranks = py::arg("ranks"),
              microbatches = py::arg("microbatches"), token_cap = py::arg("token_cap"),
              objective = py::arg("objective");
+  const auto stages = py::arg("stages") = 1;
   room.def("integer_costs", &integer_costs, cost, py::arg("name"));
-  room.def("check", &check, tokens, cost, ranks, microbatches, token_cap);
-  room.def("schedule", &schedule, tokens, cost, ranks, microbatches, token_cap, objective,
+  room.def("check", &check, tokens, cost, ranks, microbatches, token_cap, stages);
+  room.def("schedule", &schedule, tokens, cost, ranks, microbatches, token_cap, objective, stages,
            py::arg("refined") = true, py::arg("closed") = true);
   room.def("longest_first", &longest_first, tokens, cost, py::arg("bins"), token_cap);
   room.def("best_fit", &best_fit, tokens, token_cap, py::arg("order") = py::none());
@@ -213,7 +216,7 @@ void bind_packing(py::module_& module) {
   room.def("bottleneck_match", &bottleneck_match, py::arg("paired"), py::arg("alone"));
   room.def("balance_two", &balance_two, tokens, cost, py::arg("encoder_cost"), py::arg("bins"),
            token_cap, py::arg("rounds") = 0, py::arg("work") = 0);
-  room.def("bound", &bound, tokens, cost, ranks, microbatches, token_cap, objective);
+  room.def("bound", &bound, tokens, cost, ranks, microbatches, token_cap, objective, stages);
 }
 
 }  // namespace flowtrain::bindings

@@ -25,4 +25,14 @@ std::int64_t makespan_bound(const Samples& samples, std::span<const std::uint32_
 std::int64_t lockstep_bound(const Samples& samples, std::span<const std::uint32_t> order,
                             const Grid& grid);
 
+/// Least possible length of the slowest rank's pipeline: the sum of its slots and, for each stage
+/// but one, its heaviest slot again.
+///
+/// A rank with a sample of cost h ends by V only if all its work is at most V - (stages - 1) * h,
+/// and no rank does more than V * slots / (slots + stages - 1). What the r - 1 ranks with the
+/// heaviest samples can do bounds how many of the largest samples they hold, so that the next rank
+/// has one of the others; V is too short if all ranks together cannot do the whole.
+std::int64_t pipeline_bound(const Samples& samples, std::span<const std::uint32_t> order,
+                            const Grid& grid);
+
 }  // namespace flowtrain::packing

@@ -24,6 +24,7 @@ void check(const Samples& samples, const Grid& grid) {
   if (grid.token_cap < 1) {
     throw BadArgument("token_cap=" + std::to_string(grid.token_cap) + ": must be at least 1");
   }
+  if (grid.stages == 0) throw BadArgument("stages=0: must be at least 1");
   if (samples.tokens.size() != samples.cost.size()) {
     throw BadArgument("tokens has " + std::to_string(samples.tokens.size()) + " samples and cost " +
                       std::to_string(samples.cost.size()) + "; give one value per sample in each");
@@ -42,6 +43,14 @@ void check(const Samples& samples, const Grid& grid) {
     }
     if (tokens > kMostSum - sum) throw BadArgument("tokens: their sum exceeds 2^62");
     sum += tokens;
+  }
+  sum = 0;
+  for (const std::int64_t cost : samples.cost) {
+    if (cost > kMostSum / grid.stages - sum) {
+      throw BadArgument("cost: its sum times stages=" + std::to_string(grid.stages) +
+                        " exceeds 2^62; give costs in a larger unit");
+    }
+    sum += cost;
   }
 }
 

@@ -23,9 +23,11 @@ struct Open {
 /// winner below them is, so a level costs one comparison.
 class OpenBins {
  public:
-  explicit OpenBins(std::span<const std::int64_t> targets)
+  OpenBins(const Bins& bins, std::span<const std::int64_t> targets)
       : leaves_(std::bit_ceil(targets.size())), nodes_(2 * leaves_, Open{kClosed, kNone}) {
-    for (std::uint32_t b = 0; b < targets.size(); ++b) nodes_[leaves_ + b] = {targets[b], b};
+    for (std::uint32_t b = 0; b < targets.size(); ++b) {
+      nodes_[leaves_ + b] = {targets[b] - bins.load(b), b};
+    }
     for (std::size_t at = leaves_ - 1; at > 0; --at) {
       const Open &left = nodes_[2 * at], &right = nodes_[2 * at + 1];
       nodes_[at] = right.before(left) ? right : left;
@@ -59,7 +61,7 @@ class OpenBins {
 std::size_t place(Bins& bins, std::span<const std::uint32_t> order,
                   std::span<const std::int64_t> targets, std::int64_t token_cap) {
   const Samples& samples = bins.samples();
-  OpenBins open(targets);
+  OpenBins open(bins, targets);
   // Bins too full for a sample that asked: by room, to be opened again for a shorter one.
   std::vector<std::pair<std::int64_t, std::uint32_t>> parked;
   std::size_t unplaced = 0;

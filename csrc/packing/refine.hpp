@@ -9,11 +9,11 @@ namespace flowtrain::packing {
 
 /// How much refinement may do. Counts, never a clock, so that every rank does the same.
 struct Effort {
-  std::uint32_t passes;    ///< Times that all bins are paired.
-  std::uint64_t work;      ///< Sums of subsets to form, about 10 ns each.
-  std::uint8_t patience;   ///< Failures in a row after which a bin is left as it is.
-  std::int64_t tolerance;  ///< Excess over the average that is left alone.
-  bool alike = false;      ///< Whether many samples are equal.
+  std::uint32_t passes = 0;    ///< Times that all bins are paired.
+  std::uint64_t work = 0;      ///< Sums of subsets to form, about 10 ns each.
+  std::uint8_t patience = 0;   ///< Failures in a row after which a bin is left as it is.
+  std::int64_t tolerance = 0;  ///< Excess over the average that is left alone.
+  bool alike = false;          ///< Whether many samples are equal.
 };
 
 /// Pairs the bins farthest above their targets with those farthest below, and shares anew.

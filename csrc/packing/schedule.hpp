@@ -12,6 +12,7 @@ enum class Objective {
   kLockstep,  ///< In every microbatch: the sum over slots of the slowest rank.
   kFree,      ///< Once a step: the slowest rank's sum over its slots.
   kMakespan,  ///< The heaviest bin.
+  kPipeline,  ///< Once a step, each rank a pipeline: see pipeline_bound in bound.hpp.
 };
 
 /// A schedule and its certificate, in the unit of the costs.

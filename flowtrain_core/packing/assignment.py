@@ -30,6 +30,7 @@ class Assignment:
             were asked for.
         token_cap: Most tokens of one slot of one rank.
         objective: What was made small.
+        stages: Pipeline stages of each rank, for the objective "pipeline".
         bound: At most what any schedule of the placed samples can reach, in the unit of the costs.
     """
 
@@ -42,6 +43,7 @@ class Assignment:
     microbatches: int
     token_cap: int
     objective: str
+    stages: int = 1
     bound: float
     tokens: IntArray = field(repr=False)
     cost: NDArray[Any] = field(repr=False)
@@ -75,6 +77,8 @@ class Assignment:
         loads = self.loads
         if self.objective == "free":
             return float(loads.sum(axis=0).max())
+        if self.objective == "pipeline":
+            return float((loads.sum(axis=0) + (self.stages - 1) * loads.max(axis=0)).max())
         if self.objective == "lockstep":
             return float(loads.max(axis=1).sum())
         return float(loads.max())

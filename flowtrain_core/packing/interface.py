@@ -14,7 +14,7 @@ from flowtrain_core.packing.policies import POLICIES
 from flowtrain_core.packing.problem import IntArray, Layout, Problem
 from flowtrain_core.packing.select import oldest_first, turns
 
-Objective = Literal["lockstep", "free", "makespan"]
+Objective = Literal["lockstep", "free", "makespan", "pipeline"]
 
 # Share of a step's tokens to fill when samples may wait; above it balance suffers.
 _FILLS = (0.985, 0.96, 0.92, 0.85)
@@ -29,6 +29,7 @@ def schedule(
     microbatches: int,
     token_cap: int,
     objective: Objective = "lockstep",
+    stages: int = 1,
     policy: str = "flowtrain-best",
     coupling: Coupling = "prepass",
     age: ArrayLike | None = None,
@@ -49,7 +50,11 @@ def schedule(
         microbatches: Slots of each rank.
         token_cap: Most tokens of one slot of one rank.
         objective: What to make small: "lockstep", the sum over slots of the slowest rank;
-            "free", the slowest rank's sum over its slots; "makespan", the heaviest microbatch.
+            "free", the slowest rank's sum over its slots; "makespan", the heaviest microbatch;
+            "pipeline", the slowest rank's sum over its slots and, for each stage but one, its
+            heaviest slot again.
+        stages: Pipeline stages of each rank, for the objective "pipeline"; a cost is then what
+            each of them takes.
         policy: One of POLICIES.
         coupling: Where encoder work goes: "prepass", all of it before the first slot, dealt over
             the ranks; "slot", with the slot of its sample, dealt over the ranks; "rigid", where
@@ -67,6 +72,10 @@ def schedule(
     """
     if policy not in POLICIES:
         raise ValueError(f"policy '{policy}': choose from {', '.join(POLICIES)}")
+    if stages != 1 and objective != "pipeline":
+        raise ValueError(
+            f"stages={stages}: objective '{objective}' has no stages; pass objective='pipeline'"
+        )
     lengths = _integers(tokens, "tokens")
     given = _costs(cost, "cost")
     whole, unit = kernels.integer_costs(given, "cost")
@@ -82,7 +91,7 @@ def schedule(
     if oversize == "leave_out":
         placed = numpy.flatnonzero(lengths <= token_cap)
     if len(placed) == count:
-        kernels.check(lengths, whole, ranks, microbatches, token_cap)
+        kernels.check(lengths, whole, ranks, microbatches, token_cap, stages)
 
     def problem(which: IntArray, closed: bool) -> Problem:
         everything = len(which) == count
@@ -95,6 +104,7 @@ def schedule(
             microbatches=microbatches,
             token_cap=token_cap,
             objective=objective,
+            stages=stages,
             closed=closed,
         )
 
@@ -144,6 +154,7 @@ def schedule(
         microbatches=layout.microbatches,
         token_cap=token_cap,
         objective=objective,
+        stages=stages,
         bound=_bound(layout, which, given.dtype.kind == "f") * unit,
         tokens=lengths,
         cost=given,
@@ -163,9 +174,13 @@ def _bound(layout: Layout, problem: Problem, rounded: bool) -> float:
             problem.microbatches,
             problem.token_cap,
             problem.objective,
+            problem.stages,
         )
     if not rounded:
         return float(bound)
+    if problem.objective == "pipeline":
+        # No rank's value is off by more than half a unit for each of its samples and each stage.
+        return max(0.0, bound - len(problem) * problem.stages / 2)
     # Each cost is right to half a unit, so a sum is to half its terms: those of the mean of all
     # bins or ranks, or of the samples that share one; of lock-step, of its long slots as well.
     groups = problem.bins if problem.objective == "makespan" else problem.ranks

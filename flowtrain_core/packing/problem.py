@@ -24,7 +24,8 @@ class Problem:
         ranks: Data-parallel ranks.
         microbatches: Slots of each rank.
         token_cap: Most tokens of one slot of one rank.
-        objective: "lockstep", "free" or "makespan".
+        objective: "lockstep", "free", "makespan" or "pipeline".
+        stages: Pipeline stages of each rank.
         closed: Whether each sample must be placed; else what does not fit may be left.
     """
 
@@ -36,6 +37,7 @@ class Problem:
     microbatches: int
     token_cap: int
     objective: str = "lockstep"
+    stages: int = 1
     closed: bool = True
 
     def __len__(self) -> int:

@@ -15,6 +15,7 @@ def flowtrain_best(problem: Problem) -> Layout:
         problem.microbatches,
         problem.token_cap,
         problem.objective,
+        problem.stages,
         closed=problem.closed,
     )
     # The bound is of the samples that are placed.

@@ -12,7 +12,12 @@ from hypothesis import strategies as st
 
 from flowtrain_core.packing import Assignment, Packer, schedule
 
-OBJECTIVES = ("lockstep", "free", "makespan")
+OBJECTIVES = ("lockstep", "free", "makespan", "pipeline")
+STAGES = 3
+
+
+def stages_of(objective: str) -> int:
+    return STAGES if objective == "pipeline" else 1
 
 
 def lognormal_step(seed: int, count: int) -> tuple[numpy.ndarray, numpy.ndarray]:
@@ -33,8 +38,11 @@ def value_outside(plan: Assignment, cost: numpy.ndarray) -> float:
             loads[slot][rank] += float(cost[i])
     if plan.objective == "lockstep":
         return sum(max(slot) for slot in loads)
+    ranks = list(zip(*loads, strict=True))
     if plan.objective == "free":
-        return max(sum(column) for column in zip(*loads, strict=True))
+        return max(sum(slots) for slots in ranks)
+    if plan.objective == "pipeline":
+        return max(sum(slots) + (plan.stages - 1) * max(slots) for slots in ranks)
     return max(max(slot) for slot in loads)
 
 
@@ -42,14 +50,19 @@ def value_outside(plan: Assignment, cost: numpy.ndarray) -> float:
 def test_the_gap_is_what_it_is_outside(objective: Any) -> None:
     tokens, cost = lognormal_step(0, 256)
     cap = max(int(tokens.max()), int(1.25 * tokens.sum() / 32))
-    plan = schedule(tokens, cost, ranks=8, microbatches=4, token_cap=cap, objective=objective)
+    plan = schedule(
+        tokens, cost, ranks=8, microbatches=4, token_cap=cap, objective=objective,
+        stages=stages_of(objective),
+    )  # fmt: skip
     value = value_outside(plan, cost)
     assert plan.value == pytest.approx(value, rel=1e-12)
     assert plan.gap == pytest.approx(value / plan.bound - 1, abs=1e-12)
     assert 0 <= plan.gap < 0.005
     assert (
         plan.bound * 32
-        >= 0.999999 * cost.sum() * {"lockstep": 4, "free": 4, "makespan": 1}[objective]
+        >= 0.999999
+        * cost.sum()
+        * {"lockstep": 4, "free": 4, "makespan": 1, "pipeline": 6}[objective]
     )
     assert plan.bin_tokens.max() <= cap
     assert plan.fill == pytest.approx(tokens.sum() / (32 * cap))
@@ -61,7 +74,10 @@ def test_float_bounds_are_below_brute_force(objective: Any) -> None:
     for _ in range(20):
         tokens = random.integers(1, 9, 5)
         cost = random.random(5)
-        plan = schedule(tokens, cost, ranks=2, microbatches=2, token_cap=20, objective=objective)
+        plan = schedule(
+            tokens, cost, ranks=2, microbatches=2, token_cap=20, objective=objective,
+            stages=stages_of(objective),
+        )  # fmt: skip
         best = numpy.inf
         for places in itertools.product(range(4), repeat=5):
             load, used = numpy.zeros(4), numpy.zeros(4)
@@ -70,7 +86,8 @@ def test_float_bounds_are_below_brute_force(objective: Any) -> None:
             if used.max() > 20:
                 continue
             grid = load.reshape(2, 2)
-            values = (grid.max(axis=1).sum(), grid.sum(axis=0).max(), grid.max())
+            pipes = grid.sum(axis=0) + (STAGES - 1) * grid.max(axis=0)
+            values = (grid.max(axis=1).sum(), grid.sum(axis=0).max(), grid.max(), pipes.max())
             best = min(best, values[OBJECTIVES.index(objective)])
         assert plan.bound <= best + 1e-15
         assert plan.value >= best - 1e-12
@@ -93,6 +110,7 @@ def test_a_common_factor_changes_nothing(
         "microbatches": microbatches,
         "token_cap": 2000,
         "objective": objective,
+        "stages": stages_of(objective),
     }
     plan = schedule(tokens, cost, **shape)
     scaled = schedule(tokens, cost * factor, **shape)
@@ -101,6 +119,50 @@ def test_a_common_factor_changes_nothing(
     assert plan.slot.tolist() == scaled.slot.tolist()
     assert plan.rank.tolist() == scaled.rank.tolist()
     assert scaled.bound == plan.bound * factor
+
+
+def one_f_one_b(cost: list[float], stages: int) -> float:
+    """Time of a 1F1B pipeline by events; a backward pass takes twice its forward."""
+    orders = []
+    for stage in range(stages):
+        ahead = min(len(cost), stages - 1 - stage)
+        order = [("forward", m) for m in range(ahead)]
+        for m in range(len(cost)):
+            if ahead + m < len(cost):
+                order.append(("forward", ahead + m))
+            order.append(("backward", m))
+        orders.append(order)
+    ended: dict[tuple[str, int, int], float] = {}
+    clock = [0.0] * stages
+    while any(orders):
+        for stage, order in enumerate(orders):
+            while order:
+                kind, m = order[0]
+                needs = (kind, m, stage - 1 if kind == "forward" else stage + 1)
+                if needs[2] == stages:
+                    needs = ("forward", m, stage)
+                if needs[2] >= 0 and needs not in ended:
+                    break
+                start = max(clock[stage], ended.get(needs, 0.0))
+                clock[stage] = start + cost[m] * (1 if kind == "forward" else 2)
+                ended[kind, m, stage] = clock[stage]
+                order.pop(0)
+    return max(clock)
+
+
+def test_a_pipeline_is_no_longer_than_what_is_made_small() -> None:
+    random = numpy.random.default_rng(11)
+    for stages in (2, 3, 5, 8):
+        for _ in range(20):
+            tokens = random.integers(1, 100, 40)
+            cost = (tokens * random.integers(1, 9, 40)).astype(numpy.float64)
+            plan = schedule(
+                tokens, cost, ranks=2, microbatches=7, token_cap=250, objective="pipeline",
+                stages=stages,
+            )  # fmt: skip
+            longest = max(one_f_one_b(plan.loads[:, rank].tolist(), stages) for rank in range(2))
+            assert longest <= 3 * plan.value * (1 + 1e-12)
+            assert longest > 3 * plan.value * 0.7
 
 
 def test_equal_samples_can_change_places() -> None:
@@ -133,6 +195,12 @@ def test_equal_samples_can_change_places() -> None:
         ({"ranks": 0}, "ranks=0, microbatches=2: both must be at least 1"),
         ({"token_cap": 0}, "token_cap=0"),
         ({"objective": "fast"}, "objective 'fast': choose from"),
+        ({"stages": 2}, "stages=2: objective 'lockstep' has no stages"),
+        ({"stages": 0, "objective": "pipeline"}, "stages=0: must be at least 1"),
+        (
+            {"cost": [1 << 60, 3, 1 << 60], "stages": 2, "objective": "pipeline"},
+            r"times stages=2 exceeds",
+        ),
         ({"policy": "magic"}, "policy 'magic': choose from"),
         ({"age": [0], "max_age": 1}, "age has 1 samples"),
         ({"tokens": [50] * 5, "cost": [1] * 5}, "1 of them, the first sample 4, fit into none"),

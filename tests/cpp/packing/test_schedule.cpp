@@ -32,24 +32,30 @@ std::int64_t value_of(const std::vector<std::int64_t>& load, const Grid& grid,
                       Objective objective) {
   if (objective == Objective::kMakespan) return *std::max_element(load.begin(), load.end());
   std::int64_t lockstep = 0;
-  std::vector<std::int64_t> ranks(grid.ranks);
+  std::vector<std::int64_t> ranks(grid.ranks), heaviest(grid.ranks);
   for (std::uint32_t m = 0; m < grid.slots; ++m) {
     std::int64_t slowest = 0;
     for (std::uint32_t r = 0; r < grid.ranks; ++r) {
       slowest = std::max(slowest, load[m * grid.ranks + r]);
       ranks[r] += load[m * grid.ranks + r];
+      heaviest[r] = std::max(heaviest[r], load[m * grid.ranks + r]);
     }
     lockstep += slowest;
   }
-  return objective == Objective::kLockstep ? lockstep
-                                           : *std::max_element(ranks.begin(), ranks.end());
+  if (objective == Objective::kLockstep) return lockstep;
+  if (objective == Objective::kPipeline) {
+    for (std::uint32_t r = 0; r < grid.ranks; ++r) ranks[r] += (grid.stages - 1) * heaviest[r];
+  }
+  return *std::max_element(ranks.begin(), ranks.end());
 }
 
-constexpr std::array kObjectives{Objective::kLockstep, Objective::kFree, Objective::kMakespan};
+constexpr std::array kObjectives{Objective::kLockstep, Objective::kFree, Objective::kMakespan,
+                                 Objective::kPipeline};
+using Values = std::array<std::int64_t, kObjectives.size()>;
 
 /// Least value over all assignments that keep to the cap, per objective; -1 where there is none.
-std::array<std::int64_t, 3> brute_force(const Samples& samples, const Grid& grid) {
-  std::array<std::int64_t, 3> best{-1, -1, -1};
+Values brute_force(const Samples& samples, const Grid& grid) {
+  Values best{-1, -1, -1, -1};
   std::vector<std::uint32_t> bin(samples.size());
   for (;;) {
     std::vector<std::int64_t> load(grid.bins()), tokens(grid.bins());
@@ -74,10 +80,11 @@ void bounds_are_never_above_brute_force() {
   int feasible = 0, binding = 0;
   for (int round = 0; round < 1200; ++round) {
     const Grid grid{static_cast<std::uint32_t>(uniform(random, 1, 3)),
-                    static_cast<std::uint32_t>(uniform(random, 1, 2)), uniform(random, 8, 30)};
+                    static_cast<std::uint32_t>(uniform(random, 1, 2)), uniform(random, 8, 30),
+                    static_cast<std::uint32_t>(uniform(random, 1, 4))};
     const std::size_t count = grid.bins() > 4 ? 5 : 6;
     const Drawn drawn = draw(random, count, std::min<std::int64_t>(grid.token_cap, 14), 40);
-    const std::array<std::int64_t, 3> best = brute_force(drawn.samples(), grid);
+    const Values best = brute_force(drawn.samples(), grid);
     for (std::size_t o = 0; o < kObjectives.size(); ++o) {
       const Schedule found = schedule(drawn.samples(), grid, kObjectives[o], true);
       if (best[o] < 0) {
@@ -95,7 +102,7 @@ void bounds_are_never_above_brute_force() {
     }
   }
   // Neither is the test empty nor the bound: it often is the optimum.
-  CHECK(feasible > 1500 && binding > feasible / 3);
+  CHECK(feasible > 2000 && binding > feasible / 3);
 }
 
 /// Lognormal-like lengths of a step, and costs with a quadratic part.
@@ -120,7 +127,7 @@ void schedules_come_near_their_bounds() {
       const std::int64_t cap =
           std::max(tokens / shape.bins() * 5 / 4,
                    *std::max_element(drawn.tokens.begin(), drawn.tokens.end()));
-      const Grid grid{shape.ranks, shape.slots, cap};
+      const Grid grid{shape.ranks, shape.slots, cap, 4};
       for (const Objective objective : kObjectives) {
         const Schedule found = schedule(drawn.samples(), grid, objective, true);
         CHECK(found.unplaced == 0);
@@ -128,7 +135,10 @@ void schedules_come_near_their_bounds() {
         CHECK(*std::max_element(sums.tokens.begin(), sums.tokens.end()) <= cap);
         CHECK(found.value == value_of(sums.load, grid, objective));
         const double gap = static_cast<double>(found.value) / static_cast<double>(found.bound) - 1;
-        CHECK(gap >= 0 && gap < (objective == Objective::kFree ? 1e-4 : 1e-2));
+        const double most = objective == Objective::kFree       ? 1e-4
+                            : objective == Objective::kPipeline ? 2.5e-2
+                                                                : 1e-2;
+        CHECK(gap >= 0 && gap < most);
         const Schedule rough = schedule(drawn.samples(), grid, objective, false);
         CHECK(found.value <= rough.value);
       }

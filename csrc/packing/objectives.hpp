@@ -1,0 +1,22 @@
+#pragma once
+
+#include "packing/fill.hpp"
+#include "packing/schedule.hpp"
+
+namespace flowtrain::packing {
+
+/// What an objective is given: see `schedule`. `order` is samples by descending cost.
+struct Step {
+  const Samples& samples;
+  Order order;
+  const Grid& grid;
+  bool refined;
+  bool closed;
+};
+
+Schedule lockstep(const Step& step);
+Schedule free_running(const Step& step);
+Schedule makespan(const Step& step);
+Schedule pipeline(const Step& step);
+
+}  // namespace flowtrain::packing
