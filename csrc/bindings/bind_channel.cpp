@@ -54,19 +54,19 @@ channel::Layout layout_of(const py::sequence& shape, const py::object& dtype) {
     throw BadArgument("shape of " + std::to_string(shape.size()) + " dimensions: at most " +
                       std::to_string(channel::kMaxDims) + "; reshape it");
   }
-  layout.bytes = channel::kDtypes[layout.dtype].bits / 8;
   for (const py::handle dim : shape) {
     const auto size = dim.cast<std::int64_t>();
     if (size < 0 || size > UINT32_MAX) {
       throw BadArgument("shape: dimension " + std::to_string(size) + " must be 0 to 4294967295");
     }
     layout.shape[layout.ndim++] = static_cast<std::uint32_t>(size);
-    if (__builtin_mul_overflow(layout.bytes, static_cast<std::uint64_t>(size), &layout.bytes) ||
-        layout.bytes > memory::kMaxSegmentBytes) {
-      throw BadArgument("shape: more than " + std::to_string(memory::kMaxSegmentBytes) +
-                        " bytes; cut the item into several");
-    }
   }
+  const auto bytes = channel::array_bytes(layout.dtype, {layout.shape.data(), layout.ndim});
+  if (!bytes) {
+    throw BadArgument("shape: more than " + std::to_string(memory::kMaxSegmentBytes) +
+                      " bytes; cut the item into several");
+  }
+  layout.bytes = *bytes;
   return layout;
 }
 

@@ -2,7 +2,11 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
+#include <span>
 #include <string_view>
+
+#include "memory/address.hpp"
 
 namespace flowtrain::channel {
 
@@ -23,5 +27,20 @@ inline constexpr std::array kDtypes = {
     Dtype{"uint32", 1, 32, "I"},  Dtype{"uint64", 1, 64, "Q"},
     Dtype{"bool", 6, 8, "?"},     Dtype{"complex64", 5, 64, "Zf"},
 };
+
+/// Bytes of an array of a dtype; nothing where it has more than a segment may have, or would have
+/// if no dimension were 0: strides are made of the others.
+constexpr std::optional<std::uint64_t> array_bytes(std::uint8_t dtype,
+                                                   std::span<const std::uint32_t> shape) {
+  const std::uint64_t one = kDtypes[dtype].bits / 8;
+  std::uint64_t most = one;
+  bool empty = false;
+  for (const std::uint32_t dim : shape) {
+    empty |= dim == 0;
+    if (dim != 0 && most > memory::kMaxSegmentBytes / dim) return std::nullopt;
+    most *= dim == 0 ? 1 : dim;
+  }
+  return empty ? 0 : most;
+}
 
 }  // namespace flowtrain::channel

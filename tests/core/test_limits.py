@@ -112,6 +112,7 @@ def test_what_can_never_fit_is_refused_at_once(pool: Pool) -> None:
         ((-1,), "uint8", "dimension -1"),
         ((2**32,), "uint8", "dimension 4294967296"),
         ((2**31, 2**31, 2**31), "uint8", "1099511627776 bytes"),
+        ((0, 2**31, 2**31, 2**31), "uint8", "1099511627776 bytes"),
     ],
 )
 def test_shapes_and_dtypes_out_of_range_are_refused(
