@@ -8,6 +8,8 @@
 #include <string>
 #include <string_view>
 
+#include "base/utf8.hpp"
+
 namespace flowtrain {
 
 /// A field of shared memory that somebody may read while it is being rewritten: never torn, and
@@ -25,7 +27,7 @@ class Relaxed {
   std::atomic<T> value_;
 };
 
-/// A short text of that kind; cut off at kMostBytes.
+/// A short text of that kind, cut off at kMostBytes; what is read is UTF-8, whatever was written.
 class RelaxedText {
  public:
   static constexpr std::size_t kMostBytes = 47;
@@ -35,7 +37,11 @@ class RelaxedText {
     for (std::size_t i = 0; i < words.size(); ++i) words[i] = words_[i];
     std::array<char, sizeof(words)> bytes{};
     std::memcpy(bytes.data(), words.data(), kMostBytes);
-    return bytes.data();
+    std::string text = bytes.data();
+    if (!is_utf8(text)) {
+      std::replace_if(text.begin(), text.end(), [](char c) { return (c & 0x80) != 0; }, '?');
+    }
+    return text;
   }
   RelaxedText& operator=(std::string_view text) noexcept {
     std::array<std::uint64_t, 6> words{};

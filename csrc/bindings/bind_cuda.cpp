@@ -68,13 +68,13 @@ CUstream stream_of(std::uintptr_t stream) { return reinterpret_cast<CUstream>(st
 
 os::Fd fetch(const std::string& path) {
   const py::gil_scoped_release release;
-  os::Fd fd = os::receive_fd(path, kOnly);
-  if (!fd) {
+  std::optional<os::Fd> fd = os::receive_fd(path, kOnly);
+  if (!fd || !*fd) {
     throw SystemCallError(path +
                           ": nobody serves a descriptor there; let the process that made "
                           "the segment call serve() first, and live on");
   }
-  return fd;
+  return std::move(*fd);
 }
 
 std::uint64_t register_host(channel::Pool& pool, int device) {

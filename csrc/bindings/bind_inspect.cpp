@@ -70,9 +70,8 @@ py::dict lane_dict(const Observer& pool, const LaneInfo& info) {
   out["index"] = info.index;
   out["label"] = info.label;
   out["role"] = role_name(info.role);
-  out["ring"] = info.role == LaneRole::kPool
-                    ? py::object(py::none())
-                    : py::str(std::string(pool.control().ring_header(info.ring).name));
+  out["ring"] = info.role == LaneRole::kPool ? py::object(py::none())
+                                             : py::str(pool.control().ring_name(info.ring));
   out["pid"] = info.pid;
   // Where everybody is dead, nobody is left to write it down.
   out["state"] = pool.lanes().is_lost(info.index) ? "dead" : state_name(info.state);
@@ -104,7 +103,7 @@ py::dict inspect(const std::string& name) {
     entry["bytes"] = ring.bytes;
     rings.append(std::move(entry));
   }
-  for (const channel::SegmentInfo& segment : segment_infos(pool.control(), pool.lanes())) {
+  for (const channel::SegmentInfo& segment : segment_infos(pool.control())) {
     py::list classes;
     for (const channel::ClassInfo& size : segment.classes) {
       py::dict entry;

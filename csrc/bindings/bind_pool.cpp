@@ -85,7 +85,7 @@ py::dict stats(Pool& pool) {
   pool.check_open();
   using channel::Lane;
   py::list segments;
-  for (const channel::SegmentInfo& s : segment_infos(pool.control(), pool.lanes())) {
+  for (const channel::SegmentInfo& s : segment_infos(pool.control())) {
     py::dict entry;
     entry["id"] = s.id;
     entry["owner"] = s.owner;

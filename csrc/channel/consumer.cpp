@@ -4,6 +4,7 @@
 
 #include "base/clock.hpp"
 #include "base/error.hpp"
+#include "channel/dtype.hpp"
 
 namespace flowtrain::channel {
 namespace {
@@ -15,14 +16,17 @@ void count(std::atomic<std::uint64_t>& counter) noexcept {
 
 }  // namespace
 
-Item::Item(std::shared_ptr<Consumer> consumer, std::uint32_t cell, std::int64_t taken_ns,
-           SlabView view)
-    : consumer_(std::move(consumer)), cell_(cell), taken_ns_(taken_ns), view_(std::move(view)) {
+Item::Item(std::shared_ptr<Consumer> consumer, std::uint32_t cell, const Descriptor& descriptor,
+           std::int64_t taken_ns, SlabView view)
+    : consumer_(std::move(consumer)),
+      cell_(cell),
+      taken_ns_(taken_ns),
+      descriptor_(descriptor),
+      view_(std::move(view)) {
   const Control& control = consumer_->pool().control();
-  const Cell& from = control.cell(cell);
-  descriptor_ = from.descriptor;
-  attempt_ = from.attempt;
-  producer_ = control.lane(descriptor_.producer).label;
+  word_ = control.word(cell).load(std::memory_order_relaxed);
+  attempt_ = control.cell(cell).attempt;
+  producer_ = control.label_of(descriptor_.producer);
 }
 
 Item::~Item() {
@@ -37,7 +41,17 @@ void Item::release() {
         "item: " + std::to_string(views) + (views == 1 ? " view of it is" : " views of it are") +
         " alive (tensor, array or memoryview over its slab); delete or copy before " + "release");
   }
+  const bool mine = is_mine();
   give_back();
+  if (!mine) {
+    throw PoolCorrupt("item: the slab of cell " + std::to_string(cell_) + " is no longer this " +
+                      "consumer's, who did not give it back; the control file was damaged: make " +
+                      "the pool anew");
+  }
+}
+
+bool Item::is_mine() const noexcept {
+  return consumer_->pool().control().word(cell_).load(std::memory_order_relaxed) == word_;
 }
 
 void Item::give_back() noexcept {
@@ -45,6 +59,7 @@ void Item::give_back() noexcept {
   Pool& pool = consumer_->pool();
   // In a forked child the cell is still the parent's.
   if (pool.forked()) return;
+  if (!is_mine()) return;
   consumer_->note_released(cell_, descriptor_, taken_ns_);
   pool.control().free_cell(cell_);
 }
@@ -62,12 +77,12 @@ void Consumer::check_open() const {
   }
 }
 
-void Consumer::note_taken(std::uint32_t c, std::int64_t now) const noexcept {
+void Consumer::note_taken(std::uint32_t c, const Descriptor& item,
+                          std::int64_t now) const noexcept {
   const std::lock_guard lock(mutex_);
   const Control& control = pool_->control();
   const Cell& cell = control.cell(c);
   LaneRecord& record = control.record(lane_->number());
-  const Descriptor& item = cell.descriptor;
   count((**lane_).items_taken);
   record.queue_wait.add(now - cell.published_ns);
   record.flight.note({now, item.key_low, item.bytes, c, Act::kTaken, item.producer});
@@ -88,36 +103,93 @@ void Consumer::note_lost() const noexcept {
   count((**lane_).items_lost);
 }
 
-lockfree::Run Consumer::pop(std::size_t most) noexcept {
+lockfree::Run Consumer::pop(std::size_t most) {
   const auto cells = static_cast<std::uint32_t>(std::min<std::size_t>(most, lockfree::kMostInRun));
   const std::lock_guard lock(mutex_);
   auto ring = pool_->control().ring(ring_);
-  return ring.pop_run(cells, lane_->number(), (**lane_).intent);
+  const lockfree::Run run = ring.pop_run(cells, lane_->number(), (**lane_).intent);
+  if (run != ring.kDamaged) return run;
+  throw PoolCorrupt(text() + ": what it says to hold is not there; the control file was damaged: " +
+                    "make the pool anew");
 }
 
-/// The item in the first cell of a run that was taken; null if its memory is gone.
-std::shared_ptr<Item> Consumer::open_first(const lockfree::Run& run) {
+std::string Consumer::text() const {
+  return "pool '" + pool_->name() + "', ring '" + pool_->control().ring_name(ring_) + "'";
+}
+
+/// What is wrong with an item that was taken; nothing where all of it may be used.
+std::optional<std::string> Consumer::fault(const Descriptor& item, std::uint32_t c) const {
   const Control& control = pool_->control();
-  const Cell& cell = control.cell(run.first);
-  const Descriptor& descriptor = cell.descriptor;
-  SlabView view;
-  if (descriptor.address == cell.slab && descriptor.bytes <= cell.slab_bytes) {
-    try {
-      view = pool_->segments().resolve(descriptor.address, descriptor.bytes);
-    } catch (...) {
-      // This process cannot map it; another may. What came with it goes with it.
-      const std::lock_guard lock(mutex_);
-      for (std::uint32_t c = run.first; c < run.first + run.count; ++c) {
-        control.ring(ring_).push(c, lane_->number(), (**lane_).intent);
-      }
-      control.ring_header(ring_).filled.notify();
-      throw;
+  const Cell& cell = control.cell(c);
+  if (item.dtype >= kDtypes.size()) return "there is no dtype " + std::to_string(item.dtype);
+  if (item.ndim > kMaxDims) return "it has " + std::to_string(item.ndim) + " dimensions";
+  if (array_bytes(item.dtype, {item.shape, item.ndim}) != item.bytes) {
+    return "its shape is not one of " + std::to_string(item.bytes) + " bytes";
+  }
+  const std::uint64_t slab_bytes = cell.slab_bytes;
+  if (item.address != cell.slab || item.bytes > slab_bytes) {
+    return std::to_string(item.bytes) + " bytes at address " + std::to_string(item.address) +
+           " are not in its slab of " + std::to_string(slab_bytes) + " bytes at " +
+           std::to_string(static_cast<std::uint64_t>(cell.slab));
+  }
+  if (item.producer != cell.producer || item.producer >= control.geometry().max_lanes) {
+    return "lane " + std::to_string(item.producer) + " did not lease its slab";
+  }
+  // A segment stays while a cell of it is in use.
+  const std::uint32_t segment = memory::segment_of(item.address);
+  const auto name = [segment] { return "segment " + std::to_string(segment); };
+  if (segment < 1 || segment > kMaxSegments) return "there is no " + name();
+  const SegmentEntry& entry = control.segment(segment - 1);
+  const SegmentWord word = entry.word.load(std::memory_order_acquire);  // sync: segment.word
+  if (state_of(word) != SegmentState::kLive && state_of(word) != SegmentState::kDraining) {
+    return "there is no " + name();
+  }
+  if (generation_of(word) != memory::generation_of(item.address)) {
+    return name() + " is in generation " + std::to_string(generation_of(word)) +
+           ", its address in " + std::to_string(memory::generation_of(item.address));
+  }
+  const std::uint64_t all = entry.bytes, offset = memory::offset_of(item.address);
+  if (offset > all || item.bytes > all - offset) {
+    return "it reaches beyond " + name() + " of " + std::to_string(all) + " bytes";
+  }
+  return std::nullopt;
+}
+
+/// Delivers cells that were taken to whoever comes next.
+void Consumer::put_back(const lockfree::Run& run) {
+  if (run.count == 0) return;
+  const std::lock_guard lock(mutex_);
+  pool_->control().ring(ring_).push_run(run, lane_->number(), (**lane_).intent);
+  pool_->control().ring_header(ring_).filled.notify();
+}
+
+/// The item in the first cell of a run that was taken; null if its memory is gone. What came with
+/// a cell that throws is put back, and, where nobody hears of the error, so is the cell.
+std::shared_ptr<Item> Consumer::open_first(const lockfree::Run& run, bool heard) {
+  const Control& control = pool_->control();
+  // The only look at it: what counts is what was checked, whatever is written there later.
+  const Descriptor descriptor = control.cell(run.first).descriptor;
+  if (const auto wrong = fault(descriptor, run.first)) {
+    if (heard) {
+      note_lost();
+      control.free_cell(run.first);
     }
+    put_back(heard ? lockfree::Run{run.first + 1, run.count - 1} : run);
+    throw PoolCorrupt(text() + ": an item in cell " + std::to_string(run.first) + " is refused: " +
+                      *wrong + "; the control file was damaged: make the pool " + "anew");
+  }
+  SlabView view;
+  try {
+    view = pool_->segments().resolve(descriptor.address, descriptor.bytes);
+  } catch (...) {
+    // This process cannot map it; another may.
+    put_back(run);
+    throw;
   }
   if (view) {
     const std::int64_t now = now_ns();
-    note_taken(run.first, now);
-    return std::make_shared<Item>(shared_from_this(), run.first, now, std::move(view));
+    note_taken(run.first, descriptor, now);
+    return std::make_shared<Item>(shared_from_this(), run.first, descriptor, now, std::move(view));
   }
   // The holder of its memory died before this process had mapped it: counted, never hidden.
   note_lost();
@@ -130,7 +202,7 @@ std::shared_ptr<Item> Consumer::try_get() {
   for (;;) {
     const lockfree::Run run = pop(1);
     if (run.count == 0) return nullptr;
-    if (auto item = open_first(run)) return item;
+    if (auto item = open_first(run, true)) return item;
   }
 }
 
@@ -138,16 +210,16 @@ std::vector<std::shared_ptr<Item>> Consumer::try_get_many(std::size_t most) {
   check_open();
   std::vector<std::shared_ptr<Item>> items;
   while (items.size() < most) {
-    lockfree::Run run = pop(most - items.size());
-    if (run.count == 0) break;
-    for (; run.count > 0; run = {run.first + 1, run.count - 1}) {
-      try {
-        if (auto item = open_first(run)) items.push_back(std::move(item));
-      } catch (...) {
-        // The next call meets it again; what came before it is given out.
-        if (items.empty()) throw;
-        return items;
+    try {
+      lockfree::Run run = pop(most - items.size());
+      if (run.count == 0) break;
+      for (; run.count > 0; run = {run.first + 1, run.count - 1}) {
+        if (auto item = open_first(run, items.empty())) items.push_back(std::move(item));
       }
+    } catch (...) {
+      // The next call meets it again; what came before it is given out.
+      if (items.empty()) throw;
+      break;
     }
   }
   return items;
@@ -162,8 +234,7 @@ bool Consumer::wait_for_some(const Deadline& deadline, const Interrupted& interr
   });
   if (stop) return false;
   if (some) return true;
-  throw PoolTimeout("pool '" + pool_->name() + "', ring '" + std::string(header.name) +
-                    "': nothing arrived within " + std::to_string(deadline.waited_s()) +
+  throw PoolTimeout(text() + ": nothing arrived within " + std::to_string(deadline.waited_s()) +
                     " s; slabs are held by: " + pool_->holders() +
                     "; is a producer running? otherwise raise timeout_s");
 }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,11 +20,12 @@ class Consumer;
 /// Threads:  one at a time; views count themselves in and out from any.
 /// Progress: release is wait-free.
 /// Ordering: sees what was written before the item was published.
-/// Errors:   releasing while views live throws ViewsAlive, releasing twice PoolClosed.
+/// Errors:   releasing while views live throws ViewsAlive, releasing twice PoolClosed, releasing
+///           what another process has taken away PoolCorrupt.
 class Item {
  public:
-  Item(std::shared_ptr<Consumer> consumer, std::uint32_t cell, std::int64_t taken_ns,
-       SlabView view);
+  Item(std::shared_ptr<Consumer> consumer, std::uint32_t cell, const Descriptor& descriptor,
+       std::int64_t taken_ns, SlabView view);
   /// Gives the slab back if that was not done: views hold the item, so none is left by now.
   ~Item();
   Item(const Item&) = delete;
@@ -41,10 +43,12 @@ class Item {
   void release();
 
  private:
+  bool is_mine() const noexcept;
   void give_back() noexcept;
 
   std::shared_ptr<Consumer> consumer_;
   std::uint32_t cell_;
+  lockfree::CellWord word_;  ///< Of the cell while this holds it.
   std::int64_t taken_ns_;
   Descriptor descriptor_;
   std::uint32_t attempt_;
@@ -60,7 +64,8 @@ class Item {
 /// Threads:  any of its process; they take turns.
 /// Progress: get blocks while the ring is empty, with a deadline; try_get does not.
 /// Ordering: as in IndexRing.
-/// Errors:   throws; a deadline that passes is PoolTimeout.
+/// Errors:   throws; a deadline that passes is PoolTimeout. A descriptor is checked before it is
+///           used; one that cannot be is PoolCorrupt, once, and its cell is given back.
 class Consumer : public std::enable_shared_from_this<Consumer> {
  public:
   Consumer(std::shared_ptr<Pool> pool, const std::string& ring);
@@ -84,13 +89,16 @@ class Consumer : public std::enable_shared_from_this<Consumer> {
   friend class Item;
 
   void check_open() const;
-  lockfree::Run pop(std::size_t most) noexcept;
-  std::shared_ptr<Item> open_first(const lockfree::Run& run);
+  lockfree::Run pop(std::size_t most);
+  std::shared_ptr<Item> open_first(const lockfree::Run& run, bool heard);
+  std::optional<std::string> fault(const Descriptor& item, std::uint32_t cell) const;
+  void put_back(const lockfree::Run& run);
   bool wait_for_some(const Deadline& deadline, const Interrupted& interrupted);
-  void note_taken(std::uint32_t cell, std::int64_t now) const noexcept;
+  void note_taken(std::uint32_t cell, const Descriptor& item, std::int64_t now) const noexcept;
   void note_released(std::uint32_t cell, const Descriptor& item,
                      std::int64_t taken_ns) const noexcept;
   void note_lost() const noexcept;
+  std::string text() const;
 
   std::shared_ptr<Pool> pool_;
   std::uint32_t ring_;

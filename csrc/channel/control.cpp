@@ -1,9 +1,23 @@
 #include "channel/control.hpp"
 
+#include <bit>
+
 #include "base/error.hpp"
 #include "os/folder.hpp"
 
 namespace flowtrain::channel {
+namespace {
+
+/// Whether tables of these sizes can be indexed by the numbers that are stored for them.
+bool is_sound(const Geometry& geometry) {
+  return geometry.max_lanes >= 1 && geometry.max_lanes <= UINT16_MAX && geometry.max_cells >= 1 &&
+         geometry.max_cells <= lockfree::kMostCells && geometry.num_rings >= 1 &&
+         geometry.num_rings <= UINT16_MAX && std::has_single_bit(geometry.ring_capacity) &&
+         geometry.ring_capacity >= geometry.max_cells &&
+         geometry.ring_capacity <= lockfree::kMostCells;
+}
+
+}  // namespace
 
 std::uint64_t Control::lay_out(const Geometry& geometry) {
   geometry_ = geometry;
@@ -43,15 +57,27 @@ std::optional<Control> Control::find(const os::Fd& file, const std::string& path
   Control control;
   control.mapping_ = os::Mapping(os::reopen_file(file), bytes, path);
   const Header& header = control.header();
-  if (header.ready.load(std::memory_order_acquire) != 1)
-    return std::nullopt;  // sync: control.ready
-  if (header.magic != kMagic || header.version != kLayoutVersion) {
-    throw PoolCorrupt(path + ": layout version " + std::to_string(header.version) + ", this is " +
+  const std::uint64_t magic = header.magic;
+  const std::uint32_t version = header.version;
+  if (magic == 0 || version == 0) return std::nullopt;
+  if (magic != kMagic) throw PoolCorrupt(path + ": not a pool's control file; remove it");
+  if (version != kLayoutVersion) {
+    throw PoolCorrupt(path + ": layout version " + std::to_string(version) + ", this is " +
                       std::to_string(kLayoutVersion) + "; use one version of flowtrain_core");
   }
-  if (control.lay_out(header.geometry) > bytes) {
+  if (header.ready.load(std::memory_order_acquire) != 1)
+    return std::nullopt;  // sync: control.ready
+  const Geometry geometry = header.geometry;
+  if (!is_sound(geometry)) {
+    throw PoolCorrupt(path + ": sizes that no pool has (" + std::to_string(geometry.max_lanes) +
+                      " lanes, " + std::to_string(geometry.max_cells) + " cells, " +
+                      std::to_string(geometry.num_rings) + " rings of " +
+                      std::to_string(geometry.ring_capacity) + " slots); Pool.unlink it");
+  }
+  const std::uint64_t needed = control.lay_out(geometry);
+  if (needed > bytes) {
     throw PoolCorrupt(path + ": " + std::to_string(bytes) + " bytes, its tables need " +
-                      std::to_string(control.lay_out(header.geometry)) + "; Pool.unlink it");
+                      std::to_string(needed) + "; Pool.unlink it");
   }
   return control;
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <optional>
@@ -28,10 +29,11 @@ struct Geometry {
   std::uint32_t ring_capacity;  ///< Power of two, at least max_cells: a push never waits.
 };
 
-/// First bytes of the control file.
+/// First bytes of the control file. Magic and version stay where they are in every version, so that
+/// a pool of another one is told from a damaged file.
 struct Header {
-  std::uint64_t magic;
-  std::uint32_t version;
+  Relaxed<std::uint64_t> magic;
+  Relaxed<std::uint32_t> version;
   std::atomic<std::uint32_t> ready;  ///< 1 once a pool can be opened.
   Geometry geometry;
   std::int32_t creator_pid;
@@ -132,11 +134,21 @@ struct alignas(kCacheLine) RingHeader {
 static_assert(sizeof(Lane) == 4 * kCacheLine && sizeof(Cell) == 2 * kCacheLine);
 static_assert(sizeof(RingHeader) == 4 * kCacheLine);
 
+/// Consecutive cells that are in the tables, from `first` up to and without `end`.
+struct CellRange {
+  std::uint32_t first;
+  std::uint32_t end;
+};
+
 /// The control file, mapped: typed access to its tables, and nothing else.
 ///
+/// Every process of the pool can write all of it, so that a number read from it is input: it is
+/// read once, and held against the sizes in `geometry`, which are this handle's own copy, before
+/// it becomes an index. `num_cells`, `num_segments`, `cells_of`, `label_of` and `ring_name` do so;
+/// `lane`, `cell` and the like leave it to their caller.
+///
 /// Memory:   `header | lanes | records | segments | cell words | cells | ring headers | ring
-/// slots`; no
-///           pointers, every table on a cache line.
+///           slots`; no pointers, every table on a cache line.
 /// Threads:  any; each table says which of its words are shared.
 /// Progress: plain address arithmetic.
 /// Ordering: control.ready publishes the header to openers.
@@ -149,6 +161,8 @@ class Control {
   /// Writes the header of a new file of zeros; openers find it once `header().ready` is set.
   static Control make(const os::Fd& file, const std::string& path, const Geometry& geometry);
   /// The pool in a file, or nothing while its maker has not finished it.
+  ///
+  /// Errors: PoolCorrupt for a file of another version, or whose sizes cannot be.
   static std::optional<Control> find(const os::Fd& file, const std::string& path);
 
   Header& header() const { return *reinterpret_cast<Header*>(mapping_.data()); }
@@ -163,14 +177,31 @@ class Control {
   lockfree::IndexRing<Hooks> ring(std::uint32_t i) const {
     return {&ring_header(i).hints,
             at<lockfree::AtomicSlot>(slots_) + std::uint64_t{i} * geometry_.ring_capacity,
-            geometry_.ring_capacity, at<lockfree::AtomicCell>(words_)};
+            geometry_.ring_capacity, at<lockfree::AtomicCell>(words_), geometry_.max_cells};
   }
   /// Cells that belong to some segment; those beyond are not carved yet.
   std::uint32_t num_cells() const {
-    return header().num_cells.load(std::memory_order_acquire);  // sync: control.num_cells
+    return std::min(header().num_cells.load(std::memory_order_acquire),  // sync: control.num_cells
+                    geometry_.max_cells);
   }
   std::uint32_t num_segments() const {
-    return header().num_segments.load(std::memory_order_acquire);  // sync: control.num_segments
+    return std::min(
+        header().num_segments.load(std::memory_order_acquire),  // sync: control.num_segments
+        kMaxSegments);
+  }
+  /// The cells that a segment uses, of those that stay with its entry.
+  CellRange cells_of(const SegmentEntry& entry) const {
+    const std::uint32_t all = num_cells();
+    const std::uint32_t first = std::min<std::uint32_t>(entry.first_cell, all);
+    return {first, first + std::min<std::uint32_t>({entry.capacity, entry.num_cells, all - first})};
+  }
+  /// What a lane is called, in messages; "?" for one that there is not.
+  std::string label_of(std::uint32_t i) const {
+    return i < geometry_.max_lanes ? std::string(lane(i).label) : "?";
+  }
+  /// The same for a ring.
+  std::string ring_name(std::uint32_t i) const {
+    return i < geometry_.num_rings ? std::string(ring_header(i).name) : "?";
   }
 
   /// Gives a cell back and wakes who waits for space. Its lane must answer for it.

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <mutex>
+#include <optional>
 
 #include "channel/control.hpp"
 #include "channel/lanes.hpp"
@@ -26,9 +27,16 @@ class Cutter {
   void cut(std::uint32_t segment, std::uint64_t least, std::uint64_t wanted) noexcept;
 
  private:
-  bool has_room(const SegmentEntry& entry, std::uint64_t bytes) const noexcept;
+  /// What is behind the last cut, for a cell that has no slab yet.
+  struct Room {
+    std::uint32_t first_cell;
+    std::uint32_t cut;  ///< Cells that have a slab.
+    std::uint64_t offset;
+    std::uint64_t bytes;
+  };
+
+  std::optional<Room> find_room(const SegmentEntry& entry, std::uint64_t least) const noexcept;
   bool is_unused(const SegmentEntry& entry) const noexcept;
-  std::uint64_t end_of_cuts(const SegmentEntry& entry) const noexcept;
   bool undo(SegmentEntry& entry) noexcept;
 
   const Control& control_;

@@ -10,19 +10,20 @@
 
 namespace flowtrain::channel {
 
-std::vector<SegmentInfo> segment_infos(const Control& control, const Lanes& lanes) {
+std::vector<SegmentInfo> segment_infos(const Control& control) {
   std::vector<SegmentInfo> infos;
   for (std::uint32_t i = 0; i < control.num_segments(); ++i) {
     const SegmentEntry& entry = control.segment(i);
     const SegmentWord word = entry.word.load(std::memory_order_acquire);  // sync: segment.word
     if (state_of(word) != SegmentState::kLive && state_of(word) != SegmentState::kDraining)
       continue;
-    const std::uint32_t slabs =
-        entry.num_classes > 0 ? entry.num_cells : entry.num_cut.load(std::memory_order_relaxed);
-    SegmentInfo info{i + 1, lanes.info(owner_of(word)).label, entry.bytes, slabs, 0, 0, {}};
+    const CellRange cells = control.cells_of(entry);
+    const std::uint32_t slabs = std::min<std::uint32_t>(
+        entry.num_classes > 0 ? UINT32_MAX : entry.num_cut.load(std::memory_order_relaxed),
+        cells.end - cells.first);
+    SegmentInfo info{i + 1, control.label_of(owner_of(word)), entry.bytes, slabs, 0, 0, {}};
     std::map<std::uint64_t, ClassInfo> classes;
-    const std::uint32_t end = entry.first_cell + std::min<std::uint32_t>(slabs, entry.capacity);
-    for (std::uint32_t c = entry.first_cell; c < end; ++c) {
+    for (std::uint32_t c = cells.first; c < cells.first + slabs; ++c) {
       const std::uint64_t slab_bytes = control.cell(c).slab_bytes;
       ClassInfo& size = classes.try_emplace(slab_bytes, ClassInfo{slab_bytes, 0, 0}).first->second;
       ++size.slabs;
@@ -47,9 +48,10 @@ std::vector<RingInfo> ring_infos(const Control& control) {
     const auto word = control.word(c).load(std::memory_order_acquire);  // sync: cell.word
     if (lockfree::state_of(word) != lockfree::CellState::kInRing) continue;
     const Cell& cell = control.cell(c);
-    if (cell.ring >= infos.size()) continue;
-    ++infos[cell.ring].items;
-    infos[cell.ring].bytes += cell.slab_bytes;
+    const std::uint16_t ring = cell.ring;
+    if (ring >= infos.size()) continue;
+    ++infos[ring].items;
+    infos[ring].bytes += cell.slab_bytes;
   }
   return infos;
 }

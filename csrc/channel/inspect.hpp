@@ -35,7 +35,7 @@ struct RingInfo {
   std::uint64_t bytes;
 };
 
-std::vector<SegmentInfo> segment_infos(const Control& control, const Lanes& lanes);
+std::vector<SegmentInfo> segment_infos(const Control& control);
 std::vector<RingInfo> ring_infos(const Control& control);
 
 /// A look at a pool from outside: it takes no lane, and the pool's processes may all be dead.

@@ -74,11 +74,12 @@ void Lanes::leave(std::uint16_t number) noexcept {
 
 bool Lanes::holds(std::uint32_t lane) const {
   const std::lock_guard lock(mutex_);
-  return held_[lane];
+  return lane < held_.size() && held_[lane];
 }
 
 bool Lanes::is_alive(std::uint32_t lane) const noexcept {
-  return control_.lane(lane).state.load(std::memory_order_acquire) ==  // sync: lane.state
+  return lane < size() &&
+         control_.lane(lane).state.load(std::memory_order_acquire) ==  // sync: lane.state
              LaneState::kAlive &&
          (holds(lane) || os::is_byte_locked(file_, lane));
 }

@@ -41,7 +41,7 @@ class Lanes {
 
   std::uint32_t size() const { return control_.geometry().max_lanes; }
   bool holds(std::uint32_t lane) const;
-  /// Whether its process lives, by the kernel's word.
+  /// Whether its process lives, by the kernel's word; false for a lane that there is not.
   bool is_alive(std::uint32_t lane) const noexcept;
   /// Whether its process died and nobody has begun to take back what it held.
   bool is_lost(std::uint32_t lane) const noexcept;

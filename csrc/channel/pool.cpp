@@ -226,7 +226,7 @@ std::string Pool::holders() const {
   std::map<std::string, Count> counts;
   for (std::uint32_t c = 0; c < control_.num_cells(); ++c) {
     const auto word = control_.word(c).load(std::memory_order_relaxed);
-    const std::string label = control_.lane(lockfree::owner_of(word)).label;
+    const std::string label = control_.label_of(lockfree::owner_of(word));
     switch (lockfree::state_of(word)) {
       case CellState::kFree: break;
       case CellState::kOwned: ++counts[label].written; break;

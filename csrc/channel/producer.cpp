@@ -18,6 +18,7 @@ void Lease::publish(const Key& key) {
   producer_->pool().check_open();
   if (!open_) throw PoolClosed("lease: it was published or aborted already; lease another slab");
   const Producer::Parcel parcel{grant_, layout_, key};
+  producer_->check_mine({&parcel, 1});
   producer_->publish({&parcel, 1});
   open_ = false;
 }
@@ -80,7 +81,14 @@ std::shared_ptr<Lease> Producer::lease(const Layout& layout, const Deadline& dea
 std::shared_ptr<Lease> Producer::make_lease(const Grant& grant, const Layout& layout) {
   const Control& control = pool_->control();
   try {
-    SlabView view = pool_->segments().resolve(control.cell(grant.cell).slab, layout.bytes);
+    const memory::Address slab = control.cell(grant.cell).slab;
+    if (layout.bytes > control.cell(grant.cell).slab_bytes) {
+      throw PoolCorrupt("pool '" + pool_->name() + "': the slab of cell " +
+                        std::to_string(grant.cell) + " is smaller than its class of " +
+                        std::to_string(layout.bytes) +
+                        " bytes or more; the control file was damaged: make the pool anew");
+    }
+    SlabView view = pool_->segments().resolve(slab, layout.bytes);
     if (view) {
       return std::make_shared<Lease>(shared_from_this(), grant, layout, std::move(view));
     }
@@ -110,7 +118,7 @@ std::optional<Grant> Producer::try_grant(std::uint64_t bytes, const Deadline* si
   const std::int64_t now = now_ns();
   record().alloc_wait.add(since ? since->waited_ns() : 0);
   record().flight.note({now, 0, bytes, *c, Act::kLeased, lane_->number()});
-  return Grant{*c, now};
+  return Grant{*c, word, now};
 }
 
 bool Producer::take_credit(std::uint64_t bytes) noexcept {
@@ -165,14 +173,16 @@ std::optional<std::uint32_t> Producer::try_segment(std::uint32_t segment,
 
 std::optional<std::uint32_t> Producer::try_classes(const SegmentEntry& entry, SegmentWord word,
                                                    std::uint64_t bytes) noexcept {
-  for (std::uint32_t k = 0; k < entry.num_classes; ++k) {
+  const CellRange cells = pool_->control().cells_of(entry);
+  const std::uint32_t classes = std::min<std::uint32_t>(entry.num_classes, kMaxClasses);
+  for (std::uint32_t k = 0; k < classes; ++k) {
     const ClassEntry& size = entry.classes[k];
     if (size.slab_bytes < bytes) continue;
     // An entry that is made anew meanwhile may say anything, but its cells stay the same.
-    const std::uint32_t most = entry.first_cell + entry.capacity;
-    const std::uint32_t end = std::min(size.first + size.count, most);
+    const std::uint32_t first = std::max<std::uint32_t>(size.first, cells.first);
+    const std::uint32_t end = std::min(first + size.count, cells.end);
     // Lowest first: a slab just given back is the one whose pages and cache lines are warm.
-    for (std::uint32_t c = size.first; c < end; ++c) {
+    for (std::uint32_t c = first; c < end; ++c) {
       if (try_own(entry, word, 0, c)) return c;
     }
   }
@@ -185,12 +195,13 @@ std::optional<std::uint32_t> Producer::try_cuts(const SegmentEntry& entry, Segme
   const std::uint32_t epoch =
       entry.cut_epoch.load(std::memory_order_acquire);  // sync: segment.epoch
   if (epoch % 2 != 0) return std::nullopt;
-  const std::uint32_t end =
-      entry.first_cell + entry.num_cut.load(std::memory_order_acquire);  // sync: segment.cut
+  const CellRange cells = control.cells_of(entry);
+  const std::uint32_t cut = entry.num_cut.load(std::memory_order_acquire);  // sync: segment.cut
+  const std::uint32_t end = cells.first + std::min(cut, cells.end - cells.first);
   for (;;) {  // Again after a slab that another producer was faster to take.
     std::optional<std::uint32_t> best;
     std::uint64_t best_bytes = 0;
-    for (std::uint32_t c = entry.first_cell; c < end; ++c) {
+    for (std::uint32_t c = cells.first; c < end; ++c) {
       const std::uint64_t size = control.cell(c).slab_bytes;
       if (size < least || size > most || (best && size >= best_bytes)) continue;
       const auto seen = control.word(c).load(std::memory_order_relaxed);
@@ -200,8 +211,10 @@ std::optional<std::uint32_t> Producer::try_cuts(const SegmentEntry& entry, Segme
       if (size == least) break;
     }
     if (!best || try_own(entry, word, epoch, *best)) return best;
-    if (entry.cut_epoch.load(std::memory_order_acquire) != epoch)
-      return std::nullopt;  // sync: segment.epoch
+    if (entry.word.load(std::memory_order_acquire) != word ||        // sync: segment.word
+        entry.cut_epoch.load(std::memory_order_acquire) != epoch) {  // sync: segment.epoch
+      return std::nullopt;
+    }
   }
 }
 
@@ -229,7 +242,11 @@ void Producer::abort(const Grant& grant, std::uint64_t bytes) noexcept {
     const std::lock_guard lock(mutex_);
     record().flight.note({now_ns(), 0, bytes, grant.cell, Act::kAborted, lane_->number()});
   }
-  pool_->control().free_cell(grant.cell);
+  if (is_mine(grant)) pool_->control().free_cell(grant.cell);
+}
+
+bool Producer::is_mine(const Grant& grant) const noexcept {
+  return pool_->control().word(grant.cell).load(std::memory_order_relaxed) == grant.word;
 }
 
 void Producer::publish_many(std::span<const std::shared_ptr<Lease>> leases,
@@ -254,9 +271,20 @@ void Producer::publish_many(std::span<const std::shared_ptr<Lease>> leases,
     }
     parcels.push_back({lease->grant_, lease->layout_, keys[i]});
   }
+  check_mine(parcels);
   // Before they go: what was published must not be aborted, whatever happens.
   for (const std::shared_ptr<Lease>& lease : leases) lease->open_ = false;
   publish(parcels);
+}
+
+void Producer::check_mine(std::span<const Parcel> parcels) const {
+  for (const Parcel& parcel : parcels) {
+    if (is_mine(parcel.grant)) continue;
+    throw PoolCorrupt("pool '" + pool_->name() + "': the slab of cell " +
+                      std::to_string(parcel.grant.cell) +
+                      " is no longer this producer's, who did " +
+                      "not give it back; the control file was damaged: make the pool anew");
+  }
 }
 
 void Producer::publish(std::span<const Parcel> parcels) {
@@ -311,7 +339,7 @@ void Producer::check_size(std::uint64_t bytes) const {
     const SegmentEntry& entry = control.segment(i);
     const auto word = entry.word.load(std::memory_order_acquire);  // sync: segment.word
     if (state_of(word) != SegmentState::kLive) continue;
-    const std::uint32_t classes = entry.num_classes;
+    const std::uint32_t classes = std::min<std::uint32_t>(entry.num_classes, kMaxClasses);
     const std::uint64_t here = classes > 0 ? entry.classes[classes - 1].slab_bytes : entry.bytes;
     largest = std::max(largest, here);
   }

@@ -28,9 +28,10 @@ struct Key {
   std::uint64_t high;
 };
 
-/// A cell that was leased, and when.
+/// A cell that was leased, its word while it is, and when.
 struct Grant {
   std::uint32_t cell;
+  lockfree::CellWord word;
   std::int64_t time_ns;
 };
 
@@ -42,7 +43,8 @@ class Producer;
 /// Threads:  one at a time.
 /// Progress: publish is lock-free, abort wait-free.
 /// Ordering: what was written before publish is seen by whoever takes the item.
-/// Errors:   publishing twice throws PoolClosed.
+/// Errors:   publishing twice throws PoolClosed, publishing a slab that another process has taken
+///           away PoolCorrupt.
 class Lease {
  public:
   Lease(std::shared_ptr<Producer> producer, const Grant& grant, const Layout& layout, SlabView view)
@@ -131,9 +133,11 @@ class Producer : public std::enable_shared_from_this<Producer> {
   bool try_own(const SegmentEntry& entry, SegmentWord word, std::uint32_t epoch,
                std::uint32_t cell) noexcept;
   bool take_credit(std::uint64_t bytes) noexcept;
+  void check_mine(std::span<const Parcel> parcels) const;
   void publish(std::span<const Parcel> parcels);
   void describe(const Parcel& parcel, std::uint64_t sequence, std::int64_t now) noexcept;
   void abort(const Grant& grant, std::uint64_t bytes) noexcept;
+  bool is_mine(const Grant& grant) const noexcept;
   LaneRecord& record() const { return pool_->control().record(lane_->number()); }
   void check_open() const;
   void check_size(std::uint64_t bytes) const;

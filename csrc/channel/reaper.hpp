@@ -1,8 +1,10 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <set>
 
 #include "base/clock.hpp"
@@ -35,6 +37,8 @@ struct ReapRules {
 ///     dead lane intended to take it; else that publishing never happened: it is freed, or, where
 ///     another lane had published it before, published again;
 ///   - intended to take is delivered again, if it is in no ring and nobody alive is moving it.
+/// What names a cell, a lane or a ring that there is not, as a damaged file may, is passed over; a
+/// cell that would be delivered again to no ring is freed.
 template <class Rules>
 class Reaper {
  public:
@@ -56,7 +60,7 @@ class Reaper {
         case CellState::kHeld: redeliver(c); break;
         case CellState::kInRing:
           marked.emplace(c, word);
-          rings.insert(control_.cell(c).ring);
+          if (const auto ring = ring_of(c)) rings.insert(*ring);
           break;
       }
     }
@@ -71,7 +75,8 @@ class Reaper {
     lockfree::LaneIntent& intent = control_.lane(dead_).intent;
     const auto taking =
         lockfree::run_of(intent.cin.load(std::memory_order_acquire));  // sync: lane.cin
-    for (std::uint32_t i = 0; i < taking.count; ++i) done &= settle_intended(taking.first + i);
+    const std::uint32_t end = std::min(taking.first + taking.count, control_.num_cells());
+    for (std::uint32_t c = taking.first; c < end; ++c) done &= settle_intended(c);
     if (!done) return false;
     intent.pin.store(0, std::memory_order_release);  // sync: lane.pin
     intent.cin.store(0, std::memory_order_release);  // sync: lane.cin
@@ -109,14 +114,14 @@ class Reaper {
     const CellWord seen = word_of(c);
     if (lockfree::state_of(seen) != CellState::kInRing) return true;
     const std::uint16_t producer = lockfree::owner_of(seen);
-    const lockfree::LaneIntent& from = control_.lane(producer).intent;
     // While its producer still pins it, nobody can tell a cell that was taken from one that is
     // about to be published. Before the look at the ring: a cell that is not in it was taken
     // only if it had been published by then.
-    const auto pinned =
-        lockfree::run_of(from.pin.load(std::memory_order_acquire));  // sync: lane.pin
-    if (pinned.holds(c) && alive_(producer)) {
-      return false;
+    if (producer < control_.geometry().max_lanes) {
+      const lockfree::LaneIntent& from = control_.lane(producer).intent;
+      const auto pinned =
+          lockfree::run_of(from.pin.load(std::memory_order_acquire));  // sync: lane.pin
+      if (pinned.holds(c) && alive_(producer)) return false;
     }
     Rules::at(ReapPoint::kNotPinned);
     if (in_ring(c)) return true;
@@ -143,14 +148,15 @@ class Reaper {
 
   void publish_again(std::uint32_t c) noexcept {
     Lane& mine = control_.lane(mine_);
-    const std::uint16_t ring = control_.cell(c).ring;
     const Descriptor& item = control_.cell(c).descriptor;
+    const std::optional<std::uint16_t> ring = ring_of(c);
+    if (!ring) return free(c);
     control_.record(mine_).flight.note(
         {now_ns(), item.key_low, item.bytes, c, Act::kRedelivered, dead_});
-    // The ring has a slot for every cell, so this cannot find it full.
-    control_.ring<typename Rules::Hooks>(ring).push(c, mine_, mine.intent);
+    // A ring has a slot for every cell: only one that was damaged is full.
+    if (!control_.ring<typename Rules::Hooks>(*ring).push(c, mine_, mine.intent)) return free(c);
     mine.items_redelivered.fetch_add(1, std::memory_order_relaxed);
-    control_.ring_header(ring).filled.notify();
+    control_.ring_header(*ring).filled.notify();
   }
 
   CellWord word_of(std::uint32_t c) const noexcept {
@@ -158,7 +164,15 @@ class Reaper {
   }
 
   bool in_ring(std::uint32_t c) const noexcept {
-    return control_.ring(control_.cell(c).ring).contains(c);
+    const std::optional<std::uint16_t> ring = ring_of(c);
+    return ring && control_.ring(*ring).contains(c);
+  }
+
+  /// The ring that a cell was published to.
+  std::optional<std::uint16_t> ring_of(std::uint32_t c) const noexcept {
+    const std::uint16_t ring = control_.cell(c).ring;
+    if (ring >= control_.geometry().num_rings) return std::nullopt;
+    return ring;
   }
 
   Intended intent_on(std::uint32_t c) const noexcept {

@@ -54,13 +54,13 @@ std::uint32_t Segments::add(const memory::Carving& carving, bool prefault, std::
     auto mapping = std::make_shared<os::Mapping>(fd, carving.bytes, text(index));
     if (prefault) mapping->prefault();
     call_hook(*mapping, index);
+    fill(index, carving);
     const std::lock_guard slots_lock(slots_mutex_);
     slots_[index] = {std::move(mapping), generation_of(making), std::move(fd)};
   } catch (...) {
     replace(entry, making, moved(making, SegmentState::kDead));
     throw;
   }
-  fill(index, carving);
   replace(entry, making, moved(making, SegmentState::kLive));
   control_.header().segments_version.fetch_add(
       1, std::memory_order_release);  // sync: control.segments
@@ -112,7 +112,9 @@ bool Segments::reserve_cells(SegmentEntry& entry, std::uint32_t cells) {
   std::atomic<std::uint32_t>& used = control_.header().num_cells;
   std::uint32_t first = used.load(std::memory_order_relaxed);
   do {
-    if (cells > control_.geometry().max_cells - first) return false;
+    if (cells > control_.geometry().max_cells - std::min(first, control_.geometry().max_cells)) {
+      return false;
+    }
   } while (!used.compare_exchange_weak(first, first + cells,
                                        std::memory_order_release));  // sync: control.num_cells
   entry.first_cell = first;
@@ -127,9 +129,14 @@ void Segments::fill(std::uint32_t index, const memory::Carving& carving) {
   entry.bytes = carving.bytes;
   entry.num_cut.store(0, std::memory_order_relaxed);
   entry.cut_epoch.store(0, std::memory_order_relaxed);
+  const CellRange cells = control_.cells_of(entry);
+  if (cells.end - cells.first != carving.slabs) {
+    throw PoolCorrupt(text(index) + ": " + std::to_string(carving.slabs) + " cells were reserved " +
+                      "for it and are not there; the control file was damaged: make the pool anew");
+  }
   for (std::size_t k = 0; k < carving.classes.size(); ++k) {
     const memory::CarvedClass& c = carving.classes[k];
-    const std::uint32_t first = entry.first_cell + c.first;
+    const std::uint32_t first = cells.first + c.first;
     ClassEntry& size = entry.classes[k];
     size.slab_bytes = c.slab_bytes;
     size.first = first;
@@ -156,18 +163,23 @@ bool Segments::map(std::uint32_t index, bool patiently) {
   }
   const Deadline deadline = Deadline::in(patiently ? kOwnerAnswersS : 0.0);
   for (;;) {
-    const os::Fd fd = os::receive_fd(socket_of(owner_of(word)), index);
+    const std::optional<os::Fd> fd = os::receive_fd(socket_of(owner_of(word)), index);
     const bool same = generation_of(load(entry)) == generation_of(word) && has_memory(load(entry));
-    if (fd && same && os::is_sealed(fd, entry.bytes)) {
-      auto mapping = std::make_shared<os::Mapping>(fd, entry.bytes, text(index));
+    const std::uint64_t bytes = entry.bytes;
+    if (fd && *fd && same && os::is_sealed(*fd, bytes)) {
+      auto mapping = std::make_shared<os::Mapping>(*fd, bytes, text(index));
       call_hook(*mapping, index);
       const std::lock_guard slots_lock(slots_mutex_);
       slots_[index].mapping = std::move(mapping);
       slots_[index].generation = generation_of(word);
       return true;
     }
-    // A living owner that is busy gets time; a dead one cannot answer any more.
-    if (!same || deadline.passed() || !lanes_.is_alive(owner_of(word))) return false;
+    // A living owner that is busy gets time; who answered, is this handle, or is dead, says no
+    // more.
+    if (fd || !same || deadline.passed() || lanes_.holds(owner_of(word)) ||
+        !lanes_.is_alive(owner_of(word))) {
+      return false;
+    }
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 }
@@ -253,7 +265,8 @@ void Segments::sweep() noexcept {
 }
 
 bool Segments::in_use(const SegmentEntry& entry) const noexcept {
-  for (std::uint32_t c = entry.first_cell; c < entry.first_cell + entry.num_cells; ++c) {
+  const CellRange cells = control_.cells_of(entry);
+  for (std::uint32_t c = cells.first; c < cells.end; ++c) {
     // In one order with allocations, see Producer::try_segment.
     const auto word = control_.word(c).load(std::memory_order_seq_cst);  // sync: cell.word
     if (lockfree::state_of(word) != CellState::kFree) return true;

@@ -47,17 +47,25 @@ struct NoHooks {
 /// Ordering: ring.slot publishes a cell and gives its slot back. Slot writes are all
 ///           read-modify-writes, so they form one release sequence: whoever acquires a slot and
 ///           no longer finds a cell in it also sees the taker's intent, or its later kHeld.
-/// Errors:   never throws; full and empty are return values.
+/// Errors:   never throws; full, empty and damaged are return values. Every process of the pool can
+///           write the slots: a run of cells that there are not is not taken, and a ring whose
+///           slots and hints fit no order is given up after a great many looks.
 template <class Hooks = NoHooks>
 class IndexRing {
  public:
   static constexpr std::uint32_t kNone = UINT32_MAX;
 
-  /// @param capacity  Slots; a power of two.
-  IndexRing(RingHints* hints, AtomicSlot* slots, std::uint32_t capacity, AtomicCell* cells)
+  /// What is taken out of a ring that was damaged.
+  static constexpr Run kDamaged{UINT32_MAX, UINT32_MAX};
+
+  /// @param capacity   Slots; a power of two.
+  /// @param num_cells  Cells that slots may name.
+  IndexRing(RingHints* hints, AtomicSlot* slots, std::uint32_t capacity, AtomicCell* cells,
+            std::uint32_t num_cells = kMostCells)
       : hints_(hints),
         slots_(slots),
         cells_(cells),
+        num_cells_(num_cells),
         mask_(capacity - 1),
         log2_(static_cast<std::uint32_t>(std::countr_zero(capacity))) {}
 
@@ -103,15 +111,17 @@ class IndexRing {
     return run.count == 0 ? kNone : run.first;
   }
 
-  /// Takes the oldest run, or the first `most` cells of it, by one compare-and-swap.
+  /// Takes the oldest run, or the first `most` cells of it, by one compare-and-swap; kDamaged
+  /// where what is next is no run.
   Run pop_run(std::uint32_t most, std::uint16_t lane, LaneIntent& intent) noexcept(kNoexcept) {
-    for (;;) {
+    for (std::uint64_t looks = 0; looks < kMostLooks + 4 * mask_; ++looks) {
       std::uint64_t head = hints_->head.load(std::memory_order_acquire);  // sync: ring.head
       AtomicSlot& slot = slots_[head & mask_];
       SlotWord word = slot.load(std::memory_order_acquire);  // sync: ring.slot
       const std::uint64_t lap = head >> log2_ & kLapMask;
       if (is_full(word) && lap_of(word) == lap) {
         const Run there = run_in(word);
+        if (there.count == 0 || there.first + there.count > num_cells_) break;
         const Run run{there.first, std::min(there.count, most)};
         const Run rest{there.first + run.count, there.count - run.count};
         intent.cin.store(run_word(run), std::memory_order_release);  // sync: lane.cin
@@ -134,6 +144,9 @@ class IndexRing {
         return {};
       }
     }
+    intent.cin.store(0, std::memory_order_release);  // sync: lane.cin
+    Hooks::at(RingPoint::kSettled);
+    return kDamaged;
   }
 
   /// Whether the next pop would find the ring empty; a hint, for waiting.
@@ -159,6 +172,8 @@ class IndexRing {
   }
 
  private:
+  /// More than a taker can lose in a row: every look lost is somebody else's progress.
+  static constexpr std::uint64_t kMostLooks = 1 << 16;
   static constexpr bool kNoexcept = noexcept(Hooks::at(RingPoint::kPinned));
 
   /// Moves the cells of a run to another state. Their words are the lane's to write.
@@ -177,6 +192,7 @@ class IndexRing {
   RingHints* hints_;
   AtomicSlot* slots_;
   AtomicCell* cells_;
+  std::uint32_t num_cells_;
   std::uint64_t mask_;
   std::uint32_t log2_;
 };

@@ -6,6 +6,7 @@
 #include <sys/un.h>
 
 #include <cstring>
+#include <vector>
 
 #include "base/error.hpp"
 
@@ -53,6 +54,22 @@ struct OneFdMessage {
   msghdr message{};
 };
 
+/// Every descriptor that came with a message: what nobody takes would stay open for ever.
+std::vector<Fd> take_fds(msghdr& message) {
+  std::vector<Fd> fds;
+  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr;
+       header = CMSG_NXTHDR(&message, header)) {
+    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
+    const std::size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (std::size_t i = 0; i < count; ++i) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof(int));
+      fds.emplace_back(fd);
+    }
+  }
+  return fds;
+}
+
 }  // namespace
 
 FdServer::FdServer(const std::string& path, std::function<int(std::uint32_t)> find)
@@ -94,7 +111,8 @@ void FdServer::serve(const std::stop_token& stop) {
 void FdServer::answer(int client) {
   limit_waits(client);
   std::uint32_t number = 0;
-  if (::recv(client, &number, sizeof(number), 0) != sizeof(number)) return;
+  // MSG_TRUNC: the length of what was sent, also where it is more than there is room for.
+  if (::recv(client, &number, sizeof(number), MSG_TRUNC) != sizeof(number)) return;
   const int fd = find_(number);
   OneFdMessage out;
   out.found = fd >= 0 ? 1 : 0;
@@ -110,7 +128,7 @@ void FdServer::answer(int client) {
   ::sendmsg(client, &out.message, MSG_NOSIGNAL);
 }
 
-Fd receive_fd(const std::string& path, std::uint32_t number) {
+std::optional<Fd> receive_fd(const std::string& path, std::uint32_t number) {
   const sockaddr_un address = address_of(path);
   const Fd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   if (!socket) throw_errno(path + ": socket");
@@ -118,15 +136,17 @@ Fd receive_fd(const std::string& path, std::uint32_t number) {
   if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 ||
       !same_user(socket.get()) ||
       ::send(socket.get(), &number, sizeof(number), MSG_NOSIGNAL) != sizeof(number)) {
-    return Fd();
+    return std::nullopt;
   }
   OneFdMessage in;
-  if (::recvmsg(socket.get(), &in.message, MSG_CMSG_CLOEXEC) != 1 || in.found != 1) return Fd();
-  const cmsghdr* header = CMSG_FIRSTHDR(&in.message);
-  if (header == nullptr || header->cmsg_type != SCM_RIGHTS) return Fd();
-  int fd = -1;
-  std::memcpy(&fd, CMSG_DATA(header), sizeof(int));
-  return Fd(fd);
+  const ssize_t length = ::recvmsg(socket.get(), &in.message, MSG_CMSG_CLOEXEC);
+  if (length < 0) return std::nullopt;
+  std::vector<Fd> fds = take_fds(in.message);
+  if (length != 1 || (in.message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0 ||
+      fds.size() != (in.found == 1 ? 1 : 0)) {
+    return std::nullopt;
+  }
+  return fds.empty() ? Fd() : std::move(fds.front());
 }
 
 }  // namespace flowtrain::os

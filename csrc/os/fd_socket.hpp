@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <stop_token>
 #include <string>
 #include <thread>
@@ -39,7 +40,8 @@ class FdServer {
   std::jthread thread_;
 };
 
-/// Asks the server at `path` for descriptor `number`; an empty Fd if it has none or is gone.
-Fd receive_fd(const std::string& path, std::uint32_t number);
+/// Asks the server at `path` for descriptor `number`: an empty Fd if it has none, nothing if no
+/// server of this user answers as one does.
+std::optional<Fd> receive_fd(const std::string& path, std::uint32_t number);
 
 }  // namespace flowtrain::os

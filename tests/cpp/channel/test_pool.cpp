@@ -74,7 +74,7 @@ void items_cross_between_handles_whole_and_once() {
   threads.clear();
   constexpr std::uint64_t kAll = kEach * kProducers;
   CHECK(taken == static_cast<int>(kAll) && sum == kAll * (kAll - 1) / 2);
-  for (const SegmentInfo& segment : segment_infos(here->control(), here->lanes()))
+  for (const SegmentInfo& segment : segment_infos(here->control()))
     CHECK(segment.slabs_in_use == 0);
   there->close();
   here->close();

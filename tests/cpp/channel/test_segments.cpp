@@ -72,7 +72,7 @@ void a_hook_that_fails_at_once_is_forgotten() {
   };
   CHECK_THROWS(pool->segments().attach(refuse), SystemCallError);
   pool->add_segment(one_page(), false);
-  CHECK(segment_infos(pool->control(), pool->lanes()).size() == 2);
+  CHECK(segment_infos(pool->control()).size() == 2);
   pool->close();
 }
 
@@ -82,7 +82,7 @@ void a_hook_that_fails_is_heard_by_whoever_adds() {
     throw SystemCallError(what + ": refused");
   });
   CHECK_THROWS(pool->add_segment(one_page(), false), SystemCallError);
-  CHECK(segment_infos(pool->control(), pool->lanes()).empty());
+  CHECK(segment_infos(pool->control()).empty());
   pool->close();
 }
 
