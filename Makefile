@@ -15,6 +15,9 @@ EXTENSION_SOURCES := CMakeLists.txt setup.py flowtrain_core/_version.py $(shell 
 CXX_FILES = $(shell find csrc tests/cpp -name '*.[ch]pp' -o -name '*.cu' -o -name '*.cuh')
 # By default undefined behaviour is only printed.
 HALT_ON_UB := UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
+FUZZ_SECONDS ?= 600
+FUZZ_CXX ?= clang++-16
+FUZZ_PACKAGES := -qq -y --no-install-recommends clang-16 libclang-rt-16-dev llvm-16
 # gcc 12's thread sanitizer cannot start under wide address randomization.
 NO_ASLR := $(shell setarch -R true 2>/dev/null && echo setarch -R)
 
@@ -31,7 +34,7 @@ GPU_ENV := PYTHONPATH="$(CURDIR):$(CURDIR)/python:$$PYTHONPATH"
 # What runs inside is parallel already, and two installs into one .venv would race.
 .NOTPARALLEL:
 .PHONY: help setup demo test test-deep lint bench bench-setup gpu-test gpu-extension clean \
-  ctest ctest-asan ctest-tsan model gpu-bench
+  ctest ctest-asan ctest-tsan model fuzz gpu-bench
 
 help:
 	@echo 'setup        make .venv with everything that the demo and the tests need'
@@ -39,6 +42,7 @@ help:
 	@echo 'test         lint, C++ tests, Python tests'
 	@echo 'test-deep    C++ tests under sanitizers, and the tests that take minutes'
 	@echo 'model        the ring, in every state that small sizes can reach (SPIN)'
+	@echo 'fuzz         what other processes can write, changed at random: FUZZ_SECONDS=600, KEEP=1'
 	@echo 'lint         ruff, mypy, clang-format, layering'
 	@echo 'bench        the benchmarks; a peer that is not installed is named'
 	@echo 'bench-setup  install the peers of the benchmarks'
@@ -84,6 +88,18 @@ model:
 	  > /dev/null 2>&1; } || { echo 'model needs SPIN; run: apt-get install spin' >&2; exit 1; }
 	@$(PYTHON) csrc/lockfree/model/check.py
 
+# KEEP=1 writes the corpus that ctest replays anew, from what was found.
+fuzz: $(STAMPS)/tools
+	@command -v $(FUZZ_CXX) > /dev/null || { [ $$(id -u) = 0 ] && command -v apt-get > /dev/null \
+	  && { apt-get install $(FUZZ_PACKAGES) || { apt-get update -qq && apt-get install $(FUZZ_PACKAGES); }; } \
+	  > /dev/null 2>&1; } || { echo 'fuzz needs clang with libFuzzer; run: apt-get install clang-16' \
+	  'libclang-rt-16-dev, or give FUZZ_CXX=clang++' >&2; exit 1; }
+	$(call configure,fuzz,RelWithDebInfo,fuzzer-no-link$(comma)address$(comma)undefined) \
+	  -DCMAKE_CXX_COMPILER=$(FUZZ_CXX)
+	$(BIN)/cmake --build build/fuzz --target fuzz_control fuzz_descriptor fuzz_socket
+	$(HALT_ON_UB) $(PYTHON) tests/cpp/fuzz/run.py build/fuzz --seconds $(FUZZ_SECONDS) \
+	  $(if $(KEEP),--keep)
+
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -100,12 +116,17 @@ ctest-asan: $(STAMPS)/tools
 ctest-tsan: $(STAMPS)/tools
 	$(call run_ctest,tsan,RelWithDebInfo,thread,$(NO_ASLR))
 
-# Arguments: folder under build/, build type, sanitizers, prefix of the run.
-define run_ctest
-	$(BIN)/cmake -G Ninja -S . -B build/$(1) --log-level=WARNING \
+# Arguments: folder under build/, build type, sanitizers.
+define configure
+$(BIN)/cmake -G Ninja -S . -B build/$(1) --log-level=WARNING \
 	  -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja -DCMAKE_BUILD_TYPE=$(2) \
 	  -DFLOWTRAIN_SANITIZE='$(3)' -DFLOWTRAIN_BUILD_TESTS=ON -DFLOWTRAIN_BUILD_PYTHON=OFF \
 	  -DFLOWTRAIN_CUDA=OFF
+endef
+
+# The same, and a prefix of the run.
+define run_ctest
+	$(call configure,$(1),$(2),$(3))
 	$(BIN)/cmake --build build/$(1)
 	$(4) $(BIN)/ctest --test-dir build/$(1) --output-on-failure --no-tests=error
 endef

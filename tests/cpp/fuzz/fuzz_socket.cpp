@@ -1,0 +1,132 @@
+// Both ends of the socket that hands out descriptors, against a peer that says anything.
+//
+// Input: which end, then for a client its messages, for a server its answer.
+
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <array>
+#include <filesystem>
+#include <thread>
+#include <vector>
+
+#include "fuzz/input.hpp"
+#include "os/fd_socket.hpp"
+#include "os/mapping.hpp"
+
+using namespace flowtrain;
+
+namespace {
+
+constexpr std::size_t kMostFds = 4;
+
+std::string path_of(const char* what) {
+  return std::filesystem::temp_directory_path() /
+         ("flowtrain-fuzz-" + std::string(what) + "-" + std::to_string(::getpid()));
+}
+
+sockaddr_un address_of(const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path, path.c_str(), path.size());
+  return address;
+}
+
+os::Fd new_socket() { return os::Fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)); }
+
+/// One message: some bytes, and control data of which all but the descriptors is made up.
+void send_message(int to, fuzz::Input& input, int fd) {
+  char payload[64] = {};
+  iovec part{payload, input.number(1) % sizeof(payload)};
+  payload[0] = static_cast<char>(input.number(1));
+  const std::uint64_t fds = input.number(1) % (kMostFds + 1);
+  alignas(cmsghdr) char control[CMSG_SPACE(kMostFds * sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = CMSG_SPACE(fds * sizeof(int));
+  cmsghdr* header = CMSG_FIRSTHDR(&message);
+  header->cmsg_len = CMSG_LEN(fds * sizeof(int));
+  header->cmsg_level = input.number(1) % 4 == 0 ? static_cast<int>(input.number(1)) : SOL_SOCKET;
+  header->cmsg_type = input.number(1) % 4 == 0 ? static_cast<int>(input.number(1)) : SCM_RIGHTS;
+  for (std::uint64_t i = 0; i < fds; ++i) {
+    std::memcpy(CMSG_DATA(header) + i * sizeof(int), &fd, sizeof(int));
+  }
+  if (fds == 0) message.msg_controllen = 0;
+  ::sendmsg(to, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+/// A server stays one, whatever a client sends.
+void ask_a_server(fuzz::Input& input) {
+  static const os::Fd memory = os::sealed_memfd("fuzz", 4096);
+  static const std::string path = path_of("served");
+  static const os::FdServer server(
+      path, [](std::uint32_t number) { return number == 5 ? memory.get() : -1; });
+  {
+    const os::Fd client = new_socket();
+    const sockaddr_un address = address_of(path);
+    CHECK(::connect(client.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) ==
+          0);
+    do {
+      send_message(client.get(), input, 0);
+    } while (!input.empty());
+  }
+  const std::optional<os::Fd> none = os::receive_fd(path, 4);
+  CHECK(none && !*none);
+  const std::optional<os::Fd> some = os::receive_fd(path, 5);
+  CHECK(some && os::is_sealed(*some, 4096));
+}
+
+/// Whatever a server answers, no descriptor of it stays open that the caller does not have.
+void be_asked(fuzz::Input& input) {
+  static const std::string path = path_of("asked");
+  static const os::Fd listener = [] {
+    os::Fd socket = new_socket();
+    const sockaddr_un address = address_of(path);
+    CHECK(::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0);
+    CHECK(::listen(socket.get(), 4) == 0);
+    return socket;
+  }();
+  std::array<int, 2> pipe;
+  CHECK(::pipe2(pipe.data(), O_CLOEXEC | O_NONBLOCK) == 0);
+  const os::Fd reader(pipe[0]);
+  os::Fd writer(pipe[1]);
+  std::jthread peer([&] {
+    const os::Fd client(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    std::uint32_t number;
+    CHECK(::recv(client.get(), &number, sizeof(number), 0) == sizeof(number) && number == 3);
+    send_message(client.get(), input, writer.get());
+    writer.reset();
+  });
+  {
+    const std::optional<os::Fd> got = os::receive_fd(path, 3);
+    peer.join();
+    if (got && *got) CHECK(::fcntl(got->get(), F_GETFD) == FD_CLOEXEC);
+  }
+  // The end of the pipe: nobody has it open for writing any more.
+  char byte;
+  CHECK(::read(reader.get(), &byte, 1) == 0);
+}
+
+struct Cleaner {
+  ~Cleaner() {
+    ::unlink(path_of("served").c_str());
+    ::unlink(path_of("asked").c_str());
+  }
+};
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  static const Cleaner cleaner;
+  fuzz::Input input(data, size);
+  if (input.number(1) % 2 == 0) {
+    ask_a_server(input);
+  } else {
+    be_asked(input);
+  }
+  return 0;
+}
