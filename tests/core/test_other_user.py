@@ -1,0 +1,116 @@
+"""Another user, and another process of this one: what the kernel is asked to refuse them."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from core.processes import Spawn
+
+from flowtrain_core import Pool
+
+NOBODY = 65534
+RUNTIME = Path(f"/dev/shm/flowtrain-{os.geteuid()}")
+THEIRS = Path(f"/dev/shm/flowtrain-{NOBODY}")
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can start another user's")
+
+# Each line of input is an expression; what it raises, or is, comes back.
+AS_NOBODY = """
+import os, socket
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+def ask(path):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as s:
+        s.connect(path)
+        s.send(bytes(4))
+        return socket.recv_fds(s, 1, 1)[:2]
+for line in sys.stdin:
+    try: print(eval(line))
+    except Exception as error: print(f"{type(error).__name__}: {error}".replace("\\n", " "))
+"""
+
+
+def memfd_of(name: str) -> int:
+    """This process's descriptor of the first segment of a pool."""
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            if f"memfd:{name}.1 " in os.readlink(f"/proc/self/fd/{fd}"):
+                return int(fd)
+    raise AssertionError(f"{name} has no memory here")
+
+
+@pytest.fixture
+def link(name: str) -> Iterator[Path]:
+    path = Path(f"/dev/shm/{name}.sock")
+    yield path
+    path.unlink(missing_ok=True)
+
+
+@needs_root
+def test_another_user_can_neither_find_open_read_write_nor_shrink(name: str, spawn: Spawn) -> None:
+    with Pool.create(name, bytes=1 << 16):
+        nobody = spawn(AS_NOBODY)
+        control = RUNTIME / name / "control"
+        for attempt in (
+            f"os.listdir('{RUNTIME}')",
+            f"os.open('{control}', os.O_RDONLY)",
+            f"os.truncate('{control}', 0)",
+            f"os.unlink('{control}')",
+            f"ask('{RUNTIME / name / '0.sock'}')",
+            f"os.open('/proc/{os.getpid()}/fd/{memfd_of(name)}', os.O_RDONLY)",
+        ):
+            nobody.tell(attempt)
+            assert nobody.line().startswith("PermissionError"), attempt
+        nobody.tell(f"Pool.open('{name}')")
+        assert nobody.line().startswith(f"PoolNotFound: pool '{name}': there is none in {THEIRS}")
+    with contextlib.suppress(OSError):
+        THEIRS.rmdir()
+
+
+@needs_root
+def test_a_socket_gives_another_user_nothing_even_if_it_lies_open(
+    name: str, link: Path, spawn: Spawn
+) -> None:
+    with Pool.create(name, bytes=1 << 16):
+        os.link(RUNTIME / name / "0.sock", link)
+        link.chmod(0o666)
+        ask = AS_NOBODY.replace("os.setgroups([]); os.setgid(65534); os.setuid(65534)", "")
+        ours, nobody = spawn(ask), spawn(AS_NOBODY)
+        for process in (ours, nobody):
+            process.tell(f"ask('{link}')")
+        assert ours.line().startswith("(b'\\x01', [")
+        # Hung up on before it asked, while it asked, or before it had its answer.
+        refused = ("(b'', [])", "ConnectionResetError", "BrokenPipeError")
+        assert nobody.line().split(":")[0] in refused
+
+
+@needs_root
+def test_a_folder_that_somebody_else_laid_out_is_not_used(name: str, spawn: Spawn) -> None:
+    existed = THEIRS.exists()
+    if existed:
+        THEIRS.rename(THEIRS.with_suffix(".kept"))
+    THEIRS.mkdir(mode=0o777)
+    try:
+        nobody = spawn(AS_NOBODY)
+        nobody.tell(f"Pool.create('{name}')")
+        assert "not a folder of this user alone" in nobody.line()
+    finally:
+        THEIRS.rmdir()
+        if existed:
+            THEIRS.with_suffix(".kept").rename(THEIRS)
+
+
+def test_memory_cannot_be_shrunk_nor_its_seals_be_lifted_by_who_has_it(name: str) -> None:
+    with Pool.create(name, bytes=1 << 16):
+        memory = memfd_of(name)
+        for bytes_wanted in (0, 1 << 17):
+            with pytest.raises(PermissionError):
+                os.ftruncate(memory, bytes_wanted)
+        seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+        assert fcntl.fcntl(memory, fcntl.F_GET_SEALS) == seals
+        with pytest.raises(PermissionError):
+            fcntl.fcntl(memory, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE)
