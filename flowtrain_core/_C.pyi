@@ -134,8 +134,13 @@ class Pool:
         """Whether a pool of this name can be opened."""
 
     @staticmethod
-    def unlink(name: str) -> bool:
-        """Removes a pool's name, as after its creator's death; false if there was none."""
+    def unlink(name: str, *, only_left: bool = False) -> bool:
+        """Removes a pool's name, as after its creator's death; false if there was none.
+
+        Args:
+            name: Of the pool.
+            only_left: Leave it, and return false, where somebody has it open or is making it.
+        """
 
     def add_segment(
         self,

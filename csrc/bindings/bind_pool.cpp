@@ -139,7 +139,8 @@ void bind_pool(py::module_& module) {
       .def_static("open", &open, py::arg("name"), py::kw_only(), py::arg("label") = "",
                   py::arg("timeout_s") = 0.0)
       .def_static("exists", &channel::pool_exists, py::arg("name"))
-      .def_static("unlink", &channel::unlink_pool, py::arg("name"))
+      .def_static("unlink", &channel::unlink_pool, py::arg("name"), py::kw_only(),
+                  py::arg("only_left") = false)
       .def("add_segment", &add_segment, py::kw_only(), py::arg("bytes") = py::none(),
            py::arg("classes") = py::none(), py::arg("prefault") = true)
       .def("drop_segment", &Pool::drop_segment, py::arg("segment"),

@@ -48,17 +48,15 @@ std::string folder_of(const std::string& name) { return os::runtime_folder() + "
 PoolEntry entry_of(const std::string& name) {
   PoolEntry entry{name, 0, false};
   const std::string path = folder_of(name) + "/control";
-  const os::Fd file = os::open_file(path);
-  if (!file) return entry;
   try {
+    const os::Fd file = os::open_file(path);
+    if (!file) return entry;
+    // Lanes are locked bytes in every version, also in one that cannot be read here.
+    entry.alive = os::is_any_byte_locked(file);
     const std::optional<Control> control = Control::find(file, path);
-    if (!control) return entry;
-    entry.creator_pid = control->header().creator_pid;
-    for (std::uint32_t i = 0; i < control->geometry().max_lanes && !entry.alive; ++i) {
-      entry.alive = os::is_byte_locked(file, i);
-    }
-  } catch (const PoolCorrupt&) {
-    // Of another version, or damaged: it is there, and cannot be opened.
+    if (control) entry.creator_pid = control->header().creator_pid;
+  } catch (const Error&) {
+    // Of another version, damaged, or no file: it is there, and cannot be opened.
   }
   return entry;
 }
@@ -86,8 +84,9 @@ std::shared_ptr<Pool> Pool::create(const PoolOptions& options) {
   if (!os::make_pool_folder(options.name)) {
     const PoolEntry found = entry_of(options.name);
     if (found.alive) {
-      throw PoolExists("pool '" + options.name + "': it exists, made by pid " +
-                       std::to_string(found.creator_pid) +
+      const std::string maker = found.creator_pid == 0 ? "another version of flowtrain_core"
+                                                       : "pid " + std::to_string(found.creator_pid);
+      throw PoolExists("pool '" + options.name + "': it exists, made by " + maker +
                        ", and is in use; open it or choose another name");
     }
     os::remove_pool_folder(options.name);  // Left by a run of which nobody lives.
@@ -269,12 +268,15 @@ std::vector<PoolEntry> list_pools() {
 
 bool pool_exists(const std::string& name) {
   check_name("pool", name);
-  return entry_of(name).alive;
+  const PoolEntry entry = entry_of(name);
+  return entry.alive && entry.creator_pid != 0;
 }
 
-bool unlink_pool(const std::string& name) {
+bool unlink_pool(const std::string& name, bool only_left) {
   check_name("pool", name);
+  // Makers have this lock until a lane of theirs is locked.
   const os::Fd alone = os::lock_runtime_folder();
+  if (only_left && entry_of(name).alive) return false;
   return os::remove_pool_folder(name);
 }
 

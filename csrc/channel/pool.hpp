@@ -121,13 +121,15 @@ class Pool : public std::enable_shared_from_this<Pool> {
 /// A pool of this user, by its folder.
 struct PoolEntry {
   std::string name;
-  std::int32_t creator_pid;  ///< 0 where its maker never finished it.
+  std::int32_t creator_pid;  ///< 0 where its maker never finished it, or was of another version.
   bool alive;                ///< Some process holds a lane of it.
 };
 std::vector<PoolEntry> list_pools();
 /// Whether a pool of this name can be opened.
 bool pool_exists(const std::string& name);
 /// Removes a pool's name; false if there was none. Those who have it open keep it.
-bool unlink_pool(const std::string& name);
+///
+/// @param only_left  Leave it, and say false, where somebody has it open or is making it.
+bool unlink_pool(const std::string& name, bool only_left = false);
 
 }  // namespace flowtrain::channel

@@ -32,4 +32,10 @@ bool is_byte_locked(const Fd& file, std::uint64_t byte) noexcept {
   return ::fcntl(file.get(), F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
 }
 
+bool is_any_byte_locked(const Fd& file) noexcept {
+  struct flock lock = one_byte(F_WRLCK, 0);
+  lock.l_len = 0;  // To the end, wherever that is.
+  return ::fcntl(file.get(), F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
+}
+
 }  // namespace flowtrain::os

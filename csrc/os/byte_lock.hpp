@@ -22,4 +22,7 @@ void unlock_byte(const Fd& file, std::uint64_t byte) noexcept;
 /// Whether another description holds the lock of a byte.
 bool is_byte_locked(const Fd& file, std::uint64_t byte) noexcept;
 
+/// Whether another description holds the lock of any byte.
+bool is_any_byte_locked(const Fd& file) noexcept;
+
 }  // namespace flowtrain::os

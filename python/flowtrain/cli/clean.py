@@ -8,6 +8,8 @@ from typing import Any
 from flowtrain.clean import left_pools, remove_left_pools
 from flowtrain_core import list_pools
 
+_ANOTHER = "another version of FlowTrain"
+
 
 def add_parser(verbs: Any) -> None:
     parser = verbs.add_parser("clean", help=__doc__, description=__doc__)
@@ -21,7 +23,8 @@ def run(given: argparse.Namespace) -> int:
         print(f"{'would remove' if given.dry_run else 'removed'} {name}")
     for pool in list_pools():
         if pool.name not in removed:
-            print(f"kept {pool.name}: made by process {pool.creator_pid}, in use")
+            maker = f"process {pool.creator_pid}" if pool.creator_pid else _ANOTHER
+            print(f"kept {pool.name}: made by {maker}, in use")
     if not removed:
         print("nothing was left behind")
     return 0

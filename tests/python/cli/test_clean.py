@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +18,13 @@ import sys, time
 from flowtrain_core import Pool
 pool = Pool.create(sys.argv[1], bytes=1 << 16)
 print("made", flush=True)
+time.sleep(60)
+"""
+HOLD = """
+import fcntl, struct, sys, time
+file = open(sys.argv[1], "r+b")
+fcntl.fcntl(file, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, 7, 1, 0))
+print("held", flush=True)
 time.sleep(60)
 """
 
@@ -38,3 +46,41 @@ def test_a_dead_pool_is_removed_and_a_living_one_kept(capsys: pytest.CaptureFixt
         assert Pool.exists(alive)
         assert main(["clean"]) == 0
         assert dead not in capsys.readouterr().out
+
+
+def test_what_another_version_or_nobody_can_read_is_removed_unless_it_is_in_use(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    runtime = Path(f"/dev/shm/flowtrain-{os.geteuid()}")
+    old = (0x315F4C4F4F505446).to_bytes(8, "little") + (1).to_bytes(4, "little") + bytes(4084)
+    kinds = {
+        "used": old,  # By a process of that version, which has a lane, hence the lock of a byte.
+        "old": old,
+        "cut": old[:10],
+        "zeros": bytes(4096),
+        "other": b"x" * 4096,
+        "nothing": None,
+    }
+    names = {kind: f"clean-{kind}-{os.getpid()}" for kind in kinds}
+    for kind, content in kinds.items():
+        (runtime / names[kind]).mkdir(mode=0o700)
+        if content is not None:
+            (runtime / names[kind] / "control").write_bytes(content)
+    (runtime / names["nothing"] / "control").mkdir()
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, runtime / names["used"] / "control"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "held\n"
+    assert main(["clean"]) == 0
+    said = capsys.readouterr().out
+    for kind, name in names.items():
+        assert (f"removed {name}\n" in said) == (kind != "used")
+        assert (runtime / name).exists() == (kind == "used")
+    assert f"kept {names['used']}: made by another version of FlowTrain, in use\n" in said
+    holder.kill()
+    holder.communicate()
+    assert main(["clean"]) == 0
+    assert not (runtime / names["used"]).exists()
