@@ -110,6 +110,63 @@ def cpp_violations(root: Path) -> list[str]:
     return found
 
 
+# To read these is to run what was written. The pipes of `multiprocessing` are none of them: they
+# have no name, and only a process and its child hold them.
+CODE_READERS = ("pickle", "cPickle", "cloudpickle", "dill", "marshal", "shelve", "joblib")
+CODE_READERS += ("multiprocessing.managers", "multiprocessing.connection.Listener")
+CODE_READERS += ("multiprocessing.connection.Client", "xmlrpc")
+OBJECT_CALLS = re.compile(r"(all_gather|broadcast|gather|scatter|send|recv)_object(_list)?")
+
+
+def code_readers(root: Path) -> list[str]:
+    """Where Python objects are made of bytes that another process could have written."""
+    found = []
+    for folder in (root / "flowtrain_core", root / "python" / "flowtrain"):
+        for file in sorted(folder.rglob("*.py")):
+            package = ".".join((folder.name, *file.relative_to(folder).parts[:-1]))
+            where = file.relative_to(root)
+            found += [
+                f"{where}:{line} imports {name}"
+                for line, name in imports_of(file, package)
+                if is_within(name, CODE_READERS)
+            ]
+            for call in ast.walk(ast.parse(file.read_text())):
+                if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+                    continue
+                name = ast.unparse(call.func)
+                said = {word.arg: ast.unparse(word.value) for word in call.keywords}
+                if (
+                    (name == "torch.load" and said.get("weights_only") != "True")
+                    or said.get("allow_pickle", "False") != "False"
+                    or OBJECT_CALLS.fullmatch(call.func.attr)
+                ):
+                    found.append(f"{where}:{call.lineno} calls {name}")
+    return found
+
+
+def test_nothing_makes_objects_of_what_other_processes_wrote() -> None:
+    assert code_readers(ROOT) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def f():\n    from pickle import loads\n",
+        "from multiprocessing.connection import Listener\n",
+        "import torch\ntorch.load('x')\n",
+        "import torch\ntorch.load('x', weights_only=False)\n",
+        "import numpy\nnumpy.load('x', allow_pickle=True)\n",
+        "from torch import distributed\ndistributed.broadcast_object_list([1])\n",
+    ],
+)
+def test_a_planted_reader_of_objects_is_found(tmp_path: Path, text: str) -> None:
+    plant(tmp_path, "python/flowtrain/train/rank.py", text)
+    assert len(code_readers(tmp_path)) == 1
+    lawful = "import torch\ntorch.load('x', weights_only=True)"
+    plant(tmp_path, "python/flowtrain/train/rank.py", lawful)
+    assert code_readers(tmp_path) == []
+
+
 def test_python_rooms_see_only_what_they_may() -> None:
     assert python_violations(ROOT) == []
 
