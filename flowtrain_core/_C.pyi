@@ -7,6 +7,7 @@ from typing import Any, Literal, Self, TypedDict
 from numpy import bool_, int32, int64
 from numpy.typing import NDArray
 
+from flowtrain_core.edges import Explanation
 from flowtrain_core.snapshots import FlightEvent, PoolSnapshot
 
 __version__: str
@@ -22,10 +23,13 @@ class PoolClosed(FlowTrainError, ValueError):
     """A handle, lease or item was used after its end, or in a forked child."""
 
 class PoolCorrupt(FlowTrainError, RuntimeError):
-    """A control file is damaged, or of another version."""
+    """What another process wrote cannot be: a control file of another version, or damaged."""
 
 class PoolExists(FlowTrainError, FileExistsError):
     """A pool of this name is in use."""
+
+class PoolFull(FlowTrainError, RuntimeError):
+    """A producer that does not wait had no slab or credit; the message says who holds them."""
 
 class PoolNotFound(FlowTrainError, FileNotFoundError):
     """There is no pool of this name, or nobody of it lives."""
@@ -261,6 +265,7 @@ class Item:
         Raises:
             ViewsAlive: Tensors, arrays or memoryviews over it live.
             PoolClosed: It was released already.
+            PoolCorrupt: Its slab was taken away by who may not; it is not given back.
         """
 
     def __enter__(self) -> Self: ...
@@ -290,18 +295,35 @@ class Producer:
         pool: Pool,
         ring: str = "default",
         *,
-        segment: int | None = None,
+        segment: int | Sequence[int] | None = None,
         max_bytes: int | None = None,
         max_items: int | None = None,
+        when_full: Literal["block", "fail"] = "block",
+        strict: bool = False,
     ) -> None:
         """Joins the pool.
 
         Args:
             pool: Pool to join.
             ring: Ring to publish to.
-            segment: Lease from this segment only; else from the handle's own ones first.
+            segment: Lease from this segment only, or from these in order of preference: a lease
+                for which the first has no slab *spills* into the next, and is counted. Without
+                any, from all there are, the handle's own ones first.
             max_bytes: Most bytes in flight: leased, published, and not yet released.
             max_items: Most items in flight.
+            when_full: Without a slab or credit, wait until the deadline, or raise PoolFull.
+            strict: Raise PoolFull where a lease would spill.
+
+        Raises:
+            PoolSpace: All lanes are taken.
+            ValueError: A number is out of its range, or the pool has no such ring.
+        """
+
+    def explain(self, *, measure: bool = False) -> Explanation:
+        """What path this edge takes, which it does not and why, its limits and what it does.
+
+        Args:
+            measure: Copy 32 MiB of memory to say what could be expected; takes milliseconds.
         """
 
     def lease(self, shape: Sequence[int], dtype: object, timeout_s: float | None = None) -> Lease:
@@ -314,6 +336,7 @@ class Producer:
 
         Raises:
             PoolTimeout: Neither came free; the message says who holds the space.
+            PoolFull: Neither is free, with when_full="fail"; or it would spill, with strict=True.
             PoolSpace: There is no memory at all.
             ValueError: It can never fit, or the dtype or shape is none.
         """
@@ -336,12 +359,25 @@ class Producer:
 class Consumer:
     """Takes items out of one ring."""
 
-    def __init__(self, pool: Pool, ring: str = "default") -> None: ...
+    def __init__(self, pool: Pool, ring: str = "default", *, strict: bool = False) -> None:
+        """Joins the pool.
+
+        Args:
+            pool: Pool to join.
+            ring: Ring to take from.
+            strict: Raise StaleAddress for an item whose memory died with its owner before this
+                process had mapped it; else it is counted as lost and passed over.
+        """
+
+    def explain(self, *, measure: bool = False) -> Explanation:
+        """What path this edge takes, and which it does not and why; see Producer.explain."""
+
     def get(self, timeout_s: float | None = None) -> Item:
         """The next item, waiting for it; 60 seconds if None.
 
         Raises:
             PoolTimeout: Nothing arrived.
+            PoolCorrupt: What arrived is not an item of this pool; the next call takes the next.
         """
 
     def try_get(self) -> Item | None:

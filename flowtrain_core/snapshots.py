@@ -28,6 +28,8 @@ class LaneSnapshot(TypedDict):
     items_released: int
     items_redelivered: int
     items_lost: int
+    items_spilled: int
+    bytes_spilled: int
     alloc_wait: HistogramCounts
     transfer: HistogramCounts
     queue_wait: HistogramCounts

@@ -11,6 +11,7 @@ namespace flowtrain {
 /// Columns: name, second Python base next to FlowTrainError.
 #define FLOWTRAIN_ERRORS(X)                \
   X(PoolTimeout, PyExc_TimeoutError)       \
+  X(PoolFull, PyExc_RuntimeError)          \
   X(PoolClosed, PyExc_ValueError)          \
   X(PoolExists, PyExc_FileExistsError)     \
   X(PoolNotFound, PyExc_FileNotFoundError) \

@@ -1,6 +1,7 @@
 #include <pybind11/stl.h>
 
 #include <cstring>
+#include <variant>
 
 #include "base/error.hpp"
 #include "bindings/bindings.hpp"
@@ -8,6 +9,7 @@
 #include "bindings/views.hpp"
 #include "channel/consumer.hpp"
 #include "channel/dtype.hpp"
+#include "channel/inspect.hpp"
 #include "channel/producer.hpp"
 
 namespace py = pybind11;
@@ -20,6 +22,7 @@ using channel::Item;
 using channel::Lease;
 using channel::Pool;
 using channel::Producer;
+using Segments = std::variant<std::uint32_t, std::vector<std::uint32_t>>;
 
 constexpr double kDefaultTimeoutS = 60.0;
 /// Number of a dtype given by name, as a numpy dtype or type, or as a torch dtype.
@@ -148,11 +151,83 @@ std::shared_ptr<Item> get(Consumer& consumer, std::optional<double> timeout_s) {
 }
 
 std::shared_ptr<Producer> make_producer(std::shared_ptr<Pool> pool, const std::string& ring,
-                                        std::optional<std::uint32_t> segment,
+                                        const std::optional<Segments>& segment,
                                         std::optional<std::int64_t> max_bytes,
-                                        std::optional<std::int64_t> max_items) {
-  const Producer::Credits credits{max_bytes.value_or(INT64_MAX), max_items.value_or(INT64_MAX)};
-  return std::make_shared<Producer>(std::move(pool), ring, segment, credits);
+                                        std::optional<std::int64_t> max_items,
+                                        const std::string& when_full, bool strict) {
+  if (when_full != "block" && when_full != "fail") {
+    throw BadArgument("producer: when_full='" + when_full + "' must be 'block' or 'fail'");
+  }
+  const Producer::Credits credits{
+      max_bytes.value_or(INT64_MAX), max_items.value_or(INT64_MAX),
+      when_full == "fail" ? channel::WhenFull::kFail : channel::WhenFull::kBlock, strict};
+  channel::Tiers tiers = std::nullopt;
+  if (segment)
+    tiers = std::visit([](const auto& given) { return channel::Tiers(given); }, *segment);
+  if (segment && tiers.segments.empty()) {
+    throw BadArgument("producer: segment=[]: name one at least, or give None for any");
+  }
+  return std::make_shared<Producer>(std::move(pool), ring, tiers, credits);
+}
+
+py::object optional_limit(std::int64_t limit) {
+  return limit == INT64_MAX ? py::object(py::none()) : py::int_(limit);
+}
+
+/// What flowtrain_core.edges.explain makes an explanation of; it knows what is said of an edge.
+template <class Port>
+py::dict port_facts(const Port& port) {
+  Pool& pool = port.pool();
+  pool.check_open();
+  py::list segments;
+  for (const channel::SegmentInfo& info : segment_infos(pool.control())) {
+    const channel::Segments::Held held = pool.segments().held(info.id);
+    py::dict entry;
+    entry["id"] = info.id;
+    entry["owner"] = info.owner;
+    entry["bytes"] = info.bytes;
+    entry["in_use_bytes"] = info.bytes_in_use;
+    entry["mapped"] = held.mapped;
+    entry["registered"] = held.attached;
+    segments.append(std::move(entry));
+  }
+  py::dict out;
+  out["pool"] = pool.name();
+  out["ring"] = pool.control().ring_name(port.ring());
+  out["label"] = pool.label();
+  out["lane"] = port.lane();
+  out["segments"] = std::move(segments);
+  return out;
+}
+
+py::dict producer_facts(Producer& producer) {
+  py::dict out = port_facts(producer);
+  const Producer::Credits& credits = producer.credits();
+  const Producer::Usage usage = producer.usage();
+  out["tiers"] = producer.tiers();
+  out["max_items"] = optional_limit(credits.max_items);
+  out["max_bytes"] = optional_limit(credits.max_bytes);
+  out["when_full"] = credits.when_full == channel::WhenFull::kFail ? "fail" : "block";
+  out["strict"] = credits.strict;
+  out["in_flight_items"] = usage.items_in_flight;
+  out["in_flight_bytes"] = usage.bytes_in_flight;
+  out["bytes_published"] = usage.bytes_published;
+  out["transfer_ns"] = usage.transfer_ns;
+  out["spilled_items"] = usage.items_spilled;
+  out["spilled_bytes"] = usage.bytes_spilled;
+  return out;
+}
+
+py::dict consumer_facts(const Consumer& consumer) {
+  py::dict out = port_facts(consumer);
+  out["strict"] = consumer.strict();
+  return out;
+}
+
+/// What an edge is, by the Python of it: imported when it is asked for.
+template <auto kFacts, class Port>
+py::object explain(Port& port, bool measure) {
+  return py::module_::import("flowtrain_core.edges").attr("explanation_of")(kFacts(port), measure);
 }
 
 Exported exported(const std::shared_ptr<Lease>& lease) { return export_lease(lease); }
@@ -252,15 +327,20 @@ void bind_channel(py::module_& module) {
   producer_type
       .def(py::init(&make_producer), py::arg("pool"), py::arg("ring") = "default", py::kw_only(),
            py::arg("segment") = py::none(), py::arg("max_bytes") = py::none(),
-           py::arg("max_items") = py::none())
+           py::arg("max_items") = py::none(), py::arg("when_full") = "block",
+           py::arg("strict") = false)
+      .def("explain", &explain<&producer_facts, Producer>, py::kw_only(),
+           py::arg("measure") = false)
       .def("lease", &lease, py::arg("shape"), py::arg("dtype"), py::arg("timeout_s") = py::none())
       .def("publish_many", &publish_many, py::arg("leases"), py::arg("keys"));
   add_close(producer_type);
 
   py::class_<Consumer, std::shared_ptr<Consumer>> consumer_type(module, "Consumer");
   consumer_type
-      .def(py::init<std::shared_ptr<Pool>, const std::string&>(), py::arg("pool"),
-           py::arg("ring") = "default")
+      .def(py::init<std::shared_ptr<Pool>, const std::string&, bool>(), py::arg("pool"),
+           py::arg("ring") = "default", py::kw_only(), py::arg("strict") = false)
+      .def("explain", &explain<&consumer_facts, Consumer>, py::kw_only(),
+           py::arg("measure") = false)
       .def("get", &get, py::arg("timeout_s") = py::none())
       .def("try_get", &Consumer::try_get)
       .def("get_many", &get_many, py::arg("max_items"), py::arg("timeout_s") = py::none());

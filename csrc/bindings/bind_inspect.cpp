@@ -85,6 +85,8 @@ py::dict lane_dict(const Observer& pool, const LaneInfo& info) {
   out["items_released"] = count(lane.items_released);
   out["items_redelivered"] = count(lane.items_redelivered);
   out["items_lost"] = count(lane.items_lost);
+  out["items_spilled"] = count(lane.items_spilled);
+  out["bytes_spilled"] = count(lane.bytes_spilled);
   out["alloc_wait"] = histogram(record.alloc_wait);
   out["transfer"] = histogram(record.transfer);
   out["queue_wait"] = histogram(record.queue_wait);

@@ -64,7 +64,8 @@ void Item::give_back() noexcept {
   pool.control().free_cell(cell_);
 }
 
-Consumer::Consumer(std::shared_ptr<Pool> pool, const std::string& ring) : pool_(std::move(pool)) {
+Consumer::Consumer(std::shared_ptr<Pool> pool, const std::string& ring, bool strict)
+    : pool_(std::move(pool)), strict_(strict) {
   pool_->check_open();
   ring_ = pool_->ring_number(ring);
   lane_ = pool_->join(LaneRole::kConsumer, static_cast<std::uint16_t>(ring_));
@@ -192,9 +193,17 @@ std::shared_ptr<Item> Consumer::open_first(const lockfree::Run& run, bool heard)
     return std::make_shared<Item>(shared_from_this(), run.first, descriptor, now, std::move(view));
   }
   // The holder of its memory died before this process had mapped it: counted, never hidden.
+  if (strict_ && !heard) {
+    put_back(run);
+    throw StaleAddress("");
+  }
   note_lost();
   control.free_cell(run.first);
-  return nullptr;
+  if (!strict_) return nullptr;
+  put_back({run.first + 1, run.count - 1});
+  throw StaleAddress(text() + ": the memory of an item in cell " + std::to_string(run.first) +
+                     " died with its owner before this process had mapped it; publish it again, " +
+                     "or give strict=False to pass over such items");
 }
 
 std::shared_ptr<Item> Consumer::try_get() {

@@ -68,7 +68,9 @@ class Item {
 ///           used; one that cannot be is PoolCorrupt, once, and its cell is given back.
 class Consumer : public std::enable_shared_from_this<Consumer> {
  public:
-  Consumer(std::shared_ptr<Pool> pool, const std::string& ring);
+  /// @param strict  Throw StaleAddress for an item whose memory is gone, which else is counted as
+  ///                lost and passed over.
+  Consumer(std::shared_ptr<Pool> pool, const std::string& ring, bool strict = false);
 
   /// The next item; null only where `interrupted` ended the wait.
   std::shared_ptr<Item> get(const Deadline& deadline, const Interrupted& interrupted = {});
@@ -84,6 +86,9 @@ class Consumer : public std::enable_shared_from_this<Consumer> {
   void close() { closed_.store(true, std::memory_order_relaxed); }
 
   Pool& pool() const { return *pool_; }
+  std::uint16_t lane() const { return lane_->number(); }
+  std::uint16_t ring() const { return static_cast<std::uint16_t>(ring_); }
+  bool strict() const { return strict_; }
 
  private:
   friend class Item;
@@ -102,6 +107,7 @@ class Consumer : public std::enable_shared_from_this<Consumer> {
 
   std::shared_ptr<Pool> pool_;
   std::uint32_t ring_;
+  bool strict_;
   std::unique_ptr<LaneHold> lane_;
   std::atomic<bool> closed_{false};
   os::Spin spin_;

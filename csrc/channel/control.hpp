@@ -17,7 +17,7 @@
 namespace flowtrain::channel {
 
 inline constexpr std::uint64_t kMagic = 0x315f4c4f4f505446;  // "FTPOOL_1"
-inline constexpr std::uint32_t kLayoutVersion = 3;
+inline constexpr std::uint32_t kLayoutVersion = 4;
 inline constexpr std::uint32_t kMaxSegments = 64;
 inline constexpr std::uint32_t kMaxClasses = 64;
 
@@ -68,6 +68,8 @@ struct alignas(kCacheLine) Lane {
   std::atomic<std::uint64_t> items_released;
   std::atomic<std::uint64_t> items_redelivered;
   std::atomic<std::uint64_t> items_lost;
+  std::atomic<std::uint64_t> items_spilled;  ///< Not in the first segment of its tiers.
+  std::atomic<std::uint64_t> bytes_spilled;
 };
 
 /// kDraining: its owner is gone; what was published in it may still be read.

@@ -30,9 +30,9 @@ void Lease::abort() noexcept {
   if (!producer_->pool().forked()) producer_->abort(grant_, layout_.bytes);
 }
 
-Producer::Producer(std::shared_ptr<Pool> pool, const std::string& ring,
-                   std::optional<std::uint32_t> segment, const Credits& credits)
-    : pool_(std::move(pool)), segment_(segment), credits_(credits) {
+Producer::Producer(std::shared_ptr<Pool> pool, const std::string& ring, const Tiers& tiers,
+                   const Credits& credits)
+    : pool_(std::move(pool)), tiers_(tiers.segments), credits_(credits) {
   pool_->check_open();
   ring_ = static_cast<std::uint16_t>(pool_->ring_number(ring));
   if (credits.max_bytes < 1 || credits.max_items < 1) {
@@ -40,11 +40,15 @@ Producer::Producer(std::shared_ptr<Pool> pool, const std::string& ring,
                       " and max_items=" + std::to_string(credits.max_items) +
                       " must be at least 1");
   }
-  if (segment && (*segment < 1 || *segment > kMaxSegments)) {
-    throw BadArgument("producer: segment=" + std::to_string(*segment) + " must be 1 to " +
-                      std::to_string(kMaxSegments));
+  std::set<std::uint32_t> once;
+  for (const std::uint32_t segment : tiers_) {
+    if (segment < 1 || segment > kMaxSegments || !once.insert(segment).second) {
+      throw BadArgument("producer: segment=" + std::to_string(segment) + " must be 1 to " +
+                        std::to_string(kMaxSegments) + ", and named once");
+    }
   }
   lane_ = pool_->join(LaneRole::kProducer, ring_);
+  before_ = counters();
 }
 
 void Producer::check_open() const {
@@ -69,12 +73,14 @@ std::shared_ptr<Lease> Producer::lease(const Layout& layout, const Deadline& dea
   bool stop = false;
   pool_->control().header().space.wait(deadline, spin_, [&]() noexcept {
     grant = try_grant(layout.bytes, &deadline);
-    return grant || pool_->closed() || (stop = interrupted && interrupted());
+    return grant || pool_->closed() || fails_at_once(layout.bytes) ||
+           (stop = interrupted && interrupted());
   });
   if (grant) return make_lease(*grant, layout);
   check_open();
   if (stop) return nullptr;
   check_size(layout.bytes);  // The only segment may have lost its owner.
+  if (fails_at_once(layout.bytes)) throw_full(layout.bytes);
   throw_timeout(layout.bytes, deadline.waited_s());
 }
 
@@ -121,30 +127,54 @@ std::optional<Grant> Producer::try_grant(std::uint64_t bytes, const Deadline* si
   return Grant{*c, word, now};
 }
 
+bool Producer::has_credit(std::uint64_t bytes) const noexcept {
+  return static_cast<std::int64_t>(in_flight_.size()) < credits_.max_items &&
+         bytes_in_flight_ <= credits_.max_bytes - static_cast<std::int64_t>(bytes);
+}
+
+void Producer::forget_given_back() noexcept {
+  std::erase_if(in_flight_, [this](const InFlight& item) {
+    const auto word =
+        pool_->control().word(item.cell).load(std::memory_order_acquire);  // sync: cell.word
+    if (lockfree::generation_of(word) == item.generation) return false;
+    bytes_in_flight_ -= item.bytes;
+    return true;
+  });
+}
+
 bool Producer::take_credit(std::uint64_t bytes) noexcept {
-  const auto wanted = static_cast<std::int64_t>(bytes);
-  const auto fits = [&] {
-    return static_cast<std::int64_t>(in_flight_.size()) < credits_.max_items &&
-           bytes_in_flight_ <= credits_.max_bytes - wanted;
-  };
   // A producer without limits looks now and then, so that its list stays short.
-  if (!fits() || in_flight_.size() >= 2 * pool_->control().geometry().max_cells) {
-    std::erase_if(in_flight_, [this](const InFlight& item) {
-      const auto word =
-          pool_->control().word(item.cell).load(std::memory_order_acquire);  // sync: cell.word
-      if (lockfree::generation_of(word) == item.generation) return false;
-      bytes_in_flight_ -= item.bytes;
-      return true;
-    });
+  if (!has_credit(bytes) || in_flight_.size() >= 2 * pool_->control().geometry().max_cells) {
+    forget_given_back();
   }
-  if (!fits()) return false;
-  bytes_in_flight_ += wanted;
+  if (!has_credit(bytes)) return false;
+  bytes_in_flight_ += static_cast<std::int64_t>(bytes);
   return true;
+}
+
+/// Where the first tier has nothing, a strict producer waits for no other.
+bool Producer::fails_at_once(std::uint64_t bytes) const noexcept {
+  if (credits_.when_full == WhenFull::kFail) return true;
+  if (!credits_.strict || tiers_.size() < 2) return false;
+  const std::lock_guard lock(mutex_);
+  return has_credit(bytes);
 }
 
 std::optional<std::uint32_t> Producer::try_allocate(std::uint64_t bytes) noexcept {
   const Control& control = pool_->control();
-  if (segment_) return try_segment(*segment_ - 1, bytes);
+  for (const std::uint32_t segment : tiers_) {
+    const std::optional<std::uint32_t> cell = try_segment(segment - 1, bytes);
+    if (cell && segment != tiers_.front()) {
+      // Counters that this thread alone writes.
+      Lane& mine = **lane_;
+      mine.items_spilled.store(mine.items_spilled.load(std::memory_order_relaxed) + 1,
+                               std::memory_order_relaxed);
+      mine.bytes_spilled.store(mine.bytes_spilled.load(std::memory_order_relaxed) + bytes,
+                               std::memory_order_relaxed);
+    }
+    if (cell || credits_.strict) return cell;
+  }
+  if (!tiers_.empty()) return std::nullopt;
   const std::uint32_t segments = control.num_segments();
   for (const bool own : {true, false}) {
     for (std::uint32_t i = 0; i < segments; ++i) {
@@ -335,7 +365,7 @@ void Producer::check_size(std::uint64_t bytes) const {
   std::uint64_t largest = 0;
   const Control& control = pool_->control();
   for (std::uint32_t i = 0; i < control.num_segments(); ++i) {
-    if (segment_ && i + 1 != *segment_) continue;
+    if (!tiers_.empty() && std::find(tiers_.begin(), tiers_.end(), i + 1) == tiers_.end()) continue;
     const SegmentEntry& entry = control.segment(i);
     const auto word = entry.word.load(std::memory_order_acquire);  // sync: segment.word
     if (state_of(word) != SegmentState::kLive) continue;
@@ -343,8 +373,9 @@ void Producer::check_size(std::uint64_t bytes) const {
     const std::uint64_t here = classes > 0 ? entry.classes[classes - 1].slab_bytes : entry.bytes;
     largest = std::max(largest, here);
   }
-  const std::string where = "pool '" + pool_->name() + "'" +
-                            (segment_ ? ", segment " + std::to_string(*segment_) : "") + ": ";
+  std::string where = "pool '" + pool_->name() + "'";
+  for (const std::uint32_t segment : tiers_) where += ", segment " + std::to_string(segment);
+  where += ": ";
   if (largest == 0) {
     throw PoolSpace(where + "there is no memory to lease; its owner is gone, or none was added: " +
                     "give Pool.create bytes, or call add_segment");
@@ -361,21 +392,65 @@ void Producer::check_size(std::uint64_t bytes) const {
   }
 }
 
-void Producer::throw_timeout(std::uint64_t bytes, double waited_s) const {
+namespace {
+
+std::string text_of(std::int64_t limit) {
+  return limit == INT64_MAX ? "None" : std::to_string(limit);
+}
+
+}  // namespace
+
+/// What there is none of for a lease, and who has it.
+Producer::Lack Producer::lack(std::uint64_t bytes) const {
   const std::lock_guard lock(mutex_);
-  const auto items = static_cast<std::int64_t>(in_flight_.size());
-  const bool limited = items >= credits_.max_items ||
-                       bytes_in_flight_ > credits_.max_bytes - static_cast<std::int64_t>(bytes);
-  std::string why = "slabs are held by: " + pool_->holders();
-  if (limited) {
-    why = std::to_string(items) + " items of " + std::to_string(bytes_in_flight_) +
-          " bytes are in flight, where max_items=" + std::to_string(credits_.max_items) +
-          " and max_bytes=" + std::to_string(credits_.max_bytes) + "; " + why;
+  const std::string held = "slabs are held by: " + pool_->holders();
+  if (has_credit(bytes)) return {"slab", held};
+  return {"credit", std::to_string(in_flight_.size()) + " items of " +
+                        std::to_string(bytes_in_flight_) +
+                        " bytes are in flight, where max_items=" + text_of(credits_.max_items) +
+                        " and max_bytes=" + text_of(credits_.max_bytes) + "; " + held};
+}
+
+std::string Producer::text() const {
+  return "pool '" + pool_->name() + "', ring '" + pool_->control().ring_name(ring_) + "'";
+}
+
+void Producer::throw_full(std::uint64_t bytes) const {
+  const auto [of, why] = lack(bytes);
+  if (credits_.when_full == WhenFull::kFail) {
+    throw PoolFull(text() + ": no " + of + " for a lease of " + std::to_string(bytes) + " bytes; " +
+                   why +
+                   "; let a consumer release items, raise the limits, or wait: when_full='block'");
   }
-  throw PoolTimeout("pool '" + pool_->name() + "': no " + (limited ? "credit" : "slab") +
-                    " for a lease of " + std::to_string(bytes) + " bytes came free within " +
-                    std::to_string(waited_s) + " s; " + why +
+  throw PoolFull(text() + ": segment " + std::to_string(tiers_.front()) + " has no slab for a " +
+                 "lease of " + std::to_string(bytes) + " bytes, and strict=True forbids to spill " +
+                 "into another; " + why + "; make the segment larger, or give strict=False");
+}
+
+void Producer::throw_timeout(std::uint64_t bytes, double waited_s) const {
+  const auto [of, why] = lack(bytes);
+  throw PoolTimeout(text() + ": no " + of + " for a lease of " + std::to_string(bytes) +
+                    " bytes came free within " + std::to_string(waited_s) + " s; " + why +
                     "; is a consumer running? otherwise raise timeout_s or the limits");
+}
+
+Producer::Usage Producer::counters() const noexcept {
+  const Lane& mine = **lane_;
+  return {0,
+          0,
+          mine.bytes_published.load(std::memory_order_relaxed),
+          record().transfer.sum_ns,
+          mine.items_spilled.load(std::memory_order_relaxed),
+          mine.bytes_spilled.load(std::memory_order_relaxed)};
+}
+
+Producer::Usage Producer::usage() {
+  const std::lock_guard lock(mutex_);
+  forget_given_back();
+  const Usage now = counters();
+  return {static_cast<std::int64_t>(in_flight_.size()),  bytes_in_flight_,
+          now.bytes_published - before_.bytes_published, now.transfer_ns - before_.transfer_ns,
+          now.items_spilled - before_.items_spilled,     now.bytes_spilled - before_.bytes_spilled};
 }
 
 }  // namespace flowtrain::channel

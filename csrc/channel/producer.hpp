@@ -35,6 +35,19 @@ struct Grant {
   std::int64_t time_ns;
 };
 
+/// Segments that a producer leases from, in order of preference; any, those of its own handle
+/// first, where there are none.
+struct Tiers {
+  Tiers(std::nullopt_t) {}
+  Tiers(std::uint32_t only) : segments{only} {}
+  Tiers(std::vector<std::uint32_t> in_order) : segments(std::move(in_order)) {}
+
+  std::vector<std::uint32_t> segments;
+};
+
+/// What a producer without a slab or credit does.
+enum class WhenFull { kBlock, kFail };
+
 class Producer;
 
 /// A slab being written: published once, or given back.
@@ -84,11 +97,22 @@ class Producer : public std::enable_shared_from_this<Producer> {
   struct Credits {
     std::int64_t max_bytes = INT64_MAX;
     std::int64_t max_items = INT64_MAX;
+    WhenFull when_full = WhenFull::kBlock;
+    bool strict = false;  ///< Fail where a lease would spill, which is to leave the first tier.
   };
 
-  /// @param segment  Lease from this segment only; else from those of this handle first.
-  Producer(std::shared_ptr<Pool> pool, const std::string& ring,
-           std::optional<std::uint32_t> segment, const Credits& credits);
+  /// What this producer has done since it was made, for whoever asks about its edge.
+  struct Usage {
+    std::int64_t items_in_flight;
+    std::int64_t bytes_in_flight;
+    std::uint64_t bytes_published;
+    std::uint64_t transfer_ns;  ///< From having slabs to publishing them, added up.
+    std::uint64_t items_spilled;
+    std::uint64_t bytes_spilled;
+  };
+
+  Producer(std::shared_ptr<Pool> pool, const std::string& ring, const Tiers& tiers,
+           const Credits& credits);
 
   /// A slab for an item if one is free now, else null.
   std::shared_ptr<Lease> try_lease(const Layout& layout);
@@ -102,6 +126,11 @@ class Producer : public std::enable_shared_from_this<Producer> {
   void close() { closed_.store(true, std::memory_order_relaxed); }
 
   Pool& pool() const { return *pool_; }
+  std::uint16_t lane() const { return lane_->number(); }
+  std::uint16_t ring() const { return ring_; }
+  const std::vector<std::uint32_t>& tiers() const { return tiers_; }
+  const Credits& credits() const { return credits_; }
+  Usage usage();
 
  private:
   friend class Lease;
@@ -133,6 +162,10 @@ class Producer : public std::enable_shared_from_this<Producer> {
   bool try_own(const SegmentEntry& entry, SegmentWord word, std::uint32_t epoch,
                std::uint32_t cell) noexcept;
   bool take_credit(std::uint64_t bytes) noexcept;
+  bool has_credit(std::uint64_t bytes) const noexcept;
+  void forget_given_back() noexcept;
+  bool fails_at_once(std::uint64_t bytes) const noexcept;
+  Usage counters() const noexcept;
   void check_mine(std::span<const Parcel> parcels) const;
   void publish(std::span<const Parcel> parcels);
   void describe(const Parcel& parcel, std::uint64_t sequence, std::int64_t now) noexcept;
@@ -141,13 +174,21 @@ class Producer : public std::enable_shared_from_this<Producer> {
   LaneRecord& record() const { return pool_->control().record(lane_->number()); }
   void check_open() const;
   void check_size(std::uint64_t bytes) const;
+  struct Lack {
+    std::string of;  ///< "slab" or "credit".
+    std::string why;
+  };
+  Lack lack(std::uint64_t bytes) const;
+  std::string text() const;
+  [[noreturn]] void throw_full(std::uint64_t bytes) const;
   [[noreturn]] void throw_timeout(std::uint64_t bytes, double waited_s) const;
 
   std::shared_ptr<Pool> pool_;
   std::unique_ptr<LaneHold> lane_;
   std::uint16_t ring_;
-  std::optional<std::uint32_t> segment_;
+  std::vector<std::uint32_t> tiers_;
   Credits credits_;
+  Usage before_{};  ///< Counters of the lane, which outlive whoever had it before.
   std::atomic<bool> closed_{false};
   os::Spin spin_;
   mutable std::mutex mutex_;

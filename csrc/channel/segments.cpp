@@ -306,6 +306,12 @@ std::uint64_t Segments::attach(MappingHook hook) {
   return bytes;
 }
 
+Segments::Held Segments::held(std::uint32_t number) const {
+  const std::lock_guard lock(slots_mutex_);
+  const auto& mapping = slots_[number - 1].mapping;
+  return {mapping != nullptr, mapping && mapping->has_attached()};
+}
+
 void Segments::close() {
   server_.reset();
   const std::scoped_lock lock(adding_, mapping_);

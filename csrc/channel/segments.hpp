@@ -60,6 +60,13 @@ class Segments {
   /// @return Bytes of the mappings there are.
   std::uint64_t attach(MappingHook hook);
 
+  /// Whether this handle has mapped a segment, and attached something to the mapping.
+  struct Held {
+    bool mapped;
+    bool attached;
+  };
+  Held held(std::uint32_t number) const;
+
   /// Ends what was attached to mappings that nobody views; the others' goes with the last view.
   void close();
   /// In a forked child: leave memory and socket to the parent.

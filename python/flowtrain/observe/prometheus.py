@@ -24,6 +24,8 @@ COUNTERS = {
     "items_released": "Items given back",
     "items_redelivered": "Items delivered again for a reader that died",
     "items_lost": "Items whose memory had died with its owner",
+    "items_spilled": "Items that the first segment of their producer's tiers had no slab for",
+    "bytes_spilled": "Bytes of these items",
 }
 
 

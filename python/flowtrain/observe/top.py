@@ -45,7 +45,8 @@ def _rings(now: PoolSnapshot) -> Table:
 
 
 def _lanes(lanes: list[LaneTraffic]) -> Table:
-    table = Table("lane", "label", "role", "ring", "pid", "state", "items/s", "bytes/s", box=None)
+    heads = ("lane", "label", "role", "ring", "pid", "state", "items/s", "bytes/s", "spilled")
+    table = Table(*heads, box=None)
     for stage in STAGES:
         table.add_column(f"{stage.replace('_', ' ')} p50/p99")
     for lane in sorted(lanes, key=lambda lane: (lane.state != "alive", lane.index)):
@@ -58,6 +59,7 @@ def _lanes(lanes: list[LaneTraffic]) -> Table:
             Text(lane.state, style=_COLORS.get(lane.state, "")),
             f"{lane.items_per_s:,.0f}" if lane.ring else "",
             bytes_text(lane.bytes_per_s) if lane.role == "producer" else "",
+            str(lane.spilled) if lane.role == "producer" else "",
             *(
                 f"{_time_text(lane.p50_ns[stage])}/{_time_text(lane.p99_ns[stage])}"
                 if stage in lane.p50_ns

@@ -36,6 +36,8 @@ class LaneTraffic:
     """Published, or taken."""
     bytes_per_s: float
     """Published; 0 for a consumer."""
+    spilled: int
+    """Items that its first segment had no slab for, since the pool was made."""
     p50_ns: dict[Stage, float | None]
     """Of each stage that this role has, over the time between."""
     p99_ns: dict[Stage, float | None]
@@ -65,6 +67,7 @@ def traffic(before: PoolSnapshot, now: PoolSnapshot) -> list[LaneTraffic]:
                 state=lane["state"],
                 items_per_s=items / seconds,
                 bytes_per_s=data / seconds,
+                spilled=lane["items_spilled"],
                 p50_ns={stage: percentile_ns(each, 0.5) for stage, each in stages.items()},
                 p99_ns={stage: percentile_ns(each, 0.99) for stage, each in stages.items()},
             )

@@ -1,0 +1,193 @@
+"""What `Producer.explain` and `Consumer.explain` return: an edge, told as plain data."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flowtrain_core import cuda
+
+_PROBE_BYTES = 32 << 20
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Path:
+    """A way that an item's bytes could go."""
+
+    name: str
+    taken: bool
+    why: str
+    """Why it is taken, or why it is not and what would change that."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Segment:
+    """A segment that this edge's items lie in, or may."""
+
+    id: int
+    owner: str
+    tier: str
+    bytes: int
+    in_use_bytes: int
+    mapped: bool
+    """This process has it mapped; else it maps it at the first use."""
+    registered: bool
+    """This process has it registered with a device."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """What a producer may have in flight, and has; `None` is no limit."""
+
+    max_items: int | None
+    max_bytes: int | None
+    in_flight_items: int
+    in_flight_bytes: int
+    when_full: str
+    spilled_items: int
+    spilled_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Explanation:
+    """One edge, from one end. `str()` of it is a report for people."""
+
+    pool: str
+    ring: str
+    role: str
+    label: str
+    lane: int
+    strict: bool
+    paths: tuple[Path, ...]
+    """One is taken; the others are not."""
+    segments: tuple[Segment, ...]
+    """Of a producer with tiers those, in its order; else all of the pool."""
+    limits: Limits | None
+    """Of a producer."""
+    bytes_per_s: float | None
+    """What a producer published, by the time from having a slab to publishing it: an item is
+    written meanwhile, and perhaps computed. None before the first."""
+    expected_bytes_per_s: float | None
+    """Of one core that copies memory, where it was to be measured."""
+
+    @property
+    def path(self) -> Path:
+        """The one that is taken."""
+        return next(path for path in self.paths if path.taken)
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.role} '{self.label}' (lane {self.lane}) of ring '{self.ring}', "
+            f"pool '{self.pool}'{', strict' if self.strict else ''}"
+        ]
+        lines += [
+            f"  {'takes' if path.taken else 'not'} {path.name}: {path.why}" for path in self.paths
+        ]
+        lines += [
+            f"  segment {each.id} of '{each.owner}': {each.tier}, {each.in_use_bytes} of "
+            f"{each.bytes} bytes in use, {'' if each.mapped else 'not yet '}mapped, "
+            f"{'' if each.registered else 'not '}registered"
+            for each in self.segments
+        ]
+        if self.limits is not None:
+            lines += [
+                f"  in flight: {self.limits.in_flight_items} items of "
+                f"{_limit(self.limits.max_items)}, {self.limits.in_flight_bytes} bytes of "
+                f"{_limit(self.limits.max_bytes)}; when full: {self.limits.when_full}",
+                f"  spilled: {self.limits.spilled_items} items, {self.limits.spilled_bytes} bytes",
+            ]
+        if self.bytes_per_s is not None:
+            lines.append(f"  measured: {self.bytes_per_s / 1e9:.2f} GB/s while items were written")
+        if self.expected_bytes_per_s is not None:
+            lines.append(f"  expected: {self.expected_bytes_per_s / 1e9:.2f} GB/s, a copy's")
+        return "\n".join(lines)
+
+
+def explanation_of(facts: Mapping[str, Any], measure: bool) -> Explanation:
+    """The explanation of what the core says of an edge."""
+    producer = "tiers" in facts
+    segments = _segments(facts["segments"], facts["tiers"] if producer else ())
+    return Explanation(
+        pool=facts["pool"],
+        ring=facts["ring"],
+        role="producer" if producer else "consumer",
+        label=facts["label"],
+        lane=facts["lane"],
+        strict=facts["strict"],
+        paths=_paths(segments),
+        segments=segments,
+        limits=_limits(facts) if producer else None,
+        bytes_per_s=_bytes_per_s(facts) if producer else None,
+        expected_bytes_per_s=_copy_bytes_per_s() if measure else None,
+    )
+
+
+def _segments(there: Sequence[Mapping[str, Any]], tiers: Sequence[int]) -> tuple[Segment, ...]:
+    by_id = {each["id"]: Segment(tier="dram", **each) for each in there}
+    return tuple(by_id[number] for number in tiers or by_id if number in by_id)
+
+
+def _paths(segments: Sequence[Segment]) -> tuple[Path, ...]:
+    """Every path that there is between two processes, best first, and what speaks against it."""
+    registered = bool(segments) and all(each.registered for each in segments)
+    cuda_lacks = cuda.why_not()
+    not_registered = cuda_lacks or (
+        "its segments are not registered with a device in this process; "
+        "flowtrain_core.cuda.register_host(pool, device=0) does it"
+    )
+    return (
+        Path(
+            name="device memory",
+            taken=False,
+            why=cuda_lacks
+            or "a ring carries host memory; flowtrain_core.cuda.Segment shares a device's own",
+        ),
+        Path(
+            name="registered shared memory",
+            taken=registered,
+            why="page-locked for a device: its copies run by themselves; zero copy between "
+            "processes"
+            if registered
+            else not_registered,
+        ),
+        Path(
+            name="shared memory",
+            taken=not registered,
+            why="what is registered is the same pages, and more"
+            if registered
+            else "both ends read and write the same pages: zero copy",
+        ),
+        Path(
+            name="another host",
+            taken=False,
+            why="a pool is of one host; nothing here moves items to another",
+        ),
+    )
+
+
+def _limits(facts: Mapping[str, Any]) -> Limits:
+    return Limits(**{name: facts[name] for name in Limits.__slots__})
+
+
+def _bytes_per_s(facts: Mapping[str, Any]) -> float | None:
+    seconds = facts["transfer_ns"] / 1e9
+    return facts["bytes_published"] / seconds if seconds > 0 else None
+
+
+@functools.cache
+def _copy_bytes_per_s() -> float:
+    """The best of three copies of memory that is warm."""
+    source, target = memoryview(bytearray(_PROBE_BYTES)), memoryview(bytearray(_PROBE_BYTES))
+    best = float("inf")
+    for _ in range(3):
+        start = time.perf_counter()
+        target[:] = source
+        best = min(best, time.perf_counter() - start)
+    return _PROBE_BYTES / best
+
+
+def _limit(value: int | None) -> str:
+    return "any" if value is None else str(value)
