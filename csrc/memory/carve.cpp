@@ -48,7 +48,7 @@ Carving carve_on_demand(std::uint64_t bytes, std::uint32_t max_slabs) {
 }
 
 std::uint64_t slab_bytes_for(std::uint64_t bytes) {
-  const std::uint64_t step = std::max(std::bit_floor(bytes) / 4, kPageBytes);
+  const std::uint64_t step = std::max(std::bit_floor(bytes) / 8, kPageBytes);
   return std::max(round_up(bytes, step), kPageBytes);
 }
 

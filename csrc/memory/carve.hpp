@@ -38,8 +38,8 @@ Carving carve(std::vector<SlabClass> classes);
 /// Errors: BadArgument for less than one page, or more than 1 TiB.
 Carving carve_on_demand(std::uint64_t bytes, std::uint32_t max_slabs);
 
-/// Size to cut for a lease of `bytes`: whole pages, four sizes to each doubling, so that a slab
-/// given back fits what is asked for next, and at most a fifth of it is wasted.
+/// Size to cut for a lease of `bytes`: whole pages, eight sizes to each doubling, so that a slab
+/// given back fits what is asked for next, and of more than eight pages at most a ninth is wasted.
 std::uint64_t slab_bytes_for(std::uint64_t bytes);
 
 }  // namespace flowtrain::memory

@@ -302,7 +302,7 @@ def test_memory_without_classes_is_cut_as_it_is_asked_for(name: str) -> None:
 
         # All of it for one size, then, once nothing is in use, all of it for another.
         assert fill(4 << 20) == 16
-        assert fill(9 << 20) == 6
+        assert fill(9 << 20) == 7
         assert fill(64 << 20) == 1
         assert fill(1 << 16) == 1024
         kept = producer.lease((1,), "uint8")
