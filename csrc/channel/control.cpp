@@ -31,7 +31,9 @@ std::uint64_t Control::lay_out(const Geometry& geometry) {
   lanes_ = place(sizeof(Lane), geometry.max_lanes);
   records_ = place(sizeof(LaneRecord), geometry.max_lanes);
   segments_ = place(sizeof(SegmentEntry), kMaxSegments);
+  // Whole groups, as FreeMap reads them: behind the last word there is room to the cache line.
   words_ = place(sizeof(lockfree::AtomicCell), geometry.max_cells);
+  full_ = place(sizeof(lockfree::FreeMap::Bits), lockfree::FreeMap::bits_for(geometry.max_cells));
   cells_ = place(sizeof(Cell), geometry.max_cells);
   rings_ = place(sizeof(RingHeader), geometry.num_rings);
   slots_ = place(sizeof(lockfree::AtomicSlot),

@@ -10,6 +10,7 @@
 #include "base/relaxed.hpp"
 #include "channel/descriptor.hpp"
 #include "channel/record.hpp"
+#include "lockfree/free_map.hpp"
 #include "lockfree/index_ring.hpp"
 #include "os/event.hpp"
 #include "os/mapping.hpp"
@@ -17,7 +18,7 @@
 namespace flowtrain::channel {
 
 inline constexpr std::uint64_t kMagic = 0x315f4c4f4f505446;  // "FTPOOL_1"
-inline constexpr std::uint32_t kLayoutVersion = 4;
+inline constexpr std::uint32_t kLayoutVersion = 5;
 inline constexpr std::uint32_t kMaxSegments = 64;
 inline constexpr std::uint32_t kMaxClasses = 64;
 
@@ -149,8 +150,8 @@ struct CellRange {
 /// it becomes an index. `num_cells`, `num_segments`, `cells_of`, `label_of` and `ring_name` do so;
 /// `lane`, `cell` and the like leave it to their caller.
 ///
-/// Memory:   `header | lanes | records | segments | cell words | cells | ring headers | ring
-///           slots`; no pointers, every table on a cache line.
+/// Memory:   `header | lanes | records | segments | cell words | bits of full groups | cells | ring
+///           headers | ring slots`; no pointers, every table on a cache line.
 /// Threads:  any; each table says which of its words are shared.
 /// Progress: plain address arithmetic.
 /// Ordering: control.ready publishes the header to openers.
@@ -174,6 +175,9 @@ class Control {
   SegmentEntry& segment(std::uint32_t i) const { return at<SegmentEntry>(segments_)[i]; }
   lockfree::AtomicCell& word(std::uint32_t i) const { return at<lockfree::AtomicCell>(words_)[i]; }
   Cell& cell(std::uint32_t i) const { return at<Cell>(cells_)[i]; }
+  lockfree::FreeMap free_map() const {
+    return {at<lockfree::FreeMap::Bits>(full_), at<lockfree::AtomicCell>(words_)};
+  }
   RingHeader& ring_header(std::uint32_t i) const { return at<RingHeader>(rings_)[i]; }
   template <class Hooks = lockfree::NoHooks>
   lockfree::IndexRing<Hooks> ring(std::uint32_t i) const {
@@ -210,7 +214,10 @@ class Control {
   void free_cell(std::uint32_t i) const noexcept {
     const lockfree::CellWord used = word(i).load(std::memory_order_relaxed);
     word(i).store(lockfree::freed(used), std::memory_order_release);  // sync: cell.word
-    header().space.notify();
+    // For searches, see FreeMap, and for those who wait, see Event.
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    free_map().note_free(i);
+    header().space.notify_after_fence();
   }
 
  private:
@@ -222,8 +229,8 @@ class Control {
 
   os::Mapping mapping_;
   Geometry geometry_{};
-  std::uint64_t lanes_ = 0, records_ = 0, segments_ = 0, words_ = 0, cells_ = 0, rings_ = 0,
-                slots_ = 0;
+  std::uint64_t lanes_ = 0, records_ = 0, segments_ = 0, words_ = 0, full_ = 0, cells_ = 0,
+                rings_ = 0, slots_ = 0;
 };
 
 }  // namespace flowtrain::channel

@@ -57,7 +57,7 @@ bool Cutter::is_unused(const SegmentEntry& entry) const noexcept {
 
 bool Cutter::undo(SegmentEntry& entry) noexcept {
   const std::uint32_t epoch = entry.cut_epoch.load(std::memory_order_relaxed) | 1;
-  // In one order with allocations, see Producer::try_own: either the scan sees an allocation, or
+  // In one order with allocations, see Slabs::try_own: either the scan sees an allocation, or
   // the allocation sees the epoch.
   entry.cut_epoch.store(epoch, std::memory_order_seq_cst);  // sync: segment.epoch
   const bool unused = is_unused(entry);

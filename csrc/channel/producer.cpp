@@ -8,8 +8,6 @@
 
 namespace flowtrain::channel {
 
-using lockfree::CellState;
-
 memory::Address Lease::address() const {
   return producer_->pool().control().cell(grant_.cell).slab;
 }
@@ -49,6 +47,7 @@ Producer::Producer(std::shared_ptr<Pool> pool, const std::string& ring, const Ti
   }
   lane_ = pool_->join(LaneRole::kProducer, ring_);
   before_ = counters();
+  slabs_.emplace(pool_->control(), pool_->cutter(), lane_->number(), pool_->lane());
 }
 
 void Producer::check_open() const {
@@ -111,20 +110,20 @@ std::shared_ptr<Lease> Producer::make_lease(const Grant& grant, const Layout& la
 std::optional<Grant> Producer::try_grant(std::uint64_t bytes, const Deadline* since) noexcept {
   const std::lock_guard lock(mutex_);
   if (!take_credit(bytes)) return std::nullopt;
-  const std::optional<std::uint32_t> c = try_allocate(bytes);
-  if (!c) {
+  const std::uint32_t c = try_allocate(bytes);
+  if (c == Slabs::kNone) {
     bytes_in_flight_ -= static_cast<std::int64_t>(bytes);
     return std::nullopt;
   }
-  Cell& cell = pool_->control().cell(*c);
+  Cell& cell = pool_->control().cell(c);
   cell.attempt = 0;
   cell.producer = lane_->number();
-  const auto word = pool_->control().word(*c).load(std::memory_order_relaxed);
-  in_flight_.push_back({*c, lockfree::generation_of(word), static_cast<std::int64_t>(bytes)});
+  const auto word = pool_->control().word(c).load(std::memory_order_relaxed);
+  in_flight_.push_back({c, lockfree::generation_of(word), static_cast<std::int64_t>(bytes)});
   const std::int64_t now = now_ns();
   record().alloc_wait.add(since ? since->waited_ns() : 0);
-  record().flight.note({now, 0, bytes, *c, Act::kLeased, lane_->number()});
-  return Grant{*c, word, now};
+  record().flight.note({now, 0, bytes, c, Act::kLeased, lane_->number()});
+  return Grant{c, word, now};
 }
 
 bool Producer::has_credit(std::uint64_t bytes) const noexcept {
@@ -160,11 +159,11 @@ bool Producer::fails_at_once(std::uint64_t bytes) const noexcept {
   return has_credit(bytes);
 }
 
-std::optional<std::uint32_t> Producer::try_allocate(std::uint64_t bytes) noexcept {
-  const Control& control = pool_->control();
+std::uint32_t Producer::try_allocate(std::uint64_t bytes) noexcept {
+  if (tiers_.empty()) return slabs_->try_take(bytes);
   for (const std::uint32_t segment : tiers_) {
-    const std::optional<std::uint32_t> cell = try_segment(segment - 1, bytes);
-    if (cell && segment != tiers_.front()) {
+    const std::uint32_t cell = slabs_->try_take_in(segment - 1, bytes);
+    if (cell != Slabs::kNone && segment != tiers_.front()) {
       // Counters that this thread alone writes.
       Lane& mine = **lane_;
       mine.items_spilled.store(mine.items_spilled.load(std::memory_order_relaxed) + 1,
@@ -172,107 +171,15 @@ std::optional<std::uint32_t> Producer::try_allocate(std::uint64_t bytes) noexcep
       mine.bytes_spilled.store(mine.bytes_spilled.load(std::memory_order_relaxed) + bytes,
                                std::memory_order_relaxed);
     }
-    if (cell || credits_.strict) return cell;
+    if (cell != Slabs::kNone || credits_.strict) return cell;
   }
-  if (!tiers_.empty()) return std::nullopt;
-  const std::uint32_t segments = control.num_segments();
-  for (const bool own : {true, false}) {
-    for (std::uint32_t i = 0; i < segments; ++i) {
-      const auto word =
-          control.segment(i).word.load(std::memory_order_acquire);  // sync: segment.word
-      if ((owner_of(word) == pool_->lane()) != own) continue;
-      if (auto cell = try_segment(i, bytes)) return cell;
-    }
-  }
-  return std::nullopt;
-}
-
-std::optional<std::uint32_t> Producer::try_segment(std::uint32_t segment,
-                                                   std::uint64_t bytes) noexcept {
-  const SegmentEntry& entry = pool_->control().segment(segment);
-  const SegmentWord word = entry.word.load(std::memory_order_acquire);  // sync: segment.word
-  if (state_of(word) != SegmentState::kLive) return std::nullopt;
-  if (entry.num_classes > 0) return try_classes(entry, word, bytes);
-  const std::uint64_t all = entry.bytes;
-  if (bytes > all) return std::nullopt;
-  const std::uint64_t wanted = std::min(memory::slab_bytes_for(bytes), all);
-  if (auto cell = try_cuts(entry, word, wanted, wanted)) return cell;
-  pool_->cutter().cut(segment, bytes, wanted);
-  return try_cuts(entry, word, bytes, UINT64_MAX);
-}
-
-std::optional<std::uint32_t> Producer::try_classes(const SegmentEntry& entry, SegmentWord word,
-                                                   std::uint64_t bytes) noexcept {
-  const CellRange cells = pool_->control().cells_of(entry);
-  const std::uint32_t classes = std::min<std::uint32_t>(entry.num_classes, kMaxClasses);
-  for (std::uint32_t k = 0; k < classes; ++k) {
-    const ClassEntry& size = entry.classes[k];
-    if (size.slab_bytes < bytes) continue;
-    // An entry that is made anew meanwhile may say anything, but its cells stay the same.
-    const std::uint32_t first = std::max<std::uint32_t>(size.first, cells.first);
-    const std::uint32_t end = std::min(first + size.count, cells.end);
-    // Lowest first: a slab just given back is the one whose pages and cache lines are warm.
-    for (std::uint32_t c = first; c < end; ++c) {
-      if (try_own(entry, word, 0, c)) return c;
-    }
-  }
-  return std::nullopt;
-}
-
-std::optional<std::uint32_t> Producer::try_cuts(const SegmentEntry& entry, SegmentWord word,
-                                                std::uint64_t least, std::uint64_t most) noexcept {
-  const Control& control = pool_->control();
-  const std::uint32_t epoch =
-      entry.cut_epoch.load(std::memory_order_acquire);  // sync: segment.epoch
-  if (epoch % 2 != 0) return std::nullopt;
-  const CellRange cells = control.cells_of(entry);
-  const std::uint32_t cut = entry.num_cut.load(std::memory_order_acquire);  // sync: segment.cut
-  const std::uint32_t end = cells.first + std::min(cut, cells.end - cells.first);
-  for (;;) {  // Again after a slab that another producer was faster to take.
-    std::optional<std::uint32_t> best;
-    std::uint64_t best_bytes = 0;
-    for (std::uint32_t c = cells.first; c < end; ++c) {
-      const std::uint64_t size = control.cell(c).slab_bytes;
-      if (size < least || size > most || (best && size >= best_bytes)) continue;
-      const auto seen = control.word(c).load(std::memory_order_relaxed);
-      if (lockfree::state_of(seen) != CellState::kFree) continue;
-      best = c;
-      best_bytes = size;
-      if (size == least) break;
-    }
-    if (!best || try_own(entry, word, epoch, *best)) return best;
-    if (entry.word.load(std::memory_order_acquire) != word ||        // sync: segment.word
-        entry.cut_epoch.load(std::memory_order_acquire) != epoch) {  // sync: segment.epoch
-      return std::nullopt;
-    }
-  }
-}
-
-bool Producer::try_own(const SegmentEntry& entry, SegmentWord word, std::uint32_t epoch,
-                       std::uint32_t c) noexcept {
-  lockfree::AtomicCell& cell = pool_->control().word(c);
-  lockfree::CellWord seen = cell.load(std::memory_order_relaxed);
-  if (lockfree::state_of(seen) != CellState::kFree ||
-      !cell.compare_exchange_strong(seen, lockfree::moved(seen, CellState::kOwned, lane_->number()),
-                                    std::memory_order_seq_cst)) {  // sync: cell.word
-    return false;
-  }
-  // Who ends a drained segment, or undoes its cuts, does so after it found every cell free. In
-  // the one order of these accesses, either it saw this cell in use, or this look sees that.
-  if (entry.word.load(std::memory_order_seq_cst) == word &&        // sync: segment.word
-      entry.cut_epoch.load(std::memory_order_seq_cst) == epoch) {  // sync: segment.epoch
-    return true;
-  }
-  pool_->control().free_cell(c);
-  return false;
+  return Slabs::kNone;
 }
 
 void Producer::abort(const Grant& grant, std::uint64_t bytes) noexcept {
-  {
-    const std::lock_guard lock(mutex_);
-    record().flight.note({now_ns(), 0, bytes, grant.cell, Act::kAborted, lane_->number()});
-  }
-  if (is_mine(grant)) pool_->control().free_cell(grant.cell);
+  const std::lock_guard lock(mutex_);
+  record().flight.note({now_ns(), 0, bytes, grant.cell, Act::kAborted, lane_->number()});
+  if (is_mine(grant)) slabs_->give_back(grant.cell, bytes);
 }
 
 bool Producer::is_mine(const Grant& grant) const noexcept {

@@ -11,6 +11,7 @@
 
 #include "base/deadline.hpp"
 #include "channel/pool.hpp"
+#include "channel/slabs.hpp"
 
 namespace flowtrain::channel {
 
@@ -153,14 +154,7 @@ class Producer : public std::enable_shared_from_this<Producer> {
   /// @param since  Where the caller had to wait; else it is an allocation without a wait.
   std::optional<Grant> try_grant(std::uint64_t bytes, const Deadline* since) noexcept;
   std::shared_ptr<Lease> make_lease(const Grant& grant, const Layout& layout);
-  std::optional<std::uint32_t> try_allocate(std::uint64_t bytes) noexcept;
-  std::optional<std::uint32_t> try_segment(std::uint32_t segment, std::uint64_t bytes) noexcept;
-  std::optional<std::uint32_t> try_classes(const SegmentEntry& entry, SegmentWord word,
-                                           std::uint64_t bytes) noexcept;
-  std::optional<std::uint32_t> try_cuts(const SegmentEntry& entry, SegmentWord word,
-                                        std::uint64_t least, std::uint64_t most) noexcept;
-  bool try_own(const SegmentEntry& entry, SegmentWord word, std::uint32_t epoch,
-               std::uint32_t cell) noexcept;
+  std::uint32_t try_allocate(std::uint64_t bytes) noexcept;
   bool take_credit(std::uint64_t bytes) noexcept;
   bool has_credit(std::uint64_t bytes) const noexcept;
   void forget_given_back() noexcept;
@@ -187,6 +181,7 @@ class Producer : public std::enable_shared_from_this<Producer> {
   std::unique_ptr<LaneHold> lane_;
   std::uint16_t ring_;
   std::vector<std::uint32_t> tiers_;
+  std::optional<Slabs> slabs_;
   Credits credits_;
   Usage before_{};  ///< Counters of the lane, which outlive whoever had it before.
   std::atomic<bool> closed_{false};

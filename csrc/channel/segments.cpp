@@ -19,7 +19,7 @@ SegmentWord load(const SegmentEntry& entry) noexcept {
 }
 
 bool replace(SegmentEntry& entry, SegmentWord from, SegmentWord to) noexcept {
-  // In one order with allocations, see Producer::try_segment.
+  // In one order with allocations, see Slabs::try_own.
   return entry.word.compare_exchange_strong(from, to,
                                             std::memory_order_seq_cst);  // sync: segment.word
 }
@@ -267,7 +267,7 @@ void Segments::sweep() noexcept {
 bool Segments::in_use(const SegmentEntry& entry) const noexcept {
   const CellRange cells = control_.cells_of(entry);
   for (std::uint32_t c = cells.first; c < cells.end; ++c) {
-    // In one order with allocations, see Producer::try_segment.
+    // In one order with allocations, see Slabs::try_own.
     const auto word = control_.word(c).load(std::memory_order_seq_cst);  // sync: cell.word
     if (lockfree::state_of(word) != CellState::kFree) return true;
   }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 
 namespace flowtrain::lockfree {
@@ -16,6 +17,7 @@ enum class CellState : std::uint8_t {
 /// `[generation:40 | owner:16 | state:8]`. An allocation is one compare-and-swap that carries
 /// its owner, so nothing anonymous can leak.
 using CellWord = std::uint64_t;
+using AtomicCell = std::atomic<CellWord>;
 
 inline constexpr std::uint64_t kGenerationMask = (std::uint64_t{1} << 40) - 1;
 

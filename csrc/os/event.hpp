@@ -42,6 +42,10 @@ class alignas(kCacheLine) Event {
   void notify() noexcept {
     // Pairs with the fence in wait: either this sees the waiter, or its predicate sees us.
     std::atomic_thread_fence(std::memory_order_seq_cst);
+    notify_after_fence();
+  }
+  /// The same for a caller with such a fence of its own behind what it did.
+  void notify_after_fence() noexcept {
     if (waiters_.load(std::memory_order_relaxed) == 0) return;
     epoch_.fetch_add(1, std::memory_order_release);  // sync: event.epoch
     futex_wake_all(epoch_);

@@ -88,22 +88,23 @@ class Participant {
     return item;
   }
 
-  /// Some free cells in a row, lowest first, each as by Producer::try_own.
+  /// Some free cells in a row, each as by Slabs::try_own.
   lockfree::Run own(std::uint16_t me) {
     const auto most = static_cast<std::uint32_t>(1 + draw() % kMostAtOnce);
+    const auto take = [this, me](std::uint32_t c) { return try_own(c, me); };
+    const lockfree::FreeMap map = control_.free_map();
+    const std::uint32_t end = control_.num_cells();
     for (;;) {
-      lockfree::Run run;
+      std::uint32_t first = lockfree::FreeMap::kNone;
       control_.header().space.wait(Deadline::in(kNapS), spin_, [&]() noexcept {
-        for (std::uint32_t c = 0; c < control_.num_cells() && run.count < most; ++c) {
-          if (try_own(c, me)) {
-            run = {run.count == 0 ? c : run.first, run.count + 1};
-          } else if (run.count > 0) {
-            break;
-          }
-        }
-        return run.count > 0;
+        first = map.find(0, end, 0, take);
+        if (first == lockfree::FreeMap::kNone) first = map.scan(0, end, take);
+        return first != lockfree::FreeMap::kNone;
       });
-      if (run.count > 0) return run;
+      if (first == lockfree::FreeMap::kNone) continue;
+      lockfree::Run run{first, 1};
+      while (run.count < most && first + run.count < end && take(first + run.count)) ++run.count;
+      return run;
     }
   }
 
@@ -164,7 +165,9 @@ class Participant {
     if (item < Ledger::kMostItems) arena_.ledger.note_commit(item);
     std::atomic_signal_fence(std::memory_order_seq_cst);  // sync: seat.releasing
     seat->releasing.store(0, std::memory_order_relaxed);
-    control_.header().space.notify();
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    control_.free_map().note_free(c);
+    control_.header().space.notify_after_fence();
   }
 
   [[noreturn]] void bury() {

@@ -192,7 +192,7 @@ proctype producer(byte me) {
   byte at = LEASE;
   {
     do
-    :: atomic { /* Producer::try_own: one compare-and-swap, of whichever cell is free. */
+    :: atomic { /* Slabs::try_own: one compare-and-swap, of whichever cell is free. */
          at == LEASE && count < ITEMS;
          if
          :: STATE(word[0]) == FREE -> c = 0

@@ -1,0 +1,22 @@
+#include "channel/magazine.hpp"
+#include "check.hpp"
+
+using flowtrain::channel::Magazine;
+
+namespace {
+
+/// The last cell of a size comes first; of more than there is room for, the latest are kept.
+void the_last_one_comes_first() {
+  Magazine magazine;
+  CHECK(magazine.pop(4096) == Magazine::kNone);
+  for (std::uint32_t c = 0; c < Magazine::kMostInStack + 5; ++c) magazine.push(4096, c);
+  CHECK(magazine.pop(4096) == Magazine::kMostInStack + 4);
+  for (std::uint32_t left = Magazine::kMostInStack - 1; left > 0; --left) {
+    CHECK(magazine.pop(4096) == left - 1);
+  }
+  CHECK(magazine.pop(4096) == Magazine::kNone);
+}
+
+}  // namespace
+
+int main() { the_last_one_comes_first(); }
