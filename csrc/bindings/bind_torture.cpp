@@ -1,5 +1,8 @@
+#include <pybind11/stl.h>
+
 #include "bindings/bindings.hpp"
 #include "channel/measure/ring_rate.hpp"
+#include "channel/measure/slab_pairs.hpp"
 #include "channel/torture/torture.hpp"
 
 namespace py = pybind11;
@@ -55,6 +58,15 @@ void bind_torture(py::module_& module) {
       },
       py::kw_only(), py::arg("producers"), py::arg("consumers"), py::arg("batch"), py::arg("runs"),
       py::arg("seconds"));
+  module.def(
+      "_slab_pairs_ns",
+      [](std::uint32_t classes, std::uint32_t slabs, double fill, std::uint32_t processes,
+         bool elsewhere, std::uint32_t pairs, std::uint32_t slices) {
+        return channel::measure::slab_pairs_ns(
+            {classes, slabs, fill, processes, elsewhere, pairs, slices});
+      },
+      py::kw_only(), py::arg("classes"), py::arg("slabs"), py::arg("fill"), py::arg("processes"),
+      py::arg("elsewhere"), py::arg("pairs"), py::arg("slices"));
   module.def("_idle_cpu_percent", &torture::idle_cpu_percent, py::arg("seconds"));
 }
 

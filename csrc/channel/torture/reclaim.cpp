@@ -1,6 +1,4 @@
-#include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
 
 #include <algorithm>
 #include <csignal>
@@ -10,6 +8,7 @@
 #include "channel/producer.hpp"
 #include "channel/torture/ledger.hpp"
 #include "channel/torture/torture.hpp"
+#include "os/child.hpp"
 
 namespace flowtrain::channel::torture {
 namespace {
@@ -35,48 +34,6 @@ class Shared {
  private:
   os::Fd fd_;
   os::Mapping mapping_;
-};
-
-/// A child that runs `work` and ends; killed with its owner.
-template <class Work>
-class Child {
- public:
-  explicit Child(Work&& work) {
-    const pid_t parent = ::getpid();
-    pid_ = ::fork();
-    if (pid_ < 0) throw_errno("torture: fork");
-    if (pid_ > 0) return;
-    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    int code = 1;
-    try {
-      if (::getppid() == parent) {
-        work();
-        code = 0;
-      }
-    } catch (const std::exception& error) {
-      std::fprintf(stderr, "torture: %s\n", error.what());
-    }
-    ::_exit(code);
-  }
-  ~Child() {
-    if (pid_ > 0) {
-      ::kill(pid_, SIGKILL);
-      wait();
-    }
-  }
-  Child(const Child&) = delete;
-  Child& operator=(const Child&) = delete;
-
-  /// Waits for its end; true if it was killed.
-  bool wait() {
-    int status = 0;
-    ::waitpid(pid_, &status, 0);
-    pid_ = 0;
-    return WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
-  }
-
- private:
-  pid_t pid_ = 0;
 };
 
 template <class Condition>
@@ -114,7 +71,7 @@ std::vector<double> reclaim_times_ms(std::uint32_t kills) {
   Board& board = *shared;
   const std::string name = pool_name();
   // Who kills and watches the slab come back, with the monitor of a pool handle of its own.
-  Child watcher([&] {
+  os::Child watcher([&] {
     const auto pool = make_pool(name);
     board.ready = true;
     for (std::uint32_t k = 0; k < kills; ++k) {
@@ -129,7 +86,7 @@ std::vector<double> reclaim_times_ms(std::uint32_t kills) {
   await("a pool", [&] { return board.ready.load(); });
   std::vector<double> times;
   for (std::uint32_t k = 0; k < kills; ++k) {
-    Child holder([&] {
+    os::Child holder([&] {
       const auto pool = Pool::open(name, "holder", Deadline::in(kPatienceS));
       const auto producer =
           std::make_shared<Producer>(pool, "default", std::nullopt, Producer::Credits{});
@@ -139,7 +96,8 @@ std::vector<double> reclaim_times_ms(std::uint32_t kills) {
       board.holder = ::getpid();
       for (;;) ::pause();
     });
-    if (!holder.wait()) throw PoolCorrupt("torture: who was to hold a slab ended early");
+    if (holder.wait() != decltype(holder)::End::kKilled)
+      throw PoolCorrupt("torture: who was to hold a slab ended early");
     await("a reclaim", [&] { return board.holder == 0; });
     times.push_back(board.result);
   }
@@ -152,7 +110,7 @@ double idle_cpu_percent(double seconds) {
   const Shared shared;
   Board& board = *shared;
   const std::string name = pool_name();
-  Child waiting([&] {
+  os::Child waiting([&] {
     const auto pool = make_pool(name);
     const auto consumer = std::make_shared<Consumer>(pool, "default");
     const auto used_s = [] {

@@ -1,62 +1,137 @@
-"""What giving a slab back and leasing another costs, the fuller the pool the harder."""
+"""What giving a slab back and taking another costs, and how much of a slab stays unused."""
 
 from __future__ import annotations
 
 import os
 import random
 import time
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
+import numpy
+
+from flowtrain.bench import native
 from flowtrain.bench.conditions import conditions, percentiles_us
+from flowtrain.workloads import PRESETS, preset
 from flowtrain_core import Lease, Pool, Producer
 
 NUM_SLABS = 4096
 FILLS = (0.5, 0.9, 0.97)
-CLASSES = {"one": (4096,), "eight": tuple(4096 * (i + 1) for i in range(8))}
+HIDDEN = 3584
+"""Width of the embeddings whose fragmentation is measured: that of Qwen2.5-VL-7B, in bfloat16."""
+
+_SLICE = 2000  # Pairs.
+_SAMPLES = 512
+_IN_FLIGHT = 4
+_ROOM = 16  # Largest items that the pool has room for; nothing of it is touched.
 
 
 def run(rounds: int = 20_000) -> Iterator[dict[str, Any]]:
-    """Measure one size class and eight, each at three fills.
+    """Measure one size class and eight, at three fills, with one process and two.
 
     Args:
-        rounds: Pairs of giving back and leasing, of random slabs, per figure.
+        rounds: Pairs of giving back and taking, of random slabs, per figure and process.
 
     Yields:
-        Per case the median and 99th percentile of a pair, from Python.
+        Per case the median and 99th percentile of a pair in nanoseconds, native, over slices of
+        2,000 pairs: given back by the lane that takes, as a lease is aborted (`here`), and as a
+        consumer gives an item back (`elsewhere`). Then `internal_fragmentation`: the unused share
+        of the slabs that embeddings of a preset lie in, in a pool of plain bytes. Last the sum of
+        it, with a pair from Python, an aborted lease and the next.
     """
-    for name, sizes in CLASSES.items():
+    medians: dict[tuple[int, float, int], float] = {}
+    for classes in (1, 8):
         for fill in FILLS:
-            yield {
-                "bench": "slab",
-                "classes": name,
-                "fill": fill,
-                **percentiles_us(pairs(sizes, fill, rounds), "pair_"),
-                **conditions(),
-            }
+            for processes in (1, 2):
+                figures: dict[str, float] = {}
+                for where in ("here", "elsewhere"):
+                    p50, p99 = native_pair_ns(classes, fill, processes, where, rounds)
+                    figures |= {f"{where}_p50_ns": p50, f"{where}_p99_ns": p99}
+                medians[classes, fill, processes] = figures["here_p50_ns"]
+                case = {"bench": "slab", "classes": classes, "fill": fill, "processes": processes}
+                yield case | figures | conditions()
+    unused: dict[str, float] = {}
+    for name in PRESETS:
+        unused[name] = round(fragmentation(name), 4)
+        found = {"bench": "slab", "preset": name, "internal_fragmentation": unused[name]}
+        yield found | conditions()
+    yield {
+        "bench": "slab",
+        "pair_ns_90": medians[1, 0.9, 1],
+        "pair_ns_97_two_processes": medians[8, 0.97, 2],
+        "internal_fragmentation": max(unused.values()),
+        "hidden": HIDDEN,
+        **percentiles_us(python_pairs_ns(0.9, rounds), "python_pair_"),
+        **conditions(),
+    }
 
 
-def pairs(sizes: tuple[int, ...], fill: float, rounds: int) -> list[int]:
-    """Times in ns of giving one of the leased slabs back and leasing another of its size."""
-    classes = [(size, NUM_SLABS // len(sizes)) for size in sizes]
+def native_pair_ns(
+    classes: int, fill: float, processes: int, where: str, rounds: int
+) -> tuple[float, float]:
+    """Median and 99th percentile over slices of all processes, in ns."""
+    pairs = min(rounds, _SLICE)
+    times = native.run(
+        "_slab_pairs_ns",
+        classes=classes,
+        slabs=NUM_SLABS,
+        fill=fill,
+        processes=processes,
+        elsewhere=where == "elsewhere",
+        pairs=pairs,
+        slices=max(1, rounds // pairs),
+    )
+    p50, p99 = numpy.percentile(times, (50, 99))
+    return round(float(p50), 1), round(float(p99), 1)
+
+
+def python_pairs_ns(fill: float, rounds: int) -> list[int]:
+    """Times in ns of aborting a random lease and leasing another, in one size class."""
     chance = random.Random(0)
     with Pool.create(
-        f"bench-slab-{os.getpid()}", classes=classes, max_cells=NUM_SLABS, prefault=False
+        _name(), classes=[(4096, NUM_SLABS)], max_cells=NUM_SLABS, prefault=False
     ) as pool:
         producer = Producer(pool)
         held: list[Lease] = [
-            producer.lease((size,), "uint8", timeout_s=0)
-            for size, count in classes
-            for _ in range(int(fill * count))
+            producer.lease((4096,), "uint8", timeout_s=0) for _ in range(int(fill * NUM_SLABS))
         ]
         times = []
         for _ in range(rounds):
             i = chance.randrange(len(held))
-            shape = held[i].shape
             started = time.perf_counter_ns()
             held[i].abort()
-            held[i] = producer.lease(shape, "uint8", timeout_s=0)
+            held[i] = producer.lease((4096,), "uint8", timeout_s=0)
             times.append(time.perf_counter_ns() - started)
         for lease in held:
             lease.abort()
     return times
+
+
+def fragmentation(name: str) -> float:
+    """Unused share of all slabs that the embeddings of a preset's images are leased in.
+
+    The samples go through a pool of plain bytes in their order, four of them in flight, so that
+    what a larger slab wastes that was cut for another sample counts, too.
+    """
+    tokens = preset(name, _SAMPLES, seed=0).visual_tokens
+    shapes = [(int(n), HIDDEN) for n in tokens if n > 0]
+    largest = max(rows for rows, _ in shapes) * HIDDEN * 2
+    asked = taken = 0
+    with Pool.create(_name(), bytes=_ROOM * largest + 4096, prefault=False) as pool:
+        producer = Producer(pool)
+        leases: deque[Lease] = deque()
+        for shape in shapes:
+            if len(leases) == _IN_FLIGHT:
+                leases.popleft().abort()
+            before = pool.stats()["segments"][0]["in_use_bytes"]
+            leases.append(producer.lease(shape, "bfloat16", timeout_s=0))
+            taken += pool.stats()["segments"][0]["in_use_bytes"] - before
+            asked += leases[-1].nbytes
+        while leases:
+            leases.popleft().abort()
+    return 1 - asked / taken
+
+
+def _name() -> str:
+    return f"bench-slab-{os.getpid()}-{time.monotonic_ns()}"

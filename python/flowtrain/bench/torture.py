@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from typing import Any, Literal, get_args
 
 import numpy
 
+from flowtrain.bench import native
 from flowtrain.bench.conditions import conditions
 
 Without = Literal["", "pin", "cin", "re-check", "generation"]
@@ -17,13 +15,6 @@ PARTS = get_args(Without)[1:]
 FAULTS = ("lost", "committed_twice", "corrupt", "crashed", "leaked_slabs", "leaked_bytes")
 RECLAIMS = 100
 IDLE_S = 3.0
-
-# Participants are forked, so the process that runs this has one thread.
-_PROGRAM = """
-import json, sys
-from flowtrain_core import _C
-print(json.dumps(getattr(_C, sys.argv[1])(**json.loads(sys.argv[2]))))
-"""
 
 
 def run(
@@ -76,7 +67,7 @@ def storm(
         raise ValueError(
             f"torture: kills={kills}, stops={stops} and seconds={seconds} must be at least 0"
         )
-    found: dict[str, Any] = _run(
+    found: dict[str, Any] = native.run(
         "_storm",
         kills=kills,
         stops=stops,
@@ -95,29 +86,15 @@ def at_rest() -> dict[str, float]:
         `reclaim_p50_ms` and `reclaim_p99_ms`, from the kill of a process that holds a slab until
         the slab is free, and `idle_cpu_percent` of a process that waits for an item.
     """
-    times = _run("_reclaim_times_ms", kills=RECLAIMS)
+    times = native.run("_reclaim_times_ms", kills=RECLAIMS)
     p50, p99 = numpy.percentile(times, (50, 99))
     return {
         "reclaim_p50_ms": round(float(p50), 3),
         "reclaim_p99_ms": round(float(p99), 3),
-        "idle_cpu_percent": _run("_idle_cpu_percent", seconds=IDLE_S),
+        "idle_cpu_percent": native.run("_idle_cpu_percent", seconds=IDLE_S),
     }
 
 
 def faults(found: dict[str, Any]) -> dict[str, int]:
     """What must not be, of what torture returned; empty if the ring held."""
     return {name: found[name] for name in FAULTS if found[name] != 0}
-
-
-def _run(function: str, **arguments: object) -> Any:
-    done = subprocess.run(
-        [sys.executable, "-c", _PROGRAM, function, json.dumps(arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode != 0:
-        reason = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
-        kind = ValueError if reason[0].startswith("ValueError") else RuntimeError
-        raise kind(f"{function} failed: {reason[0]}")
-    return json.loads(done.stdout)

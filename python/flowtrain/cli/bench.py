@@ -14,7 +14,7 @@ def add_parser(verbs: Any) -> None:
     of_pool = _kind(kinds, "pool", "GB/s of writing, reading, and a flow of both", run_pool)
     of_pool.add_argument("--bytes", type=int, nargs="+", metavar="N", help="sizes of an item")
     of_pool.add_argument("--seconds", type=float, default=0.5, help="time of each figure")
-    of_slab = _kind(kinds, "slab", "time to give a slab back and lease another", run_slab)
+    of_slab = _kind(kinds, "slab", "time to give a slab back and take another", run_slab)
     of_slab.add_argument("--rounds", type=int, default=20_000)
     of_handoff = _kind(kinds, "handoff", "one way of an item between two processes", run_handoff)
     of_handoff.add_argument("--bytes", type=int, nargs="+", default=[64, 4 << 20], metavar="N")
@@ -86,7 +86,7 @@ def run_torture(given: argparse.Namespace) -> int:
 
 
 def _show(rows: Iterator[dict[str, Any]], as_json: bool) -> int:
-    """Rows as they come: a table grows line by line, its conditions below it."""
+    """Rows as they come: tables grow line by line, their conditions below them."""
     from flowtrain.bench.conditions import conditions
 
     common = conditions().keys()
@@ -97,7 +97,7 @@ def _show(rows: Iterator[dict[str, Any]], as_json: bool) -> int:
             print(json.dumps(row), flush=True)
             continue
         figures = {key: value for key, value in row.items() if key not in common}
-        if not shown:
+        if list(figures) != shown:
             shown = list(figures)
             print("  ".join(f"{key:>{_width(key)}}" for key in shown))
         print("  ".join(f"{figures[key]!s:>{_width(key)}}" for key in shown), flush=True)

@@ -1,0 +1,170 @@
+#include "channel/measure/slab_pairs.hpp"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cmath>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/clock.hpp"
+#include "base/error.hpp"
+#include "channel/pool.hpp"
+#include "channel/slabs.hpp"
+#include "memory/carve.hpp"
+#include "os/child.hpp"
+#include "os/cores.hpp"
+
+namespace flowtrain::channel::measure {
+namespace {
+
+constexpr double kPatienceS = 30.0;
+constexpr std::uint32_t kLag = 16;
+
+/// What the processes tell each other; their times lie behind it.
+struct alignas(kCacheLine) Board {
+  std::atomic<std::uint32_t> open;
+  std::atomic<std::uint32_t> filled;
+  std::atomic<std::uint32_t> done;
+  std::atomic<std::uint32_t> left;
+
+  double* times_ns() { return reinterpret_cast<double*>(this + 1); }
+};
+
+/// One of the processes.
+class Worker {
+ public:
+  Worker(const SlabLoad& load, Board& board, std::uint32_t me, const std::string& name)
+      : load_(load), board_(board), me_(me) {
+    os::pin_to_core(me);
+    if (me == 0) {
+      pool_ = Pool::create({name, "bench", {"default"}, load.slabs, 2 * load.processes + 2});
+      std::vector<memory::SlabClass> classes;
+      for (std::uint32_t k = 0; k < load.classes; ++k) {
+        classes.push_back({bytes_of(k), of_a_class()});
+      }
+      pool_->add_segment(memory::carve(classes), false);
+    } else {
+      await(board.open, 1);
+      pool_ = Pool::open(name, "bench", Deadline::in(kPatienceS));
+    }
+    lane_ = pool_->join(LaneRole::kProducer, 0);
+    slabs_.emplace(pool_->control(), pool_->cutter(), lane_->number(), pool_->lane());
+    ++board.open;
+    await(board.open, load.processes);
+  }
+
+  void run() {
+    fill();
+    ++board_.filled;
+    await(board_.filled, load_.processes);
+    double* const times_ns = board_.times_ns() + std::size_t{me_} * load_.slices;
+    slice();  // Warm-up.
+    for (std::uint32_t i = 0; i < load_.slices; ++i) times_ns[i] = slice();
+    // Nobody is measured while another is done, and the pool's maker leaves last.
+    for (++board_.done; board_.done < load_.processes;) slice();
+    ++board_.left;
+    await(board_.left, load_.processes);
+  }
+
+ private:
+  struct Held {
+    std::uint32_t cell;
+    std::uint32_t bytes;
+  };
+
+  static std::uint32_t bytes_of(std::uint32_t k) { return (k + 1) * 4096; }
+  std::uint32_t of_a_class() const { return load_.slabs / load_.classes; }
+
+  static void await(const std::atomic<std::uint32_t>& count, std::uint32_t wanted) {
+    const Deadline deadline = Deadline::in(kPatienceS);
+    while (count < wanted) {
+      if (deadline.passed()) throw PoolTimeout("slab pairs: another process did not come along");
+    }
+  }
+
+  void fill() {
+    for (std::uint32_t i = 0; i < kLag; ++i) owed_bytes_[i] = bytes_of(i % load_.classes);
+    const auto all = static_cast<std::uint32_t>(load_.fill * of_a_class());
+    const std::uint32_t mine = all * (me_ + 1) / load_.processes - all * me_ / load_.processes;
+    for (std::uint32_t i = 0; i < mine; ++i) {
+      for (std::uint32_t k = 0; k < load_.classes; ++k) {
+        held_.push_back({take(bytes_of(k)), bytes_of(k)});
+      }
+    }
+  }
+
+  std::uint32_t take(std::uint32_t bytes) {
+    const std::uint32_t cell = slabs_->try_take(bytes);
+    if (cell == Slabs::kNone) {
+      throw PoolSpace("slab pairs: no slab of " + std::to_string(bytes) + " bytes is free");
+    }
+    return cell;
+  }
+
+  double slice() {
+    const Control& control = pool_->control();
+    const std::int64_t start = now_ns();
+    for (std::uint32_t i = 0; i < load_.pairs; ++i) {
+      Held& held = held_[draw(held_.size())];
+      if (load_.elsewhere) {
+        control.free_cell(held.cell);
+      } else {
+        slabs_->give_back(held.cell, held.bytes);
+      }
+      std::swap(owed_bytes_[i % kLag], held.bytes);
+      held.cell = take(held.bytes);
+    }
+    return static_cast<double>(now_ns() - start) / load_.pairs;
+  }
+
+  /// Below `end`.
+  std::uint64_t draw(std::uint64_t end) {  // xorshift64
+    random_ ^= random_ << 13;
+    random_ ^= random_ >> 7;
+    random_ ^= random_ << 17;
+    return (random_ >> 32) * end >> 32;
+  }
+
+  const SlabLoad& load_;
+  Board& board_;
+  std::uint32_t me_;
+  std::shared_ptr<Pool> pool_;
+  std::unique_ptr<LaneHold> lane_;
+  std::optional<Slabs> slabs_;
+  std::vector<Held> held_;
+  std::array<std::uint32_t, kLag> owed_bytes_{};
+  std::uint64_t random_ = 0x9E3779B97F4A7C15 + me_;
+};
+
+}  // namespace
+
+std::vector<double> slab_pairs_ns(const SlabLoad& load) {
+  const std::string what = "slab pairs: ";
+  if (load.classes < 1 || load.processes < 1 || load.pairs < 1 || load.slices < 1) {
+    throw BadArgument(what + "classes, processes, pairs and slices must be at least 1");
+  }
+  const double of_a_class = std::floor(static_cast<double>(load.slabs) / load.classes);
+  if (load.fill * of_a_class < load.processes || load.fill * of_a_class > of_a_class - 1) {
+    throw BadArgument(what + "fill=" + std::to_string(load.fill) + " of " +
+                      std::to_string(load.slabs) + " slabs in " + std::to_string(load.classes) +
+                      " classes leaves a process without a slab, or a class without a free one");
+  }
+  const std::size_t results = std::size_t{load.processes} * load.slices;
+  const std::size_t bytes = sizeof(Board) + results * sizeof(double);
+  const os::Fd fd = os::sealed_memfd("bench.board", bytes);
+  const os::Mapping shared(fd, bytes, "bench.board");
+  Board& board = *reinterpret_cast<Board*>(shared.data());
+  const std::string name = "bench-slab-" + std::to_string(::getpid());
+  std::vector<os::Child<std::function<void()>>> children;
+  for (std::uint32_t i = 0; i < load.processes; ++i) {
+    children.emplace_back([&load, &board, &name, i] { Worker(load, board, i, name).run(); });
+  }
+  bool done = true;
+  for (auto& child : children) done &= child.wait() == decltype(children)::value_type::End::kDone;
+  if (!done) throw PoolCorrupt(what + "a process ended early; stderr has its reason");
+  return {board.times_ns(), board.times_ns() + results};
+}
+
+}  // namespace flowtrain::channel::measure
