@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
-#include <thread>
 
+#include "base/cpu.hpp"
 #include "base/deadline.hpp"
 #include "base/math.hpp"
 #include "os/futex.hpp"
@@ -58,7 +58,7 @@ class alignas(kCacheLine) Event {
     const Deadline start = Deadline::in(0);
     const std::int64_t budget_ns = spin.budget_ns();
     for (std::int64_t waited_ns = 0; waited_ns < budget_ns; waited_ns = start.waited_ns()) {
-      pause();
+      pause_core();
       if (!ready()) continue;
       spin.learn(start.waited_ns());
       return true;
@@ -80,14 +80,6 @@ class alignas(kCacheLine) Event {
 
  private:
   static constexpr std::int64_t kLongestSleepNs = 100'000'000;
-
-  static void pause() noexcept {
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#else
-    std::this_thread::yield();
-#endif
-  }
 
   std::atomic<std::uint32_t> epoch_{0};
   std::atomic<std::uint32_t> waiters_{0};

@@ -1,15 +1,13 @@
 #pragma once
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 
 #include "base/clock.hpp"
-#include "base/error.hpp"
 #include "base/math.hpp"
+#include "os/shared_zeros.hpp"
 
 namespace flowtrain::channel::torture {
 
@@ -41,20 +39,8 @@ class Ledger {
   };
   using Marks = std::atomic<std::uint8_t>*;
 
-  Ledger() : bytes_(round_up(sizeof(Counters), kPageBytes) + 2 * kMostItems) {
-    void* const at = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE,
-                            MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (at == MAP_FAILED) throw_errno("torture: mmap of the ledger");
-    base_ = static_cast<std::byte*>(at);
-  }
-  ~Ledger() { ::munmap(base_, bytes_); }
-  Ledger(const Ledger&) = delete;
-  Ledger& operator=(const Ledger&) = delete;
-
-  Counters& counters() const { return *reinterpret_cast<Counters*>(base_); }
-  Marks published() const {
-    return reinterpret_cast<Marks>(base_ + round_up(sizeof(Counters), kPageBytes));
-  }
+  Counters& counters() const { return *reinterpret_cast<Counters*>(zeros_.data()); }
+  Marks published() const { return reinterpret_cast<Marks>(zeros_.data() + kCountersBytes); }
   Marks committed() const { return published() + kMostItems; }
 
   void note_commit(std::uint64_t item) const {
@@ -70,8 +56,9 @@ class Ledger {
   }
 
  private:
-  std::size_t bytes_;
-  std::byte* base_;
+  static constexpr std::size_t kCountersBytes = round_up(sizeof(Counters), kPageBytes);
+
+  os::SharedZeros zeros_{kCountersBytes + 2 * kMostItems, "torture: the ledger"};
 };
 
 }  // namespace flowtrain::channel::torture

@@ -3,12 +3,13 @@
 #include <algorithm>
 #include <csignal>
 
+#include "base/clock.hpp"
 #include "base/error.hpp"
 #include "channel/consumer.hpp"
 #include "channel/producer.hpp"
-#include "channel/torture/ledger.hpp"
 #include "channel/torture/torture.hpp"
 #include "os/child.hpp"
+#include "os/shared_zeros.hpp"
 
 namespace flowtrain::channel::torture {
 namespace {
@@ -21,19 +22,6 @@ struct Board {
   std::atomic<std::int32_t> holder;  ///< A process that holds a slab; 0 once it is back.
   std::atomic<bool> ready;
   double result;
-};
-
-/// Memory that forked children share.
-class Shared {
- public:
-  Shared()
-      : fd_(os::sealed_memfd("torture.board", kPageBytes)),
-        mapping_(fd_, kPageBytes, "torture.board") {}
-  Board& operator*() const { return *reinterpret_cast<Board*>(mapping_.data()); }
-
- private:
-  os::Fd fd_;
-  os::Mapping mapping_;
 };
 
 template <class Condition>
@@ -67,8 +55,8 @@ bool all_free(const Control& control) {
 }  // namespace
 
 std::vector<double> reclaim_times_ms(std::uint32_t kills) {
-  const Shared shared;
-  Board& board = *shared;
+  const os::SharedZeros zeros(sizeof(Board), "torture: the board");
+  Board& board = *reinterpret_cast<Board*>(zeros.data());
   const std::string name = pool_name();
   // Who kills and watches the slab come back, with the monitor of a pool handle of its own.
   os::Child watcher([&] {
@@ -107,8 +95,8 @@ std::vector<double> reclaim_times_ms(std::uint32_t kills) {
 }
 
 double idle_cpu_percent(double seconds) {
-  const Shared shared;
-  Board& board = *shared;
+  const os::SharedZeros zeros(sizeof(Board), "torture: the board");
+  Board& board = *reinterpret_cast<Board*>(zeros.data());
   const std::string name = pool_name();
   os::Child waiting([&] {
     const auto pool = make_pool(name);
