@@ -69,6 +69,7 @@ Consumer::Consumer(std::shared_ptr<Pool> pool, const std::string& ring, bool str
   pool_->check_open();
   ring_ = pool_->ring_number(ring);
   lane_ = pool_->join(LaneRole::kConsumer, static_cast<std::uint16_t>(ring_));
+  view_ = pool_->control().ring(ring_);
 }
 
 void Consumer::check_open() const {
@@ -107,9 +108,8 @@ void Consumer::note_lost() const noexcept {
 lockfree::Run Consumer::pop(std::size_t most) {
   const auto cells = static_cast<std::uint32_t>(std::min<std::size_t>(most, lockfree::kMostInRun));
   const std::lock_guard lock(mutex_);
-  auto ring = pool_->control().ring(ring_);
-  const lockfree::Run run = ring.pop_run(cells, lane_->number(), (**lane_).intent);
-  if (run != ring.kDamaged) return run;
+  const lockfree::Run run = view_.pop_run(cells, lane_->number(), (**lane_).intent);
+  if (run != view_.kDamaged) return run;
   throw PoolCorrupt(text() + ": what it says to hold is not there; the control file was damaged: " +
                     "make the pool anew");
 }
@@ -160,7 +160,7 @@ std::optional<std::string> Consumer::fault(const Descriptor& item, std::uint32_t
 void Consumer::put_back(const lockfree::Run& run) {
   if (run.count == 0) return;
   const std::lock_guard lock(mutex_);
-  pool_->control().ring(ring_).push_run(run, lane_->number(), (**lane_).intent);
+  view_.push_run(run, lane_->number(), (**lane_).intent);
   pool_->control().ring_header(ring_).filled.notify();
 }
 
@@ -235,7 +235,7 @@ std::vector<std::shared_ptr<Item>> Consumer::try_get_many(std::size_t most) {
 }
 
 bool Consumer::wait_for_some(const Deadline& deadline, const Interrupted& interrupted) {
-  const auto ring = pool_->control().ring(ring_);
+  auto ring = pool_->control().ring(ring_);  // Not the lane's, which a thread may be using.
   RingHeader& header = pool_->control().ring_header(ring_);
   bool stop = false;
   const bool some = header.filled.wait(deadline, spin_, [&]() noexcept {

@@ -110,6 +110,7 @@ class Consumer : public std::enable_shared_from_this<Consumer> {
   bool strict_;
   std::unique_ptr<LaneHold> lane_;
   std::atomic<bool> closed_{false};
+  lockfree::IndexRing<> view_;  ///< Of that ring, as this lane sees it.
   os::Spin spin_;
   mutable std::mutex mutex_;
 };

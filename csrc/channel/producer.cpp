@@ -48,6 +48,7 @@ Producer::Producer(std::shared_ptr<Pool> pool, const std::string& ring, const Ti
   lane_ = pool_->join(LaneRole::kProducer, ring_);
   before_ = counters();
   slabs_.emplace(pool_->control(), pool_->cutter(), lane_->number(), pool_->lane());
+  view_ = pool_->control().ring(ring_);
 }
 
 void Producer::check_open() const {
@@ -239,7 +240,7 @@ void Producer::publish(std::span<const Parcel> parcels) {
          ++i) {
       ++run.count;
     }
-    if (!control.ring(ring_).push_run(run, lane_->number(), mine.intent)) {
+    if (!view_.push_run(run, lane_->number(), mine.intent)) {
       throw PoolCorrupt("pool '" + pool_->name() + "': a ring is full, though it has a slot for " +
                         "every cell; the control file was damaged");
     }

@@ -182,6 +182,7 @@ class Producer : public std::enable_shared_from_this<Producer> {
   std::uint16_t ring_;
   std::vector<std::uint32_t> tiers_;
   std::optional<Slabs> slabs_;
+  lockfree::IndexRing<> view_;  ///< Of that ring, as this lane sees it.
   Credits credits_;
   Usage before_{};  ///< Counters of the lane, which outlive whoever had it before.
   std::atomic<bool> closed_{false};

@@ -5,6 +5,7 @@
 #include <bit>
 #include <cstdint>
 
+#include "base/cpu.hpp"
 #include "base/math.hpp"
 #include "lockfree/cell_word.hpp"
 #include "lockfree/slot.hpp"
@@ -21,7 +22,8 @@ struct alignas(kCacheLine) LaneIntent {
   std::atomic<RunWord> cin{0};  ///< Cells that the lane is taking.
 };
 
-/// Tickets of a ring; hints that anybody helps forward, each on a line of its own.
+/// Tickets that all before were published (tail) or taken (head): where a newcomer begins to look.
+/// Each is on a line of its own, and moved now and then by whoever comes by.
 struct RingHints {
   alignas(kCacheLine) std::atomic<std::uint64_t> tail{0};
   alignas(kCacheLine) std::atomic<std::uint64_t> head{0};
@@ -39,10 +41,11 @@ struct NoHooks {
   static void at(RingPoint) noexcept {}
 };
 
-/// Bounded ring of runs of cells, many producers and many consumers.
+/// Bounded ring of runs of cells, many producers and many consumers, as one participant sees it.
 ///
 /// Memory:   placed by the caller; holds no pointers into shared memory beyond this process.
-/// Threads:  any number, in any processes; each with a lane of its own.
+/// Threads:  one at a time; any number of participants in any processes, each with a lane of its
+///           own.
 /// Progress: lock-free; a participant that stops or dies anywhere never holds the others up.
 /// Ordering: ring.slot publishes a cell and gives its slot back. Slot writes are all
 ///           read-modify-writes, so they form one release sequence: whoever acquires a slot and
@@ -50,14 +53,21 @@ struct NoHooks {
 /// Errors:   never throws; full, empty and damaged are return values. Every process of the pool can
 ///           write the slots: a run of cells that there are not is not taken, and a ring whose
 ///           slots and hints fit no order is given up after a great many looks.
+///
+/// A participant walks the slots from where it was, or from the hint if that is further: a slot
+/// whose phase is past the ticket's was filled, or taken, by somebody, who need not be waited for.
+/// Slots are filled and taken in the order of tickets, so one that is not past says that the ring
+/// is full, or empty.
 template <class Hooks = NoHooks>
 class IndexRing {
  public:
   static constexpr std::uint32_t kNone = UINT32_MAX;
-
+  /// Tickets between two moves of a shared hint: most operations then write the slot alone.
+  static constexpr std::uint64_t kTicketsPerHint = 16;
   /// What is taken out of a ring that was damaged.
   static constexpr Run kDamaged{UINT32_MAX, UINT32_MAX};
 
+  IndexRing() = default;
   /// @param capacity   Slots; a power of two.
   /// @param num_cells  Cells that slots may name.
   IndexRing(RingHints* hints, AtomicSlot* slots, std::uint32_t capacity, AtomicCell* cells,
@@ -80,29 +90,28 @@ class IndexRing {
     Hooks::at(RingPoint::kPinned);
     mark(run, CellState::kInRing, lane);
     Hooks::at(RingPoint::kMarkedInRing);
-    for (;;) {
-      std::uint64_t tail = hints_->tail.load(std::memory_order_acquire);  // sync: ring.tail
-      AtomicSlot& slot = slots_[tail & mask_];
+    tail_ = std::max(tail_, hints_->tail.load(std::memory_order_acquire));  // sync: ring.tail
+    for (std::uint64_t looks = 0; looks < most_looks(); ++looks) {
+      AtomicSlot& slot = slots_[tail_ & mask_];
       SlotWord word = slot.load(std::memory_order_acquire);  // sync: ring.slot
-      const std::uint64_t lap = tail >> log2_ & kLapMask;
-      if (word == empty_slot(lap)) {
-        if (slot.compare_exchange_strong(word, full_slot(lap, run),
-                                         std::memory_order_acq_rel)) {  // sync: ring.slot
-          Hooks::at(RingPoint::kPublished);
-          advance(hints_->tail, tail);
-          intent.pin.store(0, std::memory_order_release);  // sync: lane.pin
-          Hooks::at(RingPoint::kSettled);
-          return true;
-        }
-      } else if (lap_of(word) == lap || word == empty_slot(lap + 1)) {
-        advance(hints_->tail, tail);
-      } else if (tail == hints_->tail.load(std::memory_order_acquire)) {  // sync: ring.tail
-        mark(run, CellState::kOwned, lane);
+      const std::int32_t past = phases_past(word, lap(tail_));
+      if (past > 0) {
+        ++tail_;
+      } else if (past < 0) {
+        break;
+      } else if (slot.compare_exchange_strong(word, full_slot(lap(tail_), run),
+                                              std::memory_order_acq_rel)) {  // sync: ring.slot
+        Hooks::at(RingPoint::kPublished);
+        if (++tail_ % kTicketsPerHint == 0) advance(hints_->tail, tail_);
         intent.pin.store(0, std::memory_order_release);  // sync: lane.pin
         Hooks::at(RingPoint::kSettled);
-        return false;
+        return true;
       }
     }
+    mark(run, CellState::kOwned, lane);
+    intent.pin.store(0, std::memory_order_release);  // sync: lane.pin
+    Hooks::at(RingPoint::kSettled);
+    return false;
   }
 
   /// Takes the oldest cell for `lane`, which holds it from then on; kNone if the ring is empty.
@@ -114,46 +123,57 @@ class IndexRing {
   /// Takes the oldest run, or the first `most` cells of it, by one compare-and-swap; kDamaged
   /// where what is next is no run.
   Run pop_run(std::uint32_t most, std::uint16_t lane, LaneIntent& intent) noexcept(kNoexcept) {
-    for (std::uint64_t looks = 0; looks < kMostLooks + 4 * mask_; ++looks) {
-      std::uint64_t head = hints_->head.load(std::memory_order_acquire);  // sync: ring.head
-      AtomicSlot& slot = slots_[head & mask_];
+    head_ = std::max(head_, hints_->head.load(std::memory_order_acquire));  // sync: ring.head
+    bool intended = false;
+    for (std::uint64_t looks = 0; looks < most_looks(); ++looks) {
+      AtomicSlot& slot = slots_[head_ & mask_];
       SlotWord word = slot.load(std::memory_order_acquire);  // sync: ring.slot
-      const std::uint64_t lap = head >> log2_ & kLapMask;
-      if (is_full(word) && lap_of(word) == lap) {
-        const Run there = run_in(word);
-        if (there.count == 0 || there.first + there.count > num_cells_) break;
-        const Run run{there.first, std::min(there.count, most)};
-        const Run rest{there.first + run.count, there.count - run.count};
-        intent.cin.store(run_word(run), std::memory_order_release);  // sync: lane.cin
-        Hooks::at(RingPoint::kIntended);
-        const SlotWord after = rest.count == 0 ? empty_slot(lap + 1) : full_slot(lap, rest);
-        if (slot.compare_exchange_strong(word, after,
-                                         std::memory_order_acq_rel)) {  // sync: ring.slot
-          Hooks::at(RingPoint::kTaken);
-          if (rest.count == 0) advance(hints_->head, head);
-          mark(run, CellState::kHeld, lane);
-          intent.cin.store(0, std::memory_order_release);  // sync: lane.cin
-          Hooks::at(RingPoint::kSettled);
-          return run;
-        }
-      } else if (word != empty_slot(lap)) {
-        advance(hints_->head, head);
-      } else if (head == hints_->head.load(std::memory_order_acquire)) {  // sync: ring.head
-        intent.cin.store(0, std::memory_order_release);                   // sync: lane.cin
+      const std::int32_t past = phases_past(word, lap(head_));
+      if (past > 1) {
+        ++head_;
+        continue;
+      }
+      if (past < 1) {
+        if (intended) intent.cin.store(0, std::memory_order_release);  // sync: lane.cin
         Hooks::at(RingPoint::kSettled);
         return {};
       }
+      const Run there = run_in(word);
+      if (there.count == 0 || there.first + there.count > num_cells_) break;
+      const Run run{there.first, std::min(there.count, most)};
+      const Run rest{there.first + run.count, there.count - run.count};
+      prefetch(run);
+      intent.cin.store(run_word(run), std::memory_order_release);  // sync: lane.cin
+      intended = true;
+      Hooks::at(RingPoint::kIntended);
+      const SlotWord after =
+          rest.count == 0 ? empty_slot(lap(head_) + 1) : full_slot(lap(head_), rest);
+      if (!slot.compare_exchange_strong(word, after,
+                                        std::memory_order_acq_rel)) {  // sync: ring.slot
+        continue;
+      }
+      Hooks::at(RingPoint::kTaken);
+      if (rest.count == 0 && ++head_ % kTicketsPerHint == 0) advance(hints_->head, head_);
+      mark(run, CellState::kHeld, lane);
+      intent.cin.store(0, std::memory_order_release);  // sync: lane.cin
+      Hooks::at(RingPoint::kSettled);
+      return run;
     }
     intent.cin.store(0, std::memory_order_release);  // sync: lane.cin
     Hooks::at(RingPoint::kSettled);
     return kDamaged;
   }
 
-  /// Whether the next pop would find the ring empty; a hint, for waiting.
-  bool looks_empty() const noexcept {
-    const std::uint64_t head = hints_->head.load(std::memory_order_acquire);     // sync: ring.head
-    const SlotWord word = slots_[head & mask_].load(std::memory_order_acquire);  // sync: ring.slot
-    return word == empty_slot(head >> log2_ & kLapMask);
+  /// Whether the next pop would find the ring empty; a hint, for waiting. False if it is damaged.
+  bool looks_empty() noexcept {
+    head_ = std::max(head_, hints_->head.load(std::memory_order_acquire));  // sync: ring.head
+    for (std::uint64_t looks = 0; looks < most_looks(); ++looks, ++head_) {
+      const SlotWord word =
+          slots_[head_ & mask_].load(std::memory_order_acquire);  // sync: ring.slot
+      const std::int32_t past = phases_past(word, lap(head_));
+      if (past <= 1) return past < 1;
+    }
+    return false;
   }
 
   /// Calls `visit` with every run in the ring; for a reaper, which has time.
@@ -172,9 +192,20 @@ class IndexRing {
   }
 
  private:
-  /// More than a taker can lose in a row: every look lost is somebody else's progress.
+  /// More than anybody can lose in a row: every look lost is somebody else's progress.
   static constexpr std::uint64_t kMostLooks = 1 << 16;
   static constexpr bool kNoexcept = noexcept(Hooks::at(RingPoint::kPinned));
+
+  std::uint64_t most_looks() const noexcept { return kMostLooks + 4 * mask_; }
+
+  /// Has the words of a run come to this core while the slot does.
+  void prefetch(const Run& run) const noexcept {
+    constexpr std::uint32_t kWordsOfLine = kCacheLine / sizeof(AtomicCell);
+    for (std::uint32_t c = run.first; c < run.first + run.count; c += kWordsOfLine) {
+      prefetch_to_write(&cells_[c]);
+    }
+    prefetch_to_write(&cells_[run.first + run.count - 1]);
+  }
 
   /// Moves the cells of a run to another state. Their words are the lane's to write.
   void mark(const Run& run, CellState state, std::uint16_t lane) noexcept {
@@ -184,17 +215,24 @@ class IndexRing {
     }
   }
 
-  static void advance(std::atomic<std::uint64_t>& hint, std::uint64_t from) noexcept {
-    hint.compare_exchange_strong(from, from + 1,
-                                 std::memory_order_acq_rel);  // sync: ring.tail, ring.head
+  std::uint64_t lap(std::uint64_t ticket) const noexcept { return ticket >> log2_; }
+
+  /// Moves a hint on to a ticket, unless it is there or further.
+  static void advance(std::atomic<std::uint64_t>& hint, std::uint64_t to) noexcept {
+    std::uint64_t from = hint.load(std::memory_order_relaxed);
+    while (from < to && !hint.compare_exchange_weak(
+                            from, to, std::memory_order_acq_rel)) {  // sync: ring.tail, ring.head
+    }
   }
 
-  RingHints* hints_;
-  AtomicSlot* slots_;
-  AtomicCell* cells_;
-  std::uint32_t num_cells_;
-  std::uint64_t mask_;
-  std::uint32_t log2_;
+  RingHints* hints_ = nullptr;
+  AtomicSlot* slots_ = nullptr;
+  AtomicCell* cells_ = nullptr;
+  std::uint32_t num_cells_ = 0;
+  std::uint64_t mask_ = 0;
+  std::uint32_t log2_ = 0;
+  std::uint64_t tail_ = 0;
+  std::uint64_t head_ = 0;
 };
 
 }  // namespace flowtrain::lockfree

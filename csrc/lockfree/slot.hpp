@@ -27,7 +27,8 @@ constexpr Run run_of(RunWord word) { return {word & (kMostCells - 1), word >> 24
 ///
 /// A slot is empty for a lap or full in it, so that publishing and taking are each one
 /// compare-and-swap and nothing is ever claimed but unpublished. A taker that wants fewer cells
-/// than a run has leaves the rest of it in the slot; a slot never grows within a lap.
+/// than a run has leaves the rest of it in the slot; a slot never grows within a lap. Lap and full
+/// together are its *phase*, which only ever goes up by one.
 using SlotWord = std::uint64_t;
 
 inline constexpr std::uint64_t kLapMask = (std::uint64_t{1} << 31) - 1;
@@ -38,8 +39,14 @@ constexpr SlotWord full_slot(std::uint64_t lap, const Run& run) {
   return empty_slot(lap) | std::uint64_t{1} << 32 | run_word(run);
 }
 
+/// Phases that a slot is past being empty for a lap: 0 empty for it, 1 full in it, 2 or more taken
+/// in it, -1 full in the lap before. The lap may run over.
+constexpr std::int32_t phases_past(SlotWord word, std::uint64_t lap) {
+  return static_cast<std::int32_t>(static_cast<std::uint32_t>(word >> 32) -
+                                   static_cast<std::uint32_t>(empty_slot(lap) >> 32));
+}
+
 constexpr bool is_full(SlotWord word) { return (word >> 32 & 1) != 0; }
-constexpr std::uint64_t lap_of(SlotWord word) { return word >> 33; }
 constexpr Run run_in(SlotWord word) { return run_of(static_cast<RunWord>(word)); }
 
 }  // namespace flowtrain::lockfree

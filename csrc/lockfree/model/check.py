@@ -68,7 +68,7 @@ RUNS = (
     Run(name="pin looked at after the ring", sizes=TAKERS, breaks="PIN_AFTER_RING"),
     Run(name="redeliveries told by their attempt", sizes=REAPERS, breaks="BY_ATTEMPT"),
     Run(name="of a run, the first settled", sizes=RUNS_DYING, runs=True, breaks="ONLY_FIRST"),
-    Run(name="without help", sizes=ENDLESS_PUSH, breaks="NO_HELP", progress=True),
+    Run(name="without the walk", sizes=ENDLESS_PUSH, breaks="NO_WALK", progress=True),
 )
 
 

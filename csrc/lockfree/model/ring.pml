@@ -8,7 +8,7 @@
  * ITEMS (that each producer publishes), CRASHES, STOPS, BOUNCES (items that a consumer puts back
  * since it cannot map them). RUNS lets a producer publish two cells at once, and a consumer take
  * one of them. NO_PIN, NO_CIN, NO_RECHECK, NO_GENERATION, PIN_AFTER_RING, BY_ATTEMPT,
- * ONLY_FIRST and NO_HELP break it, each in its way.
+ * ONLY_FIRST and NO_WALK break it, each in its way.
  */
 #define LANES (PRODUCERS + CONSUMERS + REAPERS)
 #define FIRST_CONSUMER PRODUCERS
@@ -33,7 +33,7 @@
 #define EMPTY(lap) ((lap) << 5)
 #define FULL(lap, cells) ((lap) << 5 | 16 | (cells))
 #define IS_FULL(word) ((word) & 16)
-#define LAP(word) ((word) >> 5)
+#define PHASE(word) ((word) >> 4)
 #define RUN_IN(word) ((word) & 15)
 /* Consecutive cells; 0 for none. */
 #define RUN(first, count) ((count) << 2 | (first))
@@ -65,7 +65,8 @@ bool stopped[LANES];
 bool pending, moved;
 #define STEP moved = pending
 
-/* Ghosts. Item 0 is none. */
+/* Ghosts. Item 0 is none; tickets below `filled` were published, those below `emptied` taken. */
+byte filled, emptied;
 byte item[CELLS];
 byte in_ring[CELLS];
 byte holder[CELLS]; /* Lane + 1 that took it and has not given it back. */
@@ -96,6 +97,8 @@ inline publish_ghost(c) {
 }
 
 inline publish_slot(t, cells) {
+  assert(t == filled);
+  filled++;
   slot[t % CAPACITY] = FULL(t / CAPACITY, cells);
   publish_ghost(FIRST(cells));
   if :: COUNT(cells) == 2 -> publish_ghost(FIRST(cells) + 1) :: else fi
@@ -107,12 +110,34 @@ inline take_ghost(c) {
   holder[c] = me + 1
 }
 
-#define advance(hint, from) if :: hint == from -> hint = from + 1 :: else fi; STEP
+/* Every second ticket, by whoever has it, if it comes to that. Between its load and its
+ * compare-and-swap a hint only grows, so that both are one step. */
+#define TICKETS_PER_HINT 2
+#define move_hint(hint, from, limit) \
+  if \
+  :: (from + 1) % TICKETS_PER_HINT == 0 && hint < from + 1 -> \
+     hint = from + 1; \
+     assert(hint <= limit) \
+  :: else \
+  fi
 
-#ifdef NO_HELP
-#define HELP(hint, from) skip
+/* The looks at slots that were passed, which they stay, are one step with the look at the next.
+ * Where a lane begins does not matter then: it comes to the same slot from any ticket that all
+ * before were passed, be it the hint or where the lane was last. */
+#ifdef NO_WALK
+#define WALK(ticket, phases)
 #else
-#define HELP(hint, from) advance(hint, from)
+#define WALK(ticket, phases) \
+  do \
+  :: PHASE(slot[ticket % CAPACITY]) > PHASE(EMPTY(ticket / CAPACITY)) + phases -> ticket++ \
+  :: else -> break \
+  od;
+#endif
+
+#if CAPACITY > 1
+#define SOME_FULL (IS_FULL(slot[0]) || IS_FULL(slot[CAPACITY - 1]))
+#else
+#define SOME_FULL IS_FULL(slot[0])
 #endif
 
 /* Where a participant is: before which access. */
@@ -123,17 +148,14 @@ inline take_ghost(c) {
 #define TAIL 4
 #define SLOT 5
 #define PUBLISH 6
-#define HELP_TAIL 7
 #define ADVANCE_TAIL 8
 #define UNPIN 9
 #define AFTER_PUSH 10
 #define WAIT 11
 #define HEAD 12
 #define LOOK 13
-#define HEAD_AGAIN 14
 #define INTEND 15
 #define TAKE 16
-#define HELP_HEAD 17
 #define ADVANCE_HEAD 18
 #define HOLD 19
 #define UNINTEND 20
@@ -171,19 +193,19 @@ inline take_ghost(c) {
        if :: k == COUNT(cells) -> k = 0; at = TAIL :: else fi } \
   :: d_step { at == TAIL -> t = tail; at = SLOT } \
   :: d_step { at == SLOT -> \
+       WALK(t, 0) \
        w = slot[t % CAPACITY]; \
+       assert(PHASE(w) >= PHASE(EMPTY(t / CAPACITY))); \
        if \
        :: w == EMPTY(t / CAPACITY) -> at = PUBLISH \
-       :: LAP(w) == t / CAPACITY && IS_FULL(w) || w == EMPTY(t / CAPACITY + 1) -> at = HELP_TAIL \
-       :: else -> assert(tail != t); at = TAIL \
+       :: else -> at = TAIL /* Without the walk alone. */ \
        fi } \
   :: d_step { at == PUBLISH -> \
        if \
        :: slot[t % CAPACITY] == w -> publish_slot(t, cells); STEP; at = ADVANCE_TAIL \
-       :: else -> at = TAIL \
+       :: else -> at = SLOT \
        fi } \
-  :: d_step { at == HELP_TAIL -> HELP(tail, t); at = TAIL } \
-  :: d_step { at == ADVANCE_TAIL -> advance(tail, t); at = UNPIN } \
+  :: d_step { at == ADVANCE_TAIL -> move_hint(tail, t, filled); at = UNPIN } \
   :: d_step { at == UNPIN -> SET_PIN(0); t = 0; w = 0; cells = 0; at = AFTER_PUSH }
 
 proctype producer(byte me) {
@@ -239,24 +261,21 @@ proctype consumer(byte me) {
   byte at = WAIT;
   {
     do
-    :: d_step { /* Event::wait on looks_empty. */
-         at == WAIT && slot[head % CAPACITY] != EMPTY(head / CAPACITY) ->
-         at = HEAD
+    :: d_step { /* Event::wait on looks_empty, which looks again and again. */
+         at == WAIT && SOME_FULL -> at = HEAD
        }
     /* IndexRing::pop */
     :: d_step { at == HEAD -> h = head; at = LOOK }
     :: d_step { at == LOOK ->
+         WALK(h, 1)
          w = slot[h % CAPACITY];
+         assert(PHASE(w) >= PHASE(EMPTY(h / CAPACITY)));
          if
-         :: IS_FULL(w) && LAP(w) == h / CAPACITY -> cells = RUN_IN(w); at = INTEND
-         :: else ->
-            if
-            :: w != EMPTY(h / CAPACITY) -> at = HELP_HEAD
-            :: else -> at = HEAD_AGAIN
-            fi
+         :: w == EMPTY(h / CAPACITY) -> at = AFTER_PUSH
+         :: PHASE(w) == PHASE(FULL(h / CAPACITY, 0)) -> cells = RUN_IN(w); at = INTEND
+         :: else -> at = HEAD /* Without the walk alone. */
          fi
        }
-    :: d_step { at == HEAD_AGAIN -> if :: head == h -> at = AFTER_PUSH :: else -> at = HEAD fi }
     :: d_step { at == AFTER_PUSH -> SET_CIN(0); c = 0; h = 0; w = 0; cells = 0; at = WAIT }
     :: d_step { at == INTEND -> SET_CIN(cells); at = TAKE }
 #ifdef RUNS
@@ -278,15 +297,16 @@ proctype consumer(byte me) {
                w = 0;
                at = HOLD
             :: else ->
+               assert(h == emptied);
+               emptied++;
                slot[h % CAPACITY] = EMPTY(h / CAPACITY + 1);
                at = ADVANCE_HEAD
             fi;
             STEP
-         :: else -> cells = 0; at = HEAD
+         :: else -> cells = 0; at = LOOK
          fi
        }
-    :: d_step { at == HELP_HEAD -> HELP(head, h); at = HEAD }
-    :: d_step { at == ADVANCE_HEAD -> advance(head, h); h = 0; w = 0; at = HOLD }
+    :: d_step { at == ADVANCE_HEAD -> move_hint(head, h, emptied); h = 0; w = 0; at = HOLD }
     :: d_step { at == HOLD ->
          word[FIRST(cells) + k] = MOVED(word[FIRST(cells) + k], HELD, me);
          STEP;

@@ -119,7 +119,7 @@ void a_ring_out_of_order_ends_its_taker() {
   Fixture f;
   const std::uint32_t capacity = f.control().geometry().ring_capacity;
   auto* slots = reinterpret_cast<lockfree::AtomicSlot*>(&f.control().ring_header(0) + 1);
-  for (std::uint32_t i = 0; i < capacity; ++i) slots[i] = lockfree::full_slot(1 << 30, {0, 1});
+  for (std::uint32_t i = 0; i < capacity; ++i) slots[i] = lockfree::full_slot(1 << 20, {0, 1});
   CHECK(says(corrupt([&] { f.consumer->try_get(); }), "what it says to hold is not there"));
 }
 

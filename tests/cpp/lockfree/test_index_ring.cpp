@@ -40,11 +40,13 @@ constexpr std::uint32_t kNone = IndexRing<>::kNone;
 
 void random_use_is_first_in_first_out(std::uint64_t first_ticket) {
   Fixture f(8, 9, 2, first_ticket);
-  auto ring = f.ring();
+  auto usual = f.ring();
   std::mt19937 random(1);
   std::deque<std::uint32_t> model;
   std::deque<std::uint32_t> free{0, 1, 2, 3, 4, 5, 6, 7, 8};
   for (int step = 0; step < 20000; ++step) {
+    auto newcomer = f.ring();  // Knows no more than the hints.
+    auto& ring = random() % 4 == 0 ? newcomer : usual;
     if (random() % 2 != 0) {
       const std::uint32_t cell = free.front();
       f.own(cell, 0);
@@ -69,6 +71,20 @@ void random_use_is_first_in_first_out(std::uint64_t first_ticket) {
       CHECK(f.words[cell] == cell_word(CellState::kHeld, 1, 0));
       model.pop_front();
       free.push_back(cell);
+    }
+  }
+}
+
+/// Else every newcomer would walk from the ring's first ticket.
+void hints_follow() {
+  Fixture f(8, 1, 2);
+  auto ring = f.ring();
+  const std::uint64_t tickets = 5 * IndexRing<>::kTicketsPerHint + 3;
+  for (std::uint64_t ticket = 0; ticket < tickets; ++ticket) {
+    f.own(0, 0);
+    CHECK(ring.push(0, 0, f.lanes[0]) && ring.pop(1, f.lanes[1]) == 0);
+    for (const auto* hint : {&f.hints.tail, &f.hints.head}) {
+      CHECK(*hint <= ticket + 1 && ticket + 1 - *hint < IndexRing<>::kTicketsPerHint);
     }
   }
 }
@@ -202,6 +218,7 @@ int main() {
   random_use_is_first_in_first_out(0);
   // Close before the 31 bits of the lap run over.
   random_use_is_first_in_first_out((kLapMask + 1) * 8 - 40);
+  hints_follow();
   runs_are_split_by_their_takers();
   nothing_is_lost_or_doubled_between_threads();
   for (const auto point : {RingPoint::kPinned, RingPoint::kMarkedInRing, RingPoint::kPublished,

@@ -8,16 +8,18 @@ namespace {
 
 void slot_fields_do_not_overlap() {
   const SlotWord full = full_slot(kLapMask, {0, 1});
-  CHECK(is_full(full) && lap_of(full) == kLapMask && run_in(full) == (Run{0, 1}));
+  CHECK(is_full(full) && phases_past(full, kLapMask) == 1 && run_in(full) == (Run{0, 1}));
   const Run largest{kMostCells - 1, kMostInRun};
   const SlotWord last = full_slot(0, largest);
-  CHECK(is_full(last) && lap_of(last) == 0 && run_in(last) == largest);
-  CHECK(!is_full(empty_slot(kLapMask)) && lap_of(empty_slot(kLapMask)) == kLapMask);
+  CHECK(is_full(last) && phases_past(last, 0) == 1 && run_in(last) == largest);
+  CHECK(!is_full(empty_slot(kLapMask)) && phases_past(empty_slot(kLapMask), kLapMask) == 0);
 }
 
 void the_lap_after_the_last_is_the_first() {
   CHECK(empty_slot(kLapMask + 1) == empty_slot(0));
   CHECK(full_slot(kLapMask + 1, {7, 2}) == full_slot(0, {7, 2}));
+  CHECK(phases_past(full_slot(0, {7, 2}), kLapMask) == 3);
+  CHECK(phases_past(full_slot(kLapMask, {7, 2}), kLapMask + 1) == -1);
 }
 
 void a_run_holds_its_cells_and_no_other() {
