@@ -17,7 +17,7 @@ CXX_FILES = $(shell find csrc tests/cpp -name '*.[ch]pp' -o -name '*.cu' -o -nam
 HALT_ON_UB := UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
 FUZZ_SECONDS ?= 600
 FUZZ_CXX ?= clang++-16
-FUZZ_PACKAGES := -qq -y --no-install-recommends clang-16 libclang-rt-16-dev llvm-16
+FUZZ_PACKAGES := --no-install-recommends clang-16 libclang-rt-16-dev llvm-16
 # gcc 12's thread sanitizer cannot start under wide address randomization.
 NO_ASLR := $(shell setarch -R true 2>/dev/null && echo setarch -R)
 
@@ -83,16 +83,20 @@ test-deep: setup model ctest-asan ctest-tsan
 	$(TEST_ENV) $(BIN)/python -m pytest -m deep
 
 model:
-	@command -v spin > /dev/null || { [ $$(id -u) = 0 ] && command -v apt-get > /dev/null \
-	  && { apt-get install -qq -y spin || { apt-get update -qq && apt-get install -qq -y spin; }; } \
-	  > /dev/null 2>&1; } || { echo 'model needs SPIN; run: apt-get install spin' >&2; exit 1; }
+	@command -v spin > /dev/null || $(call apt_install,spin) \
+	  || { echo 'model needs SPIN; run: apt-get install spin' >&2; exit 1; }
 	@$(PYTHON) csrc/lockfree/model/check.py
+
+# Installs a Debian package, where that is possible.
+define apt_install
+{ [ $$(id -u) = 0 ] && command -v apt-get > /dev/null && { apt-get install -qq -y $(1) \
+  || { apt-get update -qq && apt-get install -qq -y $(1); }; } > /dev/null 2>&1; }
+endef
 
 # KEEP=1 writes the corpus that ctest replays anew, from what was found.
 fuzz: $(STAMPS)/tools
-	@command -v $(FUZZ_CXX) > /dev/null || { [ $$(id -u) = 0 ] && command -v apt-get > /dev/null \
-	  && { apt-get install $(FUZZ_PACKAGES) || { apt-get update -qq && apt-get install $(FUZZ_PACKAGES); }; } \
-	  > /dev/null 2>&1; } || { echo 'fuzz needs clang with libFuzzer; run: apt-get install clang-16' \
+	@command -v $(FUZZ_CXX) > /dev/null || $(call apt_install,$(FUZZ_PACKAGES)) \
+	  || { echo 'fuzz needs clang with libFuzzer; run: apt-get install clang-16' \
 	  'libclang-rt-16-dev, or give FUZZ_CXX=clang++' >&2; exit 1; }
 	$(call configure,fuzz,RelWithDebInfo,fuzzer-no-link$(comma)address$(comma)undefined) \
 	  -DCMAKE_CXX_COMPILER=$(FUZZ_CXX)
@@ -141,6 +145,8 @@ bench-setup: setup
 	  $(BIN)/pip install -q $(PIP_FLAGS) --no-deps $$peer || echo "$$peer: not installed"; done
 	@for peer in $(PEERS); do \
 	  $(BIN)/pip install -q $(PIP_FLAGS) $$peer || echo "$$peer: not installed"; done
+	@[ -e /usr/include/boost/lockfree/queue.hpp ] || $(call apt_install,libboost-dev) \
+	  || echo 'libboost-dev: not installed'
 
 bench: setup
 	@for file in $(filter-out %/bench_packing.py,$(wildcard benchmarks/bench_*.py)); do \

@@ -3,52 +3,119 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator
-from typing import Any, Protocol, cast
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
+from flowtrain.bench.alone import call
 from flowtrain.bench.conditions import conditions
-from flowtrain_core import _C
 
 PAIRS = (1, 2, 4)
-BATCHES = (1, 16)
+RUN = 16
+SAME_CORES = 0.25
+"""Ping-pongs of one core mode differ by less than this share of their median."""
 
 
-class _RingRate(Protocol):
-    def __call__(
-        self, *, producers: int, consumers: int, batch: int, runs: bool, seconds: float
-    ) -> float: ...
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Slice:
+    """A figure, and a bare ping-pong of one word between the cores before and after it."""
+
+    value: float
+    ping_before_ns: float
+    ping_after_ns: float
+
+    def pings(self) -> tuple[float, float]:
+        return self.ping_before_ns, self.ping_after_ns
 
 
-def run(seconds: float = 0.2, slices: int = 5) -> Iterator[dict[str, Any]]:
-    """Measure one, two and four producers with as many consumers, alone and in batches.
+def flow(producers: int, consumers: int, batch: int, seconds: float) -> Slice:
+    """Descriptors of 64 bytes a second through the shipped ring, between processes.
+
+    Each process allocates cells, writes, publishes, or takes, reads, frees; all of a batch, where
+    it holds more than one, is published and taken as one run.
+
+    Raises:
+        ValueError: No producer, no consumer, or a batch that does not divide a producer's cells.
+    """
+    return _slice(
+        "_ring_flow", producers=producers, consumers=consumers, batch=batch, seconds=seconds
+    )
+
+
+def round_trip(seconds: float) -> Slice:
+    """Nanoseconds of one descriptor there through one ring and back through another."""
+    return _slice("_ring_round_trip", seconds=seconds)
+
+
+def _slice(function: str, **arguments: object) -> Slice:
+    value, before, after = call(function, **arguments)
+    return Slice(value=value, ping_before_ns=before, ping_after_ns=after)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InOneMode:
+    """Medians of the slices that saw the cores equally near; cores of virtual machines move."""
+
+    medians: dict[str, float | None]
+    """None for a measure of which no slice was kept."""
+    ping_ns: float
+    """Median ping-pong: the mode that most slices saw."""
+    kept: dict[str, int]
+
+
+def in_one_mode(measures: Mapping[str, Callable[[], Slice]], rounds: int) -> InOneMode:
+    """Every measure in every round, one after the other; then what is comparable of it."""
+    slices: dict[str, list[Slice]] = {name: [] for name in measures}
+    for _ in range(rounds):
+        for name, measure in measures.items():
+            slices[name].append(measure())
+    usual = statistics.median(
+        ping for found in slices.values() for one in found for ping in one.pings()
+    )
+    same = {
+        name: [
+            one.value
+            for one in found
+            if all(abs(ping - usual) < SAME_CORES * usual for ping in one.pings())
+        ]
+        for name, found in slices.items()
+    }
+    return InOneMode(
+        medians={n: statistics.median(values) if values else None for n, values in same.items()},
+        ping_ns=usual,
+        kept={name: len(values) for name, values in same.items()},
+    )
+
+
+def run(seconds: float = 0.1, rounds: int = 5) -> Iterator[dict[str, Any]]:
+    """Measure one, two and four producers with as many consumers, one by one and in runs.
 
     Args:
         seconds: Time of one slice.
-        slices: Slices of each way, in turn, since the cores of a virtual machine come and go.
+        rounds: Slices of each way, in turn.
 
     Yields:
-        Per case the medians in millions of descriptors of 64 bytes a second: `single` has one
-        compare-and-swap for each descriptor of a batch, `runs` one for all of them. Threads of
-        one process, whose traffic between cores is that of processes.
+        Per case the medians in millions of descriptors a second, `single` and in `runs` of 16,
+        of the slices whose cores were as near to each other as in most (`ping_ns`).
     """
-    ring_rate = cast(_RingRate, vars(_C)["_ring_rate"])
     for pairs in PAIRS:
-        for batch in BATCHES:
-            rates: dict[bool, list[float]] = {False: [], True: []}
-            for _ in range(slices):
-                for runs, found in rates.items():
-                    rate = ring_rate(
-                        producers=pairs, consumers=pairs, batch=batch, runs=runs, seconds=seconds
-                    )
-                    found.append(rate / 1e6)
-            single, together = (statistics.median(rates[runs]) for runs in (False, True))
-            yield {
-                "bench": "ring",
-                "producers": pairs,
-                "consumers": pairs,
-                "batch": batch,
-                "single": round(single, 2),
-                "runs": round(together, 2),
-                "gain": round(together / single, 2) if single else None,
-                **conditions(),
-            }
+        found = in_one_mode(
+            {
+                "single": partial(flow, pairs, pairs, 1, seconds),
+                "runs": partial(flow, pairs, pairs, RUN, seconds),
+            },
+            rounds,
+        )
+        single, runs = (found.medians[name] for name in ("single", "runs"))
+        yield {
+            "bench": "ring",
+            "producers": pairs,
+            "consumers": pairs,
+            "single": single and round(single / 1e6, 2),
+            "runs": runs and round(runs / 1e6, 2),
+            "gain": round(runs / single, 2) if single and runs else None,
+            "ping_ns": round(found.ping_ns),
+            "slices": min(found.kept.values()),
+            **conditions(),
+        }

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy
 
-from flowtrain.bench import native
+from flowtrain.bench.alone import call
 from flowtrain.bench.conditions import conditions, percentiles_us
 from flowtrain.workloads import PRESETS, preset
 from flowtrain_core import Lease, Pool, Producer
@@ -72,7 +72,7 @@ def native_pair_ns(
 ) -> tuple[float, float]:
     """Median and 99th percentile over slices of all processes, in ns."""
     pairs = min(rounds, _SLICE)
-    times = native.run(
+    times = call(
         "_slab_pairs_ns",
         classes=classes,
         slabs=NUM_SLABS,

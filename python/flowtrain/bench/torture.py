@@ -6,7 +6,7 @@ from typing import Any, Literal, get_args
 
 import numpy
 
-from flowtrain.bench import native
+from flowtrain.bench.alone import call
 from flowtrain.bench.conditions import conditions
 
 Without = Literal["", "pin", "cin", "re-check", "generation"]
@@ -67,7 +67,7 @@ def storm(
         raise ValueError(
             f"torture: kills={kills}, stops={stops} and seconds={seconds} must be at least 0"
         )
-    found: dict[str, Any] = native.run(
+    found: dict[str, Any] = call(
         "_storm",
         kills=kills,
         stops=stops,
@@ -86,12 +86,12 @@ def at_rest() -> dict[str, float]:
         `reclaim_p50_ms` and `reclaim_p99_ms`, from the kill of a process that holds a slab until
         the slab is free, and `idle_cpu_percent` of a process that waits for an item.
     """
-    times = native.run("_reclaim_times_ms", kills=RECLAIMS)
+    times = call("_reclaim_times_ms", kills=RECLAIMS)
     p50, p99 = numpy.percentile(times, (50, 99))
     return {
         "reclaim_p50_ms": round(float(p50), 3),
         "reclaim_p99_ms": round(float(p99), 3),
-        "idle_cpu_percent": native.run("_idle_cpu_percent", seconds=IDLE_S),
+        "idle_cpu_percent": call("_idle_cpu_percent", seconds=IDLE_S),
     }
 
 

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from flowtrain.bench.ring import Slice, in_one_mode
 from flowtrain.cli.main import main
 
 
@@ -31,10 +32,31 @@ def test_descriptors_are_counted_one_by_one_and_in_runs(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     found = rows(capsys, "ring", "--seconds", "0.01")
-    assert {(row["producers"], row["batch"]) for row in found} == {
-        (pairs, batch) for pairs in (1, 2, 4) for batch in (1, 16)
+    assert [row["producers"] for row in found] == [1, 2, 4]
+    assert all(row["ping_ns"] > 0 for row in found)
+    # Other programs may have kept a member from its core for a whole slice.
+    assert any(row["slices"] and row["single"] > 0 and row["runs"] > 0 for row in found)
+
+
+def test_only_slices_of_one_core_mode_are_compared() -> None:
+    pings = {
+        "ours": [(100, 110), (105, 400), (98, 102)],
+        "theirs": [(410, 100), (400, 410), (99, 101)],
     }
-    assert all(row["single"] > 0 and row["runs"] > 0 for row in found)
+    found = in_one_mode(
+        {
+            name: iter(
+                [
+                    Slice(value=i, ping_before_ns=before, ping_after_ns=after)
+                    for i, (before, after) in enumerate(of)
+                ]
+            ).__next__
+            for name, of in pings.items()
+        },
+        rounds=3,
+    )
+    assert found.kept == {"ours": 2, "theirs": 1}
+    assert found.medians == {"ours": 1, "theirs": 2}
 
 
 def test_slabs_are_measured_up_to_a_nearly_full_pool(capsys: pytest.CaptureFixture[str]) -> None:

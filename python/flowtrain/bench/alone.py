@@ -1,4 +1,4 @@
-"""Runs what the core measures by itself, in a process of its own."""
+"""Calls of the extension that fork: each in a process of its own, which has one thread."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import subprocess
 import sys
 from typing import Any
 
-# Participants are forked, so the process that runs this has one thread.
 _PROGRAM = """
 import json, sys
 from flowtrain_core import _C
@@ -15,12 +14,12 @@ print(json.dumps(getattr(_C, sys.argv[1])(**json.loads(sys.argv[2]))))
 """
 
 
-def run(function: str, **arguments: object) -> Any:
-    """What a function of the extension returns.
+def call(function: str, **arguments: object) -> Any:
+    """What the extension's function returns for these arguments, as JSON has it.
 
     Raises:
-        ValueError: It refuses an argument.
-        RuntimeError: It failed; the message has its reason.
+        ValueError: It refused an argument.
+        RuntimeError: It failed otherwise, or its process ended.
     """
     done = subprocess.run(
         [sys.executable, "-c", _PROGRAM, function, json.dumps(arguments)],

@@ -1,0 +1,103 @@
+"""How many descriptors go through the ring between processes, and through the queues of others?
+
+Descriptors of 64 bytes, at most 1,024 under way. Ours is the whole way of a cell: allocated,
+written, published, taken, read, freed. Peers are measured in the same run and by the same harness,
+slice by slice in turn with ours, each slice between two bare ping-pongs of one word; only slices
+that saw the cores equally near count. A peer that is not installed is null, with the reason. The
+last line is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+from peers.queues import Queues
+
+from flowtrain.bench.conditions import conditions
+from flowtrain.bench.ring import RUN, Slice, flow, in_one_mode, round_trip
+
+PEERS = ("vyukov", "boost_queue", "message_queue")
+
+
+def measures(
+    seconds: float, queues: Queues | None
+) -> tuple[dict[str, Callable[[], Slice]], dict[str, str]]:
+    """What can be measured here, and why the rest cannot."""
+    out: dict[str, Callable[[], Slice]] = {
+        "ours": partial(flow, 1, 1, 1, seconds),
+        "ours_runs": partial(flow, 1, 1, RUN, seconds),
+        "ours_runs_22": partial(flow, 2, 2, RUN, seconds),
+        "ours_runs_44": partial(flow, 4, 4, RUN, seconds),
+        "ours_rtt": partial(round_trip, seconds),
+    }
+    missing: dict[str, str] = {}
+    for peer in PEERS:
+        reason = Queues.missing() if queues is None else queues.lacks(peer)
+        if queues is None or reason is not None:
+            missing[peer] = str(reason)
+            continue
+        out[peer] = partial(queues.flow, peer, 1, 1, 1, seconds)
+        if peer == "vyukov":
+            out["vyukov_batch"] = partial(queues.flow, "vyukov", 1, 1, RUN, seconds)
+            out["vyukov_rtt"] = partial(queues.round_trip, "vyukov", seconds)
+    return out, missing
+
+
+def measure(rounds: int, seconds: float) -> dict[str, Any]:
+    with ExitStack() as stack:
+        queues = stack.enter_context(Queues()) if Queues.missing() is None else None
+        these, missing = measures(seconds, queues)
+        for once in these.values():
+            once()  # Warm-up.
+        found = in_one_mode(these, rounds)
+
+    def ratio(above: str, below: str) -> float | None:
+        a, b = found.medians.get(above), found.medians.get(below)
+        return round(a / b, 2) if a and b else None
+
+    return {
+        "vs_boost_queue": ratio("ours_runs", "boost_queue"),
+        "vs_message_queue": ratio("ours_runs", "message_queue"),
+        "batch16_vs_vyukov_single": ratio("ours_runs", "vyukov"),
+        "batch16_vs_vyukov_batch16": ratio("ours_runs", "vyukov_batch"),
+        "rtt_vs_vyukov": ratio("ours_rtt", "vyukov_rtt"),
+        "mpmc44_vs_22": ratio("ours_runs_44", "ours_runs_22"),
+        "million_per_s": {
+            name: value and round(value / 1e6, 2)
+            for name, value in found.medians.items()
+            if not name.endswith("_rtt")
+        },
+        "rtt_ns": {
+            name.removesuffix("_rtt"): value and round(value)
+            for name, value in found.medians.items()
+            if name.endswith("_rtt")
+        },
+        "ping_ns": round(found.ping_ns),
+        "slices_kept": found.kept,
+        "missing": missing,
+        "rounds": rounds,
+        "seconds": seconds,
+        **conditions(),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=25, help="slices of each measure")
+    parser.add_argument("--seconds", type=float, default=0.06, help="time of a slice")
+    parser.add_argument("--json", action="store_true", help="print nothing but the JSON line")
+    given = parser.parse_args()
+    result = measure(given.rounds, given.seconds)
+    if not given.json:
+        for key, value in result.items():
+            print(f"{key:>26}  {value}")
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,254 @@
+// Bounded queues of others, and a textbook one, under the harness of the ring. Reads questions, one
+// a line: `has | flow | round_trip`, queue, producers, consumers, batch, seconds. Answers each with
+// a line: `yes` or `no`, or the figure of a slice and both its ping-pongs.
+#include <iostream>
+#include <optional>
+#include <string>
+
+#include "channel/descriptor.hpp"
+#include "channel/measure/relay.hpp"
+#if __has_include(<boost/lockfree/queue.hpp>)
+#define WITH_BOOST 1
+#include <boost/interprocess/ipc/message_queue.hpp>
+#include <boost/lockfree/queue.hpp>
+#endif
+
+namespace {
+
+using flowtrain::kCacheLine;
+using flowtrain::channel::Descriptor;
+using flowtrain::channel::measure::bounce;
+using flowtrain::channel::measure::flow;
+using flowtrain::channel::measure::kInFlight;
+using flowtrain::channel::measure::Load;
+using flowtrain::channel::measure::Slice;
+
+Descriptor describe(std::uint32_t producer, std::uint64_t sequence) {
+  return {producer, 64, sequence, 0, sequence, {1, 2, 3, 4}, static_cast<std::uint16_t>(producer),
+          0,        4,  0};
+}
+
+void use(const Descriptor& seen) { asm volatile("" : : "m"(seen)); }
+
+/// D. Vyukov's bounded queue: a sequence beside each descriptor, in slots of 72 bytes. A batch
+/// claims its slots by one compare-and-swap. Who stops between claim and publication stops all.
+class Vyukov {
+ public:
+  static std::size_t bytes(const Load&) { return kInFlight * sizeof(Slot); }
+
+  Vyukov(std::byte* zeros, const Load& load)
+      : slots_(reinterpret_cast<Slot*>(zeros)), batch_(load.batch) {
+    for (std::uint64_t i = 0; i < kInFlight; ++i) slots_[i].sequence = i;
+  }
+
+  class Sender {
+   public:
+    Sender(Vyukov& queue, std::uint32_t i) : queue_(queue), me_(i) {}
+
+    bool send() noexcept {
+      const std::uint64_t count = queue_.batch_;
+      std::uint64_t at = queue_.tail_.load(std::memory_order_relaxed);
+      for (;;) {
+        // Backwards: the last is freed last, mostly.
+        std::uint64_t i = count;
+        while (i > 0 && queue_.sequence(at + i - 1) == at + i - 1) --i;
+        if (i > 0) {
+          const std::uint64_t now = queue_.tail_.load(std::memory_order_relaxed);
+          if (now == at) return false;
+          at = now;
+        } else if (queue_.tail_.compare_exchange_weak(at, at + count, std::memory_order_relaxed)) {
+          break;
+        }
+      }
+      for (std::uint64_t i = at; i < at + count; ++i) {
+        Slot& slot = queue_.slot(i);
+        slot.item = describe(me_, sent_++);
+        slot.sequence.store(i + 1, std::memory_order_release);
+      }
+      return true;
+    }
+
+   private:
+    Vyukov& queue_;
+    std::uint32_t me_;
+    std::uint64_t sent_ = 0;
+  };
+
+  class Receiver {
+   public:
+    Receiver(Vyukov& queue, std::uint32_t) : queue_(queue) {}
+
+    std::uint32_t receive() noexcept {
+      std::uint64_t at = queue_.head_.load(std::memory_order_relaxed);
+      std::uint64_t count = 0;
+      for (;;) {
+        count = 0;
+        while (count < queue_.batch_ && queue_.sequence(at + count) == at + count + 1) ++count;
+        if (count == 0) {
+          const std::uint64_t now = queue_.head_.load(std::memory_order_relaxed);
+          if (now == at) return 0;
+          at = now;
+        } else if (queue_.head_.compare_exchange_weak(at, at + count, std::memory_order_relaxed)) {
+          break;
+        }
+      }
+      for (std::uint64_t i = at; i < at + count; ++i) {
+        Slot& slot = queue_.slot(i);
+        const Descriptor seen = slot.item;
+        use(seen);
+        slot.sequence.store(i + kInFlight, std::memory_order_release);
+      }
+      return static_cast<std::uint32_t>(count);
+    }
+
+   private:
+    Vyukov& queue_;
+  };
+
+ private:
+  struct Slot {
+    std::atomic<std::uint64_t> sequence;
+    Descriptor item;
+  };
+  static_assert(sizeof(Slot) == 72);
+
+  Slot& slot(std::uint64_t at) const { return slots_[at % kInFlight]; }
+  std::uint64_t sequence(std::uint64_t at) const {
+    return slot(at).sequence.load(std::memory_order_acquire);
+  }
+
+  Slot* slots_;
+  std::uint32_t batch_;
+  alignas(kCacheLine) std::atomic<std::uint64_t> tail_{0};
+  alignas(kCacheLine) std::atomic<std::uint64_t> head_{0};
+};
+
+#ifdef WITH_BOOST
+
+/// Of fixed size, so that its nodes lie inside and are named by index: it works between processes.
+class BoostQueue {
+ public:
+  static std::size_t bytes(const Load&) { return 0; }
+  BoostQueue(std::byte*, const Load&) {}
+
+  class Sender {
+   public:
+    Sender(BoostQueue& queue, std::uint32_t i) : queue_(queue), me_(i) {}
+    bool send() noexcept {
+      if (!queue_.queue_.bounded_push(describe(me_, sent_))) return false;
+      ++sent_;
+      return true;
+    }
+
+   private:
+    BoostQueue& queue_;
+    std::uint32_t me_;
+    std::uint64_t sent_ = 0;
+  };
+
+  class Receiver {
+   public:
+    Receiver(BoostQueue& queue, std::uint32_t) : queue_(queue) {}
+    std::uint32_t receive() noexcept {
+      Descriptor seen;
+      if (!queue_.queue_.pop(seen)) return 0;
+      use(seen);
+      return 1;
+    }
+
+   private:
+    BoostQueue& queue_;
+  };
+
+ private:
+  boost::lockfree::queue<Descriptor, boost::lockfree::capacity<kInFlight>> queue_;
+};
+
+/// Under a mutex that lies beside it.
+class MessageQueue {
+ public:
+  static std::size_t bytes(const Load&) { return 0; }
+  MessageQueue(std::byte*, const Load&)
+      : name_("flowtrain-bench-" + std::to_string(::getpid()) + "-" + std::to_string(made_++)),
+        queue_(boost::interprocess::create_only, name_.c_str(), kInFlight, sizeof(Descriptor)) {}
+  ~MessageQueue() { boost::interprocess::message_queue::remove(name_.c_str()); }
+
+  class Sender {
+   public:
+    Sender(MessageQueue& queue, std::uint32_t i) : queue_(queue), me_(i) {}
+    bool send() {
+      const Descriptor item = describe(me_, sent_);
+      if (!queue_.queue_.try_send(&item, sizeof(item), 0)) return false;
+      ++sent_;
+      return true;
+    }
+
+   private:
+    MessageQueue& queue_;
+    std::uint32_t me_;
+    std::uint64_t sent_ = 0;
+  };
+
+  class Receiver {
+   public:
+    Receiver(MessageQueue& queue, std::uint32_t) : queue_(queue) {}
+    std::uint32_t receive() {
+      Descriptor seen;
+      std::size_t size = 0;
+      unsigned priority = 0;
+      if (!queue_.queue_.try_receive(&seen, sizeof(seen), size, priority)) return 0;
+      use(seen);
+      return 1;
+    }
+
+   private:
+    MessageQueue& queue_;
+  };
+
+ private:
+  static inline int made_ = 0;
+  std::string name_;
+  boost::interprocess::message_queue queue_;
+};
+
+#endif
+
+struct Question {
+  std::string what;
+  Load load;
+};
+
+/// One slice, if this queue was compiled in.
+template <class Queue>
+std::optional<Slice> ask(const Question& question) {
+  if (question.what == "has") return Slice{};
+  if (question.what == "round_trip") return bounce<Queue>(question.load.seconds);
+  return flow<Queue>(question.load);
+}
+
+std::optional<Slice> ask(const std::string& queue, const Question& question) {
+#ifdef WITH_BOOST
+  if (queue == "boost_queue") return ask<BoostQueue>(question);
+  if (queue == "message_queue") return ask<MessageQueue>(question);
+#endif
+  if (queue == "vyukov") return ask<Vyukov>(question);
+  return std::nullopt;
+}
+
+}  // namespace
+
+int main() {
+  std::string queue;
+  Question question;
+  Load& load = question.load;
+  while (std::cin >> question.what >> queue >> load.producers >> load.consumers >> load.batch >>
+         load.seconds) {
+    const std::optional<Slice> found = ask(queue, question);
+    if (!found || question.what == "has") {
+      std::cout << (found ? "yes" : "no") << std::endl;
+    } else {
+      std::cout << found->value << ' ' << found->ping_before_ns << ' ' << found->ping_after_ns
+                << std::endl;
+    }
+  }
+}

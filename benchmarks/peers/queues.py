@@ -1,0 +1,76 @@
+"""Bounded queues of others in C++, under the harness that measures the ring."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from flowtrain.bench.ring import Slice
+
+SOURCE = Path(__file__).with_suffix(".cpp")
+CSRC = Path(__file__).resolve().parents[2] / "csrc"
+OPTIONS = ("-std=c++20", "-O3", "-DNDEBUG", "-pthread", f"-I{CSRC}")
+
+
+class Queues:
+    """The compiled program, which measures one slice at a time.
+
+    Raises:
+        subprocess.CalledProcessError: It does not compile.
+    """
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory()
+        program = Path(self._folder.name) / "queues"
+        sources = [str(SOURCE), str(CSRC / "base" / "error.cpp")]
+        subprocess.run(["c++", *OPTIONS, *sources, "-o", str(program), "-lrt"], check=True)
+        self._process = subprocess.Popen(
+            [program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+        )
+
+    @classmethod
+    def missing(cls) -> str | None:
+        return None if shutil.which("c++") else "no C++ compiler (c++) on PATH"
+
+    def lacks(self, queue: str) -> str | None:
+        """Why a queue cannot be measured; None if it can."""
+        if self._ask("has", queue, 0, 0, 0, 0) == "yes":
+            return None
+        return "its headers are not installed; run make bench-setup"
+
+    def flow(self, queue: str, producers: int, consumers: int, batch: int, seconds: float) -> Slice:
+        """Descriptors of 64 bytes a second."""
+        return self._slice("flow", queue, producers, consumers, batch, seconds)
+
+    def round_trip(self, queue: str, seconds: float) -> Slice:
+        """Nanoseconds there through one queue and back through another."""
+        return self._slice("round_trip", queue, 1, 1, 1, seconds)
+
+    def _slice(self, *question: object) -> Slice:
+        value, before, after = map(float, self._ask(*question).split())
+        return Slice(value=value, ping_before_ns=before, ping_after_ns=after)
+
+    def _ask(self, *question: object) -> str:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(" ".join(map(str, question)) + "\n")
+        answer = self._process.stdout.readline().strip()
+        if not answer:
+            raise RuntimeError(f"the program of queues ended at: {' '.join(map(str, question))}")
+        return answer
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._process.kill()
+        self._process.communicate()
+        self._folder.cleanup()

@@ -1,0 +1,17 @@
+#pragma once
+
+#include "channel/measure/load.hpp"
+
+namespace flowtrain::channel::measure {
+
+/// Descriptors of 64 bytes per second through the shipped ring, between processes: each allocates
+/// cells, writes, publishes, or takes, reads, frees.
+///
+/// Errors: BadArgument for no producer, no consumer, or a batch that a producer's share of
+/// kInFlight does not hold twice, or that does not divide it.
+Slice ring_flow(const Load& load);
+
+/// Nanoseconds that one descriptor takes there through one ring and back through another.
+Slice ring_round_trip(double seconds);
+
+}  // namespace flowtrain::channel::measure
