@@ -3,8 +3,9 @@
 Descriptors of 64 bytes, at most 1,024 under way. Ours is the whole way of a cell: allocated,
 written, published, taken, read, freed. Peers are measured in the same run and by the same harness,
 slice by slice in turn with ours, each slice between two bare ping-pongs of one word; only slices
-that saw the cores equally near count. A peer that is not installed is null, with the reason. The
-last line is JSON.
+that saw the cores equally near count. A peer that is not installed is null, with the reason.
+Hand-offs are of a pool's items between its handles in two processes, with and without the records
+that lanes keep. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 from peers.queues import Queues
 
 from flowtrain.bench.conditions import conditions
-from flowtrain.bench.ring import RUN, Slice, flow, in_one_mode, round_trip
+from flowtrain.bench.ring import RUN, Slice, flow, hand_off, in_one_mode, round_trip
 
 PEERS = ("vyukov", "boost_queue", "message_queue")
 
@@ -34,6 +35,10 @@ def measures(
         "ours_runs_22": partial(flow, 2, 2, RUN, seconds),
         "ours_runs_44": partial(flow, 4, 4, RUN, seconds),
         "ours_rtt": partial(round_trip, seconds),
+        "hand_off": partial(hand_off, 1, seconds, records=True),
+        "hand_off_without_records": partial(hand_off, 1, seconds, records=False),
+        "hand_off_runs": partial(hand_off, RUN, seconds, records=True),
+        "hand_off_runs_without_records": partial(hand_off, RUN, seconds, records=False),
     }
     missing: dict[str, str] = {}
     for peer in PEERS:
@@ -60,6 +65,10 @@ def measure(rounds: int, seconds: float) -> dict[str, Any]:
         a, b = found.medians.get(above), found.medians.get(below)
         return round(a / b, 2) if a and b else None
 
+    def cost_percent(of: str) -> float | None:
+        with_records, without = found.medians[of], found.medians[f"{of}_without_records"]
+        return round(100 * (1 - with_records / without), 1) if with_records and without else None
+
     return {
         "vs_boost_queue": ratio("ours_runs", "boost_queue"),
         "vs_message_queue": ratio("ours_runs", "message_queue"),
@@ -67,6 +76,8 @@ def measure(rounds: int, seconds: float) -> dict[str, Any]:
         "batch16_vs_vyukov_batch16": ratio("ours_runs", "vyukov_batch"),
         "rtt_vs_vyukov": ratio("ours_rtt", "vyukov_rtt"),
         "mpmc44_vs_22": ratio("ours_runs_44", "ours_runs_22"),
+        "metrics_cost_percent": cost_percent("hand_off"),
+        "metrics_cost_percent_batch16": cost_percent("hand_off_runs"),
         "million_per_s": {
             name: value and round(value / 1e6, 2)
             for name, value in found.medians.items()

@@ -403,7 +403,8 @@ def inspect(name: str) -> PoolSnapshot:
 
     Times are of the clock that `time.perf_counter_ns` reads. `alloc_wait` and `transfer` are a
     producer's (asking for a slab to having it, having it to publishing), `queue_wait` and `use` a
-    consumer's (publishing to taking, taking to giving back).
+    consumer's (publishing to taking, taking to giving back). Of items that follow each other in
+    less than 4 us one in 64 is in the histograms; counters are of all.
 
     Raises:
         PoolNotFound: There is no such pool.

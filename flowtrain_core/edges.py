@@ -173,8 +173,8 @@ def _limits(facts: Mapping[str, Any]) -> Limits:
 
 
 def _bytes_per_s(facts: Mapping[str, Any]) -> float | None:
-    seconds = facts["transfer_ns"] / 1e9
-    return facts["bytes_published"] / seconds if seconds > 0 else None
+    seconds = facts["timed_ns"] / 1e9
+    return facts["timed_bytes"] / seconds if seconds > 0 else None
 
 
 @functools.cache

@@ -211,10 +211,10 @@ py::dict producer_facts(Producer& producer) {
   out["strict"] = credits.strict;
   out["in_flight_items"] = usage.items_in_flight;
   out["in_flight_bytes"] = usage.bytes_in_flight;
-  out["bytes_published"] = usage.bytes_published;
-  out["transfer_ns"] = usage.transfer_ns;
-  out["spilled_items"] = usage.items_spilled;
-  out["spilled_bytes"] = usage.bytes_spilled;
+  out["timed_bytes"] = usage.written.bytes;
+  out["timed_ns"] = usage.written.ns;
+  out["spilled_items"] = usage.spilled.items;
+  out["spilled_bytes"] = usage.spilled.bytes;
   return out;
 }
 

@@ -73,6 +73,14 @@ void bind_torture(py::module_& module) {
       py::kw_only(), py::arg("classes"), py::arg("slabs"), py::arg("fill"), py::arg("processes"),
       py::arg("elsewhere"), py::arg("pairs"), py::arg("slices"));
   module.def(
+      "_pool_flow",
+      [](std::uint32_t producers, std::uint32_t consumers, std::uint32_t batch, double seconds,
+         bool records) {
+        return slice(measure::pool_flow({producers, consumers, batch, seconds}, records));
+      },
+      py::kw_only(), py::arg("producers"), py::arg("consumers"), py::arg("batch"),
+      py::arg("seconds"), py::arg("records"));
+  module.def(
       "_ring_round_trip", [](double seconds) { return slice(measure::ring_round_trip(seconds)); },
       py::kw_only(), py::arg("seconds"));
   module.def("_idle_cpu_percent", &torture::idle_cpu_percent, py::arg("seconds"));

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "base/clock.hpp"
+#include "base/cpu.hpp"
 #include "base/error.hpp"
 #include "channel/dtype.hpp"
 
@@ -64,12 +64,14 @@ void Item::give_back() noexcept {
   pool.control().free_cell(cell_);
 }
 
-Consumer::Consumer(std::shared_ptr<Pool> pool, const std::string& ring, bool strict)
+Consumer::Consumer(std::shared_ptr<Pool> pool, const std::string& ring, bool strict,
+                   Recording recording)
     : pool_(std::move(pool)), strict_(strict) {
   pool_->check_open();
   ring_ = pool_->ring_number(ring);
-  lane_ = pool_->join(LaneRole::kConsumer, static_cast<std::uint16_t>(ring_));
   view_ = pool_->control().ring(ring_);
+  lane_ = pool_->join(LaneRole::kConsumer, static_cast<std::uint16_t>(ring_));
+  recorder_ = {pool_->control().record(lane_->number()), lane_->number(), recording};
 }
 
 void Consumer::check_open() const {
@@ -79,25 +81,17 @@ void Consumer::check_open() const {
   }
 }
 
-void Consumer::note_taken(std::uint32_t c, const Descriptor& item,
-                          std::int64_t now) const noexcept {
+std::int64_t Consumer::note_taken(std::uint32_t c, const Descriptor& item) const noexcept {
   const std::lock_guard lock(mutex_);
-  const Control& control = pool_->control();
-  const Cell& cell = control.cell(c);
-  LaneRecord& record = control.record(lane_->number());
   count((**lane_).items_taken);
-  record.queue_wait.add(now - cell.published_ns);
-  record.flight.note({now, item.key_low, item.bytes, c, Act::kTaken, item.producer});
+  return recorder_.taken(pool_->control().cell(c).published_ns, c, item);
 }
 
 void Consumer::note_released(std::uint32_t c, const Descriptor& item,
                              std::int64_t taken_ns) const noexcept {
-  const std::int64_t now = now_ns();
   const std::lock_guard lock(mutex_);
-  LaneRecord& record = pool_->control().record(lane_->number());
   count((**lane_).items_released);
-  record.use.add(now - taken_ns);
-  record.flight.note({now, item.key_low, item.bytes, c, Act::kReleased, item.producer});
+  recorder_.released(taken_ns, c, item);
 }
 
 void Consumer::note_lost() const noexcept {
@@ -188,8 +182,7 @@ std::shared_ptr<Item> Consumer::open_first(const lockfree::Run& run, bool heard)
     throw;
   }
   if (view) {
-    const std::int64_t now = now_ns();
-    note_taken(run.first, descriptor, now);
+    const std::int64_t now = note_taken(run.first, descriptor);
     return std::make_shared<Item>(shared_from_this(), run.first, descriptor, now, std::move(view));
   }
   // The holder of its memory died before this process had mapped it: counted, never hidden.

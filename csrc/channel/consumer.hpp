@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "channel/pool.hpp"
+#include "channel/recorder.hpp"
 
 namespace flowtrain::channel {
 
@@ -70,7 +71,8 @@ class Consumer : public std::enable_shared_from_this<Consumer> {
  public:
   /// @param strict  Throw StaleAddress for an item whose memory is gone, which else is counted as
   ///                lost and passed over.
-  Consumer(std::shared_ptr<Pool> pool, const std::string& ring, bool strict = false);
+  Consumer(std::shared_ptr<Pool> pool, const std::string& ring, bool strict = false,
+           Recording recording = Recording::kOn);
 
   /// The next item; null only where `interrupted` ended the wait.
   std::shared_ptr<Item> get(const Deadline& deadline, const Interrupted& interrupted = {});
@@ -99,7 +101,7 @@ class Consumer : public std::enable_shared_from_this<Consumer> {
   std::optional<std::string> fault(const Descriptor& item, std::uint32_t cell) const;
   void put_back(const lockfree::Run& run);
   bool wait_for_some(const Deadline& deadline, const Interrupted& interrupted);
-  void note_taken(std::uint32_t cell, const Descriptor& item, std::int64_t now) const noexcept;
+  std::int64_t note_taken(std::uint32_t cell, const Descriptor& item) const noexcept;
   void note_released(std::uint32_t cell, const Descriptor& item,
                      std::int64_t taken_ns) const noexcept;
   void note_lost() const noexcept;
@@ -108,9 +110,10 @@ class Consumer : public std::enable_shared_from_this<Consumer> {
   std::shared_ptr<Pool> pool_;
   std::uint32_t ring_;
   bool strict_;
-  std::unique_ptr<LaneHold> lane_;
-  std::atomic<bool> closed_{false};
   lockfree::IndexRing<> view_;  ///< Of that ring, as this lane sees it.
+  std::unique_ptr<LaneHold> lane_;
+  mutable Recorder recorder_;
+  std::atomic<bool> closed_{false};
   os::Spin spin_;
   mutable std::mutex mutex_;
 };

@@ -18,7 +18,7 @@
 namespace flowtrain::channel {
 
 inline constexpr std::uint64_t kMagic = 0x315f4c4f4f505446;  // "FTPOOL_1"
-inline constexpr std::uint32_t kLayoutVersion = 6;
+inline constexpr std::uint32_t kLayoutVersion = 7;
 inline constexpr std::uint32_t kMaxSegments = 64;
 inline constexpr std::uint32_t kMaxClasses = 64;
 
@@ -124,7 +124,7 @@ struct alignas(kCacheLine) Cell {
   Relaxed<std::uint32_t> attempt;   ///< Deliveries before this one.
   Relaxed<std::uint16_t> ring;      ///< Ring that it was published to, for redelivery.
   Relaxed<std::uint16_t> producer;  ///< Lane that leased it; not reused while the cell is in use.
-  Relaxed<std::int64_t> published_ns;
+  Relaxed<std::int64_t> published_ns;  ///< 0 for an item that is not timed.
 };
 
 /// A ring besides its slots.

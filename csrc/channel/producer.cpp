@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <set>
 
-#include "base/clock.hpp"
+#include "base/cpu.hpp"
 #include "base/error.hpp"
 
 namespace flowtrain::channel {
@@ -29,7 +29,7 @@ void Lease::abort() noexcept {
 }
 
 Producer::Producer(std::shared_ptr<Pool> pool, const std::string& ring, const Tiers& tiers,
-                   const Credits& credits)
+                   const Credits& credits, Recording recording)
     : pool_(std::move(pool)), tiers_(tiers.segments), credits_(credits) {
   pool_->check_open();
   ring_ = static_cast<std::uint16_t>(pool_->ring_number(ring));
@@ -45,10 +45,11 @@ Producer::Producer(std::shared_ptr<Pool> pool, const std::string& ring, const Ti
                         std::to_string(kMaxSegments) + ", and named once");
     }
   }
-  lane_ = pool_->join(LaneRole::kProducer, ring_);
-  before_ = counters();
-  slabs_.emplace(pool_->control(), pool_->cutter(), lane_->number(), pool_->lane());
   view_ = pool_->control().ring(ring_);
+  lane_ = pool_->join(LaneRole::kProducer, ring_);
+  recorder_ = {pool_->control().record(lane_->number()), lane_->number(), recording};
+  before_ = spilled();
+  slabs_.emplace(pool_->control(), pool_->cutter(), lane_->number(), pool_->lane());
 }
 
 void Producer::check_open() const {
@@ -121,10 +122,7 @@ std::optional<Grant> Producer::try_grant(std::uint64_t bytes, const Deadline* si
   cell.producer = lane_->number();
   const auto word = pool_->control().word(c).load(std::memory_order_relaxed);
   in_flight_.push_back({c, lockfree::generation_of(word), static_cast<std::int64_t>(bytes)});
-  const std::int64_t now = now_ns();
-  record().alloc_wait.add(since ? since->waited_ns() : 0);
-  record().flight.note({now, 0, bytes, c, Act::kLeased, lane_->number()});
-  return Grant{c, word, now};
+  return Grant{c, word, recorder_.leased(since, c, bytes)};
 }
 
 bool Producer::has_credit(std::uint64_t bytes) const noexcept {
@@ -179,7 +177,7 @@ std::uint32_t Producer::try_allocate(std::uint64_t bytes) noexcept {
 
 void Producer::abort(const Grant& grant, std::uint64_t bytes) noexcept {
   const std::lock_guard lock(mutex_);
-  record().flight.note({now_ns(), 0, bytes, grant.cell, Act::kAborted, lane_->number()});
+  recorder_.aborted(grant.cell, bytes);
   if (is_mine(grant)) slabs_->give_back(grant.cell, bytes);
 }
 
@@ -229,10 +227,9 @@ void Producer::publish(std::span<const Parcel> parcels) {
   const std::lock_guard lock(mutex_);
   const Control& control = pool_->control();
   Lane& mine = **lane_;
-  const std::int64_t now = now_ns();
   std::uint64_t sequence = mine.items_published.load(std::memory_order_relaxed);
   std::uint64_t bytes = mine.bytes_published.load(std::memory_order_relaxed);
-  for (const Parcel& parcel : parcels) describe(parcel, sequence++, now);
+  for (const Parcel& parcel : parcels) describe(parcel, sequence++);
   for (std::size_t i = 0; i < parcels.size();) {
     lockfree::Run run{parcels[i].grant.cell, 0};
     for (; i < parcels.size() && parcels[i].grant.cell == run.first + run.count &&
@@ -250,13 +247,11 @@ void Producer::publish(std::span<const Parcel> parcels) {
   mine.bytes_published.store(bytes, std::memory_order_relaxed);
   control.ring_header(ring_).filled.notify();
   for (const auto& [grant, layout, key] : parcels) {
-    record().transfer.add(now - grant.time_ns);
-    record().flight.note(
-        {now, key.low, layout.bytes, grant.cell, Act::kPublished, lane_->number()});
+    recorder_.published(grant.cell, key.low, layout.bytes);
   }
 }
 
-void Producer::describe(const Parcel& parcel, std::uint64_t sequence, std::int64_t now) noexcept {
+void Producer::describe(const Parcel& parcel, std::uint64_t sequence) noexcept {
   const auto& [grant, layout, key] = parcel;
   Cell& cell = pool_->control().cell(grant.cell);
   cell.descriptor = {
@@ -266,7 +261,7 @@ void Producer::describe(const Parcel& parcel, std::uint64_t sequence, std::int64
       lane_->number(), layout.dtype,
       layout.ndim,     0};
   cell.ring = ring_;
-  cell.published_ns = now;
+  cell.published_ns = recorder_.publishing(grant.time_ns, layout.bytes);
 }
 
 void Producer::check_size(std::uint64_t bytes) const {
@@ -342,23 +337,20 @@ void Producer::throw_timeout(std::uint64_t bytes, double waited_s) const {
                     "; is a consumer running? otherwise raise timeout_s or the limits");
 }
 
-Producer::Usage Producer::counters() const noexcept {
+Producer::Spilled Producer::spilled() const noexcept {
   const Lane& mine = **lane_;
-  return {0,
-          0,
-          mine.bytes_published.load(std::memory_order_relaxed),
-          record().transfer.sum_ns,
-          mine.items_spilled.load(std::memory_order_relaxed),
+  return {mine.items_spilled.load(std::memory_order_relaxed),
           mine.bytes_spilled.load(std::memory_order_relaxed)};
 }
 
 Producer::Usage Producer::usage() {
   const std::lock_guard lock(mutex_);
   forget_given_back();
-  const Usage now = counters();
-  return {static_cast<std::int64_t>(in_flight_.size()),  bytes_in_flight_,
-          now.bytes_published - before_.bytes_published, now.transfer_ns - before_.transfer_ns,
-          now.items_spilled - before_.items_spilled,     now.bytes_spilled - before_.bytes_spilled};
+  const Spilled now = spilled();
+  return {static_cast<std::int64_t>(in_flight_.size()),
+          bytes_in_flight_,
+          recorder_.written(),
+          {now.items - before_.items, now.bytes - before_.bytes}};
 }
 
 }  // namespace flowtrain::channel

@@ -11,6 +11,7 @@
 
 #include "base/deadline.hpp"
 #include "channel/pool.hpp"
+#include "channel/recorder.hpp"
 #include "channel/slabs.hpp"
 
 namespace flowtrain::channel {
@@ -29,7 +30,7 @@ struct Key {
   std::uint64_t high;
 };
 
-/// A cell that was leased, its word while it is, and when.
+/// A cell that was leased, its word while it is, and when, if it is timed.
 struct Grant {
   std::uint32_t cell;
   lockfree::CellWord word;
@@ -102,18 +103,20 @@ class Producer : public std::enable_shared_from_this<Producer> {
     bool strict = false;  ///< Fail where a lease would spill, which is to leave the first tier.
   };
 
+  struct Spilled {
+    std::uint64_t items;
+    std::uint64_t bytes;
+  };
   /// What this producer has done since it was made, for whoever asks about its edge.
   struct Usage {
     std::int64_t items_in_flight;
     std::int64_t bytes_in_flight;
-    std::uint64_t bytes_published;
-    std::uint64_t transfer_ns;  ///< From having slabs to publishing them, added up.
-    std::uint64_t items_spilled;
-    std::uint64_t bytes_spilled;
+    Recorder::Written written;
+    Spilled spilled;
   };
 
   Producer(std::shared_ptr<Pool> pool, const std::string& ring, const Tiers& tiers,
-           const Credits& credits);
+           const Credits& credits, Recording recording = Recording::kOn);
 
   /// A slab for an item if one is free now, else null.
   std::shared_ptr<Lease> try_lease(const Layout& layout);
@@ -159,13 +162,12 @@ class Producer : public std::enable_shared_from_this<Producer> {
   bool has_credit(std::uint64_t bytes) const noexcept;
   void forget_given_back() noexcept;
   bool fails_at_once(std::uint64_t bytes) const noexcept;
-  Usage counters() const noexcept;
+  Spilled spilled() const noexcept;
   void check_mine(std::span<const Parcel> parcels) const;
   void publish(std::span<const Parcel> parcels);
-  void describe(const Parcel& parcel, std::uint64_t sequence, std::int64_t now) noexcept;
+  void describe(const Parcel& parcel, std::uint64_t sequence) noexcept;
   void abort(const Grant& grant, std::uint64_t bytes) noexcept;
   bool is_mine(const Grant& grant) const noexcept;
-  LaneRecord& record() const { return pool_->control().record(lane_->number()); }
   void check_open() const;
   void check_size(std::uint64_t bytes) const;
   struct Lack {
@@ -183,8 +185,10 @@ class Producer : public std::enable_shared_from_this<Producer> {
   std::vector<std::uint32_t> tiers_;
   std::optional<Slabs> slabs_;
   lockfree::IndexRing<> view_;  ///< Of that ring, as this lane sees it.
+  std::optional<std::uint32_t> segment_;
   Credits credits_;
-  Usage before_{};  ///< Counters of the lane, which outlive whoever had it before.
+  Recorder recorder_;
+  Spilled before_{};  ///< Counters of the lane, which outlive whoever had it before.
   std::atomic<bool> closed_{false};
   os::Spin spin_;
   mutable std::mutex mutex_;

@@ -111,6 +111,7 @@ class FlightRecorder {
 struct LaneRecord {
   Histogram alloc_wait;  ///< Producer: from asking for a slab to having it.
   Histogram transfer;    ///< Producer: from having it to publishing, while the item is written.
+  // Of the items that are timed, see Recorder.
   Histogram queue_wait;  ///< Consumer: from publishing to taking.
   Histogram use;         ///< Consumer: from taking to giving back.
   FlightRecorder flight;

@@ -1,6 +1,7 @@
 #include "channel/measure/ring.hpp"
 
 #include "channel/measure/cell_queue.hpp"
+#include "channel/measure/pool_queue.hpp"
 
 namespace flowtrain::channel::measure {
 
@@ -25,5 +26,10 @@ Slice ring_flow(const Load& load) {
 }
 
 Slice ring_round_trip(double seconds) { return bounce<CellQueue>(seconds); }
+
+Slice pool_flow(const Load& load, bool records) {
+  check(load);
+  return records ? flow<PoolQueue<Recording::kOn>>(load) : flow<PoolQueue<Recording::kOff>>(load);
+}
 
 }  // namespace flowtrain::channel::measure

@@ -14,4 +14,10 @@ Slice ring_flow(const Load& load);
 /// Nanoseconds that one descriptor takes there through one ring and back through another.
 Slice ring_round_trip(double seconds);
 
+/// Items per second through a pool, leased, published, got and released between processes; with
+/// records as shipped, or without any, to see what they cost.
+///
+/// Errors: as ring_flow.
+Slice pool_flow(const Load& load, bool records);
+
 }  // namespace flowtrain::channel::measure

@@ -48,6 +48,22 @@ def round_trip(seconds: float) -> Slice:
     return _slice("_ring_round_trip", seconds=seconds)
 
 
+def hand_off(batch: int, seconds: float, *, records: bool) -> Slice:
+    """Items a second that one process leases and publishes, and another gets and releases.
+
+    Args:
+        batch: Items that are published and got together.
+        seconds: Time of the slice.
+        records: As shipped; without counts, times and events of what the lanes did, if False.
+
+    Raises:
+        ValueError: A batch that does not divide 1,024.
+    """
+    return _slice(
+        "_pool_flow", producers=1, consumers=1, batch=batch, seconds=seconds, records=records
+    )
+
+
 def _slice(function: str, **arguments: object) -> Slice:
     value, before, after = call(function, **arguments)
     return Slice(value=value, ping_before_ns=before, ping_after_ns=after)

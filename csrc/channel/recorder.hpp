@@ -1,0 +1,118 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+
+#include "base/clock.hpp"
+#include "base/deadline.hpp"
+#include "channel/descriptor.hpp"
+#include "channel/record.hpp"
+
+namespace flowtrain::channel {
+
+/// Whether lanes write records. Off only where their cost is measured.
+enum class Recording : bool { kOff, kOn };
+
+/// Writes what one lane does into its record: that it happened, and how long it took.
+///
+/// Every act is noted. Readings of the clock are what costs, so while items follow each other
+/// faster than kFastNs, after kBurst of them one in kStride is timed: by its producer's lane, and
+/// then by its reader's. Whatever had to wait for space is timed. An act that is not bears the
+/// time of the lane's last reading.
+///
+/// Memory:   the lane's record in the control file.
+/// Threads:  one at a time.
+/// Progress: wait-free.
+/// Ordering: as in Histogram and FlightRecorder.
+/// Errors:   none.
+class Recorder {
+ public:
+  /// Items that were timed, and for how long they were being written, all added up.
+  struct Written {
+    std::uint64_t bytes;
+    std::uint64_t ns;
+  };
+
+  Recorder() = default;
+  Recorder(LaneRecord& record, std::uint16_t lane, Recording recording)
+      : record_(recording == Recording::kOn ? &record : nullptr), lane_(lane), last_ns_(now_ns()) {}
+
+  /// @param since  When the wait for it began; null where there was none.
+  /// @return  When, to be given to publishing; 0 if the item is not timed.
+  std::int64_t leased(const Deadline* since, std::uint32_t cell, std::uint64_t bytes) noexcept {
+    if (!record_) return 0;
+    const bool due = is_due();
+    if (since && !due) read();
+    const bool timed = due || since;
+    if (timed) record_->alloc_wait.add(since ? since->waited_ns() : 0);
+    note({0, 0, bytes, cell, Act::kLeased, lane_});
+    return timed ? last_ns_ : 0;
+  }
+  void aborted(std::uint32_t cell, std::uint64_t bytes) noexcept {
+    if (!record_) return;
+    read();
+    note({0, 0, bytes, cell, Act::kAborted, lane_});
+  }
+  /// @return  When; 0 if the item is not timed.
+  std::int64_t publishing(std::int64_t leased_ns, std::uint64_t bytes) noexcept {
+    if (!record_ || leased_ns == 0) return 0;
+    const std::int64_t now = read();
+    record_->transfer.add(now - leased_ns);
+    written_.bytes += bytes;
+    written_.ns += static_cast<std::uint64_t>(now - leased_ns);
+    return now;
+  }
+  void published(std::uint32_t cell, std::uint64_t key_low, std::uint64_t bytes) noexcept {
+    if (record_) note({0, key_low, bytes, cell, Act::kPublished, lane_});
+  }
+  /// @param published_ns  0 if the item is not timed.
+  /// @return  When, to be given to released.
+  std::int64_t taken(std::int64_t published_ns, std::uint32_t cell,
+                     const Descriptor& item) noexcept {
+    if (!record_) return 0;
+    const std::int64_t now = published_ns != 0 ? read() : 0;
+    if (now != 0) record_->queue_wait.add(now - published_ns);
+    note({0, item.key_low, item.bytes, cell, Act::kTaken, item.producer});
+    return now;
+  }
+  void released(std::int64_t taken_ns, std::uint32_t cell, const Descriptor& item) noexcept {
+    if (!record_) return;
+    if (taken_ns != 0) record_->use.add(read() - taken_ns);
+    note({0, item.key_low, item.bytes, cell, Act::kReleased, item.producer});
+  }
+  const Written& written() const noexcept { return written_; }
+
+ private:
+  static constexpr std::int64_t kFastNs = 4000;
+  static constexpr std::uint32_t kBurst = 64;
+  static constexpr std::uint32_t kStride = 64;
+
+  /// Whether the next item is to be timed; then the clock was read.
+  bool is_due() noexcept {
+    if (skip_ > 0) {
+      --skip_;
+      return false;
+    }
+    const std::int64_t items = fast_ > kBurst ? kStride : 1;
+    const std::int64_t before = std::exchange(due_ns_, read());
+    fast_ = due_ns_ - before < items * kFastNs ? std::min(fast_ + 1, kBurst + 1) : 0;
+    if (fast_ > kBurst) skip_ = kStride - 1;
+    return true;
+  }
+  std::int64_t read() noexcept { return last_ns_ = now_ns(); }
+  void note(Event event) noexcept {
+    event.time_ns = last_ns_;
+    record_->flight.note(event);
+  }
+
+  LaneRecord* record_ = nullptr;
+  Written written_{};
+  std::uint16_t lane_ = 0;
+  std::int64_t last_ns_ = 0;
+  std::int64_t due_ns_ = 0;  ///< When an item was due last.
+  std::uint32_t fast_ = 0;   ///< Due items in a row that came fast.
+  std::uint32_t skip_ = 0;   ///< Items until the next is due.
+};
+
+}  // namespace flowtrain::channel
