@@ -215,6 +215,9 @@ std::vector<std::shared_ptr<Item>> Consumer::try_get_many(std::size_t most) {
     try {
       lockfree::Run run = pop(most - items.size());
       if (run.count == 0) break;
+      for (std::uint32_t c = run.first; c < run.first + run.count; ++c) {
+        prefetch_to_read(&pool_->control().cell(c));
+      }
       for (; run.count > 0; run = {run.first + 1, run.count - 1}) {
         if (auto item = open_first(run, items.empty())) items.push_back(std::move(item));
       }

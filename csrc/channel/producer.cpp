@@ -229,6 +229,7 @@ void Producer::publish(std::span<const Parcel> parcels) {
   Lane& mine = **lane_;
   std::uint64_t sequence = mine.items_published.load(std::memory_order_relaxed);
   std::uint64_t bytes = mine.bytes_published.load(std::memory_order_relaxed);
+  for (const Parcel& parcel : parcels) prefetch_to_write(&control.cell(parcel.grant.cell));
   for (const Parcel& parcel : parcels) describe(parcel, sequence++);
   for (std::size_t i = 0; i < parcels.size();) {
     lockfree::Run run{parcels[i].grant.cell, 0};

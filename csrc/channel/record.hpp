@@ -5,6 +5,7 @@
 #include <bit>
 #include <cstdint>
 
+#include "base/cpu.hpp"
 #include "base/math.hpp"
 #include "base/relaxed.hpp"
 
@@ -66,6 +67,7 @@ class FlightRecorder {
 
   void note(const Event& event) noexcept {
     const std::uint64_t n = written_.load(std::memory_order_relaxed);
+    prefetch_to_write(&slots_[(n + 4) % kSlots]);  // Two lines ahead.
     Slot& slot = slots_[n % kSlots];
     slot.time_ns = event.time_ns;
     slot.key_low = event.key_low;
@@ -109,9 +111,9 @@ class FlightRecorder {
 /// What a lane tells of its traffic; like its counters it goes on when the lane is reused, so
 /// that sums never fall.
 struct LaneRecord {
+  // Of the items that are timed, see Recorder.
   Histogram alloc_wait;  ///< Producer: from asking for a slab to having it.
   Histogram transfer;    ///< Producer: from having it to publishing, while the item is written.
-  // Of the items that are timed, see Recorder.
   Histogram queue_wait;  ///< Consumer: from publishing to taking.
   Histogram use;         ///< Consumer: from taking to giving back.
   FlightRecorder flight;

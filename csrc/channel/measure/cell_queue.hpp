@@ -50,6 +50,7 @@ class CellQueue {
       const lockfree::Run run{next_, batch_};
       if (!is_free(run)) return false;
       queue_.prefetch(run, prefetch_to_write);
+      // As an allocation does it, though nobody else wants these.
       for (std::uint32_t c = run.first; c < run.first + run.count; ++c) {
         auto word = queue_.words_[c].load(std::memory_order_relaxed);
         queue_.words_[c].compare_exchange_strong(

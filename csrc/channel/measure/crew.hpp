@@ -155,13 +155,12 @@ class Crew {
   void ping(Phase in, Phase next, double& result) noexcept {
     await(in);
     std::uint32_t round = board_.back.load(std::memory_order_relaxed);
-    result = median_round_ns(
-        [&] {
-          board_.there.store(++round, std::memory_order_release);  // sync: crew.ping
-          while (board_.back.load(std::memory_order_acquire) != round) pause_core();
-          return true;
-        },  // sync: crew.ping
-        [](std::size_t done) { return done == kPingBlocks; });
+    const auto round_trip = [&] {
+      board_.there.store(++round, std::memory_order_release);                     // sync: crew.ping
+      while (board_.back.load(std::memory_order_acquire) != round) pause_core();  // sync: crew.ping
+      return true;
+    };
+    result = median_round_ns(round_trip, [](std::size_t done) { return done == kPingBlocks; });
     enter(next);
   }
 

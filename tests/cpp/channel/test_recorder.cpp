@@ -73,7 +73,8 @@ void every_act_is_an_event_in_order() {
 void what_is_not_timed_stays_so_to_its_end() {
   Fixture f;
   const Descriptor item{};
-  CHECK(f.recorder.publishing(0) == 0);
+  CHECK(f.recorder.publishing(0, 64) == 0);
+  CHECK(f.recorder.written().bytes == 0 && f.recorder.written().ns == 0);
   CHECK(f.recorder.taken(0, 7, item) == 0);
   f.recorder.released(0, 7, item);
   for (const Histogram* histogram : {&f.record->transfer, &f.record->queue_wait, &f.record->use}) {
