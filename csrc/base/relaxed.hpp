@@ -27,6 +27,15 @@ class Relaxed {
   std::atomic<T> value_;
 };
 
+/// A copy of what another process may write meanwhile. The compiler may not look at the original
+/// again, so that what was checked of the copy stays so.
+template <class T>
+T copy_once(const T& shared) noexcept {
+  T copy = shared;
+  asm volatile("" : : "r"(&copy) : "memory");
+  return copy;
+}
+
 /// A short text of that kind, cut off at kMostBytes; what is read is UTF-8, whatever was written.
 class RelaxedText {
  public:

@@ -162,8 +162,7 @@ void Consumer::put_back(const lockfree::Run& run) {
 /// a cell that throws is put back, and, where nobody hears of the error, so is the cell.
 std::shared_ptr<Item> Consumer::open_first(const lockfree::Run& run, bool heard) {
   const Control& control = pool_->control();
-  // The only look at it: what counts is what was checked, whatever is written there later.
-  const Descriptor descriptor = control.cell(run.first).descriptor;
+  const Descriptor descriptor = copy_once(control.cell(run.first).descriptor);
   if (const auto wrong = fault(descriptor, run.first)) {
     if (heard) {
       note_lost();
@@ -171,7 +170,7 @@ std::shared_ptr<Item> Consumer::open_first(const lockfree::Run& run, bool heard)
     }
     put_back(heard ? lockfree::Run{run.first + 1, run.count - 1} : run);
     throw PoolCorrupt(text() + ": an item in cell " + std::to_string(run.first) + " is refused: " +
-                      *wrong + "; the control file was damaged: make the pool " + "anew");
+                      *wrong + "; the control file was damaged: make the pool anew");
   }
   SlabView view;
   try {

@@ -69,7 +69,7 @@ std::optional<Control> Control::find(const os::Fd& file, const std::string& path
   }
   if (header.ready.load(std::memory_order_acquire) != 1)
     return std::nullopt;  // sync: control.ready
-  const Geometry geometry = header.geometry;
+  const Geometry geometry = copy_once(header.geometry);
   if (!is_sound(geometry)) {
     throw PoolCorrupt(path + ": sizes that no pool has (" + std::to_string(geometry.max_lanes) +
                       " lanes, " + std::to_string(geometry.max_cells) + " cells, " +
