@@ -37,7 +37,10 @@ void sort_descending(std::vector<Entry>& entries, std::vector<Entry>& spare,
   for (Entry& e : entries) e.key = static_cast<std::uint64_t>(*high - values[e.index]);
   const auto largest = static_cast<std::uint64_t>(*high - *low);
   // A pass over the digits' counts costs as much as one over so many samples.
-  if (entries.size() < 4096) {
+  if (entries.size() < 128) {
+    std::stable_sort(entries.begin(), entries.end(),
+                     [](const Entry& a, const Entry& b) { return a.key < b.key; });
+  } else if (entries.size() < 4096) {
     radix_sort<8>(entries, spare, largest);
   } else {
     radix_sort<11>(entries, spare, largest);
