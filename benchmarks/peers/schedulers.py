@@ -211,22 +211,21 @@ def _aligned(bins: numpy.ndarray, cost: numpy.ndarray) -> numpy.ndarray:
     return new[bins]
 
 
-# Name: how to get it, the most samples it is run on (what is slower than minutes is left out),
-# and whether it is timed by the clock, since it uses several threads.
-PEERS: dict[str, tuple[Callable[[], Peer], int, bool]] = {
-    "verl two-level": (verl, 16384, False),
-    "verl whole grid": (verl_whole_grid, 1024, False),
-    "TRL best fit decreasing": (trl, 16384, False),
-    "prtpy multifit": (prtpy_multifit, 1024, False),
-    "binpacking": (binpacking_constant_number, 16384, False),
-    "OR-tools CP-SAT": (cp_sat, 256, True),
+# Name: how to get it, and whether it is timed by the clock, since it uses several threads.
+PEERS: dict[str, tuple[Callable[[], Peer], bool]] = {
+    "verl two-level": (verl, False),
+    "verl whole grid": (verl_whole_grid, False),
+    "TRL best fit decreasing": (trl, False),
+    "prtpy multifit": (prtpy_multifit, False),
+    "binpacking": (binpacking_constant_number, False),
+    "OR-tools CP-SAT": (cp_sat, True),
 }
 
 
 def load_peers() -> tuple[dict[str, Peer], dict[str, str]]:
     """The peers that can be had, and why the others cannot."""
     found, missing = {}, {}
-    for name, (load, _, _) in PEERS.items():
+    for name, (load, _) in PEERS.items():
         try:
             found[name] = load()
         except (ImportError, importlib.metadata.PackageNotFoundError) as error:
