@@ -19,7 +19,7 @@ Schedule free_running(const Step& step) {
   if (fits && refined) {
     refine(bins, targets, 0, rank_cap,
            {.passes = 64,
-            .work = 131072 + 32 * samples.size(),
+            .work = 131072 + 24 * samples.size(),
             .patience = 24,
             .tolerance = mean / 65536,
             .alike = alike(samples, order, bins.count())});

@@ -8,6 +8,13 @@
 #include "packing/share.hpp"
 
 namespace flowtrain::packing {
+namespace {
+
+// Rough first, since most pairs part after it.
+std::uint32_t free_samples(std::uint32_t pass) { return pass < 2 ? 12 : 14; }
+std::uint32_t free_bundles(std::uint32_t pass) { return pass < 4 ? 14 : pass < 8 ? 16 : 20; }
+
+}  // namespace
 
 std::uint64_t refine(Bins& bins, std::span<const std::int64_t> targets, std::uint32_t first,
                      std::int64_t token_cap, const Effort& effort) {
@@ -43,7 +50,7 @@ std::uint64_t refine(Bins& bins, std::span<const std::int64_t> targets, std::uin
       const std::uint32_t high = live[above], low = live[below];
       if (work >= effort.work) return work;
       const std::int64_t apart = bins.load(high) - targets[high] - (bins.load(low) - targets[low]);
-      const std::uint32_t free = effort.alike ? (pass < 2 ? 16U : 20U) : pass < 2 ? 12U : 14U;
+      const std::uint32_t free = effort.alike ? free_bundles(pass) : free_samples(pass);
       const Deal deal{bins.load(high) - apart / 2, free, pass, effort.tolerance / 4, effort.alike};
       const auto [better, sums] = sharer.share(high, low, deal);
       work += sums;
