@@ -6,6 +6,7 @@
 #include "base/error.hpp"
 #include "bindings/bindings.hpp"
 #include "bindings/dlpack.hpp"
+#include "bindings/fast_call.hpp"
 #include "bindings/views.hpp"
 #include "channel/consumer.hpp"
 #include "channel/dtype.hpp"
@@ -25,6 +26,7 @@ using channel::Producer;
 using Segments = std::variant<std::uint32_t, std::vector<std::uint32_t>>;
 
 constexpr double kDefaultTimeoutS = 60.0;
+
 /// Number of a dtype given by name, as a numpy dtype or type, or as a torch dtype.
 std::uint8_t dtype_of(const py::object& given) {
   py::object text = given;
@@ -51,17 +53,30 @@ std::uint8_t dtype_of(const py::object& given) {
                     known);
 }
 
-channel::Layout layout_of(const py::sequence& shape, const py::object& dtype) {
+/// A dimension, or what cannot be one.
+std::int64_t dim_of(PyObject* given) {
+  const std::int64_t size = PyLong_AsLongLong(given);
+  if (size == -1 && PyErr_Occurred() != nullptr) {
+    if (PyErr_ExceptionMatches(PyExc_OverflowError) == 0) throw py::error_already_set();
+    PyErr_Clear();
+  } else if (size >= 0 && size <= UINT32_MAX) {
+    return size;
+  }
+  throw BadArgument("shape: dimension " + std::string(py::str(given)) + " must be 0 to 4294967295");
+}
+
+channel::Layout layout_of(PyObject* shape, const py::object& dtype) {
+  const auto dims = py::reinterpret_steal<py::object>(
+      PySequence_Fast(shape, "shape must be a sequence of integers"));
+  if (!dims) throw py::error_already_set();
+  const Py_ssize_t ndim = PySequence_Fast_GET_SIZE(dims.ptr());
   channel::Layout layout{dtype_of(dtype), 0, {}, 0};
-  if (shape.size() > channel::kMaxDims) {
-    throw BadArgument("shape of " + std::to_string(shape.size()) + " dimensions: at most " +
+  if (ndim > channel::kMaxDims) {
+    throw BadArgument("shape of " + std::to_string(ndim) + " dimensions: at most " +
                       std::to_string(channel::kMaxDims) + "; reshape it");
   }
-  for (const py::handle dim : shape) {
-    const auto size = dim.cast<std::int64_t>();
-    if (size < 0 || size > UINT32_MAX) {
-      throw BadArgument("shape: dimension " + std::to_string(size) + " must be 0 to 4294967295");
-    }
+  for (Py_ssize_t i = 0; i < ndim; ++i) {
+    const std::int64_t size = dim_of(PySequence_Fast_GET_ITEM(dims.ptr(), i));
     layout.shape[layout.ndim++] = static_cast<std::uint32_t>(size);
   }
   const auto bytes = channel::array_bytes(layout.dtype, {layout.shape.data(), layout.ndim});
@@ -75,7 +90,7 @@ channel::Layout layout_of(const py::sequence& shape, const py::object& dtype) {
 
 channel::Key key_of(const py::int_& key) {
   const auto low = PyLong_AsUnsignedLongLong(key.ptr());
-  if (PyErr_Occurred() == nullptr) return {low, 0};
+  if (low != UINT64_MAX || PyErr_Occurred() == nullptr) return {low, 0};
   PyErr_Clear();
   try {
     const py::bytes bytes = key.attr("to_bytes")(16, "little");
@@ -100,19 +115,44 @@ py::tuple shape_tuple(const std::uint32_t* shape, int ndim) {
 
 py::str dtype_name(std::uint8_t dtype) { return std::string(channel::kDtypes[dtype].name); }
 
-std::shared_ptr<Lease> lease(Producer& producer, const py::sequence& shape, const py::object& dtype,
-                             std::optional<double> timeout_s) {
-  const channel::Layout layout = layout_of(shape, dtype);
-  const double longest_s = checked_timeout(timeout_s.value_or(kDefaultTimeoutS));
+/// Seconds that may be waited.
+double timeout_of(PyObject* given) {
+  if (given == nullptr || given == Py_None) return kDefaultTimeoutS;
+  const double timeout_s = PyFloat_AsDouble(given);
+  if (timeout_s == -1.0 && PyErr_Occurred() != nullptr) throw py::error_already_set();
+  return checked_timeout(timeout_s);
+}
+
+py::object lease(PyObject* self, PyObject* const* args, Py_ssize_t num_args, PyObject* keywords) {
+  static const Parameters<3> parameters("lease", {"shape", "dtype", "timeout_s"}, 2);
+  const auto [shape, dtype, timeout_s] = parameters.bind(args, num_args, keywords);
+  Producer& producer = self_of<Producer>(self);
+  const auto layout = layout_of(shape, py::reinterpret_borrow<py::object>(dtype));
+  const double longest_s = timeout_of(timeout_s);
   // What is free already is taken without giving up the GIL.
   std::shared_ptr<Lease> out = producer.try_lease(layout);
-  if (out) return out;
-  {
+  if (!out) {
     const py::gil_scoped_release release;
     out = producer.lease(layout, Deadline::in(longest_s), SignalCheck());
   }
   if (!out) throw py::error_already_set();
-  return out;
+  return py::cast(std::move(out));
+}
+
+py::object publish(PyObject* self, PyObject* const* args, Py_ssize_t num_args, PyObject* keywords) {
+  static const Parameters<1> parameters("publish", {"key"}, 1);
+  const auto [key] = parameters.bind(args, num_args, keywords);
+  const auto number = py::reinterpret_steal<py::int_>(PyNumber_Index(key));
+  if (!number) throw py::error_already_set();
+  self_of<Lease>(self).publish(key_of(number));
+  return py::none();
+}
+
+py::object release(PyObject* self, PyObject* const* args, Py_ssize_t num_args, PyObject* keywords) {
+  static const Parameters<0> parameters("release", {}, 0);
+  parameters.bind(args, num_args, keywords);
+  self_of<Item>(self).release();
+  return py::none();
 }
 
 void publish_many(Producer& producer, const std::vector<std::shared_ptr<Lease>>& leases,
@@ -137,17 +177,19 @@ std::vector<std::shared_ptr<Item>> get_many(Consumer& consumer, std::size_t max_
   return out;
 }
 
-std::shared_ptr<Item> get(Consumer& consumer, std::optional<double> timeout_s) {
-  const double longest_s = checked_timeout(timeout_s.value_or(kDefaultTimeoutS));
+py::object get(PyObject* self, PyObject* const* args, Py_ssize_t num_args, PyObject* keywords) {
+  static const Parameters<1> parameters("get", {"timeout_s"}, 0);
+  const auto [timeout_s] = parameters.bind(args, num_args, keywords);
+  Consumer& consumer = self_of<Consumer>(self);
+  const double longest_s = timeout_of(timeout_s);
   // What is there already is taken without giving up the GIL.
   std::shared_ptr<Item> out = consumer.try_get();
-  if (out) return out;
-  {
+  if (!out) {
     const py::gil_scoped_release release;
     out = consumer.get(Deadline::in(longest_s), SignalCheck());
   }
   if (!out) throw py::error_already_set();
-  return out;
+  return py::cast(std::move(out));
 }
 
 std::shared_ptr<Producer> make_producer(std::shared_ptr<Pool> pool, const std::string& ring,
@@ -290,11 +332,8 @@ void add_close(Class& type) {
 void bind_channel(py::module_& module) {
   py::class_<Lease, std::shared_ptr<Lease>> lease_type(module, "Lease", buffer_slots<Lease>());
   add_dlpack(lease_type);
-  lease_type
-      .def(
-          "publish", [](Lease& self, const py::int_& key) { self.publish(key_of(key)); },
-          py::arg("key"))
-      .def("abort", &Lease::abort)
+  add_fast<&publish>(lease_type, "publish", "publish($self, /, key)\n--\n\n");
+  lease_type.def("abort", &Lease::abort)
       .def_property_readonly("shape",
                              [](const Lease& self) {
                                return shape_tuple(self.layout().shape.data(), self.layout().ndim);
@@ -306,7 +345,8 @@ void bind_channel(py::module_& module) {
 
   py::class_<Item, std::shared_ptr<Item>> item_type(module, "Item", buffer_slots<Item>());
   add_dlpack(item_type);
-  item_type.def("release", &Item::release)
+  add_fast<&release>(item_type, "release", "release($self, /)\n--\n\n");
+  item_type
       .def_property_readonly("key", [](const Item& self) { return key_object(self.descriptor()); })
       .def_property_readonly("shape",
                              [](const Item& self) {
@@ -331,8 +371,8 @@ void bind_channel(py::module_& module) {
            py::arg("strict") = false)
       .def("explain", &explain<&producer_facts, Producer>, py::kw_only(),
            py::arg("measure") = false)
-      .def("lease", &lease, py::arg("shape"), py::arg("dtype"), py::arg("timeout_s") = py::none())
       .def("publish_many", &publish_many, py::arg("leases"), py::arg("keys"));
+  add_fast<&lease>(producer_type, "lease", "lease($self, /, shape, dtype, timeout_s=None)\n--\n\n");
   add_close(producer_type);
 
   py::class_<Consumer, std::shared_ptr<Consumer>> consumer_type(module, "Consumer");
@@ -341,9 +381,9 @@ void bind_channel(py::module_& module) {
            py::arg("ring") = "default", py::kw_only(), py::arg("strict") = false)
       .def("explain", &explain<&consumer_facts, Consumer>, py::kw_only(),
            py::arg("measure") = false)
-      .def("get", &get, py::arg("timeout_s") = py::none())
       .def("try_get", &Consumer::try_get)
       .def("get_many", &get_many, py::arg("max_items"), py::arg("timeout_s") = py::none());
+  add_fast<&get>(consumer_type, "get", "get($self, /, timeout_s=None)\n--\n\n");
   add_close(consumer_type);
 }
 

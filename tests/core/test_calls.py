@@ -1,0 +1,66 @@
+"""Calls on the path of every item behave as those of a Python function."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from flowtrain_core import Consumer, Item, Lease, Pool, Producer
+
+
+def test_parameters_go_by_place_and_by_name(pool: Pool) -> None:
+    producer, consumer = Producer(pool), Consumer(pool)
+    producer.lease((2, 3), "uint8", 1).publish(1)
+    producer.lease(timeout_s=None, dtype="uint8", shape=[2, 3]).publish(key=2)
+    # A name that was put together is another object than the one in the source.
+    names: dict[str, Any] = {"".join(("sha", "pe")): (2, 3), "".join(("dty", "pe")): "uint8"}
+    producer.lease(**names).publish(3)
+    for key in (1, 2, 3):
+        with consumer.get(timeout_s=1.0) as item:
+            assert (item.key, item.shape) == (key, (2, 3))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda p: p.lease(), "missing required argument: 'shape'"),
+        (lambda p: p.lease((1,), timeout_s=1), "missing required argument: 'dtype'"),
+        (lambda p: p.lease((1,), "uint8", 1, 2), r"at most 3 arguments \(4 given\)"),
+        (lambda p: p.lease((1,), "uint8", timeout=1), "unexpected keyword argument 'timeout'"),
+        (lambda p: p.lease((1,), shape=(1,), dtype="uint8"), "multiple values .* 'shape'"),
+        (lambda p: p.lease((1.5,), "uint8"), "float"),
+        (lambda p: p.lease(7, "uint8"), "sequence of integers"),
+        (lambda p: p.lease((1,), "uint8", "soon"), "real number"),
+        (lambda p: p.lease((1,), "uint8").publish("seven"), "str"),
+        (lambda p: Producer.__new__(Producer).lease((1,), "uint8"), "__init__"),
+        (lambda p: Producer.lease(p, (1,)), "missing required argument: 'dtype'"),
+        (lambda p: Producer.lease(3, (1,), "uint8"), "'int'"),
+    ],
+)
+def test_a_wrong_call_says_what_is_wrong(
+    pool: Pool, call: Callable[[Any], object], message: str
+) -> None:
+    with pytest.raises(TypeError, match=message):
+        call(Producer(pool))
+
+
+@pytest.mark.parametrize("size", [-1, 2**32, 2**70])
+def test_a_dimension_beyond_32_bits_is_named(pool: Pool, size: int) -> None:
+    with pytest.raises(ValueError, match=f"dimension {size} must be 0 to 4294967295"):
+        Producer(pool).lease((1, size), "uint8")
+
+
+def test_their_signatures_can_be_read() -> None:
+    signatures = [
+        str(inspect.signature(method))
+        for method in (Producer.lease, Lease.publish, Consumer.get, Item.release)
+    ]
+    assert signatures == [
+        "(self, /, shape, dtype, timeout_s=None)",
+        "(self, /, key)",
+        "(self, /, timeout_s=None)",
+        "(self, /)",
+    ]
