@@ -13,6 +13,7 @@
 
 #include "base/error.hpp"
 #include "base/math.hpp"
+#include "os/cores.hpp"
 
 namespace flowtrain::os {
 namespace {
@@ -48,8 +49,7 @@ Mapping::~Mapping() {
 
 void Mapping::prefault() const {
   constexpr std::size_t kShare = std::size_t{64} << 20;
-  const std::size_t workers = std::clamp<std::size_t>(
-      bytes_ / kShare, 1, std::max(1U, std::thread::hardware_concurrency()));
+  const std::size_t workers = std::clamp<std::size_t>(bytes_ / kShare, 1, cores().size());
   const std::size_t step = round_up(bytes_ / workers + 1, kPageBytes);
   std::vector<std::jthread> threads;
   for (std::size_t from = 0; from < bytes_; from += step) {

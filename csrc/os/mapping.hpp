@@ -31,7 +31,8 @@ class Mapping {
   std::byte* data() const { return data_; }
   std::size_t bytes() const { return bytes_; }
 
-  /// Touches every page from all cores: the first touch of a page costs more than any copy.
+  /// Touches every page, from all cores that the caller may use: the first touch of a page costs
+  /// more than any copy.
   void prefault() const;
 
   /// Keeps what others know of this memory, such as a device's registration of it, and ends it

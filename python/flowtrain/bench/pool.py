@@ -7,49 +7,89 @@ import os
 import time
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import numpy
 
+from flowtrain.bench import progress
 from flowtrain.bench.conditions import conditions, pinned
 from flowtrain_core import Consumer, Pool, Producer
 
 SIZES = (64 << 10, 1 << 20, 16 << 20, 64 << 20)
+PREFAULT_BYTES = 4 << 30
 _SLABS = 4
 _LONGEST_S = 60.0
 
 
-def run(sizes: tuple[int, ...] = SIZES, seconds: float = 0.5) -> Iterator[dict[str, Any]]:
-    """Measure each size.
+def run(
+    sizes: tuple[int, ...] = SIZES, seconds: float = 0.5, prefault_bytes: int = PREFAULT_BYTES
+) -> Iterator[dict[str, Any]]:
+    """Measure each size, and a cold start.
 
     Args:
         sizes: Bytes of an item.
         seconds: Time that each figure of a size is measured for, about.
+        prefault_bytes: Size of the segment that is made and prefaulted, less where the machine
+            has not so much memory left.
 
     Yields:
-        Per size, medians in GB/s (1e9 bytes): `write_cold` (first touch of fresh memory),
-        `write` and `read` (one process, warm), `flow` (one process writes while another reads),
-        and `memcpy` (private memory to private memory, the plain alternative).
+        Per size in GB/s (1e9 bytes), at the median and at the 99th percentile of the time:
+        `write_cold` (first touch of fresh memory), `write` and `read` (one process, warm, in turn
+        with the next), `memcpy` (private memory to private memory, the plain alternative) and
+        `flow` (one process writes while another reads). `vs_memcpy` is `write` over `memcpy` at
+        the median. Last, how long a cold start takes.
     """
+    ratios: dict[int, float] = {}
     for item_bytes in sizes:
+        progress.show(f"items of {item_bytes} bytes")
         with pinned() as core:
-            one = alone(item_bytes, seconds)
-            flow = through(core, item_bytes, seconds)
-        yield {"bench": "pool", "item_bytes": item_bytes, **one, "flow": flow, **conditions()}
+            times = alone(item_bytes, seconds)
+            times["flow"] = through(core, item_bytes, seconds)
+        rates: dict[str, float] = {}
+        for name, each in times.items():
+            for suffix, percentile in (("", 50), ("_p99", 99)):
+                rates[name + suffix] = _rate(item_bytes, each, percentile)
+        ratios[item_bytes] = round(rates["write"] / rates["memcpy"], 3)
+        row = {"bench": "pool", "item_bytes": item_bytes, "vs_memcpy": ratios[item_bytes]}
+        progress.clear()
+        yield row | rates | conditions()
+    progress.show(f"cold start with {prefault_bytes} bytes")
+    start = cold_start(prefault_bytes)
+    progress.clear()
+    yield {
+        "bench": "pool",
+        "vs_memcpy_64MiB": ratios.get(64 << 20),
+        **start,
+        **conditions(),
+    }
 
 
-def alone(item_bytes: int, seconds: float) -> dict[str, float]:
-    """Write, read and plain copy in turn, in one process."""
+def cold_start(wanted_bytes: int) -> dict[str, float]:
+    """Make a pool with one segment of fresh memory, prefaulted by all cores of this process."""
+    # The segment and as much for everybody else.
+    size = min(wanted_bytes, _available_bytes() // 2) // 4096 * 4096
+    started = time.perf_counter()
+    with Pool.create(_name(), bytes=size):
+        took_s = time.perf_counter() - started
+    return {
+        "prefault_bytes": size,
+        "prefault_s": round(took_s, 3),
+        "prefault_gib_per_s": round(size / took_s / (1 << 30), 3),
+    }
+
+
+def alone(item_bytes: int, seconds: float) -> dict[str, list[int]]:
+    """Times in ns of writing, reading and plain copying in turn, in one process."""
     source = numpy.ones(item_bytes, dtype=numpy.uint8)
     target = numpy.zeros(item_bytes, dtype=numpy.uint8)
-    cold: list[int] = []
-    times: dict[str, list[int]] = {"write": [], "read": [], "memcpy": []}
+    times: dict[str, list[int]] = {"write_cold": [], "write": [], "read": [], "memcpy": []}
     with Pool.create(_name(), classes=[(item_bytes, _SLABS)], prefault=False) as pool:
         producer, consumer = Producer(pool), Consumer(pool)
         # Each slab once: the pages of all of them are touched for the first time.
         leases = [producer.lease((item_bytes,), "uint8") for _ in range(_SLABS)]
         for lease in leases:
-            cold.append(_copy_ns(numpy.asarray(lease), source))
+            times["write_cold"].append(_copy_ns(numpy.asarray(lease), source))
             lease.abort()
         end = time.monotonic() + 3 * seconds
         while time.monotonic() < end or len(times["read"]) < 3:
@@ -59,13 +99,11 @@ def alone(item_bytes: int, seconds: float) -> dict[str, float]:
             with consumer.get() as item:
                 times["read"].append(_copy_ns(target, numpy.asarray(item)))
             times["memcpy"].append(_copy_ns(target, source))
-    return {"write_cold": _rate(item_bytes, cold)} | {
-        name: _rate(item_bytes, each) for name, each in times.items()
-    }
+    return times
 
 
-def through(core: int, item_bytes: int, seconds: float) -> float:
-    """GB/s of one process that writes while another, on its own core, reads."""
+def through(core: int, item_bytes: int, seconds: float) -> list[int]:
+    """Times in ns from item to item: one process writes, another, on its own core, reads."""
     here, there = multiprocessing.Pipe()
     with Pool.create(_name(), classes=[(item_bytes, _SLABS)]) as pool:
         reader = multiprocessing.get_context("spawn").Process(
@@ -84,7 +122,7 @@ def through(core: int, item_bytes: int, seconds: float) -> float:
             lease.publish(int(more))
         times: list[int] = here.recv()
         reader.join(_LONGEST_S)
-    return _rate(item_bytes, times)
+    return times
 
 
 def _read(name: str, item_bytes: int, core: int, answers: Connection) -> None:
@@ -109,9 +147,16 @@ def _copy_ns(target: Any, source: Any) -> int:
     return time.perf_counter_ns() - started
 
 
-def _rate(item_bytes: int, times_ns: list[int]) -> float:
-    """GB/s at the median time."""
-    return round(item_bytes / float(numpy.median(times_ns)), 2) if times_ns else 0.0
+def _rate(item_bytes: int, times_ns: list[int], percentile: float) -> float:
+    """GB/s at a percentile of the times."""
+    return round(item_bytes / float(numpy.percentile(times_ns, percentile)), 2) if times_ns else 0.0
+
+
+def _available_bytes() -> int:
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return PREFAULT_BYTES
 
 
 def _name() -> str:

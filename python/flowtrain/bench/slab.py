@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy
 
+from flowtrain.bench import progress
 from flowtrain.bench.alone import call
 from flowtrain.bench.conditions import conditions, percentiles_us
 from flowtrain.workloads import PRESETS, preset
@@ -44,12 +45,14 @@ def run(rounds: int = 20_000) -> Iterator[dict[str, Any]]:
     for classes in (1, 8):
         for fill in FILLS:
             for processes in (1, 2):
+                progress.show(f"{classes} classes, {fill:.0%} full, {processes} processes")
                 figures: dict[str, float] = {}
                 for where in ("here", "elsewhere"):
                     p50, p99 = native_pair_ns(classes, fill, processes, where, rounds)
                     figures |= {f"{where}_p50_ns": p50, f"{where}_p99_ns": p99}
                 medians[classes, fill, processes] = figures["here_p50_ns"]
                 case = {"bench": "slab", "classes": classes, "fill": fill, "processes": processes}
+                progress.clear()
                 yield case | figures | conditions()
     unused: dict[str, float] = {}
     for name in PRESETS:

@@ -14,6 +14,9 @@ def add_parser(verbs: Any) -> None:
     of_pool = _kind(kinds, "pool", "GB/s of writing, reading, and a flow of both", run_pool)
     of_pool.add_argument("--bytes", type=int, nargs="+", metavar="N", help="sizes of an item")
     of_pool.add_argument("--seconds", type=float, default=0.5, help="time of each figure")
+    of_pool.add_argument(
+        "--prefault-bytes", type=int, default=4 << 30, metavar="N", help="size of a cold start"
+    )
     of_slab = _kind(kinds, "slab", "time to give a slab back and take another", run_slab)
     of_slab.add_argument("--rounds", type=int, default=20_000)
     of_handoff = _kind(kinds, "handoff", "one way of an item between two processes", run_handoff)
@@ -45,7 +48,8 @@ def _kind(kinds: Any, name: str, text: str, run: Any) -> argparse.ArgumentParser
 def run_pool(given: argparse.Namespace) -> int:
     from flowtrain.bench import pool
 
-    return _show(pool.run(tuple(given.bytes or pool.SIZES), given.seconds), given.json)
+    rows = pool.run(tuple(given.bytes or pool.SIZES), given.seconds, given.prefault_bytes)
+    return _show(rows, given.json)
 
 
 def run_slab(given: argparse.Namespace) -> int:

@@ -22,10 +22,14 @@ def test_an_item_is_handed_over_in_the_same_memory(capsys: pytest.CaptureFixture
 
 
 def test_bandwidth_is_measured_for_each_size(capsys: pytest.CaptureFixture[str]) -> None:
-    found = rows(capsys, "pool", "--bytes", "4096", "65536", "--seconds", "0.02")
+    words = ("--bytes", "4096", "65536", "--seconds", "0.02", "--prefault-bytes", "1048576")
+    *found, last = rows(capsys, "pool", *words)
     assert [row["item_bytes"] for row in found] == [4096, 65536]
     for row in found:
-        assert all(row[key] > 0 for key in ("write_cold", "write", "read", "flow", "memcpy"))
+        for key in ("write_cold", "write", "read", "flow", "memcpy"):
+            assert row[key] >= row[f"{key}_p99"] > 0
+    assert (last["vs_memcpy_64MiB"], last["prefault_bytes"]) == (None, 1 << 20)
+    assert last["prefault_gib_per_s"] > 0
 
 
 def test_descriptors_are_counted_one_by_one_and_in_runs(
