@@ -63,6 +63,7 @@ class Handoff:
             target=_serve, args=(self._pool.name, item_bytes, core, theirs), daemon=True
         )
         self._peer.start()
+        theirs.close()  # Else nobody would hear of a peer that ended early.
         self._answers.recv()
         self._producer = Producer(self._pool, "there")
         self._consumer = Consumer(self._pool, "back")

@@ -110,6 +110,7 @@ def through(core: int, item_bytes: int, seconds: float) -> list[int]:
             target=_read, args=(pool.name, item_bytes, core, there), daemon=True
         )
         reader.start()
+        there.close()  # Else nobody would hear of a reader that ended early.
         here.recv()
         producer = Producer(pool)
         source = numpy.ones(item_bytes, dtype=numpy.uint8)
