@@ -190,7 +190,8 @@ class Driver {
     for (std::uint64_t item = 0; item < items; ++item) {
       const bool published = ledger_.published()[item] != 0;
       const std::uint8_t commits = ledger_.committed()[item];
-      storm_.published += published;
+      // Who took it saw it published, even where its producer died before it could say so.
+      storm_.published += published || commits > 0;
       storm_.committed += commits > 0;
       storm_.committed_twice += commits > 1;
       storm_.lost += published && commits == 0 && !undecided_.contains(item);
