@@ -6,6 +6,7 @@ from typing import Any, Literal, Self, TypedDict
 
 from numpy import bool_, int32, int64
 from numpy.typing import NDArray
+from typing_extensions import Buffer
 
 from flowtrain_core.edges import Explanation
 from flowtrain_core.snapshots import FlightEvent, PoolSnapshot
@@ -221,6 +222,18 @@ class Lease:
 
         Raises:
             PoolClosed: It was published or aborted already.
+        """
+
+    def write(self, source: Buffer | NDArray[Any]) -> None:
+        """Copies a C-contiguous buffer into the slab, byte for byte, whatever its dtype.
+
+        From 16 MiB on it writes past the caches, which is faster than `memcpy`; other Python
+        threads run meanwhile.
+
+        Raises:
+            ValueError: It has not as many bytes as the lease.
+            BufferError: It is not contiguous.
+            PoolClosed: The lease was published or aborted already.
         """
 
     def abort(self) -> None: ...

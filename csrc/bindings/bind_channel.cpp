@@ -1,6 +1,7 @@
 #include <pybind11/stl.h>
 
 #include <cstring>
+#include <memory>
 #include <variant>
 
 #include "base/error.hpp"
@@ -12,6 +13,7 @@
 #include "channel/dtype.hpp"
 #include "channel/inspect.hpp"
 #include "channel/producer.hpp"
+#include "memory/copy.hpp"
 
 namespace py = pybind11;
 
@@ -272,6 +274,23 @@ py::object explain(Port& port, bool measure) {
   return py::module_::import("flowtrain_core.edges").attr("explanation_of")(kFacts(port), measure);
 }
 
+/// Copies what has the buffer protocol into a slab, without the interpreter's lock.
+void write(const Lease& lease, const py::object& source) {
+  Py_buffer view;
+  if (PyObject_GetBuffer(source.ptr(), &view, PyBUF_CONTIG_RO) != 0) throw py::error_already_set();
+  const std::unique_ptr<Py_buffer, decltype(&PyBuffer_Release)> held(&view, &PyBuffer_Release);
+  if (!lease.open()) {
+    throw PoolClosed("write: the lease was published or aborted already; lease another slab");
+  }
+  const auto bytes = static_cast<std::uint64_t>(view.len);
+  if (bytes != lease.layout().bytes) {
+    throw BadArgument("write: the source has " + std::to_string(bytes) + " bytes and the lease " +
+                      std::to_string(lease.layout().bytes) + "; lease what the source has");
+  }
+  const py::gil_scoped_release release;
+  memory::copy(lease.data(), static_cast<const std::byte*>(view.buf), bytes);
+}
+
 Exported exported(const std::shared_ptr<Lease>& lease) { return export_lease(lease); }
 Exported exported(const std::shared_ptr<Item>& item) { return export_item(item); }
 
@@ -333,7 +352,8 @@ void bind_channel(py::module_& module) {
   py::class_<Lease, std::shared_ptr<Lease>> lease_type(module, "Lease", buffer_slots<Lease>());
   add_dlpack(lease_type);
   add_fast<&publish>(lease_type, "publish", "publish($self, /, key)\n--\n\n");
-  lease_type.def("abort", &Lease::abort)
+  lease_type.def("write", &write, py::arg("source"))
+      .def("abort", &Lease::abort)
       .def_property_readonly("shape",
                              [](const Lease& self) {
                                return shape_tuple(self.layout().shape.data(), self.layout().ndim);

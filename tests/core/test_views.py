@@ -160,3 +160,22 @@ def test_dlpack_refuses_what_it_does_not_offer(pool: Pool) -> None:
         lease.__dlpack__(copy=True)
     with pytest.raises(BufferError, match="host"):
         lease.__dlpack__(dl_device=(2, 0))
+
+
+@pytest.mark.parametrize("count", [0, 3, (1 << 18) - 1])
+def test_a_lease_is_written_from_any_contiguous_buffer(pool: Pool, count: int) -> None:
+    values = numpy.arange(count, dtype=numpy.float32)
+    lease = Producer(pool).lease(values.shape, values.dtype)
+    lease.write(values)
+    numpy.testing.assert_array_equal(numpy.asarray(hand_over(pool, lease)), values)
+
+
+def test_writing_refuses_what_does_not_fit(pool: Pool) -> None:
+    lease = Producer(pool).lease((4,), "float32")
+    with pytest.raises(ValueError, match="source has 12 bytes and the lease 16"):
+        lease.write(numpy.zeros(3, numpy.float32))
+    with pytest.raises((BufferError, ValueError), match="contiguous"):
+        lease.write(numpy.zeros((4, 2), numpy.float32)[:, 0])
+    lease.publish(1)
+    with pytest.raises(PoolClosed, match="published or aborted"):
+        lease.write(numpy.zeros(4, numpy.float32))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -89,16 +89,16 @@ def alone(item_bytes: int, seconds: float) -> dict[str, list[int]]:
         # Each slab once: the pages of all of them are touched for the first time.
         leases = [producer.lease((item_bytes,), "uint8") for _ in range(_SLABS)]
         for lease in leases:
-            times["write_cold"].append(_copy_ns(numpy.asarray(lease), source))
+            times["write_cold"].append(_timed_ns(lease.write, source))
             lease.abort()
         end = time.monotonic() + 3 * seconds
         while time.monotonic() < end or len(times["read"]) < 3:
             lease = producer.lease((item_bytes,), "uint8")
-            times["write"].append(_copy_ns(numpy.asarray(lease), source))
+            times["write"].append(_timed_ns(lease.write, source))
             lease.publish(0)
             with consumer.get() as item:
-                times["read"].append(_copy_ns(target, numpy.asarray(item)))
-            times["memcpy"].append(_copy_ns(target, source))
+                times["read"].append(_timed_ns(numpy.copyto, target, numpy.asarray(item)))
+            times["memcpy"].append(_timed_ns(numpy.copyto, target, source))
     return times
 
 
@@ -118,7 +118,7 @@ def through(core: int, item_bytes: int, seconds: float) -> list[int]:
         more = True
         while more:
             lease = producer.lease((item_bytes,), "uint8", timeout_s=_LONGEST_S)
-            numpy.copyto(numpy.asarray(lease), source)
+            lease.write(source)
             more = time.monotonic() < end
             lease.publish(int(more))
         times: list[int] = here.recv()
@@ -142,15 +142,17 @@ def _read(name: str, item_bytes: int, core: int, answers: Connection) -> None:
     answers.send(numpy.diff(arrivals).tolist())
 
 
-def _copy_ns(target: Any, source: Any) -> int:
+def _timed_ns(copy: Callable[..., None], *arrays: Any) -> int:
     started = time.perf_counter_ns()
-    numpy.copyto(target, source)
+    copy(*arrays)
     return time.perf_counter_ns() - started
 
 
 def _rate(item_bytes: int, times_ns: list[int], percentile: float) -> float:
-    """GB/s at a percentile of the times."""
-    return round(item_bytes / float(numpy.percentile(times_ns, percentile)), 2) if times_ns else 0.0
+    """GB/s at a percentile of the times, three digits: a small item may have waited long."""
+    if not times_ns:
+        return 0.0
+    return float(f"{item_bytes / float(numpy.percentile(times_ns, percentile)):.3g}")
 
 
 def _available_bytes() -> int:
