@@ -43,9 +43,7 @@ std::uint8_t dtype_of(const py::object& given) {
   }
   auto name = text.cast<std::string_view>();
   if (name.starts_with("torch.")) name.remove_prefix(6);
-  for (std::size_t i = 0; i < channel::kDtypes.size(); ++i) {
-    if (channel::kDtypes[i].name == name) return static_cast<std::uint8_t>(i);
-  }
+  if (const auto number = channel::dtype_number(name)) return *number;
   std::string known;
   for (const channel::Dtype& dtype : channel::kDtypes) {
     if (!known.empty()) known += ", ";

@@ -28,6 +28,14 @@ inline constexpr std::array kDtypes = {
     Dtype{"bool", 6, 8, "?"},     Dtype{"complex64", 5, 64, "Zf"},
 };
 
+/// Its place in kDtypes, by which descriptors name it.
+constexpr std::optional<std::uint8_t> dtype_number(std::string_view name) {
+  for (std::size_t i = 0; i < kDtypes.size(); ++i) {
+    if (kDtypes[i].name == name) return static_cast<std::uint8_t>(i);
+  }
+  return std::nullopt;
+}
+
 /// Bytes of an array of a dtype; nothing where it has more than a segment may have, or would have
 /// if no dimension were 0: strides are made of the others.
 constexpr std::optional<std::uint64_t> array_bytes(std::uint8_t dtype,

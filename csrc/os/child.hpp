@@ -7,6 +7,7 @@
 #include <csignal>
 #include <cstdio>
 #include <exception>
+#include <optional>
 #include <utility>
 
 #include "base/error.hpp"
@@ -36,7 +37,7 @@ class Child {
     }
     ::_exit(code);
   }
-  Child(Child&& other) noexcept : pid_(std::exchange(other.pid_, 0)) {}
+  Child(Child&& other) noexcept : pid_(std::exchange(other.pid_, 0)), end_(other.end_) {}
   Child& operator=(Child&&) = delete;
   ~Child() {
     if (pid_ > 0) {
@@ -47,16 +48,26 @@ class Child {
 
   enum class End { kDone, kFailed, kKilled };
   /// Waits for its end.
-  End wait() {
-    int status = 0;
-    ::waitpid(pid_, &status, 0);
-    pid_ = 0;
-    if (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) return End::kKilled;
-    return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? End::kDone : End::kFailed;
-  }
+  End wait() { return *ask(0); }
+  /// Its end; nothing while it works.
+  std::optional<End> poll() { return ask(WNOHANG); }
 
  private:
+  std::optional<End> ask(int options) {
+    if (pid_ == 0) return end_;
+    int status = 0;
+    if (::waitpid(pid_, &status, options) != pid_) return std::nullopt;
+    pid_ = 0;
+    if (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) {
+      end_ = End::kKilled;
+    } else {
+      end_ = WIFEXITED(status) && WEXITSTATUS(status) == 0 ? End::kDone : End::kFailed;
+    }
+    return end_;
+  }
+
   pid_t pid_ = 0;
+  End end_ = End::kFailed;
 };
 
 }  // namespace flowtrain::os

@@ -48,7 +48,8 @@ double median_round_ns(Round&& round, Over&& over) {
 /// Threads:  one caller.
 /// Progress: waits for its members, at most kPatienceS a phase.
 /// Ordering: crew.phase: what a member wrote before it is seen after it.
-/// Errors:   SystemCallError; PoolTimeout where a member did not do its part.
+/// Errors:   SystemCallError where a member failed, which ends the others; PoolTimeout where one did
+///           not do its part.
 class Crew {
  public:
   Crew(std::uint32_t producers, std::uint32_t consumers)
@@ -75,16 +76,20 @@ class Crew {
     std::vector<decltype(start(0))> members;
     members.reserve(producers_ + consumers_);
     for (std::uint32_t i = 0; i < producers_ + consumers_; ++i) members.push_back(start(i));
-    until([&] { return board_.joined.load() == members.size(); }, "start");
+    using Member = decltype(start(0));
+    const auto done = [&members] {
+      return static_cast<std::size_t>(std::ranges::count_if(members, [](Member& member) {
+        const auto end = member.poll();
+        if (end && end != Member::End::kDone) throw SystemCallError("crew: a member failed");
+        return end.has_value();
+      }));
+    };
+    until([&] { return done() == 0 && board_.joined.load() == members.size(); }, "start");
     enter(Phase::kPingBefore);
-    until([&] { return phase() == Phase::kWork; }, "answer");
+    until([&] { return done() == 0 && phase() == Phase::kWork; }, "answer");
     const double value = watch();
     enter(Phase::kPingAfter);
-    for (auto& member : members) {
-      if (member.wait() != decltype(start(0))::End::kDone) {
-        throw SystemCallError("crew: a member failed");
-      }
-    }
+    until([&] { return done() == members.size(); }, "end");
     return {value, board_.ping_before_ns, board_.ping_after_ns};
   }
 

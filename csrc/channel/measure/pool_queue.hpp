@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "channel/consumer.hpp"
+#include "channel/dtype.hpp"
 #include "channel/measure/relay.hpp"
 #include "channel/producer.hpp"
 
@@ -85,7 +86,7 @@ class PoolQueue {
   static constexpr double kPatienceS = 10.0;
   static constexpr std::uint64_t kSlabBytes = 4096;
   static constexpr std::uint32_t kSlabs = 64;
-  static constexpr Layout kLayout{0, 1, {kSlabBytes}, kSlabBytes};
+  static constexpr Layout kLayout{*dtype_number("uint8"), 1, {kSlabBytes}, kSlabBytes};
 
   Load load_;
   std::string name_;

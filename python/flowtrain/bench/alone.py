@@ -10,7 +10,10 @@ from typing import Any
 _PROGRAM = """
 import json, sys
 from flowtrain_core import _C
-print(json.dumps(getattr(_C, sys.argv[1])(**json.loads(sys.argv[2]))))
+try:
+    print(json.dumps(getattr(_C, sys.argv[1])(**json.loads(sys.argv[2]))))
+except Exception as error:
+    sys.exit(f"{type(error).__name__}: {error}")
 """
 
 
@@ -28,7 +31,7 @@ def call(function: str, **arguments: object) -> Any:
         check=False,
     )
     if done.returncode != 0:
-        reason = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
-        kind = ValueError if reason[0].startswith("ValueError") else RuntimeError
-        raise kind(f"{function} failed: {reason[0]}")
+        said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        kind = ValueError if said[-1].startswith("ValueError") else RuntimeError
+        raise kind(f"{function} failed: {'; '.join(said)}")
     return json.loads(done.stdout)

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from flowtrain.bench.ring import Slice, in_one_mode
+from flowtrain.bench.ring import RUN, Slice, hand_off, in_one_mode
 from flowtrain.cli.main import main
 
 
@@ -40,6 +40,17 @@ def test_descriptors_are_counted_one_by_one_and_in_runs(
     assert all(row["ping_ns"] > 0 for row in found)
     # Other programs may have kept a member from its core for a whole slice.
     assert any(row["slices"] and row["single"] > 0 and row["runs"] > 0 for row in found)
+
+
+@pytest.mark.parametrize("batch", [1, RUN])
+def test_items_are_counted_through_a_pool(batch: int) -> None:
+    assert hand_off(batch, 0.01, records=True).value > 0
+
+
+def test_a_measure_whose_process_fails_says_why() -> None:
+    # 900 does not divide what may be under way.
+    with pytest.raises(ValueError, match="batch=900 must divide the 1024 cells"):
+        hand_off(900, 0.01, records=True)
 
 
 def test_only_slices_of_one_core_mode_are_compared() -> None:
