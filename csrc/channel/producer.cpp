@@ -194,22 +194,27 @@ void Producer::publish_many(std::span<const std::shared_ptr<Lease>> leases,
   }
   std::vector<Parcel> parcels;
   parcels.reserve(leases.size());
-  std::set<std::uint32_t> cells;
-  for (std::size_t i = 0; i < leases.size(); ++i) {
-    const std::shared_ptr<Lease>& lease = leases[i];
-    const std::string which =
-        "publish_many: lease " + std::to_string(i) + " of " + std::to_string(leases.size());
-    if (!lease || lease->producer_.get() != this) {
-      throw BadArgument(which + " is not of this producer; publish it by its own");
+  try {
+    for (std::size_t i = 0; i < leases.size(); ++i) {
+      const std::shared_ptr<Lease>& lease = leases[i];
+      const auto which = [&] {
+        return "publish_many: lease " + std::to_string(i) + " of " + std::to_string(leases.size());
+      };
+      if (!lease || lease->producer_.get() != this) {
+        throw BadArgument(which() + " is not of this producer; publish it by its own");
+      }
+      if (!lease->open_) {
+        throw PoolClosed(which() + " was published or aborted already; lease another slab");
+      }
+      parcels.push_back({lease->grant_, lease->layout_, keys[i]});
+      // Also finds one that is named twice.
+      lease->open_ = false;
     }
-    if (!lease->open_ || !cells.insert(lease->grant_.cell).second) {
-      throw PoolClosed(which + " was published or aborted already; lease another slab");
-    }
-    parcels.push_back({lease->grant_, lease->layout_, keys[i]});
+    check_mine(parcels);
+  } catch (...) {
+    for (std::size_t i = 0; i < parcels.size(); ++i) leases[i]->open_ = true;
+    throw;
   }
-  check_mine(parcels);
-  // Before they go: what was published must not be aborted, whatever happens.
-  for (const std::shared_ptr<Lease>& lease : leases) lease->open_ = false;
   publish(parcels);
 }
 
