@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <exception>
@@ -40,10 +41,21 @@ class Child {
   Child(Child&& other) noexcept : pid_(std::exchange(other.pid_, 0)), end_(other.end_) {}
   Child& operator=(Child&&) = delete;
   ~Child() {
-    if (pid_ > 0) {
-      ::kill(pid_, SIGKILL);
-      wait();
-    }
+    send(SIGKILL);
+    wait();
+  }
+
+  void send(int signal) const {
+    if (pid_ > 0) ::kill(pid_, signal);
+  }
+  /// Stops it until SIGCONT; false if it has ended.
+  bool stop() {
+    int status = 0;
+    send(SIGSTOP);
+    ::waitpid(pid_, &status, WUNTRACED);
+    if (WIFSTOPPED(status)) return true;
+    ended(status);
+    return false;
   }
 
   enum class End { kDone, kFailed, kKilled };
@@ -56,14 +68,22 @@ class Child {
   std::optional<End> ask(int options) {
     if (pid_ == 0) return end_;
     int status = 0;
-    if (::waitpid(pid_, &status, options) != pid_) return std::nullopt;
+    pid_t found = 0;
+    do {
+      found = ::waitpid(pid_, &status, options);
+    } while (found < 0 && errno == EINTR);
+    if (found == 0) return std::nullopt;
+    if (found < 0) status = 1 << 8;  // Somebody else has waited for it.
+    ended(status);
+    return end_;
+  }
+  void ended(int status) {
     pid_ = 0;
     if (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) {
       end_ = End::kKilled;
     } else {
       end_ = WIFEXITED(status) && WEXITSTATUS(status) == 0 ? End::kDone : End::kFailed;
     }
-    return end_;
   }
 
   pid_t pid_ = 0;

@@ -48,8 +48,8 @@ double median_round_ns(Round&& round, Over&& over) {
 /// Threads:  one caller.
 /// Progress: waits for its members, at most kPatienceS a phase.
 /// Ordering: crew.phase: what a member wrote before it is seen after it.
-/// Errors:   SystemCallError where a member failed, which ends the others; PoolTimeout where one did
-///           not do its part.
+/// Errors:   SystemCallError where a member failed, which ends the others; PoolTimeout where one
+///           did not do its part.
 class Crew {
  public:
   Crew(std::uint32_t producers, std::uint32_t consumers)

@@ -1,15 +1,13 @@
-#include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
-
 #include <bit>
 #include <csignal>
-#include <exception>
+#include <functional>
+#include <optional>
 #include <thread>
 #include <unordered_set>
 
 #include "channel/torture/participants.hpp"
 #include "channel/torture/torture.hpp"
+#include "os/child.hpp"
 
 namespace flowtrain::channel::torture {
 namespace {
@@ -52,14 +50,9 @@ class Driver {
     roles_.insert(roles_.end(), shape.producers, Role::kProducer);
     roles_.insert(roles_.end(), shape.consumers, Role::kConsumer);
     roles_.insert(roles_.end(), kReapers, Role::kReaper);
-    pids_.resize(roles_.size(), 0);
+    children_.resize(roles_.size());
     random_state = options.seed * 2 + 1;
   }
-  ~Driver() {
-    for (std::uint32_t i = 0; i < pids_.size(); ++i) end(i);
-  }
-  Driver(const Driver&) = delete;
-  Driver& operator=(const Driver&) = delete;
 
   Storm run() {
     const std::int64_t start = now_ns();
@@ -85,6 +78,8 @@ class Driver {
   }
 
  private:
+  using Child = os::Child<std::function<void()>>;
+
   Geometry geometry() const { return {kLanes, cells_, 1, std::bit_ceil(cells_)}; }
   Ledger::Counters& counters() const { return ledger_.counters(); }
   Seat& seat_of(std::uint32_t i) const { return counters().seats[i]; }
@@ -94,34 +89,20 @@ class Driver {
 
   void start_on(std::uint32_t i) {
     const std::uint64_t seed = draw() | 1;
-    const pid_t parent = ::getpid();
-    const pid_t pid = ::fork();
-    if (pid < 0) throw_errno("torture: fork");
-    if (pid > 0) {
-      pids_[i] = pid;
-      return;
-    }
-    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (::getppid() != parent) ::_exit(1);
-    seat = &seat_of(i);
-    seat->window = 0;
-    random_state = seed;
-    try {
+    children_[i].emplace([this, i, seed] {
+      seat = &seat_of(i);
+      seat->window = 0;
+      random_state = seed;
       Participant<Protocol>(arena_, roles_[i]).run();
-    } catch (const std::exception& error) {
-      std::fprintf(stderr, "torture: participant %u: %s\n", i, error.what());
-    }
-    ::_exit(1);
+    });
   }
 
   /// Kills who sits there; true if it was in the middle of something.
   bool end(std::uint32_t i) {
-    if (pids_[i] == 0) return false;
-    int status = 0;
-    ::kill(pids_[i], SIGKILL);
-    ::waitpid(pids_[i], &status, 0);
-    pids_[i] = 0;
-    if (!WIFSIGNALED(status) || WTERMSIG(status) != SIGKILL) ++storm_.crashed;
+    if (!children_[i]) return false;
+    children_[i]->send(SIGKILL);
+    storm_.crashed += children_[i]->wait() != Child::End::kKilled;
+    children_[i].reset();
     const std::uint64_t releasing = seat_of(i).releasing.exchange(0, std::memory_order_relaxed);
     if (releasing != 0) undecided_.insert(releasing - 1);
     return seat_of(i).window.load(std::memory_order_relaxed) != 0;
@@ -130,12 +111,12 @@ class Driver {
   void kill_some(std::uint64_t count) {
     for (std::uint64_t k = 0; k < count; ++k) {
       const auto i = static_cast<std::uint32_t>(draw() % roles_.size());
-      if (pids_[i] == 0) continue;
+      if (!children_[i]) continue;
       ++storm_.kills;
       storm_.kills_in_window += end(i);
     }
     for (std::uint32_t i = 0; i < roles_.size(); ++i) {
-      if (pids_[i] == 0) start_on(i);
+      if (!children_[i]) start_on(i);
     }
   }
 
@@ -143,12 +124,8 @@ class Driver {
   void stop_somebody() {
     for (int tries = 1;; ++tries) {
       const auto i = static_cast<std::uint32_t>(draw() % roles_.size());
-      int status = 0;
-      ::kill(pids_[i], SIGSTOP);
-      ::waitpid(pids_[i], &status, WUNTRACED);
-      if (!WIFSTOPPED(status)) {  // It had ended by itself.
-        pids_[i] = 0;
-        ++storm_.crashed;
+      if (!children_[i]->stop()) {  // It had ended by itself.
+        end(i);
         start_on(i);
         continue;
       }
@@ -159,7 +136,7 @@ class Driver {
         ++storm_.stops;
         storm_.stalled_by_stop += counters().committed.load(std::memory_order_relaxed) == before;
       }
-      ::kill(pids_[i], SIGCONT);
+      children_[i]->send(SIGCONT);
       if (inside || tries >= kTriesToStopInside) return;
     }
   }
@@ -213,7 +190,7 @@ class Driver {
   Ledger ledger_;
   Arena arena_;
   std::vector<Role> roles_;
-  std::vector<pid_t> pids_;
+  std::vector<std::optional<Child>> children_;
   std::unordered_set<std::uint64_t> undecided_;
   Storm storm_;
 };
