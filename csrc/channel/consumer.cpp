@@ -236,25 +236,34 @@ bool Consumer::wait_for_some(const Deadline& deadline, const Interrupted& interr
   const bool some = header.filled.wait(deadline, spin_, [&]() noexcept {
     return !ring.looks_empty() || pool_->closed() || (stop = interrupted && interrupted());
   });
-  if (stop) return false;
-  if (some) return true;
+  if (!some) throw_timeout(deadline);
+  return !stop;
+}
+
+void Consumer::throw_timeout(const Deadline& deadline) const {
   throw PoolTimeout(text() + ": nothing arrived within " + std::to_string(deadline.waited_s()) +
                     " s; slabs are held by: " + pool_->holders() +
                     "; is a producer running? otherwise raise timeout_s");
 }
 
+// Of a ring that was damaged one look may say that there is something, and another take nothing:
+// past its deadline nobody tries twice.
+
 std::shared_ptr<Item> Consumer::get(const Deadline& deadline, const Interrupted& interrupted) {
-  for (;;) {
+  for (bool late = false;; late = deadline.passed()) {
     if (auto item = try_get()) return item;
+    if (late) throw_timeout(deadline);
     if (!wait_for_some(deadline, interrupted)) return nullptr;
   }
 }
 
 std::vector<std::shared_ptr<Item>> Consumer::get_many(std::size_t most, const Deadline& deadline,
                                                       const Interrupted& interrupted) {
-  for (;;) {
+  for (bool late = false;; late = deadline.passed()) {
     auto items = try_get_many(most);
-    if (!items.empty() || most == 0 || !wait_for_some(deadline, interrupted)) return items;
+    if (!items.empty() || most == 0) return items;
+    if (late) throw_timeout(deadline);
+    if (!wait_for_some(deadline, interrupted)) return items;
   }
 }
 

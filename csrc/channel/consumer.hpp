@@ -101,6 +101,7 @@ class Consumer : public std::enable_shared_from_this<Consumer> {
   std::optional<std::string> fault(const Descriptor& item, std::uint32_t cell) const;
   void put_back(const lockfree::Run& run);
   bool wait_for_some(const Deadline& deadline, const Interrupted& interrupted);
+  [[noreturn]] void throw_timeout(const Deadline& deadline) const;
   std::int64_t note_taken(std::uint32_t cell, const Descriptor& item) const noexcept;
   void note_released(std::uint32_t cell, const Descriptor& item,
                      std::int64_t taken_ns) const noexcept;
