@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import shutil
 import sys
 from dataclasses import dataclass
@@ -10,9 +11,12 @@ from typing import Literal
 
 import flowtrain_core
 from flowtrain.clean import left_pools
-from flowtrain_core import cuda
+from flowtrain_core import Consumer, FlowTrainError, Pool, Producer, cuda
 
 _LITTLE_SHM = 256 << 20
+_PROBE_BYTES = 32 << 20
+_PROBES = 5
+_MUCH_SLOWER = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,7 @@ def examine() -> list[Finding]:
         _transformers(),
         _package("scikit-learn", "demo"),
         _shared_memory(),
+        _edge(),
         _cuda(),
         _gpu(),
         _pools(),
@@ -68,6 +73,31 @@ def _shared_memory() -> Finding:
     if usage.free < _LITTLE_SHM:
         return Finding("shared memory", "warn", f"{text}; run containers with --shm-size=1g")
     return Finding("shared memory", "ok", text)
+
+
+def _edge() -> Finding:
+    """What path an edge of a pool takes here, and how fast items are written to it."""
+    item = bytes(_PROBE_BYTES)
+    try:
+        with (
+            Pool.create(f"doctor-{os.getpid()}", classes=[(_PROBE_BYTES, 1)]) as pool,
+            Producer(pool) as producer,
+            Consumer(pool) as consumer,
+        ):
+            for key in range(_PROBES):
+                lease = producer.lease((_PROBE_BYTES,), "uint8")
+                lease.write(item)
+                lease.publish(key)
+                consumer.get().release()
+            edge = producer.explain(measure=True)
+    except (FlowTrainError, OSError) as error:
+        return Finding("edge", "bad", str(error))
+    found, expected = edge.bytes_per_s or 0.0, edge.expected_bytes_per_s or 0.0
+    text = (
+        f"takes {edge.path.name}: {edge.path.why}; written at {found / 1e9:.1f} GB/s, where a copy "
+        f"has {expected / 1e9:.1f}"
+    )
+    return Finding("edge", "warn" if found < expected / _MUCH_SLOWER else "ok", text)
 
 
 def _cuda() -> Finding:

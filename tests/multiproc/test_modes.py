@@ -22,6 +22,10 @@ def test_bounded_weights_are_never_older_than_allowed(tmp_path: Path, data: Path
     assert max(ages) == 2
     assert metrics[0]["weight_ages"] == [0] * len(metrics[0]["weight_ages"])
     assert sum(m["loss"] for m in metrics[-3:]) < sum(m["loss"] for m in metrics[:3])
+    edges = {path.stem: path.read_text() for path in (tmp_path / "run" / "edges").iterdir()}
+    assert sorted(edges) == ["backbone.0", "backbone.1", "encoder.0", "encoder.1"]
+    # To each of two readers, and from them.
+    assert all(told.count("  takes shared memory: ") == 3 for told in edges.values())
 
 
 @pytest.mark.limit(240)

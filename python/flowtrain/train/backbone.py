@@ -16,6 +16,7 @@ from flowtrain.train.metrics import Metrics, StepTiming
 from flowtrain.train.planner import Planner
 from flowtrain.train.prefetch import Prefetch, Request
 from flowtrain.train.rank import Delays, Module, Seat, build_closing, close_step
+from flowtrain_core.edges import Explanation
 
 
 class BackboneRank:
@@ -66,6 +67,10 @@ class BackboneRank:
             step += 1
         self._records.drain()
         self._gradients.drain()
+
+    def edges(self) -> list[Explanation]:
+        """What path the gradients took, and the activations."""
+        return self._gradients.edges() + self._records.edges()
 
     def _step(self, plan: StepPlan) -> None:
         seat = self._seat

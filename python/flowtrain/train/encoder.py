@@ -12,6 +12,7 @@ from flowtrain.train.checkpoint import Checkpoints
 from flowtrain.train.close import Report
 from flowtrain.train.prefetch import Prefetch, Request
 from flowtrain.train.rank import Delays, Module, Seat, build_closing, close_step
+from flowtrain_core.edges import Explanation
 
 
 class Stash:
@@ -97,6 +98,10 @@ class EncoderRank:
             plans.forget(step)
             self._prefetch.forget(step)
             step += 1
+
+    def edges(self) -> list[Explanation]:
+        """What path the activations took, and the gradients."""
+        return self._sender.edges() + self._gradients.edges()
 
     def _forward(self, plan: StepPlan, *, version: int) -> None:
         self._prefetch.step(plan)

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import fcntl
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from flowtrain.config.load import dump
 from flowtrain.config.schema import ConfigError, RunConfig
 from flowtrain.train import metrics
 from flowtrain.train.checkpoint import latest, read_mark
+from flowtrain_core.edges import Explanation
+
+
+def note_edges(run: Path, label: str, edges: Iterable[Explanation]) -> None:
+    """Say in `RUN/edges/LABEL.txt` what path each of a rank's edges took, and which not and why."""
+    folder = run / "edges"
+    folder.mkdir(exist_ok=True)
+    folder.joinpath(f"{label}.txt").write_text("".join(f"{edge}\n" for edge in edges))
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import torch
 from flowtrain.plan import Space
 from flowtrain.train.device import Copies
 from flowtrain_core import Consumer, Item, Pool, Producer
+from flowtrain_core.edges import Explanation
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +129,10 @@ class RecordSender:
             self._copies.publish(chunk, lease, key.pack())
             self.sent_bytes += chunk.numel() * chunk.element_size()
 
+    def edges(self) -> list[Explanation]:
+        """The edge to each reader, as it is now."""
+        return [producer.explain() for producer in self._producers]
+
     def drain(self) -> None:
         """Wait until every record that was sent is published."""
         self._copies.drain()
@@ -175,6 +180,10 @@ class RecordReceiver:
                 )
             self._copies.release(arrived, chunk)
         return key
+
+    def edges(self) -> list[Explanation]:
+        """The edge to this rank, as it is now."""
+        return [self._consumer.explain()]
 
     def drain(self) -> None:
         """Wait until every record that was gathered is given back."""

@@ -25,6 +25,7 @@ from flowtrain.train.board import Board
 from flowtrain.train.checkpoint import Checkpoints, Mark, latest, read_mark
 from flowtrain.train.device import choose_device, register
 from flowtrain.train.encoder import EncoderRank, wanted_pixels
+from flowtrain.train.folder import note_edges
 from flowtrain.train.job import Job
 from flowtrain.train.metrics import Metrics
 from flowtrain.train.peak import job_peak_flops
@@ -117,6 +118,7 @@ class Worker:
             rank = self._rank(seat, module, reader, checkpoints)
             self._meet("ready", flow.start_deadline_s)
             rank.run(self.first)
+            note_edges(self.config.run, self.label, rank.edges())
             self._meet("done", flow.deadline_s)
         self.watcher.stop()
         world.close()

@@ -55,5 +55,6 @@ def test_the_doctor_finds_nothing_bad_where_the_tests_run(
     found = json.loads(capsys.readouterr().out)
     assert found["transformers"]["state"] == "ok"
     assert found["flowtrain_core"]["state"] == "ok"
+    assert found["edge"]["text"].startswith("takes shared memory: ")
     assert (found["cuda"]["state"] == "ok") == cuda.available()
     assert found["cuda"]["text"] == cuda.why_not() or cuda.available()
