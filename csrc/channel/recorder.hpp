@@ -72,7 +72,8 @@ class Recorder {
                      const Descriptor& item) noexcept {
     if (!record_) return 0;
     const std::int64_t now = published_ns != 0 ? read() : 0;
-    if (now != 0) record_->queue_wait.add(now - published_ns);
+    // It was read from shared memory, and may be anything.
+    if (published_ns > 0 && published_ns <= now) record_->queue_wait.add(now - published_ns);
     note({0, item.key_low, item.bytes, cell, Act::kTaken, item.producer});
     return now;
   }
