@@ -8,63 +8,65 @@ import statistics
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, NamedTuple
 
 _MEMORY_BYTES = 6 << 30
+_RUNS, _SECONDS = 30, 0.5
 
 
 def timed(run: Callable[[], Any], *, wall: bool = False) -> tuple[Any, float]:
-    """What it returns, and the median of its milliseconds over up to five runs; by the clock one.
+    """What it returns, and the median of its milliseconds over the runs of half a second.
 
-    The first run counts only if there is time for no other: a fresh process has pages to copy.
+    Processor time of this thread; by the clock, one run. The first run counts only if there is
+    time for no other: a fresh process has pages to copy.
     """
     clock = time.perf_counter if wall else time.thread_time
     taken: list[float] = []
     spent = time.perf_counter()
-    while not taken or (len(taken) < 6 and time.perf_counter() - spent < 0.5 and not wall):
+    while not taken or (len(taken) < _RUNS and time.perf_counter() - spent < _SECONDS and not wall):
         start = clock()
         out = run()
         taken.append((clock() - start) * 1e3)
     return out, statistics.median(taken[1:] or taken)
 
 
-def limited(
-    run: Callable[..., Any], args: tuple[Any, ...], *, seconds: float, wall: bool
-) -> tuple[Any, float | None, str]:
-    """What a call returns and its milliseconds, or why it did not return.
+class Outcome(NamedTuple):
+    """What a call returned, or why it did not, and whether a smaller step might go."""
+
+    result: Any
+    reason: str = ""
+    too_large: bool = False
+
+
+def limited(run: Callable[[], Any], *, seconds: float) -> Outcome:
+    """Call something in a forked process, which is killed when its time is over.
 
     Args:
-        run: Called with `args` in a forked process, so that neither need be pickled.
-        args: Its arguments.
-        seconds: Time after which it is killed; quick calls are repeated for half a second.
-        wall: Whether to time it by the clock, and not by the processor time of its thread.
-
-    Returns:
-        Result, milliseconds and "", or None, None and the reason.
+        run: Need not be pickled, since the process is forked; what it returns must be.
+        seconds: Its time.
     """
     ours, theirs = multiprocessing.Pipe(duplex=False)
-    process = multiprocessing.get_context("fork").Process(
-        target=_child, args=(theirs, run, args, wall)
-    )
+    process = multiprocessing.get_context("fork").Process(target=_child, args=(theirs, run))
     process.start()
     theirs.close()
     try:
         if not ours.poll(seconds):
-            return None, None, f"longer than {seconds:g} s"
-        result, taken, reason = ours.recv()
-        return result, taken, reason
+            return Outcome(None, f"longer than {seconds:g} s", too_large=True)
+        outcome: Outcome = ours.recv()
+        return outcome
     except EOFError:
-        return None, None, "its process died"
+        return Outcome(None, "its process died", too_large=True)
     finally:
         process.kill()
         process.join()
         ours.close()
 
 
-def _child(out: Connection, run: Callable[..., Any], args: tuple[Any, ...], wall: bool) -> None:
+def _child(out: Connection, run: Callable[[], Any]) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
     try:
-        result, taken = timed(lambda: run(*args), wall=wall)
-        out.send((result, taken, ""))
+        out.send(Outcome(run()))
+    except MemoryError:
+        out.send(Outcome(None, f"more than {_MEMORY_BYTES >> 30} GiB", too_large=True))
     except Exception as error:  # A peer's failure is its result.
-        out.send((None, None, f"{type(error).__name__}: {error}"))
+        out.send(Outcome(None, f"{type(error).__name__}: {error}"))

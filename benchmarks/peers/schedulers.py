@@ -1,24 +1,37 @@
 """Schedulers of other projects, called as they are published.
 
 Those whose packages need much more than their scheduler (verl and TRL) are installed without it;
-the functions are then taken out of the installed source by name, unchanged.
+the functions are then taken out of the installed source by name, unchanged. Samples are handed over
+in the form that a function asks for, and its parts are read, outside of the time it takes.
 """
 
 from __future__ import annotations
 
 import ast
 import importlib.metadata
-import importlib.util
+import itertools
 from collections import defaultdict, deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy
 
-# (tokens, cost, ranks, microbatches, token_cap) -> bin of each sample; bin b is slot b // ranks.
-Peer = Callable[..., numpy.ndarray]
 CP_SAT_SECONDS = 10.0
+
+
+class Call(NamedTuple):
+    """A step as a function wants it: what is timed, and what reads bins out of its result.
+
+    Bins are of shape [num_samples]; bin b is slot b // ranks of rank b % ranks.
+    """
+
+    run: Callable[[], Any]
+    bins: Callable[[Any], numpy.ndarray]
+
+
+# (tokens, cost, ranks, microbatches, token_cap) -> the call for one step.
+Peer = Callable[[numpy.ndarray, numpy.ndarray, int, int, int], Call]
 
 
 def installed_functions(package: str, path: str, names: list[str], **known: Any) -> dict[str, Any]:
@@ -47,48 +60,56 @@ def _bins_of(parts: list[list[int]], count: int) -> numpy.ndarray:
     return bins
 
 
-def verl() -> Peer:
-    """Karmarkar-Karp over ranks at equal counts, then over each rank's microbatches."""
+def _differencing() -> Callable[..., list[list[int]]]:
     import heapq
 
-    split = installed_functions(
+    found = installed_functions(
         "verl", "verl/utils/seqlen_balancing.py", ["karmarkar_karp"], heapq=heapq
-    )["karmarkar_karp"]
+    )
+    split: Callable[..., list[list[int]]] = found["karmarkar_karp"]
+    return split
 
-    def run(
+
+def verl() -> Peer:
+    """Karmarkar-Karp over ranks at equal counts, then over each rank's microbatches."""
+    split = _differencing()
+
+    def prepare(
         tokens: numpy.ndarray, cost: numpy.ndarray, ranks: int, slots: int, cap: int
-    ) -> numpy.ndarray:
-        work = [int(t) * 24576 + int(t) ** 2 for t in tokens]  # Its own cost model.
-        by_rank = split(work, ranks, True)
-        while True:
-            bins = numpy.full(len(tokens), -1)
-            for rank, mine in enumerate(by_rank):
-                for slot, part in enumerate(split([work[i] for i in mine], slots, False)):
-                    bins[[mine[k] for k in part]] = slot * ranks + rank
-            if numpy.bincount(bins, weights=tokens).max() <= cap:
-                return bins
-            slots += 1
+    ) -> Call:
+        lengths = tokens.tolist()
+        work = [t * 24576 + t * t for t in lengths]  # Its own cost model.
 
-    return run
+        def run() -> list[list[int]]:
+            by_rank = split(work, ranks, True)
+            for count in itertools.count(slots):
+                parts: list[list[int]] = [[] for _ in range(ranks * count)]
+                for rank, mine in enumerate(by_rank):
+                    for slot, part in enumerate(split([work[i] for i in mine], count, False)):
+                        parts[slot * ranks + rank] = [mine[k] for k in part]
+                if all(sum(lengths[i] for i in part) <= cap for part in parts):
+                    return parts
+            raise AssertionError
+
+        return Call(run, lambda parts: _bins_of(parts, len(tokens)))
+
+    return prepare
 
 
 def verl_whole_grid() -> Peer:
     """Its Karmarkar-Karp on all bins at once; the cap is not its business."""
-    import heapq
+    split = _differencing()
 
-    split = installed_functions(
-        "verl", "verl/utils/seqlen_balancing.py", ["karmarkar_karp"], heapq=heapq
-    )["karmarkar_karp"]
-
-    def run(
+    def prepare(
         tokens: numpy.ndarray, cost: numpy.ndarray, ranks: int, slots: int, cap: int
-    ) -> numpy.ndarray:
-        parts = split(
-            numpy.rint(cost / cost.max() * 2**40).astype(int).tolist(), ranks * slots, False
+    ) -> Call:
+        work = numpy.rint(cost / cost.max() * 2**40).astype(int).tolist()
+        return Call(
+            lambda: split(work, ranks * slots, False),
+            lambda parts: _aligned(_bins_of(parts, len(tokens)), cost),
         )
-        return _aligned(_bins_of(parts, len(tokens)), cost)
 
-    return run
+    return prepare
 
 
 def trl() -> Peer:
@@ -110,57 +131,71 @@ def trl() -> Peer:
         Callable=Callable,
     )["_pack_bfd"]
 
-    def run(
+    def prepare(
         tokens: numpy.ndarray, cost: numpy.ndarray, ranks: int, slots: int, cap: int
-    ) -> numpy.ndarray:
+    ) -> Call:
         offsets = numpy.concatenate([[0], numpy.cumsum(tokens)]).astype(numpy.int32)
         ids = numpy.repeat(numpy.arange(len(tokens)), tokens)
-        column = pyarrow.ListArray.from_arrays(offsets, pyarrow.array(ids))
-        table = pack(pyarrow.table({"input_ids": column}), cap)
-        packed = table.column("input_ids").combine_chunks()
-        bins = numpy.full(len(tokens), -1)
-        bins[packed.values.to_numpy()] = numpy.repeat(
-            numpy.arange(len(packed)), numpy.diff(packed.offsets.to_numpy())
+        table = pyarrow.table(
+            {"input_ids": pyarrow.ListArray.from_arrays(offsets, pyarrow.array(ids))}
         )
-        return bins
 
-    return run
+        def read(table: Any) -> numpy.ndarray:
+            packed = table.column("input_ids").combine_chunks()
+            bins = numpy.full(len(tokens), -1)
+            bins[packed.values.to_numpy()] = numpy.repeat(
+                numpy.arange(len(packed)), numpy.diff(packed.offsets.to_numpy())
+            )
+            return bins
+
+        return Call(lambda: pack(table, cap), read)
+
+    return prepare
 
 
 def prtpy_multifit() -> Peer:
     """Multifit for the makespan; the cap is not its business."""
     import prtpy
 
-    def run(
+    def prepare(
         tokens: numpy.ndarray, cost: numpy.ndarray, ranks: int, slots: int, cap: int
-    ) -> numpy.ndarray:
+    ) -> Call:
         items = dict(enumerate(cost.tolist()))
-        parts = prtpy.partition(
-            algorithm=prtpy.partitioning.multifit, numbins=ranks * slots, items=items
+        multifit = prtpy.partitioning.multifit
+        return Call(
+            lambda: prtpy.partition(algorithm=multifit, numbins=ranks * slots, items=items),
+            lambda parts: _aligned(_bins_of(parts, len(tokens)), cost),
         )
-        return _aligned(_bins_of(parts, len(tokens)), cost)
 
-    return run
+    return prepare
 
 
 def binpacking_constant_number() -> Peer:
     """Greedy into a constant number of bins; the cap is not its business."""
     import binpacking
 
-    def run(
+    def prepare(
         tokens: numpy.ndarray, cost: numpy.ndarray, ranks: int, slots: int, cap: int
-    ) -> numpy.ndarray:
-        parts = binpacking.to_constant_bin_number(dict(enumerate(cost.tolist())), ranks * slots)
-        return _aligned(_bins_of([list(part) for part in parts], len(tokens)), cost)
+    ) -> Call:
+        items = dict(enumerate(cost.tolist()))
+        return Call(
+            lambda: binpacking.to_constant_bin_number(items, ranks * slots),
+            lambda parts: _aligned(_bins_of([list(part) for part in parts], len(tokens)), cost),
+        )
 
-    return run
+    return prepare
 
 
 def cp_sat() -> Peer:
     """OR-tools on the lock-step objective itself, under the cap, with a time limit."""
     from ortools.sat.python import cp_model
 
-    def run(
+    def prepare(
+        tokens: numpy.ndarray, cost: numpy.ndarray, ranks: int, slots: int, cap: int
+    ) -> Call:
+        return Call(lambda: solve(tokens, cost, ranks, slots, cap), lambda bins: bins)
+
+    def solve(
         tokens: numpy.ndarray, cost: numpy.ndarray, ranks: int, slots: int, cap: int
     ) -> numpy.ndarray:
         count = ranks * slots
@@ -188,7 +223,7 @@ def cp_sat() -> Peer:
             [next(b for b, x in enumerate(row) if solver.BooleanValue(x)) for row in inside]
         )
 
-    return run
+    return prepare
 
 
 def _longest_first(

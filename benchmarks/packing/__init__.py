@@ -1,0 +1,1 @@
+"""What `bench_packing.py` measures, one part a file: rows of plain data, and bars over them."""
