@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable, Sequence
 
 _VERBS = ("demo", "train", "data", "pack", "top", "bench", "clean", "doctor")
-_INSTALL = "pip install 'flowtrain[demo]'"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -30,7 +29,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if given.debug or (error.name or "").startswith("flowtrain"):
             raise
-        return _say(f"{error.name} is not installed; run: {_INSTALL}", 2)
+        extra = getattr(given, "extra", "demo")
+        return _say(f"{error.name} is not installed; run: pip install 'flowtrain[{extra}]'", 2)
     except (ValueError, OSError) as error:
         if given.debug:
             raise

@@ -5,12 +5,37 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from flowtrain.workloads import Workload
+
+
+_COLUMNS_HELP = """
+columns, means over the steps:
+  waiting   share of the ranks' lock-step time that they wait for the slowest
+  gap       lock-step time over what no schedule can be below
+  dist      1 - mean / max over the ranks of a slot, of backbone cost; encoder: of encoder cost
+  pad       padding, if slots were padded to their longest rank
+  max/mean  cost of the costliest rank over the mean rank, over whole steps
+  fill      share of the microbatches' tokens that is used; slots: microbatches of a rank
+  ms        to schedule a step
+"""
 
 
 def add_parser(verbs: Any) -> None:
-    parser = verbs.add_parser("pack", help=__doc__)
-    parser.add_argument("trace", help="JSON-lines file of lengths, or a preset such as 'video'")
+    parser = verbs.add_parser(
+        "pack",
+        help=__doc__,
+        description=__doc__,
+        epilog=_COLUMNS_HELP,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "trace",
+        help="a file with a number of tokens a line, or a JSON object with 'tokens' and, as far as "
+        "known, 'visual_tokens', 'cost', 'encoder_cost'; or a preset such as 'video'",
+    )
     parser.add_argument("--ranks", type=int, required=True, help="data-parallel ranks")
     parser.add_argument("--cap", type=int, required=True, help="most tokens of a microbatch")
     parser.add_argument("--microbatches", type=int, help="slots of a rank (default: those needed)")
@@ -20,17 +45,13 @@ def add_parser(verbs: Any) -> None:
     parser.add_argument("--seed", type=int, default=0, help="seed of a preset")
     parser.add_argument("--plot", type=Path, help="write a picture; needs matplotlib")
     parser.add_argument("--json", action="store_true", help="one JSON object a policy")
-    parser.set_defaults(run=run_pack)
+    parser.set_defaults(run=run_pack, extra="pack")
 
 
 def run_pack(given: argparse.Namespace) -> int:
     from flowtrain.packing.compare import compare, steps_of
-    from flowtrain.workloads import PRESETS, preset, read_lengths
 
-    if given.trace in PRESETS and not Path(given.trace).exists():
-        work = preset(given.trace, given.samples, seed=given.seed)
-    else:
-        work = read_lengths(Path(given.trace))
+    work = _samples(given)
     steps, slots = steps_of(
         work,
         ranks=given.ranks,
@@ -46,28 +67,49 @@ def run_pack(given: argparse.Namespace) -> int:
         token_cap=given.cap,
         policies=None if given.policy == "all" else given.policy.split(","),
     )
-    if given.plot:
-        from flowtrain.packing.plot import plot_comparison
-
-        plot_comparison(rows, given.plot)
+    title = (
+        f"{work.name}: {len(steps)} x {len(steps[0])} samples on {given.ranks} ranks x {slots} "
+        f"microbatches of {given.cap} tokens"
+    )
     if given.json:
         for row in rows:
             print(json.dumps({name: getattr(row, name) for name in _COLUMNS}))
-        return 0
-    left_out = int((work.tokens > given.cap).sum())
-    print(
-        f"{work.name}: {len(steps)} steps of {len(steps[0])} samples on {given.ranks} ranks x "
-        f"{slots} microbatches of {given.cap} tokens; {left_out} samples above it left out"
-    )
-    print("".join(f"{title:>{width}}" for title, width, _ in _COLUMNS.values()))
-    for row in rows:
-        print(
-            "".join(
-                f"{format(getattr(row, name), style):>{width}}"
-                for name, (_, width, style) in _COLUMNS.items()
+    else:
+        print(title + _left_out(work, steps, given.cap))
+        print("".join(f"{title:>{width}}" for title, width, _ in _COLUMNS.values()))
+        for row in rows:
+            print(
+                "".join(
+                    f"{format(getattr(row, name), style):>{width}}"
+                    for name, (_, width, style) in _COLUMNS.items()
+                )
             )
-        )
+    if given.plot:
+        from flowtrain.packing.plot import plot_comparison
+
+        plot_comparison(rows, given.plot, title=title)
     return 0
+
+
+def _samples(given: argparse.Namespace) -> Workload:
+    from flowtrain.workloads import PRESETS, preset, read_lengths
+
+    path = Path(given.trace)
+    if path.exists():
+        return read_lengths(path)
+    if given.trace in PRESETS:
+        return preset(given.trace, given.samples, seed=given.seed)
+    raise ValueError(f"{path}: no such file, and no preset; presets are {', '.join(PRESETS)}")
+
+
+def _left_out(work: Workload, steps: list[Any], cap: int) -> str:
+    """What the steps are without, for the title."""
+    above = int((work.tokens > cap).sum())
+    rest = len(work) - above - len(steps) * len(steps[0])
+    parts = [f"{rest} at the end are no full step"] if rest else []
+    if above:
+        parts.append(f"{above} are longer, up to {work.tokens.max()} tokens")
+    return f"; left out: {', '.join(parts)}" if parts else ""
 
 
 # Field: title, width, format.

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 
 import numpy
 
+from flowtrain.packing.slots import fewest_slots
 from flowtrain.workloads import Workload
 from flowtrain_core.packing import POLICIES, Assignment, schedule
 
 # A little more than the tokens need, so that balance has room.
 _ROOM = 1.05
+_MOST = 1 << 24
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,19 +70,44 @@ def steps_of(
         Indices of each full step's samples, and the slots.
 
     Raises:
-        ValueError: There is no full step.
+        ValueError: A number is not positive, no sample is within the cap, or there is no full step.
     """
+    for name, value in (
+        ("ranks", ranks),
+        ("token_cap", token_cap),
+        ("microbatches", microbatches),
+        ("samples of a step", step_samples),
+    ):
+        if value is not None and not 1 <= value <= _MOST:
+            raise ValueError(f"{name}={value}: must be from 1 to {_MOST}")
+    if not len(work):
+        raise ValueError(f"{work.name}: has no samples; give one a line")
     fitting = numpy.flatnonzero(work.tokens <= token_cap)
+    if not len(fitting):
+        raise ValueError(
+            f"{work.name}: the shortest of {len(work)} samples has {work.tokens.min()} tokens, "
+            f"which exceeds token_cap={token_cap}; raise it"
+        )
     size = step_samples or len(fitting)
-    count = len(fitting) // size if size else 0
-    if count == 0:
+    steps = [fitting[i : i + size] for i in range(0, len(fitting) - size + 1, size)]
+    if not steps:
         raise ValueError(
             f"{work.name}: {len(fitting)} samples within token_cap={token_cap} are fewer than a "
-            f"step of {size}; lower --step"
+            f"step of {size}; make steps smaller"
         )
-    steps = [fitting[i * size : (i + 1) * size] for i in range(count)]
-    most = max(int(work.tokens[step].sum()) for step in steps)
-    return steps, microbatches or max(1, -(-int(most * _ROOM) // (ranks * token_cap)))
+    return steps, microbatches or max(_slots(work, step, ranks, token_cap) for step in steps)
+
+
+def _slots(work: Workload, step: numpy.ndarray, ranks: int, token_cap: int) -> int:
+    """Slots that hold a step and leave some room."""
+    tokens = work.tokens[step].tolist()
+    return fewest_slots(
+        tokens,
+        work.cost[step].tolist(),
+        ranks=ranks,
+        token_cap=token_cap,
+        least=max(1, -(-int(sum(tokens) * _ROOM) // (ranks * token_cap))),
+    ).microbatches
 
 
 def compare(

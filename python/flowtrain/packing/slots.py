@@ -19,6 +19,7 @@ def fewest_slots(
     ranks: int,
     token_cap: int,
     objective: Objective = "free",
+    least: int = 1,
 ) -> Assignment:
     """Lay a step out in the fewest slots that the scheduler finds room in.
 
@@ -29,6 +30,7 @@ def fewest_slots(
         token_cap: Most tokens of one slot of one rank.
         objective: What to make small: by default the cost of the slowest rank, since ranks of
             one world meet at the end of a step and not in between.
+        least: Slots to begin with, so that balance has room.
 
     Returns:
         A schedule of every sample with its proven bound, the same for every caller with the same
@@ -43,7 +45,7 @@ def fewest_slots(
                 f"sample {index} of the step: {length} tokens exceed token_cap={token_cap}; "
                 "raise it (train.microbatch_tokens of a run) or leave the sample out"
             )
-    slots = max(1, -(-sum(tokens) // (ranks * token_cap)))
+    slots = max(least, -(-sum(tokens) // (ranks * token_cap)))
     while True:
         try:
             return schedule(

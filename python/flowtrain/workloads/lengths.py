@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,8 @@ import numpy
 from flowtrain.workloads.workload import Workload, decoder_flops, native_encoder_flops
 
 _PATCHES_PER_TOKEN = 4
+# Of each column; FLOPs of the longest sample are within the last.
+_LARGEST = {"tokens": 1e9, "visual_tokens": 1e9, "cost": 1e30, "encoder_cost": 1e30}
 
 
 def read_lengths(path: Path) -> Workload:
@@ -24,22 +25,25 @@ def read_lengths(path: Path) -> Workload:
 
     Raises:
         ValueError: A line is neither, or lacks what others have; the message has its number.
+        OSError: The file cannot be read.
     """
-    rows = []
-    for number, line in enumerate(path.read_text().splitlines(), start=1):
-        if line.strip():
-            rows.append(_row(line, f"{path}:{number}"))
+    rows = {
+        number: _row(line, f"{path}:{number}")
+        for number, line in enumerate(_lines(path), start=1)
+        if line.strip()
+    }
     columns: dict[str, list[float]] = {}
     for key in ("tokens", "visual_tokens", "cost", "encoder_cost"):
-        given = [row.get(key) for row in rows]
-        if key in ("cost", "encoder_cost") and any(v is None for v in given):
-            if any(v is not None for v in given):
-                missing = next(i for i, v in enumerate(given, start=1) if v is None)
+        given = {number for number, row in rows.items() if key in row}
+        if key in ("cost", "encoder_cost"):
+            if given and len(given) < len(rows):
                 raise ValueError(
-                    f"{path}: sample {missing} has no {key}, and others do; give it to all or none"
+                    f"{path}:{min(rows.keys() - given)}: has no {key}, and line {min(given)} has; "
+                    "give it on all lines or on none"
                 )
-            continue
-        columns[key] = [0 if value is None else value for value in given]
+            if not given:
+                continue
+        columns[key] = [row.get(key, 0) for row in rows.values()]
     tokens = numpy.array(columns["tokens"], numpy.int64)
     visual = numpy.array(columns["visual_tokens"], numpy.int64)
     cost = columns.get("cost")
@@ -55,17 +59,40 @@ def read_lengths(path: Path) -> Workload:
     )
 
 
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8").split("\n")
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{path}: byte {error.start} is not UTF-8; give a text file of JSON lines"
+        ) from error
+
+
 def _row(line: str, where: str) -> dict[str, Any]:
     try:
         value = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{where}: not JSON ({error.msg}); give a number or an object") from error
+    except (json.JSONDecodeError, RecursionError) as error:
+        reason = getattr(error, "msg", "nested too deep")
+        raise ValueError(f"{where}: not JSON ({reason}); give a number or an object") from error
     row = value if isinstance(value, dict) else {"tokens": value}
-    for key in ("tokens", "visual_tokens", "cost", "encoder_cost"):
-        number: Any = row.get(key, 0 if key != "tokens" else None)
-        whole = key in ("tokens", "visual_tokens")
-        good = isinstance(number, int) if whole else isinstance(number, (int, float))
-        if not good or isinstance(number, bool) or not math.isfinite(number) or number < 0:
-            kind = "a whole number" if whole else "a number"
-            raise ValueError(f"{where}: {key}={number!r} must be {kind}, not negative")
+    if "tokens" not in row:
+        known = ", ".join(map(repr, row)) or "nothing"
+        raise ValueError(f"{where}: has no 'tokens' but {known}; name its length 'tokens'")
+    row = {key: _number(row[key], key, where) for key in _LARGEST if key in row}
+    if row.get("visual_tokens", 0) > row["tokens"]:
+        raise ValueError(
+            f"{where}: visual_tokens={row['visual_tokens']} exceed tokens={row['tokens']}; "
+            "give the sum of text and visual tokens as tokens"
+        )
     return row
+
+
+def _number(value: Any, key: str, where: str) -> int | float:
+    """A value that is a number of its column's kind and range."""
+    whole = key in ("tokens", "visual_tokens")
+    good = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if good and 0 <= value <= _LARGEST[key] and (not whole or value == int(value)):
+        return int(value) if whole else float(value)
+    kind = "a whole number" if whole else "a number"
+    shown = repr(value)[:40]
+    raise ValueError(f"{where}: {key}={shown} must be {kind} from 0 to {_LARGEST[key]:g}")

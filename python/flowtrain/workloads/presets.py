@@ -145,8 +145,10 @@ def preset(name: str, count: int, *, seed: int) -> Workload:
         seed: The same seed, name and count give the same samples.
 
     Raises:
-        ValueError: There is no such preset.
+        ValueError: There is no such preset, or count is negative.
     """
+    if count < 0:
+        raise ValueError(f"preset '{name}': count={count} must not be negative")
     if name not in _PRESETS:
         raise ValueError(f"preset '{name}': choose from {', '.join(PRESETS)}")
     text, visual, flops = _PRESETS[name](numpy.random.default_rng(seed), count)

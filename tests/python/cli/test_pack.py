@@ -30,8 +30,8 @@ def test_all_policies_are_compared_the_best_first(
     assert [row["lost"] for row in rows] == sorted(row["lost"] for row in rows)
     assert main([*command, "--step", "32", "--policy", "arrival,flowtrain-best"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("lengths: 3 steps of 32 samples on 4 ranks x 3 microbatches")
-    assert lines[0].endswith("1 samples above it left out")
+    assert lines[0].startswith("lengths: 3 x 32 samples on 4 ranks x 3 microbatches")
+    assert lines[0].endswith("left out: 1 are longer, up to 5000 tokens")
     assert [line.split()[0] for line in lines[1:]] == ["policy", "flowtrain-best", "arrival"]
 
 
@@ -43,20 +43,63 @@ def test_a_preset_stands_in_for_a_file(capsys: pytest.CaptureFixture[str]) -> No
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("{", "lengths.jsonl:2: not JSON"),
-        ('"long"', "lengths.jsonl:2: tokens='long' must be a whole number"),
-        ('{"tokens": -4}', "lengths.jsonl:2: tokens=-4"),
-        ('{"tokens": 4, "cost": NaN}', "lengths.jsonl:2: cost=nan must be a number"),
-        ('{"tokens": 4, "cost": 7.0}', "sample 1 has no cost, and others do"),
+        ("{", "lengths.jsonl:3: not JSON"),
+        ('"long"', "lengths.jsonl:3: tokens='long' must be a whole number from 0"),
+        ("7.5", "lengths.jsonl:3: tokens=7.5 must be a whole number"),
+        ('{"tokens": -4}', "lengths.jsonl:3: tokens=-4"),
+        ("1" + "0" * 30, "lengths.jsonl:3: tokens=1000"),
+        ('{"length": 4}', "lengths.jsonl:3: has no 'tokens' but 'length'"),
+        ('{"tokens": 4, "visual_tokens": 5}', "lengths.jsonl:3: visual_tokens=5 exceed tokens=4"),
+        ('{"tokens": 4, "cost": NaN}', "lengths.jsonl:3: cost=nan must be a number"),
+        ('{"tokens": 4, "cost": 7.0}', "lengths.jsonl:1: has no cost, and line 3 has"),
+        ("\udcff", "lengths.jsonl: byte 5 is not UTF-8"),
     ],
 )
 def test_a_bad_line_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], line: str, message: str
 ) -> None:
     trace = tmp_path / "lengths.jsonl"
-    trace.write_text(f"100\n{line}\n")
+    trace.write_text(f"100\n\n{line}\n", errors="surrogateescape")
     assert main(["pack", str(trace), "--ranks", "2", "--cap", "1000"]) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("lengths.jsonl --ranks 0", "ranks=0: must be from 1 to"),
+        ("lengths.jsonl --ranks 99999999999", "ranks=99999999999: must be from 1 to"),
+        ("lengths.jsonl --microbatches 0", "microbatches=0: must be from 1 to"),
+        ("lengths.jsonl --step -1", "samples of a step=-1: must be from 1 to"),
+        ("lengths.jsonl --step 97", "96 samples within token_cap=2000 are fewer than a step of 97"),
+        ("lengths.jsonl --cap 99", "shortest of 97 samples has 100 tokens, which exceeds token_c"),
+        ("empty.jsonl", "empty: has no samples"),
+        ("vidoe", "vidoe: no such file, and no preset; presets are tiles, native, video"),
+        ("tiles --samples -1", "preset 'tiles': count=-1 must not be negative"),
+    ],
+)
+def test_what_cannot_be_packed_is_said(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: str,
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_trace(Path("lengths.jsonl"))
+    Path("empty.jsonl").write_text("\n")
+    assert main(["pack", "--ranks", "4", "--cap", "2000", *words.split()]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_slots_suffice_where_samples_do_not_share_a_microbatch(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = tmp_path / "lengths.jsonl"
+    trace.write_text("600\n" * 8)
+    command = ["pack", str(trace), "--ranks", "2", "--cap", "1000", "--json"]
+    assert main([*command, "--policy", "flowtrain-best"]) == 0
+    assert json.loads(capsys.readouterr().out)["microbatches"] == 4
 
 
 def test_a_picture_is_written(tmp_path: Path) -> None:
