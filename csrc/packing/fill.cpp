@@ -27,22 +27,25 @@ Bins fill(const Samples& samples, Order order, std::span<const std::int64_t> tar
 
 bool alike(const Samples& samples, Order order, std::uint32_t bins) {
   std::size_t kinds = 1;
-  for (std::size_t k = 1; k < order.size(); ++k) {
+  for (std::size_t k = 1; k < order.size() && kinds * bins <= 2 * order.size(); ++k) {
     kinds += samples.cost[order[k]] != samples.cost[order[k - 1]] ||
              samples.tokens[order[k]] != samples.tokens[order[k - 1]];
   }
   return kinds * bins <= 2 * order.size();
 }
 
-void lay_out(Schedule& out, const Bins& bins, std::uint32_t ranks) {
-  const std::vector<std::uint32_t> aligned = align(bins.loads());
+void lay_out(Schedule& out, const Bins& bins, std::span<const std::uint32_t> aligned,
+             std::uint32_t ranks) {
   const std::vector<std::uint32_t> dealt = deal_ranks(bins.loads(), aligned, ranks);
-  std::vector<std::uint32_t> at(aligned.size());
-  for (std::size_t i = 0; i < aligned.size(); ++i) at[aligned[i]] = static_cast<std::uint32_t>(i);
+  std::vector<std::int32_t> slot(aligned.size()), rank(aligned.size());
+  for (std::size_t i = 0; i < aligned.size(); ++i) {
+    slot[aligned[i]] = static_cast<std::int32_t>(i / ranks);
+    rank[aligned[i]] = static_cast<std::int32_t>(dealt[i]);
+  }
   for (std::size_t i = 0; i < out.slot.size(); ++i) {
     const std::uint32_t bin = bins.bin_of()[i];
-    out.slot[i] = bin == kNone ? -1 : static_cast<std::int32_t>(at[bin] / ranks);
-    out.rank[i] = bin == kNone ? -1 : static_cast<std::int32_t>(dealt[at[bin]]);
+    out.slot[i] = bin == kNone ? -1 : slot[bin];
+    out.rank[i] = bin == kNone ? -1 : rank[bin];
   }
 }
 

@@ -25,8 +25,9 @@ Bins fill(const Samples& samples, Order order, std::span<const std::int64_t> tar
 /// Whether so few kinds of samples are there that a pair of bins holds equal ones.
 bool alike(const Samples& samples, Order order, std::uint32_t bins);
 
-/// Slot and rank of each sample, where bins are aligned and dealt slot by slot.
-void lay_out(Schedule& out, const Bins& bins, std::uint32_t ranks);
+/// Slot and rank of each sample, where bins, as `align` orders them, are dealt slot by slot.
+void lay_out(Schedule& out, const Bins& bins, std::span<const std::uint32_t> aligned,
+             std::uint32_t ranks);
 
 /// Slot of each sample of one rank, heaviest slot first, evened out under the cap with an effort.
 ///

@@ -71,8 +71,9 @@ Schedule lockstep(const Step& step) {
                         .alike = alike(samples, order, bins.count())};
     even_out_slots(bins, targets, long_bins, grid, effort);
   }
-  lay_out(out, bins, grid.ranks);
-  out.value = lockstep_cost(bins.loads(), align(bins.loads()), grid.ranks);
+  const std::vector<std::uint32_t> aligned = align(bins.loads());
+  lay_out(out, bins, aligned, grid.ranks);
+  out.value = lockstep_cost(bins.loads(), aligned, grid.ranks);
   out.bound = lockstep_bound(samples, order, grid);
   return out;
 }

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "packing/align.hpp"
 #include "packing/bound.hpp"
 #include "packing/objectives.hpp"
 
@@ -21,8 +22,9 @@ Schedule makespan(const Step& step) {
             .tolerance = std::max(mean / 4096, out.bound - mean),
             .alike = alike(samples, order, bins.count())});
   }
-  lay_out(out, bins, grid.ranks);
-  out.value = *std::max_element(bins.loads().begin(), bins.loads().end());
+  const std::vector<std::uint32_t> aligned = align(bins.loads());
+  lay_out(out, bins, aligned, grid.ranks);
+  out.value = bins.load(aligned.front());
   return out;
 }
 

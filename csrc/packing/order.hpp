@@ -11,7 +11,8 @@ namespace flowtrain::packing {
 /// every rank has the same order.
 std::vector<std::uint32_t> order_by_cost(const Samples& samples);
 
-/// Samples by descending value, then index.
-std::vector<std::uint32_t> order_descending(std::span<const std::int64_t> values);
+/// Samples by descending value, then index; the `ignored` lowest bits of what a value is below the
+/// largest count for nothing, which is quicker where a rough order will do.
+std::vector<std::uint32_t> order_descending(std::span<const std::int64_t> values, int ignored = 0);
 
 }  // namespace flowtrain::packing

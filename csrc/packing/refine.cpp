@@ -1,6 +1,7 @@
 #include "packing/refine.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <numeric>
 #include <vector>
 
@@ -24,6 +25,8 @@ std::uint64_t refine(Bins& bins, std::span<const std::int64_t> targets, std::uin
     const bool full = token_cap - bins.tokens(b) <= token_cap / 64;
     if (!full || bins.load(b) >= targets[b] - effort.tolerance) live.push_back(b);
   }
+  // Bins that differ by less than a sixteenth of the tolerance may come in any order.
+  const int ignored = std::bit_width(static_cast<std::uint64_t>(effort.tolerance) / 16);
   Sharer sharer(bins, token_cap);
   std::vector<std::uint8_t> failures(bins.count());
   std::vector<std::int64_t> excess;
@@ -34,19 +37,19 @@ std::uint64_t refine(Bins& bins, std::span<const std::int64_t> targets, std::uin
     for (std::size_t i = 0; i < live.size(); ++i) {
       excess[i] = bins.load(live[i]) - targets[live[i]];
     }
-    const std::vector<std::uint32_t> sorted = order_descending(excess);
     // What is above the average sets the time; what is below follows.
     const std::int64_t limit = std::accumulate(excess.begin(), excess.end(), std::int64_t{0}) /
                                    static_cast<std::int64_t>(excess.size()) +
                                effort.tolerance;
-    if (excess[sorted.front()] <= limit) return work;
+    if (*std::max_element(excess.begin(), excess.end()) <= limit) return work;
+    const std::vector<std::uint32_t> sorted = order_descending(excess, ignored);
     for (std::size_t i = 0; i < half; ++i) {
       // The worst with the best, or, as those may be of few and large samples, with the middle;
       // and another partner in every pass, for whom one could not help.
       const std::uint32_t above = sorted[i];
       const std::size_t other = (i + pass / 2) % half;
       const std::uint32_t below = sorted[pass % 2 == 0 ? sorted.size() - 1 - other : half + other];
-      if (excess[above] <= limit) break;
+      if (excess[above] <= limit) continue;
       const std::uint32_t high = live[above], low = live[below];
       if (work >= effort.work) return work;
       const std::int64_t apart = bins.load(high) - targets[high] - (bins.load(low) - targets[low]);
