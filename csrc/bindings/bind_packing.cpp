@@ -26,7 +26,6 @@ namespace {
 using packing::Grid;
 using packing::Objective;
 using packing::Samples;
-using packing::Scaled;
 
 using Ints = py::array_t<std::int64_t, py::array::c_style>;
 using Floats = py::array_t<double, py::array::c_style>;
@@ -45,16 +44,20 @@ py::array_t<T> array_of(const std::vector<T>& values) {
   return py::array_t<T>(static_cast<py::ssize_t>(values.size()), values.data());
 }
 
-/// Integer costs of what was given: int64 as it is, float64 on a scale.
-Scaled integers(const py::array& cost, const char* name) {
+/// Integer costs of what was given, int64 as it is and float64 on a scale, and their unit.
+py::tuple integer_costs(const py::array& cost, const char* name) {
+  Ints whole(cost.size());
+  const std::span out(whole.mutable_data(), static_cast<std::size_t>(whole.size()));
+  double unit = 1.0;
   if (py::isinstance<Floats>(cost)) {
-    return packing::scale(span_of(cost.cast<Floats>(), name), name);
+    unit = packing::scale(span_of(cost.cast<Floats>(), name), out, name);
+  } else if (py::isinstance<Ints>(cost)) {
+    unit = packing::reduce(span_of(cost.cast<Ints>(), name), out, name);
+  } else {
+    throw BadArgument(std::string(name) + ": dtype must be int64 or float64, not " +
+                      std::string(py::str(py::object(cost.dtype()))));
   }
-  if (py::isinstance<Ints>(cost)) {
-    return packing::reduce(span_of(cost.cast<Ints>(), name), name);
-  }
-  throw BadArgument(std::string(name) + ": dtype must be int64 or float64, not " +
-                    std::string(py::str(py::object(cost.dtype()))));
+  return py::make_tuple(whole, unit);
 }
 
 Objective objective_of(const std::string& name) {
@@ -68,11 +71,6 @@ Objective objective_of(const std::string& name) {
 Grid grid_of(std::uint32_t ranks, std::uint32_t microbatches, std::int64_t token_cap,
              std::uint32_t stages) {
   return {ranks, microbatches, token_cap, stages};
-}
-
-py::tuple integer_costs(const py::array& cost, const char* name) {
-  const Scaled scaled = integers(cost, name);
-  return py::make_tuple(array_of(scaled.cost), scaled.unit);
 }
 
 void check(const Ints& tokens, const Ints& cost, std::uint32_t ranks, std::uint32_t microbatches,

@@ -1,7 +1,9 @@
 #include "packing/input.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <string>
 
@@ -54,28 +56,27 @@ void check(const Samples& samples, const Grid& grid) {
   }
 }
 
-Scaled scale(std::span<const double> cost, const char* name) {
+double scale(std::span<const double> cost, std::span<std::int64_t> out, const char* name) {
   constexpr double kLargest = 0x1p32;
-  double largest = 0;
-  for (std::size_t i = 0; i < cost.size(); ++i) {
-    if (!(cost[i] >= 0) || std::isinf(cost[i])) {
-      throw BadArgument(std::string(name) + "[" + std::to_string(i) +
-                        "]=" + std::to_string(cost[i]) + ": must be a finite number, not negative");
-    }
-    largest = std::max(largest, cost[i]);
+  constexpr auto kInfinite = std::bit_cast<std::uint64_t>(std::numeric_limits<double>::infinity());
+  // Bits order what is not negative as its values do, and what cannot be behind it; adding 0 makes
+  // a positive zero of a negative one.
+  std::uint64_t bits = 0;
+  for (const double value : cost) bits = std::max(bits, std::bit_cast<std::uint64_t>(value + 0.0));
+  for (std::size_t i = 0; bits >= kInfinite && i < cost.size(); ++i) {
+    if (cost[i] >= 0 && !std::isinf(cost[i])) continue;
+    throw BadArgument(std::string(name) + "[" + std::to_string(i) + "]=" + std::to_string(cost[i]) +
+                      ": must be a finite number, not negative");
   }
-  Scaled out;
-  out.cost.resize(cost.size());
-  if (largest == 0) return out;
-  out.unit = largest / kLargest;
-  const double factor = kLargest / largest;
+  const auto largest = std::bit_cast<double>(bits);
+  const double factor = std::min(kLargest / largest, std::numeric_limits<double>::max());
   for (std::size_t i = 0; i < cost.size(); ++i) {
-    out.cost[i] = static_cast<std::int64_t>(cost[i] * factor + 0.5);
+    out[i] = static_cast<std::int64_t>(cost[i] * factor + 0.5);
   }
-  return out;
+  return largest > 0 ? 1 / factor : 1.0;
 }
 
-Scaled reduce(std::span<const std::int64_t> cost, const char* name) {
+double reduce(std::span<const std::int64_t> cost, std::span<std::int64_t> out, const char* name) {
   std::int64_t divisor = 0, sum = 0;
   for (std::size_t i = 0; i < cost.size(); ++i) {
     if (cost[i] < 0) {
@@ -89,12 +90,12 @@ Scaled reduce(std::span<const std::int64_t> cost, const char* name) {
     sum += cost[i];
     if (divisor != 1) divisor = std::gcd(divisor, cost[i]);
   }
-  Scaled out{{cost.begin(), cost.end()}, 1.0};
-  if (divisor > 1) {
-    for (std::int64_t& value : out.cost) value /= divisor;
-    out.unit = static_cast<double>(divisor);
+  if (divisor <= 1) {
+    std::copy(cost.begin(), cost.end(), out.begin());
+    return 1.0;
   }
-  return out;
+  for (std::size_t i = 0; i < cost.size(); ++i) out[i] = cost[i] / divisor;
+  return static_cast<double>(divisor);
 }
 
 }  // namespace flowtrain::packing

@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <span>
-#include <vector>
 
 #include "packing/problem.hpp"
 
@@ -14,19 +13,14 @@ namespace flowtrain::packing {
 /// Errors: BadArgument, naming the sample, its value and the limit.
 void check(const Samples& samples, const Grid& grid);
 
-/// Costs as integers, and what one of them is worth.
-struct Scaled {
-  std::vector<std::int64_t> cost;
-  double unit = 1.0;  ///< cost[i] * unit is the cost given, to half a unit.
-};
-
 /// Costs on a scale on which the largest is 2^32: finer than any cost model, and quick to sort.
 ///
-/// `name` is what messages call the costs.
+/// Args: `out` gets as many integers; `name` is what messages call the costs.
+/// Returns: the unit; out[i] * unit is the cost given, to half a unit.
 /// Errors: BadArgument for what is negative, infinite or no number.
-Scaled scale(std::span<const double> cost, const char* name);
+double scale(std::span<const double> cost, std::span<std::int64_t> out, const char* name);
 
 /// Costs divided by what they all are multiples of, so that a unit never changes a schedule.
-Scaled reduce(std::span<const std::int64_t> cost, const char* name);
+double reduce(std::span<const std::int64_t> cost, std::span<std::int64_t> out, const char* name);
 
 }  // namespace flowtrain::packing

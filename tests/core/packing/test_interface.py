@@ -121,6 +121,14 @@ def test_a_common_factor_changes_nothing(
     assert scaled.bound == plan.bound * factor
 
 
+@pytest.mark.parametrize("unit", [1e-310, 1e-30, 1e300])
+def test_float_costs_may_be_of_any_size(unit: float) -> None:
+    cost = numpy.array([5.0, -0.0, 0.0, 3.0, 2.0])
+    plan = schedule([1] * 5, cost * unit, ranks=2, microbatches=1, token_cap=5)
+    assert plan.value == pytest.approx(5 * unit, rel=1e-6)
+    assert plan.bound <= plan.value
+
+
 def one_f_one_b(cost: list[float], stages: int) -> float:
     """Time of a 1F1B pipeline by events; a backward pass takes twice its forward."""
     orders = []
