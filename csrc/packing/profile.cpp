@@ -1,7 +1,9 @@
 #include "packing/profile.hpp"
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
+#include <utility>
 
 namespace flowtrain::packing {
 
@@ -36,6 +38,23 @@ class Carrier {
   std::size_t at_ = 0;
 };
 
+/// Place in `order` of the first sample from `at` on that a slot of `target` does not hold, if each
+/// goes where least is, or of the first that costs no more than `even`.
+std::size_t first_beyond(const Samples& samples, std::span<const std::uint32_t> order,
+                         const Grid& grid, std::size_t at, std::int64_t target, std::int64_t even) {
+  using Bin = std::pair<std::int64_t, std::int64_t>;  // Load and tokens.
+  std::vector<Bin> lightest(grid.ranks);              // A heap.
+  for (; at < order.size() && samples.cost[order[at]] > even; ++at) {
+    const auto [load, tokens] = lightest.front();
+    const Bin filled{load + samples.cost[order[at]], tokens + samples.tokens[order[at]]};
+    if (filled.first > target || filled.second > grid.token_cap) break;
+    std::pop_heap(lightest.begin(), lightest.end(), std::greater<>());
+    lightest.back() = filled;
+    std::push_heap(lightest.begin(), lightest.end(), std::greater<>());
+  }
+  return at;
+}
+
 }  // namespace
 
 std::vector<std::int64_t> slot_targets(const Samples& samples, std::span<const std::uint32_t> order,
@@ -45,10 +64,11 @@ std::vector<std::int64_t> slot_targets(const Samples& samples, std::span<const s
   std::vector<std::int64_t> targets(grid.slots);
   std::int64_t left = total / grid.ranks;
   Carrier carrier(samples, order, grid);
+  std::size_t at = 0;
   for (std::uint32_t q = 0; q < grid.slots; ++q) {
-    const std::size_t first = std::size_t{q} * grid.ranks;
-    const std::int64_t largest = first < order.size() ? samples.cost[order[first]] : 0;
     const std::int64_t even = left / (grid.slots - q);
+    if (q > 0) at = first_beyond(samples, order, grid, at, targets[q - 1], even);
+    const std::int64_t largest = at < order.size() ? samples.cost[order[at]] : 0;
     if (largest <= even) {
       std::fill(targets.begin() + q, targets.end(), even);
       break;

@@ -13,6 +13,8 @@ namespace flowtrain::packing {
 /// whose other ranks are filled up to the same height; the rest share what is left evenly. All
 /// slots equal is the special case in which nothing sticks out.
 ///
+/// The next slot is as long as the largest sample that those before it do not hold.
+///
 /// Where the cap keeps a long slot from carrying as much as it lasts, the others have more to do.
 ///
 /// Args: `order` is samples by descending cost.

@@ -146,6 +146,15 @@ void schedules_come_near_their_bounds() {
   }
 }
 
+/// A long slot holds several samples of middling size on each rank, so that the next is short.
+void a_long_slot_holds_what_fits() {
+  Drawn drawn{{100}, {100}};
+  for (int i = 0; i < 12; ++i) drawn.tokens.push_back(25), drawn.cost.push_back(25);
+  for (int i = 0; i < 20; ++i) drawn.tokens.push_back(1), drawn.cost.push_back(1);
+  const Schedule found = schedule(drawn.samples(), {4, 2, 100}, Objective::kLockstep, false);
+  CHECK(found.bound == 105 && found.value == 105);
+}
+
 void batches_at_the_edge_are_scheduled() {
   const Grid grid{4, 2, 100};
   const Drawn none;
@@ -169,5 +178,6 @@ void batches_at_the_edge_are_scheduled() {
 int main() {
   bounds_are_never_above_brute_force();
   schedules_come_near_their_bounds();
+  a_long_slot_holds_what_fits();
   batches_at_the_edge_are_scheduled();
 }
