@@ -8,6 +8,7 @@ from typing import Any
 from flowtrain.workloads import Workload, preset
 
 OURS = "flowtrain-best"
+PLACED = "flowtrain-best, refined=False"
 # Samples, ranks, microbatches of a rank.
 SCALES = {
     "256/8/4": (256, 8, 4),

@@ -175,3 +175,13 @@ def test_measured_times_correct_costs_of_like_length() -> None:
     assert correction.worthwhile
     corrected = correction.correct(tokens, cost) / cost
     assert corrected == pytest.approx([1.5, 1.5, 1.0], rel=0.01)
+
+
+def test_a_placement_without_refinement_is_a_plan_of_its_own() -> None:
+    tokens = numpy.random.default_rng(3).lognormal(6, 1, 512).astype(int)
+    shape: dict[str, Any] = {"ranks": 8, "microbatches": 4, "token_cap": int(tokens.sum() // 24)}
+    placed = schedule(tokens, tokens, refined=False, **shape)
+    refined = schedule(tokens, tokens, **shape)
+    assert placed.bound == refined.bound
+    assert placed.gap > refined.gap
+    assert (placed.slot >= 0).all() and (placed.bin_tokens <= placed.token_cap).all()
