@@ -417,7 +417,7 @@ def inspect(name: str) -> PoolSnapshot:
     Times are of the clock that `time.perf_counter_ns` reads. `alloc_wait` and `transfer` are a
     producer's (asking for a slab to having it, having it to publishing), `queue_wait` and `use` a
     consumer's (publishing to taking, taking to giving back). Of items that follow each other in
-    less than 4 us one in 64 is in the histograms; counters are of all.
+    less than 4 us one in 1,024 is in the histograms; counters are of all items.
 
     Raises:
         PoolNotFound: There is no such pool.
@@ -426,6 +426,8 @@ def inspect(name: str) -> PoolSnapshot:
 
 def flight_record(name: str) -> list[FlightEvent]:
     """The last 1,024 events of every lane of a pool, oldest first, also after a crash.
+
+    Of items that follow each other in less than 4 us they are those of one in 1,024.
 
     Raises:
         PoolNotFound: There is no such pool.

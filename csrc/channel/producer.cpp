@@ -253,7 +253,7 @@ void Producer::publish(std::span<const Parcel> parcels) {
   mine.bytes_published.store(bytes, std::memory_order_relaxed);
   control.ring_header(ring_).filled.notify();
   for (const auto& [grant, layout, key] : parcels) {
-    recorder_.published(grant.cell, key.low, layout.bytes);
+    recorder_.published(grant.time_ns, grant.cell, key.low, layout.bytes);
   }
 }
 

@@ -67,14 +67,12 @@ class FlightRecorder {
 
   void note(const Event& event) noexcept {
     const std::uint64_t n = written_.load(std::memory_order_relaxed);
-    prefetch_to_write(&slots_[(n + 4) % kSlots]);  // Two lines ahead.
     Slot& slot = slots_[n % kSlots];
+    prefetch_to_write(&slot + 4);  // Two lines ahead, if need be into what comes behind.
     slot.time_ns = event.time_ns;
     slot.key_low = event.key_low;
     slot.bytes = event.bytes;
-    slot.cell = event.cell;
-    slot.act = event.act;
-    slot.lane = event.lane;
+    slot.what = what_of(event);
     written_.store(n + 1, std::memory_order_release);  // sync: record.events
   }
 
@@ -84,7 +82,7 @@ class FlightRecorder {
     const std::uint64_t end = written_.load(std::memory_order_acquire);  // sync: record.events
     for (std::uint64_t n = end > kKept ? end - kKept : 0; n < end; ++n) {
       const Slot& slot = slots_[n % kSlots];
-      const Event event{slot.time_ns, slot.key_low, slot.bytes, slot.cell, slot.act, slot.lane};
+      const Event event = event_of(slot);
       std::atomic_thread_fence(std::memory_order_acquire);
       if (written_.load(std::memory_order_relaxed) < n + kSlots) visit(event);
     }
@@ -98,11 +96,23 @@ class FlightRecorder {
     Relaxed<std::int64_t> time_ns;
     Relaxed<std::uint64_t> key_low;
     Relaxed<std::uint64_t> bytes;
-    Relaxed<std::uint32_t> cell;
-    Relaxed<Act> act;
-    Relaxed<std::uint16_t> lane;
+    Relaxed<std::uint64_t> what;  ///< Lane, act and cell, in one store.
   };
   static_assert(sizeof(Slot) == 32);
+
+  static std::uint64_t what_of(const Event& event) noexcept {
+    return std::uint64_t{event.lane} << 48 | static_cast<std::uint64_t>(event.act) << 32 |
+           event.cell;
+  }
+  static Event event_of(const Slot& slot) noexcept {
+    const std::uint64_t what = slot.what;
+    return {slot.time_ns,
+            slot.key_low,
+            slot.bytes,
+            static_cast<std::uint32_t>(what),
+            static_cast<Act>(what >> 32 & 0xFFFF),
+            static_cast<std::uint16_t>(what >> 48)};
+  }
 
   alignas(kCacheLine) std::atomic<std::uint64_t> written_;
   Slot slots_[kSlots];

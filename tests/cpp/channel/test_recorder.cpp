@@ -1,6 +1,7 @@
 #include <unistd.h>
 
 #include <memory>
+#include <vector>
 
 #include "channel/recorder.hpp"
 #include "check.hpp"
@@ -21,6 +22,11 @@ struct Fixture {
     std::uint64_t sum = 0;
     for (const auto& count : record->alloc_wait.counts) sum += count;
     return sum;
+  }
+  std::vector<Act> acts() const {
+    std::vector<Act> out;
+    record->flight.for_each([&out](const Event& event) { out.push_back(event.act); });
+    return out;
   }
   void lease_many() {
     for (int i = 0; i < kMany; ++i) recorder.leased(nullptr, 7, 64);
@@ -53,30 +59,26 @@ void a_wait_is_timed_among_fast_items() {
   }
 }
 
-void every_act_is_an_event_in_order() {
+void what_is_timed_is_noted_to_its_end() {
   Fixture f;
-  f.lease_many();
-  f.recorder.published(7, 42, 64);
-  int events = 0;
-  std::int64_t last_ns = 1;
-  Event last{};
-  f.record->flight.for_each([&](const Event& event) {
-    CHECK(event.time_ns >= last_ns);
-    last_ns = event.time_ns;
-    last = event;
-    ++events;
-  });
-  CHECK(events == FlightRecorder::kKept);
-  CHECK(last.act == Act::kPublished && last.key_low == 42 && last.lane == 3);
+  const std::int64_t leased = f.recorder.leased(nullptr, 7, 64);
+  f.recorder.published(leased, 7, 42, 64);
+  const std::int64_t taken = f.recorder.taken(f.recorder.publishing(leased, 64), 7, {});
+  f.recorder.released(taken, 7, {});
+  f.recorder.aborted(7, 64);
+  CHECK((f.acts() ==
+         std::vector{Act::kLeased, Act::kPublished, Act::kTaken, Act::kReleased, Act::kAborted}));
 }
 
-void what_is_not_timed_stays_so_to_its_end() {
+void what_is_not_timed_leaves_nothing() {
   Fixture f;
   const Descriptor item{};
   CHECK(f.recorder.publishing(0, 64) == 0);
   CHECK(f.recorder.written().bytes == 0 && f.recorder.written().ns == 0);
+  f.recorder.published(0, 7, 42, 64);
   CHECK(f.recorder.taken(0, 7, item) == 0);
   f.recorder.released(0, 7, item);
+  CHECK(f.acts().empty());
   for (const Histogram* histogram : {&f.record->transfer, &f.record->queue_wait, &f.record->use}) {
     for (const auto& count : histogram->counts) CHECK(count == 0);
   }
@@ -88,6 +90,6 @@ int main() {
   slow_items_are_all_timed();
   of_fast_items_some_are_timed();
   a_wait_is_timed_among_fast_items();
-  every_act_is_an_event_in_order();
-  what_is_not_timed_stays_so_to_its_end();
+  what_is_timed_is_noted_to_its_end();
+  what_is_not_timed_leaves_nothing();
 }
