@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -73,35 +73,57 @@ def _slice(function: str, **arguments: object) -> Slice:
 class InOneMode:
     """Medians of the slices that saw the cores equally near; cores of virtual machines move."""
 
-    medians: dict[str, float | None]
-    """None for a measure of which no slice was kept."""
+    values: dict[str, list[float | None]]
+    """By round; None for a slice that was not kept."""
     ping_ns: float
     """Median ping-pong: the mode that most slices saw."""
-    kept: dict[str, int]
+
+    @property
+    def kept(self) -> dict[str, int]:
+        return {name: len(_there(values)) for name, values in self.values.items()}
+
+    @property
+    def medians(self) -> dict[str, float | None]:
+        return {name: _median(_there(values)) for name, values in self.values.items()}
+
+    def ratio(self, above: str, below: str) -> float | None:
+        """Median of the ratios within a round: nearer than medians of values that drift."""
+        pairs = zip(self.values[above], self.values[below], strict=True)
+        return _median([a / b for a, b in pairs if a and b])
 
 
 def in_one_mode(measures: Mapping[str, Callable[[], Slice]], rounds: int) -> InOneMode:
-    """Every measure in every round, one after the other; then what is comparable of it."""
+    """Every measure in every round, there and back again; then what is comparable of it.
+
+    Who comes second is a percent slower or faster: in every other round it comes first.
+    """
     slices: dict[str, list[Slice]] = {name: [] for name in measures}
-    for _ in range(rounds):
-        for name, measure in measures.items():
-            slices[name].append(measure())
+    for turn in range(rounds):
+        for name in list(measures)[:: -1 if turn % 2 else 1]:
+            slices[name].append(measures[name]())
     usual = statistics.median(
         ping for found in slices.values() for one in found for ping in one.pings()
     )
-    same = {
-        name: [
-            one.value
-            for one in found
-            if all(abs(ping - usual) < SAME_CORES * usual for ping in one.pings())
-        ]
-        for name, found in slices.items()
-    }
     return InOneMode(
-        medians={n: statistics.median(values) if values else None for n, values in same.items()},
+        values={
+            name: [
+                one.value
+                if all(abs(ping - usual) < SAME_CORES * usual for ping in one.pings())
+                else None
+                for one in found
+            ]
+            for name, found in slices.items()
+        },
         ping_ns=usual,
-        kept={name: len(values) for name, values in same.items()},
     )
+
+
+def _there(values: Iterable[float | None]) -> list[float]:
+    return [value for value in values if value is not None]
+
+
+def _median(values: Sequence[float]) -> float | None:
+    return statistics.median(values) if values else None
 
 
 def run(seconds: float = 0.1, rounds: int = 5) -> Iterator[dict[str, Any]]:
