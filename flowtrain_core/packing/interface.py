@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import operator
+from typing import Any, Literal, SupportsIndex
 
 import numpy
 from numpy.typing import ArrayLike, NDArray
@@ -76,6 +77,8 @@ def schedule(
         raise ValueError(
             f"stages={stages}: objective '{objective}' has no stages; pass objective='pipeline'"
         )
+    ranks, microbatches = _count(ranks, "ranks"), _count(microbatches, "microbatches")
+    stages, token_cap = _count(stages, "stages"), _count(token_cap, "token_cap", bits=62)
     lengths = _integers(tokens, "tokens")
     given = _costs(cost, "cost")
     whole, unit = kernels.integer_costs(given, "cost")
@@ -188,6 +191,16 @@ def _bound(layout: Layout, problem: Problem, rounded: bool) -> float:
     if problem.objective == "lockstep":
         slack += problem.microbatches / 2
     return max(0.0, bound - slack)
+
+
+def _count(value: SupportsIndex, name: str, *, bits: int = 31) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise ValueError(f"{name}={value!r}: must be an integer") from None
+    if not 1 <= number < 1 << bits:
+        raise ValueError(f"{name}={number}: must be at least 1 and below 2^{bits}")
+    return number
 
 
 def _integers(values: ArrayLike, name: str) -> IntArray:
