@@ -1,7 +1,9 @@
 #include <algorithm>
+#include <utility>
 
 #include "packing/align.hpp"
 #include "packing/bound.hpp"
+#include "packing/dense_fill.hpp"
 #include "packing/long_slots.hpp"
 #include "packing/objectives.hpp"
 #include "packing/profile.hpp"
@@ -10,6 +12,8 @@ namespace flowtrain::packing {
 namespace {
 
 constexpr std::uint32_t kRounds = 4;
+// A plan that is farther from the bound than this part of it is tried in another way.
+constexpr std::int64_t kFarPart = 200;
 
 std::vector<std::int64_t> bin_targets(std::span<const std::int64_t> slots, const Grid& grid) {
   std::vector<std::int64_t> targets(grid.bins());
@@ -46,17 +50,18 @@ void even_out_slots(Bins& bins, std::span<const std::int64_t> targets, std::uint
   }
 }
 
-}  // namespace
+struct Plan {
+  Bins bins;
+  std::vector<std::uint32_t> aligned;
+  std::int64_t value;
+};
 
-Schedule lockstep(const Step& step) {
+/// Refines, and sorts bins into slots.
+Plan finish(Bins bins, std::span<const std::int64_t> targets, std::uint32_t long_bins,
+            const Step& step) {
   const auto& [samples, order, grid, refined, closed] = step;
-  Schedule out(samples.size());
-  const std::vector<std::int64_t> targets = bin_targets(slot_targets(samples, order, grid), grid);
-  Bins bins = fill(samples, order, targets, grid.token_cap, closed, &out.unplaced);
   if (refined) {
     const std::int64_t tolerance = sum(samples.cost) / grid.bins() / 2048;
-    std::uint32_t long_bins = 0;
-    while (targets[long_bins] > targets.back() + targets.back() / 512) ++long_bins;
     std::uint64_t work = 16384 + 20 * samples.size();
     if (long_bins > 0) {
       const std::uint64_t done =
@@ -71,10 +76,33 @@ Schedule lockstep(const Step& step) {
                         .alike = alike(samples, order, bins.count())};
     even_out_slots(bins, targets, long_bins, grid, effort);
   }
-  const std::vector<std::uint32_t> aligned = align(bins.loads());
-  lay_out(out, bins, aligned, grid.ranks);
-  out.value = lockstep_cost(bins.loads(), aligned, grid.ranks);
+  std::vector<std::uint32_t> aligned = align(bins.loads());
+  const std::int64_t value = lockstep_cost(bins.loads(), aligned, grid.ranks);
+  return {std::move(bins), std::move(aligned), value};
+}
+
+}  // namespace
+
+Schedule lockstep(const Step& step) {
+  const auto& [samples, order, grid, refined, closed] = step;
+  Schedule out(samples.size());
+  std::vector<std::int64_t> targets = bin_targets(slot_targets(samples, order, grid), grid);
+  std::uint32_t long_bins = 0;
+  while (targets[long_bins] > targets.back() + targets.back() / 512) ++long_bins;
+  Bins bins = fill(samples, order, targets, grid.token_cap, closed, &out.unplaced);
+  Plan plan = finish(std::move(bins), targets, long_bins, step);
   out.bound = lockstep_bound(samples, order, grid);
+  if (refined && long_bins > 0 && plan.value - out.bound > out.bound / kFarPart) {
+    std::size_t unplaced = 0;
+    bins = fill_densely(samples, order, targets, long_bins, grid.token_cap, &unplaced);
+    Plan other = finish(std::move(bins), targets, long_bins, step);
+    if (unplaced <= out.unplaced && other.value < plan.value) {
+      plan = std::move(other);
+      out.unplaced = unplaced;
+    }
+  }
+  lay_out(out, plan.bins, plan.aligned, grid.ranks);
+  out.value = plan.value;
   return out;
 }
 

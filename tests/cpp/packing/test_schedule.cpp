@@ -155,6 +155,15 @@ void a_long_slot_holds_what_fits() {
   CHECK(found.bound == 105 && found.value == 105);
 }
 
+/// Costliest first, the other bins of the long slot would be full of what costs 3 a token.
+void a_long_slot_is_filled_with_the_densest() {
+  Drawn drawn{{100}, {1000}};
+  for (int i = 0; i < 30; ++i) drawn.tokens.push_back(10), drawn.cost.push_back(100);
+  for (int i = 0; i < 24; ++i) drawn.tokens.push_back(40), drawn.cost.push_back(120);
+  const Schedule found = schedule(drawn.samples(), {4, 4, 100}, Objective::kLockstep, true);
+  CHECK(found.unplaced == 0 && found.bound == 1720 && found.value == 1720);
+}
+
 void batches_at_the_edge_are_scheduled() {
   const Grid grid{4, 2, 100};
   const Drawn none;
@@ -179,5 +188,6 @@ int main() {
   bounds_are_never_above_brute_force();
   schedules_come_near_their_bounds();
   a_long_slot_holds_what_fits();
+  a_long_slot_is_filled_with_the_densest();
   batches_at_the_edge_are_scheduled();
 }
