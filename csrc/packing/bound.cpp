@@ -4,6 +4,8 @@
 #include <numeric>
 #include <vector>
 
+#include "packing/crowd.hpp"
+
 namespace flowtrain::packing {
 namespace {
 
@@ -58,16 +60,7 @@ class Knapsack {
 
 std::int64_t makespan_bound(const Samples& samples, std::span<const std::uint32_t> order,
                             std::uint32_t bins) {
-  if (order.empty()) return 0;
-  const std::int64_t total =
-      std::accumulate(samples.cost.begin(), samples.cost.end(), std::int64_t{0});
-  std::int64_t bound = std::max(divide_up(total, bins), samples.cost[order[0]]);
-  for (std::size_t j = 1; j * bins < order.size(); ++j) {
-    std::int64_t sum = 0;
-    for (std::size_t k = j * bins - j; k <= j * bins; ++k) sum += samples.cost[order[k]];
-    bound = std::max(bound, sum);
-  }
-  return bound;
+  return find_crowd(samples, order, bins).bound;
 }
 
 std::int64_t lockstep_bound(const Samples& samples, std::span<const std::uint32_t> order,

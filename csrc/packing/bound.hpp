@@ -10,8 +10,7 @@ namespace flowtrain::packing {
 /// Each of these is at most what any schedule under the cap can reach, in the unit of the costs.
 /// `order` is samples by descending cost.
 
-/// Least possible cost of the heaviest bin: the mean, the largest sample, and j + 1 of the
-/// largest j * bins + 1 samples, which must share a bin.
+/// Least possible cost of the heaviest bin: see crowd.hpp.
 std::int64_t makespan_bound(const Samples& samples, std::span<const std::uint32_t> order,
                             std::uint32_t bins);
 

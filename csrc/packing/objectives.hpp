@@ -16,7 +16,8 @@ struct Step {
 
 Schedule lockstep(const Step& step);
 Schedule free_running(const Step& step);
-Schedule makespan(const Step& step);
+/// `thorough` false leaves out what comes after the common refinement, for one bin among several.
+Schedule makespan(const Step& step, bool thorough = true);
 Schedule pipeline(const Step& step);
 
 }  // namespace flowtrain::packing

@@ -116,7 +116,7 @@ Schedule pipeline(const Step& step) {
   const auto& [samples, order, grid, refined, closed] = step;
   if (grid.stages == 1) return free_running(step);
   // Microbatches that are all alike make equal ranks, too.
-  Schedule out = makespan(step);
+  Schedule out = makespan(step, false);
   out.bound = pipeline_bound(samples, order, grid);
   std::vector<std::int64_t> loads = loads_of(out, samples, grid);
   out.value = length_of(loads, grid);
