@@ -5,6 +5,7 @@
 #include "packing/align.hpp"
 #include "packing/crowd.hpp"
 #include "packing/objectives.hpp"
+#include "packing/regroup.hpp"
 
 namespace flowtrain::packing {
 namespace {
@@ -48,7 +49,7 @@ Schedule makespan(const Step& step, bool thorough) {
   const std::vector<std::int64_t> targets(grid.bins(), mean);
   Bins bins = fill(samples, order, targets, grid.token_cap, closed, &out.unplaced);
   if (refined) {
-    const std::int64_t tolerance = mean / 4096;
+    const std::int64_t tolerance = mean / 4096, enough = out.bound + tolerance;
     const Effort effort{.passes = 64,
                         .work = 32768 + 40 * samples.size(),
                         .patience = 6,
@@ -60,9 +61,9 @@ Schedule makespan(const Step& step, bool thorough) {
     if (thorough && crowd.bins > 0 && out.unplaced == 0) {
       parted = part_crowd(step, crowd, targets, effort, tolerance, extra);
     }
-    if (!parted || heaviest(*parted) > out.bound + tolerance)
-      refine(bins, targets, 0, grid.token_cap, effort);
+    if (!parted || heaviest(*parted) > enough) refine(bins, targets, 0, grid.token_cap, effort);
     if (parted && heaviest(*parted) < heaviest(bins)) bins = *std::move(parted);
+    if (thorough) regroup(bins, enough, grid.token_cap, extra);
   }
   const std::vector<std::uint32_t> aligned = align(bins.loads());
   lay_out(out, bins, aligned, grid.ranks);
