@@ -4,32 +4,22 @@
 #include <numeric>
 #include <vector>
 
+#include "base/math.hpp"
 #include "packing/crowd.hpp"
+#include "packing/order.hpp"
 
 namespace flowtrain::packing {
 namespace {
 
 __extension__ using Wide = __int128;
 
-std::int64_t divide_up(std::int64_t value, std::int64_t by) { return (value + by - 1) / by; }
-
 /// Upper bounds of what some tokens can cost. Any price of a token gives a valid one (weak
 /// duality), so the order by density, which is only used to choose the price, may be rounded.
 class Knapsack {
  public:
-  /// `order` is samples by descending cost, and mostly by density, too: cost grows with length.
+  /// `order` is samples by descending cost.
   Knapsack(const Samples& samples, std::span<const std::uint32_t> order)
-      : samples_(samples), by_density_(order.begin(), order.end()) {
-    std::vector<double> density(samples.size());
-    for (std::size_t i = 0; i < density.size(); ++i) {
-      density[i] = static_cast<double>(samples.cost[i]) /
-                   static_cast<double>(std::max<std::int64_t>(1, samples.tokens[i]));
-    }
-    const auto denser = [&](std::uint32_t a, std::uint32_t b) { return density[a] > density[b]; };
-    if (!std::is_sorted(order.begin(), order.end(), denser)) {
-      std::stable_sort(by_density_.begin(), by_density_.end(), denser);
-    }
-  }
+      : samples_(samples), by_density_(order_by_density(samples, order)) {}
 
   std::int64_t most(std::int64_t tokens) const {
     std::int64_t room = tokens, sum = 0;

@@ -3,14 +3,13 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/math.hpp"
 #include "packing/place.hpp"
 
 namespace flowtrain::packing {
 namespace {
 
 __extension__ using Wide = __int128;
-
-std::int64_t divide_up(std::int64_t value, std::int64_t by) { return (value + by - 1) / by; }
 
 }  // namespace
 

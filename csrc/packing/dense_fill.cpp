@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "packing/order.hpp"
 #include "packing/place.hpp"
 
 namespace flowtrain::packing {
@@ -10,20 +11,6 @@ namespace {
 
 constexpr int kTries = 8;                // Bins that are asked for room for one sample.
 constexpr std::int64_t kFullPart = 256;  // Of the cap; with less room a bin is not asked again.
-
-std::vector<std::uint32_t> densest_first(const Samples& samples,
-                                         std::span<const std::uint32_t> of) {
-  std::vector<double> density(samples.size());
-  for (const std::uint32_t i : of) {
-    density[i] = static_cast<double>(samples.cost[i]) /
-                 static_cast<double>(std::max<std::int64_t>(1, samples.tokens[i]));
-  }
-  std::vector<std::uint32_t> out(of.begin(), of.end());
-  std::stable_sort(out.begin(), out.end(), [&density](std::uint32_t a, std::uint32_t b) {
-    return density[a] > density[b];
-  });
-  return out;
-}
 
 /// Long bins that are below their targets and have room, the one that misses most on top.
 class Wanting {
@@ -79,7 +66,7 @@ Bins fill_densely(const Samples& samples, std::span<const std::uint32_t> order,
   while (heads < order.size() && samples.cost[order[heads]] > targets.back()) ++heads;
   *unplaced = place(bins, order.first(heads), targets, token_cap);
   Wanting wanting(bins, targets, long_bins, token_cap);
-  for (const std::uint32_t i : densest_first(samples, order.subspan(heads))) wanting.offer(i);
+  for (const std::uint32_t i : order_by_density(samples, order.subspan(heads))) wanting.offer(i);
   std::vector<std::uint32_t> rest;
   std::int64_t left = 0;
   for (const std::uint32_t i : order.subspan(heads)) {

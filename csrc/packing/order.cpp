@@ -105,4 +105,22 @@ std::vector<std::uint32_t> order_descending(std::span<const std::int64_t> values
   return Descending(values, ignored).indices();
 }
 
+std::vector<std::uint32_t> order_by_density(const Samples& samples,
+                                            std::span<const std::uint32_t> by_cost) {
+  std::vector<double> density(samples.size());
+  for (const std::uint32_t i : by_cost) {
+    density[i] = static_cast<double>(samples.cost[i]) /
+                 static_cast<double>(std::max<std::int64_t>(1, samples.tokens[i]));
+  }
+  const auto denser = [&density](std::uint32_t a, std::uint32_t b) {
+    return density[a] > density[b];
+  };
+  std::vector<std::uint32_t> out(by_cost.begin(), by_cost.end());
+  // Cost mostly grows faster than length.
+  if (!std::is_sorted(out.begin(), out.end(), denser)) {
+    std::stable_sort(out.begin(), out.end(), denser);
+  }
+  return out;
+}
+
 }  // namespace flowtrain::packing
