@@ -476,6 +476,7 @@ class packing:  # noqa: N801
         token_cap: int,
         objective: str,
         stages: int = 1,
+        thorough: bool = True,
     ) -> int:
         """At most what any schedule under the cap reaches of an objective."""
     @staticmethod

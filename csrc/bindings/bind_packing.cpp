@@ -96,11 +96,11 @@ py::tuple schedule(const Ints& tokens, const Ints& cost, std::uint32_t ranks,
 
 std::int64_t bound(const Ints& tokens, const Ints& cost, std::uint32_t ranks,
                    std::uint32_t microbatches, std::int64_t token_cap, const std::string& objective,
-                   std::uint32_t stages) {
+                   std::uint32_t stages, bool thorough) {
   const Samples samples{span_of(tokens, "tokens"), span_of(cost, "cost")};
   const Grid grid = grid_of(ranks, microbatches, token_cap, stages);
   packing::check(samples, grid);
-  return packing::bound(samples, grid, objective_of(objective));
+  return packing::bound(samples, grid, objective_of(objective), thorough);
 }
 
 constexpr std::int64_t kNoCap = std::int64_t{1} << 62;
@@ -214,7 +214,8 @@ void bind_packing(py::module_& module) {
   room.def("bottleneck_match", &bottleneck_match, py::arg("paired"), py::arg("alone"));
   room.def("balance_two", &balance_two, tokens, cost, py::arg("encoder_cost"), py::arg("bins"),
            token_cap, py::arg("rounds") = 0, py::arg("work") = 0);
-  room.def("bound", &bound, tokens, cost, ranks, microbatches, token_cap, objective, stages);
+  room.def("bound", &bound, tokens, cost, ranks, microbatches, token_cap, objective, stages,
+           py::arg("thorough") = true);
 }
 
 }  // namespace flowtrain::bindings

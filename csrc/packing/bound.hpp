@@ -17,12 +17,17 @@ std::int64_t makespan_bound(const Samples& samples, std::span<const std::uint32_
 /// Least possible sum over slots of their slowest rank.
 ///
 /// It is at least total / ranks. Where samples stick out, their slots are long but the cap keeps
-/// them from carrying as much as they last: with U_q the most cost that q slots can carry (a
-/// fractional knapsack over tokens), the others still have total - U_q to do. The j-th longest
-/// slot lasts at least as long as sample (j - 1) * ranks + 1 of those above half the cap, of
-/// which no bin holds two; the longest as the largest of all.
+/// them from carrying as much as they last: with U_q the most cost that q slots can carry, the
+/// others still have total - U_q to do. The j-th longest slot lasts at least as long as sample
+/// (j - 1) * ranks + 1 of those above half the cap, of which no bin holds two; the longest as the
+/// largest of all.
+///
+/// U_q is a linear program over bins that hold so many tokens, so many samples above half the cap
+/// or a third of it, and no more cost than their slot lasts. Any prices of tokens and of long
+/// samples bound it; better ones are searched for, with counted effort, until the bound is
+/// `enough`. Source: weak duality; dual feasible functions, Fekete and Schepers (2001).
 std::int64_t lockstep_bound(const Samples& samples, std::span<const std::uint32_t> order,
-                            const Grid& grid);
+                            const Grid& grid, std::int64_t enough);
 
 /// Least possible length of the slowest rank's pipeline: the sum of its slots and, for each stage
 /// but one, its heaviest slot again.

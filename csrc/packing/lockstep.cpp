@@ -12,7 +12,9 @@ namespace flowtrain::packing {
 namespace {
 
 constexpr std::uint32_t kRounds = 4;
-// A plan that is farther from the bound than this part of it is tried in another way.
+// Parts of a plan's value: what is nearer to the bound needs no better one, and what is farther off
+// is tried in another way.
+constexpr std::int64_t kNearPart = 1024;
 constexpr std::int64_t kFarPart = 200;
 
 std::vector<std::int64_t> bin_targets(std::span<const std::int64_t> slots, const Grid& grid) {
@@ -91,7 +93,8 @@ Schedule lockstep(const Step& step) {
   while (targets[long_bins] > targets.back() + targets.back() / 512) ++long_bins;
   Bins bins = fill(samples, order, targets, grid.token_cap, closed, &out.unplaced);
   Plan plan = finish(std::move(bins), targets, long_bins, step);
-  out.bound = lockstep_bound(samples, order, grid);
+  out.bound =
+      lockstep_bound(samples, order, grid, refined ? plan.value - plan.value / kNearPart : 0);
   if (refined && long_bins > 0 && plan.value - out.bound > out.bound / kFarPart) {
     std::size_t unplaced = 0;
     bins = fill_densely(samples, order, targets, long_bins, grid.token_cap, &unplaced);

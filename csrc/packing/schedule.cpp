@@ -19,10 +19,11 @@ Schedule schedule(const Samples& samples, const Grid& grid, Objective objective,
   return Schedule(samples.size());
 }
 
-std::int64_t bound(const Samples& samples, const Grid& grid, Objective objective) {
+std::int64_t bound(const Samples& samples, const Grid& grid, Objective objective, bool thorough) {
   const std::vector<std::uint32_t> order = order_by_cost(samples);
   switch (objective) {
-    case Objective::kLockstep: return lockstep_bound(samples, order, grid);
+    case Objective::kLockstep:
+      return lockstep_bound(samples, order, grid, thorough ? INT64_MAX : 0);
     case Objective::kFree: return makespan_bound(samples, order, grid.ranks);
     case Objective::kMakespan: return makespan_bound(samples, order, grid.bins());
     case Objective::kPipeline: return pipeline_bound(samples, order, grid);

@@ -37,7 +37,9 @@ struct Schedule {
 Schedule schedule(const Samples& samples, const Grid& grid, Objective objective, bool refined,
                   bool closed = true);
 
-/// At most what any schedule could reach, see bound.hpp.
-std::int64_t bound(const Samples& samples, const Grid& grid, Objective objective);
+/// At most what any schedule could reach, see bound.hpp. `thorough` false is quicker, and may be
+/// less.
+std::int64_t bound(const Samples& samples, const Grid& grid, Objective objective,
+                   bool thorough = true);
 
 }  // namespace flowtrain::packing

@@ -181,16 +181,9 @@ def _bound(layout: Layout, problem: Problem, rounded: bool) -> float:
         )
     if not rounded:
         return float(bound)
-    if problem.objective == "pipeline":
-        # No rank's value is off by more than half a unit for each of its samples and each stage.
-        return max(0.0, bound - len(problem) * problem.stages / 2)
-    # Each cost is right to half a unit, so a sum is to half its terms: those of the mean of all
-    # bins or ranks, or of the samples that share one; of lock-step, of its long slots as well.
-    groups = problem.bins if problem.objective == "makespan" else problem.ranks
-    slack = len(problem) / groups + 1
-    if problem.objective == "lockstep":
-        slack += problem.microbatches / 2
-    return max(0.0, bound - slack)
+    # Each cost is right to half a unit, so no schedule's value is off by more than half a unit for
+    # each sample (and, of a pipeline, each stage).
+    return max(0.0, bound - len(problem) * problem.stages / 2)
 
 
 def _count(value: SupportsIndex, name: str, *, bits: int = 31) -> int:

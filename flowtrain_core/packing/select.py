@@ -74,7 +74,9 @@ def turns(
     def even(without: int) -> bool:
         """Whether the bound is the mean, without some of the costliest."""
         rest = numpy.sort(by_cost[without:])
-        bound = kernels.bound(tokens[rest], cost[rest], ranks, microbatches, token_cap, "lockstep")
+        bound = kernels.bound(
+            tokens[rest], cost[rest], ranks, microbatches, token_cap, "lockstep", thorough=False
+        )
         return bool(bound * ranks <= _EVEN * float(cost[rest].sum()) + ranks)
 
     # From above, since as many as there are ranks are even again, all of them together.

@@ -94,6 +94,7 @@ void bounds_are_never_above_brute_force() {
       ++feasible;
       binding += found.bound == best[o];
       CHECK(found.bound <= best[o]);
+      CHECK(bound(drawn.samples(), grid, kObjectives[o]) <= best[o]);
       if (found.unplaced > 0) continue;
       const Sums sums = sums_of(drawn.samples(), grid, found);
       CHECK(*std::max_element(sums.tokens.begin(), sums.tokens.end()) <= grid.token_cap);
@@ -164,6 +165,20 @@ void a_long_slot_is_filled_with_the_densest() {
   CHECK(found.unplaced == 0 && found.bound == 1720 && found.value == 1720);
 }
 
+/// A bin of the long slot holds no more than it lasts, nor two samples above half the cap: by
+/// tokens alone, the other slots would have less to do.
+void a_bound_knows_what_a_bin_holds() {
+  Drawn clipped{{8}, {100}};
+  for (int i = 0; i < 6; ++i) clipped.tokens.push_back(5), clipped.cost.push_back(30);
+  const Schedule found = schedule(clipped.samples(), {2, 2, 10}, Objective::kLockstep, true);
+  CHECK(found.bound == 160 && found.value == 160);
+  Drawn halves{{8}, {100}};
+  for (int i = 0; i < 5; ++i) halves.tokens.push_back(6), halves.cost.push_back(36);
+  for (int i = 0; i < 20; ++i) halves.tokens.push_back(1), halves.cost.push_back(1);
+  const Schedule apart = schedule(halves.samples(), {2, 3, 10}, Objective::kLockstep, true);
+  CHECK(apart.bound == 180 && apart.value == 180);
+}
+
 void batches_at_the_edge_are_scheduled() {
   const Grid grid{4, 2, 100};
   const Drawn none;
@@ -189,5 +204,6 @@ int main() {
   schedules_come_near_their_bounds();
   a_long_slot_holds_what_fits();
   a_long_slot_is_filled_with_the_densest();
+  a_bound_knows_what_a_bin_holds();
   batches_at_the_edge_are_scheduled();
 }

@@ -1,0 +1,211 @@
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <functional>
+#include <numeric>
+#include <vector>
+
+#include "base/math.hpp"
+#include "packing/bound.hpp"
+#include "packing/order.hpp"
+
+namespace flowtrain::packing {
+namespace {
+
+__extension__ using Wide = __int128;
+
+constexpr std::size_t kLooks = 1 << 20;  // At samples, that searches for prices may take.
+constexpr std::size_t kCoarse = 16;      // A search starts with steps of one part in so many, ...
+constexpr std::size_t kFine = 1024;      // ... and ends with these.
+
+/// Counts of long samples: of those above half the cap, a bin holds one; of those above a third, it
+/// holds two or one above two thirds, which therefore counts twice.
+constexpr std::array<std::int64_t, 2> kMostCounted{1, 2};
+
+/// What room costs: a token as much as in the sample at place `like` by descending density, nothing
+/// past the last, and each of what is counted `piece`.
+struct Prices {
+  std::size_t like = 0;
+  std::int64_t piece = 0;
+  std::size_t count = 0;
+};
+
+/// The slots that samples above half the cap make long, and what they carry at most.
+class LongSlots {
+ public:
+  /// `order` is samples by descending cost, and not empty.
+  LongSlots(const Samples& samples, std::span<const std::uint32_t> order, const Grid& grid)
+      : ranks_(grid.ranks),
+        total_(std::accumulate(samples.cost.begin(), samples.cost.end(), std::int64_t{0})),
+        lengths_{samples.cost[order[0]]} {
+    const std::int64_t tokens =
+        std::accumulate(samples.tokens.begin(), samples.tokens.end(), std::int64_t{0});
+    token_cap_ = std::min(grid.token_cap, tokens);
+    std::size_t halves = 0;
+    for (const std::uint32_t i : order) {
+      if (samples.tokens[i] <= token_cap_ / 2) continue;
+      if (halves > 0 && halves % grid.ranks == 0) lengths_.push_back(samples.cost[i]);
+      ++halves;
+    }
+    if (lengths_.size() > grid.slots) lengths_.resize(grid.slots);  // Nothing fits then.
+    std::int64_t sum = 0;
+    for (std::size_t q = 1; q <= lengths_.size(); ++q) {
+      sum += lengths_[q - 1];
+      if (Wide{sum} * grid.slots > Wide{even()} * static_cast<std::int64_t>(q))
+        helping_.push_back(q);
+    }
+    // What is multiplied in `bound` fits.
+    if (bits(total_) + bits(token_cap_) + bits(grid.bins()) > 124) helping_.clear();
+    if (!helping_.empty()) sort_by_density(samples, order);
+  }
+
+  std::int64_t even() const { return divide_up(total_, ranks_); }
+  std::int64_t longest() const { return lengths_[0]; }
+  /// How many slots are long together; others carry their share of the total, so they say nothing.
+  const std::vector<std::size_t>& helping() const { return helping_; }
+
+  /// Prices of the densest samples that fill q slots.
+  Prices filled(std::size_t q) const {
+    const Wide room = Wide{token_cap_} * ranks_ * static_cast<std::int64_t>(q);
+    Wide used = 0;
+    std::size_t k = 0;
+    while (k < densest_.size() && used + densest_[k].tokens <= room) used += densest_[k++].tokens;
+    return {.like = k};
+  }
+
+  /// Least sum over all slots, where q of them carry what prices tell: a bin holds no more than
+  /// what its room costs and its samples gain, what they cost above their price.
+  std::int64_t bound(std::size_t q, const Prices& prices) const {
+    const bool free = prices.like == densest_.size();
+    const Wide price = free ? 0 : densest_[prices.like].cost;
+    const Wide per = free ? 1 : densest_[prices.like].tokens;
+    const Wide piece = prices.piece * per;
+    const Wide room = price * token_cap_ + piece * kMostCounted[prices.count];
+    // Nor does it hold more than its slot lasts, so that no gain counts beyond the rest of it.
+    std::vector<Wide> rest(q);
+    Wide carried = 0, sum = 0;
+    for (std::size_t j = 0; j < q; ++j) {
+      sum += lengths_[j];
+      rest[j] = std::max<Wide>(0, lengths_[j] * per - room);
+      carried += ranks_ * std::min<Wide>(lengths_[j] * per, room);
+    }
+    Wide gained = 0;  // All of it.
+    std::int64_t beyond = 0;
+    std::vector<Wide> of_halves;
+    for (std::size_t k = 0; k < prices.like; ++k) {  // The others gain nothing.
+      const Item& item = densest_[k];
+      const Wide gain = item.cost * per - price * item.tokens - piece * item.counted[prices.count];
+      if (gain <= 0) continue;
+      beyond += gain > rest[0];
+      if (item.half) {
+        of_halves.push_back(gain);
+      } else {
+        gained += gain;
+        carried += std::min(gain, rest[0]);
+      }
+    }
+    // A bin holds one of these.
+    std::sort(of_halves.begin(), of_halves.end(), std::greater<>());
+    of_halves.resize(std::min(of_halves.size(), q * ranks_));
+    for (std::size_t k = 0; k < of_halves.size(); ++k) {
+      gained += of_halves[k];
+      carried += std::min(of_halves[k], rest[k / ranks_]);
+    }
+    // Were more bins than a slot has short of length, it could be worth its while to last longer.
+    if (beyond > ranks_) carried = gained + room * ranks_ * static_cast<std::int64_t>(q);
+    const Wide others = std::max<Wide>(0, total_ * per - carried);
+    return static_cast<std::int64_t>(sum + (others + per * ranks_ - 1) / (per * ranks_));
+  }
+
+  /// The best that a search finds, which begins with the prices of the densest samples, and ends
+  /// when it has found enough or has looked at so many samples.
+  std::int64_t search(std::size_t q, std::int64_t enough, std::size_t& looks) const {
+    Prices prices = filled(q);
+    std::int64_t best = bound(q, prices);
+    const auto towards = [&](std::int64_t likes, std::int64_t piece) {
+      Prices at = prices;
+      at.like = static_cast<std::size_t>(
+          std::clamp<std::int64_t>(static_cast<std::int64_t>(at.like) + likes, weightless_,
+                                   static_cast<std::int64_t>(densest_.size())));
+      at.piece = std::clamp<std::int64_t>(at.piece + piece, 0, longest());
+      if (best >= enough || looks < at.like) return false;
+      if (at.like == prices.like && at.piece == prices.piece) return false;
+      looks -= at.like;
+      const std::int64_t found = bound(q, at);
+      if (found <= best) return false;
+      best = found;
+      prices = at;
+      return true;
+    };
+    for (std::size_t count = 0; count < kMostCounted.size(); ++count) {
+      if (prices.piece == 0) prices.count = count;
+      for (std::size_t part = kCoarse; part <= kFine; part *= 2) {
+        const auto likes = std::max<std::int64_t>(1, densest_.size() / part);
+        const auto piece = std::max<std::int64_t>(1, longest() / static_cast<std::int64_t>(part));
+        while (towards(likes, 0) || towards(-likes, 0) || towards(0, piece) || towards(0, -piece)) {
+        }
+      }
+    }
+    return best;
+  }
+
+ private:
+  static int bits(std::int64_t value) { return std::bit_width(static_cast<std::uint64_t>(value)); }
+
+  struct Item {
+    std::int64_t cost;
+    std::int64_t tokens;
+    bool half;
+    std::array<std::int8_t, 2> counted;
+  };
+
+  void sort_by_density(const Samples& samples, std::span<const std::uint32_t> order) {
+    densest_.reserve(order.size());
+    for (const std::uint32_t i : order_by_density(samples, order)) {
+      const std::int64_t cost = samples.cost[i], tokens = samples.tokens[i];
+      if (cost == 0) continue;
+      const bool half = tokens > token_cap_ / 2, third = tokens > token_cap_ / 3;
+      const bool most = tokens > token_cap_ - divide_up(token_cap_, 3);
+      densest_.push_back(
+          {cost,
+           tokens,
+           half,
+           {static_cast<std::int8_t>(half), static_cast<std::int8_t>(third + most)}});
+      // What was rounded alike.
+      const auto denser = [](const Item& a, const Item& b) {
+        return Wide{a.cost} * b.tokens > Wide{b.cost} * a.tokens;
+      };
+      for (std::size_t k = densest_.size() - 1; k > 0 && denser(densest_[k], densest_[k - 1]);
+           --k) {
+        std::swap(densest_[k], densest_[k - 1]);
+      }
+    }
+    while (weightless_ < static_cast<std::int64_t>(densest_.size()) &&
+           densest_[weightless_].tokens == 0)
+      ++weightless_;
+  }
+
+  std::int64_t ranks_;
+  std::int64_t token_cap_;  ///< Or all tokens, if they are fewer.
+  std::int64_t total_;
+  std::vector<std::int64_t> lengths_;  ///< Longest first.
+  std::vector<std::size_t> helping_;
+  std::vector<Item> densest_;    ///< Samples by descending cost per token.
+  std::int64_t weightless_ = 0;  ///< How many of them have no tokens.
+};
+
+}  // namespace
+
+std::int64_t lockstep_bound(const Samples& samples, std::span<const std::uint32_t> order,
+                            const Grid& grid, std::int64_t enough) {
+  if (order.empty()) return 0;
+  const LongSlots slots(samples, order, grid);
+  std::int64_t best = std::max(slots.even(), slots.longest());
+  std::size_t looks = kLooks;
+  for (const std::size_t q : slots.helping()) {
+    best = std::max(best, slots.search(q, std::max(best, enough), looks));
+  }
+  return best;
+}
+
+}  // namespace flowtrain::packing
