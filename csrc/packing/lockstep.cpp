@@ -3,9 +3,9 @@
 
 #include "packing/align.hpp"
 #include "packing/bound.hpp"
-#include "packing/dense_fill.hpp"
 #include "packing/long_slots.hpp"
 #include "packing/objectives.hpp"
+#include "packing/peel.hpp"
 #include "packing/profile.hpp"
 
 namespace flowtrain::packing {
@@ -15,7 +15,7 @@ constexpr std::uint32_t kRounds = 4;
 // Parts of a plan's value: what is nearer to the bound needs no better one, and what is farther off
 // is tried in another way.
 constexpr std::int64_t kNearPart = 1024;
-constexpr std::int64_t kFarPart = 200;
+constexpr std::int64_t kFarPart = 500;
 
 std::vector<std::int64_t> bin_targets(std::span<const std::int64_t> slots, const Grid& grid) {
   std::vector<std::int64_t> targets(grid.bins());
@@ -96,12 +96,11 @@ Schedule lockstep(const Step& step) {
   out.bound =
       lockstep_bound(samples, order, grid, refined ? plan.value - plan.value / kNearPart : 0);
   if (refined && long_bins > 0 && plan.value - out.bound > out.bound / kFarPart) {
-    std::size_t unplaced = 0;
-    bins = fill_densely(samples, order, targets, long_bins, grid.token_cap, &unplaced);
-    Plan other = finish(std::move(bins), targets, long_bins, step);
-    if (unplaced <= out.unplaced && other.value < plan.value) {
+    Peeled peeled = peel(samples, order, grid);
+    Plan other = finish(std::move(peeled.bins), peeled.targets, peeled.long_bins, step);
+    if (peeled.unplaced <= out.unplaced && other.value < plan.value) {
       plan = std::move(other);
-      out.unplaced = unplaced;
+      out.unplaced = peeled.unplaced;
     }
   }
   lay_out(out, plan.bins, plan.aligned, grid.ranks);

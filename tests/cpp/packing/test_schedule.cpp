@@ -179,6 +179,13 @@ void a_bound_knows_what_a_bin_holds() {
   CHECK(apart.bound == 180 && apart.value == 180);
 }
 
+/// The second slot is longer than its largest sample, so that no third has to be.
+void a_slot_lasts_longer_to_save_another() {
+  const Drawn drawn{{10, 10, 5, 5, 5}, {100, 90, 40, 36, 30}};
+  const Schedule found = schedule(drawn.samples(), {2, 3, 10}, Objective::kLockstep, true);
+  CHECK(found.unplaced == 0 && found.value == 166);
+}
+
 void batches_at_the_edge_are_scheduled() {
   const Grid grid{4, 2, 100};
   const Drawn none;
@@ -205,5 +212,6 @@ int main() {
   a_long_slot_holds_what_fits();
   a_long_slot_is_filled_with_the_densest();
   a_bound_knows_what_a_bin_holds();
+  a_slot_lasts_longer_to_save_another();
   batches_at_the_edge_are_scheduled();
 }
