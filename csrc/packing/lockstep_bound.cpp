@@ -3,6 +3,7 @@
 #include <bit>
 #include <functional>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include "base/math.hpp"
@@ -14,7 +15,9 @@ namespace {
 
 __extension__ using Wide = __int128;
 
-constexpr std::size_t kLooks = 1 << 20;  // At samples, that searches for prices may take.
+constexpr std::size_t kTries = 64;       // Prices that are tried, ...
+constexpr std::size_t kLooks = 1 << 18;  // ... and samples that are looked at for this.
+constexpr std::size_t kPerHalf = 3;      // Looks at one above half the cap, as these are sorted.
 constexpr std::size_t kCoarse = 16;      // A search starts with steps of one part in so many, ...
 constexpr std::size_t kFine = 1024;      // ... and ends with these.
 
@@ -30,6 +33,22 @@ struct Prices {
   std::size_t count = 0;
 };
 
+/// What searches for prices may still do.
+struct Budget {
+  std::size_t tries = kTries;
+  std::size_t looks = kLooks;  ///< At samples.
+};
+
+/// Orders values so that each group of so many holds none that is less than one of the next.
+void group_descending(std::span<Wide> values, std::size_t size) {
+  if (values.size() <= size) return;
+  const std::size_t middle = (values.size() / size + 1) / 2 * size;
+  const auto at = values.begin() + static_cast<std::ptrdiff_t>(middle);
+  std::nth_element(values.begin(), at, values.end(), std::greater<>());
+  group_descending(values.first(middle), size);
+  group_descending(values.subspan(middle), size);
+}
+
 /// The slots that samples above half the cap make long, and what they carry at most.
 class LongSlots {
  public:
@@ -41,11 +60,10 @@ class LongSlots {
     const std::int64_t tokens =
         std::accumulate(samples.tokens.begin(), samples.tokens.end(), std::int64_t{0});
     token_cap_ = std::min(grid.token_cap, tokens);
-    std::size_t halves = 0;
     for (const std::uint32_t i : order) {
       if (samples.tokens[i] <= token_cap_ / 2) continue;
-      if (halves > 0 && halves % grid.ranks == 0) lengths_.push_back(samples.cost[i]);
-      ++halves;
+      if (halves_ > 0 && halves_ % grid.ranks == 0) lengths_.push_back(samples.cost[i]);
+      ++halves_;
     }
     if (lengths_.size() > grid.slots) lengths_.resize(grid.slots);  // Nothing fits then.
     std::int64_t sum = 0;
@@ -105,7 +123,7 @@ class LongSlots {
       }
     }
     // A bin holds one of these.
-    std::sort(of_halves.begin(), of_halves.end(), std::greater<>());
+    group_descending(of_halves, static_cast<std::size_t>(ranks_));
     of_halves.resize(std::min(of_halves.size(), q * ranks_));
     for (std::size_t k = 0; k < of_halves.size(); ++k) {
       gained += of_halves[k];
@@ -119,7 +137,7 @@ class LongSlots {
 
   /// The best that a search finds, which begins with the prices of the densest samples, and ends
   /// when it has found enough or has looked at so many samples.
-  std::int64_t search(std::size_t q, std::int64_t enough, std::size_t& looks) const {
+  std::int64_t search(std::size_t q, std::int64_t enough, Budget& budget) const {
     Prices prices = filled(q);
     std::int64_t best = bound(q, prices);
     const auto towards = [&](std::int64_t likes, std::int64_t piece) {
@@ -128,9 +146,11 @@ class LongSlots {
           std::clamp<std::int64_t>(static_cast<std::int64_t>(at.like) + likes, weightless_,
                                    static_cast<std::int64_t>(densest_.size())));
       at.piece = std::clamp<std::int64_t>(at.piece + piece, 0, longest());
-      if (best >= enough || looks < at.like) return false;
+      const std::size_t looks = at.like + kPerHalf * std::min(at.like, halves_);
+      if (best >= enough || budget.tries == 0 || budget.looks < looks) return false;
       if (at.like == prices.like && at.piece == prices.piece) return false;
-      looks -= at.like;
+      --budget.tries;
+      budget.looks -= looks;
       const std::int64_t found = bound(q, at);
       if (found <= best) return false;
       best = found;
@@ -189,6 +209,7 @@ class LongSlots {
   std::int64_t token_cap_;  ///< Or all tokens, if they are fewer.
   std::int64_t total_;
   std::vector<std::int64_t> lengths_;  ///< Longest first.
+  std::size_t halves_ = 0;             ///< Samples above half the cap.
   std::vector<std::size_t> helping_;
   std::vector<Item> densest_;    ///< Samples by descending cost per token.
   std::int64_t weightless_ = 0;  ///< How many of them have no tokens.
@@ -201,9 +222,14 @@ std::int64_t lockstep_bound(const Samples& samples, std::span<const std::uint32_
   if (order.empty()) return 0;
   const LongSlots slots(samples, order, grid);
   std::int64_t best = std::max(slots.even(), slots.longest());
-  std::size_t looks = kLooks;
-  for (const std::size_t q : slots.helping()) {
-    best = std::max(best, slots.search(q, std::max(best, enough), looks));
+  std::vector<std::pair<std::int64_t, std::size_t>> quick;
+  for (const std::size_t q : slots.helping())
+    quick.emplace_back(slots.bound(q, slots.filled(q)), q);
+  std::stable_sort(quick.begin(), quick.end(), std::greater<>());
+  if (!quick.empty()) best = std::max(best, quick.front().first);
+  Budget budget;
+  for (const auto& [found, q] : quick) {
+    best = std::max(best, slots.search(q, std::max(best, enough), budget));
   }
   return best;
 }

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kTries = 8;                // Samples of about the same length to choose from.
 constexpr int kRaises = 3;               // Of one slot, each to hold one more large sample.
-constexpr std::size_t kLooks = 1 << 17;  // At samples, to choose how slots are filled.
+constexpr std::size_t kLooks = 1 << 16;  // At samples and bins, to choose how slots are filled.
 
 /// How a slot is filled.
 struct Way {
@@ -95,6 +95,7 @@ class Peeler {
     const auto first = static_cast<std::uint32_t>(filled.lengths.size()) * grid_.ranks;
     const std::int64_t length = std::max(way.length, largest(filled));
     OpenSlot slot(bins, first, grid_.ranks, length, grid_.token_cap);
+    looked(16 * grid_.ranks + bins.count());
     filled.longer = kNever;
     std::size_t k = filled.next;
     for (; k < order_.size() && samples_.cost[order_[k]] > way.level; ++k) {
