@@ -95,24 +95,26 @@ class LongSlots {
   /// what its room costs and its samples gain, what they cost above their price.
   std::int64_t bound(std::size_t q, const Prices& prices) const {
     const bool free = prices.like == densest_.size();
-    const Wide price = free ? 0 : densest_[prices.like].cost;
-    const Wide per = free ? 1 : densest_[prices.like].tokens;
-    const Wide piece = prices.piece * per;
-    const Wide room = price * token_cap_ + piece * kMostCounted[prices.count];
+    const std::int64_t price = free ? 0 : densest_[prices.like].cost;
+    const std::int64_t per = free ? 1 : densest_[prices.like].tokens;
+    const Wide piece = Wide{prices.piece} * per;
+    const Wide room = Wide{price} * token_cap_ + piece * kMostCounted[prices.count];
+    const std::array<Wide, 3> pieces{0, piece, 2 * piece};
     // Nor does it hold more than its slot lasts, so that no gain counts beyond the rest of it.
     std::vector<Wide> rest(q);
     Wide carried = 0, sum = 0;
     for (std::size_t j = 0; j < q; ++j) {
       sum += lengths_[j];
-      rest[j] = std::max<Wide>(0, lengths_[j] * per - room);
-      carried += ranks_ * std::min<Wide>(lengths_[j] * per, room);
+      rest[j] = std::max<Wide>(0, Wide{lengths_[j]} * per - room);
+      carried += ranks_ * std::min<Wide>(Wide{lengths_[j]} * per, room);
     }
     Wide gained = 0;  // All of it.
     std::int64_t beyond = 0;
     std::vector<Wide> of_halves;
     for (std::size_t k = 0; k < prices.like; ++k) {  // The others gain nothing.
       const Item& item = densest_[k];
-      const Wide gain = item.cost * per - price * item.tokens - piece * item.counted[prices.count];
+      const Wide gain =
+          Wide{item.cost} * per - Wide{price} * item.tokens - pieces[item.counted[prices.count]];
       if (gain <= 0) continue;
       beyond += gain > rest[0];
       if (item.half) {
@@ -131,8 +133,9 @@ class LongSlots {
     }
     // Were more bins than a slot has short of length, it could be worth its while to last longer.
     if (beyond > ranks_) carried = gained + room * ranks_ * static_cast<std::int64_t>(q);
-    const Wide others = std::max<Wide>(0, total_ * per - carried);
-    return static_cast<std::int64_t>(sum + (others + per * ranks_ - 1) / (per * ranks_));
+    const Wide others = std::max<Wide>(0, Wide{total_} * per - carried);
+    const Wide each = Wide{per} * ranks_;
+    return static_cast<std::int64_t>(sum + (others + each - 1) / each);
   }
 
   /// The best that a search finds, which begins with the prices of the densest samples, and ends
@@ -175,34 +178,27 @@ class LongSlots {
   struct Item {
     std::int64_t cost;
     std::int64_t tokens;
-    bool half;
-    std::array<std::int8_t, 2> counted;
+    bool half = false;
+    std::array<std::uint8_t, 2> counted{};
   };
 
   void sort_by_density(const Samples& samples, std::span<const std::uint32_t> order) {
     densest_.reserve(order.size());
-    for (const std::uint32_t i : order_by_density(samples, order)) {
-      const std::int64_t cost = samples.cost[i], tokens = samples.tokens[i];
-      if (cost == 0) continue;
-      const bool half = tokens > token_cap_ / 2, third = tokens > token_cap_ / 3;
-      const bool most = tokens > token_cap_ - divide_up(token_cap_, 3);
-      densest_.push_back(
-          {cost,
-           tokens,
-           half,
-           {static_cast<std::int8_t>(half), static_cast<std::int8_t>(third + most)}});
-      // What was rounded alike.
-      const auto denser = [](const Item& a, const Item& b) {
-        return Wide{a.cost} * b.tokens > Wide{b.cost} * a.tokens;
-      };
-      for (std::size_t k = densest_.size() - 1; k > 0 && denser(densest_[k], densest_[k - 1]);
-           --k) {
-        std::swap(densest_[k], densest_[k - 1]);
-      }
+    for (const std::uint32_t i : order) {
+      if (samples.tokens[i] == 0 && samples.cost[i] > 0) add({samples.cost[i], 0});
     }
-    while (weightless_ < static_cast<std::int64_t>(densest_.size()) &&
-           densest_[weightless_].tokens == 0)
-      ++weightless_;
+    weightless_ = static_cast<std::int64_t>(densest_.size());
+    for (const std::uint32_t i : order_by_density(samples, order)) {
+      if (samples.tokens[i] > 0 && samples.cost[i] > 0) add({samples.cost[i], samples.tokens[i]});
+    }
+  }
+
+  void add(Item item) {
+    const bool third = item.tokens > token_cap_ / 3;
+    const bool most = item.tokens > token_cap_ - divide_up(token_cap_, 3);
+    item.half = item.tokens > token_cap_ / 2;
+    item.counted = {static_cast<std::uint8_t>(item.half), static_cast<std::uint8_t>(third + most)};
+    densest_.push_back(item);
   }
 
   std::int64_t ranks_;
@@ -229,7 +225,8 @@ std::int64_t lockstep_bound(const Samples& samples, std::span<const std::uint32_
   if (!quick.empty()) best = std::max(best, quick.front().first);
   Budget budget;
   for (const auto& [found, q] : quick) {
-    best = std::max(best, slots.search(q, std::max(best, enough), budget));
+    if (best >= enough) break;
+    best = std::max(best, slots.search(q, enough, budget));
   }
   return best;
 }

@@ -9,6 +9,8 @@
 namespace flowtrain::packing {
 namespace {
 
+__extension__ using Wide = __int128;
+
 constexpr int kMostDigit = 11;          // Bits of a digit, so that its counts stay in the cache.
 constexpr std::size_t kFewWords = 128;  // Which a comparison sort orders faster.
 
@@ -107,18 +109,25 @@ std::vector<std::uint32_t> order_descending(std::span<const std::int64_t> values
 
 std::vector<std::uint32_t> order_by_density(const Samples& samples,
                                             std::span<const std::uint32_t> by_cost) {
-  std::vector<double> density(samples.size());
-  for (const std::uint32_t i : by_cost) {
-    density[i] = static_cast<double>(samples.cost[i]) /
-                 static_cast<double>(std::max<std::int64_t>(1, samples.tokens[i]));
-  }
-  const auto denser = [&density](std::uint32_t a, std::uint32_t b) {
-    return density[a] > density[b];
+  const auto room = [&](std::uint32_t i) { return std::max<std::int64_t>(1, samples.tokens[i]); };
+  const auto denser = [&](std::uint32_t a, std::uint32_t b) {
+    return Wide{samples.cost[a]} * room(b) > Wide{samples.cost[b]} * room(a);
   };
   std::vector<std::uint32_t> out(by_cost.begin(), by_cost.end());
   // Cost mostly grows faster than length.
-  if (!std::is_sorted(out.begin(), out.end(), denser)) {
-    std::stable_sort(out.begin(), out.end(), denser);
+  if (std::is_sorted(out.begin(), out.end(), denser)) return out;
+  // Rounded is quicker, and what it gets wrong lies side by side.
+  std::vector<double> density(samples.size());
+  for (const std::uint32_t i : by_cost) {
+    density[i] = static_cast<double>(samples.cost[i]) / static_cast<double>(room(i));
+  }
+  std::stable_sort(out.begin(), out.end(), [&density](std::uint32_t a, std::uint32_t b) {
+    return density[a] > density[b];
+  });
+  for (std::size_t end = 1; end < out.size(); ++end) {
+    for (std::size_t k = end; k > 0 && denser(out[k], out[k - 1]); --k) {
+      std::swap(out[k], out[k - 1]);
+    }
   }
   return out;
 }

@@ -15,7 +15,8 @@ std::vector<std::uint32_t> order_by_cost(const Samples& samples);
 /// largest count for nothing, which is quicker where a rough order will do.
 std::vector<std::uint32_t> order_descending(std::span<const std::int64_t> values, int ignored = 0);
 
-/// The samples of `by_cost` by descending cost per token, equal ones in that order; rounded.
+/// The samples of `by_cost` by descending cost per token, equal ones mostly in that order. None
+/// counts as less than a token.
 std::vector<std::uint32_t> order_by_density(const Samples& samples,
                                             std::span<const std::uint32_t> by_cost);
 
