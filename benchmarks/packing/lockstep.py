@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 import numpy
-from peers.limited import limited, timed
+from peers.limited import limited, timed, timed_in_turn
 from peers.schedulers import PEERS
 
 from flowtrain.workloads import Workload
@@ -49,8 +50,9 @@ class LockStep:
 
     def measure(self, case: Case) -> Iterator[Row]:
         work, shape = case.draw()
-        ours, ms = timed(lambda: schedule(work.tokens, work.cost, **shape))
-        yield {"name": OURS, **_figures(ours, ms), **_native(work, shape)}
+        ours = schedule(work.tokens, work.cost, **shape)
+        times = _times(work, shape)
+        yield {"name": OURS, **_figures(ours, times["ms"]), **times}
         placed, ms = timed(lambda: schedule(work.tokens, work.cost, refined=False, **shape))
         yield {"name": PLACED, **_figures(placed, ms)}
         for name, reason in self._missing.items():
@@ -80,13 +82,18 @@ def _figures(plan: Assignment, ms: float) -> Row:
     }
 
 
-def _native(work: Workload, shape: dict[str, Any]) -> Row:
-    """Milliseconds of the kernel alone: placement, and with refinement."""
+def _times(work: Workload, shape: dict[str, Any]) -> Row:
+    """Milliseconds from Python, and of the kernel alone: placement, and with refinement."""
     cost, _ = kernels.integer_costs(work.cost, "cost")
     args = (work.tokens, cost, *shape.values(), "lockstep")
-    _, placed = timed(lambda: kernels.schedule(*args, refined=False))
-    _, refined = timed(lambda: kernels.schedule(*args))
-    return {"placement_ms": placed, "native_ms": refined}
+    rounds = timed_in_turn(
+        lambda: kernels.schedule(*args, refined=False),
+        lambda: kernels.schedule(*args),
+        lambda: schedule(work.tokens, work.cost, **shape),
+    )
+    placed, refined, python = (statistics.median(times) for times in zip(*rounds, strict=True))
+    more = statistics.median(python - native for _, native, python in rounds)
+    return {"ms": python, "placement_ms": placed, "native_ms": refined, "python_ms": more}
 
 
 def bars(rows: Rows, scale: str) -> Iterator[Bar]:
@@ -98,8 +105,7 @@ def bars(rows: Rows, scale: str) -> Iterator[Bar]:
         placement, refined = _TIMES[scale]
         yield worst_load(f"placement, ms, {scale}", ours, "placement_ms", placement)
         yield worst_load(f"with refinement, ms, {scale}", ours, "native_ms", refined)
-        python = [{**row, "python_ms": row["ms"] - row["native_ms"]} for row in ours]
-        yield worst_load(f"from Python, ms more, {scale}", python, "python_ms", 0.2)
+        yield worst_load(f"from Python, ms more, {scale}", ours, "python_ms", 0.2)
     placed = rows.of(PART, scale=scale, name=PLACED)
     others = [row for row in rows.of(PART, scale=scale) if row["name"] not in (OURS, PLACED)]
     missing = {row["name"] for row in rows.reasons(PART) if row.get("missing")}

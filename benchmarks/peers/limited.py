@@ -30,6 +30,22 @@ def timed(run: Callable[[], Any], *, wall: bool = False) -> tuple[Any, float]:
     return out, statistics.median(taken[1:] or taken)
 
 
+def timed_in_turn(*runs: Callable[[], Any]) -> list[list[float]]:
+    """Milliseconds of each, of runs that take turns for half a second: row k is of round k.
+
+    Processor time of this thread. Where a core's pace changes, the rounds can be compared.
+    """
+    rounds: list[list[float]] = []
+    spent = time.perf_counter()
+    while len(rounds) < 2 or (len(rounds) < _RUNS and time.perf_counter() - spent < _SECONDS):
+        rounds.append([])
+        for run in runs:
+            start = time.thread_time()
+            run()
+            rounds[-1].append((time.thread_time() - start) * 1e3)
+    return rounds[1:]
+
+
 class Outcome(NamedTuple):
     """What a call returned, or why it did not, and whether a smaller step might go."""
 

@@ -15,7 +15,7 @@ constexpr std::uint32_t kRounds = 4;
 // Parts of a plan's value: what is nearer to the bound needs no better one, and what is farther off
 // is tried in another way.
 constexpr std::int64_t kNearPart = 1024;
-constexpr std::int64_t kFarPart = 500;
+constexpr std::int64_t kFarPart = 300;
 
 std::vector<std::int64_t> bin_targets(std::span<const std::int64_t> slots, const Grid& grid) {
   std::vector<std::int64_t> targets(grid.bins());

@@ -90,18 +90,17 @@ def schedule(
         encoder_whole, encoder_unit = kernels.integer_costs(encoder, "encoder_cost")
     _same_length("cost", given, lengths)
     count = len(lengths)
-    placed = numpy.arange(count)
-    if oversize == "leave_out":
+    placed: IntArray | None = None  # All.
+    if oversize == "leave_out" and (lengths > token_cap).any():
         placed = numpy.flatnonzero(lengths <= token_cap)
-    if len(placed) == count:
+    else:
         kernels.check(lengths, whole, ranks, microbatches, token_cap, stages)
 
-    def problem(which: IntArray, closed: bool) -> Problem:
-        everything = len(which) == count
+    def problem(which: IntArray | None, closed: bool) -> Problem:
         return Problem(
-            tokens=lengths if everything else lengths[which],
-            cost=whole if everything else whole[which],
-            encoder_cost=None if encoder_whole is None else encoder_whole[which],
+            tokens=_of(lengths, which),
+            cost=_of(whole, which),
+            encoder_cost=None if encoder_whole is None else _of(encoder_whole, which),
             encoder_share=encoder_unit / unit,
             ranks=ranks,
             microbatches=microbatches,
@@ -115,34 +114,38 @@ def schedule(
     if max_age == 0:
         taken, which = placed, problem(placed, True)
         layout = run(which, **options)
-        missing = numpy.flatnonzero(layout.slot < 0)
+        missing = numpy.zeros(0, numpy.intp)
+        if layout.slot.min(initial=0) < 0:  # Quicker to see than to list.
+            missing = numpy.flatnonzero(layout.slot < 0)
     else:
+        those = numpy.arange(count) if placed is None else placed
         waited = numpy.zeros(count, numpy.int64) if age is None else _integers(age, "age")
         _same_length("age", waited, lengths)
-        must = waited[placed] >= max_age
+        must = waited[those] >= max_age
         for fill in _FILLS:
             room = int(fill * ranks * microbatches * token_cap)
             turn = numpy.where(must, 0, 1)
             if objective == "lockstep":
                 turn = turns(
-                    lengths[placed],
-                    whole[placed],
+                    lengths[those],
+                    whole[those],
                     must,
                     ranks=ranks,
                     microbatches=microbatches,
                     token_cap=token_cap,
                     room=room,
                 )
-            taken = placed[oldest_first(lengths[placed], waited[placed], turn=turn, room=room)]
+            taken = those[oldest_first(lengths[those], waited[those], turn=turn, room=room)]
             which = problem(taken, False)
             layout = run(which, **options)
             missing = numpy.flatnonzero((layout.slot < 0) & (waited[taken] >= max_age))
             if not len(missing):
                 break
     if len(missing):
+        first = missing[0] if taken is None else taken[missing[0]]
         raise ValueError(
-            f"{len(taken)} samples with {int(which.tokens.sum())} tokens: {len(missing)} of them, "
-            f"the first sample {int(taken[missing[0]])}, fit into none of {ranks} x {microbatches} "
+            f"{len(which)} samples with {int(which.tokens.sum())} tokens: {len(missing)} of them, "
+            f"the first sample {int(first)}, fit into none of {ranks} x {microbatches} "
             f"bins of token_cap={token_cap}; raise microbatches or token_cap"
         )
     if which.encoder_cost is not None and layout.encoder_slot is None:
@@ -226,21 +229,27 @@ def _same_length(name: str, values: NDArray[Any], tokens: IntArray) -> None:
         )
 
 
-def _spread(values: NDArray[numpy.int32], where: IntArray, count: int) -> NDArray[numpy.int32]:
-    if len(where) == count:
+def _of(values: IntArray, which: IntArray | None) -> IntArray:
+    return values if which is None else values[which]
+
+
+def _spread(
+    values: NDArray[numpy.int32], where: IntArray | None, count: int
+) -> NDArray[numpy.int32]:
+    if where is None:
         return values
     out = numpy.full(count, -1, numpy.int32)
     out[where] = values
     return out
 
 
-def _others(placed: IntArray, count: int) -> NDArray[numpy.int32]:
-    if len(placed) == count:
+def _others(placed: IntArray | None, count: int) -> NDArray[numpy.int32]:
+    if placed is None:
         return numpy.zeros(0, numpy.int32)
     return numpy.setdiff1d(numpy.arange(count), placed).astype(numpy.int32)
 
 
 def _spread_some(
-    values: NDArray[numpy.int32] | None, where: IntArray, count: int
+    values: NDArray[numpy.int32] | None, where: IntArray | None, count: int
 ) -> NDArray[numpy.int32] | None:
     return None if values is None else _spread(values, where, count)
