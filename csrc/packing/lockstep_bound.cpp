@@ -15,28 +15,63 @@ namespace {
 
 __extension__ using Wide = __int128;
 
-constexpr std::size_t kTries = 64;       // Prices that are tried, ...
-constexpr std::size_t kLooks = 1 << 18;  // ... and samples that are looked at for this.
+constexpr std::size_t kTries = 160;      // Prices that are tried, ...
+constexpr std::size_t kLooks = 1 << 18;  // ... and samples that are looked at for this: ...
+constexpr std::size_t kLooksEach = 64;   // ... each so often at most.
 constexpr std::size_t kPerHalf = 3;      // Looks at one above half the cap, as these are sorted.
-constexpr std::size_t kCoarse = 16;      // A search starts with steps of one part in so many, ...
-constexpr std::size_t kFine = 1024;      // ... and ends with these.
+constexpr std::int64_t kFirst = 8;       // A search starts with steps of one part in so many, ...
+constexpr std::int64_t kLast = 64;       // ... tries measures for the last time with these, ...
+constexpr std::int64_t kFine = 1024;     // ... and ends with these.
 
-/// Counts of long samples: of those above half the cap, a bin holds one; of those above a third, it
-/// holds two or one above two thirds, which therefore counts twice.
-constexpr std::array<std::int64_t, 2> kMostCounted{1, 2};
+/// Measures of samples besides their tokens, of which no bin holds more than the cap either.
+///
+/// With an edge of so many of kParts parts of the cap, up to half of them, a sample longer than all
+/// but the edge counts as the cap, one shorter than the edge nothing: a bin with the one has no
+/// room but for the other. By kThirds a sample counts as many halves of the cap as it exceeds
+/// thirds.
+///
+/// Source: Fekete and Schepers (2001), dual feasible functions.
+class Measure {
+ public:
+  static constexpr int kParts = 20;
+  static constexpr int kThirds = kParts / 2 + 1;
+
+  Measure(int edge, std::int64_t token_cap)
+      : low_(edge == kThirds ? token_cap / 3 + 1
+                             : static_cast<std::int64_t>(Wide{token_cap} * edge / kParts)),
+        high_(edge == kThirds ? token_cap - divide_up(token_cap, 3) : token_cap - low_),
+        token_cap_(token_cap),
+        half_(edge == kThirds) {}
+
+  std::int64_t operator()(std::int64_t tokens) const {
+    if (tokens < low_) return 0;
+    if (tokens > high_) return token_cap_;
+    return half_ ? token_cap_ / 2 : tokens;
+  }
+
+ private:
+  std::int64_t low_, high_, token_cap_;
+  bool half_;
+};
 
 /// What room costs: a token as much as in the sample at place `like` by descending density, nothing
-/// past the last, and each of what is counted `piece`.
+/// past the last; and what a bin holds by a measure, `full` if it is the cap.
 struct Prices {
   std::size_t like = 0;
-  std::int64_t piece = 0;
-  std::size_t count = 0;
+  std::int64_t full = 0;
+  int edge = 1;
+
+  bool operator==(const Prices&) const = default;
 };
+
+// Measures that searches begin with, those of each apart.
+constexpr std::array kThirds{Measure::kThirds};
+constexpr std::array kEdges{10, 8, 6, 4, 2};
 
 /// What searches for prices may still do.
 struct Budget {
   std::size_t tries = kTries;
-  std::size_t looks = kLooks;  ///< At samples.
+  std::size_t looks;  ///< At samples.
 };
 
 /// Orders values so that each group of so many holds none that is less than one of the next.
@@ -59,7 +94,7 @@ class LongSlots {
         lengths_{samples.cost[order[0]]} {
     const std::int64_t tokens =
         std::accumulate(samples.tokens.begin(), samples.tokens.end(), std::int64_t{0});
-    token_cap_ = std::min(grid.token_cap, tokens);
+    token_cap_ = std::clamp<std::int64_t>(tokens, 1, grid.token_cap);
     for (const std::uint32_t i : order) {
       if (samples.tokens[i] <= token_cap_ / 2) continue;
       if (halves_ > 0 && halves_ % grid.ranks == 0) lengths_.push_back(samples.cost[i]);
@@ -97,9 +132,9 @@ class LongSlots {
     const bool free = prices.like == densest_.size();
     const std::int64_t price = free ? 0 : densest_[prices.like].cost;
     const std::int64_t per = free ? 1 : densest_[prices.like].tokens;
-    const Wide piece = Wide{prices.piece} * per;
-    const Wide room = Wide{price} * token_cap_ + piece * kMostCounted[prices.count];
-    const std::array<Wide, 3> pieces{0, piece, 2 * piece};
+    const Wide more = Wide{prices.full} * per / token_cap_;
+    const Wide room = (price + more) * token_cap_;
+    const Measure measure(prices.edge, token_cap_);
     // Nor does it hold more than its slot lasts, so that no gain counts beyond the rest of it.
     std::vector<Wide> rest(q);
     Wide carried = 0, sum = 0;
@@ -114,7 +149,7 @@ class LongSlots {
     for (std::size_t k = 0; k < prices.like; ++k) {  // The others gain nothing.
       const Item& item = densest_[k];
       const Wide gain =
-          Wide{item.cost} * per - Wide{price} * item.tokens - pieces[item.counted[prices.count]];
+          Wide{item.cost} * per - Wide{price} * item.tokens - more * measure(item.tokens);
       if (gain <= 0) continue;
       beyond += gain > rest[0];
       if (item.half) {
@@ -140,18 +175,13 @@ class LongSlots {
 
   /// The best that a search finds, which begins with the prices of the densest samples, and ends
   /// when it has found enough or has looked at so many samples.
-  std::int64_t search(std::size_t q, std::int64_t enough, Budget& budget) const {
+  std::int64_t search(std::size_t q, std::span<const int> edges, std::int64_t enough,
+                      Budget& budget) const {
     Prices prices = filled(q);
     std::int64_t best = bound(q, prices);
-    const auto towards = [&](std::int64_t likes, std::int64_t piece) {
-      Prices at = prices;
-      at.like = static_cast<std::size_t>(
-          std::clamp<std::int64_t>(static_cast<std::int64_t>(at.like) + likes, weightless_,
-                                   static_cast<std::int64_t>(densest_.size())));
-      at.piece = std::clamp<std::int64_t>(at.piece + piece, 0, longest());
+    const auto look = [&](const Prices& at) {
       const std::size_t looks = at.like + kPerHalf * std::min(at.like, halves_);
       if (best >= enough || budget.tries == 0 || budget.looks < looks) return false;
-      if (at.like == prices.like && at.piece == prices.piece) return false;
       --budget.tries;
       budget.looks -= looks;
       const std::int64_t found = bound(q, at);
@@ -160,13 +190,25 @@ class LongSlots {
       prices = at;
       return true;
     };
-    for (std::size_t count = 0; count < kMostCounted.size(); ++count) {
-      if (prices.piece == 0) prices.count = count;
-      for (std::size_t part = kCoarse; part <= kFine; part *= 2) {
-        const auto likes = std::max<std::int64_t>(1, densest_.size() / part);
-        const auto piece = std::max<std::int64_t>(1, longest() / static_cast<std::int64_t>(part));
-        while (towards(likes, 0) || towards(-likes, 0) || towards(0, piece) || towards(0, -piece)) {
-        }
+    const auto size = static_cast<std::int64_t>(densest_.size());
+    const auto towards = [&](std::int64_t likes, std::int64_t full, int edge) {
+      Prices at = prices;
+      at.like = static_cast<std::size_t>(
+          std::clamp(static_cast<std::int64_t>(at.like) + likes, weightless_, size));
+      at.full = std::clamp<std::int64_t>(at.full + full, 0, longest());
+      if (at.edge != Measure::kThirds) at.edge = std::clamp(at.edge + edge, 1, Measure::kParts / 2);
+      return at != prices && look(at);
+    };
+    for (std::int64_t part = kFirst; part <= kFine; part *= 2) {
+      const auto likes = std::max<std::int64_t>(1, size / part);
+      const auto full = std::max<std::int64_t>(1, longest() / part);
+      for (const int edge : edges) {
+        if (prices.full > 0 || part > kLast) break;
+        look({.like = prices.like, .full = full, .edge = edge});
+      }
+      while (towards(likes, 0, 0) || towards(-likes, 0, 0) ||
+             (prices.full > 0 && (towards(0, full, 0) || towards(0, -full, 0) || towards(0, 0, 1) ||
+                                  towards(0, 0, -1)))) {
       }
     }
     return best;
@@ -178,27 +220,21 @@ class LongSlots {
   struct Item {
     std::int64_t cost;
     std::int64_t tokens;
-    bool half = false;
-    std::array<std::uint8_t, 2> counted{};
+    bool half;  ///< Whether it is above half the cap.
   };
 
   void sort_by_density(const Samples& samples, std::span<const std::uint32_t> order) {
     densest_.reserve(order.size());
     for (const std::uint32_t i : order) {
-      if (samples.tokens[i] == 0 && samples.cost[i] > 0) add({samples.cost[i], 0});
+      if (samples.tokens[i] > 0 || samples.cost[i] == 0) continue;
+      densest_.push_back({samples.cost[i], 0, false});
     }
     weightless_ = static_cast<std::int64_t>(densest_.size());
     for (const std::uint32_t i : order_by_density(samples, order)) {
-      if (samples.tokens[i] > 0 && samples.cost[i] > 0) add({samples.cost[i], samples.tokens[i]});
+      const std::int64_t tokens = samples.tokens[i];
+      if (tokens == 0 || samples.cost[i] == 0) continue;
+      densest_.push_back({samples.cost[i], tokens, tokens > token_cap_ / 2});
     }
-  }
-
-  void add(Item item) {
-    const bool third = item.tokens > token_cap_ / 3;
-    const bool most = item.tokens > token_cap_ - divide_up(token_cap_, 3);
-    item.half = item.tokens > token_cap_ / 2;
-    item.counted = {static_cast<std::uint8_t>(item.half), static_cast<std::uint8_t>(third + most)};
-    densest_.push_back(item);
   }
 
   std::int64_t ranks_;
@@ -223,10 +259,11 @@ std::int64_t lockstep_bound(const Samples& samples, std::span<const std::uint32_
     quick.emplace_back(slots.bound(q, slots.filled(q)), q);
   std::stable_sort(quick.begin(), quick.end(), std::greater<>());
   if (!quick.empty()) best = std::max(best, quick.front().first);
-  Budget budget;
+  Budget budget{.looks = std::min(kLooks, kLooksEach * samples.size())};
   for (const auto& [found, q] : quick) {
     if (best >= enough) break;
-    best = std::max(best, slots.search(q, enough, budget));
+    best = std::max(best, slots.search(q, kEdges, enough, budget));
+    best = std::max(best, slots.search(q, kThirds, enough, budget));
   }
   return best;
 }

@@ -179,6 +179,24 @@ void a_bound_knows_what_a_bin_holds() {
   CHECK(apart.bound == 180 && apart.value == 180);
 }
 
+/// Two long samples of middling size share no bin, though neither is above half the cap.
+void a_bound_knows_what_shares_no_bin() {
+  std::mt19937_64 random(3);
+  for (int round = 0; round < 3; ++round) {
+    Drawn drawn;
+    for (int i = 0; i < 256; ++i) {
+      const bool is_long = uniform(random, 0, 9) == 0;
+      const std::int64_t t = is_long ? uniform(random, 8000, 32000) : uniform(random, 100, 2000);
+      drawn.tokens.push_back(t);
+      drawn.cost.push_back(70000 * t + t * t);
+    }
+    // The mean is less.
+    const std::int64_t cap = *std::max_element(drawn.tokens.begin(), drawn.tokens.end());
+    const Schedule found = schedule(drawn.samples(), {8, 4, cap}, Objective::kLockstep, true);
+    CHECK(found.value - found.bound < found.bound / 300);
+  }
+}
+
 /// The second slot is longer than its largest sample, so that no third has to be.
 void a_slot_lasts_longer_to_save_another() {
   const Drawn drawn{{10, 10, 5, 5, 5}, {100, 90, 40, 36, 30}};
@@ -192,6 +210,8 @@ void batches_at_the_edge_are_scheduled() {
   for (const Objective objective : kObjectives) {
     CHECK(schedule(none.samples(), grid, objective, true).value == 0);
     const Drawn one{{100}, {7}};
+    const Drawn no_tokens{{0, 0, 0}, {9, 1, 1}};
+    CHECK(schedule(no_tokens.samples(), {2, 2, 100}, objective, true).value == 9);
     const Schedule alone = schedule(one.samples(), grid, objective, true);
     CHECK(alone.unplaced == 0 && alone.value == 7 && alone.bound == 7);
     const Drawn free_of_cost{{50, 50, 50}, {0, 0, 0}};
@@ -212,6 +232,7 @@ int main() {
   a_long_slot_holds_what_fits();
   a_long_slot_is_filled_with_the_densest();
   a_bound_knows_what_a_bin_holds();
+  a_bound_knows_what_shares_no_bin();
   a_slot_lasts_longer_to_save_another();
   batches_at_the_edge_are_scheduled();
 }
