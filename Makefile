@@ -151,7 +151,7 @@ bench-setup: setup
 bench: setup
 	@for file in $(filter-out %/bench_packing.py,$(wildcard benchmarks/bench_*.py)); do \
 	  $(BIN)/python $$file --json || exit 1; done
-	@$(BIN)/python benchmarks/bench_packing.py --json --ours --parts lockstep objectives stream overhead
+	@$(BIN)/python benchmarks/bench_packing.py --json --ours --parts lockstep objectives stream overhead elsewhere
 
 gpu-test: $(GPU_NEEDS)
 	$(GPU_ENV) $(PY) -m pytest -rA -m gpu tests/gpu

@@ -1,11 +1,12 @@
 """How far from a proven bound are schedules of a step, and how long do they take?
 
 Every policy and every peer that is installed, on all presets and five scales: samples / ranks /
-microbatches of a rank. Times are processor milliseconds of one thread; ours are of the whole
-Python call, a peer's of its function alone; of CP-SAT, the clock's. What takes longer than --limit
-is null, there and on larger steps. A run can be done in parts: with --rows, what is in the file is
-not measured again, and bars are judged over all of it. Progress goes to stderr; the last line is
-JSON, with each bar's value. The exit status is 1 if a bar is not met.
+microbatches of a rank; and, without a bar, ours on loads that no preset has. Times are processor
+milliseconds of one thread; ours are of the whole Python call, a peer's of its function alone; of
+CP-SAT, the clock's. What takes longer than --limit is null, there and on larger steps. A run can be
+done in parts: with --rows, what is in the file is not measured again, and bars are judged over all
+of it. Progress goes to stderr; the last line is JSON, with each bar's value. The exit status is 1
+if a bar is not met.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from packing import lockstep, objectives, overhead, stream, two_modules
+from packing import elsewhere, lockstep, objectives, overhead, stream, two_modules
 from packing.bars import Bar
 from packing.cases import SCALES, Case
 from packing.rows import Row, Rows, summary
@@ -27,7 +28,14 @@ from flowtrain.bench.conditions import conditions
 from flowtrain.workloads import PRESETS
 
 SEEDS = [6101, 6102, 6103, 6104, 6105]
-PARTS = (lockstep.PART, objectives.PART, two_modules.PART, stream.PART, overhead.PART)
+PARTS = (
+    lockstep.PART,
+    objectives.PART,
+    two_modules.PART,
+    stream.PART,
+    overhead.PART,
+    elsewhere.PART,
+)
 
 
 def cases(given: argparse.Namespace) -> Iterator[Case]:
@@ -36,6 +44,8 @@ def cases(given: argparse.Namespace) -> Iterator[Case]:
         scales, loads = given.scales, given.loads
         if part == two_modules.PART:
             scales = [two_modules.SCALE]
+        elif part == elsewhere.PART:
+            loads = elsewhere.LOADS
         elif part == stream.PART:
             scales, loads = [stream.SCALE], [load for load in stream.BARS if load in loads]
         elif part == overhead.PART:
@@ -51,6 +61,7 @@ def measure(given: argparse.Namespace, rows: Rows) -> None:
         two_modules.PART: two_modules.measure,
         stream.PART: stream.measure,
         overhead.PART: overhead.measure,
+        elsewhere.PART: elsewhere.measure,
     }
     until = time.monotonic() + given.seconds
     todo = [case for case in cases(given) if case not in rows]
