@@ -12,7 +12,8 @@ def flowtrain_best(problem: Problem, *, refined: bool = True) -> Layout:
     Args:
         problem: The step.
         refined: False leaves it at the placement, in a tenth to a third of the time: a fraction of
-            a percent farther from the bound on most loads, a few percent on heavy tails.
+            a percent farther from the bound on most loads, a few percent on heavy tails. The bound
+            is then the quick one, which may be a little lower.
     """
     slot, rank, bound, unplaced = kernels.schedule(
         problem.tokens,
