@@ -52,7 +52,8 @@ struct NoHooks {
 ///           no longer finds a cell in it also sees the taker's intent, or its later kHeld.
 /// Errors:   never throws; full, empty and damaged are return values. Every process of the pool can
 ///           write the slots: a run of cells that there are not is not taken, and a ring whose
-///           slots and hints fit no order is given up after a great many looks.
+///           slots and hints fit no order is given up after a great many looks at which nobody
+///           moved.
 ///
 /// A participant walks the slots from where it was, or from the hint if that is further: a slot
 /// whose phase is past the ticket's was filled, or taken, by somebody, who need not be waited for.
@@ -91,7 +92,7 @@ class IndexRing {
     mark(run, CellState::kInRing, lane);
     Hooks::at(RingPoint::kMarkedInRing);
     tail_ = std::max(tail_, hints_->tail.load(std::memory_order_acquire));  // sync: ring.tail
-    for (std::uint64_t looks = 0; looks < most_looks(); ++looks) {
+    for (Chase chase; chase.goes_on(hints_->tail, tail_, mask_);) {
       AtomicSlot& slot = slots_[tail_ & mask_];
       SlotWord word = slot.load(std::memory_order_acquire);  // sync: ring.slot
       const std::int32_t past = phases_past(word, lap(tail_));
@@ -125,7 +126,7 @@ class IndexRing {
   Run pop_run(std::uint32_t most, std::uint16_t lane, LaneIntent& intent) noexcept(kNoexcept) {
     head_ = std::max(head_, hints_->head.load(std::memory_order_acquire));  // sync: ring.head
     bool intended = false;
-    for (std::uint64_t looks = 0; looks < most_looks(); ++looks) {
+    for (Chase chase; chase.goes_on(hints_->head, head_, mask_);) {
       AtomicSlot& slot = slots_[head_ & mask_];
       SlotWord word = slot.load(std::memory_order_acquire);  // sync: ring.slot
       const std::int32_t past = phases_past(word, lap(head_));
@@ -167,7 +168,7 @@ class IndexRing {
   /// Whether the next pop would find the ring empty; a hint, for waiting. False if it is damaged.
   bool looks_empty() noexcept {
     head_ = std::max(head_, hints_->head.load(std::memory_order_acquire));  // sync: ring.head
-    for (std::uint64_t looks = 0; looks < most_looks(); ++looks, ++head_) {
+    for (Chase chase; chase.goes_on(hints_->head, head_, mask_); ++head_) {
       const SlotWord word =
           slots_[head_ & mask_].load(std::memory_order_acquire);  // sync: ring.slot
       const std::int32_t past = phases_past(word, lap(head_));
@@ -192,11 +193,31 @@ class IndexRing {
   }
 
  private:
-  /// More than anybody can lose in a row: every look lost is somebody else's progress.
-  static constexpr std::uint64_t kMostLooks = 1 << 16;
   static constexpr bool kNoexcept = noexcept(Hooks::at(RingPoint::kPinned));
 
-  std::uint64_t most_looks() const noexcept { return kMostLooks + 4 * mask_; }
+  /// Looks at slots that others move on meanwhile. They may be as quick as the walk is, so now and
+  /// then it goes on from their hint. While the hint moves somebody makes progress, and none is
+  /// made in a ring that was damaged; but who damages one may move its hint as well.
+  class Chase {
+   public:
+    bool goes_on(const std::atomic<std::uint64_t>& hint, std::uint64_t& at,
+                 std::uint64_t mask) noexcept {
+      if (++looks_ % kTicketsPerHint != 0) return true;
+      const std::uint64_t now = hint.load(std::memory_order_acquire);  // sync: ring.tail, ring.head
+      at = std::max(at, now);
+      if (now != seen_) since_ = looks_;
+      seen_ = now;
+      return looks_ - since_ < kMostIdle + 4 * mask && looks_ < kMost + 4 * mask;
+    }
+
+   private:
+    static constexpr std::uint64_t kMostIdle = 1 << 16;  ///< Looks without progress.
+    static constexpr std::uint64_t kMost = 1 << 22;      ///< About 50 ms.
+
+    std::uint64_t looks_ = 0;
+    std::uint64_t since_ = 0;
+    std::uint64_t seen_ = 0;
+  };
 
   /// Has the words of a run come to this core while the slot does.
   void prefetch(const Run& run) const noexcept {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdlib>
 #include <new>
 
 #include "channel/descriptor.hpp"
@@ -94,6 +95,7 @@ class CellQueue {
 
     std::uint32_t receive() noexcept {
       const lockfree::Run run = ring_.pop_run(queue_.load_.batch, lane_, queue_.lanes_[lane_]);
+      if (run == Ring::kDamaged) std::abort();
       queue_.prefetch(run, prefetch_to_read);
       for (std::uint32_t c = run.first; c < run.first + run.count; ++c) {
         const Descriptor seen = queue_.cells_[c];

@@ -1,4 +1,5 @@
 #include <deque>
+#include <functional>
 #include <random>
 #include <thread>
 #include <vector>
@@ -212,6 +213,32 @@ void a_stopped_participant_holds_nobody_up(RingPoint point) {
   }
 }
 
+/// Others move on whenever a reader has found something.
+struct Overtaken {
+  static inline std::function<void()> others;
+  static void at(RingPoint now) {
+    if (now == RingPoint::kIntended) others();
+  }
+};
+
+void a_reader_that_others_overtake_follows_them() {
+  Fixture f(8, 1, 3);
+  auto others = f.ring();
+  auto reader = f.ring<Overtaken>();
+  f.own(0, 0);
+  CHECK(others.push(0, 0, f.lanes[0]));
+  int turns = 100;
+  Overtaken::others = [&] {
+    if (turns-- <= 0) return;
+    for (int i = 0; i < 1000; ++i) {
+      CHECK(others.pop(1, f.lanes[1]) == 0);
+      f.own(0, 0);
+      CHECK(others.push(0, 0, f.lanes[0]));
+    }
+  };
+  CHECK((reader.pop_run(1, 2, f.lanes[2]) == Run{0, 1}));
+}
+
 }  // namespace
 
 int main() {
@@ -221,6 +248,7 @@ int main() {
   hints_follow();
   runs_are_split_by_their_takers();
   nothing_is_lost_or_doubled_between_threads();
+  a_reader_that_others_overtake_follows_them();
   for (const auto point : {RingPoint::kPinned, RingPoint::kMarkedInRing, RingPoint::kPublished,
                            RingPoint::kIntended, RingPoint::kTaken}) {
     a_stopped_participant_holds_nobody_up(point);
