@@ -229,6 +229,15 @@ std::vector<std::shared_ptr<Item>> Consumer::try_get_many(std::size_t most) {
   return items;
 }
 
+bool Consumer::spin_until(const Deadline& deadline) const noexcept {
+  auto ring = pool_->control().ring(ring_);  // Not the lane's, which a thread may be using.
+  while (ring.looks_empty()) {
+    if (deadline.passed()) return false;
+    pause_core();
+  }
+  return true;
+}
+
 bool Consumer::wait_for_some(const Deadline& deadline, const Interrupted& interrupted) {
   auto ring = pool_->control().ring(ring_);  // Not the lane's, which a thread may be using.
   RingHeader& header = pool_->control().ring_header(ring_);

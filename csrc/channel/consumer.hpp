@@ -78,6 +78,8 @@ class Consumer : public std::enable_shared_from_this<Consumer> {
   std::shared_ptr<Item> get(const Deadline& deadline, const Interrupted& interrupted = {});
   /// The next item, or null if there is none now.
   std::shared_ptr<Item> try_get();
+  /// Whether there is something, looking until the deadline; for waits too short to sleep in.
+  bool spin_until(const Deadline& deadline) const noexcept;
   /// The next items, at least one and at most `most`, without waiting for more than the first;
   /// none only where `interrupted` ended the wait.
   std::vector<std::shared_ptr<Item>> get_many(std::size_t most, const Deadline& deadline,
