@@ -1,9 +1,11 @@
 """How many descriptors go through the ring between processes, and through the queues of others?
 
-Descriptors of 64 bytes, at most 1,024 under way. Ours is the whole way of a cell: allocated,
-written, published, taken, read, freed. Peers are measured in the same run and by the same harness,
-slice by slice in turn with ours, each slice between two bare ping-pongs of one word; only slices
-that saw the cores equally near count. A peer that is not installed is null, with the reason.
+Descriptors of 64 bytes, at most 1,024 under way. Ours is the whole way of a cell: owned, written,
+published, taken, read, freed; `shared` owns each by a compare-and-swap, as a pool does. Peers are
+measured in the same run and by the same harness, slice by slice in turn with ours, each slice
+between two bare ping-pongs of one word; only slices that saw the cores equally near count. A peer
+that is not installed is null, with the reason. Who waits pauses once between two looks; `patient`
+pauses often, so that batches pile up and their lines come as a stream, at the price of latency.
 Hand-offs are of a pool's items between its handles in two processes, with and without the records
 that lanes keep. The last line is JSON.
 """
@@ -22,6 +24,8 @@ from peers.queues import Queues
 from flowtrain.bench.conditions import conditions
 from flowtrain.bench.ring import RUN, Slice, flow, hand_off, in_one_mode, round_trip
 
+PATIENT = 64
+"""Pauses between two looks, where they are many."""
 PEERS = ("vyukov", "boost_queue", "message_queue")
 ROUNDS_OF_RECORDS = 3
 """Rounds of hand-offs to one of the others: their difference of a percent is less than what one
@@ -35,6 +39,8 @@ def measures(
     out: dict[str, Callable[[], Slice]] = {
         "ours": partial(flow, 1, 1, 1, seconds),
         "ours_runs": partial(flow, 1, 1, RUN, seconds),
+        "ours_runs_shared": partial(flow, 1, 1, RUN, seconds, shared=True),
+        "ours_runs_patient": partial(flow, 1, 1, RUN, seconds, pauses=PATIENT),
         "ours_runs_22": partial(flow, 2, 2, RUN, seconds),
         "ours_runs_44": partial(flow, 4, 4, RUN, seconds),
         "ours_rtt": partial(round_trip, seconds),
@@ -48,6 +54,9 @@ def measures(
         out[peer] = partial(queues.flow, peer, 1, 1, 1, seconds)
         if peer == "vyukov":
             out["vyukov_batch"] = partial(queues.flow, "vyukov", 1, 1, RUN, seconds)
+            out["vyukov_batch_patient"] = partial(
+                queues.flow, "vyukov", 1, 1, RUN, seconds, pauses=PATIENT
+            )
             out["vyukov_rtt"] = partial(queues.round_trip, "vyukov", seconds)
     return out, missing
 
@@ -84,6 +93,8 @@ def measure(rounds: int, seconds: float) -> dict[str, Any]:
         "vs_message_queue": ratio("ours_runs", "message_queue"),
         "batch16_vs_vyukov_single": ratio("ours_runs", "vyukov"),
         "batch16_vs_vyukov_batch16": ratio("ours_runs", "vyukov_batch"),
+        "patient_vs_vyukov_batch16": ratio("ours_runs_patient", "vyukov_batch_patient"),
+        "shared_vs_vyukov_batch16": ratio("ours_runs_shared", "vyukov_batch"),
         "rtt_vs_vyukov": ratio("ours_rtt", "vyukov_rtt"),
         "mpmc44_vs_22": ratio("ours_runs_44", "ours_runs_22"),
         "metrics_cost_percent": cost_percent("hand_off"),

@@ -38,17 +38,26 @@ class Queues:
 
     def lacks(self, queue: str) -> str | None:
         """Why a queue cannot be measured; None if it can."""
-        if self._ask("has", queue, 0, 0, 0, 0) == "yes":
+        if self._ask("has", queue, 0, 0, 0, 0, 0) == "yes":
             return None
         return "its headers are not installed; run make bench-setup"
 
-    def flow(self, queue: str, producers: int, consumers: int, batch: int, seconds: float) -> Slice:
-        """Descriptors of 64 bytes a second."""
-        return self._slice("flow", queue, producers, consumers, batch, seconds)
+    def flow(
+        self,
+        queue: str,
+        producers: int,
+        consumers: int,
+        batch: int,
+        seconds: float,
+        *,
+        pauses: int = 1,
+    ) -> Slice:
+        """Descriptors of 64 bytes a second; who waits pauses that often between two looks."""
+        return self._slice("flow", queue, producers, consumers, batch, seconds, pauses)
 
     def round_trip(self, queue: str, seconds: float) -> Slice:
         """Nanoseconds there through one queue and back through another."""
-        return self._slice("round_trip", queue, 1, 1, 1, seconds)
+        return self._slice("round_trip", queue, 1, 1, 1, seconds, 1)
 
     def _slice(self, *question: object) -> Slice:
         value, before, after = map(float, self._ask(*question).split())

@@ -59,11 +59,12 @@ void bind_torture(py::module_& module) {
   module.def("_reclaim_times_ms", &reclaim_times_ms, py::arg("kills"));
   module.def(
       "_ring_flow",
-      [](std::uint32_t producers, std::uint32_t consumers, std::uint32_t batch, double seconds) {
-        return slice(measure::ring_flow({producers, consumers, batch, seconds}));
+      [](std::uint32_t producers, std::uint32_t consumers, std::uint32_t batch, double seconds,
+         std::uint32_t pauses, bool shared) {
+        return slice(measure::ring_flow({producers, consumers, batch, seconds, pauses, shared}));
       },
       py::kw_only(), py::arg("producers"), py::arg("consumers"), py::arg("batch"),
-      py::arg("seconds"));
+      py::arg("seconds"), py::arg("pauses"), py::arg("shared"));
   module.def(
       "_slab_pairs_ns",
       [](std::uint32_t classes, std::uint32_t slabs, double fill, std::uint32_t processes,

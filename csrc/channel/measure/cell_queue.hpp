@@ -9,11 +9,13 @@
 
 namespace flowtrain::channel::measure {
 
-/// The shipped ring as a queue: a sender allocates cells by one compare-and-swap each, writes their
-/// descriptors and publishes them; a receiver takes them, reads the descriptors and frees them.
+/// The shipped ring as a queue: a sender owns free cells, writes their descriptors and publishes
+/// them; a receiver takes them, reads the descriptors and frees them.
 ///
-/// Each sender has cells of its own, so that no search for a free one is measured; like the pool it
-/// uses the lowest again as soon as they are free, which keeps what is under way in the caches.
+/// Each sender has cells of its own: no search for a free one is measured. It uses them in turn,
+/// and since nobody else may, a store owns one. With `Load::shared` it does as in a pool, whose
+/// producers share all cells: it uses the lowest that are free, warm in caches, and a
+/// compare-and-swap owns each.
 class CellQueue {
  public:
   using Ring = lockfree::IndexRing<>;
@@ -43,28 +45,40 @@ class CellQueue {
           lane_(static_cast<std::uint16_t>(i)),
           first_(i * queue.own_),
           end_(first_ + queue.own_),
-          next_(first_),
-          batch_(queue.load_.batch) {}
+          next_{first_, queue.load_.batch} {}
 
     bool send() noexcept {
-      if (next_ != first_ && is_free({first_, batch_})) next_ = first_;
-      const lockfree::Run run{next_, batch_};
+      const lockfree::Run lowest{first_, next_.count};
+      const lockfree::Run run = queue_.load_.shared && is_free(lowest) ? lowest : next_;
       if (!is_free(run)) return false;
       queue_.prefetch(run, prefetch_to_write);
-      // As an allocation does it, though nobody else wants these.
       for (std::uint32_t c = run.first; c < run.first + run.count; ++c) {
-        auto word = queue_.words_[c].load(std::memory_order_relaxed);
-        queue_.words_[c].compare_exchange_strong(
-            word, lockfree::moved(word, lockfree::CellState::kOwned, lane_),
-            std::memory_order_acq_rel);  // sync: cell.word
+        own(queue_.words_[c]);
         queue_.cells_[c] = {c, 64, sent_, 0, sent_, {1, 2, 3, 4}, lane_, 0, 4, 0};
         ++sent_;
       }
-      next_ = run.first + run.count < end_ ? run.first + run.count : first_;
+      next_ = after(run);
+      // Who waits for the slot below has the words of a later run come meanwhile.
+      queue_.prefetch_words(after(next_));
       return ring_.push_run(run, lane_, queue_.lanes_[lane_]);
     }
 
    private:
+    lockfree::Run after(const lockfree::Run& run) const noexcept {
+      const std::uint32_t end = run.first + run.count;
+      return {end < end_ ? end : first_, run.count};
+    }
+
+    void own(lockfree::AtomicCell& cell) const noexcept {
+      auto word = cell.load(std::memory_order_relaxed);
+      const auto owned = lockfree::moved(word, lockfree::CellState::kOwned, lane_);
+      if (queue_.load_.shared) {
+        cell.compare_exchange_strong(word, owned, std::memory_order_acq_rel);  // sync: cell.word
+      } else {
+        cell.store(owned, std::memory_order_release);  // sync: cell.word
+      }
+    }
+
     /// Looks at the last first: looks at what is about to be freed hold its reader up.
     bool is_free(const lockfree::Run& run) const noexcept {
       std::uint32_t left = run.count;
@@ -81,8 +95,7 @@ class CellQueue {
     std::uint16_t lane_;
     std::uint32_t first_;
     std::uint32_t end_;
-    std::uint32_t next_;
-    std::uint32_t batch_;
+    lockfree::Run next_;
     std::uint64_t sent_ = 0;
   };
 
@@ -121,6 +134,12 @@ class CellQueue {
   template <class Fetch>
   void prefetch(const lockfree::Run& run, Fetch&& fetch) const noexcept {
     for (std::uint32_t c = run.first; c < run.first + run.count; ++c) fetch(&cells_[c]);
+  }
+  void prefetch_words(const lockfree::Run& run) const noexcept {
+    constexpr std::uint32_t kWordsOfLine = kCacheLine / sizeof(lockfree::AtomicCell);
+    for (std::uint32_t c = run.first; c < run.first + run.count; c += kWordsOfLine) {
+      prefetch_to_write(&words_[c]);
+    }
   }
   Ring ring() const { return {hints_, slots_, kInFlight, words_}; }
 

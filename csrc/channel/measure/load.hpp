@@ -13,6 +13,8 @@ struct Load {
   std::uint32_t consumers;
   std::uint32_t batch;  ///< Descriptors at a time.
   double seconds;
+  std::uint32_t pauses = 1;  ///< Of a core, between two looks of who waits.
+  bool shared = false;  ///< Whether others might allocate the cells of a sender, if it has any.
 };
 
 /// A figure, and a bare ping-pong of one word between the same two cores before and after it:

@@ -8,14 +8,14 @@ namespace flowtrain::channel::measure {
 
 /// Waits of a member: it looks, and after some looks gives its core to somebody else.
 template <class Ready>
-bool look_until(const Crew& crew, Ready&& ready) {
+bool look_until(const Crew& crew, std::uint32_t pauses, Ready&& ready) {
   constexpr int kPatience = 64;
   for (int looks = 1; !ready(); ++looks) {
     if (crew.over()) return false;
     if (looks % kPatience == 0) {
       ::sched_yield();
     } else {
-      pause_core();
+      for (std::uint32_t i = 0; i < pauses; ++i) pause_core();
     }
   }
   return true;
@@ -68,14 +68,14 @@ Slice flow(const Load& load) {
   return crew.run(
       [&](std::uint32_t i) {
         typename Queue::Sender sender(*queue, i);
-        while (look_until(crew, [&] { return sender.send(); })) {
+        while (look_until(crew, load.pauses, [&] { return sender.send(); })) {
         }
       },
       [&](std::uint32_t i) {
         typename Queue::Receiver receiver(*queue, i);
         std::uint64_t sum = 0;
         std::uint32_t some = 0;
-        while (look_until(crew, [&] { return (some = receiver.receive()) > 0; })) {
+        while (look_until(crew, load.pauses, [&] { return (some = receiver.receive()) > 0; })) {
           counts[i].value.store(sum += some, std::memory_order_relaxed);
         }
       },
@@ -106,16 +106,16 @@ Slice bounce(double seconds) {
         typename Queue::Receiver receiver(*back, 0);
         median_ns = median_round_ns(
             [&] {
-              return look_until(crew, [&] { return sender.send(); }) &&
-                     look_until(crew, [&] { return receiver.receive() > 0; });
+              return look_until(crew, one.pauses, [&] { return sender.send(); }) &&
+                     look_until(crew, one.pauses, [&] { return receiver.receive() > 0; });
             },
             [&](std::size_t) { return crew.over(); });
       },
       [&](std::uint32_t) {
         typename Queue::Sender sender(*back, 0);
         typename Queue::Receiver receiver(*there, 0);
-        while (look_until(crew, [&] { return receiver.receive() > 0; }) &&
-               look_until(crew, [&] { return sender.send(); })) {
+        while (look_until(crew, one.pauses, [&] { return receiver.receive() > 0; }) &&
+               look_until(crew, one.pauses, [&] { return sender.send(); })) {
         }
       },
       [&] {

@@ -4,8 +4,8 @@
 
 namespace flowtrain::channel::measure {
 
-/// Descriptors of 64 bytes per second through the shipped ring, between processes: each allocates
-/// cells, writes, publishes, or takes, reads, frees.
+/// Descriptors of 64 bytes per second through the shipped ring, between processes: each owns cells,
+/// writes, publishes, or takes, reads, frees.
 ///
 /// Errors: BadArgument for no producer, no consumer, or a batch that a producer's share of
 /// kInFlight does not hold twice, or that does not divide it.

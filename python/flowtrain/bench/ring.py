@@ -29,17 +29,39 @@ class Slice:
         return self.ping_before_ns, self.ping_after_ns
 
 
-def flow(producers: int, consumers: int, batch: int, seconds: float) -> Slice:
+def flow(
+    producers: int,
+    consumers: int,
+    batch: int,
+    seconds: float,
+    *,
+    pauses: int = 1,
+    shared: bool = False,
+) -> Slice:
     """Descriptors of 64 bytes a second through the shipped ring, between processes.
 
-    Each process allocates cells, writes, publishes, or takes, reads, frees; all of a batch, where
-    it holds more than one, is published and taken as one run.
+    Each process owns cells, writes, publishes, or takes, reads, frees; all of a batch, where it
+    holds more than one, is published and taken as one run.
+
+    Args:
+        producers: Processes that publish, each from cells of its own.
+        consumers: Processes that take.
+        batch: Descriptors at a time.
+        seconds: Time of the slice.
+        pauses: Pauses of a core between two looks of who waits; many let batches pile up.
+        shared: Whether a compare-and-swap owns each cell, as in a pool, whose producers share them.
 
     Raises:
         ValueError: No producer, no consumer, or a batch that does not divide a producer's cells.
     """
     return _slice(
-        "_ring_flow", producers=producers, consumers=consumers, batch=batch, seconds=seconds
+        "_ring_flow",
+        producers=producers,
+        consumers=consumers,
+        batch=batch,
+        seconds=seconds,
+        pauses=pauses,
+        shared=shared,
     )
 
 
