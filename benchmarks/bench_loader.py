@@ -1,10 +1,12 @@
 """What does one changed line win a training loop, and what does it cost?
 
-`PackedLoader` beside the `DataLoader` with a `DistributedSampler` that it takes the place of: the
-same samples in each step, 8 to a microbatch in the mean. `efficiency` is the share of the ranks'
-lock-step time that is spent computing, from the samples' FLOPs; `wait` what is lost, 1 less that.
-`us_per_batch` is what each loader takes of the loop's process for a batch of samples that take
-nothing to load, planning included. The last line is JSON.
+`PackedLoader` beside the `DataLoader` that it takes the place of: with a `DistributedSampler`, and
+with the `BatchRebalanceSampler` of the Hugging Face Trainer, which is told each sample's tokens and
+knows no cap. As many samples in each step, 8 to a microbatch in the mean. `efficiency` is the share
+of the ranks' lock-step time that is spent computing, from the samples' FLOPs alone, so that padding
+costs nothing; `wait` what is lost, 1 less that. `us_per_batch` is what each loader takes of the
+loop's process for a batch of samples that take nothing to load, planning included. A sampler that
+is not installed is null. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -13,16 +15,17 @@ import argparse
 import json
 import statistics
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy
-from torch.utils.data import DataLoader, DistributedSampler
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Sampler
 
 from flowtrain.bench.conditions import conditions
 from flowtrain.data import PackedLoader
 from flowtrain.workloads import Workload, preset
 
 BATCH = 8
+KINDS = ("plain", "rebalanced", "packed")
 LOADS = ("tiles", "native", "video", "interleaved", "longtail", "coarse", "documents")
 
 
@@ -32,12 +35,18 @@ def sampler(work: Workload, ranks: int, rank: int) -> DistributedSampler[int]:
     )
 
 
-def plain_efficiency(work: Workload, ranks: int, cost: numpy.ndarray) -> float:
-    """Lock-step efficiency of a DataLoader's batches; every microbatch waits for its slowest."""
-    drawn = numpy.array([list(sampler(work, ranks, rank)) for rank in range(ranks)])
-    full = drawn.shape[1] // BATCH * BATCH
-    loads = cost[drawn[:, :full]].reshape(ranks, -1, BATCH).sum(axis=2)
-    return float(loads.sum() / (loads.max(axis=0).sum() * ranks))
+def rebalancing(work: Workload, ranks: int, microbatches: int, rank: int) -> Sampler[list[int]]:
+    """Errors: ImportError where transformers is not there, or is from before it had this."""
+    from transformers.trainer_pt_utils import BatchRebalanceSampler
+
+    size = ranks * microbatches * BATCH
+    return BatchRebalanceSampler(work.tokens.tolist(), size, ranks, microbatches, rank=rank)
+
+
+def efficiency(cost: numpy.ndarray, batches: Sequence[Iterable[Sequence[int]]]) -> float:
+    """Lock-step efficiency of the ranks' batches; every microbatch waits for its slowest."""
+    loads = numpy.array([[cost[batch].sum() for batch in of_rank] for of_rank in batches])
+    return float(loads.sum() / (loads.max(axis=0).sum() * len(loads)))
 
 
 def us_per_batch(batches: Iterable[object]) -> float:
@@ -50,7 +59,9 @@ def us_per_batch(batches: Iterable[object]) -> float:
     return statistics.median(taken)
 
 
-def measure(name: str, *, steps: int, ranks: int, microbatches: int, seed: int) -> dict[str, float]:
+def measure(
+    name: str, *, steps: int, ranks: int, microbatches: int, seed: int
+) -> dict[str, float | None]:
     size = ranks * microbatches * BATCH
     work = preset(name, steps * size, seed=seed)
     cost = work.cost + work.encoder_cost
@@ -67,15 +78,24 @@ def measure(name: str, *, steps: int, ranks: int, microbatches: int, seed: int) 
         ranks=ranks,
     )
     plans = [packed.microbatch.plan for _ in packed if packed.microbatch.ends_step]
-    plain = DataLoader(
-        range(len(cost)), BATCH, sampler=sampler(work, ranks, 0), collate_fn=len, drop_last=True
-    )
-    return {
-        "efficiency_plain": plain_efficiency(work, ranks, cost),
+    found: dict[str, float | None] = {
         "efficiency_packed": statistics.fmean(plan.efficiency for plan in plans),
-        "us_per_batch_plain": us_per_batch(plain),
         "us_per_batch_packed": us_per_batch(packed),
     }
+    samplers: dict[str, Callable[[int], Sampler[list[int]]]] = {
+        "plain": lambda rank: BatchSampler(sampler(work, ranks, rank), BATCH, drop_last=True),
+        "rebalanced": lambda rank: rebalancing(work, ranks, microbatches, rank),
+    }
+    for kind, of_rank in samplers.items():
+        try:
+            batches = [of_rank(rank) for rank in range(ranks)]
+        except ImportError:
+            found |= {f"efficiency_{kind}": None, f"us_per_batch_{kind}": None}
+            continue
+        loader = DataLoader(range(len(cost)), batch_sampler=batches[0], collate_fn=len)
+        found[f"efficiency_{kind}"] = efficiency(cost, batches)
+        found[f"us_per_batch_{kind}"] = us_per_batch(loader)
+    return found
 
 
 def main() -> None:
@@ -91,13 +111,15 @@ def main() -> None:
     shape = {name: getattr(given, name) for name in ("steps", "ranks", "microbatches", "seed")}
     found = {name: measure(name, **shape) for name in LOADS}
     if not given.json:
-        print(f"{'load':<14}{'wait, DataLoader':>18}{'packed':>9}{'us a batch':>12}{'packed':>9}")
+        print(f"{'':<14}{'wait':<36}{'us a batch':<36}")
+        print(f"{'load':<14}" + 2 * "".join(f"{kind:<12}" for kind in KINDS))
         for name, row in found.items():
-            wait = [1 - row[f"efficiency_{kind}"] for kind in ("plain", "packed")]
-            print(
-                f"{name:<14}{wait[0]:>18.1%}{wait[1]:>9.2%}"
-                f"{row['us_per_batch_plain']:>12.0f}{row['us_per_batch_packed']:>9.0f}"
+            share, us = (
+                [row[f"{of}_{kind}"] for kind in KINDS] for of in ("efficiency", "us_per_batch")
             )
+            cells = ["-" if x is None else f"{1 - x:.2%}" for x in share]
+            cells += ["-" if x is None else f"{x:.0f}" for x in us]
+            print(f"{name:<14}" + "".join(f"{cell:<12}" for cell in cells))
     print(json.dumps({**shape, "batch": BATCH, "loads": found, "conditions": conditions()}))
 
 
