@@ -82,6 +82,12 @@ class IndexedSource:
             # The sampler runs ahead of what has been loaded.
             yield *sampled.popleft(), batch
 
+    def planned(self, place: Place) -> Iterator[Microbatch]:
+        """What `load` would load, without reading a sample."""
+        sampled = self._sampler.begin(place)
+        for _ in self._sampler:
+            yield sampled.popleft()[1]
+
     def __len__(self) -> int:
         shape = self._shape
         if shape.samples is None or shape.microbatches is None:

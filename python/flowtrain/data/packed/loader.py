@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch.utils.data import IterableDataset, default_collate
 
 from flowtrain.data.packed.indexed import IndexedSource
 from flowtrain.data.packed.sizes import Fields, Given
-from flowtrain.data.packed.source import Loading, Source
+from flowtrain.data.packed.source import Loading, Oversize, Source, leaves_out
 from flowtrain.data.packed.streamed import StreamedSource
 from flowtrain.packing import Microbatch, PackingError, StepShape
 from flowtrain_core.packing.interface import Objective
-
-_OVERSIZE = ("error", "leave_out")
 
 
 class PackedLoader:
@@ -104,7 +102,7 @@ class PackedLoader:
         objective: Objective = "lockstep",
         max_age: int = 0,
         window: float = 1.05,
-        oversize: Literal["error", "leave_out"] = "error",
+        oversize: Oversize = "error",
         seed: int = 0,
         drop_last: bool = False,
         collate_fn: Callable[[list[Any]], Any] | None = None,
@@ -119,8 +117,6 @@ class PackedLoader:
                     f"{name}: a PackedLoader orders samples itself, alike on every rank; leave it "
                     "out (shuffle and seed choose the order)"
                 )
-        if oversize not in _OVERSIZE:
-            raise PackingError(f"oversize '{oversize}': choose from {', '.join(_OVERSIZE)}")
         this_rank, num_ranks = _rank_of(rank, ranks)
         # Of its own, so that a loop that is resumed finds torch's generator as it left it.
         self._generator = torch.Generator()
@@ -137,7 +133,7 @@ class PackedLoader:
                 drop_last=drop_last,
             ),
             rank=this_rank,
-            leave_out=oversize == "leave_out",
+            leave_out=leaves_out(oversize),
             collate=collate_fn or default_collate,
             options={"num_workers": num_workers, "generator": self._generator, **options},
         )

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 from flowtrain.packing import Microbatch, PackingError, StepShape
+
+Oversize = Literal["error", "leave_out"]
+"""What to do with a sample above the cap."""
 
 Place = dict[str, Any]
 """Where loading goes on: plain numbers, but for what a stream says of itself."""
@@ -60,6 +63,18 @@ class Source(Protocol):
             TypeError: Their number is not known before they are loaded.
         """
         ...
+
+
+def leaves_out(oversize: Oversize) -> bool:
+    """Whether samples above the cap are left out.
+
+    Raises:
+        PackingError: There is no such choice.
+    """
+    choices = get_args(Oversize)
+    if oversize not in choices:
+        raise PackingError(f"oversize '{oversize}': choose from {', '.join(choices)}")
+    return oversize == choices[1]
 
 
 def too_long(key: int, tokens: int, token_cap: int) -> PackingError:

@@ -1,0 +1,134 @@
+"""The Trainer over packed batches has the losses and weights of a plain loop, also resumed."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from flowtrain.data.order import SampleOrder
+from flowtrain.integrations import pack_batches
+from flowtrain.packing import PackingError
+
+PROGRAM = Path(__file__).with_name("trainer_loop.py")
+
+
+@pytest.fixture(scope="module")
+def loop() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("trainer_loop", PROGRAM)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def run(folder: Path, how: str) -> dict[str, Any]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    world = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, str(PROGRAM), str(folder), str(rank), how], env=os.environ | world
+        )
+        for rank in range(2)
+    ]
+    assert [rank.wait(timeout=100) for rank in ranks] == [0, 0]
+    name = {"resume": "resumed.pt", "start": "whole.pt"}[how]
+    return torch.load(folder / name)
+
+
+def plain(loop: ModuleType) -> tuple[list[float], dict[str, torch.Tensor]]:
+    """The same steps, sample by sample in one process: means over the target tokens of a step."""
+    rows, model = loop.Texts().rows, loop.model()
+    optim = torch.optim.SGD(model.parameters(), lr=loop.RATE)
+    losses = []
+    for epoch in range(loop.EPOCHS):
+        lines = SampleOrder(len(rows), loop.SEED, True).lines(epoch).tolist()
+        size = loop.BATCH * loop.MICROBATCHES * loop.RANKS
+        for start in range(0, len(lines), size):
+            step = [rows[line] for line in lines[start : start + size]]
+            targets = sum(label != -100 for row in step for label in row["labels"][1:])
+            loss = 0.0
+            for row in step:
+                batch = {name: torch.tensor([row[name]]) for name in ("input_ids", "labels")}
+                one = model(**batch, num_items_in_batch=targets).loss
+                one.backward()
+                loss += one.item()
+            losses.append(loss)
+            optim.step()
+            optim.zero_grad()
+    return losses, model.state_dict()
+
+
+def test_two_ranks_train_as_a_plain_loop_does_and_go_on_from_a_checkpoint(
+    loop: ModuleType, tmp_path: Path
+) -> None:
+    losses, weights = plain(loop)
+    whole = run(tmp_path, "start")
+    for name, weight in weights.items():  # Losses are float32, whatever the model is.
+        torch.testing.assert_close(whole["model"][name], weight, rtol=0, atol=1e-6)
+    assert whole["losses"] == pytest.approx(losses, abs=1e-4)  # Rounded, as the Trainer logs them.
+
+    # The weights of the last checkpoint, which alone is found then, are of its end.
+    last = tmp_path / f"checkpoint-{loop.EPOCHS * loop.STEPS}"
+    shutil.rmtree(last)
+    resumed = run(tmp_path, "resume")
+    for name, weight in whole["model"].items():
+        assert torch.equal(resumed["model"][name], weight)
+    # Sizes of all, and then the rest of this rank's epoch alone.
+    left = (loop.STEPS - 2) * loop.BATCH * loop.MICROBATCHES
+    assert resumed["read"] <= loop.SAMPLES + left + loop.MICROBATCHES
+
+
+def test_samples_above_the_cap_are_left_out_aloud(
+    loop: ModuleType, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    from transformers import DataCollatorWithFlattening, Trainer
+
+    data = loop.Texts()
+    trainer = Trainer(
+        model=loop.model(),
+        args=loop.arguments(tmp_path),
+        train_dataset=data,
+        data_collator=DataCollatorWithFlattening(),
+    )
+    pack_batches(trainer, token_cap=30, oversize="leave_out")
+    batches = list(trainer.get_train_dataloader())
+    short = [row for row in data.rows if len(row["input_ids"]) <= 30]
+    assert f"{len(data) - len(short)} of {len(data)} samples are above" in caplog.text
+    read = sum(batch["input_ids"].numel() for batch in batches if (batch["labels"] >= 0).any())
+    assert read == sum(len(row["input_ids"]) for row in short)
+
+
+def test_a_trainer_that_would_not_keep_the_loss_exact_is_refused(
+    loop: ModuleType, tmp_path: Path
+) -> None:
+    from transformers import Trainer
+
+    class Means(torch.nn.Module):
+        def forward(self, input_ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+            raise AssertionError
+
+    def refused(model: Any, **others: Any) -> str:
+        trainer = Trainer(
+            model=model,
+            args=loop.arguments(tmp_path, **others),
+            train_dataset=loop.Texts(),
+        )
+        with pytest.raises(PackingError) as caught:
+            pack_batches(trainer, token_cap=130)
+        return str(caught.value)
+
+    assert "Means" in refused(Means()) and "compute_loss_func" in refused(Means())
+    strategy = refused(loop.model(), train_sampling_strategy="batch_rebalance")
+    assert "args.train_sampling_strategy=batch_rebalance" in strategy
