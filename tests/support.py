@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import signal
@@ -11,12 +12,22 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import yaml
 
 from flowtrain.data.digits import write_digits
 from flowtrain.data.tiny_model import SMALLEST
+
+
+def imported(program: Path) -> ModuleType:
+    """A program that tests start, as a module: what it trains on is theirs to check."""
+    spec = importlib.util.spec_from_file_location(program.stem, program)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def write_tiny_data(folder: Path, *, samples: int = 96, **shares: float) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -10,18 +9,11 @@ from types import ModuleType
 
 import pytest
 import torch
+from support import imported
 
 from flowtrain.data.order import SampleOrder
 
 PROGRAM = Path(__file__).with_name("packed_loop.py")
-
-
-def program() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("packed_loop", PROGRAM)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def run(folder: Path, attempt: str, *, dies_at: int = -1) -> list[int]:
@@ -58,7 +50,7 @@ def plain_losses(loop: ModuleType) -> tuple[list[float], torch.nn.Module]:
 
 @pytest.mark.limit(240)
 def test_two_ranks_killed_and_resumed_have_the_losses_of_a_plain_loop(tmp_path: Path) -> None:
-    loop = program()
+    loop = imported(PROGRAM)
     losses, model = plain_losses(loop)
     # The eighth batch of a rank is the second of its fourth step, in the middle of an epoch.
     died, other = run(tmp_path, "first", dies_at=7)[::-1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
 import socket
@@ -14,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from support import imported
 
 from flowtrain.data.order import SampleOrder
 from flowtrain.integrations import pack_batches
@@ -24,11 +24,7 @@ PROGRAM = Path(__file__).with_name("trainer_loop.py")
 
 @pytest.fixture(scope="module")
 def loop() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("trainer_loop", PROGRAM)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return imported(PROGRAM)
 
 
 def run(folder: Path, how: str) -> dict[str, Any]:
@@ -70,6 +66,7 @@ def plain(loop: ModuleType) -> tuple[list[float], dict[str, torch.Tensor]]:
     return losses, model.state_dict()
 
 
+@pytest.mark.limit(240)
 def test_two_ranks_train_as_a_plain_loop_does_and_go_on_from_a_checkpoint(
     loop: ModuleType, tmp_path: Path
 ) -> None:
