@@ -146,7 +146,7 @@ py::object lease(PyObject* self, PyObject* const* args, Py_ssize_t num_args, PyO
     out = producer.lease(layout, Deadline::in(longest_s), SignalCheck());
   }
   if (!out) throw py::error_already_set();
-  return py::cast(std::move(out));
+  return wrapped(std::move(out));
 }
 
 py::object publish(PyObject* self, PyObject* const* args, Py_ssize_t num_args, PyObject* keywords) {
@@ -173,19 +173,19 @@ void publish_many(Producer& producer, const std::vector<std::shared_ptr<Lease>>&
   producer.publish_many(leases, out);
 }
 
-std::vector<std::shared_ptr<Item>> get_many(Consumer& consumer, std::size_t max_items,
-                                            std::optional<double> timeout_s) {
+py::list get_many(Consumer& consumer, std::size_t max_items, std::optional<double> timeout_s) {
   if (max_items == 0) throw BadArgument("get_many: max_items=0 must be at least 1");
   const double longest_s = checked_timeout(timeout_s.value_or(kDefaultTimeoutS));
   std::vector<std::shared_ptr<Item>> out = consumer.try_get_many(max_items);
   if (out.empty() && some_at_once(consumer, longest_s)) out = consumer.try_get_many(max_items);
-  if (!out.empty()) return out;
-  {
+  if (out.empty()) {
     const py::gil_scoped_release release;
     out = consumer.get_many(max_items, Deadline::in(longest_s), SignalCheck());
   }
   if (out.empty()) throw py::error_already_set();
-  return out;
+  py::list items(out.size());
+  for (std::size_t i = 0; i < out.size(); ++i) items[i] = wrapped(std::move(out[i]));
+  return items;
 }
 
 py::object get(PyObject* self, PyObject* const* args, Py_ssize_t num_args, PyObject* keywords) {
@@ -201,7 +201,7 @@ py::object get(PyObject* self, PyObject* const* args, Py_ssize_t num_args, PyObj
     out = consumer.get(Deadline::in(longest_s), SignalCheck());
   }
   if (!out) throw py::error_already_set();
-  return py::cast(std::move(out));
+  return wrapped(std::move(out));
 }
 
 std::shared_ptr<Producer> make_producer(std::shared_ptr<Pool> pool, const std::string& ring,

@@ -4,7 +4,10 @@
 
 #include <array>
 #include <cstddef>
+#include <memory>
+#include <new>
 #include <string>
+#include <utility>
 
 namespace flowtrain::bindings {
 
@@ -78,6 +81,22 @@ T& self_of(PyObject* self) {
     throw pybind11::error_already_set();
   }
   return *static_cast<T*>(instance->simple_value_holder[0]);
+}
+
+/// A new Python object that holds `made`, which no other does. As `cast`, but nobody looks for one
+/// that does, nor finds this one by its C++ object: that is a third of its life.
+template <class T>
+pybind11::object wrapped(std::shared_ptr<T> made) {
+  static auto* const type = reinterpret_cast<PyTypeObject*>(pybind11::type::of<T>().ptr());
+  auto object =
+      pybind11::reinterpret_steal<pybind11::object>(pybind11::detail::make_new_instance(type));
+  auto* const instance = reinterpret_cast<pybind11::detail::instance*>(object.ptr());
+  if (!instance->simple_layout) return pybind11::cast(std::move(made));
+  instance->simple_value_holder[0] = made.get();
+  new (&instance->simple_value_holder[1]) std::shared_ptr<T>(std::move(made));
+  instance->owned = true;
+  instance->simple_holder_constructed = true;
+  return object;
 }
 
 /// What the interpreter calls: errors of any kind become Python's.
