@@ -83,8 +83,8 @@ T& self_of(PyObject* self) {
   return *static_cast<T*>(instance->simple_value_holder[0]);
 }
 
-/// A new Python object that holds `made`, which no other does. As `cast`, but nobody looks for one
-/// that does, nor finds this one by its C++ object: that is a third of its life.
+/// A new Python object that holds `made`, which no other does. Unlike `cast` it looks for none that
+/// does, and enters no table for others to find it in.
 template <class T>
 pybind11::object wrapped(std::shared_ptr<T> made) {
   static auto* const type = reinterpret_cast<PyTypeObject*>(pybind11::type::of<T>().ptr());
