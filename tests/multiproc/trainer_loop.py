@@ -95,9 +95,14 @@ def train(folder: Path, resume: bool) -> None:
         losses = [row["loss"] for row in trainer.state.log_history if "loss" in row]
         found = {"model": trainer.model.state_dict(), "losses": losses, "read": len(data.read)}
         torch.save(found, folder / ("resumed.pt" if resume else "whole.pt"))
+    trainer.accelerator.wait_for_everyone()
     torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":
     os.environ["RANK"] = os.environ["LOCAL_RANK"] = sys.argv[2]
     train(Path(sys.argv[1]), resume=sys.argv[3] == "resume")
+    sys.stdout.flush()
+    # The model holds on to gloo's threads. One that drops a tensor while the interpreter ends,
+    # asks for the GIL, and is ended in a frame that no exception may leave: torch aborts.
+    os._exit(0)
