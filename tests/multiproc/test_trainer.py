@@ -129,3 +129,13 @@ def test_a_trainer_that_would_not_keep_the_loss_exact_is_refused(
     assert "Means" in refused(Means()) and "compute_loss_func" in refused(Means())
     strategy = refused(loop.model(), train_sampling_strategy="batch_rebalance")
     assert "args.train_sampling_strategy=batch_rebalance" in strategy
+
+    trainer = Trainer(
+        model=loop.model(),
+        args=loop.arguments(tmp_path),
+        train_dataset=loop.Texts(),
+        data_collator=lambda samples: {"input_ids": samples, "targets": samples},
+    )
+    pack_batches(trainer, token_cap=130)
+    with pytest.raises(PackingError, match="input_ids, targets and no labels"):
+        trainer.train()

@@ -9,7 +9,7 @@ that it has trained on.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -67,7 +67,8 @@ def pack_batches(
 
     Raises:
         PackingError: The trainer would not keep the loss exact, or orders its samples otherwise;
-            from `train`, a size that cannot be read, or a sample above the cap.
+            from `train`, a size that cannot be read, a sample above the cap, or a batch without
+            labels.
     """
     _check(trainer)
     make = partial(
@@ -173,7 +174,7 @@ def _loader(
     return DataLoader(
         _Samples(dataset),
         batch_sampler=_Epochs(source),
-        collate_fn=partial(_collated, collate, (*trainer.label_names, "shift_labels")),
+        collate_fn=partial(_collated, collate),
         **options,
     )
 
@@ -227,17 +228,16 @@ class _Samples(Dataset[Any]):
         return len(self._dataset)
 
 
-def _collated(
-    collate: Callable[[list[Any]], Any], label_names: Sequence[str], samples: list[Any]
-) -> Any:
+def _collated(collate: Callable[[list[Any]], Any], samples: list[Any]) -> Any:
     batch = collate(samples)
+    if "labels" not in batch:
+        raise PackingError(
+            f"data_collator: its batch has {', '.join(batch)} and no labels, by which the Trainer "
+            "counts the target tokens of a step; without them it would average the means of "
+            "unequal microbatches; let the collator name them so"
+        )
     if isinstance(samples, _Filler):
-        labels = [batch[name] for name in label_names if name in batch]
-        if not labels:
-            raise PackingError(
-                "the last step of an epoch leaves a rank without a sample, and its batch has none "
-                f"of {', '.join(label_names)} to be masked; set dataloader_drop_last=True"
-            )
-        for label in labels:
-            label.fill_(_IGNORED)
+        for name in ("labels", "shift_labels"):
+            if name in batch:
+                batch[name].fill_(_IGNORED)
     return batch
