@@ -8,6 +8,7 @@ losses and weights. The last line is JSON.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import tempfile
 from pathlib import Path
@@ -28,6 +29,11 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "adamw": {"betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.01},
 }
 LR = {"sgd": 0.1, "adamw": 1e-3}
+MODELS = {
+    "smallest": SMALLEST,
+    # Fewer decoder layers than deepstack taps, so that the last tap is read by nobody.
+    "tied": dataclasses.replace(SMALLEST, tied=True, text_depth=1),
+}
 SEED = 7
 CLIP = 0.5
 
@@ -79,7 +85,7 @@ def compare(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
         seed=SEED,
         text_only=0.2,
         multi_image=0.2,
-        sizes=SMALLEST,
+        sizes=MODELS[given.model],
     )
     config = run_config(folder, given)
     train(config)
@@ -115,6 +121,7 @@ def compare(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
         "mode": given.mode,
         "dtype": given.dtype,
         "device": given.device,
+        "model": given.model,
         "optimizer": given.optimizer,
         "fault": given.fault,
     }
@@ -147,6 +154,7 @@ def main() -> None:
     parser.add_argument("--mode", choices=("frozen", "strict"), default="strict")
     parser.add_argument("--dtype", choices=reference_loop.DTYPES, default="float32")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--model", choices=MODELS, default="smallest")
     parser.add_argument("--optimizer", choices=("sgd", "adamw"), default="adamw")
     parser.add_argument("--fault", help="planted fault, see flowtrain.train.faults")
     parser.add_argument("--json", action="store_true", help="no table before the JSON line")

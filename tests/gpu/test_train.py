@@ -34,6 +34,7 @@ def test_training_on_a_device_equals_a_plain_loop_there(
         "mode": mode,
         "dtype": dtype,
         "device": "cuda",
+        "model": "smallest",
         "optimizer": optimizer,
         "fault": None,
     }

@@ -27,6 +27,7 @@ def measure(folder: Path, **changes: Any) -> dict[str, Any]:
         "mode": "strict",
         "dtype": "float32",
         "device": "cpu",
+        "model": "smallest",
         "optimizer": "adamw",
         "fault": None,
         **changes,
@@ -48,6 +49,11 @@ def test_two_by_two_strict_equals_a_plain_loop(tmp_path: Path) -> None:
 def test_frozen_equals_a_plain_loop_to_the_last_digits(tmp_path: Path) -> None:
     result = measure(tmp_path, backbones=2, mode="frozen", dtype="float64")
     assert result["max_rel_loss_diff"] <= 1e-12, result
+    assert not breaks(result), result
+
+
+def test_tied_embeddings_and_a_tap_beyond_the_decoder_equal_a_plain_loop(tmp_path: Path) -> None:
+    result = measure(tmp_path, encoders=2, dtype="float64", model="tied")
     assert not breaks(result), result
 
 

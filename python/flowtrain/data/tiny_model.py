@@ -48,6 +48,8 @@ class TinyModel:
     text_heads: int = 6
     text_kv_heads: int = 2
     text_intermediate: int = 512
+    tied: bool = False
+    """Whether input and output embeddings are one matrix, as in the released 2B and 4B."""
 
 
 SMALLEST = TinyModel(
@@ -155,7 +157,7 @@ def _write_config(folder: Path, sizes: TinyModel, vocabulary: dict[str, int]) ->
         video_token_id=vocabulary["<|video_pad|>"],
         vision_start_token_id=vocabulary["<|vision_start|>"],
         vision_end_token_id=vocabulary["<|vision_end|>"],
-        tie_word_embeddings=False,
+        tie_word_embeddings=sizes.tied,
     )
     config.architectures = ["Qwen3VLForConditionalGeneration"]
     config.save_pretrained(folder)

@@ -19,6 +19,8 @@ class Qwen3VLAdapter(VLMAdapter):
     """Splits Qwen3-VL at `get_image_features` / `mm_encoder_outputs`.
 
     One image token carries its pooled feature and one feature per deepstack tap, side by side.
+    Decoder layer i adds tap i. Taps beyond the last layer do not cross, and their mergers do not
+    train, as in the full model.
     """
 
     encoder_prefix = "model.visual."
@@ -27,9 +29,10 @@ class Qwen3VLAdapter(VLMAdapter):
         self.config = AutoConfig.from_pretrained(folder)
         vision = self.config.vision_config
         self._merge = vision.spatial_merge_size
-        self._taps = len(vision.deepstack_visual_indexes)
+        taps = sorted(layer for layer in vision.deepstack_visual_indexes if layer < vision.depth)
+        self._taps = taps[: self.config.text_config.num_hidden_layers]
         self._width = self.config.text_config.hidden_size
-        self.seam_width = (1 + self._taps) * self._width
+        self.seam_width = (1 + len(self._taps)) * self._width
         self._implementation = attention.register()
 
     def build(
@@ -50,6 +53,12 @@ class Qwen3VLAdapter(VLMAdapter):
             model = AutoModelForImageTextToText.from_pretrained(
                 weights, dtype=dtype, attn_implementation=self._implementation
             )
+        vision = model.model.visual
+        for layer, merger in zip(
+            vision.deepstack_visual_indexes, vision.deepstack_merger_list, strict=True
+        ):
+            # In the full model these have no gradient: the optimizer passes them over.
+            merger.requires_grad_(layer in self._taps)
         if part == "encoder":
             del model.model.language_model, model.lm_head
         elif part == "backbone":
@@ -68,7 +77,8 @@ class Qwen3VLAdapter(VLMAdapter):
     ) -> torch.Tensor:
         model: Any = encoder
         out = model.model.visual(pixel_values, grid_thw=grids, return_dict=True)
-        return torch.cat([out.pooler_output, *out.deepstack_features], dim=-1)
+        taps = out.deepstack_features[: len(self._taps)]
+        return torch.cat([out.pooler_output, *taps], dim=-1)
 
     def position_ids(
         self, input_ids: torch.Tensor, mm_token_type_ids: torch.Tensor, grids: torch.Tensor
