@@ -15,7 +15,7 @@ from flowtrain.train.close import Report
 from flowtrain.train.metrics import Metrics, StepTiming
 from flowtrain.train.planner import Planner
 from flowtrain.train.prefetch import Prefetch, Request
-from flowtrain.train.rank import Delays, Module, Seat, build_closing, close_step
+from flowtrain.train.rank import Delays, Module, Seat, build_closing, close_step, seed_dropout
 from flowtrain_core.edges import Explanation
 
 
@@ -120,7 +120,7 @@ class BackboneRank:
     ) -> tuple[float, int, int]:
         """Forward and backward of one microbatch: loss sum, target tokens, skipped samples."""
         seat = self._seat
-        torch.manual_seed(hash((seat.config.train.seed, plan.step, slot)) & (2**63 - 1))
+        seed_dropout(seat.config.train.seed, plan.step, seat.world.rank, slot)
         items = plan.items_for(seat.world.rank, slot)
         features, skipped = self._gather(plan, items, ages)
         batch = self._batch(plan.step, documents, skipped)

@@ -11,7 +11,7 @@ from flowtrain.plan import EncoderItem, SpaceNeed, StepPlan
 from flowtrain.train.checkpoint import Checkpoints
 from flowtrain.train.close import Report
 from flowtrain.train.prefetch import Prefetch, Request
-from flowtrain.train.rank import Delays, Module, Seat, build_closing, close_step
+from flowtrain.train.rank import Delays, Module, Seat, build_closing, close_step, seed_dropout
 from flowtrain_core.edges import Explanation
 
 
@@ -134,7 +134,7 @@ class EncoderRank:
         pixels = torch.cat([torch.from_numpy(image.pixels) for image in images])
         grids = torch.tensor([image.grid for image in images])
         # Recomputation draws the same dropout masks, and so does any layout.
-        torch.manual_seed(hash((seat.config.train.seed, step, item.index)) & (2**63 - 1))
+        seed_dropout(seat.config.train.seed, step, item.index)
         with torch.set_grad_enabled(with_graph):
             rows = seat.adapter.encode(
                 self._module.module,

@@ -109,8 +109,8 @@ class Module:
 
     @staticmethod
     def build(module: torch.nn.Module, config: RunConfig, *, trains: bool) -> Module:
-        module.requires_grad_(trains)
         if not trains:
+            module.requires_grad_(False)
             return Module(module, None, None)
         optimizer = build_optimizer(module.parameters(), config.optim)
         schedule = build_schedule(optimizer, config.optim, steps=config.train.steps)
@@ -161,6 +161,17 @@ def _quiet_schedule() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*lr_scheduler.step.*optimizer.step.*")
         yield
+
+
+def seed_dropout(seed: int, step: int, *place: int) -> None:
+    """Seed what a forward pass draws, so that recomputation and reruns draw the same.
+
+    Args:
+        seed: `train.seed`.
+        step: Step of the pass.
+        place: What the pass computes: the item of an encoder, or rank and slot of a backbone.
+    """
+    torch.manual_seed(hash((seed, step, *place)) & (2**63 - 1))
 
 
 def build_closing(seat: Seat) -> Closing:
