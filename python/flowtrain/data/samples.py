@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowtrain.config.schema import DataConfig
+from flowtrain.data.chat import ChatTokenizer
 from flowtrain.data.conversation import Conversation, read_conversation
 from flowtrain.data.errors import DataError
 from flowtrain.data.images import read_upright, upright_size
@@ -68,18 +69,15 @@ class SampleReader:
     """
 
     def __init__(self, model_folder: Path, data: DataConfig, max_tokens: int) -> None:
-        from transformers import AutoConfig, AutoImageProcessor, AutoTokenizer
+        from transformers import AutoConfig, AutoImageProcessor
 
         self._file = JsonlFile(data.path)
         self._root = data.image_root or data.path.parent
         self._skip = data.bad_image == "skip"
         self._max_tokens = max_tokens
         # The processor's parts, not the processor: its video half would need torchvision.
-        self._tokenizer: Any = AutoTokenizer.from_pretrained(model_folder)
+        self._chat = ChatTokenizer(model_folder, AutoConfig.from_pretrained(model_folder))
         self._images: Any = AutoImageProcessor.from_pretrained(model_folder)
-        config = AutoConfig.from_pretrained(model_folder)
-        self._image_token = str(self._tokenizer.convert_ids_to_tokens(config.image_token_id))
-        self._image_token_id: int = config.image_token_id
         self.text = lru_cache(_RECENT)(self._text)
 
     def __len__(self) -> int:
@@ -107,26 +105,20 @@ class SampleReader:
         )
 
     def _text(self, line: int) -> SampleText:
-        """Tokens of a sample: assistant turns with their end mark are its targets.
+        """Tokens of a sample, each image as often as it has tokens.
 
         Raises:
             DataError: The line, an image's header or the chat template cannot be used.
         """
         conversation = self._conversation(line)
         grids = tuple(self._grid(path, conversation.where) for path in conversation.images)
-        full = self._render(conversation, len(conversation.messages), grids)
-        spans = self._target_spans(conversation, full, grids)
-        tokens = self._tokenizer(full, add_special_tokens=False, return_offsets_mapping=True)
-        input_ids = np.array(tokens["input_ids"], dtype=np.int64)
-        starts = np.array([start for start, _ in tokens["offset_mapping"]], dtype=np.int64)
-        labels = np.full_like(input_ids, -100)
-        for start, end in spans:
-            inside = (starts >= start) & (starts < end)
-            labels[inside] = input_ids[inside]
+        tokens = self._chat.tokens(conversation)
+        repeats = np.ones_like(tokens.ids)
+        repeats[tokens.is_image] = [self._image_length(grid) for grid in grids]
         return SampleText(
-            input_ids=input_ids,
-            labels=labels,
-            mm_token_type_ids=(input_ids == self._image_token_id).astype(np.int64),
+            input_ids=np.repeat(tokens.ids, repeats),
+            labels=np.repeat(np.where(tokens.is_target, tokens.ids, -100), repeats),
+            mm_token_type_ids=np.repeat(tokens.is_image.astype(np.int64), repeats),
             grids=grids,
         )
 
@@ -178,40 +170,3 @@ class SampleReader:
 
     def _image_length(self, grid: Grid) -> int:
         return int(np.prod(grid)) // int(self._images.merge_size) ** 2
-
-    def _render(
-        self, conversation: Conversation, turns: int, grids: tuple[Grid, ...], *, ask: bool = False
-    ) -> str:
-        """Text of the first turns, each image as often as it has tokens."""
-        text: str = self._tokenizer.apply_chat_template(
-            [message.for_template() for message in conversation.messages[:turns]],
-            tokenize=False,
-            add_generation_prompt=ask,
-        )
-        pieces = text.split(self._image_token)
-        lengths = [self._image_length(grid) for grid in grids[: len(pieces) - 1]]
-        repeated = [self._image_token * length for length in lengths]
-        return "".join(piece + image for piece, image in zip(pieces, [*repeated, ""], strict=True))
-
-    def _target_spans(
-        self, conversation: Conversation, full: str, grids: tuple[Grid, ...]
-    ) -> list[tuple[int, int]]:
-        """Characters of the assistant's turns, each up to and with its end mark."""
-        spans = []
-        for number, message in enumerate(conversation.messages):
-            if message.role != "assistant":
-                continue
-            before = self._render(conversation, number, grids, ask=True)
-            after = self._render(conversation, number + 1, grids)
-            if not (full.startswith(after) and after.startswith(before)):
-                raise DataError(
-                    f"{conversation.where}: the chat template renders turn {number + 1} "
-                    "differently when more turns follow; its targets cannot be told"
-                )
-            end = after.rfind(self._tokenizer.eos_token, len(before))
-            spans.append(
-                (len(before), len(after) if end < 0 else end + len(self._tokenizer.eos_token))
-            )
-        if not spans:
-            raise DataError(f"{conversation.where}: no assistant turn, so nothing to learn from")
-        return spans

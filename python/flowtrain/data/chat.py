@@ -1,0 +1,168 @@
+"""A conversation as tokens, and which of them are trained."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowtrain.data.conversation import IMAGE, Conversation
+from flowtrain.data.errors import DataError
+
+# As transformers looks for them.
+_MARKS = re.compile(r"\{%-?\s*generation\s*-?%\}")
+_PLACEHOLDERS = ("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id")
+
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ChatTokens:
+    """Tokens of a conversation, arrays of shape [num_tokens]; an image is one token.
+
+    Attributes:
+        ids: Token ids.
+        is_target: Whether a token is trained.
+        is_image: Whether a token stands for an image.
+    """
+
+    ids: NDArray[np.int64]
+    is_target: NDArray[np.bool_]
+    is_image: NDArray[np.bool_]
+
+
+class ChatTokenizer:
+    """Renders conversations by a model's chat template and marks what is trained.
+
+    Trained text is what the template has between its `{% generation %}` marks. Without such marks
+    it is each turn of the assistant, from the end of the generation prompt to the end mark of the
+    turn, without the white space behind that. A token is trained if it overlaps trained text, as
+    in `assistant_masks` of transformers' processors. Image tokens are never trained.
+
+    Args:
+        model_folder: Hugging Face folder with tokenizer and chat template.
+        config: The model's Hugging Face configuration, which names the placeholder tokens.
+
+    Raises:
+        DataError: The folder has no chat template that tells what is trained.
+    """
+
+    def __init__(self, model_folder: Path, config: Any) -> None:
+        from transformers import AutoTokenizer, ProcessorMixin
+
+        self._tokenizer: Any = AutoTokenizer.from_pretrained(model_folder)
+        # Only the processor reads chat_template.json, and where both have one it takes its own.
+        processor, _ = ProcessorMixin.get_processor_dict(model_folder)
+        template = processor.get("chat_template") or self._tokenizer.chat_template
+        self._template = template["default"] if isinstance(template, dict) else template
+        if not self._template:
+            raise DataError(f"{model_folder}: no chat template; add a chat_template.jinja")
+        self._has_marks = _MARKS.search(self._template) is not None
+        if not self._has_marks and "add_generation_prompt" not in self._template:
+            raise DataError(
+                f"{model_folder}: the chat template has neither add_generation_prompt nor "
+                "{% generation %} marks, so that answers cannot be told from the rest; add one"
+            )
+        self._image_id: int = config.image_token_id
+        ids = [getattr(config, name, None) for name in _PLACEHOLDERS]
+        self._placeholders: Any = self._tokenizer.convert_ids_to_tokens(
+            [id_ for id_ in ids if id_ is not None]
+        )
+
+    def tokens(self, conversation: Conversation) -> ChatTokens:
+        """Tokens of a conversation.
+
+        Raises:
+            DataError: A text has a placeholder token, the template refuses a turn or leaves out an
+                image, or nothing is trained.
+        """
+        where = conversation.where
+        self._check_texts(conversation)
+        messages = [message.for_template() for message in conversation.messages]
+        text, spans = self._render(messages, where)
+        if not self._has_marks:
+            spans = [
+                self._answer(messages, number, text, where)
+                for number, message in enumerate(messages)
+                if message["role"] == "assistant"
+            ]
+        encoded = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        ids = np.array(encoded["input_ids"], dtype=np.int64)
+        starts, ends = np.array(encoded["offset_mapping"], dtype=np.int64).reshape(-1, 2).T
+        is_image = ids == self._image_id
+        if is_image.sum() != len(conversation.images):
+            raise DataError(
+                f"{where}: the chat template renders {is_image.sum()} of "
+                f"{len(conversation.images)} images; it may leave out those of assistant and "
+                "system turns: move them into user turns"
+            )
+        is_target = np.zeros(len(ids), dtype=np.bool_)
+        for start, end in spans:
+            is_target |= (starts < end) & (ends > start)
+        is_target &= ~is_image
+        # Nothing comes before the first token, so that it is never predicted.
+        if not is_target[1:].any():
+            raise DataError(
+                f"{where}: nothing to learn from: no assistant turn, or none with trained text"
+            )
+        return ChatTokens(ids, is_target, is_image)
+
+    def _check_texts(self, conversation: Conversation) -> None:
+        for number, message in enumerate(conversation.messages, 1):
+            for part in message.parts:
+                for token in self._placeholders:
+                    if part is not IMAGE and token in part:
+                        raise DataError(
+                            f"{conversation.where}: turn {number}: the text has {token}, which the "
+                            "model takes for an image; take it out, or write <image> and name the "
+                            "file"
+                        )
+
+    def _render(
+        self, messages: list[dict[str, Any]], where: str, *, ask: bool = False
+    ) -> tuple[str, list[Span]]:
+        """Text of turns, and the characters between generation marks."""
+        from jinja2 import TemplateError
+        from transformers.utils.chat_template_utils import render_jinja_template
+
+        try:
+            rendered: Any = render_jinja_template(
+                [messages],
+                chat_template=self._template,
+                return_assistant_tokens_mask=self._has_marks,
+                add_generation_prompt=ask,
+                **self._tokenizer.special_tokens_map,
+            )
+        except (TemplateError, TypeError, ValueError) as error:
+            raise DataError(f"{where}: the chat template refuses the turns: {error}") from error
+        texts, spans = rendered
+        return texts[0], spans[0] if spans else []
+
+    def _answer(self, messages: list[dict[str, Any]], number: int, text: str, where: str) -> Span:
+        """Characters of a turn of the assistant: what the model would write when asked for it."""
+        prompt = self._prompt(messages, number, where)
+        upto, _ = self._render(messages[: number + 1], where)
+        if not (text.startswith(upto) and upto.startswith(prompt)):
+            raise DataError(
+                f"{where}: turn {number + 1}: the chat template renders this answer differently "
+                "from its generation prompt, or differently once more turns follow (as templates "
+                "for thinking do), so that its targets are undefined; make it the last turn of a "
+                "line of its own, or put {% generation %} marks into the template"
+            )
+        content = "".join(part.get("text", "") for part in messages[number]["content"])
+        whole = len(prompt) + (len(content) if upto.startswith(content, len(prompt)) else 0)
+        return len(prompt), max(whole, len(upto.rstrip()))
+
+    def _prompt(self, messages: list[dict[str, Any]], number: int, where: str) -> str:
+        """Text that the model is given before a turn of the assistant."""
+        if number:
+            return self._render(messages[:number], where, ask=True)[0]
+        # Templates cannot render no turns at all, but what they ask with is the same for all.
+        upto, _ = self._render(messages[:1], where)
+        asked, _ = self._render(messages[:1], where, ask=True)
+        head = asked.removeprefix(upto)
+        return upto[: upto.index(head) + len(head)] if head in upto else asked

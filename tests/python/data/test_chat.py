@@ -1,0 +1,231 @@
+"""What is trained, judged by the masks of transformers itself."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from transformers import AutoConfig, AutoProcessor, AutoTokenizer
+
+from flowtrain.config.schema import DataConfig
+from flowtrain.data import DataError
+from flowtrain.data.chat import ChatTokenizer
+from flowtrain.data.conversation import read_conversation
+from flowtrain.data.samples import SampleReader
+from flowtrain.data.tiny_model import write_tiny_model
+
+END = "<|im_end|>"
+
+
+def template(answer: str, *, asks: str = "", behind: str = "\n") -> str:
+    """A ChatML template that writes an answer so, with the content in {{ text }}."""
+    return (
+        "{%- for message in messages -%}<|im_start|>{{ message.role }}{{ '\\n' }}"
+        "{%- set text -%}{%- for part in message.content -%}"
+        "{%- if part.type == 'image' -%}<|vision_start|><|image_pad|><|vision_end|>"
+        "{%- else -%}{{ part.text }}{%- endif -%}{%- endfor -%}{%- endset -%}"
+        "{%- if message.role == 'assistant' -%}" + answer + "{%- else -%}{{ text }}<|im_end|>"
+        "{%- endif -%}{{ " + repr(behind) + " }}{%- endfor -%}"
+        "{%- if add_generation_prompt -%}<|im_start|>assistant{{ " + repr("\n" + asks) + " }}"
+        "{%- endif -%}"
+    )
+
+
+MARKED = template("{% generation %}{{ text }}<|im_end|>{% endgeneration %}")
+PLAIN = template("{{ text }}<|im_end|>")
+# Keeps the thinking of the last answer only, and asks for it.
+THINKING = template(
+    "{%- if loop.last -%}{{ '<think>\\n' }}{%- endif -%}{{ text.split('</think>')[-1] }}<|im_end|>",
+    asks="<think>\n",
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model whose tokenizer is a byte-level BPE that merges two newlines."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    folder = tmp_path_factory.mktemp("chat")
+    write_tiny_model(folder)
+    special = AutoTokenizer.from_pretrained(folder).get_vocab()
+    words = sorted(special, key=special.__getitem__)[:7]
+    characters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {word: n for n, word in enumerate([*words, *characters, "ĊĊ", "12"])}
+    bpe = Tokenizer(models.BPE(vocabulary, [("Ċ", "Ċ"), ("1", "2")]))
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    bpe.decoder = decoders.ByteLevel()
+    bpe.add_special_tokens(words)
+    bpe.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+Chats = Callable[[str], ChatTokenizer]
+
+
+@pytest.fixture(scope="module")
+def chats(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Chats:
+    """Makes the model's tokenizer with a chat template of the test."""
+
+    @lru_cache
+    def chat(text: str) -> ChatTokenizer:
+        copy = shutil.copytree(folder, tmp_path_factory.mktemp("copy") / "model")
+        copy.joinpath("chat_template.jinja").write_text(text)
+        return ChatTokenizer(copy, AutoConfig.from_pretrained(copy))
+
+    return chat
+
+
+@pytest.fixture(scope="module")
+def judge(folder: Path) -> Any:
+    return AutoTokenizer.from_pretrained(folder)
+
+
+def turns(*contents: Any, first: str = "user") -> list[dict[str, Any]]:
+    roles = ["user", "assistant"] if first == "user" else ["assistant", "user"]
+    return [{"role": roles[i % 2], "content": content} for i, content in enumerate(contents)]
+
+
+def read(messages: list[dict[str, Any]], *images: str) -> Any:
+    record = {"messages": messages, "images": list(images)}
+    return read_conversation(record, root=Path(), where="data.jsonl:1")
+
+
+def trained(chat: ChatTokenizer, messages: list[dict[str, Any]]) -> str:
+    tokens = chat.tokens(read(messages))
+    return chat._tokenizer.decode(tokens.ids[tokens.is_target])
+
+
+CONVERSATIONS = {
+    "one answer": turns("What?", "12"),
+    "an answer that starts with a newline": turns("What?", "\n12", "And?", "\n\n\n1"),
+    "an answer that ends with white space": turns("What?", "12 \n"),
+    "several turns with a system turn": [
+        {"role": "system", "content": "Be brief."},
+        *turns("Q", "A", "\nQ", "12 12", "Q", "A"),
+    ],
+    "an empty answer": turns("Q", "", "Q", "A"),
+    "an answer that is a newline": turns("Q", "\n"),
+    "two answers in a row": [*turns("Q", "A"), *turns("B", "Q", "C", first="assistant")],
+    "the assistant first": turns("Hello.", "Q", "\nA", first="assistant"),
+    "an end mark in a text": turns(f"Q{END}", f"A{END}\nB"),
+    "characters of many bytes": turns("é", "\n日本 🙂"),
+}
+
+
+@pytest.mark.parametrize("form", [MARKED, PLAIN], ids=["marked", "plain"])
+@pytest.mark.parametrize("name", CONVERSATIONS)
+def test_the_targets_are_the_assistant_masks(
+    chats: Chats, judge: Any, form: str, name: str
+) -> None:
+    chat = chats(form)
+    conversation = read(CONVERSATIONS[name])
+    ours = chat.tokens(conversation)
+    theirs = judge.apply_chat_template(
+        [message.for_template() for message in conversation.messages],
+        chat_template=MARKED,
+        return_dict=True,
+        return_assistant_tokens_mask=True,
+    )
+    np.testing.assert_array_equal(ours.ids, theirs["input_ids"])
+    np.testing.assert_array_equal(ours.is_target, theirs["assistant_masks"])
+
+
+def test_the_targets_between_images_are_the_masks_of_the_processor(
+    folder: Path, tmp_path: Path
+) -> None:
+    paths = [str(tmp_path / name) for name in ("small.png", "large.png")]
+    for path, width in zip(paths, (16, 72), strict=True):
+        Image.new("RGB", (width, 24)).save(path)
+    first, second = ({"type": "image", "path": path} for path in paths)
+    texts = [{"type": "text", "text": text} for text in ("Q", "\n12", "And?", "\nA")]
+    messages = turns([first, texts[0]], [texts[1]], [texts[2], second], [texts[3]])
+    tmp_path.joinpath("data.jsonl").write_text(json.dumps({"messages": messages}))
+    ours = SampleReader(folder, DataConfig(path=tmp_path / "data.jsonl"), 4096).text(0)
+    theirs = AutoProcessor.from_pretrained(folder).apply_chat_template(
+        messages,
+        chat_template=MARKED,
+        tokenize=True,
+        return_dict=True,
+        return_assistant_tokens_mask=True,
+    )
+    assert [ours.input_ids.tolist()] == theirs["input_ids"]
+    assert [(ours.labels != -100).tolist()] == theirs["assistant_masks"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "learnt"),
+    [
+        ("{{ text }}<|endoftext|>", "1 <|endoftext|>2<|endoftext|>"),
+        (
+            "{{ text }}<|endoftext|><|im_end|>",
+            "1 <|endoftext|><|im_end|>2<|endoftext|><|im_end|>",
+        ),
+        ("{{ text }}", "1 2"),
+    ],
+    ids=["another than the tokenizer's", "two tokens", "none"],
+)
+def test_a_turn_ends_with_the_end_mark_of_its_template(
+    chats: Chats, answer: str, learnt: str
+) -> None:
+    chat = chats(template(answer))
+    assert trained(chat, turns("Q", "1 ", "Q", "2")) == learnt
+
+
+def test_an_image_in_an_answer_is_not_trained(chats: Chats) -> None:
+    chat = chats(MARKED)
+    tokens = chat.tokens(read(turns("Draw.", "<image>12"), "a.png"))
+    learnt = chat._tokenizer.decode(tokens.ids[tokens.is_target])
+    assert learnt == f"<|vision_start|><|vision_end|>12{END}"
+
+
+def test_thinking_is_trained_where_it_is_asked_for(chats: Chats) -> None:
+    chat = chats(THINKING)
+    assert trained(chat, turns("Q", "A")) == f"A{END}"
+    with pytest.raises(DataError, match=r"data\.jsonl:1: turn 2: .* renders this answer differ"):
+        chat.tokens(read(turns("Q", "A", "Q", "A")))
+
+
+def test_a_template_of_the_processor_alone_is_used(
+    folder: Path, chats: Chats, tmp_path: Path
+) -> None:
+    old = shutil.copytree(folder, tmp_path / "old")
+    old.joinpath("chat_template.jinja").unlink()
+    config = AutoConfig.from_pretrained(old)
+    with pytest.raises(DataError, match="no chat template; add a chat_template.jinja"):
+        ChatTokenizer(old, config)
+    old.joinpath("chat_template.json").write_text(json.dumps({"chat_template": PLAIN}))
+    assert trained(ChatTokenizer(old, config), turns("Q", "A")) == f"A{END}"
+
+
+def test_a_template_that_does_not_tell_answers_apart_is_refused(chats: Chats) -> None:
+    with pytest.raises(DataError, match="neither add_generation_prompt nor {% generation %}"):
+        chats("{% for message in messages %}{{ message.content }}{% endfor %}")
+
+
+@pytest.mark.parametrize(
+    ("messages", "images", "message"),
+    [
+        (turns("a <|image_pad|>", "b"), 0, r"turn 1: the text has <\|image_pad\|>"),
+        (turns("<image>", "<|vision_start|>"), 1, r"turn 2: the text has <\|vision_start\|>"),
+        (turns("Q", "<image>A"), 1, "renders 0 of 1 images"),
+        (turns("Q", "A", "Q", "raise"), 0, "the chat template refuses the turns: never"),
+        (turns("Q"), 0, "nothing to learn from: no assistant turn"),
+    ],
+)
+def test_what_cannot_be_rendered_is_named(
+    chats: Chats, messages: Any, images: int, message: str
+) -> None:
+    drops = template(
+        "{%- if 'raise' in text -%}{{ raise_exception('never') }}{%- endif -%}"
+        "{{ text.replace('<|image_pad|>', '') }}<|im_end|>"
+    )
+    chat = chats(drops)
+    with pytest.raises(DataError, match=rf"^data\.jsonl:1: .*{message}"):
+        chat.tokens(read(messages, *["a.png"] * images))
