@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from flowtrain.data.errors import DataError
 
@@ -14,6 +15,11 @@ IMAGE = None
 _MARK = "<image>"
 _ROLES = {"human": "user", "gpt": "assistant", "user": "user", "assistant": "assistant"}
 _ROLES["system"] = "system"
+
+# Fields with a meaning that the sample would lose.
+_UNREAD = ("system", "tools", "functions", "video", "videos", "audio", "audios")
+_UNREAD_OF_TURN = ("tool_calls", "function_call", "reasoning_content", "reasoning", "thinking")
+_WEIGHTS = ("weight", "loss", "train")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +53,7 @@ class Conversation:
 
 
 def read_conversation(record: dict[str, Any], *, root: Path, where: str) -> Conversation:
-    """Read a record in either of the common formats.
-
-    `{"messages": [{"role", "content"}], "images": [...]}`, where the content is a text with
-    `<image>` marks or a list of parts, and `{"conversations": [{"from", "value"}], "image": ...}`.
+    """Read a record in one of the formats that `docs/data.md` shows.
 
     Args:
         record: The JSON object.
@@ -58,53 +61,82 @@ def read_conversation(record: dict[str, Any], *, root: Path, where: str) -> Conv
         where: File and line, for errors.
 
     Raises:
-        DataError: The record is in neither format, or marks and images do not agree.
+        DataError: The record is in no known format, has a field that would be lost, or its marks
+            and images do not agree.
     """
-    turns = record.get("messages", record.get("conversations"))
+    _refuse(record, _UNREAD, where)
+    turns = record.get("messages") or record.get("conversations")
     if not isinstance(turns, list) or not turns:
         raise DataError(f"{where}: no list `messages` (or `conversations`) with at least one turn")
-    listed = record.get("images", record.get("image", []))
-    paths: list[Any] = list(listed) if isinstance(listed, list) else [listed]
+    images = [*_listed(record.get("images")), *_listed(record.get("image"))]
     inline: list[Any] = []
-    messages = tuple(_message(turn, inline, where) for turn in turns)
-    marks = sum(part is IMAGE for message in messages for part in message.parts)
-    if inline and paths:
+    messages = tuple(
+        _message(turn, inline, f"{where}: turn {number}") for number, turn in enumerate(turns, 1)
+    )
+    if inline and images:
         raise DataError(
             f"{where}: images are given both in `images` and in the messages; choose one"
         )
-    paths = paths or inline
-    if marks != len(paths):
+    images = images or inline
+    texts = [part for message in messages for part in message.parts if part is not IMAGE]
+    marks = sum(len(message.parts) for message in messages) - len(texts)
+    if marks != len(images):
         raise DataError(
-            f"{where}: {marks} image marks in the messages and {len(paths)} images; "
-            f"write {_MARK} once for each"
+            f"{where}: {marks} image marks in the messages and {len(images)} images; write "
+            f"{_MARK} once for each image (where {_MARK} is text, write content as a list of parts)"
         )
-    return Conversation(messages, tuple(_path(path, root, where) for path in paths), where)
+    # A text that is a whole content has been split at its marks: this one is a part.
+    if images and any(_MARK in text for text in texts):
+        raise DataError(
+            f"{where}: {_MARK} is in the text of a part, where it is no mark of an image; take it "
+            'out, or put a part {"type": "image"} in its place'
+        )
+    return Conversation(messages, tuple(_path(image, root, where) for image in images), where)
 
 
 def _message(turn: Any, inline: list[Any], where: str) -> Message:
+    """Read a turn; the images that its parts name are added to `inline`."""
     if not isinstance(turn, dict):
-        raise DataError(f"{where}: a turn is {turn!r}; it must be an object with role and content")
+        raise DataError(f"{where} is {turn!r}; it must be an object with role and content")
+    _refuse(turn, _UNREAD_OF_TURN, where)
     role = turn.get("role", turn.get("from"))
     content = turn.get("content", turn.get("value"))
-    if role not in _ROLES:
-        raise DataError(f"{where}: role {role!r}; it must be one of {', '.join(_ROLES)}")
+    if not isinstance(role, str) or role not in _ROLES:
+        raise DataError(
+            f"{where}: role {role!r}; it must be one of {', '.join(_ROLES)}: "
+            "rewrite the turn or drop the line"
+        )
+    for key in _WEIGHTS:
+        if _ROLES[role] == "assistant" and turn.get(key, 1) not in (1, None):
+            raise DataError(
+                f"{where}: {key}={turn[key]!r}; every turn of the assistant is trained with the "
+                "same weight: drop the field or the line"
+            )
     if isinstance(content, str):
-        return Message(_ROLES[role], _split(content))
+        return Message(_ROLES[role], _split(_text(content, where)))
     if not isinstance(content, list):
         raise DataError(f"{where}: content {content!r}; it must be a text or a list of parts")
-    parts: list[str | None] = []
-    for part in content:
-        kind = part.get("type") if isinstance(part, dict) else None
-        if kind == "text":
-            parts.append(part["text"])
-        elif kind == "image":
-            parts.append(IMAGE)
-            path = part.get("image", part.get("path", part.get("url")))
-            if path is not None:
-                inline.append(path)
-        else:
-            raise DataError(f"{where}: part {part!r}; its type must be text or image")
-    return Message(_ROLES[role], tuple(parts))
+    return Message(_ROLES[role], tuple(_part(part, inline, where) for part in content))
+
+
+def _part(part: Any, inline: list[Any], where: str) -> str | None:
+    kind = part.get("type") if isinstance(part, dict) else None
+    if kind == "text":
+        return _text(part.get("text"), where)
+    if kind not in ("image", "image_url"):
+        raise DataError(f"{where}: part {part!r}; its type must be text, image or image_url")
+    inline += [v for k in ("image", "image_url", "path", "url") for v in _listed(part.get(k))][:1]
+    return IMAGE
+
+
+def _text(text: Any, where: str) -> str:
+    if not isinstance(text, str):
+        raise DataError(f"{where}: text {text!r}; a part of type text needs a text")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise DataError(f"{where}: text that is not Unicode ({error}); mend it") from error
+    return text
 
 
 def _split(text: str) -> tuple[str | None, ...]:
@@ -117,11 +149,34 @@ def _split(text: str) -> tuple[str | None, ...]:
     return tuple(parts)
 
 
-def _path(path: Any, root: Path, where: str) -> Path:
-    if not isinstance(path, str):
-        raise DataError(f"{where}: image {path!r}; it must be a path")
-    if "://" in path or path.startswith("data:"):
+def _listed(value: Any) -> list[Any]:
+    """One image or many as a list, without the empty ones that a line without images may have."""
+    values = value if isinstance(value, list) else [value]
+    return [v for v in values if v is not None and v != ""]
+
+
+def _path(image: Any, root: Path, where: str) -> Path:
+    if isinstance(image, dict):
+        if image.get("bytes") is not None:
+            raise DataError(
+                f"{where}: an image is given as bytes; store it as a file and give its path"
+            )
+        image = next((image[key] for key in ("path", "url") if image.get(key)), image)
+    if not isinstance(image, str):
+        raise DataError(f"{where}: image {image!r}; it must be a path")
+    if image.startswith("file:///"):
+        return Path(unquote(image.removeprefix("file://")))
+    if "://" in image or image.startswith("data:"):
         raise DataError(
-            f"{where}: image {path[:60]!r} is no local path; store the file and name it"
+            f"{where}: image {image[:60]!r} is no local path; store the file and name it"
         )
-    return root / path
+    return root / image
+
+
+def _refuse(given: dict[str, Any], fields: tuple[str, ...], where: str) -> None:
+    for field in fields:
+        if given.get(field):
+            raise DataError(
+                f"{where}: {field!r} is not read, and its content would be lost; write it into "
+                "the text of a turn, or drop the line"
+            )

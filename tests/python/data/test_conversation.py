@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowtrain.data import DataError
+from flowtrain.data.conversation import IMAGE, Conversation, read_conversation
+
+ASKED = [{"role": "user", "content": "Q"}, {"role": "assistant", "content": "A"}]
+SHOWN = [{"role": "user", "content": "<image>Q"}, {"role": "assistant", "content": "A"}]
+
+
+def read(record: dict[str, Any]) -> Conversation:
+    return read_conversation(record, root=Path("/data"), where="data.jsonl:3")
+
+
+def parts(*parts: dict[str, Any]) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": list(parts)}, ASKED[1]]}
+
+
+TEXT = {"type": "text", "text": "Q"}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"image": None},
+        {"image": ""},
+        {"images": [None, ""]},
+        {"image": None, "images": None},
+        {"system": "", "tools": None, "videos": []},
+    ],
+)
+def test_a_line_without_images_may_say_so_in_many_ways(fields: dict[str, Any]) -> None:
+    assert read({"messages": ASKED, **fields}) == read({"messages": ASKED})
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"messages": SHOWN, "images": ["a b.png"]},
+        {"messages": SHOWN, "images": None, "image": "a b.png"},
+        {"messages": None, "conversations": SHOWN, "image": "/data/a b.png"},
+        {"messages": SHOWN, "image": "file:///data/a%20b.png"},
+        {"messages": SHOWN, "image": {"path": "a b.png", "bytes": None}},
+        parts({"type": "image", "image": None, "url": "file:///data/a b.png"}, TEXT),
+        parts({"type": "image", "path": "a b.png", "text": None}, {**TEXT, "image": None}),
+        parts({"type": "image_url", "image_url": {"url": "a b.png", "detail": "low"}}, TEXT),
+        parts({"type": "image_url", "image_url": "file:///data/a b.png"}, TEXT),
+        {**parts({"type": "image"}, TEXT), "images": ["a b.png"]},
+    ],
+)
+def test_an_image_may_be_named_in_many_ways(record: dict[str, Any]) -> None:
+    conversation = read(record)
+    assert conversation.images == (Path("/data/a b.png"),)
+    assert conversation.messages[0].parts == (IMAGE, "Q")
+
+
+def test_a_mark_in_a_part_of_a_line_without_images_is_text() -> None:
+    text = {"type": "text", "text": "What is <image> in HTML?"}
+    assert read(parts(text)).messages[0].parts == (text["text"],)
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        (parts({"type": "text"}), "turn 1: text None; a part of type text needs a text"),
+        (parts({"type": "video", "video": "a.mp4"}), "turn 1: part .*text, image or image_url"),
+        (
+            parts({"type": "image", "image": "a.png"}, {"type": "text", "text": "<image>Q"}),
+            "<image> is in the text of a part",
+        ),
+        ({"messages": SHOWN}, "1 image marks in the messages and 0 images; write <image> once"),
+        ({"messages": SHOWN, "image": {"bytes": "iVBORw0=", "path": "a.png"}}, "given as bytes"),
+        ({"messages": SHOWN, "image": "data:image/png;base64,iVBORw0="}, "is no local path"),
+        ({"messages": SHOWN, "image": "file://host/a.png"}, "is no local path"),
+        ({"messages": [*ASKED, {"role": "tool", "content": "1"}]}, "turn 3: role 'tool'"),
+        ({"messages": [{"role": ["user"], "content": "1"}]}, r"turn 1: role \['user'\]"),
+        ({"conversations": [{"from": "observation", "value": "1"}]}, "turn 1: role 'observation'"),
+        (
+            {"messages": [ASKED[0], {**ASKED[1], "tool_calls": [{"name": "f"}]}]},
+            "turn 2: 'tool_calls' is not read",
+        ),
+        ({"messages": [ASKED[0], {**ASKED[1], "weight": 0}]}, "turn 2: weight=0; every turn"),
+        ({"messages": ASKED, "videos": ["a.mp4"]}, "'videos' is not read"),
+        ({"messages": ASKED, "system": "Be brief."}, "'system' is not read"),
+        ({"messages": [{"role": "user", "content": "\ud83d"}, ASKED[1]]}, "turn 1: .*not Unicode"),
+    ],
+)
+def test_what_would_be_lost_or_misread_is_refused(record: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=rf"^data\.jsonl:3: .*{message}"):
+        read(record)
