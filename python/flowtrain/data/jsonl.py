@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flowtrain.data.errors import DataError
 
+_CHUNK_BYTES = 1 << 26
+
 
 class JsonlFile:
-    """Records of a JSONL file by line number, from 0.
+    """Records of a JSONL file by sample number: from 0, without the blank lines.
 
     Args:
         path: The file.
@@ -26,47 +29,64 @@ class JsonlFile:
         self.path = path
         try:
             with path.open("rb") as file:
-                if file.seek(0, 2) == 0:
-                    raise DataError(f"{path}: the file is empty; write one sample a line")
-                with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
-                    bytes_ = np.frombuffer(text, dtype=np.uint8)
-                    ends = np.flatnonzero(bytes_ == ord("\n")).astype(np.int64) + 1
-                    size = len(bytes_)
-                    del bytes_
+                size = file.seek(0, 2)
+                if size:
+                    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
+                        self._starts, self._ends, self._lines = _find_lines(text)
         except FileNotFoundError as error:
             raise DataError(f"data.path={path}: there is no such file") from error
-        if len(ends) == 0 or ends[-1] != size:
-            ends = np.append(ends, size)
-        self._ends = ends
+        if not size or len(self._lines) == 0:
+            raise DataError(f"{path}: the file is empty; write one sample a line")
 
     def __len__(self) -> int:
-        return len(self._ends)
+        return len(self._lines)
 
-    def where(self, line: int) -> str:
-        """Name of a line for people: file and line number from 1."""
-        return f"{self.path}:{line + 1}"
+    def where(self, sample: int) -> str:
+        """Where a sample is, for people: file and line number from 1, as editors count."""
+        return f"{self.path}:{self.line(sample)}"
 
-    def record(self, line: int) -> dict[str, Any]:
-        """The object on a line.
+    def line(self, sample: int) -> int:
+        """Line of a sample, from 1."""
+        return int(self._lines[sample]) + 1
+
+    def record(self, sample: int) -> dict[str, Any]:
+        """The object on the line of a sample.
 
         Raises:
-            IndexError: There is no such line.
-            DataError: The line is not a JSON object.
+            DataError: There is no such sample, or the line is not a JSON object.
         """
-        if not 0 <= line < len(self):
-            raise IndexError(f"{self.path}: sample {line}, and the file has 0 to {len(self) - 1}")
-        start = int(self._ends[line - 1]) if line else 0
+        if not 0 <= sample < len(self):
+            raise DataError(f"{self.path}: no sample {sample}; there are 0 to {len(self) - 1}")
+        start, end = int(self._starts[sample]), int(self._ends[sample])
         with self.path.open("rb") as file:
             file.seek(start)
-            text = file.read(int(self._ends[line]) - start)
+            text = file.read(end - start)
         try:
             record = json.loads(text)
         except ValueError as error:
             raise DataError(
-                f"{self.where(line)}: not JSON ({error}); fix or drop the line"
+                f"{self.where(sample)}: not JSON ({error}); fix or drop the line"
             ) from error
         if not isinstance(record, dict):
             raise DataError(
-                f"{self.where(line)}: a JSON {type(record).__name__} where an object is needed"
+                f"{self.where(sample)}: a JSON {type(record).__name__} where an object is needed"
             )
         return record
+
+
+def _find_lines(file: mmap.mmap) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Start, end and number from 0 of each line that is not blank."""
+    text = np.frombuffer(file, dtype=np.uint8)
+    newlines = [
+        np.flatnonzero(text[start : start + _CHUNK_BYTES] == ord("\n")) + start
+        for start in range(0, len(text), _CHUNK_BYTES)
+    ]
+    ends = np.concatenate(newlines).astype(np.int64) + 1
+    if len(ends) == 0 or ends[-1] != len(text):
+        ends = np.append(ends, len(text))
+    starts = np.append(0, ends[:-1])
+    # An object starts with a brace, so that few lines need a closer look.
+    full = text[starts] == ord("{")
+    for line in np.flatnonzero(~full):
+        full[line] = bool(file[starts[line] : ends[line]].strip())
+    return starts[full], ends[full], np.flatnonzero(full)

@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flowtrain.data import DataError, jsonl
+from flowtrain.data.jsonl import JsonlFile
+
+
+@pytest.mark.parametrize("chunk_bytes", [1, 5, 1 << 26])
+def test_blank_lines_are_no_samples_and_count_as_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk_bytes: int
+) -> None:
+    monkeypatch.setattr(jsonl, "_CHUNK_BYTES", chunk_bytes)
+    path = tmp_path / "data.jsonl"
+    path.write_bytes(b'{"a": 0}\n\n  \t\r\n  {"a": 1}\r\n{"a": 2}\n[3]\n\n')
+    file = JsonlFile(path)
+    assert len(file) == 4
+    assert [file.record(sample) for sample in range(3)] == [{"a": 0}, {"a": 1}, {"a": 2}]
+    assert [file.where(sample) for sample in range(4)] == [f"{path}:{n}" for n in (1, 4, 5, 6)]
+    with pytest.raises(DataError, match=r"data\.jsonl:6: a JSON list"):
+        file.record(3)
+
+
+@pytest.mark.parametrize("text", ["", "\n", " \n\n "])
+def test_a_file_without_a_sample_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "data.jsonl"
+    path.write_text(text)
+    with pytest.raises(DataError, match=r"data\.jsonl: the file is empty"):
+        JsonlFile(path)
+
+
+@pytest.mark.parametrize("sample", [-1, 1])
+def test_a_sample_that_is_not_there_is_named(tmp_path: Path, sample: int) -> None:
+    path = tmp_path / "data.jsonl"
+    path.write_text("{}")
+    with pytest.raises(DataError, match=rf"no sample {sample}; there are 0 to 0"):
+        JsonlFile(path).record(sample)
