@@ -1,4 +1,4 @@
-"""`flowtrain data digits | show`: make a data set, or see what a sample becomes."""
+"""`flowtrain data digits | show | check`: make a data set, see samples, find bad lines."""
 
 from __future__ import annotations
 
@@ -20,12 +20,31 @@ def add_parser(verbs: Any) -> None:
     digits.add_argument("--text-only", type=float, default=0.0, help="share without an image")
     digits.add_argument("--multi-image", type=float, default=0.0, help="share with several")
     digits.set_defaults(run=run_digits)
-    show = kinds.add_parser("show", help="print what a sample becomes")
-    show.add_argument("config", type=Path, help="YAML file")
-    show.add_argument("overrides", nargs="*", metavar="a.b=value", help="dotted overrides")
-    show.add_argument("--index", type=int, required=True, help="line of the data file, from 0")
-    show.add_argument("--json", action="store_true", help="one JSON object")
+    show = kinds.add_parser("show", help="print what samples become")
+    _add_config(show)
+    show.add_argument(
+        "--index",
+        type=int,
+        nargs="+",
+        required=True,
+        metavar="N",
+        help="samples: lines of the data file from 0, without blank ones",
+    )
+    show.add_argument("--json", action="store_true", help="one JSON object a line")
     show.set_defaults(run=run_show)
+    check = kinds.add_parser("check", help="read every line and list the bad ones")
+    _add_config(check)
+    check.add_argument(
+        "--workers", type=int, help="processes (default: data.workers, or all cores where it is 0)"
+    )
+    check.add_argument("--pixels", action="store_true", help="decode images, not only headers")
+    check.add_argument("--json", action="store_true", help="one JSON object")
+    check.set_defaults(run=run_check)
+
+
+def _add_config(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("config", type=Path, help="YAML file")
+    parser.add_argument("overrides", nargs="*", metavar="a.b=value", help="dotted overrides")
 
 
 def run_digits(given: argparse.Namespace) -> int:
@@ -45,12 +64,43 @@ def run_digits(given: argparse.Namespace) -> int:
 
 def run_show(given: argparse.Namespace) -> int:
     from flowtrain.config import load
-    from flowtrain.data.show import show_sample
+    from flowtrain.data.show import show_samples
 
-    sample = show_sample(load(given.config, given.overrides), given.index)
-    if given.json:
-        print(json.dumps(sample))
-    else:
-        for key, value in sample.items():
-            print(f"{key:>16}  {value}")
+    for sample in show_samples(load(given.config, given.overrides), given.index):
+        if given.json:
+            print(json.dumps(sample))
+        else:
+            for key, value in sample.items():
+                print(f"{key:>16}  {value}")
     return 0
+
+
+def run_check(given: argparse.Namespace) -> int:
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from flowtrain.config import load
+    from flowtrain.data.check import check_file
+
+    config = load(given.config, given.overrides)
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("samples", total=None)
+        found = check_file(
+            config,
+            workers=given.workers,
+            pixels=given.pixels,
+            progress=lambda done, total: progress.update(task, completed=done, total=total),
+        )
+    if given.json:
+        print(json.dumps({"path": str(config.data.path), **dataclasses.asdict(found)}))
+    else:
+        for bad in found.bad:
+            print(bad.reason)
+        print(
+            f"{config.data.path}: {found.samples} samples, {len(found.bad)} bad; the good ones "
+            f"have {found.tokens} tokens, {found.targets} of them targets, and {found.images} "
+            f"images of {found.image_tokens} tokens; {found.over_limit} samples are over "
+            f"train.microbatch_tokens={config.train.microbatch_tokens}"
+        )
+    return 1 if found.bad else 0

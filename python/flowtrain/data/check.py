@@ -1,0 +1,118 @@
+"""A whole data file read as training would read it, to find every bad line before a run does."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from flowtrain.config.schema import RunConfig
+from flowtrain.data.jsonl import JsonlFile
+from flowtrain.data.samples import SampleReader
+from flowtrain.data.workers import ReaderPool
+
+_CHUNK = 64
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BadLine:
+    """A line that training would refuse."""
+
+    line: int
+    """From 1, as editors count."""
+    reason: str
+    """Begins with file and line."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FileCheck:
+    """What a data file holds; tokens and images are those of the good lines."""
+
+    samples: int
+    bad: list[BadLine]
+    over_limit: int
+    """Samples of more than `train.microbatch_tokens` tokens, bad or not."""
+    tokens: int
+    targets: int
+    images: int
+    image_tokens: int
+
+
+def check_file(
+    config: RunConfig,
+    *,
+    workers: int | None = None,
+    pixels: bool = False,
+    progress: Callable[[int, int], None] = lambda done, samples: None,
+) -> FileCheck:
+    """Read every sample of a run's data file and list the bad lines.
+
+    Args:
+        config: The run whose model, data and limit are used. Bad images are listed whatever
+            `data.bad_image` is.
+        workers: Reader processes; by default `data.workers`, or one a core where that is 0.
+        pixels: Decode every image too; otherwise only its header is read, as for a plan.
+        progress: Called with the samples read so far, and those of the file.
+
+    Raises:
+        DataError: There is no such file, or the model's folder cannot be used.
+        ValueError: There would be no worker.
+    """
+    if workers is not None and workers < 1:
+        raise ValueError(f"--workers={workers}: it must be 1 or more")
+    workers = workers or config.data.workers or len(os.sched_getaffinity(0))
+    # What every worker would fail with is better raised here.
+    checker = _Checker(config, pixels)
+    samples = len(checker.file)
+    starts = range(0, samples, _CHUNK)
+    workers = min(workers, len(starts))
+    make = partial(_Checker, config, pixels) if workers > 1 else lambda: checker
+    counts: Counter[str] = Counter()
+    bad: list[BadLine] = []
+    with ReaderPool(make, workers if workers > 1 else 0) as pool:
+        chunks = [pool.submit("check", start, min(start + _CHUNK, samples)) for start in starts]
+        for start, chunk in zip(starts, chunks, strict=True):
+            found, more = chunk.result()
+            counts += found
+            bad += more
+            progress(min(start + _CHUNK, samples), samples)
+    names = ("over_limit", "tokens", "targets", "images", "image_tokens")
+    return FileCheck(samples=samples, bad=bad, **{name: counts[name] for name in names})
+
+
+class _Checker:
+    def __init__(self, config: RunConfig, pixels: bool) -> None:
+        data = dataclasses.replace(config.data, bad_image="error")
+        self.file = JsonlFile(data.path)
+        self._limit = config.train.microbatch_tokens
+        self._reader = SampleReader(config.model.folder, data, self._limit)
+        self._pixels = pixels
+
+    def check(self, first: int, end: int) -> tuple[Counter[str], list[BadLine]]:
+        """Counts and bad lines of a range of samples."""
+        counts: Counter[str] = Counter()
+        bad = []
+        for sample in range(first, end):
+            try:
+                self._check(sample, counts)
+            # One sample that fails in a way nobody thought of must not hide the others.
+            except Exception as error:
+                where, reason = self.file.where(sample), str(error)
+                if not reason.startswith(where):
+                    reason = f"{where}: {type(error).__name__}: {error}"
+                bad.append(BadLine(line=self.file.line(sample), reason=reason))
+        return counts, bad
+
+    def _check(self, sample: int, counts: Counter[str]) -> None:
+        counts["over_limit"] += len(self._reader.text(sample).input_ids) > self._limit
+        meta = self._reader.meta(sample)
+        if self._pixels:
+            for image in range(len(meta.grids)):
+                self._reader.pixels(sample, image)
+        counts["tokens"] += meta.num_tokens
+        counts["targets"] += meta.num_targets
+        counts["images"] += len(meta.grids)
+        counts["image_tokens"] += sum(meta.image_lengths)

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support import run_tree, write_tiny_data
+
+from flowtrain.cli.main import main
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data set of 140 lines, and a copy of its file with five bad ones and a blank one."""
+    folder = tmp_path_factory.mktemp("data")
+    write_tiny_data(folder / "data", samples=140)
+    config = run_tree(folder / "run", folder / "data")
+    folder.joinpath("run.yaml").write_text(yaml.safe_dump(config))
+    lines = folder.joinpath("data", "train.jsonl").read_text().splitlines()
+    long = {"role": "user", "content": "Why? " * 50}
+    lines[2] = "{"
+    lines[3] = ""
+    lines[70] = json.dumps({"messages": [long, {"role": "assistant", "content": "1"}]})
+    lines[71] = lines[71].replace("assistant", "judge")
+    lines[130] = lines[130].replace(".png", ".gif")
+    cut = folder / "data" / json.loads(lines[139])["images"][0]
+    cut.with_name("cut.png").write_bytes(cut.read_bytes()[:-30])
+    lines[139] = lines[139].replace(cut.name, "cut.png")
+    folder.joinpath("data", "bad.jsonl").write_text("\n".join(lines) + "\n\n")
+    return folder
+
+
+def check(folder: Path, capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int, Any]:
+    bad = f"data.path={folder / 'data' / 'bad.jsonl'}"
+    code = main(["data", "check", str(folder / "run.yaml"), bad, *options, "--json"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_every_bad_line_is_listed(
+    folder: Path, capsys: pytest.CaptureFixture[str], workers: str
+) -> None:
+    code, found = check(folder, capsys, "--workers", workers)
+    assert code == 1
+    bad = {each["line"]: each["reason"] for each in found["bad"]}
+    assert [*bad] == [3, 71, 72, 131]
+    assert all(why.startswith(f"{found['path']}:{line}: ") for line, why in bad.items())
+    assert "not JSON" in bad[3]
+    assert "exceed train.microbatch_tokens=160" in bad[71]
+    assert "role 'judge'" in bad[72]
+    assert "there is no such file" in bad[131]
+    assert (found["samples"], found["over_limit"], found["images"]) == (139, 1, 135)
+
+
+def test_damaged_pixels_are_found_where_they_are_asked_for(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, found = check(folder, capsys, "--workers", "1", "--pixels")
+    assert code == 1
+    assert [each["line"] for each in found["bad"]] == [3, 71, 72, 131, 140]
+    assert "cut.png" in found["bad"][-1]["reason"]
+
+
+def test_a_good_file_is_summed_up(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["data", "check", str(folder / "run.yaml"), "--workers", "1"]) == 0
+    [line] = capsys.readouterr().out.splitlines()
+    assert "140 samples, 0 bad; " in line
+    assert " 140 images of " in line
+
+
+def test_samples_are_shown_one_after_the_other(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["data", "show", str(folder / "run.yaml"), "--index", "7", "3", "--json"]) == 0
+    shown = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [sample["index"] for sample in shown] == [7, 3]
+    assert main(["data", "show", str(folder / "run.yaml"), "--index", "140"]) == 2
+    assert "no sample 140; there are 0 to 139" in capsys.readouterr().err
