@@ -1,0 +1,55 @@
+"""The examples of docs/data.md do what the page says."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from flowtrain.config.schema import DataConfig
+from flowtrain.data import DataError
+from flowtrain.data.samples import SampleReader
+from flowtrain.data.tiny_model import write_tiny_model
+
+PAGE = Path(__file__).parents[3].joinpath("docs", "data.md").read_text()
+BLOCKS = re.findall(r"```jsonl\n(.*?)```(?:\n\n```text\n(.*?)```)?", PAGE, re.DOTALL)
+READ = [lines for lines, error in BLOCKS if not error]
+REFUSED = [(line, error) for line, error in BLOCKS if error]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("docs")
+    write_tiny_model(folder / "model")
+    folder.joinpath("images").mkdir()
+    for name, width in (("a.png", 16), ("b.png", 8)):
+        Image.new("RGB", (width, 8)).save(folder / "images" / name)
+    return folder
+
+
+def reader(folder: Path, lines: str) -> SampleReader:
+    path = folder / "data.jsonl"
+    path.write_text(lines.replace("/data/", f"{folder}/"))
+    return SampleReader(folder / "model", DataConfig(path=path), 4096)
+
+
+@pytest.mark.parametrize("lines", READ)
+def test_the_lines_of_a_block_mean_the_same(folder: Path, lines: str) -> None:
+    read = reader(folder, lines)
+    assert len({read.text(sample).input_ids.tobytes() for sample in range(len(read))}) == 1
+    assert read.meta(0).num_targets > 0
+
+
+@pytest.mark.parametrize(("line", "message"), REFUSED)
+def test_a_refused_line_says_what_the_page_says(folder: Path, line: str, message: str) -> None:
+    read = reader(folder, line)
+    with pytest.raises(DataError) as error:
+        read.meta(0)
+    assert str(error.value) == f"{folder}/data.jsonl:1: {' '.join(message.split())}"
+
+
+def test_no_example_is_overlooked() -> None:
+    assert len(BLOCKS) == PAGE.count("```jsonl") == 12
+    assert len(REFUSED) == PAGE.count("```text") == 8
