@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flowtrain.data.conversation import IMAGE, Conversation
+from flowtrain.data.conversation import IMAGE, Conversation, Message
 from flowtrain.data.errors import DataError
 
 # As transformers looks for them.
@@ -62,16 +62,12 @@ class ChatTokenizer:
         if not self._template:
             raise DataError(f"{model_folder}: no chat template; add a chat_template.jinja")
         self._has_marks = _MARKS.search(self._template) is not None
-        if not self._has_marks and "add_generation_prompt" not in self._template:
-            raise DataError(
-                f"{model_folder}: the chat template has neither add_generation_prompt nor "
-                "{% generation %} marks, so that answers cannot be told from the rest; add one"
-            )
         self._image_id: int = config.image_token_id
         ids = [getattr(config, name, None) for name in _PLACEHOLDERS]
         self._placeholders: Any = self._tokenizer.convert_ids_to_tokens(
             [id_ for id_ in ids if id_ is not None]
         )
+        self._check_template(str(model_folder))
 
     def tokens(self, conversation: Conversation) -> ChatTokens:
         """Tokens of a conversation.
@@ -110,6 +106,20 @@ class ChatTokenizer:
                 f"{where}: nothing to learn from: no assistant turn, or none with trained text"
             )
         return ChatTokens(ids, is_target, is_image)
+
+    def _check_template(self, folder: str) -> None:
+        if not self._has_marks and "add_generation_prompt" not in self._template:
+            raise DataError(
+                f"{folder}: the chat template has neither add_generation_prompt nor "
+                "{% generation %} marks, so that answers cannot be told from the rest; add one"
+            )
+        turns = [Message("user", ("a question",)), Message("assistant", ("an answer",))]
+        text, _ = self._render([turn.for_template() for turn in turns], folder)
+        if "a question" not in text or "an answer" not in text:
+            raise DataError(
+                f"{folder}: the chat template leaves out texts that are parts of a content, as "
+                "templates without images do; use the one of the model's processor"
+            )
 
     def _check_texts(self, conversation: Conversation) -> None:
         for number, message in enumerate(conversation.messages, 1):

@@ -204,9 +204,22 @@ def test_a_template_of_the_processor_alone_is_used(
     assert trained(ChatTokenizer(old, config), turns("Q", "A")) == f"A{END}"
 
 
-def test_a_template_that_does_not_tell_answers_apart_is_refused(chats: Chats) -> None:
-    with pytest.raises(DataError, match="neither add_generation_prompt nor {% generation %}"):
-        chats("{% for message in messages %}{{ message.content }}{% endfor %}")
+@pytest.mark.parametrize(
+    ("form", "message"),
+    [
+        ("{{ messages }}", "neither add_generation_prompt nor {% generation %} marks"),
+        (
+            "{%- for message in messages if message.content is string -%}{{ message.content }}"
+            "{%- endfor -%}{%- if add_generation_prompt -%}assistant{%- endif -%}",
+            "leaves out texts that are parts of a content",
+        ),
+    ],
+)
+def test_a_template_that_cannot_be_trained_with_is_refused(
+    chats: Chats, form: str, message: str
+) -> None:
+    with pytest.raises(DataError, match=message):
+        chats(form)
 
 
 @pytest.mark.parametrize(
