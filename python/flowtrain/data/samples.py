@@ -76,7 +76,8 @@ class SampleReader:
         self._skip = data.bad_image == "skip"
         self._max_tokens = max_tokens
         # The processor's parts, not the processor: its video half would need torchvision.
-        self._chat = ChatTokenizer(model_folder, AutoConfig.from_pretrained(model_folder))
+        config = AutoConfig.from_pretrained(model_folder)
+        self._chat = ChatTokenizer(model_folder, config)
         self._images: Any = AutoImageProcessor.from_pretrained(model_folder)
         self.text = lru_cache(_RECENT)(self._text)
 

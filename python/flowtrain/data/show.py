@@ -25,22 +25,26 @@ def show_samples(config: RunConfig, samples: Sequence[int]) -> Iterator[dict[str
     reader = SampleReader(config.model.folder, config.data, config.train.microbatch_tokens)
     model = AutoConfig.from_pretrained(config.model.folder)
     for sample in samples:
-        meta, text = reader.meta(sample), reader.text(sample)
-        flops = sample_flops(model, meta.num_tokens, meta.grids, num_targets=meta.num_targets)
-        yield {
-            "index": sample,
-            "input_ids": text.input_ids.tolist(),
-            "labels": text.labels.tolist(),
-            "image_grid_thw": [list(grid) for grid in meta.grids],
-            "tokens": {
-                "encoder": sum(t * h * w for t, h, w in meta.grids),
-                "projector": sum(meta.image_lengths),
-                "backbone": meta.num_tokens,
-                "targets": meta.num_targets,
-            },
-            "flops": {
-                "encoder": flops.encoder,
-                "projector": flops.projector,
-                "backbone": flops.backbone,
-            },
-        }
+        yield _show(reader, model, sample)
+
+
+def _show(reader: SampleReader, model: Any, sample: int) -> dict[str, Any]:
+    meta, text = reader.meta(sample), reader.text(sample)
+    flops = sample_flops(model, meta.num_tokens, meta.grids, num_targets=meta.num_targets)
+    return {
+        "index": sample,
+        "input_ids": text.input_ids.tolist(),
+        "labels": text.labels.tolist(),
+        "image_grid_thw": [list(grid) for grid in meta.grids],
+        "tokens": {
+            "encoder": sum(t * h * w for t, h, w in meta.grids),
+            "projector": sum(meta.image_lengths),
+            "backbone": meta.num_tokens,
+            "targets": meta.num_targets,
+        },
+        "flops": {
+            "encoder": flops.encoder,
+            "projector": flops.projector,
+            "backbone": flops.backbone,
+        },
+    }
