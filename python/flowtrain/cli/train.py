@@ -11,7 +11,12 @@ from typing import Any
 def add_parser(verbs: Any) -> None:
     parser = verbs.add_parser("train", help=__doc__)
     parser.add_argument("config", type=Path, help="YAML file")
-    parser.add_argument("overrides", nargs="*", metavar="a.b=value", help="dotted overrides")
+    parser.add_argument(
+        "overrides",
+        nargs="*",
+        metavar="a.b=value",
+        help="dotted overrides; their relative paths start from the working directory",
+    )
     parser.add_argument("--print-config", action="store_true", help="show every field and stop")
     parser.add_argument("--resume", action="store_true", help="go on from the latest checkpoint")
     parser.add_argument(

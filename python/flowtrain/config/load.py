@@ -36,6 +36,8 @@ def load(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
     _anchor(tree, RunConfig, path.resolve().parent)
     for override in overrides:
         _override(tree, override)
+    # Paths that are still relative are the overrides'.
+    _anchor(tree, RunConfig, Path.cwd())
     return from_dict(tree, source=str(path))
 
 
@@ -59,13 +61,13 @@ def from_dict(tree: Mapping[str, Any], *, source: str = "config") -> RunConfig:
 
 
 def to_dict(config: Any) -> dict[str, Any]:
-    """The configuration in plain types, as YAML writes it."""
+    """The configuration in plain types, as YAML writes it; paths are absolute."""
 
     def plain(value: Any) -> Any:
         if dataclasses.is_dataclass(value):
             return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
         if isinstance(value, Path):
-            return str(value)
+            return str(value.absolute())
         return list(value) if isinstance(value, tuple) else value
 
     tree: dict[str, Any] = plain(config)
@@ -73,7 +75,7 @@ def to_dict(config: Any) -> dict[str, Any]:
 
 
 def dump(config: RunConfig) -> str:
-    """The whole configuration as YAML, which `load` reads back to the same."""
+    """The whole configuration as YAML; `load` reads the same from it in any folder."""
     return yaml.safe_dump(to_dict(config), sort_keys=False)
 
 

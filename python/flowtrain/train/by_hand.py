@@ -21,7 +21,7 @@ def commands(config: RunConfig, host: JobHost, *, resume: bool) -> list[str]:
             [
                 # Each gang has a rendezvous of its own; restarts are resumed runs.
                 *("torchrun", "--standalone", "--max-restarts=0", f"--nproc-per-node={size}"),
-                *("-m", "flowtrain.train.worker", str(config.run / "config.yaml")),
+                *("-m", "flowtrain.train.worker", str(config.run.absolute() / "config.yaml")),
                 *("--world", world, "--store", job.store, "--nonce", job.nonce),
                 *(("--resume",) if resume else ()),
             ]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from flowtrain.config import ConfigError, dump, load
+from flowtrain.config import ConfigError, dump, from_dict, load
 
 TEXT = """
 run: out
@@ -25,6 +25,34 @@ def test_paths_start_from_the_file_and_overrides_win(file: Path) -> None:
     config = load(file, ["train.steps=7", "optim.lr=2e-3", "flow.encoders=2"])
     assert config.data.path == file.parent / "train.jsonl"
     assert (config.train.steps, config.optim.lr, config.flow.encoders) == (7, 2e-3, 2)
+
+
+def test_paths_in_overrides_start_from_the_working_directory(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    given = ["run=r", "data.path=d/train.jsonl", "data.image_root=.", "model={path: ../m}"]
+    config = load(file, given)
+    assert config.run == folder / "r"
+    assert config.data.path == folder / "d/train.jsonl"
+    assert config.data.image_root == folder
+    assert config.model.path == folder / "../m"
+
+
+def test_a_dumped_configuration_means_the_same_files_in_any_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tree = {"run": "r", "model": {"config": "m"}, "data": {"path": "d"}, "train": {"steps": 3}}
+    copy = tmp_path / "r" / "config.yaml"
+    copy.parent.mkdir()
+    copy.write_text(dump(from_dict(tree)))
+    monkeypatch.chdir("/")
+    config = load(copy)
+    assert (config.run, config.model.config) == (tmp_path / "r", tmp_path / "m")
+    assert config.data.path == tmp_path / "d"
 
 
 def test_a_dumped_configuration_loads_to_the_same(file: Path, tmp_path: Path) -> None:
