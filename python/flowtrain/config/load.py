@@ -6,7 +6,7 @@ import dataclasses
 import difflib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import yaml
 from pydantic import TypeAdapter, ValidationError
@@ -26,10 +26,10 @@ def load(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
         ConfigError: A file or field cannot be used; the message names it.
     """
     try:
-        tree = yaml.safe_load(path.read_text())
+        tree = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except FileNotFoundError as error:
         raise ConfigError(f"{path}: there is no such file") from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not YAML: {error}") from error
     if not isinstance(tree, dict):
         raise ConfigError(f"{path}: {type(tree).__name__} where fields are needed")
@@ -79,6 +79,21 @@ def dump(config: RunConfig) -> str:
     return yaml.safe_dump(to_dict(config), sort_keys=False)
 
 
+class _Loader(yaml.SafeLoader):
+    """Refuses a field that is given twice, of which YAML would keep the last."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        seen: list[Any] = []
+        for key, _ in node.value:
+            if key.value in seen:
+                raise yaml.MarkedYAMLError(
+                    problem=f"{key.value} is given twice; keep one", problem_mark=key.start_mark
+                )
+            seen.append(key.value)
+        return node
+
+
 def _override(tree: dict[str, Any], override: str) -> None:
     name, equals, text = override.partition("=")
     if not equals:
@@ -89,7 +104,7 @@ def _override(tree: dict[str, Any], override: str) -> None:
         if not isinstance(tree, dict):
             raise ConfigError(f"override {override!r}: {parent} has no fields below it")
     try:
-        tree[leaf] = yaml.safe_load(text)
+        tree[leaf] = yaml.load(text, _Loader)
     except yaml.YAMLError as error:
         raise ConfigError(f"override {override!r}: the value is not YAML: {error}") from error
 
@@ -121,3 +136,9 @@ def _check_names(tree: Mapping[str, Any], kind: type, above: tuple[str, ...], so
             if not isinstance(value, Mapping):
                 raise ConfigError(f"{source}: {dotted}={value!r}: it has fields below it")
             _check_names(value, fields[name], (*above, str(name)), source)
+        elif isinstance(value, bool) and _is_number(fields[name]):
+            raise ConfigError(f"{source}: {dotted}={value}: it must be a number")
+
+
+def _is_number(hint: Any) -> bool:
+    return bool({int, float} & set(get_args(hint) or [hint]))

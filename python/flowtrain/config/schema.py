@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -21,7 +22,18 @@ def _require(ok: bool, message: str) -> None:
 
 def _positive(**fields: float) -> None:
     for name, value in fields.items():
-        _require(value > 0, f"{name.replace('__', '.')}={value}: it must be greater than 0")
+        _require(
+            0 < value < math.inf,
+            f"{name.replace('__', '.')}={value}: it must be greater than 0, and finite",
+        )
+
+
+def _not_negative(**fields: float) -> None:
+    for name, value in fields.items():
+        _require(
+            0 <= value < math.inf,
+            f"{name.replace('__', '.')}={value}: it must be 0 or more, and finite",
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,7 +82,7 @@ class DataConfig:
     """`skip` encodes zeros on the planned grid, masks the sample and counts it."""
 
     def __post_init__(self) -> None:
-        _require(self.workers >= 0, f"data.workers={self.workers}: it must be 0 or more")
+        _not_negative(data__workers=self.workers)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,6 +110,15 @@ class OptimConfig:
 
     def __post_init__(self) -> None:
         _positive(optim__lr=self.lr, optim__eps=self.eps)
+        _not_negative(
+            optim__weight_decay=self.weight_decay,
+            optim__momentum=self.momentum,
+            optim__warmup_steps=self.warmup_steps,
+        )
+        _require(
+            all(0 <= beta < 1 for beta in self.betas),
+            f"optim.betas={list(self.betas)}: each must be at least 0 and less than 1",
+        )
         _require(
             self.clip_norm is None or self.clip_norm > 0,
             f"optim.clip_norm={self.clip_norm}: give a number greater than 0, or null",
@@ -130,6 +151,11 @@ class TrainConfig:
             train__steps=self.steps,
             train__global_batch=self.global_batch,
             train__microbatch_tokens=self.microbatch_tokens,
+        )
+        _not_negative(train__threads=self.threads)
+        _require(
+            0 <= self.seed < 1 << 63,
+            f"train.seed={self.seed}: it must be at least 0 and less than 2^63",
         )
 
 
@@ -166,6 +192,11 @@ class FlowConfig:
             flow__deadline_s=self.deadline_s,
             flow__start_deadline_s=self.start_deadline_s,
         )
+        _not_negative(flow__staleness=self.staleness)
+        _require(
+            0 <= self.port < 1 << 16,
+            f"flow.port={self.port}: it must be at least 0 and less than 65536",
+        )
         _require(
             (self.mode == "bounded") == (self.staleness > 0),
             f"flow.staleness={self.staleness} with flow.mode={self.mode}: bounded needs a "
@@ -196,7 +227,13 @@ class PoolConfig:
             self.slab_bytes >= 4096,
             f"pool.slab_bytes={self.slab_bytes}: it must be at least 4096",
         )
-        _require(self.scale >= 1, f"pool.scale={self.scale}: it must be at least 1")
+        _require(
+            1 <= self.scale < math.inf,
+            f"pool.scale={self.scale}: it must be at least 1, and finite",
+        )
+        _positive(pool__max_cells=self.max_cells)
+        if self.bytes is not None:
+            _positive(pool__bytes=self.bytes)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -209,7 +246,7 @@ class CheckpointConfig:
     """Checkpoints that are kept, latest first."""
 
     def __post_init__(self) -> None:
-        _require(self.every >= 0, f"checkpoint.every={self.every}: it must be 0 or more")
+        _not_negative(checkpoint__every=self.every)
         _positive(checkpoint__keep=self.keep)
 
 
@@ -221,6 +258,9 @@ class DebugConfig:
     """Largest random delay before each action of a rank."""
     fault: str | None = None
     """Name of a planted fault (`flowtrain.train.faults`); a run with one says so."""
+
+    def __post_init__(self) -> None:
+        _not_negative(debug__delay_ms=self.delay_ms)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -250,4 +290,9 @@ class RunConfig:
         _require(
             "backbone" not in self.model.freeze or self.flow.mode != "frozen",
             "model.freeze has backbone with flow.mode=frozen: nothing would train",
+        )
+        _require(
+            self.optim.warmup_steps < self.train.steps,
+            f"optim.warmup_steps={self.optim.warmup_steps}: it must be less than "
+            f"train.steps={self.train.steps}",
         )

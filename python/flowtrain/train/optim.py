@@ -33,15 +33,7 @@ def build_optimizer(
 def build_schedule(
     optimizer: torch.optim.Optimizer, config: OptimConfig, *, steps: int
 ) -> lr_scheduler.LRScheduler:
-    """The learning rate over a run of `steps`; both worlds build the same one.
-
-    Raises:
-        ValueError: The warm-up is not shorter than the run.
-    """
-    if config.warmup_steps >= steps:
-        raise ValueError(
-            f"optim.warmup_steps={config.warmup_steps}: it must be less than train.steps={steps}"
-        )
+    """The learning rate over a run of `steps`; both worlds build the same one."""
     if config.schedule == "onecycle":
         return lr_scheduler.OneCycleLR(
             optimizer, max_lr=config.lr, total_steps=steps, cycle_momentum=False

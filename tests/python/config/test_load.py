@@ -74,6 +74,19 @@ def test_a_dumped_configuration_loads_to_the_same(file: Path, tmp_path: Path) ->
         ("model.path=other", "give exactly one of the two"),
         ("train.steps", "write it as field.name=value"),
         ("model.freeze=[encoder]", "set flow.mode to frozen"),
+        ("train.steps=true", r"train\.steps=True: it must be a number"),
+        ("train.seed=-1", r"train\.seed=-1: it must be at least 0"),
+        ("train.threads=-1", r"train\.threads=-1: it must be 0 or more"),
+        ("optim.lr=.inf", r"optim\.lr=inf: it must be greater than 0, and finite"),
+        ("optim.weight_decay=-0.1", r"optim\.weight_decay=-0\.1: it must be 0 or more"),
+        ("optim.betas=[0.9, 1]", r"optim\.betas=\[0\.9, 1\.0\]: each must be"),
+        ("optim.warmup_steps=3", r"optim\.warmup_steps=3: it must be less than train\.steps=3"),
+        ("optim.warmup_steps=-1", r"optim\.warmup_steps=-1: it must be 0 or more"),
+        ("flow.staleness=-1", r"flow\.staleness=-1: it must be 0 or more"),
+        ("flow.port=65536", r"flow\.port=65536"),
+        ("flow.deadline_s=.inf", r"flow\.deadline_s=inf"),
+        ("pool.bytes=0", r"pool\.bytes=0: it must be greater than 0"),
+        ("debug.delay_ms=-1", r"debug\.delay_ms=-1\.0: it must be 0 or more"),
     ],
 )
 def test_an_error_names_the_field(file: Path, override: str, message: str) -> None:
@@ -86,3 +99,23 @@ def test_a_missing_field_is_named(tmp_path: Path) -> None:
     path.write_text("run: out\nmodel: {config: model}\ndata: {path: x}\ntrain: {}\n")
     with pytest.raises(ConfigError, match=r"train\.steps is missing"):
         load(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (TEXT + "train: {steps: 5}\n", r"run\.yaml: .*train is given twice"),
+        (TEXT.replace("steps: 3", "steps: 3, steps: 5"), r"steps is given twice"),
+        (TEXT + "debug: {fault: \xe9}\n", r"run\.yaml: not YAML"),
+    ],
+)
+def test_a_file_that_would_lose_a_value_is_refused(file: Path, text: str, message: str) -> None:
+    file.write_text(text, encoding="latin-1")
+    with pytest.raises(ConfigError, match=message):
+        load(file)
+
+
+def test_a_merged_section_may_be_overridden(file: Path) -> None:
+    file.write_text(TEXT.replace("{steps: 3}", "{<<: {steps: 3, seed: 4}, steps: 5}"))
+    config = load(file)
+    assert (config.train.steps, config.train.seed) == (5, 4)
