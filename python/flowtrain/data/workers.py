@@ -2,38 +2,91 @@
 
 from __future__ import annotations
 
+import copy
 import ctypes
+import functools
 import multiprocessing
 import os
+import queue
 import signal
+import traceback
 from collections.abc import Callable
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any, Self
 
 _PR_SET_PDEATHSIG = 1
-
-_reader: Any = None
-
-
-def _start(make_reader: Callable[[], Any], parent: int | None) -> None:
-    """Make this worker's reader; a process ends with the rank that it reads for."""
-    global _reader
-    if parent is not None:
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(1)  # The rank died before this process could ask to die with it.
-    _reader = make_reader()
+# From the end of a process's pipe to the end of the process.
+_END_S = 5.0
 
 
-def _call(method: str, arguments: tuple[Any, ...]) -> Any:
-    return getattr(_reader, method)(*arguments)
+class ReaderDied(RuntimeError):
+    """A reader process ended before its rank; the message names it and says how it ended."""
+
+
+class _Reader:
+    """A reader in this process, made once."""
+
+    def __init__(self, make_reader: Callable[[], Any]) -> None:
+        self.make = functools.cache(make_reader)
+
+    def call(self, method: str, arguments: tuple[Any, ...]) -> Any:
+        return getattr(self.make(), method)(*arguments)
+
+    def end(self) -> None:
+        """There is nothing to end."""
+
+
+class _ReaderProcess:
+    """A reader in a process of its own, at the other end of a pipe.
+
+    The process is spawned, so that it inherits neither the pool's descriptors nor its locks. The
+    pipe has no name, so that SIGKILL of both processes leaves nothing behind.
+    """
+
+    def __init__(self, make_reader: Callable[[], Any], number: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(
+            target=_serve,
+            args=(make_reader, theirs, os.getpid()),
+            name=f"reader process {number}",
+            daemon=True,
+        )
+        self._process.start()
+        # The end of the process is seen as the end of the pipe only if nobody else holds its side.
+        theirs.close()
+
+    def call(self, method: str, arguments: tuple[Any, ...]) -> Any:
+        try:
+            self._pipe.send((method, arguments))
+            result, error = self._pipe.recv()
+        except (EOFError, OSError) as cause:
+            raise self._death() from cause
+        if error is not None:
+            raise error
+        return result
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.join()
+
+    def _death(self) -> ReaderDied:
+        self._process.join(_END_S)
+        code = self._process.exitcode
+        if code is None:
+            how = f"it closed its pipe, and has not ended within {_END_S:g} s"
+        elif code < 0:
+            how = f"killed by signal {-code}; if memory ran out, lower data.workers"
+        else:
+            how = f"exit code {code}; its standard error says why"
+        return ReaderDied(f"{self._process.name} (pid {self._process.pid}): {how}")
 
 
 class ReaderPool:
     """Calls methods of readers in the background, results in futures.
-
-    Processes are spawned, so that they inherit neither the pool's descriptors nor its locks.
 
     Args:
         make_reader: Makes a reader; must be picklable where there are processes.
@@ -41,32 +94,41 @@ class ReaderPool:
     """
 
     def __init__(self, make_reader: Callable[[], Any], workers: int) -> None:
-        self._executor: Executor
-        self._made: Future[Any] | None = None
+        # Processes are started here, not by the threads that call them: the kernel ends a process
+        # with the thread that started it.
+        self._readers: list[_Reader | _ReaderProcess] = [
+            _ReaderProcess(make_reader, number) for number in range(workers)
+        ] or [reader := _Reader(make_reader)]
+        # One thread for each reader, so that a thread always finds a reader that is idle.
+        self._idle: queue.SimpleQueue[_Reader | _ReaderProcess] = queue.SimpleQueue()
+        for each in self._readers:
+            self._idle.put(each)
+        self._executor = ThreadPoolExecutor(
+            len(self._readers), thread_name_prefix="flowtrain-reader"
+        )
         if workers == 0:
-            self._executor = ThreadPoolExecutor(1, thread_name_prefix="flowtrain-reader")
-            self._made = self._executor.submit(make_reader)
-        else:
-            self._executor = ProcessPoolExecutor(
-                workers,
-                mp_context=multiprocessing.get_context("spawn"),
-                initializer=_start,
-                initargs=(make_reader, os.getpid()),
-            )
-            # A call for each starts them all from this thread: the kernel ends a process with
-            # the thread that started it, and the one that reads first may be the first to end.
-            for _ in range(workers):
-                self._executor.submit(os.getpid)
+            self._executor.submit(reader.make)
 
     def submit(self, method: str, *arguments: Any) -> Future[Any]:
-        """Result of `reader.method(*arguments)`; its exception too."""
-        made = self._made
-        if made is not None:
-            return self._executor.submit(lambda: getattr(made.result(), method)(*arguments))
-        return self._executor.submit(_call, method, arguments)
+        """Result of `reader.method(*arguments)`; its exception too.
+
+        Raises, from the future:
+            ReaderDied: The process that read for this call was killed.
+        """
+        return self._executor.submit(self._call, method, arguments)
+
+    def _call(self, method: str, arguments: tuple[Any, ...]) -> Any:
+        reader = self._idle.get()
+        try:
+            return reader.call(method, arguments)
+        finally:
+            self._idle.put(reader)
 
     def close(self) -> None:
+        """End every reader process; what has not been read is given up."""
         self._executor.shutdown(wait=False, cancel_futures=True)
+        for reader in self._readers:
+            reader.end()
 
     def __enter__(self) -> Self:
         return self
@@ -78,3 +140,34 @@ class ReaderPool:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _serve(make_reader: Callable[[], Any], pipe: Connection, parent: int) -> None:
+    """Answer calls until the rank that makes them has ended."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        return  # The rank died before this process could ask to die with it.
+    # Ctrl-C reaches the whole terminal; the rank decides when its readers end.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    reader = _Reader(make_reader)
+    with suppress(Exception):  # Each call meets the same error, and passes it on.
+        reader.make()
+    while True:
+        try:
+            method, arguments = pipe.recv()
+        except EOFError:
+            return
+        try:
+            pipe.send((reader.call(method, arguments), None))
+        except Exception as error:
+            error.add_note("In a reader process:\n" + traceback.format_exc())
+            _send_error(pipe, error)
+
+
+def _send_error(pipe: Connection, error: Exception) -> None:
+    """Send an error, or only its text if the rank could not rebuild it from its arguments."""
+    try:
+        copy.copy(error)
+        pipe.send((None, error))
+    except Exception:
+        pipe.send((None, RuntimeError(f"{type(error).__name__}: {error}")))

@@ -1,0 +1,86 @@
+"""Readers in processes: results, errors, and what is left when they are killed."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import tarfile
+from functools import partial
+from pathlib import Path
+
+import pytest
+from support import descendants
+
+from flowtrain.data.workers import ReaderDied, ReaderPool
+
+# A reader whose methods are the module's functions; the standard library is there in any process.
+OS = partial(importlib.import_module, "os")
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_calls_return_results_and_errors(workers: int) -> None:
+    with ReaderPool(partial(dict, seven=7), workers) as pool:
+        futures = [pool.submit("get", "seven") for _ in range(5)]
+        assert [future.result(60) for future in futures] == [7] * 5
+        with pytest.raises(KeyError, match="eight"):
+            pool.submit("pop", "eight").result(60)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_reader_that_cannot_be_made_is_the_error_of_each_call(workers: int) -> None:
+    with ReaderPool(partial(int, "seven"), workers) as pool:
+        for _ in range(2):
+            with pytest.raises(ValueError, match="invalid literal .* 'seven'"):
+                pool.submit("bit_length").result(60)
+
+
+def test_an_error_that_cannot_be_rebuilt_arrives_as_text() -> None:
+    member = tarfile.TarInfo("../outside")
+    with ReaderPool(partial(importlib.import_module, "tarfile"), 1) as pool:
+        with pytest.raises(RuntimeError, match="OutsideDestinationError: .*outside"):
+            pool.submit("data_filter", member, "/tmp").result(60)
+        assert pool.submit("is_tarfile", os.devnull).result(60) is False
+
+
+def test_a_killed_process_is_named_and_holds_nobody(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with ReaderPool(OS, 1) as pool:
+        pid = pool.submit("getpid").result(60)
+        # Nobody writes to the pipe, so that opening it does not return.
+        calls = [pool.submit("open", tmp_path / "pipe", os.O_RDONLY), pool.submit("getpid")]
+        os.kill(pid, signal.SIGKILL)
+        for call in calls:
+            with pytest.raises(ReaderDied, match=rf"process 0 \(pid {pid}\): killed by signal 9"):
+                call.result(60)
+
+
+def test_a_process_that_ends_by_itself_is_named_with_its_exit_code() -> None:
+    with ReaderPool(OS, 1) as pool, pytest.raises(ReaderDied, match="exit code 3; its standard"):
+        pool.submit("_exit", 3).result(60)
+
+
+def test_killed_ranks_leave_no_semaphores() -> None:
+    program = (
+        "import importlib, time\n"
+        "from functools import partial\n"
+        "from flowtrain.data.workers import ReaderPool\n"
+        "pool = ReaderPool(partial(importlib.import_module, 'os'), 2)\n"
+        "print(pool.submit('getpid').result(), flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    rank = subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert rank.stdout is not None
+    with rank, rank.stdout:
+        worker = int(rank.stdout.readline())
+        below = descendants(rank.pid)
+        maps = "".join(Path(f"/proc/{pid}/maps").read_text() for pid in [rank.pid, *below])
+        os.killpg(rank.pid, signal.SIGKILL)
+    assert worker in below
+    named = set(re.findall(r"/dev/shm/\S+", maps))
+    assert not [name for name in named if Path(name).exists()]
