@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,6 +24,7 @@ from torch.distributed.checkpoint.state_dict import (
 from flowtrain.config.load import dump
 from flowtrain.config.schema import RunConfig
 from flowtrain.plan import StepPlan
+from flowtrain.train.atomic import PART, commit, remove
 from flowtrain.train.board import Board
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class Checkpoints:
         every = self._config.checkpoint.every
         if done != self._config.train.steps and not (every and done % every == 0):
             return
-        part = self._folder / f"step-{done:08d}.part"
+        part = self._folder / f"step-{done:08d}{PART}"
         if self._world.leads:
             part.mkdir(parents=True, exist_ok=True)
         with _quiet():
@@ -145,14 +145,11 @@ class Checkpoints:
             json.dumps({"mark": mark, "global_batch": self._config.train.global_batch})
         )
         part.joinpath("config.yaml").write_text(dump(self._config))
-        final = part.with_suffix("")
-        if final.exists():
-            shutil.rmtree(final)
-        part.rename(final)
+        commit(part, part.with_suffix(""))
         self._board.delete(f"saved/{done}/encoder")
         valid = sorted(p for p in self._folder.glob("step-*") if _NAME.fullmatch(p.name))
         for old in valid[: -self._config.checkpoint.keep]:
-            shutil.rmtree(old)
+            remove(old)
 
     def load(self, checkpoint: Path, module: Module, mark: Mark) -> None:
         """Fill a module, its optimizer and its schedule from a checkpoint."""

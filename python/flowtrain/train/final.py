@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import cast
 
@@ -11,12 +12,13 @@ from transformers import PreTrainedModel
 from flowtrain.config.schema import RunConfig
 from flowtrain.models.adapter import adapter_for
 from flowtrain.models.export import save_final
+from flowtrain.train.atomic import PART, commit
 from flowtrain.train.checkpoint import load_part
 from flowtrain.train.rank import DTYPES
 
 
 def write_final(config: RunConfig, checkpoint: Path) -> dict[str, float]:
-    """Write `RUN/final` from a checkpoint.
+    """Write `RUN/final` from a checkpoint, whole or not at all; an older one is replaced.
 
     Args:
         config: The run.
@@ -36,7 +38,12 @@ def write_final(config: RunConfig, checkpoint: Path) -> dict[str, float]:
     before = {name: value.detach().clone() for name, value in model.named_parameters()}
     for world in ("encoder", "backbone"):
         load_part(checkpoint, world, model)
-    save_final(config.run / "final", config.model.folder, cast(PreTrainedModel, model))
+    final = config.run / "final"
+    part = final.with_name(final.name + PART)
+    if part.exists():
+        shutil.rmtree(part)
+    save_final(part, config.model.folder, cast(PreTrainedModel, model))
+    commit(part, final)
     change = {}
     for world in ("encoder", "backbone"):
         moved = start = 0.0

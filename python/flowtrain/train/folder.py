@@ -10,7 +10,7 @@ from pathlib import Path
 
 from flowtrain.config.load import dump
 from flowtrain.config.schema import ConfigError, RunConfig
-from flowtrain.train import metrics
+from flowtrain.train import atomic, metrics
 from flowtrain.train.checkpoint import latest, read_mark
 from flowtrain_core.edges import Explanation
 
@@ -53,7 +53,8 @@ def run_folder(config: RunConfig, *, resume: bool) -> Iterator[None]:
         step = 0 if checkpoint is None else read_mark(checkpoint, config).step + 1
         for log in logs:
             metrics.cut(log, step)
-        for part in run.joinpath("checkpoints").glob("*.part"):
-            shutil.rmtree(part)
+        for suffix in (atomic.PART, atomic.OLD):
+            for left in run.joinpath("checkpoints").glob(f"*{suffix}"):
+                shutil.rmtree(left)
         run.joinpath("config.yaml").write_text(dump(config))
         yield

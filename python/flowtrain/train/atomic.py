@@ -1,0 +1,52 @@
+"""Folders that are complete whenever they have their name, also after a kill or a power failure."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+PART = ".part"
+"""Suffix of a folder that is being written."""
+OLD = ".old"
+"""Suffix of a folder that is being removed."""
+
+
+def commit(part: Path, folder: Path) -> None:
+    """Rename a complete folder to its name, in place of the one that has it.
+
+    Args:
+        part: Written to the end; its files are flushed to the disk first.
+        folder: In the same parent folder as `part`.
+    """
+    for path in (*part.rglob("*"), part):
+        _flush(path)
+    old = _set_aside(folder)
+    part.rename(folder)
+    _flush(folder.parent)
+    if old is not None:
+        shutil.rmtree(old)
+
+
+def remove(folder: Path) -> None:
+    """Remove a folder, if it is there; no half of it is left under its name."""
+    old = _set_aside(folder)
+    if old is not None:
+        shutil.rmtree(old)
+
+
+def _set_aside(folder: Path) -> Path | None:
+    old = folder.with_name(folder.name + OLD)
+    if old.exists():
+        shutil.rmtree(old)
+    if not folder.exists():
+        return None
+    return folder.rename(old)
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
