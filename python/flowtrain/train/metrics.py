@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
-
-from rich.console import Console
-from rich.live import Live
-from rich.text import Text
 
 from flowtrain.plan import StepPlan
 from flowtrain.train.close import Verdict
@@ -70,10 +67,8 @@ class Metrics:
         self._started = time.perf_counter()
         self._tokens = 0
         self._flops = 0.0
-        console = Console(file=sys.stdout)
-        self._live = Live(console=console, refresh_per_second=4) if console.is_terminal else None
-        if self._live is not None:
-            self._live.start()
+        self._on_terminal = sys.stdout.isatty()
+        self._line_is_open = False
 
     def step(
         self,
@@ -120,8 +115,8 @@ class Metrics:
         self._show(plan, verdict, timing, used=in_use / size if size else 0.0)
 
     def close(self) -> None:
-        if self._live is not None:
-            self._live.stop()
+        if self._line_is_open:
+            print(flush=True)
         self._metrics.close()
         self._timing.close()
 
@@ -134,8 +129,12 @@ class Metrics:
             f"MFU {self._flops / (elapsed * self._peak_flops):.1%}  "
             f"wait {waits}  pool {used:.0%}"
         )
-        if self._live is not None:
-            self._live.update(Text(line))
+        if self._on_terminal:
+            # Plain text, as a killed rank could not undo a mode of the terminal. It is cut to one
+            # row, from whose end a carriage return leads back to its beginning.
+            width = shutil.get_terminal_size().columns - 1
+            print(f"\r{line[:width]:{width}}", end="", flush=True)
+            self._line_is_open = True
         elif (plan.step + 1) % self._every == 0 or plan.step + 1 == self._steps or plan.step == 0:
             print(line, flush=True)
 

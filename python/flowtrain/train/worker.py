@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 import traceback
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 
@@ -59,6 +60,7 @@ class Worker:
         self.pool = Pool.open(job.pool, label=self.label, timeout_s=config.flow.start_deadline_s)
         self.watcher = Watcher(self.pool, self.board.clone(), self.label)
         self.checkpoint = latest(config.run) if resume else None
+        self._resources = ExitStack()
         self.mark: Mark | None = None
         self.first = 0
         self.cursor = 0
@@ -114,7 +116,10 @@ class Worker:
             self.config.data,
             self.config.train.microbatch_tokens,
         )
-        with ReaderPool(make_reader, self.config.data.workers) as reader:
+        with self._resources:
+            reader = self._resources.enter_context(
+                ReaderPool(make_reader, self.config.data.workers)
+            )
             rank = self._rank(seat, module, reader, checkpoints)
             self._meet("ready", flow.start_deadline_s)
             rank.run(self.first)
@@ -150,6 +155,7 @@ class Worker:
                     ranks=self.config.flow.encoders + self.config.flow.backbones,
                 ),
             )
+            self._resources.enter_context(closing(metrics))
         return BackboneRank(seat, module, texts, checkpoints, metrics=metrics, planner=planner)
 
     def _planner(self, seat: Seat, reader: ReaderPool) -> Planner:
