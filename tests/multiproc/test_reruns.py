@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
 from support import Run, run_tree
 
 import flowtrain_core
+from flowtrain.config import ConfigError, from_dict
+from flowtrain.train.launch import train
 
 SHAPE = {"encoders": 2, "backbones": 2}
 
@@ -49,3 +52,26 @@ def test_reader_processes_give_the_same_run(tmp_path: Path, data: Path) -> None:
     # The planner's thread ends long before the run: its readers must outlive it.
     helped = Run(run_tree(tmp_path / "helped", data, data={"workers": 2})).succeed()
     assert helped == alone
+
+
+@pytest.mark.limit(240)
+def test_a_finished_run_is_extended_by_its_new_configuration(
+    tmp_path: Path, data: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    Run(run_tree(folder, data, train={"steps": 3})).succeed()
+    with pytest.raises(ConfigError, match=r"optim\.name='adamw' \(now 'sgd'\)"):
+        train(from_dict(run_tree(folder, data, optim={"name": "sgd"})), resume=True)
+
+    longer = run_tree(
+        folder, data, train={"steps": 5}, optim={"lr": 2e-3}, flow={"encoders": 2, "backbones": 2}
+    )
+    rates = [step["lr"] for step in Run(longer, resume=True).succeed()]
+    assert rates[3:] == pytest.approx([1e-3 * (1 + math.cos(math.pi * s / 5)) for s in (3, 4)])
+
+    weights = folder / "final" / "model.safetensors"
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[:100])
+    assert train(from_dict(longer), resume=True)["steps"] == 5
+    assert weights.read_bytes() == whole
+    assert "all 5 steps were trained before" in capfd.readouterr().err

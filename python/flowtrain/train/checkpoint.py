@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ from flowtrain.config.schema import RunConfig
 from flowtrain.plan import StepPlan
 from flowtrain.train.atomic import PART, commit, remove
 from flowtrain.train.board import Board
+from flowtrain.train.resume import FINGERPRINT
 
 if TYPE_CHECKING:
     from flowtrain.train.rank import Module
@@ -42,13 +44,8 @@ class Mark:
     """Last step that the checkpoint contains."""
     cursor: int
     """Samples drawn from the data order up to and including it."""
-    seed: int
     stepped: dict[str, int]
     """Steps that each world's optimizer has taken."""
-
-
-class CheckpointError(RuntimeError):
-    """A checkpoint cannot be used; the message names it."""
 
 
 def latest(run: Path) -> Path | None:
@@ -57,24 +54,9 @@ def latest(run: Path) -> Path | None:
     return max(found, key=lambda p: p.name, default=None)
 
 
-def read_mark(checkpoint: Path, config: RunConfig) -> Mark:
-    """The mark of a checkpoint.
-
-    Raises:
-        CheckpointError: It belongs to a run with another order of samples.
-    """
-    raw = json.loads(checkpoint.joinpath("mark.json").read_text())
-    mark = Mark(**raw["mark"])
-    for name, then, now in (
-        ("train.seed", mark.seed, config.train.seed),
-        ("train.global_batch", raw["global_batch"], config.train.global_batch),
-    ):
-        if then != now:
-            raise CheckpointError(
-                f"{checkpoint}: made with {name}={then}, resumed with {now}; samples would be "
-                "repeated or left out; set it back, or start another run"
-            )
-    return mark
+def read_mark(checkpoint: Path) -> Mark:
+    """The mark of a checkpoint."""
+    return Mark(**json.loads(checkpoint.joinpath("mark.json").read_text()))
 
 
 @contextmanager
@@ -86,10 +68,13 @@ def _quiet() -> Iterator[None]:
 
 
 def _tensors(module: Module) -> dict[str, Any]:
-    """What is saved of a module; empty optimizer state is left out, as it has no tensors."""
+    """What is saved of a module; empty optimizer state is left out, as it has no tensors.
+
+    The optimizer's parameter groups are left out as well: they hold the configuration's values.
+    """
     state: dict[str, Any] = {"model": get_model_state_dict(module.module)}
     if module.optimizer is not None and module.stepped:
-        state["optimizer"] = get_optimizer_state_dict(module.module, module.optimizer)
+        state["optimizer"] = get_optimizer_state_dict(module.module, module.optimizer)["state"]
     return state
 
 
@@ -135,16 +120,14 @@ class Checkpoints:
         encoder = self._board.get(
             f"saved/{done}/encoder", timeout_s=deadline_s, who="the encoder world"
         )
-        mark = {
-            "step": plan.step,
-            "cursor": plan.cursor,
-            "seed": self._config.train.seed,
-            "stepped": {"encoder": encoder, "backbone": stepped},
-        }
-        part.joinpath("mark.json").write_text(
-            json.dumps({"mark": mark, "global_batch": self._config.train.global_batch})
+        mark = Mark(
+            step=plan.step,
+            cursor=plan.cursor,
+            stepped={"encoder": encoder, "backbone": stepped},
         )
+        part.joinpath("mark.json").write_text(json.dumps(asdict(mark)))
         part.joinpath("config.yaml").write_text(dump(self._config))
+        shutil.copyfile(self._config.run / FINGERPRINT, part / FINGERPRINT)
         commit(part, part.with_suffix(""))
         self._board.delete(f"saved/{done}/encoder")
         valid = sorted(p for p in self._folder.glob("step-*") if _NAME.fullmatch(p.name))
@@ -152,7 +135,12 @@ class Checkpoints:
             remove(old)
 
     def load(self, checkpoint: Path, module: Module, mark: Mark) -> None:
-        """Fill a module, its optimizer and its schedule from a checkpoint."""
+        """Fill a module and its optimizer from a checkpoint, and bring its schedule to that step.
+
+        The learning rate of a step depends on the configuration and the step alone: it is that of
+        a run with this configuration from the start. Weight decay, betas and the like are the
+        configuration's as well; of the optimizer, only its state is the checkpoint's.
+        """
         module.restore_schedule(mark.step + 1)
         module.stepped = mark.stepped[self._world.name]
         state = _tensors(module)
@@ -162,7 +150,12 @@ class Checkpoints:
             )
         set_model_state_dict(module.module, state["model"], options=StateDictOptions(strict=True))
         if module.optimizer is not None and module.stepped:
-            set_optimizer_state_dict(module.module, module.optimizer, state["optimizer"])
+            groups = get_optimizer_state_dict(module.module, module.optimizer)["param_groups"]
+            set_optimizer_state_dict(
+                module.module,
+                module.optimizer,
+                {"state": state["optimizer"], "param_groups": groups},
+            )
 
 
 def load_part(checkpoint: Path, world: str, module: torch.nn.Module) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from flowtrain.config.load import dump
 from flowtrain.config.schema import ConfigError, RunConfig
 from flowtrain.train import atomic, metrics
 from flowtrain.train.checkpoint import latest, read_mark
+from flowtrain.train.resume import FINGERPRINT, check_resume, fingerprint
 from flowtrain_core.edges import Explanation
 
 
@@ -23,15 +25,16 @@ def note_edges(run: Path, label: str, edges: Iterable[Explanation]) -> None:
 
 
 @contextmanager
-def run_folder(config: RunConfig, *, resume: bool) -> Iterator[None]:
-    """Hold the run's folder within the block.
+def run_folder(config: RunConfig, *, resume: bool) -> Iterator[int]:
+    """Hold the run's folder within the block, which is given the number of steps already trained.
 
     Args:
         config: The run; it is written to `RUN/config.yaml`.
         resume: Cut the logs to the latest checkpoint, where there is one.
 
     Raises:
-        ConfigError: The folder is in use, or holds another run.
+        ConfigError: The folder is in use, or holds another run, or the latest checkpoint is not
+            one to go on from with this configuration.
     """
     run = config.run
     run.mkdir(parents=True, exist_ok=True)
@@ -50,11 +53,21 @@ def run_folder(config: RunConfig, *, resume: bool) -> Iterator[None]:
                 "another folder"
             )
         checkpoint = latest(run) if resume else None
-        step = 0 if checkpoint is None else read_mark(checkpoint, config).step + 1
+        now = fingerprint(config)
+        step = 0
+        if checkpoint is not None:
+            check_resume(checkpoint, now)
+            step = read_mark(checkpoint).step + 1
+            if step > config.train.steps:
+                raise ConfigError(
+                    f"train.steps={config.train.steps}: {checkpoint} has {step} steps already; set "
+                    "it to that or more, or start another run"
+                )
         for log in logs:
             metrics.cut(log, step)
         for suffix in (atomic.PART, atomic.OLD):
             for left in run.joinpath("checkpoints").glob(f"*{suffix}"):
                 shutil.rmtree(left)
         run.joinpath("config.yaml").write_text(dump(config))
-        yield
+        run.joinpath(FINGERPRINT).write_text(json.dumps(now, indent=2) + "\n")
+        yield step

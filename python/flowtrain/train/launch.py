@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
+import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -26,26 +27,35 @@ def train(
 
     Args:
         config: The run.
-        resume: Go on from the latest checkpoint, if there is one.
+        resume: Go on from the latest checkpoint, if there is one. Where that is the end of the
+            run, no rank is started, and `RUN/final` alone is written again.
         run_ranks: Called as `run_gangs` is; returns when every rank has ended.
 
     Returns:
         The summary, also written to `RUN/summary.json`.
 
     Raises:
-        ConfigError: The run folder is in use or holds another run, or the port is taken.
+        ConfigError: The run folder is in use or holds another run, the port is taken, or a field
+            has changed that a resumed run cannot change (`flowtrain.train.resume.RULES`).
         RunFailed: A rank failed or died; all others have ended.
     """
     # What can be wrong from the start is better said before every rank has loaded its model.
     adapter_for(config.model.folder)
     JsonlFile(config.data.path)
     started = time.perf_counter()
-    with run_folder(config, resume=resume):
-        host = JobHost(config)
-        try:
-            run_ranks(config, host, resume=resume)
-        finally:
-            host.close()
+    with run_folder(config, resume=resume) as trained:
+        if trained < config.train.steps:
+            host = JobHost(config)
+            try:
+                run_ranks(config, host, resume=resume)
+            finally:
+                host.close()
+        else:
+            print(
+                f"flowtrain: run={config.run}: all {trained} steps were trained before; only "
+                "RUN/final is written again; raise train.steps to go on",
+                file=sys.stderr,
+            )
         checkpoint = latest(config.run)
         assert checkpoint is not None
         change = write_final(config, checkpoint)

@@ -65,7 +65,7 @@ class Worker:
         self.first = 0
         self.cursor = 0
         if self.checkpoint is not None:
-            self.mark = read_mark(self.checkpoint, config)
+            self.mark = read_mark(self.checkpoint)
             self.first = self.mark.step + 1
             self.cursor = self.mark.cursor
 
