@@ -77,7 +77,7 @@ def measure(
         rank=0,
         ranks=ranks,
     )
-    plans = [packed.microbatch.plan for _ in packed if packed.microbatch.ends_step]
+    plans = [microbatch.plan for _, microbatch in packed if microbatch.ends_step]
     found: dict[str, float | None] = {
         "efficiency_packed": statistics.fmean(plan.efficiency for plan in plans),
         "us_per_batch_packed": us_per_batch(packed),

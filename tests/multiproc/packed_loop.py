@@ -81,11 +81,10 @@ def train(folder: Path, rank: int, attempt: str, dies_at: int) -> None:
     batches, step_loss = 0, torch.zeros((), dtype=torch.float64)
     for epoch in range(loader.state_dict()["place"]["epoch"], EPOCHS):
         loader.set_epoch(epoch)
-        for batch in loader:
+        for batch, at in loader:
             if rank == 1 and batches == dies_at:
                 os.kill(os.getpid(), signal.SIGKILL)
             batches += 1
-            at = loader.microbatch
             with nullcontext() if at.ends_step else model.no_sync():
                 loss = model(batch) * at.sum_weight
                 loss.backward()
@@ -99,7 +98,7 @@ def train(folder: Path, rank: int, attempt: str, dies_at: int) -> None:
             optim.zero_grad()
             if rank == 0:
                 state = {"model": plain.state_dict(), "optim": optim.state_dict()}
-                state |= {"loader": loader.state_dict(), "losses": losses}
+                state |= {"loader": loader.state_dict(at), "losses": losses}
                 torch.save(state, folder / "part")
                 (folder / "part").rename(saved)
     dist.destroy_process_group()

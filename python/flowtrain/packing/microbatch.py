@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from flowtrain.packing.steps import FormedStep
 from flowtrain_core.packing import Assignment
@@ -22,6 +23,7 @@ class Microbatch:
         filler: The slot is empty on this rank, and the batch is the step's shortest sample, there
             so that ranks can meet. It is also in its own place: its weights are 0.
         plan: The schedule of the whole step, with its bound, gap and ratios.
+        place: Where loading goes on after it, in the terms of the loader.
     """
 
     epoch: int
@@ -32,6 +34,7 @@ class Microbatch:
     step_targets: int | None
     filler: bool
     plan: Assignment
+    place: dict[str, Any]
 
     @property
     def ends_step(self) -> bool:
@@ -70,30 +73,37 @@ class Microbatch:
         return self.targets, self.step_targets
 
 
-def microbatches_of(step: FormedStep, *, rank: int, epoch: int, number: int) -> list[Microbatch]:
-    """One rank's microbatches of a step, none of them empty.
+def microbatches_of(
+    step: FormedStep, *, rank: int, before: dict[str, Any], after: dict[str, Any]
+) -> list[Microbatch]:
+    """One rank's microbatches of a step from a place in it on, none of them empty.
 
     Args:
         step: The step.
-        rank: Whose.
-        epoch: Number of the epoch.
-        number: Number of the step in it.
+        rank: Data-parallel rank.
+        before: The place in the step, with the numbers of the `epoch`, the `step` and the first
+            `microbatch`.
+        after: The place after the step.
     """
     targets = step.targets
     made = []
     for index, places in enumerate(step.places(rank)):
+        if index < before["microbatch"]:
+            continue
+        last = index + 1 == step.plan.microbatches
         filler = not places
         places = places or [step.lightest]
         made.append(
             Microbatch(
-                epoch=epoch,
-                step=number,
+                epoch=before["epoch"],
+                step=before["step"],
                 index=index,
                 samples=tuple(step.keys[places].tolist()),
                 targets=None if targets is None else int(targets[places].sum()),
                 step_targets=(None if targets is None else int(targets[step.plan.slot >= 0].sum())),
                 filler=filler,
                 plan=step.plan,
+                place=after if last else {**before, "microbatch": index + 1},
             )
         )
     return made

@@ -80,13 +80,13 @@ class IndexedSource:
         sampled = self._sampler.begin(place)
         for batch in self._loader:
             # The sampler runs ahead of what has been loaded.
-            yield *sampled.popleft(), batch
+            yield batch, sampled.popleft()
 
     def planned(self, place: Place) -> Iterator[Microbatch]:
         """What `load` would load, without reading a sample."""
         sampled = self._sampler.begin(place)
         for _ in self._sampler:
-            yield sampled.popleft()[1]
+            yield sampled.popleft()
 
     def __len__(self) -> int:
         shape = self._shape
@@ -108,37 +108,34 @@ class _Batches:
         self._shape = shape
         self._rank = rank
         self._place: Place = {}
-        self._sampled: deque[tuple[Place, Microbatch]] = deque()
+        self._sampled: deque[Microbatch] = deque()
 
-    def begin(self, place: Place) -> deque[tuple[Place, Microbatch]]:
+    def begin(self, place: Place) -> deque[Microbatch]:
         """Let the next iteration start from a place.
 
         Returns:
-            What belongs to each batch that is then sampled, in order.
+            The microbatches that are then sampled, in order.
         """
         self._place, self._sampled = place, deque()
         return self._sampled
 
     def __iter__(self) -> Iterator[list[int]]:
         place, sampled = self._place, self._sampled
-        epoch, number = place["epoch"], place["step"]
         drawn = _Drawn(self._sizes, self._kept, self._order, place)
         former = StepFormer(self._shape)
         former.load(place["waiting"], self._sizes.of)
         while (step := former.next(drawn)) is not None:
             after = {
-                "epoch": epoch,
-                "step": number + 1,
+                "epoch": place["epoch"],
+                "step": place["step"] + 1,
                 "microbatch": 0,
                 "cursor": drawn.cursor,
                 "waiting": former.waiting,
             }
-            mine = microbatches_of(step, rank=self._rank, epoch=epoch, number=number)
-            for microbatch in mine[place["microbatch"] :]:
-                within = {**place, "microbatch": microbatch.index + 1}
-                sampled.append((after if microbatch.ends_step else within, microbatch))
+            for microbatch in microbatches_of(step, rank=self._rank, before=place, after=after):
+                sampled.append(microbatch)
                 yield list(microbatch.samples)
-            place, number = after, number + 1
+            place = after
 
 
 class _Drawn:

@@ -11,7 +11,7 @@ from torch.utils.data import IterableDataset, default_collate
 
 from flowtrain.data.packed.indexed import IndexedSource
 from flowtrain.data.packed.sizes import Fields, Given
-from flowtrain.data.packed.source import Loading, Oversize, Source, leaves_out
+from flowtrain.data.packed.source import Loaded, Loading, Oversize, Source, leaves_out
 from flowtrain.data.packed.streamed import StreamedSource
 from flowtrain.packing import Microbatch, PackingError, StepShape
 from flowtrain_core.packing.interface import Objective
@@ -21,24 +21,24 @@ class PackedLoader:
     """Loads microbatches that cost the same on every rank, in place of a `DataLoader`.
 
     loader = PackedLoader(dataset, 8, True, collate_fn=collate, token_cap=8192, targets="labels")
-    for batch in loader:
-        loss = model(**batch).loss * loader.microbatch.mean_weight
+    for batch, microbatch in loader:
+        loss = model(**batch).loss * microbatch.mean_weight
         loss.backward()
 
     A step has as many samples as before, `batch_size` for each microbatch of each rank; which of
     them meet is decided by `flowtrain_core.packing.schedule`. Every rank computes the same plan
     from the same sizes, so that none is sent: give every rank the whole data set, and no
-    `DistributedSampler`. `loader.microbatch` says where the last batch stands.
+    `DistributedSampler`. With each batch comes its `Microbatch`: what it is, and what it weighs.
 
     **Loss.** Packed microbatches differ in samples and tokens, so that the mean of their means is
     not the mean of the step. With `targets`, the loop keeps it exact:
 
-        loss = model(**batch).loss * loader.microbatch.mean_weight       # a mean over targets
-        loss = loss_sum * loader.microbatch.sum_weight                   # a sum over targets
+        loss = model(**batch).loss * microbatch.mean_weight       # a mean over targets
+        loss = loss_sum * microbatch.sum_weight                   # a sum over targets
 
     where gradients are averaged over ranks, as DDP and FSDP do; the weights hold the number of
-    ranks. Where the reducer sums, `loss_sum / loader.microbatch.step_targets` is the same, but for
-    a `filler`, which counts for nothing. Do not divide by accumulation steps as well, and take
+    ranks. Where the reducer sums, `loss_sum / microbatch.step_targets` is the same, but for a
+    `filler`, which counts for nothing. Do not divide by accumulation steps as well, and take
     sums where a microbatch may be without any target: its mean is not a number.
 
     **Data.** A map-style data set is planned before its samples are read: sizes are taken from
@@ -49,8 +49,10 @@ class PackedLoader:
     `num_workers`, the same on every rank, decides which samples form a step, and
     `prefetch_factor` counts steps.
 
-    **Resuming.** `state_dict` is the place after the last batch that was given; a loader that was
-    made alike goes on from it to the same batches, in the middle of an epoch or a step. An
+    **Resuming.** `state_dict(microbatch)` is the place after that batch; a loader that was made
+    alike goes on from it to the same batches, in the middle of an epoch or a step. Without an
+    argument it is the place after the last batch that was yielded, which is another one where
+    something between the loader and the loop (a prefetcher) has looked ahead. An
     iterable data set goes on from its own `state_dict`, if it or its iterator has one, else it is
     read again up to the place. What data sets draw at random is theirs to restore.
 
@@ -154,19 +156,7 @@ class PackedLoader:
             "oversize": oversize,
             **self._source.made_with,
         }
-        self._microbatch: Microbatch | None = None
         self._place = self._next = self._source.start(0)
-
-    @property
-    def microbatch(self) -> Microbatch:
-        """What the last batch was.
-
-        Raises:
-            RuntimeError: There was none yet.
-        """
-        if self._microbatch is None:
-            raise RuntimeError("loader.microbatch: no batch has been loaded yet; iterate first")
-        return self._microbatch
 
     @property
     def left_out(self) -> list[int]:
@@ -181,15 +171,18 @@ class PackedLoader:
         """
         return len(self._source)
 
-    def __iter__(self) -> Iterator[Any]:
-        """Batches of the next epoch, or the rest of the one that was loaded."""
+    def __iter__(self) -> Iterator[Loaded]:
+        """Batches of the next epoch, or the rest of the one that was loaded, each with what it is.
+
+        The two come together, so that whatever looks ahead or reorders keeps them together.
+        """
         self._place = place = self._next
         epoch = place["epoch"]
         self._next = self._source.start(epoch + 1)
         self._generator.manual_seed(self._seed + epoch)
-        for after, microbatch, batch in self._source.load(place):
-            self._place, self._microbatch = after, microbatch
-            yield batch
+        for batch, microbatch in self._source.load(place):
+            self._place = microbatch.place
+            yield batch, microbatch
         self._place = self._next
 
     def set_epoch(self, epoch: int) -> None:
@@ -197,12 +190,17 @@ class PackedLoader:
         if self._next["epoch"] != epoch:
             self._place = self._next = self._source.start(epoch)
 
-    def state_dict(self) -> dict[str, Any]:
-        """The place after the last batch; plain numbers, but for what a stream says of itself.
+    def state_dict(self, after: Microbatch | None = None) -> dict[str, Any]:
+        """The place after a batch; plain numbers, but for what a stream says of itself.
 
         Of a map-style data set it is the same on every rank.
+
+        Args:
+            after: What came with the batch. None is the last batch that was yielded: give it where
+                anything between the loader and the loop looks ahead.
         """
-        return {"made_with": self._made_with, "place": self._place}
+        place = self._place if after is None else after.place
+        return {"made_with": self._made_with, "place": place}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Let the next iteration go on from a state.

@@ -14,8 +14,8 @@ Oversize = Literal["error", "leave_out"]
 Place = dict[str, Any]
 """Where loading goes on: plain numbers, but for what a stream says of itself."""
 
-Loaded = tuple[Place, Microbatch, Any]
-"""The place after a batch, what the batch is, and the batch."""
+Loaded = tuple[Any, Microbatch]
+"""A batch, and what it is."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -50,13 +50,11 @@ class StreamedSource:
                 continue
             step, batches = read
             self.left_out.extend(step.left_out)
-            mine = _microbatches(step.formed, self._loading, place)
-            for microbatch, batch in zip(mine, batches, strict=True):
-                if microbatch.ends_step:
-                    place = _after(place, step)
-                else:
-                    place = {**place, "worker": step.worker, "microbatch": microbatch.index + 1}
-                yield place, microbatch, batch
+            before, after = {**place, "worker": step.worker}, _after(place, step)
+            rank = self._loading.rank
+            mine = microbatches_of(step.formed, rank=rank, before=before, after=after)
+            yield from zip(batches, mine, strict=True)
+            place = after
 
     def __len__(self) -> int:
         raise TypeError("the number of batches of a stream is not known before it is read")
@@ -106,7 +104,8 @@ class _Reading(IterableDataset[tuple[_ReadStep, list[Any]] | None]):
         former.load(begin["waiting"], stream.sizes)
         while (formed := former.next(stream)) is not None:
             # All are at hand before the first is collated, which may take its samples apart.
-            mine = [_samples(stream, each) for each in _microbatches(formed, loading, place)]
+            every = microbatches_of(formed, rank=loading.rank, before=place, after=place)
+            mine = [_samples(stream, each) for each in every]
             batches = [loading.collate(samples) for samples in mine]
             stream.forget(formed.placed)
             read = _ReadStep(
@@ -123,12 +122,6 @@ def _samples(stream: Stream, microbatch: Microbatch) -> list[Any]:
     samples = [stream.sample(key) for key in microbatch.samples]
     # A filler's samples are in their own microbatch as well.
     return [copy.copy(sample) for sample in samples] if microbatch.filler else samples
-
-
-def _microbatches(formed: FormedStep, loading: Loading, place: Place) -> list[Microbatch]:
-    """Microbatches of this rank that were not given before the place."""
-    every = microbatches_of(formed, rank=loading.rank, epoch=place["epoch"], number=place["step"])
-    return every[place["microbatch"] :]
 
 
 def _after(place: Place, step: _ReadStep) -> Place:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import random
 from collections.abc import Iterator
@@ -106,12 +105,15 @@ def loader(kind: str, steps: str, **changes: Any) -> PackedLoader:
     return PackedLoader(KINDS[kind](), **{**given, **STEPS[steps], **changes})
 
 
+def batches_of(made: PackedLoader) -> list[Any]:
+    return [batch for batch, _ in made]
+
+
 def epoch(made: PackedLoader) -> list[tuple[Any, ...]]:
     """What a loop sees: batches, and what they are."""
     return [
         (batch, at.epoch, at.step, at.index, at.ends_step, at.filler, at.targets, at.step_targets)
-        for batch in made
-        for at in [made.microbatch]
+        for batch, at in made
     ]
 
 
@@ -138,17 +140,30 @@ def test_a_loop_goes_on_from_any_batch(kind: str, steps: str, workers: int) -> N
     whole = loader(kind, steps, **options)
     states, batches = [json.dumps(whole.state_dict())], []
     for _ in range(2):
-        for batch in whole:
+        for batch, at in whole:
             batches.append(batch)
             states.append(json.dumps(whole.state_dict()))
+            assert json.dumps(whole.state_dict(at)) == states[-1]
     # Every place, but for workers, which take their time to start: the ends, and some between.
     middle, end = len(states) // 2, len(states) - 1
     places = range(len(states)) if workers == 0 else [1, 2, 5, middle - 3, middle + 1, end]
     for place in places:
         rest = loader(kind, steps, **options)
         rest.load_state_dict(json.loads(states[place]))
-        at = rest.state_dict()["place"]["epoch"]
-        assert list(itertools.chain(*(rest for _ in range(at, 2)))) == batches[place:], place
+        begun = rest.state_dict()["place"]["epoch"]
+        assert [b for _ in range(begun, 2) for b in batches_of(rest)] == batches[place:], place
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", KINDS)
+def test_weight_and_state_belong_to_a_batch_whatever_looks_ahead(kind: str, workers: int) -> None:
+    whole = [(batch, at.mean_weight) for batch, at in loader(kind, "exact", num_workers=workers)]
+    made = loader(kind, "exact", num_workers=workers)
+    ahead = list(made)
+    assert [(batch, at.mean_weight) for batch, at in ahead] == whole
+    rest = loader(kind, "exact", num_workers=workers)
+    rest.load_state_dict(made.state_dict(ahead[2][1]))
+    assert batches_of(rest) == [batch for batch, _ in whole[3:]]
 
 
 @pytest.mark.parametrize("steps", STEPS)
@@ -158,8 +173,7 @@ def test_weighted_means_add_up_to_the_mean_of_the_step(kind: str, steps: str) ->
     sums: dict[int, tuple[float, int]] = {}
     for rank in range(2):
         made = loader(kind, steps, rank=rank)
-        for batch in made:
-            at = made.microbatch
+        for batch, at in made:
             # A sample's id is the loss of each of its targets.
             targets = [sum(label != -100 for label in ROWS[i]["labels"][1:]) for i in batch]
             total = float(sum(i * n for i, n in zip(batch, targets, strict=True)))
@@ -181,7 +195,7 @@ def test_ranks_without_a_sample_get_one_that_weighs_nothing(kind: str) -> None:
     assert {len(rank) for rank in seen} == {4}
     assert sum(len(at[0]) for rank in seen for at in rank if not at[5]) == len(ROWS)
     made = loader(kind, "exact", ranks=40, rank=0, batch_size=1)
-    weights = [(made.microbatch.filler, made.microbatch.sum_weight) for _ in made]
+    weights = [(at.filler, at.sum_weight) for _, at in made]
     assert {filler for filler, _ in weights} == {True, False}
     assert all((weight == 0) == filler for filler, weight in weights)
 
@@ -221,17 +235,17 @@ def test_a_step_without_room_names_the_way_out() -> None:
 
 def test_set_epoch_chooses_the_order_and_keeps_a_place_within_it() -> None:
     made = loader("indexed", "exact")
-    zero, one = list(made), list(made)
+    zero, one = batches_of(made), batches_of(made)
     made.set_epoch(0)
-    assert list(made) == zero
+    assert batches_of(made) == zero
     made.set_epoch(1)
     running = iter(made)
-    assert next(running) == one[0]
+    assert next(running)[0] == one[0]
     state = made.state_dict()
     made = loader("indexed", "exact")
     made.load_state_dict(state)
     made.set_epoch(1)
-    assert list(made) == one[1:]
+    assert batches_of(made) == one[1:]
 
 
 def test_a_state_of_another_loader_is_refused() -> None:
@@ -268,7 +282,7 @@ def test_a_stream_is_told_its_epoch() -> None:
             yield from ROWS[self.epoch :]
 
     made = PackedLoader(Turned(), 103, token_cap=10_000, collate_fn=ids)
-    assert [batch[0] for _ in range(3) for batch in made] == [0, 1, 2]
+    assert [batch[0] for _ in range(3) for batch in batches_of(made)] == [0, 1, 2]
 
 
 def test_a_collate_function_may_take_samples_apart() -> None:
@@ -277,7 +291,7 @@ def test_a_collate_function_may_take_samples_apart() -> None:
         rows, 1, token_cap=9, microbatches=2, collate_fn=lambda samples: samples[0].pop("id")
     )
     # One of the two is a filler.
-    assert list(made) == [4, 4]
+    assert batches_of(made) == [4, 4]
 
 
 def test_only_this_ranks_samples_are_loaded_or_collated() -> None:
@@ -291,9 +305,9 @@ def test_only_this_ranks_samples_are_loaded_or_collated() -> None:
     sizes = [len(row["input_ids"]) for row in ROWS]
     rows = Counted(ROWS)
     made = PackedLoader(rows, 4, token_cap=320, length=sizes, ranks=2, rank=1, collate_fn=ids)
-    loaded = sum(len(batch) for batch in made)
+    loaded = sum(len(batch) for batch, _ in made)
     assert Counted.read == loaded < len(ROWS)
-    collated = sum(len(batch) for batch in loader("again", "exact"))
+    collated = sum(len(batch) for batch, _ in loader("again", "exact"))
     assert collated < len(ROWS)
 
 
@@ -303,9 +317,9 @@ def test_costs_move_samples_between_ranks() -> None:
     options: dict[str, Any] = {"token_cap": 100, "ranks": 2, "rank": 0, "collate_fn": ids}
     cost = [9.0, 9.0, 1.0, 1.0]
     apart = PackedLoader(rows, 2, cost=cost, **options)
-    [batch] = apart
+    [(batch, at)] = apart
     assert len(set(batch) & {0, 1}) == 1
-    assert apart.microbatch.plan.gap == pytest.approx(0, abs=1e-6)
+    assert at.plan.gap == pytest.approx(0, abs=1e-6)
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -336,9 +350,6 @@ def test_what_cannot_be_is_named(kind: str, change: dict[str, Any], message: str
 
 
 def test_weights_need_targets() -> None:
-    made = loader("indexed", "exact", targets=None)
-    with pytest.raises(RuntimeError, match="no batch has been loaded"):
-        made.microbatch  # noqa: B018
-    next(iter(made))
+    _, at = next(iter(loader("indexed", "exact", targets=None)))
     with pytest.raises(ValueError, match="give targets="):
-        made.microbatch.mean_weight  # noqa: B018
+        at.mean_weight  # noqa: B018
