@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import zlib
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 import numpy
@@ -12,7 +14,7 @@ from torch.utils.data import DataLoader
 
 from flowtrain.data.order import SampleOrder
 from flowtrain.data.packed.sizes import Fields, sizes_of
-from flowtrain.data.packed.source import Loaded, Loading, Place, too_long
+from flowtrain.data.packed.source import Loaded, Loading, Place, order_of, too_long
 from flowtrain.packing import (
     Microbatch,
     PackingError,
@@ -59,12 +61,16 @@ class IndexedSource:
                 f"{len(sizes)} samples, {len(self.left_out)} of them above token_cap={cap}: "
                 "nothing is left to load"
             )
-        self.made_with = {
+        self.order = {
+            **order_of(loading.shape),
             "seed": seed,
             "shuffle": shuffle,
             "samples": len(sizes),
-            "sizes": sizes.checksum(),
+            "tokens": zlib.crc32(sizes.tokens.tobytes()),
+            # Those above some cap: their number tells which.
+            "left_out": len(self.left_out),
         }
+        self.plan = {**asdict(loading.shape), "sizes": sizes.checksum()}
         self._shape = loading.shape
         self._num_samples = len(kept)
         order = SampleOrder(len(kept), seed, shuffle)

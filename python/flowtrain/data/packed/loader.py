@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -151,11 +150,6 @@ class PackedLoader:
         else:
             self._source = StreamedSource(dataset, fields, loading)
         self.dataset = dataset
-        self._made_with = {
-            **asdict(loading.shape),
-            "oversize": oversize,
-            **self._source.made_with,
-        }
         self._place = self._next = self._source.start(0)
 
     @property
@@ -200,22 +194,43 @@ class PackedLoader:
                 anything between the loader and the loop looks ahead.
         """
         place = self._place if after is None else after.place
-        return {"made_with": self._made_with, "place": place}
+        return {"order": self._source.order, "plan": self._source.plan, "place": place}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Let the next iteration go on from a state.
 
+        At the end of a step the loader may have other ranks, and whatever else only decides where
+        the samples of a step go, as long as steps have as many samples (with `max_age` as many
+        microbatches over all ranks). Within a step it must be made as it was.
+
         Raises:
             PackingError: It is of another loader: samples would be repeated or left out.
         """
-        then = state["made_with"]
-        for name, now in self._made_with.items():
-            if then.get(name) != now:
-                raise PackingError(
-                    f"state: saved with {name}={then.get(name)}, and this loader has {now}; "
-                    "samples would be repeated or left out; make the loader as it was then"
-                )
-        self._place = self._next = state["place"]
+        place = state["place"]
+        _check_same("order", state["order"], self._source.order, _MAKE_ALIKE)
+        if place["microbatch"]:
+            _check_same(
+                f"plan of step {place['step']}, which had begun",
+                state["plan"],
+                self._source.plan,
+                "make the loader as it was then, or take a state of the end of a step",
+            )
+        self._place = self._next = place
+
+
+_MAKE_ALIKE = (
+    "make the loader as it was then, but for the ranks, where batch_size x microbatches x ranks "
+    "(with max_age, microbatches x ranks) stays the same"
+)
+
+
+def _check_same(what: str, then: dict[str, Any], now: dict[str, Any], way_out: str) -> None:
+    for name in now:
+        if then.get(name) != now[name]:
+            raise PackingError(
+                f"state: saved with {name}={then.get(name)}, and this loader has {now[name]}; it "
+                f"decides the {what}: samples would be repeated or left out; {way_out}"
+            )
 
 
 def _rank_of(rank: int | None, ranks: int | None) -> tuple[int, int]:

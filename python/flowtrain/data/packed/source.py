@@ -42,11 +42,14 @@ class Source(Protocol):
 
     Attributes:
         left_out: Samples above the cap that were left out.
-        made_with: What must be equal for a place to mean the same.
+        order: What decides which samples are used up at the end of a step: equal where a place
+            there is to mean the same.
+        plan: What decides where the samples of a step go: equal as well within a step.
     """
 
     left_out: list[int]
-    made_with: dict[str, Any]
+    order: dict[str, Any]
+    plan: dict[str, Any]
 
     def start(self, epoch: int) -> Place:
         """The place before an epoch's first batch."""
@@ -63,6 +66,21 @@ class Source(Protocol):
             TypeError: Their number is not known before they are loaded.
         """
         ...
+
+
+def order_of(shape: StepShape) -> dict[str, Any]:
+    """What of a shape decides which samples a step can have, whatever the ranks are."""
+    if shape.max_age == 0:
+        return {"max_age": 0, "step_samples": shape.samples}
+    assert shape.microbatches is not None
+    # Samples that wait are sure to fit into bins of the same number and size.
+    bins = shape.ranks * shape.microbatches
+    return {
+        "max_age": shape.max_age,
+        "window": shape.window,
+        "token_cap": shape.token_cap,
+        "step_bins": bins,
+    }
 
 
 def leaves_out(oversize: Oversize) -> bool:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from flowtrain.data.packed.sizes import Fields
-from flowtrain.data.packed.source import Loaded, Loading, Place
+from flowtrain.data.packed.source import Loaded, Loading, Place, order_of
 from flowtrain.data.packed.stream import Stream
 from flowtrain.packing import FormedStep, Microbatch, StepFormer, microbatches_of
 
@@ -32,7 +32,8 @@ class StreamedSource:
         self._loading = loading
         self._workers: int = loading.options["num_workers"]
         self.left_out: list[int] = []
-        self.made_with = {"num_workers": self._workers}
+        self.order = {**order_of(loading.shape), "num_workers": self._workers}
+        self.plan = asdict(loading.shape)
 
     def start(self, epoch: int) -> Place:
         streams = [Stream.start() for _ in range(max(1, self._workers))]

@@ -252,11 +252,47 @@ def test_a_state_of_another_loader_is_refused() -> None:
     state = loader("indexed", "exact").state_dict()
     with pytest.raises(PackingError, match="seed=3, and this loader has 4"):
         loader("indexed", "exact", seed=4).load_state_dict(state)
-    with pytest.raises(PackingError, match="sizes=.*, and this loader has"):
-        loader("indexed", "exact", cost="id").load_state_dict(state)
+    with pytest.raises(PackingError, match="tokens=.*, and this loader has"):
+        loader("indexed", "exact", length="id", oversize="leave_out").load_state_dict(state)
     stream = loader("again", "exact", num_workers=2).state_dict()
     with pytest.raises(PackingError, match="num_workers=2, and this loader has 0"):
         loader("again", "exact").load_state_dict(stream)
+
+
+@pytest.mark.parametrize("steps", STEPS)
+@pytest.mark.parametrize("kind", ["indexed", "again"])
+def test_other_ranks_go_on_where_a_step_ended(kind: str, steps: str) -> None:
+    two = [loader(kind, steps, rank=rank) for rank in range(2)]
+    used, state = [], two[0].state_dict()
+    for made in two:
+        for batch, at in made:
+            used += [] if at.filler else batch
+            if at.ends_step and at.step == 2:
+                state = json.loads(json.dumps(made.state_dict()))
+                break
+    change = {"batch_size": 18} if steps == "fewest" else {"microbatches": 4}
+    rest = loader(kind, steps, ranks=1, **change)
+    rest.load_state_dict(state)
+    went_on = list(rest)
+    assert went_on[0][1].step == 3
+    used += [i for batch, at in went_on if not at.filler for i in batch]
+    assert sorted(used) == list(range(len(ROWS)))
+
+
+def test_other_ranks_are_refused_where_samples_would_be_lost() -> None:
+    made = loader("indexed", "exact")
+    running = iter(made)
+    next(running)
+    with pytest.raises(
+        PackingError, match="ranks=2, and this loader has 1; it decides the plan of"
+    ):
+        loader("indexed", "exact", ranks=1, microbatches=4).load_state_dict(made.state_dict())
+    next(running)
+    with pytest.raises(PackingError, match="step_samples=16, and this loader has 8"):
+        loader("indexed", "exact", ranks=1).load_state_dict(made.state_dict())
+    waiting = loader("indexed", "stream").state_dict()
+    with pytest.raises(PackingError, match="step_bins=4, and this loader has 2"):
+        loader("indexed", "stream", ranks=1).load_state_dict(waiting)
 
 
 def test_a_stream_that_is_shorter_than_its_state_says_so() -> None:
