@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -82,7 +82,7 @@ class IndexedSource:
     def start(self, epoch: int) -> Place:
         return {"epoch": epoch, "step": 0, "microbatch": 0, "cursor": 0, "waiting": []}
 
-    def load(self, place: Place) -> Iterator[Loaded]:
+    def load(self, place: Place) -> Generator[Loaded]:
         sampled = self._sampler.begin(place)
         for batch in self._loader:
             # The sampler runs ahead of what has been loaded.
@@ -93,6 +93,9 @@ class IndexedSource:
         sampled = self._sampler.begin(place)
         for _ in self._sampler:
             yield sampled.popleft()
+
+    def ended(self, place: Place) -> bool:
+        return next(self.planned(place), None) is None
 
     def __len__(self) -> int:
         shape = self._shape

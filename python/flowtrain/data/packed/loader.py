@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import torch
@@ -150,7 +150,9 @@ class PackedLoader:
         else:
             self._source = StreamedSource(dataset, fields, loading)
         self.dataset = dataset
-        self._place = self._next = self._source.start(0)
+        # Where iterations begin, and the place after the last batch.
+        self._begin = self._place = self._source.start(0)
+        self._running: Generator[Loaded] | None = None
 
     @property
     def left_out(self) -> list[int]:
@@ -166,23 +168,42 @@ class PackedLoader:
         return len(self._source)
 
     def __iter__(self) -> Iterator[Loaded]:
-        """Batches of the next epoch, or the rest of the one that was loaded, each with what it is.
+        """Batches of the epoch, or its rest from the place that was loaded, each with what it is.
 
-        The two come together, so that whatever looks ahead or reorders keeps them together.
+        The two come together, so that whatever looks ahead or reorders keeps them together. An
+        iterator that is dropped before its end changes nothing: the next begins where it began. The
+        next epoch follows when this one is exhausted (of a map-style data set, when its last batch
+        has been yielded), or by `set_epoch`. A new iterator ends the one before it.
+
+        Raises:
+            RuntimeError: The iterator was ended.
         """
-        self._place = place = self._next
-        epoch = place["epoch"]
-        self._next = self._source.start(epoch + 1)
-        self._generator.manual_seed(self._seed + epoch)
-        for batch, microbatch in self._source.load(place):
-            self._place = microbatch.place
-            yield batch, microbatch
-        self._place = self._next
+        self._end_iteration()
+        if self._place is not self._begin and self._source.ended(self._place):
+            self._begin = self._source.start(self._place["epoch"] + 1)
+        self._place = begin = self._begin
+        self._generator.manual_seed(self._seed + begin["epoch"])
+        self._running = running = self._source.load(begin)
+        try:
+            for batch, microbatch in running:
+                self._place = microbatch.place
+                yield batch, microbatch
+                if self._running is not running:
+                    raise RuntimeError(
+                        "this iterator of the loader was ended by a newer one, by set_epoch or by "
+                        "load_state_dict; a PackedLoader has one place: exhaust one iterator "
+                        "before the next, or make a second loader"
+                    )
+            self._begin = self._place = self._source.start(begin["epoch"] + 1)
+        finally:
+            running.close()
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next iteration be of this epoch; where it goes on within it, it still does."""
-        if self._next["epoch"] != epoch:
-            self._place = self._next = self._source.start(epoch)
+        self._end_iteration()
+        if self._begin["epoch"] != epoch:
+            self._begin = self._source.start(epoch)
+        self._place = self._begin
 
     def state_dict(self, after: Microbatch | None = None) -> dict[str, Any]:
         """The place after a batch; plain numbers, but for what a stream says of itself.
@@ -215,7 +236,13 @@ class PackedLoader:
                 self._source.plan,
                 "make the loader as it was then, or take a state of the end of a step",
             )
-        self._place = self._next = place
+        self._end_iteration()
+        self._begin = self._place = place
+
+    def _end_iteration(self) -> None:
+        if self._running is not None:
+            self._running.close()
+            self._running = None
 
 
 _MAKE_ALIKE = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, get_args
 
@@ -55,8 +55,12 @@ class Source(Protocol):
         """The place before an epoch's first batch."""
         ...
 
-    def load(self, place: Place) -> Iterator[Loaded]:
+    def load(self, place: Place) -> Generator[Loaded]:
         """The rest of an epoch."""
+        ...
+
+    def ended(self, place: Place) -> bool:
+        """Whether it is known that no batch follows in the epoch."""
         ...
 
     def __len__(self) -> int:

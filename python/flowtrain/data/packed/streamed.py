@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -39,7 +39,21 @@ class StreamedSource:
         streams = [Stream.start() for _ in range(max(1, self._workers))]
         return {"epoch": epoch, "step": 0, "microbatch": 0, "worker": 0, "streams": streams}
 
-    def load(self, place: Place) -> Iterator[Loaded]:
+    def load(self, place: Place) -> Generator[Loaded]:
+        # Without workers the data set itself is read; who drops the iterator finds it as before.
+        stateful = not self._workers and hasattr(self._dataset, "state_dict")
+        before = self._dataset.state_dict() if stateful else None
+        try:
+            yield from self._load(place)
+        except GeneratorExit:
+            if before is not None:
+                self._dataset.load_state_dict(before)
+            raise
+
+    def ended(self, place: Place) -> bool:
+        return False
+
+    def _load(self, place: Place) -> Generator[Loaded]:
         reading = DataLoader(
             _Reading(self._dataset, self._fields, self._loading, place),
             batch_size=None,

@@ -248,6 +248,46 @@ def test_set_epoch_chooses_the_order_and_keeps_a_place_within_it() -> None:
     assert batches_of(made) == one[1:]
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_dropped_iterator_leaves_the_epoch_as_it_was(kind: str, workers: int) -> None:
+    made = loader(kind, "exact", num_workers=workers)
+    first = next(iter(made))[0]
+    whole = batches_of(made)
+    assert whole[0] == first
+    for batch, at in made:
+        assert at.epoch == 1
+        if kind != "indexed":
+            assert batch == first
+        break
+    state = made.state_dict()
+    assert [at.epoch for _, at in made] == [1] * len(whole)
+    made.load_state_dict(state)
+    next(iter(made))
+    _, at = next(iter(made))
+    assert (at.epoch, at.index) == (1, 1)
+
+
+def test_an_epoch_whose_batches_were_counted_is_over() -> None:
+    made = loader("indexed", "exact")
+    for epoch_ in range(2):
+        assert {at.epoch for _, (_, at) in zip(range(len(made)), made, strict=False)} == {epoch_}
+
+
+def test_of_two_iterators_the_first_is_ended() -> None:
+    made = loader("indexed", "exact")
+    first, second = iter(made), iter(made)
+    batch = next(first)[0]
+    assert next(second)[0] == batch
+    with pytest.raises(RuntimeError, match="ended by a newer one"):
+        next(first)
+    assert next(second)[1].index == 1
+    made.set_epoch(3)
+    with pytest.raises(RuntimeError, match="set_epoch"):
+        next(second)
+    assert made.state_dict()["place"]["epoch"] == 3
+
+
 def test_a_state_of_another_loader_is_refused() -> None:
     state = loader("indexed", "exact").state_dict()
     with pytest.raises(PackingError, match="seed=3, and this loader has 4"):
