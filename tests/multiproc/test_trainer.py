@@ -107,6 +107,17 @@ def test_samples_above_the_cap_are_left_out_aloud(
     assert read == sum(len(row["input_ids"]) for row in short)
 
 
+def test_workers_are_seeded_by_rank(loop: ModuleType, tmp_path: Path) -> None:
+    from transformers import Trainer
+    from transformers.trainer_utils import seed_worker
+
+    args = loop.arguments(tmp_path, dataloader_num_workers=1)
+    trainer = Trainer(model=loop.model(), args=args, train_dataset=loop.Texts())
+    pack_batches(trainer, token_cap=130)
+    seeded: Any = trainer.get_train_dataloader().worker_init_fn
+    assert (seeded.func, seeded.keywords) == (seed_worker, {"num_workers": 1, "rank": 0})
+
+
 def test_a_trainer_that_would_not_keep_the_loss_exact_is_refused(
     loop: ModuleType, tmp_path: Path
 ) -> None:

@@ -135,6 +135,8 @@ def _loader(
     objective: Objective,
     leave_out: bool,
 ) -> DataLoader[Any]:
+    from transformers.trainer_utils import seed_worker
+
     args = trainer.args
     dataset: Any = trainer.train_dataset
     collate = trainer._get_collator_with_removed_columns(trainer.data_collator, "training")
@@ -171,8 +173,11 @@ def _loader(
             len(dataset),
             token_cap,
         )
+    # As the Trainer seeds its own workers: torch's seeds are the same on every rank.
+    seeded = partial(seed_worker, num_workers=args.dataloader_num_workers, rank=args.process_index)
     return DataLoader(
         _Samples(dataset),
+        worker_init_fn=seeded,
         batch_sampler=_Epochs(source),
         collate_fn=partial(_collated, collate),
         **options,

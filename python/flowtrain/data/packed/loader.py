@@ -9,6 +9,7 @@ import torch
 from torch.utils.data import IterableDataset, default_collate
 
 from flowtrain.data.packed.indexed import IndexedSource
+from flowtrain.data.packed.seeds import seed_of
 from flowtrain.data.packed.sizes import Fields, Given
 from flowtrain.data.packed.source import Loaded, Loading, Oversize, Source, leaves_out
 from flowtrain.data.packed.streamed import StreamedSource
@@ -74,7 +75,9 @@ class PackedLoader:
         window: With max_age: what waits before a step is formed, in steps' token capacity.
         oversize: What to do with a sample above the cap: an error, or leave it out and list it
             in `left_out`.
-        seed: Of the order of epochs.
+        seed: Of the order of epochs, and of what workers draw at random: with the epoch and the
+            rank. Workers read a stream with the same seed on every rank, and run `collate_fn` with
+            one of its own for each microbatch.
         drop_last: Leave out the samples that do not fill a last step. Else ranks that are left
             without a sample there get a `filler`.
         collate_fn: From a list of samples to a batch.
@@ -112,6 +115,8 @@ class PackedLoader:
         ranks: int | None = None,
         **options: Any,
     ) -> None:
+        if seed < 0:
+            raise PackingError(f"seed={seed}: it must be at least 0")
         for name in ("sampler", "batch_sampler", "in_order"):
             if name in options:
                 raise PackingError(
@@ -121,7 +126,6 @@ class PackedLoader:
         this_rank, num_ranks = _rank_of(rank, ranks)
         # Of its own, so that a loop that is resumed finds torch's generator as it left it.
         self._generator = torch.Generator()
-        self._seed = seed
         loading = Loading(
             shape=StepShape(
                 ranks=num_ranks,
@@ -150,6 +154,8 @@ class PackedLoader:
         else:
             self._source = StreamedSource(dataset, fields, loading)
         self.dataset = dataset
+        # Ranks read a stream alike, what its workers draw included.
+        self._seeds = (seed,) if _is_stream(dataset) else (seed, this_rank)
         # Where iterations begin, and the place after the last batch.
         self._begin = self._place = self._source.start(0)
         self._running: Generator[Loaded] | None = None
@@ -182,7 +188,7 @@ class PackedLoader:
         if self._place is not self._begin and self._source.ended(self._place):
             self._begin = self._source.start(self._place["epoch"] + 1)
         self._place = begin = self._begin
-        self._generator.manual_seed(self._seed + begin["epoch"])
+        self._generator.manual_seed(seed_of(*self._seeds, begin["epoch"]))
         self._running = running = self._source.load(begin)
         try:
             for batch, microbatch in running:

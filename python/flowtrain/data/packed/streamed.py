@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Generator, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
+from flowtrain.data.packed.seeds import drawing_from, seed_of
 from flowtrain.data.packed.sizes import Fields
 from flowtrain.data.packed.source import Loaded, Loading, Place, order_of
 from flowtrain.data.packed.stream import Stream
@@ -121,7 +123,10 @@ class _Reading(IterableDataset[tuple[_ReadStep, list[Any]] | None]):
             # All are at hand before the first is collated, which may take its samples apart.
             every = microbatches_of(formed, rank=loading.rank, before=place, after=place)
             mine = [_samples(stream, each) for each in every]
-            batches = [loading.collate(samples) for samples in mine]
+            batches = []
+            for microbatch, samples in zip(every, mine, strict=True):
+                with self._drawing(microbatch):
+                    batches.append(loading.collate(samples))
             stream.forget(formed.placed)
             read = _ReadStep(
                 worker=worker,
@@ -131,6 +136,13 @@ class _Reading(IterableDataset[tuple[_ReadStep, list[Any]] | None]):
             )
             yield read, batches
             place = {**place, "microbatch": 0}
+
+    def _drawing(self, microbatch: Microbatch) -> AbstractContextManager[None]:
+        """What a worker draws for its rank's batch: nothing that the stream would draw."""
+        info = get_worker_info()
+        if info is None:
+            return nullcontext()
+        return drawing_from(seed_of(info.seed, self._loading.rank, *microbatch.samples))
 
 
 def _samples(stream: Stream, microbatch: Microbatch) -> list[Any]:

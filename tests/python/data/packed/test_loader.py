@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 from collections.abc import Iterator
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
@@ -406,6 +408,46 @@ def test_torchs_global_generator_is_left_alone(kind: str, workers: int) -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
+@pytest.mark.parametrize("kind", ["indexed", "again"])
+def test_workers_draw_otherwise_on_every_rank_and_alike_on_every_run(kind: str) -> None:
+    def drawn(samples: list[Sample]) -> tuple[float, ...]:
+        return random.random(), float(torch.rand(1)), float(numpy.random.rand())
+
+    def run(**changes: Any) -> list[list[tuple[float, ...]]]:
+        made = loader(kind, "exact", num_workers=1, collate_fn=drawn, **changes)
+        return [batches_of(made) for _ in range(2)]
+
+    seen = [run(rank=0), run(rank=1), run(rank=0, seed=4)]
+    for one, other in itertools.pairwise(epoch_ for of_rank in seen for epoch_ in of_rank):
+        assert not {x for batch in one for x in batch} & {x for batch in other for x in batch}
+    assert run(rank=0) == seen[0]
+
+
+def test_ranks_read_alike_a_stream_that_draws() -> None:
+    class Drawn(IterableDataset[Sample]):
+        def __iter__(self) -> Iterator[Sample]:
+            rows = ROWS[:]
+            while rows:
+                yield rows.pop(random.randrange(len(rows)))
+
+    def drawing(samples: list[Sample]) -> list[int]:
+        return [sample["id"] for sample in samples if random.random() < 2]
+
+    ranks = [
+        PackedLoader(
+            Drawn(),
+            **STEPS["exact"],
+            ranks=2,
+            rank=rank,
+            num_workers=1,
+            collate_fn=drawing,
+        )
+        for rank in range(2)
+    ]
+    both = [(batch, at) for rank in ranks for batch, at in rank]
+    assert sorted(i for batch, at in both if not at.filler for i in batch) == list(range(len(ROWS)))
+
+
 @pytest.mark.parametrize(
     ("kind", "change", "message"),
     [
@@ -414,6 +456,7 @@ def test_torchs_global_generator_is_left_alone(kind: str, workers: int) -> None:
         ("indexed", {"token_cap": 0}, "token_cap=0: it must be at least 1"),
         ("indexed", {"objective": "fast"}, "objective 'fast': choose from lockstep, free"),
         ("indexed", {"oversize": "drop"}, "oversize 'drop': choose from error, leave_out"),
+        ("indexed", {"seed": -1}, "seed=-1: it must be at least 0"),
         ("indexed", {"sampler": [1, 2]}, "sampler: a PackedLoader orders samples itself"),
         ("indexed", {"rank": 2}, "rank=2: it must be from 0 to ranks=2 less 1"),
         ("indexed", {"ranks": None}, "rank=0, ranks=None: give both"),
