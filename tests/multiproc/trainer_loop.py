@@ -19,6 +19,7 @@ from transformers import (
 )
 
 from flowtrain.integrations import pack_batches
+from flowtrain.packing import PackingError
 
 SAMPLES, VOCABULARY, EPOCHS, BATCH, MICROBATCHES, RANKS, SEED = 38, 11, 2, 3, 2, 2, 5
 STEPS = -(-SAMPLES // (BATCH * MICROBATCHES * RANKS))
@@ -79,6 +80,16 @@ def arguments(folder: Path, **others: Any) -> TrainingArguments:
     )
 
 
+def differing(trainer: Trainer) -> str:
+    """What is said where ranks were given other arguments."""
+    pack_batches(trainer, token_cap=130 + trainer.args.process_index)
+    try:
+        next(iter(trainer.get_train_dataloader()))
+    except PackingError as error:
+        return str(error)
+    return ""
+
+
 def train(folder: Path, resume: bool) -> None:
     data = Texts()
     trainer = Trainer(
@@ -87,6 +98,7 @@ def train(folder: Path, resume: bool) -> None:
         train_dataset=data,
         data_collator=DataCollatorWithFlattening(),
     )
+    refused = differing(trainer)
     pack_batches(trainer, token_cap=130, cost=lambda sample: len(sample["input_ids"]) ** 2)
     if resume:
         data.read.clear()
@@ -94,6 +106,7 @@ def train(folder: Path, resume: bool) -> None:
     if trainer.args.process_index == 0:
         losses = [row["loss"] for row in trainer.state.log_history if "loss" in row]
         found = {"model": trainer.model.state_dict(), "losses": losses, "read": len(data.read)}
+        found["refused"] = refused
         torch.save(found, folder / ("resumed.pt" if resume else "whole.pt"))
     trainer.accelerator.wait_for_everyone()
     torch.distributed.destroy_process_group()

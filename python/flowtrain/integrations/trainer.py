@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
+from flowtrain.data.packed.agreement import Agreement
 from flowtrain.data.packed.indexed import IndexedSource
 from flowtrain.data.packed.sizes import Fields, Given
 from flowtrain.data.packed.source import Loading, Oversize, leaves_out
@@ -173,12 +174,16 @@ def _loader(
             len(dataset),
             token_cap,
         )
+    agreement = None
+    if args.world_size > 1:
+        made_with = {**source.order, **source.plan}
+        agreement = Agreement(None, timeout_s=args.ddp_timeout, made_with=made_with)
     # As the Trainer seeds its own workers: torch's seeds are the same on every rank.
     seeded = partial(seed_worker, num_workers=args.dataloader_num_workers, rank=args.process_index)
     return DataLoader(
         _Samples(dataset),
         worker_init_fn=seeded,
-        batch_sampler=_Epochs(source),
+        batch_sampler=_Epochs(source, agreement),
         collate_fn=partial(_collated, collate),
         **options,
     )
@@ -191,8 +196,9 @@ class _Filler(list[Any]):
 class _Epochs(Sampler[list[int]]):
     """Indices of this rank's microbatches, of the epoch that was set last."""
 
-    def __init__(self, source: IndexedSource) -> None:
+    def __init__(self, source: IndexedSource, agreement: Agreement | None) -> None:
         self._source = source
+        self._agreement = agreement
         self._epoch = 0
 
     @property
@@ -205,7 +211,10 @@ class _Epochs(Sampler[list[int]]):
         self._epoch = epoch
 
     def __iter__(self) -> Iterator[list[int]]:
-        for microbatch in self._source.planned(self._source.start(self._epoch)):
+        start = self._source.start(self._epoch)
+        for microbatch, step in self._source.planned(start):
+            if self._agreement is not None and microbatch.step == microbatch.index == 0:
+                self._agreement.check(start, step)
             samples = list(microbatch.samples)
             yield _Filler(samples) if microbatch.filler else samples
 

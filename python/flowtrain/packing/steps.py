@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, get_args
@@ -87,6 +88,14 @@ class FormedStep:
     def placed(self) -> list[int]:
         """Keys of the samples that are in this step."""
         return self.keys[self.plan.slot >= 0].tolist()
+
+    def checksum(self, start: int = 0) -> int:
+        """CRC-32 of the samples and where they go, going on from another checksum."""
+        plan = self.plan
+        targets = () if self.targets is None else (self.targets,)
+        for values in (self.keys, plan.tokens, plan.cost, plan.slot, plan.rank, *targets):
+            start = zlib.crc32(values.tobytes(), start)
+        return start
 
     def places(self, rank: int) -> list[list[int]]:
         """Places in `keys` of one rank's samples, slot by slot; a slot may be empty."""

@@ -16,6 +16,7 @@ from flowtrain.data.order import SampleOrder
 from flowtrain.data.packed.sizes import Fields, sizes_of
 from flowtrain.data.packed.source import Loaded, Loading, Place, order_of, too_long
 from flowtrain.packing import (
+    FormedStep,
     Microbatch,
     PackingError,
     Sizes,
@@ -25,6 +26,9 @@ from flowtrain.packing import (
 )
 
 IntArray = NDArray[numpy.int64]
+
+Planned = tuple[Microbatch, FormedStep]
+"""A microbatch and its step."""
 
 # The options of a DataLoader that also matter to the pass that reads sizes.
 _OF_WORKERS = ("num_workers", "multiprocessing_context", "worker_init_fn", "prefetch_factor")
@@ -61,6 +65,7 @@ class IndexedSource:
                 f"{len(sizes)} samples, {len(self.left_out)} of them above token_cap={cap}: "
                 "nothing is left to load"
             )
+        self.planned_ahead = True
         self.order = {
             **order_of(loading.shape),
             "seed": seed,
@@ -86,9 +91,9 @@ class IndexedSource:
         sampled = self._sampler.begin(place)
         for batch in self._loader:
             # The sampler runs ahead of what has been loaded.
-            yield batch, sampled.popleft()
+            yield Loaded(batch, *sampled.popleft())
 
-    def planned(self, place: Place) -> Iterator[Microbatch]:
+    def planned(self, place: Place) -> Iterator[Planned]:
         """What `load` would load, without reading a sample."""
         sampled = self._sampler.begin(place)
         for _ in self._sampler:
@@ -117,9 +122,9 @@ class _Batches:
         self._shape = shape
         self._rank = rank
         self._place: Place = {}
-        self._sampled: deque[Microbatch] = deque()
+        self._sampled: deque[Planned] = deque()
 
-    def begin(self, place: Place) -> deque[Microbatch]:
+    def begin(self, place: Place) -> deque[Planned]:
         """Let the next iteration start from a place.
 
         Returns:
@@ -142,7 +147,7 @@ class _Batches:
                 "waiting": former.waiting,
             }
             for microbatch in microbatches_of(step, rank=self._rank, before=place, after=after):
-                sampled.append(microbatch)
+                sampled.append((microbatch, step))
                 yield list(microbatch.samples)
             place = after
 

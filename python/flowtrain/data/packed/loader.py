@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.data import IterableDataset, default_collate
 
+from flowtrain.data.packed.agreement import Agreement
 from flowtrain.data.packed.indexed import IndexedSource
 from flowtrain.data.packed.seeds import seed_of
 from flowtrain.data.packed.sizes import Fields, Given
 from flowtrain.data.packed.source import Loaded, Loading, Oversize, Source, leaves_out
 from flowtrain.data.packed.streamed import StreamedSource
-from flowtrain.packing import Microbatch, PackingError, StepShape
+from flowtrain.packing import FormedStep, Microbatch, PackingError, StepShape
 from flowtrain_core.packing.interface import Objective
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 
 class PackedLoader:
@@ -26,9 +30,14 @@ class PackedLoader:
         loss.backward()
 
     A step has as many samples as before, `batch_size` for each microbatch of each rank; which of
-    them meet is decided by `flowtrain_core.packing.schedule`. Every rank computes the same plan
-    from the same sizes, so that none is sent: give every rank the whole data set, and no
-    `DistributedSampler`. With each batch comes its `Microbatch`: what it is, and what it weighs.
+    them meet is decided by `flowtrain_core.packing.schedule`. With each batch comes its
+    `Microbatch`: what it is, and what it weighs.
+
+    **Ranks.** Every rank computes the same plan from the same sizes, so that none is sent: give
+    every rank the whole data set, and no `DistributedSampler`. Ranks of torch.distributed compare
+    checksums of arguments, sizes and plan when an iteration begins, and of a stream in each step
+    and at its end: one that differs is an error on all of them. So all ranks make the loader, and
+    iterate it as often. (Of a map-style data set sizes are compared, not contents.)
 
     **Loss.** Packed microbatches differ in samples and tokens, so that the mean of their means is
     not the mean of the step. With `targets`, the loop keeps it exact:
@@ -84,7 +93,10 @@ class PackedLoader:
         num_workers: Processes that load; 0 loads in this one.
         rank: This data-parallel rank; with `ranks` taken from torch.distributed where it is
             initialized and they are not given.
-        ranks: Data-parallel ranks.
+        ranks: Data-parallel ranks. Where they are given, nothing is compared.
+        group: Process group of the data-parallel ranks, in place of `rank` and `ranks`; None for
+            all processes. Each of its ranks makes the loader, and iterates it as often.
+        timeout_s: Timeout for the other ranks, where plans are compared.
         options: Others of `DataLoader`, such as pin_memory and prefetch_factor.
 
     Raises:
@@ -113,17 +125,21 @@ class PackedLoader:
         num_workers: int = 0,
         rank: int | None = None,
         ranks: int | None = None,
+        group: ProcessGroup | None = None,
+        timeout_s: float = 1800.0,
         **options: Any,
     ) -> None:
-        if seed < 0:
-            raise PackingError(f"seed={seed}: it must be at least 0")
+        if seed < 0 or timeout_s <= 0:
+            raise PackingError(
+                f"seed={seed}, timeout_s={timeout_s}: a seed is at least 0, a timeout above it"
+            )
         for name in ("sampler", "batch_sampler", "in_order"):
             if name in options:
                 raise PackingError(
                     f"{name}: a PackedLoader orders samples itself, alike on every rank; leave it "
                     "out (shuffle and seed choose the order)"
                 )
-        this_rank, num_ranks = _rank_of(rank, ranks)
+        this_rank, num_ranks = _rank_of(rank, ranks, group)
         # Of its own, so that a loop that is resumed finds torch's generator as it left it.
         self._generator = torch.Generator()
         loading = Loading(
@@ -158,6 +174,10 @@ class PackedLoader:
         self._seeds = (seed,) if _is_stream(dataset) else (seed, this_rank)
         # Where iterations begin, and the place after the last batch.
         self._begin = self._place = self._source.start(0)
+        self._agreement = None
+        if rank is None and num_ranks > 1:
+            made_with = {"seed": seed, **self._source.order, **self._source.plan}
+            self._agreement = Agreement(group, timeout_s=timeout_s, made_with=made_with)
         self._running: Generator[Loaded] | None = None
 
     @property
@@ -173,7 +193,7 @@ class PackedLoader:
         """
         return len(self._source)
 
-    def __iter__(self) -> Iterator[Loaded]:
+    def __iter__(self) -> Iterator[tuple[Any, Microbatch]]:
         """Batches of the epoch, or its rest from the place that was loaded, each with what it is.
 
         The two come together, so that whatever looks ahead or reorders keeps them together. An
@@ -182,7 +202,9 @@ class PackedLoader:
         has been yielded), or by `set_epoch`. A new iterator ends the one before it.
 
         Raises:
-            RuntimeError: The iterator was ended.
+            PackingError: A step that its microbatches do not hold, a sample of a stream above the
+                cap, or a rank that has other steps than this one.
+            RuntimeError: The iterator was ended, or the ranks could not be compared.
         """
         self._end_iteration()
         if self._place is not self._begin and self._source.ended(self._place):
@@ -191,7 +213,11 @@ class PackedLoader:
         self._generator.manual_seed(seed_of(*self._seeds, begin["epoch"]))
         self._running = running = self._source.load(begin)
         try:
-            for batch, microbatch in running:
+            compared = -1
+            for batch, microbatch, step, content in running:
+                if compared < 0 or (microbatch.step > compared and not self._source.planned_ahead):
+                    self._compare(step, content)
+                    compared = microbatch.step
                 self._place = microbatch.place
                 yield batch, microbatch
                 if self._running is not running:
@@ -200,6 +226,8 @@ class PackedLoader:
                         "load_state_dict; a PackedLoader has one place: exhaust one iterator "
                         "before the next, or make a second loader"
                     )
+            if compared < 0 or not self._source.planned_ahead:
+                self._compare(None)
             self._begin = self._place = self._source.start(begin["epoch"] + 1)
         finally:
             running.close()
@@ -245,6 +273,10 @@ class PackedLoader:
         self._end_iteration()
         self._begin = self._place = place
 
+    def _compare(self, step: FormedStep | None, content: int = 0) -> None:
+        if self._agreement is not None:
+            self._agreement.check(self._place, step, content)
+
     def _end_iteration(self) -> None:
         if self._running is not None:
             self._running.close()
@@ -266,15 +298,20 @@ def _check_same(what: str, then: dict[str, Any], now: dict[str, Any], way_out: s
             )
 
 
-def _rank_of(rank: int | None, ranks: int | None) -> tuple[int, int]:
+def _rank_of(rank: int | None, ranks: int | None, group: ProcessGroup | None) -> tuple[int, int]:
     """This rank and their number."""
+    if group is not None and rank is not None:
+        raise PackingError(f"rank={rank} with a group: the group says it; give one of them")
     if (rank is None) != (ranks is None):
         raise PackingError(f"rank={rank}, ranks={ranks}: give both of them or none")
     if rank is None or ranks is None:
         distributed = torch.distributed
         if not (distributed.is_available() and distributed.is_initialized()):
             return 0, 1
-        return distributed.get_rank(), distributed.get_world_size()
+        rank, ranks = distributed.get_rank(group), distributed.get_world_size(group)
+        if rank < 0:
+            raise PackingError("group: this process is not in it; only its ranks make the loader")
+        return rank, ranks
     if not 0 <= rank < ranks:
         raise PackingError(f"rank={rank}: it must be from 0 to ranks={ranks} less 1")
     return rank, ranks

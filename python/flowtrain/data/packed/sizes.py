@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeGuard
@@ -23,11 +24,12 @@ _AT_ONCE = 256
 
 
 class Size(NamedTuple):
-    """Tokens, cost and target tokens of one sample."""
+    """Tokens, cost and target tokens of one sample, and a checksum of what they were read from."""
 
     tokens: int
     cost: float
     targets: int | None
+    content: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,18 +58,22 @@ class Fields:
         Raises:
             PackingError: A field is missing, or no size; the message names sample and field.
         """
-        found = {}
+        found, content = {}, 0
         for name, field in self.named().items():
             if not _is_field(field):
                 raise PackingError(
                     f"{name}: a stream has no indices for a list of values; give the name of a "
                     "column or a function of a sample"
                 )
-            found[name] = _read(name, field, key, sample)
+            array = _array(name, field, key, sample)
+            found[name] = _value(name, key, array)
+            # Of objects there are only addresses, which are no content.
+            content = zlib.crc32(b"" if array.dtype.hasobject else array.tobytes(), content)
         return Size(
             tokens=int(found["length"]),
             cost=found.get("cost", found["length"]),
             targets=int(found["targets"]) if "targets" in found else None,
+            content=content,
         )
 
 
@@ -143,7 +149,10 @@ class _Measured(Dataset[list[float]]):
         return [self._row(*each) for each in zip(indices, samples, strict=True)]
 
     def _row(self, index: int, sample: Any) -> list[float]:
-        return [_read(name, field, index, sample) for name, field in self._fields.items()]
+        return [
+            _value(name, index, _array(name, field, index, sample))
+            for name, field in self._fields.items()
+        ]
 
 
 def _is_field(field: Given) -> TypeGuard[Field]:
@@ -162,7 +171,7 @@ def _given(name: str, values: Any, count: int) -> NDArray[Any]:
     return array
 
 
-def _read(name: str, field: Any, key: int, sample: Any) -> float:
+def _array(name: str, field: Any, key: int, sample: Any) -> NDArray[Any]:
     if callable(field):
         value = field(sample)
     else:
@@ -173,7 +182,10 @@ def _read(name: str, field: Any, key: int, sample: Any) -> float:
                 f"sample {key}: it has no '{field}'; give {name}= as another column, as a function "
                 "of a sample, or as one value per sample"
             ) from error
-    array = numpy.asarray(value)
+    return numpy.asarray(value)
+
+
+def _value(name: str, key: int, array: NDArray[Any]) -> float:
     if array.ndim == 0 and array.dtype.kind in "iuf":
         return _checked(name, key, array.item())
     if name == "cost" or array.ndim == 0 or array.size != array.shape[-1]:

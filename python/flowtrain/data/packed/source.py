@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, NamedTuple, Protocol, get_args
 
-from flowtrain.packing import Microbatch, PackingError, StepShape
+from flowtrain.packing import FormedStep, Microbatch, PackingError, StepShape
 
 Oversize = Literal["error", "leave_out"]
 """What to do with a sample above the cap."""
@@ -14,8 +14,21 @@ Oversize = Literal["error", "leave_out"]
 Place = dict[str, Any]
 """Where loading goes on: plain numbers, but for what a stream says of itself."""
 
-Loaded = tuple[Any, Microbatch]
-"""A batch, and what it is."""
+
+class Loaded(NamedTuple):
+    """A batch as a source hands it on.
+
+    Attributes:
+        batch: The batch.
+        microbatch: What it is.
+        step: Its step, of all ranks.
+        content: Checksum of what had been read of a stream for its step; 0 where sizes are known.
+    """
+
+    batch: Any
+    microbatch: Microbatch
+    step: FormedStep
+    content: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,12 +55,15 @@ class Source(Protocol):
 
     Attributes:
         left_out: Samples above the cap that were left out.
+        planned_ahead: Whether all sizes are known, so that ranks whose first steps agree have the
+            same ones throughout.
         order: What decides which samples are used up at the end of a step: equal where a place
             there is to mean the same.
         plan: What decides where the samples of a step go: equal as well within a step.
     """
 
     left_out: list[int]
+    planned_ahead: bool
     order: dict[str, Any]
     plan: dict[str, Any]
 

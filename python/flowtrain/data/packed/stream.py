@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import zlib
 from collections import deque
 from typing import Any
 
@@ -42,6 +43,8 @@ class Stream:
         self._marks: deque[Place] = deque()
         self._read = 0
         self._ended = False
+        self.content = 0
+        """Checksum of what was measured since this was made."""
 
     @staticmethod
     def start() -> Place:
@@ -106,6 +109,7 @@ class Stream:
             position = self._read
             self._read += 1
             size = self._fields.measure(position, sample)
+            self.content = zlib.crc32(size.content.to_bytes(4, "little"), self.content)
             if size.tokens <= self._token_cap:
                 self._kept[position] = size, sample
                 taken.append(position)

@@ -34,6 +34,7 @@ class StreamedSource:
         self._loading = loading
         self._workers: int = loading.options["num_workers"]
         self.left_out: list[int] = []
+        self.planned_ahead = False
         self.order = {**order_of(loading.shape), "num_workers": self._workers}
         self.plan = asdict(loading.shape)
 
@@ -70,7 +71,8 @@ class StreamedSource:
             before, after = {**place, "worker": step.worker}, _after(place, step)
             rank = self._loading.rank
             mine = microbatches_of(step.formed, rank=rank, before=before, after=after)
-            yield from zip(batches, mine, strict=True)
+            for batch, microbatch in zip(batches, mine, strict=True):
+                yield Loaded(batch, microbatch, step.formed, step.content)
             place = after
 
     def __len__(self) -> int:
@@ -86,12 +88,14 @@ class _ReadStep:
         formed: Its samples and plan.
         after: Place of the worker's stream behind it.
         left_out: Positions of samples above the cap that were passed over on the way.
+        content: Checksum of what was measured on the way.
     """
 
     worker: int
     formed: FormedStep
     after: Place
     left_out: list[int]
+    content: int
 
 
 class _Reading(IterableDataset[tuple[_ReadStep, list[Any]] | None]):
@@ -133,6 +137,7 @@ class _Reading(IterableDataset[tuple[_ReadStep, list[Any]] | None]):
                 formed=formed,
                 after=stream.place(former.waiting),
                 left_out=stream.take_left_out(),
+                content=stream.content,
             )
             yield read, batches
             place = {**place, "microbatch": 0}

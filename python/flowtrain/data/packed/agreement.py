@@ -1,0 +1,96 @@
+"""Ranks compare what they plan: each computes it alone, and must come to the same."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import numpy
+import torch
+from torch import distributed
+
+from flowtrain.data.packed.source import Place
+from flowtrain.packing import FormedStep, PackingError
+from flowtrain_core import __version__
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+
+class Agreement:
+    """Compares this rank's steps with those of the others.
+
+    Over a gloo group of its own, so that it meets neither the collectives of the loop nor a device,
+    and the loader may be read by any thread.
+
+    Args:
+        group: The data-parallel ranks, of which each makes its own at the same point of its
+            program; None for all ranks.
+        timeout_s: Timeout for the other ranks.
+        made_with: What must be equal on all ranks throughout.
+    """
+
+    def __init__(
+        self, group: ProcessGroup | None, *, timeout_s: float, made_with: dict[str, Any]
+    ) -> None:
+        self._group: Any = distributed.new_group(
+            None if group is None else distributed.get_process_group_ranks(group),
+            timeout=timedelta(seconds=timeout_s),
+            backend="gloo",
+            use_local_synchronization=group is not None,
+        )
+        self._ranks = distributed.get_world_size(self._group)
+        self._timeout_s = timeout_s
+        self._made_with = {"flowtrain": __version__, "numpy": numpy.__version__, **made_with}
+
+    def check(self, place: Place, step: FormedStep | None, content: int = 0) -> None:
+        """Wait for the other ranks, and compare what comes next.
+
+        Args:
+            place: The place before it.
+            step: The step, of all ranks; None where the epoch ends.
+            content: Checksum of what was read for it.
+
+        Raises:
+            PackingError: A rank has other steps; raised on every rank, with what differs.
+            RuntimeError: A rank has ended, or did not come in time.
+        """
+        mine = {
+            **self._made_with,
+            **{name: place[name] for name in ("epoch", "step", "microbatch")},
+            "samples_of_step": 0 if step is None else len(step.keys),
+            "tokens_of_step": 0 if step is None else int(step.plan.tokens.sum()),
+            "checksum_of_step": 0 if step is None else step.checksum(content),
+        }
+        digest = hashlib.blake2b(json.dumps(mine).encode(), digest_size=8).digest()
+        number = torch.tensor([int.from_bytes(digest, "little", signed=True)])
+        numbers = [torch.empty_like(number) for _ in range(self._ranks)]
+        every: list[Any] = [None] * self._ranks
+        try:
+            distributed.all_gather(numbers, number, group=self._group)
+            if all(torch.equal(other, number) for other in numbers):
+                return
+            distributed.all_gather_object(every, mine, group=self._group)
+        except RuntimeError as error:
+            raise RuntimeError(
+                f"step {place['step']} of epoch {place['epoch']}: the ranks could not compare "
+                f"their plans within timeout_s={self._timeout_s}: one has ended, or does not "
+                f"iterate while this one does (a loader for one rank alone takes rank and ranks): "
+                f"{error}"
+            ) from error
+        first = every[0]
+        rank, name = next(
+            (rank, name)
+            for name in first
+            for rank, other in enumerate(every)
+            if other[name] != first[name]
+        )
+        raise PackingError(
+            f"step {first['step']} of epoch {first['epoch']}: rank {rank} has {name}="
+            f"{every[rank][name]}, and rank 0 has {first[name]}: they would load samples of "
+            "different steps; make every rank's loader alike, over the whole data set (a stream "
+            "that is split or sharded by rank, or draws with a rank's own seed, is another one on "
+            "each)"
+        )

@@ -1,0 +1,97 @@
+"""Loaders that differ between ranks, one rank a process; `test_packed_ranks.py` starts it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy
+from torch import distributed as dist
+from torch.utils.data import IterableDataset
+
+from flowtrain.data import PackedLoader
+
+Sample = dict[str, Any]
+ROWS: list[Sample] = [{"id": i, "input_ids": [i] * (1 + i % 7)} for i in range(48)]
+EQUAL: list[Sample] = [{"id": i, "input_ids": [i] * 5} for i in range(48)]
+
+
+class Stream(IterableDataset[Sample]):
+    def __init__(self, rows: list[Sample]) -> None:
+        self.rows = rows
+
+    def __iter__(self) -> Iterator[Sample]:
+        yield from self.rows
+
+
+class SharesOut(Stream):
+    """As if it were to be read by a plain loader."""
+
+    def __iter__(self) -> Iterator[Sample]:
+        yield from self.rows[dist.get_rank() :: dist.get_world_size()]
+
+
+def loader(dataset: Any = ROWS, **changes: Any) -> PackedLoader:
+    given: dict[str, Any] = {"batch_size": 4, "token_cap": 100, "microbatches": 2}
+    given |= {"collate_fn": lambda batch: [sample["id"] for sample in batch], "timeout_s": 60}
+    return PackedLoader(dataset, **{**given, **changes})
+
+
+def at_epoch(epoch: int) -> PackedLoader:
+    made = loader()
+    made.set_epoch(epoch)
+    return made
+
+
+def of_numpy(version: str) -> PackedLoader:
+    with mock.patch.object(numpy, "__version__", version):
+        return loader()
+
+
+CASES: dict[str, Callable[[int], PackedLoader]] = {
+    "alike": lambda rank: loader(shuffle=True),
+    "alike, a stream": lambda rank: loader(Stream(ROWS), num_workers=1),
+    "alike, a group": lambda rank: loader(group=dist.new_group([0, 1])),
+    "seed": lambda rank: loader(seed=rank),
+    "data": lambda rank: loader(ROWS[rank:]),
+    "microbatches": lambda rank: loader(microbatches=1 + rank),
+    "costs": lambda rank: loader(cost=[1.0 + rank] * len(ROWS)),
+    "epoch": at_epoch,
+    "numpy": lambda rank: of_numpy(f"{rank}.0"),
+    "a stream that is sharded": lambda rank: loader(SharesOut(ROWS), num_workers=1),
+    "equal samples that are sharded": lambda rank: loader(SharesOut(EQUAL)),
+    "a stream that ends": lambda rank: loader(Stream(ROWS[: len(ROWS) - 16 * rank])),
+}
+
+
+def outcome(make: Callable[[int], PackedLoader], rank: int) -> dict[str, Any]:
+    loaded: list[int] = []
+    try:
+        for batch, _ in make(rank):
+            loaded += batch
+    except (ValueError, RuntimeError) as error:
+        return {"loaded": loaded, "error": f"{type(error).__name__}: {error}"}
+    return {"loaded": loaded, "error": None}
+
+
+def run(folder: Path, rank: int) -> None:
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder / 'store'}", rank=rank, world_size=2
+    )
+    found = {name: outcome(make, rank) for name, make in CASES.items()}
+    alone = loader(timeout_s=1)
+    if rank == 0:
+        found["alone"] = outcome(lambda _: alone, rank)
+    (folder / f"{rank}.json").write_text(json.dumps(found))
+    dist.barrier()
+
+
+if __name__ == "__main__":
+    run(Path(sys.argv[1]), int(sys.argv[2]))
+    # A process group whose wait ran out is not to be taken down in order.
+    os._exit(0)

@@ -1,0 +1,72 @@
+"""Ranks whose packed loaders differ end with an error on all of them, before a batch differs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PROGRAM = Path(__file__).with_name("packed_ranks.py")
+
+Found = tuple[dict[str, Any], dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
+    folder = tmp_path_factory.mktemp("ranks")
+    ranks = [
+        subprocess.Popen([sys.executable, str(PROGRAM), str(folder), str(rank)])
+        for rank in range(2)
+    ]
+    assert [rank.wait(timeout=100) for rank in ranks] == [0, 0]
+    zero, one = (json.loads((folder / f"{rank}.json").read_text()) for rank in range(2))
+    return zero, one
+
+
+@pytest.mark.limit(120)
+@pytest.mark.parametrize("case", ["alike", "alike, a stream", "alike, a group"])
+def test_ranks_that_agree_share_the_samples(found: Found, case: str) -> None:
+    zero, one = (rank[case] for rank in found)
+    assert zero["error"] is None and one["error"] is None
+    assert sorted(zero["loaded"] + one["loaded"]) == list(range(48))
+
+
+@pytest.mark.limit(120)
+@pytest.mark.parametrize(
+    ("case", "differs"),
+    [
+        ("seed", "step 0 of epoch 0: rank 1 has seed=1, and rank 0 has 0"),
+        ("data", "rank 1 has samples=47, and rank 0 has 48"),
+        ("microbatches", "rank 1 has step_samples=16, and rank 0 has 8"),
+        ("costs", "rank 1 has sizes="),
+        ("epoch", "rank 1 has epoch=1, and rank 0 has 0"),
+        ("numpy", "rank 1 has numpy=1.0, and rank 0 has 0.0"),
+        ("a stream that is sharded", "rank 1 has tokens_of_step="),
+        ("equal samples that are sharded", "rank 1 has checksum_of_step="),
+    ],
+)
+def test_ranks_that_differ_load_nothing_and_say_what_differs(
+    found: Found, case: str, differs: str
+) -> None:
+    zero, one = (rank[case] for rank in found)
+    assert zero == one == {"loaded": [], "error": zero["error"]}
+    assert zero["error"].startswith("PackingError") and differs in zero["error"]
+
+
+@pytest.mark.limit(120)
+def test_a_stream_that_ends_on_one_rank_ends_on_all(found: Found) -> None:
+    zero, one = (rank["a stream that ends"] for rank in found)
+    assert sorted(zero["loaded"] + one["loaded"]) == list(range(32))
+    assert zero["error"] == one["error"]
+    assert "step 2 of epoch 0: rank 1 has samples_of_step=0, and rank 0 has 16" in zero["error"]
+
+
+@pytest.mark.limit(120)
+def test_a_rank_that_iterates_alone_is_told_so(found: Found) -> None:
+    alone = found[0]["alone"]
+    assert alone["loaded"] == []
+    assert "timeout_s=1: one has ended, or does not iterate while this one" in alone["error"]
