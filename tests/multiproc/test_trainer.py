@@ -119,6 +119,29 @@ def test_workers_are_seeded_by_rank(loop: ModuleType, tmp_path: Path) -> None:
     assert (seeded.func, seeded.keywords) == (seed_worker, {"num_workers": 1, "rank": 0})
 
 
+def test_qwen_vl_may_be_told_the_target_tokens_of_a_step(loop: ModuleType, tmp_path: Path) -> None:
+    from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration, Trainer
+
+    text = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "head_dim": 16}
+    text |= {"vocab_size": loop.VOCABULARY, "num_attention_heads": 1, "num_key_value_heads": 1}
+    rope = {"rope_type": "default", "mrope_section": [3, 3, 2], "mrope_interleaved": True}
+    vision = {"depth": 1, "hidden_size": 16, "num_heads": 1, "intermediate_size": 16}
+    vision |= {"out_hidden_size": 16, "deepstack_visual_indexes": [0]}
+    config = Qwen3VLConfig(text_config={**text, "rope_scaling": rope}, vision_config=vision)
+    model: Any = Qwen3VLForConditionalGeneration(config).double()
+    args = loop.arguments(tmp_path)
+    with pytest.raises(PackingError, match=r"Qwen3VL.*accepts_loss_kwargs is False"):
+        pack_batches(Trainer(model=model, args=args, train_dataset=loop.Texts()), token_cap=130)
+    model.accepts_loss_kwargs = True
+    trainer = Trainer(model=model, args=args, train_dataset=loop.Texts())
+    pack_batches(trainer, token_cap=130)
+    batch = {name: torch.tensor([loop.Texts()[0]["input_ids"]]) for name in ("input_ids", "labels")}
+    mean = trainer.compute_loss(model, dict(batch)).item()
+    weighted = trainer.compute_loss(model, dict(batch), num_items_in_batch=1000).item()
+    targets = batch["labels"].numel() - 1
+    assert weighted == pytest.approx(mean * targets / 1000, rel=1e-6)
+
+
 def test_a_trainer_that_would_not_keep_the_loss_exact_is_refused(
     loop: ModuleType, tmp_path: Path
 ) -> None:
@@ -138,7 +161,15 @@ def test_a_trainer_that_would_not_keep_the_loss_exact_is_refused(
             pack_batches(trainer, token_cap=130)
         return str(caught.value)
 
-    assert "Means" in refused(Means()) and "compute_loss_func" in refused(Means())
+    plain = refused(Means())
+    assert (
+        "Means" in plain and "forward takes no **kwargs" in plain and "compute_loss_func" in plain
+    )
+    forbidden = loop.model()
+    forbidden.accepts_loss_kwargs = False  # As classes of the Qwen-VL families have it.
+    said = refused(forbidden)
+    assert "accepts_loss_kwargs is False" in said and "set model.accepts_loss_kwargs = True" in said
+    assert "forward takes no" not in said
     strategy = refused(loop.model(), train_sampling_strategy="batch_rebalance")
     assert "args.train_sampling_strategy=batch_rebalance" in strategy
 

@@ -91,12 +91,6 @@ def _check(trainer: Trainer) -> None:
             f"train_dataset ({type(dataset).__name__}): the Trainer can only go on in a map-style "
             "data set; give it one, or a stream to PackedLoader in a loop of your own"
         )
-    if not (trainer.model_accepts_loss_kwargs or trainer.compute_loss_func is not None):
-        raise PackingError(
-            f"model ({type(trainer.model).__name__}): its forward takes no num_items_in_batch, so "
-            "that the Trainer would average the means of unequal microbatches; give the Trainer a "
-            "compute_loss_func"
-        )
     wrong = {
         "train_sampling_strategy": args.train_sampling_strategy not in ("random", "sequential"),
         "auto_find_batch_size": args.auto_find_batch_size,
@@ -121,6 +115,26 @@ def _check(trainer: Trainer) -> None:
             "accelerator: tensor and context parallel ranks would be given different samples; "
             "every process must be a data-parallel rank of its own"
         )
+    if not (trainer.model_accepts_loss_kwargs or trainer.compute_loss_func is not None):
+        raise PackingError(_without_targets(trainer))
+
+
+def _without_targets(trainer: Trainer) -> str:
+    """Why the Trainer would not tell its model the target tokens of a step."""
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    if hasattr(model, "accepts_loss_kwargs"):
+        why = "accepts_loss_kwargs is False"
+        way_out = (
+            ", or set model.accepts_loss_kwargs = True before the Trainer is made, if forward "
+            "hands its **kwargs on to a loss that divides by num_items_in_batch"
+        )
+    else:
+        why, way_out = "forward takes no **kwargs", ""
+    return (
+        f"model ({type(model).__name__}): its {why}, so that the Trainer passes it no "
+        "num_items_in_batch, the target tokens of the step, and would average the means of unequal "
+        f"microbatches; give the Trainer a compute_loss_func{way_out}"
+    )
 
 
 def _model_parallel(trainer: Trainer) -> bool:
