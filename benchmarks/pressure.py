@@ -31,6 +31,7 @@ from flowtrain.train.launch import train
 from flowtrain.train.metrics import read_log
 from flowtrain.train.planner import PlanSource
 from flowtrain.train.rank import DTYPES
+from flowtrain.train.reads import Reads
 
 SCALES = (1, 2, 4)
 
@@ -64,7 +65,7 @@ def least_bytes(config: RunConfig) -> int:
     with ReaderPool(make_reader, 0) as reader:
         for plan in PlanSource(
             config,
-            reader=reader,
+            reads=Reads(reader, config.data.path, deadline_s=config.flow.deadline_s),
             num_samples=len(JsonlFile(config.data.path)),
             model_config=adapter.config,
         ):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,9 @@ from flowtrain.config.schema import RunConfig
 from flowtrain.cost.flops import sample_flops, train_flops
 from flowtrain.data.order import SampleOrder
 from flowtrain.data.samples import SampleMeta
-from flowtrain.data.workers import ReaderPool
 from flowtrain.plan import Layout, Space, SpaceNeed, StepPlan, build_step
 from flowtrain.train.board import Board
+from flowtrain.train.reads import Read, Reads
 
 
 class PlanError(RuntimeError):
@@ -27,7 +26,7 @@ class PlanSource:
 
     Args:
         config: The run.
-        reader: Reads sample sizes ahead of the plan that needs them.
+        reads: Requests of this rank; sizes are read ahead of the plan that needs them.
         num_samples: Lines of the data file.
         model_config: Hugging Face configuration, for costs.
         step: First step to plan.
@@ -38,14 +37,14 @@ class PlanSource:
         self,
         config: RunConfig,
         *,
-        reader: ReaderPool,
+        reads: Reads,
         num_samples: int,
         model_config: Any,
         step: int = 0,
         cursor: int = 0,
     ) -> None:
         self._config = config
-        self._reader = reader
+        self._reads = reads
         self._model_config = model_config
         self._order = SampleOrder(num_samples, config.train.seed, config.data.shuffle)
         self._layout = Layout(
@@ -57,7 +56,7 @@ class PlanSource:
         self._step = step
         self._cursor = cursor
         self._read_to = cursor
-        self._read: deque[Future[SampleMeta]] = deque()
+        self._coming: deque[Read] = deque()
 
     def __iter__(self) -> Iterator[StepPlan]:
         batch = self._config.train.global_batch
@@ -67,12 +66,9 @@ class PlanSource:
             target = self._cursor + batch * min(2, last - self._step)
             while self._read_to < target:
                 line = self._order.index(self._read_to)
-                self._read.append(self._reader.submit("meta", line))
+                self._coming.append(self._reads.submit("meta", line))
                 self._read_to += 1
-            samples = [
-                self._read.popleft().result(timeout=self._config.flow.deadline_s)
-                for _ in range(batch)
-            ]
+            samples = [self._reads.result(self._coming.popleft()) for _ in range(batch)]
             self._cursor += batch
             yield self._plan(samples)
             self._step += 1

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future
 from typing import Any
 
-from flowtrain.data.workers import ReaderPool
 from flowtrain.plan import StepPlan
 from flowtrain.train.planner import Plans
+from flowtrain.train.reads import Read, Reads
 
 Request = tuple[str, tuple[int, ...]]
 
@@ -18,24 +17,20 @@ class Prefetch:
 
     Args:
         plans: The plans.
-        reader: Workers that read.
+        reads: Requests of this rank.
         wants: Requests of this rank for a plan: method of the reader, and its arguments.
-        deadline_s: Longest wait for one content.
     """
 
     def __init__(
         self,
         plans: Plans,
-        reader: ReaderPool,
+        reads: Reads,
         wants: Callable[[StepPlan], Iterable[Request]],
-        *,
-        deadline_s: float,
     ) -> None:
         self._plans = plans
-        self._reader = reader
+        self._reads = reads
         self._wants = wants
-        self._deadline_s = deadline_s
-        self._pending: dict[int, dict[Request, Future[Any]]] = {}
+        self._pending: dict[int, dict[Request, Read]] = {}
 
     def step(self, plan: StepPlan) -> None:
         """Called once a step, before its contents are asked for."""
@@ -50,7 +45,7 @@ class Prefetch:
         Raises:
             DataError: It cannot be read; the message names file and line.
         """
-        return self._pending[step][method, arguments].result(timeout=self._deadline_s)
+        return self._reads.result(self._pending[step][method, arguments])
 
     def forget(self, step: int) -> None:
         self._pending.pop(step, None)
@@ -58,6 +53,6 @@ class Prefetch:
     def _submit(self, plan: StepPlan) -> None:
         if plan.kind == "train" and plan.step not in self._pending:
             self._pending[plan.step] = {
-                (method, arguments): self._reader.submit(method, *arguments)
+                (method, arguments): self._reads.submit(method, *arguments)
                 for method, arguments in dict.fromkeys(self._wants(plan))
             }

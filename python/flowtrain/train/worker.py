@@ -33,6 +33,7 @@ from flowtrain.train.peak import job_peak_flops
 from flowtrain.train.planner import Planner, Plans, PlanSource
 from flowtrain.train.prefetch import Prefetch
 from flowtrain.train.rank import DTYPES, Module, Seat
+from flowtrain.train.reads import Reads
 from flowtrain.train.watch import Watcher
 from flowtrain.train.world import World
 from flowtrain_core import Pool
@@ -120,7 +121,8 @@ class Worker:
             reader = self._resources.enter_context(
                 ReaderPool(make_reader, self.config.data.workers)
             )
-            rank = self._rank(seat, module, reader, checkpoints)
+            reads = Reads(reader, self.config.data.path, deadline_s=flow.deadline_s)
+            rank = self._rank(seat, module, reads, checkpoints)
             self._meet("ready", flow.start_deadline_s)
             rank.run(self.first)
             note_edges(self.config.run, self.label, rank.edges())
@@ -130,21 +132,16 @@ class Worker:
         self.pool.close()
 
     def _rank(
-        self, seat: Seat, module: Module, reader: ReaderPool, checkpoints: Checkpoints
+        self, seat: Seat, module: Module, reads: Reads, checkpoints: Checkpoints
     ) -> EncoderRank | BackboneRank:
         rank = self.rank
-        deadline_s = self.config.flow.deadline_s
         if self.name == "encoder":
-            pixels = Prefetch(
-                seat.plans, reader, lambda plan: wanted_pixels(rank, plan), deadline_s=deadline_s
-            )
+            pixels = Prefetch(seat.plans, reads, lambda plan: wanted_pixels(rank, plan))
             return EncoderRank(seat, module, pixels, checkpoints)
-        texts = Prefetch(
-            seat.plans, reader, lambda plan: wanted_texts(rank, plan), deadline_s=deadline_s
-        )
+        texts = Prefetch(seat.plans, reads, lambda plan: wanted_texts(rank, plan))
         metrics = planner = None
         if seat.world.leads:
-            planner = self._planner(seat, reader)
+            planner = self._planner(seat, reads)
             planner.start()
             metrics = Metrics(
                 self.config.run,
@@ -158,10 +155,10 @@ class Worker:
             self._resources.enter_context(closing(metrics))
         return BackboneRank(seat, module, texts, checkpoints, metrics=metrics, planner=planner)
 
-    def _planner(self, seat: Seat, reader: ReaderPool) -> Planner:
+    def _planner(self, seat: Seat, reads: Reads) -> Planner:
         source = PlanSource(
             self.config,
-            reader=reader,
+            reads=reads,
             num_samples=len(JsonlFile(self.config.data.path)),
             model_config=seat.adapter.config,
             step=self.first,

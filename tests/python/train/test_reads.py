@@ -1,0 +1,64 @@
+"""Waits for a rank's readers: slow ones are waited for; the sample of one that hangs is named."""
+
+from __future__ import annotations
+
+import importlib
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from flowtrain.data.errors import DataError
+from flowtrain.data.workers import ReaderPool
+from flowtrain.train.reads import Reads
+
+DATA = Path("/data/train.jsonl")
+
+
+class Slow:
+    """Reads text in 0.3 s, and pixels when the test says so."""
+
+    gate = threading.Event()
+
+    def text(self, line: int) -> int:
+        self.gate.wait(0.3)
+        return line
+
+    def pixels(self, line: int, image: int) -> None:
+        self.gate.wait()
+
+
+@contextmanager
+def slow(deadline_s: float) -> Iterator[Reads]:
+    Slow.gate.clear()
+    with ReaderPool(Slow, 0) as reader:
+        yield Reads(reader, DATA, deadline_s=deadline_s)
+        Slow.gate.set()
+
+
+def test_readers_that_finish_one_read_after_another_are_waited_for() -> None:
+    with slow(deadline_s=0.7) as reads:
+        *_, last = [reads.submit("text", line) for line in range(6)]
+        assert reads.result(last) == 5
+
+
+def test_a_read_that_hangs_is_named_and_not_the_one_behind_it() -> None:
+    with slow(deadline_s=0.2) as reads:
+        reads.submit("pixels", 5, 1)
+        behind = reads.submit("text", 6)
+        with pytest.raises(DataError) as caught:
+            reads.result(behind)
+        assert str(caught.value).startswith(
+            f"{DATA}:6: pixels 1: being read for more than flow.deadline_s=0.2 s"
+        )
+        assert "raise flow.deadline_s" in str(caught.value)
+
+
+def test_a_reader_process_that_dies_is_an_error_of_the_sample() -> None:
+    with ReaderPool(partial(importlib.import_module, "os"), 1) as reader:
+        reads = Reads(reader, DATA, deadline_s=60)
+        with pytest.raises(DataError, match=r"train.jsonl:4: _exit: .*process"):
+            reads.result(reads.submit("_exit", 3))
