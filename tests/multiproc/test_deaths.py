@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from support import Run, descendants, nothing_left, run_tree
 
+from flowtrain.train import faults
+
 LONGEST_S = 30.0
 
 
@@ -78,3 +80,29 @@ def test_a_killed_launcher_ends_every_rank(tmp_path: Path, data: Path) -> None:
             time.sleep(0.1)
         run.process.communicate()
         assert all("rank host" in text for text in run.errors().values())
+
+
+@pytest.mark.limit(240)
+def test_a_rank_that_is_slower_than_the_deadline_is_waited_for(tmp_path: Path, data: Path) -> None:
+    tree = run_tree(
+        tmp_path / "run",
+        data,
+        flow={"encoders": 2, "backbones": 2, "deadline_s": 0.4 * faults.PAUSE_S},
+        # The others wait in the pool, in a collective, and for a checkpoint.
+        debug={"fault": "pause:backbone.0"},
+    )
+    assert len(Run(tree).succeed()) == 4
+
+
+@pytest.mark.limit(240)
+def test_a_stopped_rank_ends_the_run_and_is_named(tmp_path: Path, data: Path) -> None:
+    tree = run_tree(
+        tmp_path / "run",
+        data,
+        flow={"encoders": 2, "backbones": 2, "deadline_s": 2.0},
+        debug={"fault": "halt:encoder.1"},
+    )
+    with nothing_left():
+        code, errors = Run(tree).wait()
+    assert code == 1
+    assert "no sign of life for flow.deadline_s=2 s from encoder.1 (pid " in errors

@@ -179,9 +179,13 @@ class FlowConfig:
     port: int = 0
     """Port of the job's store on this host; 0 lets the system choose."""
     deadline_s: float = 120.0
-    """Longest wait for a peer that is alive, once every rank is ready."""
+    """Timeout for a rank that is silent. Each rank's process beats about once a second, also in
+    a long step, checkpoint or compilation, and slow ranks are waited for. The run ends when for
+    this long a rank has not beaten, all ranks have only waited for each other, or a rank's readers
+    have finished no read. Ranks that die are found within seconds. A rank that hangs in a call
+    which gives up Python's lock beats on and is not found."""
     start_deadline_s: float = 300.0
-    """Longest wait for every rank to load its model."""
+    """Timeout for the processes of all ranks to join the job, models not yet loaded."""
 
     def __post_init__(self) -> None:
         _positive(

@@ -162,9 +162,8 @@ class BackboneRank:
     def _skipped(self, step: int, item: EncoderItem) -> set[int]:
         """Samples of an item that have an image which could not be read."""
         name = f"skipped/{step}/{item.index}"
-        deadline_s = self._seat.config.flow.deadline_s
         board = self._seat.board
-        samples = board.get(name, timeout_s=deadline_s, who=f"encoder.{item.encoder}")
+        samples = board.get(name, who=f"encoder.{item.encoder}")
         board.delete(name)
         return set(samples)
 

@@ -9,6 +9,8 @@ from typing import Any
 
 from torch.distributed import DistStoreError, PrefixStore, Store, TCPStore
 
+from flowtrain.train.liveness import UNLIMITED_S, Activity
+
 
 class BoardTimeout(TimeoutError):
     """A peer did not write what this rank waits for in time."""
@@ -22,17 +24,22 @@ class Board:
     Args:
         address: `host:port` of the job's store.
         nonce: Distinguishes the attempts of a job; no attempt sees another's keys.
-        timeout_s: Longest wait to connect.
+        timeout_s: Timeout to connect.
+        activity: Told of waits for a key, in a board whose waits a heartbeat ends.
     """
 
-    def __init__(self, address: str, nonce: str, *, timeout_s: float) -> None:
+    def __init__(
+        self, address: str, nonce: str, *, timeout_s: float, activity: Activity | None = None
+    ) -> None:
         host, _, port = address.rpartition(":")
         self.address = address
         self.nonce = nonce
+        self._activity = activity or Activity()
         self._store: Store = PrefixStore(
             nonce,
             TCPStore(host, int(port), is_master=False, timeout=timedelta(seconds=timeout_s)),
         )
+        self._store.set_timeout(timedelta(seconds=UNLIMITED_S))
 
     def clone(self, timeout_s: float = 30.0) -> Board:
         """A board of the same job with a connection of its own, for another thread."""
@@ -48,24 +55,35 @@ class Board:
     def has(self, key: str) -> bool:
         return bool(self._store.check([key]))
 
-    def get(self, key: str, *, timeout_s: float, who: str) -> Any:
+    def get(self, key: str, *, who: str, timeout_s: float = UNLIMITED_S) -> Any:
         """The value of a key, waited for.
 
         Raises:
             BoardTimeout: `who` did not write it in time.
         """
-        self.wait([key], timeout_s=timeout_s, who=who)
+        self.wait([key], who=who, timeout_s=timeout_s)
         return json.loads(self._store.get(key))
 
-    def wait(self, keys: Sequence[str], *, timeout_s: float, who: str) -> None:
+    def wait(self, keys: Sequence[str], *, who: str, timeout_s: float = UNLIMITED_S) -> None:
+        """Wait until every key has a value.
+
+        Raises:
+            BoardTimeout: `who` did not write them in time.
+        """
         try:
-            self._store.wait(list(keys), timedelta(seconds=timeout_s))
+            with self._activity.waiting(f"{who} to write {', '.join(keys)}"):
+                self._store.wait(list(keys), timedelta(seconds=timeout_s))
         except DistStoreError as error:
             missing = [key for key in keys if not self.has(key)]
             raise BoardTimeout(
-                f"{who} did not write {', '.join(missing)} within {timeout_s:g} s; if it is only "
-                "slow, raise flow.deadline_s (flow.start_deadline_s while models load)"
+                f"{who} did not write {', '.join(missing)} within {timeout_s:g} s"
             ) from error
+
+    def read(self, keys: Sequence[str]) -> list[Any]:
+        """Values of keys as they are now; None for a key without one."""
+        if self._store.check(list(keys)):
+            return [json.loads(value) for value in self._store.multi_get(list(keys))]
+        return [json.loads(self._store.get(key)) if self.has(key) else None for key in keys]
 
     def delete(self, key: str) -> None:
         self._store.delete_key(key)

@@ -49,7 +49,7 @@ def wait_for_ranks(config: RunConfig, host: JobHost, *, resume: bool) -> None:
     while True:
         if (dead := host.pool.wait_dead(timeout_s=_POLL_S)) is not None:
             key = f"failed/{dead.label}"
-            why = board.get(key, timeout_s=1.0, who=dead.label) if board.has(key) else "it died"
+            why = board.get(key, who=dead.label) if board.has(key) else "it died"
             raise RunFailed(f"the run ended early; rank {dead.label} (pid {dead.pid}): {why}")
         alive = {lane.label for lane in host.pool.lanes() if lane.state == "alive"} - {HOST_LABEL}
         # Ranks leave the pool last of all, after they have met at the end.

@@ -116,10 +116,7 @@ class Checkpoints:
 
     def _commit(self, part: Path, plan: StepPlan, stepped: int) -> None:
         done = plan.step + 1
-        deadline_s = self._config.flow.deadline_s
-        encoder = self._board.get(
-            f"saved/{done}/encoder", timeout_s=deadline_s, who="the encoder world"
-        )
+        encoder = self._board.get(f"saved/{done}/encoder", who="the encoder world")
         mark = Mark(
             step=plan.step,
             cursor=plan.cursor,

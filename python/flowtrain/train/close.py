@@ -62,7 +62,6 @@ class Closing:
         worlds: Worlds that train and the ranks of each; a frozen encoder has no say.
         clip_norm: Limit of the norm over both modules, or None.
         nonfinite: What a step without a finite loss or norm leads to.
-        deadline_s: Longest wait for the other world.
     """
 
     def __init__(
@@ -72,13 +71,11 @@ class Closing:
         worlds: dict[str, int],
         clip_norm: float | None,
         nonfinite: Literal["abort", "skip"],
-        deadline_s: float,
     ) -> None:
         self._board = board
         self._worlds = worlds
         self._clip_norm = clip_norm
         self._nonfinite = nonfinite
-        self._deadline_s = deadline_s
 
     def report(self, world: str, step: int, report: Report) -> None:
         """Called by the leader of each world, once its gradients are summed."""
@@ -98,7 +95,6 @@ class Closing:
 
         Raises:
             NonFiniteError: The step is not finite and the run aborts on that.
-            BoardTimeout: The other world did not report in time.
         """
         reports = {world: self._read(world, plan.step) for world in self._worlds}
         self._board.release(
@@ -139,7 +135,7 @@ class Closing:
 
     def _read(self, world: str, step: int) -> Report:
         norm, checksum, loss_sum, num_targets, wait_s = self._board.get(
-            f"close/{step}/{world}", timeout_s=self._deadline_s, who=f"the {world} world"
+            f"close/{step}/{world}", who=f"the {world} world"
         )
         return Report(
             norm=float.fromhex(norm),

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterable, Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -15,11 +16,12 @@ import torch
 from flowtrain.config.schema import ConfigError
 from flowtrain.plan import Document, StepPlan
 from flowtrain.train.backbone import BackboneRank
+from flowtrain.train.checkpoint import Checkpoints
 from flowtrain.train.encoder import EncoderRank
 from flowtrain.train.records import RecordKey, RecordReceiver
 from flowtrain.train.world import World
 
-_HALT = "halt:"
+PAUSE_S = 5.0
 
 
 def _drop_gradient() -> None:
@@ -111,34 +113,51 @@ FAULTS: dict[str, Callable[[], None]] = {
 
 def _halt() -> None:
     """This process stops before it joins the gradient reduction of its third step."""
-    sum_gradients = World.sum_gradients
+    _before(World, "sum_gradients", 3, lambda: os.kill(os.getpid(), signal.SIGSTOP))
+
+
+def _pause() -> None:
+    """This backbone rank sleeps in its second slot, in a reduction, and in a checkpoint."""
+    _before(BackboneRank, "_slot", 2, lambda: time.sleep(PAUSE_S))
+    _before(World, "sum_gradients", 3, lambda: time.sleep(PAUSE_S))
+    _before(Checkpoints, "after", 4, lambda: time.sleep(PAUSE_S))
+
+
+def _before(kind: type, method: str, count: int, act: Callable[[], None]) -> None:
+    """Act before the call of a method that makes it so many."""
+    plain = getattr(kind, method)
     calls = 0
 
-    def halted(self: World, parameters: Iterable[torch.nn.Parameter]) -> None:
+    def acting(*arguments: Any, **named: Any) -> Any:
         nonlocal calls
         calls += 1
-        if calls == 3:
-            os.kill(os.getpid(), signal.SIGSTOP)
-        sum_gradients(self, parameters)
+        if calls == count:
+            act()
+        return plain(*arguments, **named)
 
-    World.sum_gradients = halted  # type: ignore[method-assign]
+    setattr(kind, method, acting)
+
+
+# Of one rank, as `<fault>:<rank>`.
+RANK_FAULTS: dict[str, Callable[[], None]] = {"halt": _halt, "pause": _pause}
 
 
 def plant(name: str, *, label: str) -> None:
     """Break this process in one way.
 
     Args:
-        name: A key of `FAULTS`, for every rank, or `halt:<rank>`, for that rank alone.
+        name: A key of `FAULTS`, for every rank, or `<key of RANK_FAULTS>:<rank>`, for that one.
         label: This rank's name.
 
     Raises:
         ConfigError: There is no such fault.
     """
-    if name.startswith(_HALT):
-        if name == f"{_HALT}{label}":
-            _halt()
+    kind, _, rank = name.partition(":")
+    if rank and kind in RANK_FAULTS:
+        if rank == label:
+            RANK_FAULTS[kind]()
         return
     if name not in FAULTS:
-        known = [*FAULTS, f"{_HALT}<rank>"]
+        known = [*FAULTS, *(f"{kind}:<rank>" for kind in RANK_FAULTS)]
         raise ConfigError(f"debug.fault={name}: there is no such fault; choose from {known}")
     FAULTS[name]()

@@ -14,6 +14,7 @@ from flowtrain.data.order import SampleOrder
 from flowtrain.data.samples import SampleMeta
 from flowtrain.plan import Layout, Space, SpaceNeed, StepPlan, build_step
 from flowtrain.train.board import Board
+from flowtrain.train.liveness import Activity
 from flowtrain.train.reads import Read, Reads
 
 
@@ -101,6 +102,7 @@ class Planner(threading.Thread):
         board: A board of this thread's own.
         log: File that each plan is appended to.
         space: How records become slabs.
+        activity: Told when this thread plans.
         ahead: Steps planned ahead of the one that closes.
         first: First step.
     """
@@ -112,6 +114,7 @@ class Planner(threading.Thread):
         board: Board,
         log: Path,
         space: Space,
+        activity: Activity,
         ahead: int,
         first: int,
     ) -> None:
@@ -120,6 +123,7 @@ class Planner(threading.Thread):
         self._board = board
         self._log = log
         self._space = space
+        self._activity = activity
         self._window = threading.Semaphore(ahead + 1)
         self._ahead = ahead
         self._next = first
@@ -142,7 +146,8 @@ class Planner(threading.Thread):
         plans = iter(self._source)
         with self._log.open("a", buffering=1) as log:
             while True:
-                plan = next(plans, None)
+                with self._activity.working():
+                    plan = next(plans, None)
                 if probed is not None:
                     if plan is not None:
                         probed.append(plan)
@@ -172,18 +177,16 @@ class Plans:
     Args:
         board: The job's board.
         readers: Ranks that read every plan, over both worlds.
-        deadline_s: Longest wait for a plan.
     """
 
-    def __init__(self, board: Board, *, readers: int, deadline_s: float) -> None:
+    def __init__(self, board: Board, *, readers: int) -> None:
         self._board = board
         self._readers = readers
-        self._deadline_s = deadline_s
         self._known: dict[int, StepPlan] = {}
 
     def layout(self) -> SpaceNeed:
         """Slabs that the first plans need."""
-        value = self._board.get("layout", timeout_s=self._deadline_s, who="the planner")
+        value = self._board.get("layout", who="the planner")
         if isinstance(value, dict):
             raise PlanError(value["error"])
         return SpaceNeed(activation=value[0], gradient=value[1])
@@ -195,7 +198,7 @@ class Plans:
             PlanError: The planner failed at this step.
         """
         if step not in self._known:
-            value = self._board.get(f"plan/{step}", timeout_s=self._deadline_s, who="the planner")
+            value = self._board.get(f"plan/{step}", who="the planner")
             if "error" in value:
                 raise PlanError(value["error"])
             self._known[step] = StepPlan.from_json(value["plan"])

@@ -16,6 +16,7 @@ from flowtrain.models.adapter import VLMAdapter
 from flowtrain.plan import Space, SpaceNeed, StepPlan
 from flowtrain.train.board import Board
 from flowtrain.train.close import Closing, Report, Verdict
+from flowtrain.train.liveness import Activity
 from flowtrain.train.optim import build_optimizer, build_schedule
 from flowtrain.train.planner import Plans
 from flowtrain.train.records import RecordReceiver, RecordSender
@@ -37,6 +38,7 @@ class Seat:
     world: World
     board: Board
     pool: Pool
+    activity: Activity
     adapter: VLMAdapter
     plans: Plans
     space: Space
@@ -70,7 +72,7 @@ class Seat:
             self.pool,
             inbox=self.world.label,
             space=self.space,
-            deadline_s=self.config.flow.deadline_s,
+            activity=self.activity,
         )
 
     def sender(self, readers: Literal["encoder", "backbone"]) -> RecordSender:
@@ -82,7 +84,7 @@ class Seat:
             num_readers=flow.encoders if readers == "encoder" else flow.backbones,
             space=self.space,
             dtype=self.dtype,
-            deadline_s=flow.deadline_s,
+            activity=self.activity,
         )
 
     def _fit(self, need: SpaceNeed, who: str) -> SpaceNeed:
@@ -185,7 +187,6 @@ def build_closing(seat: Seat) -> Closing:
         worlds=worlds,
         clip_norm=config.optim.clip_norm,
         nonfinite=config.train.nonfinite,
-        deadline_s=config.flow.deadline_s,
     )
 
 

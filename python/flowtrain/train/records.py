@@ -9,6 +9,7 @@ import torch
 
 from flowtrain.plan import Space
 from flowtrain.train.device import Copies
+from flowtrain.train.liveness import UNLIMITED_S, Activity
 from flowtrain_core import Consumer, Item, Pool, Producer
 from flowtrain_core.edges import Explanation
 
@@ -54,7 +55,7 @@ class RecordSender:
         num_readers: Ranks of that world.
         space: How records become slabs.
         dtype: Dtype of the rows.
-        deadline_s: Longest wait for a free slab.
+        activity: Told of waits for a free slab.
     """
 
     def __init__(
@@ -65,14 +66,14 @@ class RecordSender:
         num_readers: int,
         space: Space,
         dtype: torch.dtype,
-        deadline_s: float,
+        activity: Activity,
     ) -> None:
         self._pool = pool
         self._readers = readers
         self._num_readers = num_readers
         self._space = space
         self._dtype = dtype
-        self._deadline_s = deadline_s
+        self._activity = activity
         self._producers: list[Producer] = []
         self._segment: int | None = None
         self._copies = Copies(f"{pool.label} sends")
@@ -116,14 +117,15 @@ class RecordSender:
             item: Number of the item within the step.
             version: Steps that the weights behind the rows have seen.
             skipped: Whether an image of the item was replaced by zeros.
-
-        Raises:
-            PoolTimeout: No slab came free within the deadline.
         """
         producer = self._producers[reader]
         for part, chunk in enumerate(rows.split(self._space.slab_rows)):
             started = time.perf_counter()
-            lease = producer.lease(tuple(chunk.shape), self._dtype, timeout_s=self._deadline_s)
+            with self._activity.waiting(
+                f"a free slab, of {self.slabs} of {self._space.slab_bytes} bytes, for step {step}, "
+                f"item {item}, part {part} to {self._readers}.{reader}"
+            ):
+                lease = producer.lease(tuple(chunk.shape), self._dtype, timeout_s=UNLIMITED_S)
             self.wait_s += time.perf_counter() - started
             key = RecordKey(step, item, part, version, skipped)
             self._copies.publish(chunk, lease, key.pack())
@@ -143,13 +145,19 @@ class RecordReceiver:
 
     Slabs that arrive before they are wanted stay in the pool, so that what is not yet read
     keeps holding the producers back.
+
+    Args:
+        pool: This rank's handle.
+        inbox: Name of this rank's ring.
+        space: How records become slabs.
+        activity: Told of waits for a record.
     """
 
-    def __init__(self, pool: Pool, *, inbox: str, space: Space, deadline_s: float) -> None:
+    def __init__(self, pool: Pool, *, inbox: str, space: Space, activity: Activity) -> None:
         self._consumer = Consumer(pool, ring=inbox)
         self.inbox = inbox
         self._space = space
-        self._deadline_s = deadline_s
+        self._activity = activity
         self._early: dict[tuple[int, int, int], tuple[RecordKey, Item]] = {}
         self._copies = Copies(f"{pool.label} receives")
         self.wait_s = 0.0
@@ -166,9 +174,6 @@ class RecordReceiver:
 
         Returns:
             The key of its last slab, for version and skip mark.
-
-        Raises:
-            PoolTimeout: The record did not arrive within the deadline.
         """
         for part, chunk in enumerate(out.split(self._space.slab_rows)):
             key, arrived = self._wait_for(step, item, part)
@@ -193,7 +198,10 @@ class RecordReceiver:
         wanted = (step, item, part)
         started = time.perf_counter()
         while wanted not in self._early:
-            arrived = self._consumer.get(timeout_s=self._deadline_s)
+            with self._activity.waiting(
+                f"step {step}, item {item}, part {part} to arrive in {self.inbox}"
+            ):
+                arrived = self._consumer.get(timeout_s=UNLIMITED_S)
             key = RecordKey.unpack(arrived.key)
             if (key.step, key.item, key.part) in self._early:
                 arrived.release()  # Redelivery of a record that is already here.

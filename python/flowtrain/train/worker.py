@@ -28,6 +28,7 @@ from flowtrain.train.device import choose_device, register
 from flowtrain.train.encoder import EncoderRank, wanted_pixels
 from flowtrain.train.folder import note_edges
 from flowtrain.train.job import Job
+from flowtrain.train.liveness import Activity, Heartbeat
 from flowtrain.train.metrics import Metrics
 from flowtrain.train.peak import job_peak_flops
 from flowtrain.train.planner import Planner, Plans, PlanSource
@@ -57,9 +58,23 @@ class Worker:
         self.name = world
         self.rank = rank
         self.label = f"{world}.{rank}"
-        self.board = Board(job.store, job.nonce, timeout_s=config.flow.start_deadline_s)
-        self.pool = Pool.open(job.pool, label=self.label, timeout_s=config.flow.start_deadline_s)
-        self.watcher = Watcher(self.pool, self.board.clone(), self.label)
+        flow = config.flow
+        self.labels = [f"encoder.{r}" for r in range(flow.encoders)]
+        self.labels += [f"backbone.{r}" for r in range(flow.backbones)]
+        self.activity = Activity()
+        self.board = Board(
+            job.store, job.nonce, timeout_s=flow.start_deadline_s, activity=self.activity
+        )
+        self.pool = Pool.open(job.pool, label=self.label, timeout_s=flow.start_deadline_s)
+        self.heartbeat = Heartbeat(
+            self.activity,
+            self.board.clone(),
+            self.label,
+            self.labels,
+            deadline_s=flow.deadline_s,
+            start_deadline_s=flow.start_deadline_s,
+        )
+        self.watcher = Watcher(self.pool, self.board.clone(), self.heartbeat, self.label)
         self.checkpoint = latest(config.run) if resume else None
         self._resources = ExitStack()
         self.mark: Mark | None = None
@@ -71,6 +86,7 @@ class Worker:
             self.cursor = self.mark.cursor
 
     def run(self) -> None:
+        self.heartbeat.start()
         self.watcher.start()
         device = self._device()
         flow = self.config.flow
@@ -81,7 +97,7 @@ class Worker:
             size,
             board=self.board,
             device=device,
-            timeout_s=flow.deadline_s,
+            activity=self.activity,
         )
         adapter = adapter_for(self.config.model.folder)
         frozen = flow.mode == "frozen"
@@ -96,12 +112,9 @@ class Worker:
             world=world,
             board=self.board,
             pool=self.pool,
+            activity=self.activity,
             adapter=adapter,
-            plans=Plans(
-                self.board,
-                readers=flow.encoders + flow.backbones,
-                deadline_s=flow.deadline_s,
-            ),
+            plans=Plans(self.board, readers=len(self.labels)),
             space=space,
         )
         trains = (
@@ -123,11 +136,12 @@ class Worker:
             )
             reads = Reads(reader, self.config.data.path, deadline_s=flow.deadline_s)
             rank = self._rank(seat, module, reads, checkpoints)
-            self._meet("ready", flow.start_deadline_s)
+            self._meet("ready")
             rank.run(self.first)
             note_edges(self.config.run, self.label, rank.edges())
-            self._meet("done", flow.deadline_s)
+            self._meet("done")
         self.watcher.stop()
+        self.heartbeat.stop()
         world.close()
         self.pool.close()
 
@@ -149,7 +163,7 @@ class Worker:
                 peak_flops=job_peak_flops(
                     seat.world.device,
                     seat.dtype,
-                    ranks=self.config.flow.encoders + self.config.flow.backbones,
+                    ranks=len(self.labels),
                 ),
             )
             self._resources.enter_context(closing(metrics))
@@ -169,6 +183,7 @@ class Worker:
             board=self.board.clone(),
             log=self.config.run / "plan.log",
             space=seat.space,
+            activity=self.activity,
             ahead=self.config.flow.plan_ahead,
             first=self.first,
         )
@@ -196,13 +211,10 @@ class Worker:
             print(f"{self.label}: {said}", file=sys.stderr, flush=True)
         return device
 
-    def _meet(self, what: str, timeout_s: float) -> None:
+    def _meet(self, what: str) -> None:
         """Wait until every rank of both worlds has come this far."""
-        flow = self.config.flow
-        labels = [f"encoder.{r}" for r in range(flow.encoders)]
-        labels += [f"backbone.{r}" for r in range(flow.backbones)]
         self.board.put(f"{what}/{self.label}", True)
-        self.board.wait([f"{what}/{label}" for label in labels], timeout_s=timeout_s, who="a rank")
+        self.board.wait([f"{what}/{label}" for label in self.labels], who="every rank")
 
     def fail(self, error: BaseException) -> None:
         """Say why this rank ends, and leave it where the other ranks' watchers look for it."""

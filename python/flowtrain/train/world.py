@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from flowtrain.train.board import Board
+from flowtrain.train.liveness import UNLIMITED_S, Activity
 
 _BUCKET_BYTES = 64 << 20
 
@@ -24,7 +25,7 @@ class World:
         board: The job's board, over which the ranks find each other.
         device: Device of this rank; it chooses the collectives' backend. Where ranks of the world
             share a CUDA device, which NCCL refuses, they reduce through host memory by gloo.
-        timeout_s: Longest wait of a collective.
+        activity: Told of collectives: the heartbeat ends those that cannot end.
     """
 
     def __init__(
@@ -35,14 +36,16 @@ class World:
         *,
         board: Board,
         device: torch.device,
-        timeout_s: float,
+        activity: Activity,
     ) -> None:
         self.name = name
         self.rank = rank
         self.size = size
         self.device = device
+        self._activity = activity
         store = board.world(name)
-        staged = device.type == "cuda" and _is_shared(store, rank, size, device)
+        with activity.waiting(f"the other {name} ranks to say their device"):
+            staged = device.type == "cuda" and _is_shared(store, rank, size, device)
         if staged and rank == 0:
             print(
                 f"{name}: {size} ranks share a CUDA device, so collectives go "
@@ -52,13 +55,14 @@ class World:
             )
         # Where tensors are during a collective.
         self._common = torch.device("cpu") if staged else device
-        dist.init_process_group(
-            "nccl" if self._common.type == "cuda" else "gloo",
-            store=store,
-            rank=rank,
-            world_size=size,
-            timeout=timedelta(seconds=timeout_s),
-        )
+        with activity.waiting(f"the other {name} ranks to make their process group"):
+            dist.init_process_group(
+                "nccl" if self._common.type == "cuda" else "gloo",
+                store=store,
+                rank=rank,
+                world_size=size,
+                timeout=timedelta(seconds=UNLIMITED_S),
+            )
 
     @property
     def label(self) -> str:
@@ -75,7 +79,7 @@ class World:
         """Sum of each value over the ranks, in float64."""
         total = torch.tensor(list(values), dtype=torch.float64, device=self._common)
         if self.size > 1:
-            dist.all_reduce(total)
+            self._all_reduce(total)
         return [float(value) for value in total.tolist()]
 
     def sum_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
@@ -101,14 +105,24 @@ class World:
 
     def _sum_bucket(self, tensors: list[torch.Tensor]) -> None:
         flat = torch.cat([tensor.reshape(-1) for tensor in tensors]).to(self._common)
-        dist.all_reduce(flat)
+        self._all_reduce(flat)
         for tensor, summed in zip(tensors, flat.split([t.numel() for t in tensors]), strict=True):
             tensor.copy_(summed.view_as(tensor))
+
+    def _all_reduce(self, tensor: torch.Tensor) -> None:
+        self._synchronize()  # What this rank still computes is work.
+        with self._activity.waiting(f"the other {self.name} ranks in a collective"):
+            dist.all_reduce(tensor)
+            self._synchronize()
+
+    def _synchronize(self) -> None:
+        """Wait for the device, on which NCCL's collectives run after their call has returned."""
+        if self._common.type == "cuda":
+            torch.cuda.synchronize(self.device)
 
 
 def _is_shared(store: dist.Store, rank: int, size: int, device: torch.device) -> bool:
     """Whether two ranks of the world have the same device; every rank comes to the same answer."""
     store.set(f"device/{rank}", str(torch.cuda.get_device_properties(device).uuid))
-    # Each get waits for its rank, as long as the store's own deadline allows.
     uuids = {store.get(f"device/{other}") for other in range(size)}
     return len(uuids) < size
