@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,14 @@ def test_the_smallest_pool_gives_the_same_losses(mode: str, tmp_path: Path, data
         return [step["loss"] for step in Run(tree).succeed()]
 
     assert losses("least", 1.0, 30.0) == losses("roomy", 4.0, 0.0)
+
+
+def test_a_run_with_a_frozen_backbone_logs_the_rate_of_its_encoder(
+    tmp_path: Path, data: Path
+) -> None:
+    tree = run_tree(tmp_path / "run", data, model={"freeze": ["backbone"]})
+    rates = [step["lr"] for step in Run(tree).succeed()]
+    assert rates == pytest.approx([5e-4 * (1 + math.cos(step * math.pi / 4)) for step in range(4)])
 
 
 def test_steps_without_any_image_do_not_hang(tmp_path: Path) -> None:

@@ -95,8 +95,8 @@ class BackboneRank:
             loss_sum=sums[0],
             num_targets=int(sums[1]),
             wait_s=sums[2] / seat.world.size,
+            lr=self._module.lr,
         )
-        lr = self._module.lr
         verdict = close_step(seat, self._closing, self._module, plan, report)
         if self._metrics is not None:
             timing = StepTiming(
@@ -106,7 +106,7 @@ class BackboneRank:
             self._metrics.step(
                 plan,
                 verdict,
-                lr=lr,
+                lr=verdict.lr,
                 skipped=int(sums[3]),
                 ages=[int(age) for age in sums[4:]],
                 timing=timing,

@@ -24,6 +24,7 @@ class Report:
         num_targets: Target tokens that were really there; the backbone's alone.
         checksum: Checksum of the plan that the world carried out.
         wait_s: Wait for the other world, mean over the ranks.
+        lr: Learning rate of the step; 0 for a frozen module.
     """
 
     norm: float
@@ -31,6 +32,7 @@ class Report:
     loss_sum: float = 0.0
     num_targets: int = 0
     wait_s: float = 0.0
+    lr: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,6 +46,7 @@ class Verdict:
         grad_norm: Norm over both modules, before clipping.
         num_targets: The real N.
         wait_s: Each world's wait for the other in this step.
+        lr: Learning rate of the modules that train.
     """
 
     action: Literal["apply", "skip"]
@@ -52,6 +55,7 @@ class Verdict:
     grad_norm: float
     num_targets: int
     wait_s: dict[str, float]
+    lr: float = 0.0
 
 
 class Closing:
@@ -87,6 +91,7 @@ class Closing:
                 report.loss_sum.hex(),
                 report.num_targets,
                 report.wait_s,
+                report.lr.hex(),
             ],
         )
 
@@ -131,10 +136,11 @@ class Closing:
             grad_norm=norm,
             num_targets=num_targets,
             wait_s={world: report.wait_s for world, report in reports.items()},
+            lr=max(report.lr for report in reports.values()),
         )
 
     def _read(self, world: str, step: int) -> Report:
-        norm, checksum, loss_sum, num_targets, wait_s = self._board.get(
+        norm, checksum, loss_sum, num_targets, wait_s, lr = self._board.get(
             f"close/{step}/{world}", who=f"the {world} world"
         )
         return Report(
@@ -143,6 +149,7 @@ class Closing:
             loss_sum=float.fromhex(loss_sum),
             num_targets=num_targets,
             wait_s=wait_s,
+            lr=float.fromhex(lr),
         )
 
 

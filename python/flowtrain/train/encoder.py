@@ -177,7 +177,10 @@ class EncoderRank:
         [waited] = world.sum([wait_s - self._waited_s])
         self._waited_s = wait_s
         report = Report(
-            norm=self._module.norm(), checksum=plan.checksum(), wait_s=waited / world.size
+            norm=self._module.norm(),
+            checksum=plan.checksum(),
+            wait_s=waited / world.size,
+            lr=self._module.lr,
         )
         close_step(self._seat, self._closing, self._module, plan, report)
 
