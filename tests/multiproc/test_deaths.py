@@ -11,6 +11,7 @@ import pytest
 from support import Run, descendants, nothing_left, run_tree
 
 from flowtrain.train import faults
+from flowtrain.train.metrics import TIMING, read_log
 
 LONGEST_S = 30.0
 
@@ -88,10 +89,14 @@ def test_a_rank_that_is_slower_than_the_deadline_is_waited_for(tmp_path: Path, d
         tmp_path / "run",
         data,
         flow={"encoders": 2, "backbones": 2, "deadline_s": 0.4 * faults.PAUSE_S},
-        # The others wait in the pool, in a collective, and for a checkpoint.
+        # The others wait in the pool, for a checkpoint, and in a collective.
+        checkpoint={"every": 2},
         debug={"fault": "pause:backbone.0"},
     )
-    assert len(Run(tree).succeed()) == 4
+    run = Run(tree)
+    assert len(run.succeed()) == 4
+    # The log counts all of it.
+    assert sum(step["seconds"] for step in read_log(run.folder / TIMING)) > 3 * faults.PAUSE_S
 
 
 @pytest.mark.limit(240)

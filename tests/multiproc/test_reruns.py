@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 
@@ -43,6 +44,12 @@ def test_a_rerun_and_a_resumed_run_write_equal_logs(mode: str, tmp_path: Path, d
     assert (again.folder / "metrics.jsonl").read_bytes() == log
     weights = "final/model.safetensors"
     assert (again.folder / weights).read_bytes() == (first.folder / weights).read_bytes()
+    # What the killed attempt sent for the steps that were kept is counted.
+    sent = [
+        json.loads((run.folder / "summary.json").read_text())["bytes_through_pool"]
+        for run in (first, again)
+    ]
+    assert sent[1] >= sent[0] > 0
 
 
 @pytest.mark.deep

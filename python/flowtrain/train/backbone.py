@@ -52,11 +52,13 @@ class BackboneRank:
         self._delays = Delays(seat.config, seat.world.label)
         self._returns = flow.mode != "frozen"
         self._granted = SpaceNeed(activation=0, gradient=0)
+        self._closed_at = 0.0
         self._records = seat.receiver()
         self._gradients = seat.sender("encoder")
 
     def run(self, first: int) -> None:
         """Run from step `first` to the end of the plans."""
+        self._closed_at = time.perf_counter()
         self._resize(self._seat.granted())
         plans = self._seat.plans
         step = first
@@ -74,7 +76,6 @@ class BackboneRank:
 
     def _step(self, plan: StepPlan) -> None:
         seat = self._seat
-        started = time.perf_counter()
         waited = self._records.wait_s
         self._prefetch.step(plan)
         self._resize(seat.check_space(plan, self._granted))
@@ -99,10 +100,9 @@ class BackboneRank:
         )
         verdict = close_step(seat, self._closing, self._module, plan, report)
         if self._metrics is not None:
-            timing = StepTiming(
-                seconds=time.perf_counter() - started,
-                pool=seat.pool.stats(),
-            )
+            now = time.perf_counter()
+            timing = StepTiming(seconds=now - self._closed_at, pool=seat.pool.stats())
+            self._closed_at = now
             self._metrics.step(
                 plan,
                 verdict,

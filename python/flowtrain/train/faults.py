@@ -117,10 +117,10 @@ def _halt() -> None:
 
 
 def _pause() -> None:
-    """This backbone rank sleeps in its second slot, in a reduction, and in a checkpoint."""
+    """This backbone rank sleeps before a slot, a checkpoint and a reduction."""
     _before(BackboneRank, "_slot", 2, lambda: time.sleep(PAUSE_S))
+    _before(Checkpoints, "after", 2, lambda: time.sleep(PAUSE_S))
     _before(World, "sum_gradients", 3, lambda: time.sleep(PAUSE_S))
-    _before(Checkpoints, "after", 4, lambda: time.sleep(PAUSE_S))
 
 
 def _before(kind: type, method: str, count: int, act: Callable[[], None]) -> None:

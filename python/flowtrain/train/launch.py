@@ -78,7 +78,7 @@ def _summary(config: RunConfig) -> dict[str, Any]:
         "tokens_per_s": sum(t["tokens"] for t in times) / seconds,
         "mfu": sum(t["mfu"] * t["seconds"] for t in times) / seconds,
         "peak_flops": times[-1]["peak_flops"],
-        "bytes_through_pool": times[-1]["bytes_through_pool"],
+        "bytes_through_pool": sum(t["bytes_through_pool"] for t in times),
         "train_seconds": seconds,
         **balance_of([s["packing"] for s in steps]),
     }

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,7 +22,8 @@ class StepTiming:
     """What a step took on the first backbone rank.
 
     Attributes:
-        seconds: From plan to closed step.
+        seconds: From the close of the step before, or the start of the first step, to this close.
+            The wait for the plan and the checkpoint of the step before are in it.
         pool: `Pool.stats()` at the close.
     """
 
@@ -64,7 +64,8 @@ class Metrics:
         self._steps = steps
         self._peak_flops = peak_flops
         self._every = every
-        self._started = time.perf_counter()
+        self._seconds = 0.0
+        self._bytes = 0
         self._tokens = 0
         self._flops = 0.0
         self._on_terminal = sys.stdout.isatty()
@@ -107,9 +108,11 @@ class Metrics:
             wait_s=verdict.wait_s,
             pool_in_use_bytes=in_use,
             pool_bytes=size,
-            bytes_through_pool=timing.pool["bytes_published"],
+            bytes_through_pool=timing.pool["bytes_published"] - self._bytes,
             peak_flops=self._peak_flops,
         )
+        self._seconds += timing.seconds
+        self._bytes = timing.pool["bytes_published"]
         self._tokens += tokens
         self._flops += plan.flops
         self._show(plan, verdict, timing, used=in_use / size if size else 0.0)
@@ -121,12 +124,11 @@ class Metrics:
         self._timing.close()
 
     def _show(self, plan: StepPlan, verdict: Verdict, timing: StepTiming, *, used: float) -> None:
-        elapsed = time.perf_counter() - self._started
         waits = " ".join(f"{w} {s / timing.seconds:.0%}" for w, s in verdict.wait_s.items())
         line = (
             f"step {plan.step + 1}/{self._steps}  loss {verdict.loss:.4f}  "
-            f"grad {verdict.grad_norm:.3f}  {self._tokens / elapsed:,.0f} tokens/s  "
-            f"MFU {self._flops / (elapsed * self._peak_flops):.1%}  "
+            f"grad {verdict.grad_norm:.3f}  {self._tokens / self._seconds:,.0f} tokens/s  "
+            f"MFU {self._flops / (self._seconds * self._peak_flops):.1%}  "
             f"wait {waits}  pool {used:.0%}"
         )
         if self._on_terminal:
