@@ -1,64 +1,95 @@
-"""Image files: the size from the header alone, and the pixels when they are needed."""
+"""Image files: the size from the header alone, and the pixels when they are needed.
+
+An image is read by `transformers.image_utils.load_image`, so that training sees what the model's
+own processor is given elsewhere:
+
+- The orientation in EXIF or XMP metadata is applied, once, in every format.
+- The alpha channel is dropped. Transparent pixels keep their colour; nothing is put behind them.
+- Other modes (palette, grey, 1 bit, CMYK) become RGB as in Pillow's `convert`. Grey values of 16
+  or 32 bits are cut off at 255, not scaled.
+- Only the first frame of an animation, or the first page of a TIFF, is read.
+"""
 
 from __future__ import annotations
 
+import os
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from PIL import ExifTags, Image, UnidentifiedImageError
+from PIL import ExifTags, Image
+from PIL.TiffImagePlugin import TiffImageFile
 
 from flowtrain.data.errors import DataError
 
-_TURNS = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
-"""What an EXIF orientation asks for; from 5 on it swaps width and height."""
+_ORIENTATION = ExifTags.Base.Orientation
+_SWAPPED = (5, 6, 7, 8)
+"""EXIF orientations that swap width and height."""
 
 
 def upright_size(path: Path, where: str) -> tuple[int, int]:
     """Height and width as the image is meant to be seen, without decoding it.
 
     Raises:
-        DataError: The file is missing, or its header is no image's.
+        DataError: The file is missing, or its header cannot be used.
     """
-    try:
-        with Image.open(path) as image:
-            width, height = image.size
-            return (width, height) if _orientation(image) >= 5 else (height, width)
-    except (OSError, UnidentifiedImageError) as error:
-        raise _unreadable(path, where, error) from error
+    with _opened(path, where) as image:
+        width, height = image.size
+        return (width, height) if _is_swapped(image, path) else (height, width)
 
 
 def read_upright(path: Path, where: str) -> Image.Image:
-    """The image in RGB, turned as its EXIF orientation says.
+    """The image in RGB, as `load_image` of transformers reads it.
 
     Raises:
-        DataError: The file is missing, cut short or damaged.
+        DataError: The file is missing, cut short, damaged or too large for Pillow.
     """
+    from transformers.image_utils import load_image
+
+    with _opened(path, where) as image:
+        return load_image(image)
+
+
+@contextmanager
+def _opened(path: Path, where: str) -> Iterator[Image.Image]:
     try:
         with Image.open(path) as image:
-            turn = _TURNS.get(_orientation(image))
-            upright = image if turn is None else image.transpose(turn)
-            return upright.convert("RGB")
-    except (OSError, UnidentifiedImageError, SyntaxError) as error:
-        raise _unreadable(path, where, error) from error
+            yield image
+    # Decoders raise almost anything for damaged files: ValueError, TypeError, SyntaxError, ...
+    except Exception as error:
+        raise unusable(path, where, error) from error
 
 
-def _orientation(image: Image.Image) -> int:
-    """EXIF orientation from the header; PNG's own look-up would decode the whole image."""
-    if image.format == "PNG":
-        exif = Image.Exif()
-        exif.load(image.info.get("exif", b""))
-    else:
-        exif = image.getexif()
-    return int(exif.get(ExifTags.Base.Orientation, 1))
+def unusable(path: Path, where: str, error: Exception) -> DataError:
+    """The error that names an image file, its line and the cause."""
+    cause = str(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+    if isinstance(error, FileNotFoundError):
+        cause = "there is no such file"
+    return DataError(
+        f"{where}: image {path}: {cause}; mend the file, drop the line, or set data.bad_image=skip"
+    )
 
 
-def _unreadable(path: Path, where: str, error: Exception) -> DataError:
-    cause = "there is no such file" if isinstance(error, FileNotFoundError) else str(error)
-    return DataError(f"{where}: image {path}: {cause}; mend the file or drop the line")
+def _is_swapped(image: Image.Image, path: Path) -> bool:
+    """Whether width and height of the header are not those of the upright image."""
+    if isinstance(image, TiffImageFile) and _ORIENTATION in image.tag_v2:
+        return False  # Pillow has swapped them.
+    if image.format == "PNG" and _has_late_metadata(path):
+        image.load()
+    # The look-up of the base class: that of PNG decodes the image first.
+    return Image.Image.getexif(image).get(_ORIENTATION) in _SWAPPED
+
+
+def _has_late_metadata(path: Path) -> bool:
+    """Whether chunks behind the pixels of a PNG may name an orientation."""
+    with path.open("rb", buffering=0) as file:
+        file.seek(len(b"\x89PNG\r\n\x1a\n"))
+        behind = False
+        while len(head := file.read(8)) == 8:
+            length, kind = struct.unpack(">I4s", head)
+            if behind and kind in (b"eXIf", b"iTXt", b"tEXt", b"zTXt"):
+                return True
+            behind = behind or kind == b"IDAT"
+            file.seek(length + len(b"CRC."), os.SEEK_CUR)
+    return False

@@ -1,0 +1,138 @@
+"""Pixels of every kind of file are those of the model's own processor, and so are planned sizes."""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
+
+from flowtrain.config.schema import DataConfig
+from flowtrain.data import DataError
+from flowtrain.data.samples import SampleReader
+from flowtrain.data.tiny_model import write_tiny_model
+
+XMP = '<x:xmpmeta><rdf:Description tiff:Orientation="6"/></x:xmpmeta>'
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    write_tiny_model(folder)
+    return folder
+
+
+def reader(model: Path, images: list[Path], bad_image: str = "error") -> SampleReader:
+    """A sample with one image on each line."""
+    turns = [{"role": "user", "content": "<image>?"}, {"role": "assistant", "content": "1"}]
+    path = images[0].parent / "data.jsonl"
+    path.write_text(
+        "".join(json.dumps({"messages": turns, "images": [str(image)]}) + "\n" for image in images)
+    )
+    return SampleReader(model, DataConfig(path=path, bad_image=bad_image), 4096)
+
+
+def noise(mode: str = "RGB", size: tuple[int, int] = (48, 16)) -> Image.Image:
+    generator = np.random.default_rng(0)
+    if mode == "I;16":
+        return Image.fromarray(generator.integers(0, 1 << 16, size[::-1], dtype=np.uint16))
+    if mode in ("P", "1"):
+        return noise().quantize(16) if mode == "P" else noise().convert("1")
+    channels = len(Image.new(mode, (1, 1)).getbands())
+    values = generator.integers(0, 256, (size[1], size[0], channels), dtype=np.uint8)
+    return Image.fromarray(values.squeeze(), mode)
+
+
+def orientation(value: int) -> Image.Exif:
+    exif = Image.Exif()
+    exif[0x0112] = value
+    return exif
+
+
+def chunk(kind: bytes, body: bytes) -> bytes:
+    return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+
+def put_before_end(path: Path, extra: bytes) -> None:
+    """A chunk of a PNG behind its pixels, where the standard allows metadata."""
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-12] + extra + whole[-12:])
+
+
+def write_files(folder: Path) -> list[Path]:
+    """Files of every kind that data sets hold."""
+    for mode in ("RGB", "RGBA", "L", "LA", "P", "1", "I;16"):
+        noise(mode).save(folder / f"{mode.replace(';', '')}.png")
+    noise("P").save(folder / "transparent.png", transparency=bytes([0, 128] + [255] * 14))
+    noise().save(folder / "key_colour.png", transparency=tuple(noise().getpixel((0, 0))))
+    noise("CMYK").save(folder / "cmyk.jpg")
+    noise("CMYK").save(folder / "cmyk.tif")
+    noise("P").save(
+        folder / "animated.gif", save_all=True, append_images=[noise("P")], transparency=2
+    )
+    noise("RGBA").save(folder / "animated.png", save_all=True, append_images=[noise("RGBA")])
+    for value in range(1, 9):
+        for kind in ("jpg", "png", "webp"):
+            noise().save(folder / f"turned{value}.{kind}", exif=orientation(value))
+        noise().save(folder / f"turned{value}.tif", tiffinfo={0x0112: value})
+    noise().save(folder / "packed.tif", tiffinfo={0x0112: 6}, compression="tiff_lzw")
+    noise().save(
+        folder / "pages.tif", tiffinfo={0x0112: 6}, save_all=True, append_images=[noise("L")]
+    )
+    noise().save(folder / "xmp.tif", tiffinfo={700: XMP.encode()})
+    noise().save(folder / "xmp.jpg", xmp=XMP.encode())
+    for name, key, text in (
+        ("xmp.png", "XML:com.adobe.xmp", XMP),
+        ("raw.png", "Raw profile type exif", f"\nexif\n\n{orientation(6).tobytes().hex()}\n"),
+    ):
+        info = PngInfo()
+        (info.add_itxt if key == "XML:com.adobe.xmp" else info.add_text)(key, text)
+        noise().save(folder / name, pnginfo=info)
+    noise().save(folder / "late.png")
+    put_before_end(folder / "late.png", chunk(b"eXIf", orientation(6).tobytes()[6:]))
+    return sorted(file for file in folder.iterdir() if file.is_file())
+
+
+@pytest.mark.filterwarnings("ignore:Palette images with Transparency:UserWarning")
+def test_pixels_are_those_of_the_models_processor(model: Path, tmp_path: Path) -> None:
+    from transformers import AutoImageProcessor
+    from transformers.image_utils import load_image
+
+    files = write_files(tmp_path)
+    processor = AutoImageProcessor.from_pretrained(model)
+    read = reader(model, files)
+    wrong = []
+    for line, file in enumerate(files):
+        with Image.open(file) as image:  # load_image(path) leaves it open.
+            truth = processor(images=[load_image(image)], return_tensors="np")
+        grid = tuple(truth["image_grid_thw"][0].tolist())
+        try:
+            ours = read.pixels(line, 0)
+        except DataError as error:
+            wrong.append(f"{file.name}: {error}")
+            continue
+        if read.meta(line).grids != (grid,) or ours.grid != grid:
+            wrong.append(f"{file.name}: planned {read.meta(line).grids}, read {ours.grid}, {grid}")
+        elif ours.pixels.tobytes() != truth["pixel_values"].tobytes():
+            wrong.append(f"{file.name}: other pixels")
+    assert wrong == []
+
+
+def test_sizes_come_from_headers_alone(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = [file for file in write_files(tmp_path) if file.name != "late.png"]
+    read = reader(model, files)
+
+    def decode(image: Image.Image) -> None:
+        raise AssertionError("an image was decoded for its size")
+
+    monkeypatch.setattr("PIL.ImageFile.ImageFile.load", decode)
+    monkeypatch.setattr("PIL.WebPImagePlugin.WebPImageFile.load", decode)
+    for line in range(len(files)):
+        read.meta(line)
