@@ -9,12 +9,13 @@ from pathlib import Path
 from support import Run, nothing_left, run_tree
 
 
-def broken(data: Path, folder: Path, change: dict[str, object]) -> Path:
-    """A data file whose sixth line has been changed, with the images of `data`."""
+def broken(data: Path, folder: Path, *changes: dict[str, object]) -> Path:
+    """A data file whose lines from the sixth on have been changed, with the images of `data`."""
     lines = [json.loads(line) for line in (data / "train.jsonl").read_text().splitlines()]
     for line in lines:
         line["images"] = [str(data / path) for path in line["images"]]
-    lines[5] = {**lines[5], **change}
+    for number, change in enumerate(changes, 5):
+        lines[number] = {**lines[number], **change}
     path = folder / "broken.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path
@@ -42,7 +43,7 @@ def test_a_missing_image_is_named_with_its_line(tmp_path: Path, data: Path) -> N
     assert f"{path}:6: image {tmp_path / 'gone.png'}: there is no such file" in errors
 
 
-def test_a_cut_image_is_named_or_skipped(tmp_path: Path, data: Path) -> None:
+def test_bad_images_are_named_or_skipped(tmp_path: Path, data: Path) -> None:
     whole = next((data / "images" / "train").glob("*.png")).read_bytes()
     cut = tmp_path / "cut.png"
     cut.write_bytes(whole[: len(whole) - 40])
@@ -50,9 +51,17 @@ def test_a_cut_image_is_named_or_skipped(tmp_path: Path, data: Path) -> None:
     section = {"path": str(path), "shuffle": False}
     errors = failure(run_tree(tmp_path / "run", data, data=section))
     assert f"{path}:6: image {cut}" in errors
+    text = tmp_path / "text.png"
+    text.write_text("<html>")
+    broken(data, tmp_path, strip(cut), strip(tmp_path / "gone.png"), strip(text))
     skipping = {**section, "bad_image": "skip"}
     metrics = Run(run_tree(tmp_path / "skip", data, data=skipping)).succeed()
-    assert [step["skipped_samples"] for step in metrics] == [1, 0, 0, 0]
+    assert [step["skipped_samples"] for step in metrics] == [3, 0, 0, 0]
+    # They count for nothing: the step is that of the five other samples.
+    first = json.loads((tmp_path / "skip" / "plan.log").read_text().splitlines()[0])
+    documents = [doc for rank in first["documents"] for slot in rank for doc in slot]
+    targets = sum(doc["num_targets"] for doc in documents if doc["sample"] not in (5, 6, 7))
+    assert metrics[0]["target_tokens"] == targets
 
 
 def test_a_pool_that_is_too_small_says_how_much_is_missing(tmp_path: Path, data: Path) -> None:

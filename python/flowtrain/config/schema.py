@@ -79,7 +79,8 @@ class DataConfig:
     shuffle: bool = True
     """Draw each epoch's order from `train.seed`; otherwise file order."""
     bad_image: Literal["error", "skip"] = "error"
-    """`skip` encodes zeros on the planned grid, masks the sample and counts it."""
+    """An image file that cannot be used ends the run, or (`skip`) is encoded as zeros, as large
+    as its header says or else as the smallest image; its sample is masked and counted."""
 
     def __post_init__(self) -> None:
         _not_negative(data__workers=self.workers)

@@ -14,7 +14,7 @@ from flowtrain.config.schema import DataConfig
 from flowtrain.data.chat import ChatTokenizer
 from flowtrain.data.conversation import Conversation, read_conversation
 from flowtrain.data.errors import DataError
-from flowtrain.data.images import read_upright, upright_size
+from flowtrain.data.images import read_upright, unusable, upright_size
 from flowtrain.data.jsonl import JsonlFile
 
 Grid = tuple[int, int, int]
@@ -56,7 +56,7 @@ class SamplePixels:
     pixels: NDArray[np.float32]
     grid: Grid
     skipped: bool
-    """The file was damaged, and these are zeros."""
+    """The file cannot be used, and these are zeros."""
 
 
 class SampleReader:
@@ -127,23 +127,29 @@ class SampleReader:
         """Patches of one image of a sample.
 
         Raises:
-            DataError: The file is missing or damaged, and `data.bad_image` is `error`.
+            DataError: The file cannot be used, and `data.bad_image` is `error`.
         """
         conversation = self._conversation(line)
-        path = conversation.images[image]
+        path, where = conversation.images[image], conversation.where
         try:
-            picture = read_upright(path, conversation.where)
+            return self._processed(path, where)
         except DataError:
             if not self._skip:
                 raise
-            grid = self._grid(path, conversation.where)
-            patch_dim = 3 * self._images.temporal_patch_size * self._images.patch_size**2
-            zeros = np.zeros((int(np.prod(grid)), patch_dim), dtype=np.float32)
-            return SamplePixels(pixels=zeros, grid=grid, skipped=True)
-        out = self._images(images=[picture], return_tensors="np")
+        grid = self._grid(path, where)
+        patch_dim = 3 * self._images.temporal_patch_size * self._images.patch_size**2
+        zeros = np.zeros((int(np.prod(grid)), patch_dim), dtype=np.float32)
+        return SamplePixels(pixels=zeros, grid=grid, skipped=True)
+
+    def _processed(self, path: Path, where: str) -> SamplePixels:
+        """What the processor makes of an image."""
+        picture = read_upright(path, where)
+        try:
+            out = self._images(images=[picture], return_tensors="np")
+        except ValueError as error:
+            raise unusable(path, where, error) from error
         frames, rows, columns = out["image_grid_thw"][0].tolist()
-        grid = (frames, rows, columns)
-        return SamplePixels(pixels=out["pixel_values"], grid=grid, skipped=False)
+        return SamplePixels(pixels=out["pixel_values"], grid=(frames, rows, columns), skipped=False)
 
     def _conversation(self, line: int) -> Conversation:
         return read_conversation(
@@ -151,23 +157,39 @@ class SampleReader:
         )
 
     def _grid(self, path: Path, where: str) -> Grid:
-        """Grid of an image by the processor's own rule, from the header alone."""
+        """Planned grid of an image: with `data.bad_image=skip` the smallest where it has none.
+
+        Raises:
+            DataError: The header cannot be used, and `data.bad_image` is `error`.
+        """
+        try:
+            return self._header_grid(path, where)
+        except DataError:
+            if not self._skip:
+                raise
+        side = self._images.patch_size * self._images.merge_size
+        return self._resized_grid(side, side)
+
+    def _header_grid(self, path: Path, where: str) -> Grid:
+        height, width = upright_size(path, where)
+        try:
+            return self._resized_grid(height, width)
+        except ValueError as error:
+            raise unusable(path, where, error) from error
+
+    def _resized_grid(self, height: int, width: int) -> Grid:
+        """Grid of an image of this size in pixels, by the processor's own rule."""
         from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 
-        height, width = upright_size(path, where)
-        patch = self._images.patch_size
         if self._images.do_resize:
-            try:
-                height, width = smart_resize(
-                    height,
-                    width,
-                    factor=patch * self._images.merge_size,
-                    min_pixels=self._images.size["shortest_edge"],
-                    max_pixels=self._images.size["longest_edge"],
-                )
-            except ValueError as error:
-                raise DataError(f"{where}: image {path}: {error}; crop it") from error
-        return 1, height // patch, width // patch
+            height, width = smart_resize(
+                height,
+                width,
+                factor=self._images.patch_size * self._images.merge_size,
+                min_pixels=self._images.size["shortest_edge"],
+                max_pixels=self._images.size["longest_edge"],
+            )
+        return 1, height // self._images.patch_size, width // self._images.patch_size
 
     def _image_length(self, grid: Grid) -> int:
         return int(np.prod(grid)) // int(self._images.merge_size) ** 2

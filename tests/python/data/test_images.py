@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -136,3 +137,46 @@ def test_sizes_come_from_headers_alone(
     monkeypatch.setattr("PIL.WebPImagePlugin.WebPImageFile.load", decode)
     for line in range(len(files)):
         read.meta(line)
+
+
+def write_bomb(path: Path) -> None:
+    size = struct.pack(">IIBBBBB", 20_000, 20_000, 8, 2, 0, 0, 0)
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", size) + chunk(b"IDAT", b""))
+
+
+def write_cut(path: Path) -> None:
+    noise().save(path, "png")
+    path.write_bytes(path.read_bytes()[:-60])
+
+
+BAD: dict[str, tuple[Callable[[Path], object], str]] = {
+    "missing": (lambda path: None, "there is no such file"),
+    "folder": (lambda path: path.mkdir(), "Is a directory"),
+    "empty": (lambda path: path.write_bytes(b""), "cannot identify"),
+    "text": (lambda path: path.write_text("<html>"), "cannot identify"),
+    "bomb": (write_bomb, r"400000000 pixels\) exceeds limit"),
+    "bad size": (lambda path: path.write_bytes(b"P6\n1x 2\n255\n"), "ValueError"),
+    "bad exif": (lambda path: noise().save(path, "webp", exif=b"Exif\0\0BM"), "not a TIFF"),
+    "thin": (lambda path: noise().resize((603, 2)).save(path, "png"), "aspect ratio"),
+    "cut": (write_cut, "truncated"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_file_is_named_or_skipped(model: Path, tmp_path: Path, name: str) -> None:
+    write, message = BAD[name]
+    path = tmp_path / "bad"
+    write(path)
+    read = reader(model, [path])
+    with pytest.raises(DataError, match=rf"data\.jsonl:1: image {path}: .*{message}.*; mend"):
+        read.meta(0)
+        read.pixels(0, 0)
+    read = reader(model, [path], bad_image="skip")
+    pixels = read.pixels(0, 0)
+    assert pixels.skipped
+    assert not pixels.pixels.any()
+    assert read.meta(0).grids == (pixels.grid,)
+    assert read.meta(0).image_lengths == (len(pixels.pixels) // 4,)
+    # The smallest image there is, except where the header has a size.
+    assert pixels.grid == ((1, 4, 12) if name == "cut" else (1, 2, 2))
+    assert pixels.pixels.shape == (pixels.grid[1] * pixels.grid[2], 96)
