@@ -64,6 +64,27 @@ def test_bad_images_are_named_or_skipped(tmp_path: Path, data: Path) -> None:
     assert metrics[0]["target_tokens"] == targets
 
 
+def test_long_samples_are_cut_or_dropped_and_counted(tmp_path: Path, data: Path) -> None:
+    image = str(next((data / "images" / "train").glob("*.png")).resolve())
+    asked = {"role": "user", "content": "<image>Read." + "?" * 300}
+    told = {"role": "assistant", "content": "1" * 300 + "<image>"}
+    answered = [{"role": "user", "content": "<image>Read."}, told]
+    path = broken(
+        data,
+        tmp_path,
+        {"messages": answered, "images": [image, image]},
+        {"messages": [asked, told], "images": [image, image]},
+    )
+    section = {"path": str(path), "shuffle": False, "oversize": "truncate"}
+    metrics = Run(run_tree(tmp_path / "run", data, data=section)).succeed()
+    # The first keeps an image and a part of its answer, nothing of the second's answer is left.
+    assert [step["truncated_samples"] for step in metrics] == [1, 0, 0, 0]
+    assert [step["dropped_samples"] for step in metrics] == [1, 0, 0, 0]
+    assert metrics[0]["samples"] == [0, 1, 2, 3, 4, 5, 7, 8]
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert (summary["truncated_samples"], summary["dropped_samples"]) == (1, 1)
+
+
 def test_a_pool_that_is_too_small_says_how_much_is_missing(tmp_path: Path, data: Path) -> None:
     errors = failure(run_tree(tmp_path / "run", data, pool={"bytes": 8192}))
     assert "pool.bytes=8192" in errors

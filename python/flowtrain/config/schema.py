@@ -81,6 +81,10 @@ class DataConfig:
     bad_image: Literal["error", "skip"] = "error"
     """An image file that cannot be used ends the run, or (`skip`) is encoded as zeros, as large
     as its header says or else as the smallest image; its sample is masked and counted."""
+    oversize: Literal["error", "drop", "truncate"] = "error"
+    """A sample longer than `train.microbatch_tokens` ends the run, is left out of the order
+    (`drop`), or keeps its first tokens and the images that fit whole (`truncate`); one that has
+    no target left is dropped. Both are counted."""
 
     def __post_init__(self) -> None:
         _not_negative(data__workers=self.workers)

@@ -29,12 +29,12 @@ class BadLine:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FileCheck:
-    """What a data file holds; tokens and images are those of the good lines."""
+    """What a data file holds; tokens and images are those that would be trained."""
 
     samples: int
     bad: list[BadLine]
     over_limit: int
-    """Samples of more than `train.microbatch_tokens` tokens, bad or not."""
+    """Samples of more than `train.microbatch_tokens` tokens; bad if `data.oversize` is `error`."""
     tokens: int
     targets: int
     images: int
@@ -107,8 +107,11 @@ class _Checker:
         return counts, bad
 
     def _check(self, sample: int, counts: Counter[str]) -> None:
-        counts["over_limit"] += len(self._reader.text(sample).input_ids) > self._limit
+        text = self._reader.text(sample)
+        counts["over_limit"] += text.truncated or len(text.input_ids) > self._limit
         meta = self._reader.meta(sample)
+        if meta.fit == "dropped":
+            return
         if self._pixels:
             for image in range(len(meta.grids)):
                 self._reader.pixels(sample, image)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,8 @@ class SampleMeta:
     """Temporal, height and width of each image in patches."""
     image_lengths: tuple[int, ...]
     """Tokens of each image."""
+    fit: Literal["whole", "truncated", "dropped"] = "whole"
+    """What `data.oversize` makes of the sample; the sizes are those after it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,6 +49,7 @@ class SampleText:
     mm_token_type_ids: NDArray[np.int64]
     """0 for text, 1 for image tokens."""
     grids: tuple[Grid, ...]
+    truncated: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,7 +68,7 @@ class SampleReader:
     Args:
         model_folder: Hugging Face folder with tokenizer, chat template and image processor.
         data: The data file.
-        max_tokens: Most tokens of a sample.
+        max_tokens: Maximum tokens of a sample; `data.oversize` says what becomes of a longer one.
     """
 
     def __init__(self, model_folder: Path, data: DataConfig, max_tokens: int) -> None:
@@ -74,12 +77,14 @@ class SampleReader:
         self._file = JsonlFile(data.path)
         self._root = data.image_root or data.path.parent
         self._skip = data.bad_image == "skip"
+        self._oversize = data.oversize
         self._max_tokens = max_tokens
         # The processor's parts, not the processor: its video half would need torchvision.
         config = AutoConfig.from_pretrained(model_folder)
         self._chat = ChatTokenizer(model_folder, config)
         self._images: Any = AutoImageProcessor.from_pretrained(model_folder)
-        self.text = lru_cache(_RECENT)(self._text)
+        self._image_start_id: int = config.vision_start_token_id
+        self.text = lru_cache(_RECENT)(self._fitting_text)
 
     def __len__(self) -> int:
         return len(self._file)
@@ -88,21 +93,55 @@ class SampleReader:
         """Sizes of a sample.
 
         Raises:
-            DataError: The sample cannot be read, or is longer than a microbatch.
+            DataError: The sample cannot be read, or is longer than a microbatch and
+                `data.oversize` is `error`.
         """
         text = self.text(line)
         num_tokens = len(text.input_ids)
+        num_targets = int((text.labels[1:] != -100).sum())
+        image_lengths = tuple(self._image_length(grid) for grid in text.grids)
+        fit: Literal["whole", "truncated", "dropped"] = "whole"
         if num_tokens > self._max_tokens:
-            raise DataError(
-                f"{self._file.where(line)}: {num_tokens} tokens exceed "
-                f"train.microbatch_tokens={self._max_tokens}; raise it, or drop the line"
-            )
+            if self._oversize == "error":
+                raise DataError(
+                    f"{self._file.where(line)}: {num_tokens} tokens exceed "
+                    f"train.microbatch_tokens={self._max_tokens} ({sum(image_lengths)} are of "
+                    "images); raise it, drop the line, or set data.oversize to drop or truncate"
+                )
+            fit = "dropped"
+        elif text.truncated:
+            fit = "truncated" if num_targets else "dropped"
         return SampleMeta(
             index=line,
             num_tokens=num_tokens,
-            num_targets=int((text.labels[1:] != -100).sum()),
+            num_targets=num_targets,
             grids=text.grids,
-            image_lengths=tuple(self._image_length(grid) for grid in text.grids),
+            image_lengths=image_lengths,
+            fit=fit,
+        )
+
+    def _fitting_text(self, line: int) -> SampleText:
+        """Tokens of a sample, cut off at the end where `data.oversize` is `truncate`."""
+        text = self._text(line)
+        if self._oversize != "truncate" or len(text.input_ids) <= self._max_tokens:
+            return text
+        end = self._max_tokens
+        image_at = np.flatnonzero(text.mm_token_type_ids)
+        # Images before the cut, and the first token of the one that it would go through.
+        ends = np.cumsum([self._image_length(grid) for grid in text.grids], dtype=np.int64)
+        num_images = int(np.searchsorted(ends, np.searchsorted(image_at, end), side="right"))
+        if num_images < len(ends):
+            start = int(image_at[ends[num_images - 1] if num_images else 0])
+            if start and text.input_ids[start - 1] == self._image_start_id:
+                start -= 1
+            end = min(end, start)
+        return replace(
+            text,
+            input_ids=text.input_ids[:end],
+            labels=text.labels[:end],
+            mm_token_type_ids=text.mm_token_type_ids[:end],
+            grids=text.grids[:num_images],
+            truncated=True,
         )
 
     def _text(self, line: int) -> SampleText:

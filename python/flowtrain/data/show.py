@@ -33,6 +33,7 @@ def _show(reader: SampleReader, model: Any, sample: int) -> dict[str, Any]:
     flops = sample_flops(model, meta.num_tokens, meta.grids, num_targets=meta.num_targets)
     return {
         "index": sample,
+        "fit": meta.fit,
         "input_ids": text.input_ids.tolist(),
         "labels": text.labels.tolist(),
         "image_grid_thw": [list(grid) for grid in meta.grids],

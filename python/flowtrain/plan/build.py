@@ -52,6 +52,8 @@ def build_step(
     layout: Layout,
     *,
     cursor: int,
+    dropped: int = 0,
+    truncated: int = 0,
     flops: float = 0.0,
 ) -> StepPlan:
     """Lay one step out: documents into slots, images into items, items onto encoder ranks.
@@ -62,6 +64,8 @@ def build_step(
         cost: Backbone cost of each sample in forward FLOPs, shape [num_samples].
         layout: Ranks and caps.
         cursor: Samples drawn from the data order, this step included.
+        dropped: Samples drawn for this step and left out of it.
+        truncated: Samples of this step that were cut off.
         flops: Model FLOPs of training on these samples, for MFU.
 
     Raises:
@@ -90,6 +94,8 @@ def build_step(
         num_targets=sum(s.num_targets for s in samples),
         samples=tuple(s.index for s in samples),
         cursor=cursor,
+        dropped=dropped,
+        truncated=truncated,
         flops=flops,
         packing=packing_of(
             place, items, [sum(s.image_lengths) for s in samples], encoders=layout.encoders

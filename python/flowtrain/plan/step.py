@@ -83,7 +83,11 @@ class StepPlan:
     samples: tuple[int, ...] = ()
     """Lines of the data file, in the seeded order."""
     cursor: int = 0
-    """Samples drawn from the data order up to and including this step."""
+    """Samples drawn from the data order up to and including this step, dropped ones too."""
+    dropped: int = 0
+    """Samples drawn for this step and left out, because they are longer than a microbatch."""
+    truncated: int = 0
+    """Samples of this step that were cut off to fit into a microbatch."""
     flops: float = 0.0
     """Model FLOPs of training on the step: real tokens, no recomputation."""
     packing: Packing | None = None

@@ -75,6 +75,10 @@ def _summary(config: RunConfig) -> dict[str, Any]:
         "steps": len(steps),
         "loss": steps[-1]["loss"],
         "target_tokens": sum(s["target_tokens"] for s in steps),
+        **{
+            name: sum(s[name] for s in steps)
+            for name in ("skipped_samples", "dropped_samples", "truncated_samples")
+        },
         "tokens_per_s": sum(t["tokens"] for t in times) / seconds,
         "mfu": sum(t["mfu"] * t["seconds"] for t in times) / seconds,
         "peak_flops": times[-1]["peak_flops"],

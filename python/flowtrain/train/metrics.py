@@ -92,6 +92,8 @@ class Metrics:
             lr=lr,
             weight_ages=ages,
             skipped_samples=skipped,
+            dropped_samples=plan.dropped,
+            truncated_samples=plan.truncated,
             action=verdict.action,
             packing=asdict(plan.packing) if plan.packing is not None else None,
         )

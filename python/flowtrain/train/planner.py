@@ -10,6 +10,7 @@ from typing import Any
 
 from flowtrain.config.schema import RunConfig
 from flowtrain.cost.flops import sample_flops, train_flops
+from flowtrain.data.errors import DataError
 from flowtrain.data.order import SampleOrder
 from flowtrain.data.samples import SampleMeta
 from flowtrain.plan import Layout, Space, SpaceNeed, StepPlan, build_step
@@ -31,7 +32,7 @@ class PlanSource:
         num_samples: Lines of the data file.
         model_config: Hugging Face configuration, for costs.
         step: First step to plan.
-        cursor: Samples that the steps before it have drawn.
+        cursor: Samples that the steps before it have drawn, dropped ones too.
     """
 
     def __init__(
@@ -56,25 +57,47 @@ class PlanSource:
         )
         self._step = step
         self._cursor = cursor
-        self._read_to = cursor
+        self._num_samples = num_samples
         self._coming: deque[Read] = deque()
 
     def __iter__(self) -> Iterator[StepPlan]:
-        batch = self._config.train.global_batch
-        last = self._config.train.steps
-        while self._step < last:
-            # One step more than needed is being read while this one is laid out.
-            target = self._cursor + batch * min(2, last - self._step)
-            while self._read_to < target:
-                line = self._order.index(self._read_to)
-                self._coming.append(self._reads.submit("meta", line))
-                self._read_to += 1
-            samples = [self._reads.result(self._coming.popleft()) for _ in range(batch)]
-            self._cursor += batch
-            yield self._plan(samples)
+        while self._step < self._config.train.steps:
+            yield self._plan(*self._draw())
             self._step += 1
 
-    def _plan(self, samples: list[SampleMeta]) -> StepPlan:
+    def _draw(self) -> tuple[list[SampleMeta], int]:
+        """Samples of the next step, and how many more were drawn and dropped.
+
+        Raises:
+            DataError: A sample cannot be used, or every sample of the file is dropped.
+        """
+        batch = self._config.train.global_batch
+        # One step more than needed is being read while this one is laid out.
+        coming = batch if self._step + 1 < self._config.train.steps else 0
+        samples: list[SampleMeta] = []
+        dropped = in_a_row = 0
+        while len(samples) < batch:
+            while len(self._coming) < batch - len(samples) + coming:
+                line = self._order.index(self._cursor + len(self._coming))
+                self._coming.append(self._reads.submit("meta", line))
+            sample = self._reads.result(self._coming.popleft())
+            self._cursor += 1
+            if sample.fit != "dropped":
+                samples.append(sample)
+                in_a_row = 0
+                continue
+            dropped += 1
+            in_a_row += 1
+            # Whatever the order, an epoch lies within so many draws.
+            if in_a_row == 2 * self._num_samples:
+                raise DataError(
+                    f"{self._config.data.path}: none of {self._num_samples} samples fits into "
+                    f"train.microbatch_tokens={self._config.train.microbatch_tokens} with "
+                    f"data.oversize={self._config.data.oversize}; raise train.microbatch_tokens"
+                )
+        return samples, dropped
+
+    def _plan(self, samples: list[SampleMeta], dropped: int) -> StepPlan:
         flops = [
             sample_flops(self._model_config, s.num_tokens, s.grids, num_targets=s.num_targets)
             for s in samples
@@ -90,6 +113,8 @@ class PlanSource:
             [f.backbone for f in flops],
             self._layout,
             cursor=self._cursor,
+            dropped=dropped,
+            truncated=sum(s.fit == "truncated" for s in samples),
             flops=sum(train_flops(f, **trains) for f in flops),
         )
 

@@ -26,6 +26,7 @@ RULES: dict[str, Rule] = {
     "data.workers": "taken",
     "data.shuffle": "refused",
     "data.bad_image": "taken",
+    "data.oversize": "taken",
     "train.steps": "taken",
     "train.global_batch": "refused",
     "train.microbatch_tokens": "taken",

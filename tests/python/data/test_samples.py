@@ -127,6 +127,43 @@ def test_a_long_sample_names_tokens_and_limit(model: Path, tmp_path: Path) -> No
         read.meta(0)
 
 
+def test_a_long_sample_is_dropped(model: Path, tmp_path: Path) -> None:
+    read = reader(
+        model, tmp_path, chat("a" * 100, "b"), chat("a", "b"), max_tokens=50, oversize="drop"
+    )
+    assert [read.meta(line).fit for line in (0, 1)] == ["dropped", "whole"]
+
+
+def test_a_long_sample_is_cut_off_at_the_end_and_never_inside_an_image(
+    model: Path, tmp_path: Path
+) -> None:
+    names = tuple(picture(tmp_path, f"{n}.png", (8 * n, 8)) for n in (2, 3))
+    record = chat("<image>Read.", "12", "<image>Again?", "34", images=names)
+    whole = reader(model, tmp_path, record).text(0)
+    second = int(np.flatnonzero(whole.mm_token_type_ids)[2])
+    kept: dict[int, tuple[int, int]] = {}
+    for limit in range(1, len(whole.input_ids) + 1):
+        read = reader(model, tmp_path, record, max_tokens=limit, oversize="truncate")
+        meta, text = read.meta(0), read.text(0)
+        end = len(text.input_ids)
+        kept[limit] = (end, len(text.grids))
+        assert end == meta.num_tokens <= limit
+        np.testing.assert_array_equal(text.input_ids, whole.input_ids[:end])
+        np.testing.assert_array_equal(text.labels, whole.labels[:end])
+        assert text.grids == meta.grids == whole.grids[: len(text.grids)]
+        assert sum(meta.image_lengths) == text.mm_token_type_ids.sum()
+        assert meta.num_targets == (whole.labels[1:end] != -100).sum()
+        if end == len(whole.input_ids):
+            assert meta.fit == "whole"
+        else:
+            assert meta.fit == ("truncated" if meta.num_targets else "dropped")
+    # In front of the second image goes its start mark; where it fits whole, nothing is lost.
+    assert kept[second - 2] == (second - 2, 1)
+    for limit in range(second - 1, second + 3):
+        assert kept[limit] == (second - 1, 1)
+    assert kept[second + 3] == (second + 3, 2)
+
+
 def test_a_cut_png_is_an_error_or_zeros(model: Path, tmp_path: Path) -> None:
     name = picture(tmp_path, "cut.png", (64, 64))
     whole = (tmp_path / name).read_bytes()
