@@ -55,13 +55,24 @@ setup: $(STAMPS)/dev $(STAMPS)/extension
 demo: $(STAMPS)/demo $(STAMPS)/extension
 	@$(BIN)/flowtrain demo
 
-# The extension is built first, so that pip finds it done.
+# The extension is built first, so that pip finds it done. A torch that is there is named again, or
+# pip would replace it to have the newest torchvision.
 $(STAMPS)/demo $(STAMPS)/dev: pyproject.toml setup.py $(STAMPS)/tools | $(STAMPS)/extension
 	@echo 'installing torch and the rest into $(VENV)'
-	@torch=$$($(BIN)/python -c 'import importlib.util as i; i.find_spec("torch") or print("$(TORCH)")') \
+	@torch=$$($(BIN)/python -c 'from importlib.metadata import distributions; \
+	  print(*["torch==" + d.version for d in distributions(name="torch")] or ["$(TORCH)"])') \
 	&& $(BIN)/pip install -q $(PIP_FLAGS) --no-build-isolation $$torch \
 	  -e '.[demo$(if $(filter dev,$(@F)),$(comma)dev)]'
+	@$(BIN)/python -c 'import torchvision' 2> /dev/null || $(remove_torchvision)
 	@touch $(STAMPS)/demo $@
+
+# The torchvision of PyPI needs the torch of PyPI, which is built for CUDA. With another torch it
+# cannot be imported, and transformers, which only asks whether it is there, fails with it.
+define remove_torchvision
+{ $(BIN)/pip uninstall -q -y torchvision; \
+  echo 'torchvision does not fit the installed torch and was removed: AutoProcessor will not load' \
+  'released models; PIP_FLAGS can name an index that has both'; }
+endef
 
 $(STAMPS)/extension: $(EXTENSION_SOURCES) $(STAMPS)/tools
 	@$(BIN)/python setup.py -q build_ext --inplace

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import os
 import shutil
@@ -35,6 +36,7 @@ def examine() -> list[Finding]:
         _core(),
         _package("torch", "train"),
         _transformers(),
+        _torchvision(),
         _package("scikit-learn", "demo"),
         _shared_memory(),
         _edge(),
@@ -65,6 +67,22 @@ def _transformers() -> Finding:
     except ModelError as error:
         return Finding("transformers", "warn", str(error))
     return Finding("transformers", "ok", importlib.metadata.version("transformers"))
+
+
+def _torchvision() -> Finding:
+    """Where it is there and does not fit torch, transformers cannot be imported either."""
+    found = _package("torchvision", "hf")
+    if found.state == "ok":
+        try:
+            importlib.import_module("torchvision")
+        except Exception as error:
+            return Finding(
+                "torchvision",
+                "bad",
+                f"{found.text} cannot be imported ({error}); install torch and torchvision from "
+                "one index, or uninstall torchvision",
+            )
+    return found
 
 
 def _shared_memory() -> Finding:

@@ -84,6 +84,13 @@ def test_wheel_is_small_and_holds_both_packages(built: Built) -> None:
     assert re.fullmatch(r"flowtrain_core/_C\.cpython-.*\.so", extension)
 
 
+def test_extra_for_training_brings_what_processors_of_released_models_need(built: Built) -> None:
+    with zipfile.ZipFile(built.wheel) as archive:
+        (member,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        metadata = archive.read(member).decode()
+    assert re.search(r'^Requires-Dist: torchvision; extra == "hf"$', metadata, re.MULTILINE)
+
+
 def test_extension_needs_system_libraries_only(built: Built, tmp_path: Path) -> None:
     with zipfile.ZipFile(built.wheel) as archive:
         (member,) = (name for name in archive.namelist() if name.endswith(".so"))

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -58,3 +61,22 @@ def test_the_doctor_finds_nothing_bad_where_the_tests_run(
     assert found["edge"]["text"].startswith("takes shared memory: ")
     assert (found["cuda"]["state"] == "ok") == cuda.available()
     assert found["cuda"]["text"] == cuda.why_not() or cuda.available()
+
+
+def test_the_doctor_names_a_torchvision_built_for_another_torch(tmp_path: Path) -> None:
+    package, info = tmp_path / "torchvision", tmp_path / "torchvision-0.28.0.dist-info"
+    package.mkdir()
+    info.mkdir()
+    (package / "__init__.py").write_text("raise RuntimeError('no operator torchvision::nms')")
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: torchvision\nVersion: 0.28.0\n")
+    paths = [str(tmp_path), *sys.path]
+    done = subprocess.run(
+        [sys.executable, "-m", "flowtrain", "doctor", "--json"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    found = json.loads(done.stdout)["torchvision"]
+    assert found["state"] == "bad"
+    assert found["text"].startswith("0.28.0 cannot be imported (no operator torchvision::nms)")

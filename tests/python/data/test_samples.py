@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,37 @@ def test_a_sample_becomes_what_the_processor_makes_of_it(
     meta = read.meta(0)
     assert meta.image_lengths == (int((truth["input_ids"] == 5).sum()),)
     assert meta.num_targets == 6
+
+
+@pytest.fixture
+def released(model: Path, tmp_path: Path) -> Path:
+    """The model with its processors named as in the folders that Qwen released."""
+    folder = tmp_path / "released"
+    shutil.copytree(model, folder)
+    path = folder / "preprocessor_config.json"
+    config = json.loads(path.read_text())
+    config["processor_class"] = "Qwen3VLProcessor"
+    path.write_text(json.dumps({**config, "image_processor_type": "Qwen2VLImageProcessorFast"}))
+    video = {**config, "video_processor_type": "Qwen3VLVideoProcessor"}
+    del video["image_processor_type"]
+    (folder / "video_preprocessor_config.json").write_text(json.dumps(video))
+    return folder
+
+
+def test_a_released_folder_is_read_without_its_video_processor(
+    model: Path, released: Path, tmp_path: Path
+) -> None:
+    record = chat("<image>Read.", "12", images=(picture(tmp_path, "a.png", (70, 33)),))
+    ours, truth = (reader(folder, tmp_path, record) for folder in (released, model))
+    np.testing.assert_array_equal(ours.text(0).input_ids, truth.text(0).input_ids)
+    np.testing.assert_array_equal(ours.pixels(0, 0).pixels, truth.pixels(0, 0).pixels)
+
+
+def test_a_released_folder_loads_where_torchvision_is_installed(released: Path) -> None:
+    pytest.importorskip("torchvision")
+    from transformers import AutoProcessor
+
+    assert type(AutoProcessor.from_pretrained(released)).__name__ == "Qwen3VLProcessor"
 
 
 def test_a_rotated_jpeg_is_read_upright(model: Path, tmp_path: Path) -> None:
