@@ -177,7 +177,7 @@ def _bound(layout: Layout, problem: Problem, rounded: bool) -> float:
             problem.tokens[here],
             problem.cost[here],
             problem.ranks,
-            problem.microbatches,
+            layout.microbatches,
             problem.token_cap,
             problem.objective,
             problem.stages,

@@ -67,6 +67,41 @@ def test_every_sample_is_in_one_bin_and_no_bin_is_over_the_cap(
 
 
 @pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("objective", ["lockstep", "free", "makespan", "pipeline"])
+def test_no_value_is_below_its_bound(policy: str, objective: Any) -> None:
+    random = numpy.random.default_rng(1)
+    placed = 0
+    for number in range(120):
+        count = int(random.integers(1, 9))
+        tokens = random.integers(0, 13, count)
+        cost: numpy.ndarray = random.integers(0, 40, count)
+        if number % 2:
+            cost = cost / 7
+        try:
+            plan = schedule(
+                tokens, cost, random.random(count) if number % 3 else None,
+                ranks=int(random.integers(1, 4)), microbatches=int(random.integers(1, 3)),
+                token_cap=12, objective=objective, stages=3 if objective == "pipeline" else 1,
+                policy=policy,
+            )  # fmt: skip
+        except ValueError:
+            continue
+        placed += 1
+        assert plan.value >= plan.bound * (1 - 1e-12)
+    assert placed > 60
+
+
+def test_more_slots_than_asked_for_have_their_own_bound() -> None:
+    for objective, bound in (("makespan", 1), ("pipeline", 4)):
+        plan = schedule(
+            [10] * 3, [1] * 3, ranks=1, microbatches=1, token_cap=10, policy="in-order",
+            objective=objective, stages=2 if objective == "pipeline" else 1,
+        )  # fmt: skip
+        assert plan.microbatches == 3
+        assert plan.bound == plan.value == bound
+
+
+@pytest.mark.parametrize("policy", POLICIES)
 def test_ours_is_ahead_of_every_policy(policy: str) -> None:
     random = numpy.random.default_rng(0)
     tokens = numpy.exp(random.normal(7, 0.9, 1024)).clip(1, 20000).astype(numpy.int64)
