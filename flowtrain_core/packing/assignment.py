@@ -31,7 +31,9 @@ class Assignment:
         token_cap: Most tokens of one slot of one rank.
         objective: What was made small.
         stages: Pipeline stages of each rank, for the objective "pipeline".
-        bound: At most what any schedule of the placed samples can reach, in the unit of the costs.
+        bound: At most what any schedule of the placed samples in as many slots can reach of the
+            objective, in the unit of the costs. Objective, value, bound and gap are of the
+            backbone alone; what policies for two modules make small is in `two_module_value`.
     """
 
     slot: PlaceArray
@@ -89,6 +91,30 @@ class Assignment:
         return self.value / self.bound - 1.0 if self.bound > 0 else 0.0
 
     @property
+    @property
+    def two_module_value(self) -> float:
+        """Largest load of either module in any bin, which "flowtrain-rigid" makes small."""
+        return max(float(self.loads.max()), float(self.encoder_loads.max()))
+
+    @property
+    def two_module_bound(self) -> float:
+        """At most what any schedule of the placed samples in as many slots can reach of it.
+
+        The mean over bins of either module, or its largest sample.
+        """
+        bound = 0.0
+        for slot, cost in ((self.slot, self.cost), (self.encoder_slot, self.encoder_cost)):
+            if slot is not None and cost is not None and (placed := cost[slot >= 0]).size:
+                mean = float(placed.sum()) / (self.ranks * self.microbatches)
+                bound = max(bound, mean, float(placed.max()))
+        return bound
+
+    @property
+    def two_module_gap(self) -> float:
+        """The gap of `two_module_value`."""
+        bound = self.two_module_bound
+        return self.two_module_value / bound - 1.0 if bound > 0 else 0.0
+
     def efficiency(self) -> float:
         """Share of the ranks' lock-step time that is spent computing."""
         loads = self.loads

@@ -88,6 +88,8 @@ def test_no_value_is_below_its_bound(policy: str, objective: Any) -> None:
             continue
         placed += 1
         assert plan.value >= plan.bound * (1 - 1e-12)
+        if policy in ("flowtrain-rigid", "dflop"):
+            assert plan.two_module_value >= plan.two_module_bound * (1 - 1e-12)
     assert placed > 60
 
 
