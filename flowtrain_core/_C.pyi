@@ -480,6 +480,9 @@ class packing:  # noqa: N801
     ) -> int:
         """At most what any schedule under the cap reaches of an objective."""
     @staticmethod
+    def search_bins(tokens: NDArray[int64], bins: int, token_cap: int) -> tuple[bool, int]:
+        """Whether a search proved that no bins hold all samples, and how many tries it took."""
+    @staticmethod
     def longest_first(
         tokens: NDArray[int64], cost: NDArray[int64], bins: int, token_cap: int
     ) -> NDArray[int32]:

@@ -16,6 +16,7 @@
 #include "packing/order.hpp"
 #include "packing/place.hpp"
 #include "packing/schedule.hpp"
+#include "packing/search.hpp"
 #include "packing/two_modules.hpp"
 
 namespace py = pybind11;
@@ -101,6 +102,13 @@ std::int64_t bound(const Ints& tokens, const Ints& cost, std::uint32_t ranks,
   const Grid grid = grid_of(ranks, microbatches, token_cap, stages);
   packing::check(samples, grid);
   return packing::bound(samples, grid, objective_of(objective), thorough);
+}
+
+py::tuple search_bins(const Ints& tokens, std::uint32_t bins, std::int64_t token_cap) {
+  const auto lengths = span_of(tokens, "tokens");
+  packing::check({lengths, lengths}, {bins, 1, token_cap});
+  const packing::Search found = packing::search_bins(lengths, bins, token_cap);
+  return py::make_tuple(found.impossible, found.tries);
 }
 
 constexpr std::int64_t kNoCap = std::int64_t{1} << 62;
@@ -205,6 +213,7 @@ void bind_packing(py::module_& module) {
   room.def("schedule", &schedule, tokens, cost, ranks, microbatches, token_cap, objective, stages,
            py::arg("refined") = true, py::arg("closed") = true);
   room.def("longest_first", &longest_first, tokens, cost, py::arg("bins"), token_cap);
+  room.def("search_bins", &search_bins, tokens, py::arg("bins"), token_cap);
   room.def("best_fit", &best_fit, tokens, token_cap, py::arg("order") = py::none());
   room.def("next_fit", &next_fit, tokens, token_cap, py::arg("order") = py::none(),
            py::arg("others") = py::none(), py::arg("other_cap") = 0);

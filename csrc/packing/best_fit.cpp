@@ -1,60 +1,17 @@
 #include "packing/best_fit.hpp"
 
-#include <bit>
+#include <algorithm>
+#include <numeric>
+
+#include "packing/integer_set.hpp"
 
 namespace flowtrain::packing {
-namespace {
-
-/// Set of integers below a limit; finds the smallest that is not less than a value.
-class IntegerSet {
- public:
-  explicit IntegerSet(std::uint64_t limit) {
-    do {
-      limit = (limit + 63) / 64;
-      levels_.emplace_back(limit);
-    } while (limit > 1);
-  }
-
-  void insert(std::uint64_t value) {
-    for (auto& level : levels_) {
-      level[value / 64] |= std::uint64_t{1} << value % 64;
-      value /= 64;
-    }
-  }
-
-  void erase(std::uint64_t value) {
-    for (auto& level : levels_) {
-      level[value / 64] &= ~(std::uint64_t{1} << value % 64);
-      if (level[value / 64] != 0) return;
-      value /= 64;
-    }
-  }
-
-  /// UINT64_MAX if there is none.
-  std::uint64_t at_least(std::uint64_t value) const {
-    for (std::size_t up = 0; up < levels_.size(); ++up) {
-      if (value / 64 >= levels_[up].size()) return UINT64_MAX;
-      const std::uint64_t word = levels_[up][value / 64] >> value % 64;
-      if (word != 0) {
-        value += static_cast<std::uint64_t>(std::countr_zero(word));
-        for (; up > 0; --up) {
-          value = value * 64 + static_cast<std::uint64_t>(std::countr_zero(levels_[up - 1][value]));
-        }
-        return value;
-      }
-      value = value / 64 + 1;  // Everything in this word is less.
-    }
-    return UINT64_MAX;
-  }
-
- private:
-  std::vector<std::vector<std::uint64_t>> levels_;  ///< Leaves first.
-};
-
-}  // namespace
 
 std::vector<std::uint32_t> best_fit(std::span<const std::int64_t> tokens,
                                     std::span<const std::uint32_t> order, std::int64_t token_cap) {
+  // More room than all tokens need is not used, and would cost memory.
+  const std::int64_t all = std::accumulate(tokens.begin(), tokens.end(), std::int64_t{0});
+  token_cap = std::min(token_cap, all);
   const auto rooms = static_cast<std::uint64_t>(token_cap) + 1;
   IntegerSet open(rooms);
   std::vector<std::uint32_t> latest(rooms, kNone);  // Bin with so much room.
@@ -64,7 +21,7 @@ std::vector<std::uint32_t> best_fit(std::span<const std::int64_t> tokens,
     const auto length = static_cast<std::uint64_t>(tokens[i]);
     std::uint64_t room = open.at_least(length);
     std::uint32_t bin = 0;
-    if (room == UINT64_MAX) {
+    if (room == IntegerSet::kNoValue) {
       bin = static_cast<std::uint32_t>(before.size());
       before.push_back(kNone);
       room = static_cast<std::uint64_t>(token_cap);

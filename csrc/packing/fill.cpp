@@ -1,10 +1,12 @@
 #include "packing/fill.hpp"
 
+#include <algorithm>
 #include <numeric>
 
 #include "packing/align.hpp"
 #include "packing/order.hpp"
 #include "packing/place.hpp"
+#include "packing/search.hpp"
 
 namespace flowtrain::packing {
 
@@ -12,14 +14,29 @@ std::int64_t sum(std::span<const std::int64_t> values) {
   return std::accumulate(values.begin(), values.end(), std::int64_t{0});
 }
 
+std::int64_t rank_room(const Grid& grid) {
+  __extension__ using Wide = __int128;
+  constexpr Wide kMost = std::int64_t{1} << 62;  // No tokens are more.
+  return static_cast<std::int64_t>(std::min(kMost, Wide{grid.token_cap} * grid.slots * 49 / 50));
+}
+
 Bins fill(const Samples& samples, Order order, std::span<const std::int64_t> targets,
-          std::int64_t token_cap, bool closed, std::size_t* unplaced) {
+          std::int64_t token_cap, Overflow overflow, std::size_t* unplaced) {
   const auto count = static_cast<std::uint32_t>(targets.size());
   Bins bins(samples, count);
   *unplaced = place(bins, order, targets, token_cap);
-  if (*unplaced == 0 || !closed) return bins;
+  if (*unplaced == 0 || overflow == Overflow::kLeave) return bins;
   Bins tight(samples, count);
   const std::size_t missing = place_tightly(tight, order_descending(samples.tokens), token_cap);
+  if (missing > 0 && overflow == Overflow::kSearch) {
+    const Search search = search_bins(samples.tokens, count, token_cap);
+    Bins found(samples, count);
+    for (std::uint32_t i = 0; i < search.bin_of.size(); ++i) found.add(i, search.bin_of[i]);
+    if (!search.bin_of.empty()) {
+      *unplaced = 0;
+      return found;
+    }
+  }
   if (missing >= *unplaced) return bins;
   *unplaced = missing;
   return tight;
@@ -61,7 +78,7 @@ bool lay_out_rank(Schedule& out, const Samples& samples, std::span<const std::ui
   std::iota(order.begin(), order.end(), 0U);  // They come by descending cost.
   const std::vector<std::int64_t> targets(grid.slots, sum(cost) / grid.slots);
   std::size_t unplaced = 0;
-  Bins bins = fill(own, order, targets, grid.token_cap, true, &unplaced);
+  Bins bins = fill(own, order, targets, grid.token_cap, Overflow::kPack, &unplaced);
   if (unplaced > 0) return false;
   refine(bins, targets, 0, grid.token_cap, effort);
   const std::vector<std::uint32_t> aligned = align(bins.loads());

@@ -17,10 +17,21 @@ using Order = std::span<const std::uint32_t>;
 
 std::int64_t sum(std::span<const std::int64_t> values);
 
-/// Bins near their targets or, where balance uses up the room and the step is closed, packed
-/// tightly, longest first. `unplaced` becomes the number of samples that fit nowhere.
+/// Tokens that a rank may be given before they are packed into its slots, which loses a little room
+/// to their lengths.
+std::int64_t rank_room(const Grid& grid);
+
+/// What to do with samples that find no room in bins filled towards their targets.
+enum class Overflow {
+  kLeave,   ///< They have no bin.
+  kPack,    ///< Pack all samples tightly, longest first.
+  kSearch,  ///< Then, search for bins that hold all: see search.hpp.
+};
+
+/// Bins near their targets, or packed by tokens alone where that places more samples. `unplaced`
+/// becomes the number of samples that have no bin.
 Bins fill(const Samples& samples, Order order, std::span<const std::int64_t> targets,
-          std::int64_t token_cap, bool closed, std::size_t* unplaced);
+          std::int64_t token_cap, Overflow overflow, std::size_t* unplaced);
 
 /// Whether so few kinds of samples are there that a pair of bins holds equal ones.
 bool alike(const Samples& samples, Order order, std::uint32_t bins);

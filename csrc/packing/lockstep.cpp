@@ -91,7 +91,7 @@ Schedule lockstep(const Step& step) {
   std::vector<std::int64_t> targets = bin_targets(slot_targets(samples, order, grid), grid);
   std::uint32_t long_bins = 0;
   while (targets[long_bins] > targets.back() + targets.back() / 512) ++long_bins;
-  Bins bins = fill(samples, order, targets, grid.token_cap, closed, &out.unplaced);
+  Bins bins = fill(samples, order, targets, grid.token_cap, step.overflow(), &out.unplaced);
   Plan plan = finish(std::move(bins), targets, long_bins, step);
   out.bound =
       lockstep_bound(samples, order, grid, refined ? plan.value - plan.value / kNearPart : 0);

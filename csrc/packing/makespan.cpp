@@ -47,7 +47,7 @@ Schedule makespan(const Step& step, bool thorough) {
   out.bound = crowd.bound;
   const std::int64_t mean = sum(samples.cost) / grid.bins();
   const std::vector<std::int64_t> targets(grid.bins(), mean);
-  Bins bins = fill(samples, order, targets, grid.token_cap, closed, &out.unplaced);
+  Bins bins = fill(samples, order, targets, grid.token_cap, step.overflow(), &out.unplaced);
   if (refined) {
     const std::int64_t tolerance = mean / 4096, enough = out.bound + tolerance;
     const Effort effort{.passes = 64,

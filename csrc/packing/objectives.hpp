@@ -12,6 +12,8 @@ struct Step {
   const Grid& grid;
   bool refined;
   bool closed;
+
+  Overflow overflow() const { return closed ? Overflow::kSearch : Overflow::kLeave; }
 };
 
 Schedule lockstep(const Step& step);

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import operator
-from typing import Any, Literal, SupportsIndex
+from collections.abc import Iterable
+from typing import Any, Literal, SupportsIndex, get_args
 
 import numpy
 from numpy.typing import ArrayLike, NDArray
@@ -17,8 +18,9 @@ from flowtrain_core.packing.select import oldest_first, turns
 
 Objective = Literal["lockstep", "free", "makespan", "pipeline"]
 
-# Share of a step's tokens to fill when samples may wait; above it balance suffers.
-_FILLS = (0.985, 0.96, 0.92, 0.85)
+# Share of a step's tokens to fill when samples may wait; above it balance suffers. With 0 a step is
+# only what may not wait any longer.
+_FILLS = (0.985, 0.96, 0.92, 0.85, 0.0)
 
 
 def schedule(
@@ -68,8 +70,9 @@ def schedule(
         options: Of the policy.
 
     Raises:
-        ValueError: Input that cannot be (the message names sample, value and limit), or samples
-            that do not fit into the bins.
+        ValueError: Input that cannot be (the message names argument or sample, value and limit), or
+            samples for which no room was found; the message says whether it is proven that there
+            is none.
     """
     if policy not in POLICIES:
         raise ValueError(f"policy '{policy}': choose from {', '.join(POLICIES)}")
@@ -136,18 +139,13 @@ def schedule(
                     room=room,
                 )
             taken = those[oldest_first(lengths[those], waited[those], turn=turn, room=room)]
-            which = problem(taken, False)
+            which = problem(taken, fill == 0)
             layout = run(which, **options)
             missing = numpy.flatnonzero((layout.slot < 0) & (waited[taken] >= max_age))
             if not len(missing):
                 break
     if len(missing):
-        first = missing[0] if taken is None else taken[missing[0]]
-        raise ValueError(
-            f"{len(which)} samples with {int(which.tokens.sum())} tokens: {len(missing)} of them, "
-            f"the first sample {int(first)}, fit into none of {ranks} x {microbatches} "
-            f"bins of token_cap={token_cap}; raise microbatches or token_cap"
-        )
+        raise _no_room(which, int(missing[0] if taken is None else taken[missing[0]]))
     if which.encoder_cost is not None and layout.encoder_slot is None:
         layout = COUPLINGS[coupling](which, layout)
     return Assignment(
@@ -187,6 +185,24 @@ def _bound(layout: Layout, problem: Problem, rounded: bool) -> float:
     # Each cost is right to half a unit, so no schedule's value is off by more than half a unit for
     # each sample (and, of a pipeline, each stage).
     return max(0.0, bound - len(problem) * problem.stages / 2)
+
+
+def _no_room(problem: Problem, first: int) -> ValueError:
+    """What is said of samples that a closed step has no bin for, of which one is named."""
+    impossible, tries = kernels.search_bins(problem.tokens, problem.bins, problem.token_cap)
+    bins = f"{problem.ranks} x {problem.microbatches} bins of token_cap={problem.token_cap}"
+    samples = f"{len(problem)} samples with {int(problem.tokens.sum())} tokens"
+    said = (
+        f"{samples} cannot fit into {bins}"
+        if impossible
+        else f"no room for {samples} was found in {bins} in {tries} tries"
+    )
+    return ValueError(f"{said}; sample {first} is left over; raise microbatches or token_cap")
+
+
+def _choice(value: str, name: str, choices: Iterable[str]) -> None:
+    if value not in tuple(choices):
+        raise ValueError(f"{name} {value!r}: choose from {', '.join(choices)}")
 
 
 def _count(value: SupportsIndex, name: str, *, bits: int = 31) -> int:

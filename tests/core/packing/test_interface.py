@@ -213,7 +213,10 @@ def test_equal_samples_can_change_places() -> None:
         ),
         ({"policy": "magic"}, "policy 'magic': choose from"),
         ({"age": [0], "max_age": 1}, "age has 1 samples"),
-        ({"tokens": [50] * 5, "cost": [1] * 5}, "1 of them, the first sample 4, fit into none"),
+        (
+            {"tokens": [50] * 5, "cost": [1] * 5},
+            "5 samples with 250 tokens cannot fit into 2 x 2 bins of token_cap=50; sample 4",
+        ),
     ],
 )
 def test_what_cannot_be_is_named(change: dict[str, Any], message: str) -> None:
@@ -265,7 +268,9 @@ def test_samples_wait_until_they_must_go() -> None:
     assert plan.slot.tolist() == [-1, 0, -1]
     assert plan.carried.tolist() == [0, 2]
     assert plan.bound == 9
-    with pytest.raises(ValueError, match="2 samples with 80 tokens: 1 of them"):
+    with pytest.raises(
+        ValueError, match="2 samples with 80 tokens cannot fit into 1 x 1 bins of token_cap=50"
+    ):
         schedule(
             [40, 40, 40], [9, 9, 9], ranks=1, microbatches=1, token_cap=50,
             age=[1, 1, 0], max_age=1,
@@ -285,6 +290,29 @@ def test_a_sample_that_sticks_out_waits_for_its_like() -> None:
         assert where[99] == (-1, 0)[step]
     assert where[199] == 0
     assert plan.efficiency > 0.99
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_full_bins_are_found_where_packing_greedily_fails(objective: Any) -> None:
+    tokens = [6, 4, 4, 4, 3, 3]
+    shape: dict[str, Any] = {"ranks": 2, "microbatches": 1, "token_cap": 12}
+    shape |= {"objective": objective, "stages": stages_of(objective)}
+    plan = schedule(tokens, tokens, **shape)
+    assert plan.bin_tokens.tolist() == [[12, 12]]
+    # What must go is placed though nothing else could be; what may wait does.
+    waited = [0, *([1] * 6)]
+    plan = schedule([5, *tokens], [9, *tokens], age=waited, max_age=1, **shape)
+    assert plan.carried.tolist() == [0]
+
+
+def test_only_what_is_proven_is_said_to_be_impossible() -> None:
+    # All tokens are even and the cap is odd, which no search of a few thousand tries proves.
+    tokens = 2 * numpy.random.default_rng(2).integers(1, 21, 192)
+    cap = (tokens.sum() - 2) // 40 + 1
+    tokens[0] += 40 * (cap - 1) + 2 - tokens.sum()
+    shape: dict[str, Any] = {"ranks": 40, "microbatches": 1, "token_cap": int(cap)}
+    with pytest.raises(ValueError, match=r"no room for 192 samples .* was found in 40 x 1 bins"):
+        schedule(tokens, tokens, **shape)
 
 
 def stream(packer: Packer, first: int, steps: int) -> list[tuple[int, int, int, int]]:

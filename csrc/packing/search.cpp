@@ -1,0 +1,157 @@
+#include "packing/search.hpp"
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+
+#include "packing/integer_set.hpp"
+#include "packing/order.hpp"
+
+namespace flowtrain::packing {
+namespace {
+
+__extension__ using Wide = __int128;
+
+/// Samples of equal tokens: places in the order of all.
+struct Kind {
+  std::int64_t tokens;
+  std::size_t begin, left;
+};
+
+/// A bin that is complete, or the one that is being filled.
+struct Open {
+  std::size_t begin;  ///< Of its samples on the path.
+  std::int64_t room;
+};
+
+/// The search, and what it has done so far.
+class Searcher {
+ public:
+  Searcher(std::span<const std::int64_t> tokens, std::uint32_t bins, std::int64_t token_cap)
+      : size_(tokens.size()),
+        bins_(bins),
+        token_cap_(token_cap),
+        spare_(Wide{token_cap} * bins - std::accumulate(tokens.begin(), tokens.end(), Wide{0})),
+        order_(order_descending(tokens)),
+        remaining_(tokens.size() + 1) {
+    for (std::size_t k = 0; k < order_.size(); ++k) {
+      const std::int64_t length = tokens[order_[k]];
+      if (kinds_.empty() || kinds_.back().tokens != length) kinds_.push_back({length, k, 0});
+      ++kinds_.back().left;
+    }
+    for (std::size_t k = 0; k < kinds_.size(); ++k) remaining_.insert(k);
+  }
+
+  Wide spare() const { return spare_; }
+
+  /// Returns: whether all samples have a bin, or all ways were tried before the tries ended. With
+  /// `evenly` each complete bin may only leave its share of the room to spare.
+  bool run(bool evenly, std::uint64_t most_tries, Search& out) {
+    opened_.push_back({0, token_cap_});
+    while (path_.size() < size_) {
+      Open& bin = opened_.back();
+      if (const auto k = longest_within(bin.room, from_); k != IntegerSet::kNoValue) {
+        if (out.tries == most_tries) return false;
+        ++out.tries;
+        path_.push_back(k);
+        bin.room -= kinds_[k].tokens;
+        if (--kinds_[k].left == 0) remaining_.erase(k);
+        from_ = k;
+        continue;
+      }
+      // What another bin would have to take could as well be here: such a bin is not complete.
+      const bool complete = longest_within(bin.room, 0) == IntegerSet::kNoValue;
+      const Wide spare = evenly ? spare_ * static_cast<Wide>(opened_.size()) / bins_ : spare_;
+      if (complete && wasted_ + bin.room <= spare && opened_.size() < bins_) {
+        wasted_ += bin.room;
+        opened_.push_back({path_.size(), token_cap_});
+        from_ = 0;
+        continue;
+      }
+      // The first sample of a bin is the longest left, and has no alternative.
+      do {
+        take_back();
+      } while (!path_.empty() && path_.size() == opened_.back().begin);
+      if (path_.empty()) {
+        opened_.clear();
+        return true;
+      }
+    }
+    return true;
+  }
+
+  std::vector<std::uint32_t> bin_of() {
+    if (path_.size() < size_) return {};
+    std::vector<std::uint32_t> out(size_);
+    for (std::size_t bin = 0, at = 0; bin < opened_.size(); ++bin) {
+      const std::size_t end = bin + 1 < opened_.size() ? opened_[bin + 1].begin : size_;
+      // The places of a kind are used from the first on.
+      for (; at < end; ++at) {
+        out[order_[kinds_[path_[at]].begin++]] = static_cast<std::uint32_t>(bin);
+      }
+    }
+    return out;
+  }
+
+  void start_anew() {
+    while (!path_.empty()) take_back();
+    opened_.clear();
+    from_ = 0;
+  }
+
+ private:
+  void take_back() {
+    if (path_.size() == opened_.back().begin) {
+      opened_.pop_back();
+      wasted_ -= opened_.back().room;
+    }
+    const std::size_t k = path_.back();
+    path_.pop_back();
+    if (kinds_[k].left++ == 0) remaining_.insert(k);
+    opened_.back().room += kinds_[k].tokens;
+    from_ = k + 1;
+  }
+
+  std::uint64_t longest_within(std::int64_t room, std::uint64_t from) const {
+    const auto at = std::partition_point(kinds_.begin(), kinds_.end(),
+                                         [&](const Kind& kind) { return kind.tokens > room; });
+    return remaining_.at_least(std::max(from, static_cast<std::uint64_t>(at - kinds_.begin())));
+  }
+
+  std::size_t size_;
+  std::uint32_t bins_;
+  std::int64_t token_cap_;
+  Wide spare_;  ///< Room that all bins may leave.
+  std::vector<std::uint32_t> order_;
+  std::vector<Kind> kinds_;        ///< Longest first.
+  IntegerSet remaining_;           ///< Kinds of which samples are left.
+  std::vector<std::size_t> path_;  ///< Kinds, in the order in which they were put into bins.
+  std::vector<Open> opened_;
+  Wide wasted_ = 0;         ///< Room of the complete bins.
+  std::uint64_t from_ = 0;  ///< The first kind that the open bin may still take.
+};
+
+}  // namespace
+
+Search search_bins(std::span<const std::int64_t> tokens, std::uint32_t bins,
+                   std::int64_t token_cap) {
+  const std::uint64_t tries = (std::uint64_t{1} << 15) + 8 * tokens.size();
+  Searcher searcher(tokens, bins, token_cap);
+  Search out;
+  if (searcher.spare() < 0) {
+    out.impossible = true;
+    return out;
+  }
+  if (searcher.spare() > 0) {
+    searcher.run(true, tries, out);
+    out.bin_of = searcher.bin_of();
+    if (!out.bin_of.empty()) return out;
+    searcher.start_anew();
+  }
+  const bool all = searcher.run(false, out.tries + tries, out);
+  out.bin_of = searcher.bin_of();
+  out.impossible = all && out.bin_of.empty();
+  return out;
+}
+
+}  // namespace flowtrain::packing
