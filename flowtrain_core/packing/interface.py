@@ -17,6 +17,7 @@ from flowtrain_core.packing.problem import IntArray, Layout, Problem
 from flowtrain_core.packing.select import oldest_first, turns
 
 Objective = Literal["lockstep", "free", "makespan", "pipeline"]
+Oversize = Literal["error", "leave_out"]
 
 # Share of a step's tokens to fill when samples may wait; above it balance suffers. With 0 a step is
 # only what may not wait any longer.
@@ -37,7 +38,7 @@ def schedule(
     coupling: Coupling = "prepass",
     age: ArrayLike | None = None,
     max_age: int = 0,
-    oversize: Literal["error", "leave_out"] = "error",
+    oversize: Oversize = "error",
     **options: Any,
 ) -> Assignment:
     """Lay the samples of a step out on ranks and microbatch slots.
@@ -74,8 +75,12 @@ def schedule(
             samples for which no room was found; the message says whether it is proven that there
             is none.
     """
-    if policy not in POLICIES:
-        raise ValueError(f"policy '{policy}': choose from {', '.join(POLICIES)}")
+    _choice(objective, "objective", get_args(Objective))
+    _choice(policy, "policy", POLICIES)
+    _choice(coupling, "coupling", COUPLINGS)
+    _choice(oversize, "oversize", get_args(Oversize))
+    if max_age < 0:
+        raise ValueError(f"max_age={max_age}: must not be negative")
     if stages != 1 and objective != "pipeline":
         raise ValueError(
             f"stages={stages}: objective '{objective}' has no stages; pass objective='pipeline'"
@@ -96,8 +101,9 @@ def schedule(
     placed: IntArray | None = None  # All.
     if oversize == "leave_out" and (lengths > token_cap).any():
         placed = numpy.flatnonzero(lengths <= token_cap)
-    else:
-        kernels.check(lengths, whole, ranks, microbatches, token_cap, stages)
+    # What is left out is not refused for its length.
+    checked = lengths if placed is None else numpy.minimum(lengths, token_cap)
+    kernels.check(checked, whole, ranks, microbatches, token_cap, stages)
 
     def problem(which: IntArray | None, closed: bool) -> Problem:
         return Problem(

@@ -216,6 +216,9 @@ def test_equal_samples_can_change_places() -> None:
         (
             {"tokens": [50] * 5, "cost": [1] * 5},
             "5 samples with 250 tokens cannot fit into 2 x 2 bins of token_cap=50; sample 4",
+        ({"coupling": "loose"}, "coupling 'loose': choose from prepass, slot, rigid"),
+        ({"oversize": "drop"}, "oversize 'drop': choose from error, leave_out"),
+        ({"max_age": -1}, "max_age=-1: must not be negative"),
         ),
     ],
 )
