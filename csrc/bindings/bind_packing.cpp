@@ -171,8 +171,9 @@ py::array_t<std::int32_t> difference(const Ints& values, std::uint32_t parts, bo
 }
 
 py::array_t<bool> nearest_subset(const Ints& values, std::int64_t target) {
-  const std::vector<std::uint8_t> chosen =
-      packing::nearest_subset(span_of(values, "values"), target);
+  const auto sizes = span_of(values, "values");
+  packing::check({sizes, sizes}, {1, 1, kNoCap});
+  const std::vector<std::uint8_t> chosen = packing::nearest_subset(sizes, target);
   py::array_t<bool> out(static_cast<py::ssize_t>(chosen.size()));
   std::copy(chosen.begin(), chosen.end(), out.mutable_data());
   return out;
@@ -212,8 +213,8 @@ void bind_packing(py::module_& module) {
   room.def("check", &check, tokens, cost, ranks, microbatches, token_cap, stages);
   room.def("schedule", &schedule, tokens, cost, ranks, microbatches, token_cap, objective, stages,
            py::arg("refined") = true, py::arg("closed") = true);
-  room.def("longest_first", &longest_first, tokens, cost, py::arg("bins"), token_cap);
   room.def("search_bins", &search_bins, tokens, py::arg("bins"), token_cap);
+  room.def("longest_first", &longest_first, tokens, cost, py::arg("bins"), token_cap);
   room.def("best_fit", &best_fit, tokens, token_cap, py::arg("order") = py::none());
   room.def("next_fit", &next_fit, tokens, token_cap, py::arg("order") = py::none(),
            py::arg("others") = py::none(), py::arg("other_cap") = 0);

@@ -1,5 +1,5 @@
 #include <algorithm>
-#include <cstdlib>
+#include <numeric>
 
 #include "packing/bound.hpp"
 #include "packing/objectives.hpp"
@@ -8,6 +8,8 @@
 
 namespace flowtrain::packing {
 namespace {
+
+__extension__ using Wide = __int128;
 
 /// Load of each slot of each rank, shape [ranks, slots].
 std::vector<std::int64_t> loads_of(const Schedule& schedule, const Samples& samples,
@@ -56,7 +58,6 @@ void light_at_both_ends(Schedule& schedule, std::span<const std::int64_t> loads,
 /// Work that a rank may have if it is to end by `end` with a microbatch of `heaviest`.
 std::int64_t most_work(std::int64_t end, std::int64_t heaviest, const Grid& grid) {
   const std::int64_t others = grid.stages - 1;
-  __extension__ using Wide = __int128;
   const auto even = static_cast<std::int64_t>(Wide{end} * grid.slots / (grid.slots + others));
   return std::min(even, end - others * heaviest);
 }
@@ -67,7 +68,7 @@ std::int64_t most_work(std::int64_t end, std::int64_t heaviest, const Grid& grid
 /// Returns: false where tokens or ranks do not suffice.
 bool gather(const Step& step, std::int64_t end, Schedule& out) {
   const auto& [samples, order, grid, refined, closed] = step;
-  const std::int64_t rank_cap = grid.token_cap * grid.slots / 50 * 49;
+  const std::int64_t rank_cap = rank_room(grid);
   const std::int64_t even = end / (grid.slots + grid.stages - 1);
   Bins bins(samples, grid.ranks);
   std::vector<std::int64_t> targets(grid.ranks, most_work(end, even, grid));
@@ -86,7 +87,8 @@ bool gather(const Step& step, std::int64_t end, Schedule& out) {
   }
   const std::uint32_t gathered = slots > 0 ? rank + 1 : rank;
   // The targets are the most; what is done in all is less.
-  const std::int64_t spare = (sum(targets) - sum(samples.cost)) / grid.ranks;
+  const Wide most = std::accumulate(targets.begin(), targets.end(), Wide{0});
+  const auto spare = static_cast<std::int64_t>((most - sum(samples.cost)) / grid.ranks);
   for (std::int64_t& target : targets) target -= spare;
   if (place(bins, order.subspan(heavy), targets, rank_cap) > 0) return false;
   if (refined) {

@@ -21,14 +21,14 @@ class Carrier {
 
   /// Most cost per rank of the next slot if it lasts as long as `target`.
   std::int64_t next(std::int64_t target) {
-    const std::int64_t most = target * grid_.ranks;
-    std::int64_t cost = 0;
+    const Wide most = Wide{target} * grid_.ranks;
+    Wide cost = 0;
     Wide room = static_cast<Wide>(grid_.token_cap) * grid_.ranks;
     while (at_ < order_.size() && cost < most && room >= samples_.tokens[order_[at_]]) {
       cost += samples_.cost[order_[at_]];
       room -= samples_.tokens[order_[at_++]];
     }
-    return std::min(cost, most) / grid_.ranks;
+    return static_cast<std::int64_t>(std::min(cost, most) / grid_.ranks);
   }
 
  private:

@@ -11,6 +11,8 @@
 namespace flowtrain::packing {
 namespace {
 
+__extension__ using Wide = __int128;
+
 // Rough first, since most pairs part after it.
 std::uint32_t free_samples(std::uint32_t pass) { return pass < 2 ? 12 : 14; }
 std::uint32_t free_bundles(std::uint32_t pass) { return pass < 4 ? 14 : pass < 8 ? 16 : 20; }
@@ -38,9 +40,10 @@ std::uint64_t refine(Bins& bins, std::span<const std::int64_t> targets, std::uin
       excess[i] = bins.load(live[i]) - targets[live[i]];
     }
     // What is above the average sets the time; what is below follows.
-    const std::int64_t limit = std::accumulate(excess.begin(), excess.end(), std::int64_t{0}) /
-                                   static_cast<std::int64_t>(excess.size()) +
-                               effort.tolerance;
+    const Wide all = std::accumulate(excess.begin(), excess.end(), Wide{0});
+    const std::int64_t limit =
+        static_cast<std::int64_t>(all / static_cast<std::int64_t>(excess.size())) +
+        effort.tolerance;
     if (*std::max_element(excess.begin(), excess.end()) <= limit) return work;
     const std::vector<std::uint32_t> sorted = order_descending(excess, ignored);
     for (std::size_t i = 0; i < half; ++i) {

@@ -20,7 +20,8 @@ class Problem:
         tokens: Tokens of each sample, at most token_cap, shape [num_samples].
         cost: Backbone cost as integers, shape [num_samples].
         encoder_cost: Encoder cost as integers, shape [num_samples], or None.
-        encoder_share: One unit of `encoder_cost` in units of `cost`.
+        unit: What one of `cost` stands for.
+        encoder_unit: What one of `encoder_cost` stands for.
         ranks: Data-parallel ranks.
         microbatches: Slots of each rank.
         token_cap: Most tokens of one slot of one rank.
@@ -32,7 +33,8 @@ class Problem:
     tokens: IntArray
     cost: IntArray
     encoder_cost: IntArray | None = None
-    encoder_share: float = 1.0
+    unit: float = 1.0
+    encoder_unit: float = 1.0
     ranks: int
     microbatches: int
     token_cap: int

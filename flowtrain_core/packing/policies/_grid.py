@@ -27,7 +27,7 @@ def renumbered(bins: PlaceArray, order: NDArray[numpy.integer]) -> PlaceArray:
     return numpy.where(bins < 0, -1, new[bins]).astype(numpy.int32)
 
 
-def sums(values: IntArray, bins: PlaceArray, count: int) -> IntArray:
+def sums(values: IntArray, bins: NDArray[numpy.integer], count: int) -> IntArray:
     """Sum of the values in each bin, shape [count]."""
     out = numpy.zeros(count, numpy.int64)
     numpy.add.at(out, bins, values)

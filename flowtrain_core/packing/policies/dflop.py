@@ -8,7 +8,7 @@ import numpy
 
 from flowtrain_core._C import packing as kernels
 from flowtrain_core.packing.policies._grid import fewest_that_hold, in_turn
-from flowtrain_core.packing.policies.rigid import coupled, encoder_in_costs
+from flowtrain_core.packing.policies.rigid import coupled, in_one_unit
 from flowtrain_core.packing.problem import IntArray, Layout, PlaceArray, Problem
 
 
@@ -23,31 +23,31 @@ def dflop(problem: Problem, *, exact: bool = False, time_limit_s: float = 10.0) 
 
     Source: arXiv 2603.25120, section 3.4; `ilp_data_sched` of BDAI-Research/DFLOP.
     """
-    encoder = encoder_in_costs(problem)
+    cost, encoder = in_one_unit(problem)
 
     def pack(slots: int) -> PlaceArray | None:
         bins = kernels.balance_two(
-            problem.tokens, problem.cost, encoder, slots * problem.ranks, problem.token_cap
+            problem.tokens, cost, encoder, slots * problem.ranks, problem.token_cap
         )
         return bins if (bins >= 0).all() else None
 
     bins = fewest_that_hold(problem.microbatches, pack)
     if exact:
-        bins = _cp_sat(problem, encoder, bins, time_limit_s)
+        bins = _cp_sat(problem, cost, encoder, bins, time_limit_s)
     return coupled(in_turn(problem, bins))
 
 
 def _cp_sat(
-    problem: Problem, encoder: IntArray, start: PlaceArray, time_limit_s: float
+    problem: Problem, cost: IntArray, encoder: IntArray, start: PlaceArray, time_limit_s: float
 ) -> PlaceArray:
     """Bins by CP-SAT, no worse than those to start from."""
     from ortools.sat.python import cp_model
 
     count = max(problem.bins, int(start.max(initial=0)) + 1)
     # Ten thousand units a mean bin, as the released code has of a second.
-    total = max(1, int(problem.cost.sum()), int(encoder.sum()))
+    total = max(1, int(cost.sum()), int(encoder.sum()))
     scale = 10_000 * count / total
-    loads = [[round(int(v) * scale) for v in values] for values in (problem.cost, encoder)]
+    loads = [[round(int(v) * scale) for v in values] for values in (cost, encoder)]
     model: Any = cp_model.CpModel()
     inside = [[model.NewBoolVar("") for _ in range(count)] for _ in range(len(problem))]
     longest = model.NewIntVar(0, sum(max(a, b) for a, b in zip(*loads, strict=True)), "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy
 
 from flowtrain_core._C import packing as kernels
+from flowtrain_core.packing.policies._grid import sums
 from flowtrain_core.packing.problem import IntArray, Layout, Problem
 
 
@@ -70,7 +71,7 @@ def _microbatches(
 
 def _greedy(problem: Problem, encoder: IntArray, mine: IntArray, count: int) -> IntArray | None:
     by_cost = mine[numpy.argsort(-problem.cost[mine], kind="stable")]
-    half = numpy.cumsum(problem.cost[by_cost]) * 2 <= problem.cost[mine].sum()
+    half = numpy.cumsum(problem.cost[by_cost]) <= problem.cost[mine].sum() // 2
     coarse, fine = by_cost[half], by_cost[~half]
     place = numpy.zeros(len(problem), numpy.int64)
     loads, tokens = numpy.zeros(count, numpy.int64), numpy.zeros(count, numpy.int64)
@@ -92,8 +93,7 @@ def _deferred(
 ) -> tuple[IntArray, IntArray]:
     """Backbone microbatch of each sample, and the slot of each microbatch."""
     cost, tokens = problem.cost[mine], problem.tokens[mine]
-    loads = numpy.bincount(place, weights=cost, minlength=count).astype(numpy.int64)
-    used = numpy.bincount(place, weights=tokens, minlength=count).astype(numpy.int64)
+    loads, used = sums(cost, place, count), sums(tokens, place, count)
     by_load = numpy.argsort(-loads, kind="stable")
     over, under = by_load[: count // 2], by_load[count // 2 :]
     then = place.copy()

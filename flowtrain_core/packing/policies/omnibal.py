@@ -79,9 +79,10 @@ def _shuffled(random: Generator, which: IntArray) -> IntArray:
 def _fitted_cap(problem: Problem, vision: IntArray, seed: int) -> int:
     """Vision cap for which a few rounds leave the smallest dist ratios."""
     matched = problem.token_cap * float(vision.sum()) / max(1.0, float(problem.tokens.sum()))
-    best, chosen = numpy.inf, int(matched)
+    best, chosen = numpy.inf, int(vision.sum()) + 1
     for step in _VISION_STEPS:
-        cap = max(1, round(matched * step))
+        # Above the sum a cap does nothing.
+        cap = min(max(1, round(matched * step)), int(vision.sum()) + 1)
         bins = _groups(problem, vision, cap, seed, 10, _SLACK_TOKENS)
         count = int(bins.max(initial=0)) + 1
         spread = _spread(sums(problem.tokens, bins, count), problem.ranks)

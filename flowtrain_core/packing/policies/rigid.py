@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import numpy
 
 from flowtrain_core._C import packing as kernels
@@ -9,6 +11,8 @@ from flowtrain_core.packing.policies._grid import fewest_that_hold, in_turn
 from flowtrain_core.packing.problem import IntArray, Layout, PlaceArray, Problem
 
 _ROUNDS = 4
+_FINE = 1 << 32  # Units of the largest cost, of which half of one is no error to speak of.
+_MOST_SUM = 1 << 61
 
 
 def flowtrain_rigid(problem: Problem, *, rounds: int = _ROUNDS, work: int | None = None) -> Layout:
@@ -17,19 +21,19 @@ def flowtrain_rigid(problem: Problem, *, rounds: int = _ROUNDS, work: int | None
     For pipelines that encode a sample in the slot and on the rank of its backbone work.
 
     Args:
-        problem: Its encoder costs are in the unit of its costs.
+        problem: The step.
         rounds: Of pairing all bins.
         work: Exchanges and divisions to look at, of 2 to 5 ns each; None is what takes half a
             millisecond for 256 samples, and in proportion.
     """
     if work is None:
         work = 900 * len(problem)
-    encoder = encoder_in_costs(problem)
+    cost, encoder = in_one_unit(problem)
 
     def pack(slots: int) -> PlaceArray | None:
         bins = kernels.balance_two(
             problem.tokens,
-            problem.cost,
+            cost,
             encoder,
             slots * problem.ranks,
             problem.token_cap,
@@ -41,11 +45,21 @@ def flowtrain_rigid(problem: Problem, *, rounds: int = _ROUNDS, work: int | None
     return coupled(in_turn(problem, fewest_that_hold(problem.microbatches, pack)))
 
 
-def encoder_in_costs(problem: Problem) -> IntArray:
-    """Encoder costs in the unit of the backbone's, shape [num_samples]; zeros without them."""
-    if problem.encoder_cost is None:
-        return numpy.zeros(len(problem), numpy.int64)
-    return numpy.rint(problem.encoder_cost * problem.encoder_share).astype(numpy.int64)
+def in_one_unit(problem: Problem) -> tuple[IntArray, IntArray]:
+    """Costs of backbone and encoder as integers of one unit, each of shape [num_samples]."""
+    if problem.encoder_cost is None or not len(problem):
+        return problem.cost, numpy.zeros(len(problem), numpy.int64)
+    share = Fraction(problem.encoder_unit) / Fraction(problem.unit)
+    more, less = share.as_integer_ratio()
+    sums = int(problem.cost.sum()) * less, int(problem.encoder_cost.sum()) * more
+    if max(sums) < _MOST_SUM:
+        return problem.cost * less, problem.encoder_cost * more
+    encoder = problem.encoder_cost * (problem.encoder_unit / problem.unit)
+    if encoder.sum() < _MOST_SUM and max(problem.cost.max(), encoder.max()) >= _FINE:
+        return problem.cost, numpy.rint(encoder).astype(numpy.int64)
+    # The backbone's unit is too coarse for the encoder, or too fine for 62 bits.
+    both, _ = kernels.integer_costs(numpy.concatenate([problem.cost, encoder]), "encoder_cost")
+    return both[: len(problem)], both[len(problem) :]
 
 
 def coupled(layout: Layout) -> Layout:

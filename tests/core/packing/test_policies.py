@@ -104,6 +104,44 @@ def test_more_slots_than_asked_for_have_their_own_bound() -> None:
         assert plan.bound == plan.value == bound
 
 
+@pytest.mark.parametrize("policy", ["flowtrain-rigid", "dflop"])
+@pytest.mark.parametrize(
+    ("cost", "encoder"),
+    [
+        (0.0, 1e18),
+        (1e-12, 1e-12),
+        (1, 1e15),
+        (10**12, 10**12),
+        (1e-6, 10**6),
+        (10**13, 3),
+        (10**13, 1e-300),
+    ],
+)
+def test_modules_are_balanced_in_any_units(policy: str, cost: Any, encoder: Any) -> None:
+    random = numpy.random.default_rng(3)
+    costs, encoders = random.integers(1, 1000, 48), random.integers(1, 1000, 48)
+    plan = schedule(
+        [1] * 48, costs * cost, encoders * encoder, ranks=4, microbatches=2, token_cap=48,
+        policy=policy,
+    )  # fmt: skip
+    assert -1e-9 < plan.two_module_gap < 0.06
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("largest", [10**12, 10**15])
+def test_costs_may_be_floating_point_operations(policy: str, largest: int) -> None:
+    random = numpy.random.default_rng(4)
+    small, encoder = random.integers(1, 100, 64), random.integers(1, 100, 64)
+    shape: dict[str, Any] = {"ranks": 8, "microbatches": 2, "token_cap": 8, "policy": policy}
+    plan = schedule([1] * 64, small, encoder, **shape)
+    large = schedule([1] * 64, small * largest, encoder * largest, **shape)
+    assert large.slot.tolist() == plan.slot.tolist() and large.rank.tolist() == plan.rank.tolist()
+    # No factor in common, so that nothing is reduced.
+    odd = schedule([1] * 64, small * largest + 1, encoder * largest + 1, **shape)
+    assert odd.gap >= -1e-12
+    assert odd.value < 1.3 * largest * plan.value
+
+
 @pytest.mark.parametrize("policy", POLICIES)
 def test_ours_is_ahead_of_every_policy(policy: str) -> None:
     random = numpy.random.default_rng(0)

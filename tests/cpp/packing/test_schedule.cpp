@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <bit>
 
 #include "check.hpp"
 #include "packing/draw.hpp"
@@ -204,6 +205,53 @@ void a_slot_lasts_longer_to_save_another() {
   CHECK(found.unplaced == 0 && found.value == 166);
 }
 
+/// A unit does not change a schedule, even where the cost of all ranks exceeds 63 bits.
+void costs_up_to_the_limit_do_not_wrap() {
+  std::mt19937_64 random(4);
+  for (int round = 0; round < 100; ++round) {
+    const auto ranks = static_cast<std::uint32_t>(uniform(random, 2, 40));
+    Drawn drawn;
+    std::int64_t tokens = 0, cost = 0;
+    for (std::int64_t i = uniform(random, 20, 60); i > 0; --i) {
+      drawn.tokens.push_back(uniform(random, 1, 50));
+      drawn.cost.push_back(i > 1 ? uniform(random, 1, 1000) : 20000);
+      tokens += drawn.tokens.back();
+      cost += drawn.cost.back();
+    }
+    const Grid grid{ranks, 2, std::max<std::int64_t>(50, tokens * 13 / 20 / ranks), 3};
+    const int most = 61 - std::bit_width(static_cast<std::uint64_t>(3 * cost));
+    Drawn small = drawn, large = drawn;
+    for (std::int64_t& c : small.cost) c <<= 12;
+    for (std::int64_t& c : large.cost) c <<= most;
+    for (const Objective objective : kObjectives) {
+      const Schedule plan = schedule(small.samples(), grid, objective, true);
+      const Schedule same = schedule(large.samples(), grid, objective, true);
+      CHECK(same.unplaced == plan.unplaced);
+      CHECK(same.value >> most == plan.value >> 12 && same.bound >> most == plan.bound >> 12);
+    }
+  }
+}
+
+/// Tokens that fill 98.5 % of the bins, and bins of few tokens.
+[[maybe_unused]] void ranks_are_even_where_tokens_are_tight() {
+  std::mt19937_64 random(5);
+  for (int round = 0; round < 5; ++round) {
+    const Drawn full = step(random, 256, 4000);
+    std::int64_t tokens = 0;
+    for (const std::int64_t t : full.tokens) tokens += t;
+    const Grid grid{8, 4, tokens * 1000 / 985 / 32};
+    const Schedule found = schedule(full.samples(), grid, Objective::kFree, true);
+    CHECK(found.unplaced == 0);
+    CHECK(found.value - found.bound <= found.bound / 10000);
+    Drawn few;
+    for (int i = 0; i < 64; ++i) few.tokens.push_back(uniform(random, 1, 8));
+    for (int i = 0; i < 64; ++i) few.cost.push_back(uniform(random, 1, 1000));
+    const Schedule small = schedule(few.samples(), {16, 1, 24}, Objective::kFree, true);
+    CHECK(small.unplaced == 0);
+    CHECK(small.value - small.bound <= small.bound / 300);
+  }
+}
+
 void batches_at_the_edge_are_scheduled() {
   const Grid grid{4, 2, 100};
   const Drawn none;
@@ -234,5 +282,6 @@ int main() {
   a_bound_knows_what_a_bin_holds();
   a_bound_knows_what_shares_no_bin();
   a_slot_lasts_longer_to_save_another();
+  costs_up_to_the_limit_do_not_wrap();
   batches_at_the_edge_are_scheduled();
 }
