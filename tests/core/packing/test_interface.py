@@ -211,14 +211,18 @@ def test_equal_samples_can_change_places() -> None:
             {"cost": [1 << 60, 3, 1 << 60], "stages": 2, "objective": "pipeline"},
             r"times stages=2 exceeds",
         ),
+        (
+            {"objective": "fast", "policy": "arrival"},
+            "objective 'fast': choose from lockstep, free",
+        ),
         ({"policy": "magic"}, "policy 'magic': choose from"),
+        ({"coupling": "loose"}, "coupling 'loose': choose from prepass, slot, rigid"),
+        ({"oversize": "drop"}, "oversize 'drop': choose from error, leave_out"),
+        ({"max_age": -1}, "max_age=-1: must not be negative"),
         ({"age": [0], "max_age": 1}, "age has 1 samples"),
         (
             {"tokens": [50] * 5, "cost": [1] * 5},
             "5 samples with 250 tokens cannot fit into 2 x 2 bins of token_cap=50; sample 4",
-        ({"coupling": "loose"}, "coupling 'loose': choose from prepass, slot, rigid"),
-        ({"oversize": "drop"}, "oversize 'drop': choose from error, leave_out"),
-        ({"max_age": -1}, "max_age=-1: must not be negative"),
         ),
     ],
 )
@@ -243,6 +247,16 @@ def test_what_is_too_long_is_left_out_and_said_so() -> None:
     assert plan.carried.tolist() == []
 
 
+def test_full_streams_keep_free_running_ranks_even() -> None:
+    packer = Packer(ranks=4, microbatches=4, token_cap=24000, max_age=1, objective="free")
+    tokens, cost = lognormal_step(9, 400)
+    for key in range(400):
+        packer.add(key, int(tokens[key]), float(cost[key]))
+    _, plan = packer.step()
+    assert plan.fill > 0.98
+    assert plan.gap < 5e-5
+
+
 def test_encoder_work_goes_where_the_coupling_says() -> None:
     tokens, cost = lognormal_step(2, 256)
     encoder = numpy.random.default_rng(3).random(256) * cost
@@ -261,6 +275,29 @@ def test_encoder_work_goes_where_the_coupling_says() -> None:
     assert set(plans["prepass"].encoder_slot) == {0}
     assert plans["prepass"].encoder_dist_ratio < 1e-3
     assert plans["slot"].encoder_dist_ratio < rigid.encoder_dist_ratio / 3
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_full_bins_are_found_where_packing_greedily_fails(objective: Any) -> None:
+    tokens = [6, 4, 4, 4, 3, 3]
+    shape: dict[str, Any] = {"ranks": 2, "microbatches": 1, "token_cap": 12}
+    shape |= {"objective": objective, "stages": stages_of(objective)}
+    plan = schedule(tokens, tokens, **shape)
+    assert plan.bin_tokens.tolist() == [[12, 12]]
+    # What must go is placed though nothing else could be; what may wait does.
+    waited = [0, *([1] * 6)]
+    plan = schedule([5, *tokens], [9, *tokens], age=waited, max_age=1, **shape)
+    assert plan.carried.tolist() == [0]
+
+
+def test_only_what_is_proven_is_said_to_be_impossible() -> None:
+    # All tokens are even and the cap is odd, which no search of a few thousand tries proves.
+    tokens = 2 * numpy.random.default_rng(2).integers(1, 21, 192)
+    cap = (tokens.sum() - 2) // 40 + 1
+    tokens[0] += 40 * (cap - 1) + 2 - tokens.sum()
+    shape: dict[str, Any] = {"ranks": 40, "microbatches": 1, "token_cap": int(cap)}
+    with pytest.raises(ValueError, match=r"no room for 192 samples .* was found in 40 x 1 bins"):
+        schedule(tokens, tokens, **shape)
 
 
 def test_samples_wait_until_they_must_go() -> None:
@@ -293,29 +330,6 @@ def test_a_sample_that_sticks_out_waits_for_its_like() -> None:
         assert where[99] == (-1, 0)[step]
     assert where[199] == 0
     assert plan.efficiency > 0.99
-
-
-@pytest.mark.parametrize("objective", OBJECTIVES)
-def test_full_bins_are_found_where_packing_greedily_fails(objective: Any) -> None:
-    tokens = [6, 4, 4, 4, 3, 3]
-    shape: dict[str, Any] = {"ranks": 2, "microbatches": 1, "token_cap": 12}
-    shape |= {"objective": objective, "stages": stages_of(objective)}
-    plan = schedule(tokens, tokens, **shape)
-    assert plan.bin_tokens.tolist() == [[12, 12]]
-    # What must go is placed though nothing else could be; what may wait does.
-    waited = [0, *([1] * 6)]
-    plan = schedule([5, *tokens], [9, *tokens], age=waited, max_age=1, **shape)
-    assert plan.carried.tolist() == [0]
-
-
-def test_only_what_is_proven_is_said_to_be_impossible() -> None:
-    # All tokens are even and the cap is odd, which no search of a few thousand tries proves.
-    tokens = 2 * numpy.random.default_rng(2).integers(1, 21, 192)
-    cap = (tokens.sum() - 2) // 40 + 1
-    tokens[0] += 40 * (cap - 1) + 2 - tokens.sum()
-    shape: dict[str, Any] = {"ranks": 40, "microbatches": 1, "token_cap": int(cap)}
-    with pytest.raises(ValueError, match=r"no room for 192 samples .* was found in 40 x 1 bins"):
-        schedule(tokens, tokens, **shape)
 
 
 def stream(packer: Packer, first: int, steps: int) -> list[tuple[int, int, int, int]]:

@@ -233,7 +233,7 @@ void costs_up_to_the_limit_do_not_wrap() {
 }
 
 /// Tokens that fill 98.5 % of the bins, and bins of few tokens.
-[[maybe_unused]] void ranks_are_even_where_tokens_are_tight() {
+void ranks_are_even_where_tokens_are_tight() {
   std::mt19937_64 random(5);
   for (int round = 0; round < 5; ++round) {
     const Drawn full = step(random, 256, 4000);
@@ -283,5 +283,6 @@ int main() {
   a_bound_knows_what_shares_no_bin();
   a_slot_lasts_longer_to_save_another();
   costs_up_to_the_limit_do_not_wrap();
+  ranks_are_even_where_tokens_are_tight();
   batches_at_the_edge_are_scheduled();
 }
