@@ -51,7 +51,7 @@ class Regrouper {
   /// Costliest first, each into the lightest bin with room.
   bool place(const Group& group) {
     const Samples& of = bins_.samples();
-    std::sort(samples_.begin(), samples_.end(), [&](const Place& a, const Place& b) {
+    std::stable_sort(samples_.begin(), samples_.end(), [&](const Place& a, const Place& b) {
       const std::int64_t x = of.cost[a.sample], y = of.cost[b.sample];
       return x != y ? x > y : a.sample < b.sample;
     });
@@ -75,7 +75,7 @@ class Regrouper {
       return bins_.load(a) < bins_.load(b);
     };
     for (std::uint32_t deal = 0;; ++deal) {
-      std::sort(group.begin(), group.end(), lighter);
+      std::stable_sort(group.begin(), group.end(), lighter);
       const std::uint32_t heaviest = group.back(), other = group[deal % (kGroup - 1)];
       if (deal == kDeals || bins_.load(heaviest) <= limit_) return bins_.load(heaviest);
       const std::int64_t apart = bins_.load(heaviest) - bins_.load(other);

@@ -28,7 +28,8 @@ struct Schedule {
 
 /// Places, refines and aligns a closed batch.
 ///
-/// The same input gives the same schedule anywhere: integers, stable order, counted work.
+/// The same input gives the same schedule on every platform with IEEE 754 doubles: see "The same
+/// plan on every rank" in docs/packing.md.
 ///
 /// Args: `refined` false skips the refinement, for what is looked at and thrown away. `closed` says
 ///   that every sample should be placed, even where balance must then give way; else what does

@@ -45,7 +45,7 @@ void Sharer::choose_alike(const Deal& deal) {
     return std::pair(samples.cost[x], samples.tokens[x]) >
            std::pair(samples.cost[y], samples.tokens[y]);
   };
-  for (std::vector<std::uint32_t>& bin : kept_) std::sort(bin.begin(), bin.end(), before);
+  for (std::vector<std::uint32_t>& bin : kept_) std::stable_sort(bin.begin(), bin.end(), before);
   const auto& [in_a, in_b] = kept_;
   for (std::size_t a = 0, b = 0; a < in_a.size() || b < in_b.size();) {
     const bool from_a = b == in_b.size() || (a < in_a.size() && !before(in_b[b], in_a[a]));

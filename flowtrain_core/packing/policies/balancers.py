@@ -53,9 +53,8 @@ def equal_count_differencing(problem: Problem) -> Layout:
 def _light_at_both_ends(loads: numpy.ndarray) -> PlaceArray:
     """New place of each microbatch: the heaviest in the middle."""
     order = numpy.argsort(-loads, kind="stable")
-    places = numpy.argsort(
-        numpy.abs(numpy.arange(len(loads)) - (len(loads) - 1) / 2), kind="stable"
-    )
+    from_middle = numpy.abs(numpy.arange(len(loads)) - (len(loads) - 1) / 2)
+    places = numpy.argsort(from_middle, kind="stable")
     new = numpy.empty(len(loads), numpy.int32)
     new[order] = places
     return new

@@ -113,4 +113,5 @@ class AdaptiveCorrection:
         return corrected
 
     def _groups(self, tokens: IntArray) -> IntArray:
-        return numpy.log2(numpy.maximum(1, tokens)).astype(numpy.int64)
+        # Exact, which a logarithm is not.
+        return numpy.frexp(numpy.maximum(1, tokens))[1].astype(numpy.int64) - 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy
 from numpy.random import Generator
 
@@ -98,4 +100,5 @@ def _spread(loads: IntArray, ranks: int) -> float:
     if whole == 0:
         return 0.0
     slots = loads[:whole].reshape(-1, ranks)
-    return float((1.0 - slots.mean(axis=1) / numpy.maximum(1, slots.max(axis=1))).mean())
+    ratios = slots.sum(axis=1) / ranks / numpy.maximum(1, slots.max(axis=1))
+    return 1.0 - math.fsum(ratios.tolist()) / len(slots)
