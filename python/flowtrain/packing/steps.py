@@ -104,6 +104,22 @@ class FormedStep:
             mine[self.plan.slot[i]].append(i)
         return mine
 
+    def checksum(self, *, epoch: int, number: int) -> int:
+        """CRC-32 of the step's samples, sizes, shape and plan, and of its place in the run.
+
+        Ranks compare it to see that they plan the same step: keys tell one shuffle from another,
+        sizes and costs one data set or cost model from another.
+
+        Args:
+            epoch: Number of the epoch.
+            number: Number of the step in it.
+        """
+        crc = zlib.crc32(repr((epoch, number, self.plan.checksum())).encode())
+        for values in (self.keys, self.targets):
+            if values is not None:
+                crc = zlib.crc32(numpy.ascontiguousarray(values).data, crc)
+        return crc
+
     @property
     def lightest(self) -> int:
         """Place in `keys` of the placed sample with the fewest tokens."""

@@ -257,6 +257,19 @@ def test_full_streams_keep_free_running_ranks_even() -> None:
     assert plan.gap < 5e-5
 
 
+def test_a_checksum_tells_inputs_apart() -> None:
+    shape = {"ranks": 2, "microbatches": 2, "token_cap": 50}
+    plan = schedule([1, 2, 3], [1.0, 2.0, 3.0], **shape)
+    assert plan.checksum() == schedule([1, 2, 3], [1.0, 2.0, 3.0], **shape).checksum()
+    others = [
+        schedule([1, 2, 4], [1.0, 2.0, 3.0], **shape),
+        schedule([1, 2, 3], [1.0, 2.0, 3.0 + 1e-15], **shape),
+        schedule([1, 2, 3], [1.0, 2.0, 3.0], **(shape | {"token_cap": 51})),
+        schedule([1, 2, 3], [1.0, 2.0, 3.0], [0.0, 0.0, 1.0], **shape),
+    ]
+    assert len({plan.checksum(), *(other.checksum() for other in others)}) == 5
+
+
 def test_encoder_work_goes_where_the_coupling_says() -> None:
     tokens, cost = lognormal_step(2, 256)
     encoder = numpy.random.default_rng(3).random(256) * cost
