@@ -64,15 +64,16 @@ class Agreement:
             "tokens_of_step": 0 if step is None else int(step.plan.tokens.sum()),
             "checksum_of_step": 0 if step is None else step.checksum(content),
         }
-        digest = hashlib.blake2b(json.dumps(mine).encode(), digest_size=8).digest()
-        number = torch.tensor([int.from_bytes(digest, "little", signed=True)])
-        numbers = [torch.empty_like(number) for _ in range(self._ranks)]
-        every: list[Any] = [None] * self._ranks
+        text = json.dumps(mine).encode()
+        digest = int.from_bytes(
+            hashlib.blake2b(text, digest_size=8).digest(), "little", signed=True
+        )
         try:
-            distributed.all_gather(numbers, number, group=self._group)
-            if all(torch.equal(other, number) for other in numbers):
+            digests = self._gathered(torch.tensor([digest, len(text)]))
+            if all(torch.equal(other, digests[0]) for other in digests):
                 return
-            distributed.all_gather_object(every, mine, group=self._group)
+            longest = max(int(length) for _, length in digests)
+            texts = self._gathered(torch.tensor(list(text.ljust(longest)), dtype=torch.uint8))
         except RuntimeError as error:
             raise RuntimeError(
                 f"step {place['step']} of epoch {place['epoch']}: the ranks could not compare "
@@ -80,6 +81,7 @@ class Agreement:
                 f"iterate while this one does (a loader for one rank alone takes rank and ranks): "
                 f"{error}"
             ) from error
+        every = [json.loads(bytes(other.tolist())) for other in texts]
         first = every[0]
         rank, name = next(
             (rank, name)
@@ -94,3 +96,8 @@ class Agreement:
             "that is split or sharded by rank, or draws with a rank's own seed, is another one on "
             "each)"
         )
+
+    def _gathered(self, mine: torch.Tensor) -> list[torch.Tensor]:
+        every = [torch.empty_like(mine) for _ in range(self._ranks)]
+        distributed.all_gather(every, mine, group=self._group)
+        return every
