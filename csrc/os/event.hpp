@@ -34,21 +34,38 @@ class Spin {
 ///
 /// Memory:   placed by the caller, also in shared memory; zero bytes are a valid event.
 /// Threads:  any number, in any processes.
-/// Progress: notify is wait-free; a dead waiter only costs spurious wakes.
+/// Progress: notify is wait-free. A waiter that dies asleep, or gives up, costs one wake that
+/// nobody
+///           hears. A notifier that dies before its wake costs a sleeper kLongestSleepNs.
 /// Ordering: what was done before notify is seen by the predicate of a waiter it wakes.
 /// Errors:   never throws; a wait that ran out returns false.
+///
+/// The word counts up, and is odd from when a waiter announces that it is about to sleep until a
+/// notifier finds it so. There is no count of waiters, since nobody could take a dead one off it.
+///
+/// A waiter announces itself, fences, then looks; a notifier changes what is looked at, fences,
+/// then reads the word. By the order of the two fences, either the look sees the change, or the
+/// notifier reads the announcement or what came after it in the word's own order. What it then
+/// reads is
+///   - odd: it makes the word even and wakes;
+///   - even: another notifier did so after the announcement. It wakes the waiter, or the waiter no
+///     longer finds the value to sleep on. Either way the waiter announces itself anew, which the
+///     first notifier did not read, so that this time the look sees the change.
+/// The fences order all of this; the accesses to the word need no order of their own.
 class alignas(kCacheLine) Event {
  public:
   void notify() noexcept {
-    // Pairs with the fence in wait: either this sees the waiter, or its predicate sees us.
+    // Pairs with the fence in wait.
     std::atomic_thread_fence(std::memory_order_seq_cst);
     notify_after_fence();
   }
   /// The same for a caller with such a fence of its own behind what it did.
   void notify_after_fence() noexcept {
-    if (waiters_.load(std::memory_order_relaxed) == 0) return;
-    epoch_.fetch_add(1, std::memory_order_release);  // sync: event.epoch
-    futex_wake_all(epoch_);
+    std::uint32_t seen = word_.load(std::memory_order_relaxed);
+    if (seen % 2 == 0) return;
+    // Where it fails another notifier was faster; it may die before it wakes anybody.
+    word_.compare_exchange_strong(seen, seen + 1, std::memory_order_relaxed);
+    futex_wake_all(word_);
   }
 
   /// Waits until `ready()` is true or the deadline passes; the last word is `ready`'s.
@@ -64,13 +81,11 @@ class alignas(kCacheLine) Event {
       return true;
     }
     while (!deadline.passed()) {
-      waiters_.fetch_add(1, std::memory_order_relaxed);
+      const std::uint32_t announced = word_.fetch_or(1, std::memory_order_relaxed) | 1;
       // Pairs with the fence in notify.
       std::atomic_thread_fence(std::memory_order_seq_cst);
-      const std::uint32_t epoch = epoch_.load(std::memory_order_acquire);  // sync: event.epoch
       const bool done = ready();
-      if (!done) futex_wait(epoch_, epoch, deadline.left_ns(kLongestSleepNs));
-      waiters_.fetch_sub(1, std::memory_order_relaxed);
+      if (!done) futex_wait(word_, announced, deadline.left_ns(kLongestSleepNs));
       if (!done && !ready()) continue;
       spin.learn(start.waited_ns());
       return true;
@@ -81,8 +96,7 @@ class alignas(kCacheLine) Event {
  private:
   static constexpr std::int64_t kLongestSleepNs = 100'000'000;
 
-  std::atomic<std::uint32_t> epoch_{0};
-  std::atomic<std::uint32_t> waiters_{0};
+  std::atomic<std::uint32_t> word_{0};
 };
 
 static_assert(sizeof(Event) == kCacheLine);
