@@ -46,6 +46,7 @@ class Run:
 TAKERS = {"CONSUMERS": 2, "ITEMS": 2, "CRASHES": 2}
 PRODUCERS = {"PRODUCERS": 2, "CELLS": 2, "CRASHES": 2}
 REAPERS = {"REAPERS": 2, "CRASHES": 2, "BOUNCES": 1}
+PUT_BACK = {"CONSUMERS": 2, "CRASHES": 1, "BOUNCES": 2}
 STOPS = {"CONSUMERS": 2, "ITEMS": 2, "CRASHES": 1, "STOPS": 1}
 RUNS_TAKEN = {"CONSUMERS": 2, "CELLS": 2, "ITEMS": 2, "CRASHES": 1}
 RUNS_DYING = {"CELLS": 2, "ITEMS": 2, "CRASHES": 2}
@@ -60,11 +61,13 @@ RUNS = (
     Run(name="runs, two takers, one dies", sizes=RUNS_TAKEN, runs=True),
     Run(name="runs, one taker, two die", sizes=RUNS_DYING, runs=True),
     Run(name="two reapers, an item put back, two die", sizes=REAPERS),
+    Run(name="an item put back twice, one dies", sizes=PUT_BACK),
     Run(name="no endless execution of two pushes, one stops", sizes=ENDLESS_PUSH, progress=True),
     Run(name="without pin", sizes=TAKERS, breaks="NO_PIN"),
     Run(name="without cin", sizes=TAKERS, breaks="NO_CIN"),
     Run(name="without the re-check", sizes=TAKERS, breaks="NO_RECHECK"),
     Run(name="without the generation", sizes=TAKERS, breaks="NO_GENERATION"),
+    Run(name="without the count of publications", sizes=PUT_BACK, breaks="NO_PUBLICATIONS"),
     Run(name="pin looked at after the ring", sizes=TAKERS, breaks="PIN_AFTER_RING"),
     Run(name="redeliveries told by their attempt", sizes=REAPERS, breaks="BY_ATTEMPT"),
     Run(name="of a run, the first settled", sizes=RUNS_DYING, runs=True, breaks="ONLY_FIRST"),

@@ -7,8 +7,8 @@
  * Sizes and faults are macros: PRODUCERS, CONSUMERS, REAPERS (pool handles), CELLS, CAPACITY,
  * ITEMS (that each producer publishes), CRASHES, STOPS, BOUNCES (items that a consumer puts back
  * since it cannot map them). RUNS lets a producer publish two cells at once, and a consumer take
- * one of them. NO_PIN, NO_CIN, NO_RECHECK, NO_GENERATION, PIN_AFTER_RING, BY_ATTEMPT,
- * ONLY_FIRST and NO_WALK break it, each in its way.
+ * one of them. NO_PIN, NO_CIN, NO_RECHECK, NO_GENERATION, NO_PUBLICATIONS,
+ * PIN_AFTER_RING, BY_ATTEMPT, ONLY_FIRST and NO_WALK break it, each in its way.
  */
 #define LANES (PRODUCERS + CONSUMERS + REAPERS)
 #define FIRST_CONSUMER PRODUCERS
@@ -20,15 +20,22 @@
 #define OWNED 1
 #define IN_RING 2
 #define HELD 3
-#define WORD(state, owner, generation) ((state) | (owner) << 2 | (generation) << 5)
+#define WORD(state, owner, count) ((state) | (owner) << 2 | (count) << 5)
 #define STATE(word) ((word) & 3)
 #define OWNER(word) ((word) >> 2 & 7)
-#define GENERATION(word) ((word) >> 5)
-#define MOVED(word, state, owner) WORD(state, owner, GENERATION(word))
+/* Generation and publications. */
+#define COUNTS(word) ((word) >> 5)
+#ifdef NO_PUBLICATIONS
+#define PUBLISHED(state) 0
+#else
+#define PUBLISHED(state) ((state) == IN_RING)
+#endif
+#define MOVED(word, state, owner) WORD(state, owner, COUNTS(word) + PUBLISHED(state))
+#define PUBLICATIONS 8
 #ifdef NO_GENERATION
 #define FREED(word) WORD(FREE, 0, 0)
 #else
-#define FREED(word) WORD(FREE, 0, GENERATION(word) + 1)
+#define FREED(word) WORD(FREE, 0, (COUNTS(word) / PUBLICATIONS + 1) * PUBLICATIONS)
 #endif
 #define EMPTY(lap) ((lap) << 5)
 #define FULL(lap, cells) ((lap) << 5 | 16 | (cells))
@@ -47,7 +54,7 @@
 #define DEAD 3
 
 /* Shared memory. */
-byte word[CELLS];
+short word[CELLS];
 short slot[CAPACITY];
 byte tail, head;
 byte pin[LANES], cin[LANES];
@@ -315,7 +322,7 @@ proctype consumer(byte me) {
        }
     :: d_step { at == UNINTEND -> SET_CIN(0); c = FIRST(cells); at = USE }
     :: d_step { at == USE -> /* Reads it, and gives it back: from then on it is committed. */
-         assert(word[c] == WORD(HELD, me, GENERATION(word[c])) && holder[c] == me + 1);
+         assert(word[c] == WORD(HELD, me, COUNTS(word[c])) && holder[c] == me + 1);
          assert(published[item[c]] && !committed[item[c]]);
          committed[item[c]] = true;
          holder[c] = 0;
@@ -379,10 +386,10 @@ proctype consumer(byte me) {
 /* A pool handle's monitor: Undertaker::bury_the_dead and Reaper::run. The walk over the rings before
  * settle_marked only saves time. */
 proctype reaper(byte me) {
-  byte d, c, i, seen, found, t, cells, k, taking;
-  short w;
+  byte d, c, i, found, t, cells, k, taking;
+  short w, seen;
   byte at = WAIT;
-  byte marked[CELLS]; /* The word, or 0. */
+  short marked[CELLS]; /* The word, or 0. */
   bool settling_intended, done, all;
   {
     do

@@ -154,6 +154,34 @@ void a_cell_in_motion_by_its_producer_is_not_judged() {
   CHECK(f.redelivered());
 }
 
+/// A consumer takes what it had put back, and is putting it back again, each just after a look.
+struct PutBackMeanwhile {
+  using Hooks = lockfree::NoHooks;
+  static constexpr bool kChecksAgain = true;
+  static inline Fixture* f;
+  static void at(ReapPoint point) {
+    Control& control = f->control;
+    auto& intent = control.lane(kOther).intent;
+    if (point == ReapPoint::kNotPinned) CHECK(control.ring(0).pop(kOther, intent) == kCell);
+    if (point != ReapPoint::kNotIntended) return;
+    intent.pin = kNamed;
+    control.word(kCell) = lockfree::moved(control.word(kCell), CellState::kInRing, kOther);
+  }
+};
+
+void an_item_put_back_again_meanwhile_is_not_delivered_twice() {
+  Fixture f;
+  f.publish();
+  f.cin(kConsumer) = kNamed;  // Died before its compare-and-swap.
+  auto& intent = f.control.lane(kOther).intent;
+  CHECK(f.control.ring(0).pop(kOther, intent) == kCell);
+  CHECK(f.control.ring(0).push(kCell, kOther, intent));
+  PutBackMeanwhile::f = &f;
+  const auto alive = [](std::uint16_t lane) { return lane != kConsumer; };
+  CHECK(!reap<PutBackMeanwhile>(f.control, kConsumer, kReaper, alive));
+  CHECK(!f.in_ring() && f.control.cell(kCell).attempt == 0);
+}
+
 void two_living_intents_are_told_apart() {
   Fixture f;
   f.publish();
@@ -235,6 +263,7 @@ int main() {
   a_cell_taken_and_never_used_is_delivered_again();
   an_intent_that_came_to_nothing_is_dropped();
   a_cell_in_motion_by_its_producer_is_not_judged();
+  an_item_put_back_again_meanwhile_is_not_delivered_twice();
   two_living_intents_are_told_apart();
   both_ends_dead_lose_nothing(true);
   both_ends_dead_lose_nothing(false);

@@ -69,7 +69,7 @@ void random_use_is_first_in_first_out(std::uint64_t first_ticket) {
         continue;
       }
       CHECK(cell == model.front() && !ring.contains(cell));
-      CHECK(f.words[cell] == cell_word(CellState::kHeld, 1, 0));
+      CHECK(f.words[cell] == cell_word(CellState::kHeld, 1, 0, 1));
       model.pop_front();
       free.push_back(cell);
     }
@@ -104,7 +104,7 @@ void runs_are_split_by_their_takers() {
       if (model.size() + run.count > 64) continue;  // Its cells are in the ring still.
       for (std::uint32_t c = run.first; c < run.first + run.count; ++c) f.own(c, 0);
       if (!ring.push_run(run, 0, f.lanes[0])) {
-        CHECK(f.words[run.first] == cell_word(CellState::kOwned, 0, 0));
+        CHECK(f.words[run.first] == cell_word(CellState::kOwned, 0, 0, 1));
         continue;
       }
       for (std::uint32_t c = run.first; c < run.first + run.count; ++c) {
@@ -117,7 +117,7 @@ void runs_are_split_by_their_takers() {
       CHECK(f.lanes[1].cin == 0 && run.count <= wanted && (run.count > 0) == !model.empty());
       for (std::uint32_t c = run.first; c < run.first + run.count; ++c) {
         CHECK(c == model.front() && !ring.contains(c));
-        CHECK(f.words[c] == cell_word(CellState::kHeld, 1, 0));
+        CHECK(f.words[c] == cell_word(CellState::kHeld, 1, 0, 1));
         model.pop_front();
       }
     }

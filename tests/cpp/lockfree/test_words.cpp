@@ -38,6 +38,15 @@ void a_cell_keeps_its_generation_until_it_is_freed() {
   CHECK(generation_of(freed(held)) == 0);  // One after the last.
 }
 
+void each_publication_of_a_cell_has_a_word_of_its_own() {
+  const CellWord first = moved(cell_word(CellState::kOwned, 3, 7), CellState::kInRing, 3);
+  const CellWord second = moved(moved(first, CellState::kHeld, 3), CellState::kInRing, 3);
+  CHECK(first != second && generation_of(second) == 7 && owner_of(second) == 3);
+  CHECK(publications_of(second) == 2 && publications_of(freed(second)) == 0);
+  const CellWord last = cell_word(CellState::kHeld, 0xffff, 7, kPublicationsMask);
+  CHECK(moved(last, CellState::kInRing, 0xffff) == cell_word(CellState::kInRing, 0xffff, 7, 0));
+}
+
 }  // namespace
 
 int main() {
@@ -45,4 +54,5 @@ int main() {
   the_lap_after_the_last_is_the_first();
   a_run_holds_its_cells_and_no_other();
   a_cell_keeps_its_generation_until_it_is_freed();
+  each_publication_of_a_cell_has_a_word_of_its_own();
 }
