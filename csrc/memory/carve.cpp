@@ -29,6 +29,11 @@ Carving carve(std::vector<SlabClass> classes) {
                         std::to_string(slab_bytes) + " bytes exceed a segment's limit of " +
                         std::to_string(kMaxSegmentBytes) + " bytes; add several segments");
     }
+    if (wanted.count > UINT32_MAX - carving.slabs) {
+      throw BadArgument("classes: " + std::to_string(carving.slabs) + " and " +
+                        std::to_string(wanted.count) + " slabs exceed a segment's limit of " +
+                        std::to_string(UINT32_MAX) + "; make fewer and larger slabs");
+    }
     carving.classes.push_back({slab_bytes, carving.bytes, carving.slabs, wanted.count});
     carving.bytes += slab_bytes * wanted.count;
     carving.slabs += wanted.count;

@@ -29,7 +29,8 @@ struct Carving {
 /// Lays classes out one after another: slabs of a page or more start on a page, smaller ones
 /// on a cache line.
 ///
-/// Errors: BadArgument for an empty list, a size or count of zero, or a segment beyond 1 TiB.
+/// Errors: BadArgument for an empty list, a size or count of zero, or a segment beyond 1 TiB or
+/// 2**32 - 1 slabs.
 Carving carve(std::vector<SlabClass> classes);
 
 /// One segment of at most `max_slabs` slabs that are cut off as they are asked for, for when

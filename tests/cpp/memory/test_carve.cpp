@@ -31,6 +31,7 @@ void impossible_classes_are_refused() {
   CHECK_THROWS(carve({{4096, 0}}), BadArgument);
   CHECK_THROWS(carve({{kMaxSegmentBytes, 2}}), BadArgument);
   CHECK_THROWS(carve({{kMaxSegmentBytes + 1, 1}}), BadArgument);
+  CHECK_THROWS(carve({{64, 1U << 31}, {128, 1U << 31}}), BadArgument);
 }
 
 void sizes_to_cut_are_pages_and_waste_at_most_a_ninth() {
