@@ -31,6 +31,20 @@ bool make_private(const std::string& path) {
   return made;
 }
 
+/// Reserves the pages of a file: 0, or what errno would be. On older kernels a signal ends the call
+/// and undoes it, so this goes in steps that are over before the next tick of a timer.
+int reserve(const Fd& fd, std::uint64_t bytes) {
+  constexpr std::uint64_t kStep = std::uint64_t{4} << 20;
+  for (std::uint64_t at = 0; at < bytes;) {
+    const std::uint64_t step = std::min(kStep, bytes - at);
+    const int failed =
+        ::posix_fallocate(fd.get(), static_cast<off_t>(at), static_cast<off_t>(step));
+    if (failed == 0) at += step;
+    if (failed != 0 && failed != EINTR) return failed;
+  }
+  return 0;
+}
+
 }  // namespace
 
 std::string runtime_folder() {
@@ -74,7 +88,7 @@ std::vector<std::string> pool_names() {
 Fd create_file(const std::string& path, std::uint64_t bytes) {
   Fd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!fd) throw_errno(path + ": cannot create");
-  const int failed = ::posix_fallocate(fd.get(), 0, static_cast<off_t>(bytes));
+  const int failed = reserve(fd, bytes);
   if (failed == ENOSPC) {
     struct statvfs info{};
     ::statvfs(kTmpfs.c_str(), &info);
