@@ -1,4 +1,4 @@
-"""Checks every run of the model of the ring with SPIN, and fails where one ends other than it must.
+"""Checks every run of the models of ring and event with SPIN; fails where one ends as it must not.
 
 python csrc/lockfree/model/check.py [--jobs N] [NAME ...]
 """
@@ -16,7 +16,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-MODEL = Path(__file__).resolve().parent / "ring.pml"
+FOLDER = Path(__file__).resolve().parent
 # The search tables of one run: the largest run needs a third of it.
 MOST_MIB = 4096
 DEEPEST = 100_000
@@ -27,7 +27,8 @@ class Run:
     """One search of all states: sizes and faults of the model, and how it must end."""
 
     name: str
-    sizes: dict[str, int]
+    sizes: dict[str, int] = field(default_factory=dict)
+    model: str = "ring.pml"
     runs: bool = False
     """Cells travel in runs of two, too."""
     breaks: str = ""
@@ -71,6 +72,10 @@ RUNS = (
     Run(name="pin looked at after the ring", sizes=TAKERS, breaks="PIN_AFTER_RING"),
     Run(name="redeliveries told by their attempt", sizes=REAPERS, breaks="BY_ATTEMPT"),
     Run(name="of a run, the first settled", sizes=RUNS_DYING, runs=True, breaks="ONLY_FIRST"),
+    Run(name="no wake is lost", model="event.pml"),
+    Run(name="a look before the announcement", model="event.pml", breaks="LOOK_FIRST"),
+    Run(name="the word read before the change", model="event.pml", breaks="READ_FIRST"),
+    Run(name="a wake that leaves the word", model="event.pml", breaks="SAME_WORD"),
     Run(name="without the walk", sizes=ENDLESS_PUSH, breaks="NO_WALK", progress=True),
 )
 
@@ -101,7 +106,7 @@ def search(run: Run) -> Outcome:
         # Waiting is no deadlock: the model itself says what must hold when nobody can move.
         options = ["-E", f"-m{DEEPEST}", "-w25", "-n", *(["-l"] if run.progress else [])]
         for command in (
-            ["spin", "-a", *macros, str(MODEL)],
+            ["spin", "-a", *macros, str(FOLDER / run.model)],
             ["cc", "-O3", "-w", *mode, *limits, "-o", "pan", "pan.c"],
             ["./pan", *options],
         ):
