@@ -1,15 +1,16 @@
 #pragma once
 
-#include <thread>
-
 namespace flowtrain {
 
 /// Tells the core that this is a loop that waits for another core.
 inline void pause_core() noexcept {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  // Holds the core up about as long as x86's pause; `yield` does nothing on most of them.
+  asm volatile("isb" : : : "memory");
 #else
-  std::this_thread::yield();
+  asm volatile("" : : : "memory");
 #endif
 }
 

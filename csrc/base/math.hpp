@@ -6,6 +6,7 @@
 namespace flowtrain {
 
 inline constexpr std::size_t kCacheLine = 64;
+/// Unit of what is laid out in files and segments. The kernel's pages may be larger.
 inline constexpr std::uint64_t kPageBytes = 4096;
 
 constexpr std::uint64_t round_up(std::uint64_t value, std::uint64_t multiple) {
