@@ -123,12 +123,16 @@ class Pool:
         Raises:
             PoolExists: A living process has a pool of this name; what a crash left is replaced.
             PoolSpace: Too little memory.
+            PoolTimeout: Another process has been making or removing a pool for ten seconds.
             ValueError: A name or number is out of its range.
         """
 
     @staticmethod
     def open(name: str, *, label: str = "", timeout_s: float = 0.0) -> Pool:
         """Opens a pool, waiting for it to appear.
+
+        Maps its memory, so that what others publish can be read after their death. An owner that
+        does not answer within 0.1 s, since it is stopped, is left to be asked again later.
 
         Raises:
             PoolNotFound: There is none of which anybody lives within timeout_s.
@@ -145,6 +149,9 @@ class Pool:
         Args:
             name: Of the pool.
             only_left: Leave it, and return false, where somebody has it open or is making it.
+
+        Raises:
+            PoolTimeout: Another process has been making or removing a pool for ten seconds.
         """
 
     def add_segment(
@@ -222,6 +229,7 @@ class Lease:
 
         Raises:
             PoolClosed: It was published or aborted already.
+            ViewsAlive: Another thread is in `write`.
         """
 
     def write(self, source: Buffer | NDArray[Any]) -> None:
@@ -236,7 +244,13 @@ class Lease:
             PoolClosed: The lease was published or aborted already.
         """
 
-    def abort(self) -> None: ...
+    def abort(self) -> None:
+        """Gives the slab back unpublished.
+
+        Raises:
+            ViewsAlive: Another thread is in `write`.
+        """
+
     def __buffer__(self, flags: int, /) -> memoryview: ...
     def __dlpack__(
         self,
@@ -297,7 +311,13 @@ class Item:
         max_version: tuple[int, int] | None = None,
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
-    ) -> Any: ...
+    ) -> Any:
+        """A read-only capsule of DLPack 1.0.
+
+        Raises:
+            BufferError: max_version is below (1, 0), where read-only cannot be said.
+        """
+
     def __dlpack_device__(self) -> tuple[int, int]: ...
 
 class Producer:
@@ -388,13 +408,16 @@ class Consumer:
     def get(self, timeout_s: float | None = None) -> Item:
         """The next item, waiting for it; 60 seconds if None.
 
+        An item in memory whose owner lives and has not handed it over yet, since it is stopped, is
+        passed over and goes to the end of the ring.
+
         Raises:
-            PoolTimeout: Nothing arrived.
+            PoolTimeout: Nothing arrived, or only such items; the message names their owner.
             PoolCorrupt: What arrived is not an item of this pool; the next call takes the next.
         """
 
     def try_get(self) -> Item | None:
-        """The next item, or None if there is none now."""
+        """The next item, or None if there is none now whose memory this process has, or is given."""
 
     def get_many(self, max_items: int, timeout_s: float | None = None) -> list[Item]:
         """The next items, at least one and at most max_items; waits for the first alone.

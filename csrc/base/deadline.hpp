@@ -3,8 +3,12 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 
 namespace flowtrain {
+
+/// Asked now and then during a wait; true ends the wait early, without a result.
+using Interrupted = std::function<bool()>;
 
 /// Point in monotonic time by which a wait ends. Every wait takes one.
 class Deadline {
@@ -15,6 +19,12 @@ class Deadline {
     const auto now = Clock::now();
     return {now, now + std::chrono::duration_cast<Clock::duration>(
                            std::chrono::duration<double>(bounded))};
+  }
+
+  /// The same, but at most `seconds` from now.
+  Deadline within(double seconds) const {
+    const Deadline soon = in(seconds);
+    return {from_, std::min(when_, soon.when_)};
   }
 
   bool passed() const { return Clock::now() >= when_; }

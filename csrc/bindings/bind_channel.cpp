@@ -142,7 +142,7 @@ py::object lease(PyObject* self, PyObject* const* args, Py_ssize_t num_args, PyO
   // What is free already is taken without giving up the GIL.
   std::shared_ptr<Lease> out = producer.try_lease(layout);
   if (!out) {
-    const py::gil_scoped_release release;
+    const WithoutGil release;
     out = producer.lease(layout, Deadline::in(longest_s), SignalCheck());
   }
   if (!out) throw py::error_already_set();
@@ -179,7 +179,7 @@ py::list get_many(Consumer& consumer, std::size_t max_items, std::optional<doubl
   std::vector<std::shared_ptr<Item>> out = consumer.try_get_many(max_items);
   if (out.empty() && some_at_once(consumer, longest_s)) out = consumer.try_get_many(max_items);
   if (out.empty()) {
-    const py::gil_scoped_release release;
+    const WithoutGil release;
     out = consumer.get_many(max_items, Deadline::in(longest_s), SignalCheck());
   }
   if (out.empty()) throw py::error_already_set();
@@ -197,7 +197,7 @@ py::object get(PyObject* self, PyObject* const* args, Py_ssize_t num_args, PyObj
   std::shared_ptr<Item> out = consumer.try_get();
   if (!out && some_at_once(consumer, longest_s)) out = consumer.try_get();
   if (!out) {
-    const py::gil_scoped_release release;
+    const WithoutGil release;
     out = consumer.get(Deadline::in(longest_s), SignalCheck());
   }
   if (!out) throw py::error_already_set();
@@ -285,7 +285,7 @@ py::object explain(Port& port, bool measure) {
 }
 
 /// Copies what has the buffer protocol into a slab, without the interpreter's lock.
-void write(const Lease& lease, const py::object& source) {
+void write(Lease& lease, const py::object& source) {
   Py_buffer view;
   if (PyObject_GetBuffer(source.ptr(), &view, PyBUF_CONTIG_RO) != 0) throw py::error_already_set();
   const std::unique_ptr<Py_buffer, decltype(&PyBuffer_Release)> held(&view, &PyBuffer_Release);
@@ -297,7 +297,8 @@ void write(const Lease& lease, const py::object& source) {
     throw BadArgument("write: the source has " + std::to_string(bytes) + " bytes and the lease " +
                       std::to_string(lease.layout().bytes) + "; lease what the source has");
   }
-  const py::gil_scoped_release release;
+  const Lease::Writing writing(lease);
+  const WithoutGil release;
   memory::copy(lease.data(), static_cast<const std::byte*>(view.buf), bytes);
 }
 

@@ -67,7 +67,7 @@ using Word = Held<cuda::StreamWord>;
 CUstream stream_of(std::uintptr_t stream) { return reinterpret_cast<CUstream>(stream); }
 
 os::Fd fetch(const std::string& path) {
-  const py::gil_scoped_release release;
+  const WithoutGil release;
   std::optional<os::Fd> fd = os::receive_fd(path, kOnly);
   if (!fd || !*fd) {
     throw SystemCallError(path +
@@ -79,7 +79,7 @@ os::Fd fetch(const std::string& path) {
 
 std::uint64_t register_host(channel::Pool& pool, int device) {
   pool.check_open();
-  const py::gil_scoped_release release;
+  const WithoutGil release;
   static_cast<void>(cuda::device_facts(device));  // An error of the device comes before any lock.
   return pool.segments().attach([device](const os::Mapping& mapping, const std::string& what) {
     return std::make_shared<cuda::HostRegistration>(mapping.data(), mapping.bytes(), device, what);
@@ -89,11 +89,11 @@ std::uint64_t register_host(channel::Pool& pool, int device) {
 template <class Class>
 void add_close(Class& type) {
   using T = typename Class::type;
-  type.def("close", &T::close, py::call_guard<py::gil_scoped_release>())
+  type.def("close", &T::close, py::call_guard<WithoutGil>())
       .def_property_readonly("closed", &T::closed)
       .def("__enter__", [](std::shared_ptr<T> self) { return self; })
       .def("__exit__", [](T& self, const py::args&) {
-        const py::gil_scoped_release release;
+        const WithoutGil release;
         self.close();
       });
 }
@@ -139,19 +139,19 @@ void bind_devices(py::module_& module) {
         return "CudaDevice(ordinal=" + std::to_string(d.ordinal) + ", name='" + d.name +
                "', uuid='" + d.uuid + "', memory_bytes=" + std::to_string(d.memory_bytes) + ")";
       });
-  module.def("cuda_why_not", &cuda::why_not, py::call_guard<py::gil_scoped_release>());
+  module.def("cuda_why_not", &cuda::why_not, py::call_guard<WithoutGil>());
   module.def("cuda_driver_version", [] {
     static_cast<void>(cuda::why_not());
     return cuda::driver_version();
   });
-  module.def("cuda_devices", &cuda::devices, py::call_guard<py::gil_scoped_release>());
+  module.def("cuda_devices", &cuda::devices, py::call_guard<WithoutGil>());
 }
 
 void bind_memory(py::module_& module) {
   py::class_<Memory, std::shared_ptr<Memory>> memory(module, "CudaHostRegistration");
   memory
       .def(py::init([](std::uintptr_t address, std::uint64_t bytes, int device) {
-             const py::gil_scoped_release release;
+             const WithoutGil release;
              return std::make_shared<Memory>(
                  cuda::HostRegistration(reinterpret_cast<void*>(address), bytes, device,
                                         "host memory"),
@@ -164,7 +164,7 @@ void bind_memory(py::module_& module) {
 
   py::class_<Vmm, std::shared_ptr<Vmm>> vmm(module, "CudaSegment");
   vmm.def(py::init([](std::uint64_t bytes, int device) {
-            const py::gil_scoped_release release;
+            const WithoutGil release;
             return std::make_shared<Vmm>(cuda::VmmSegment::create(device, bytes), "device segment");
           }),
           py::arg("nbytes"), py::kw_only(), py::arg("device"))
@@ -172,7 +172,7 @@ void bind_memory(py::module_& module) {
           "receive",
           [](const std::string& path, std::uint64_t bytes, int device) {
             const os::Fd fd = fetch(path);
-            const py::gil_scoped_release release;
+            const WithoutGil release;
             return std::make_shared<Vmm>(cuda::VmmSegment::import(device, fd, bytes),
                                          "device segment");
           },
@@ -180,7 +180,7 @@ void bind_memory(py::module_& module) {
       .def(
           "serve",
           [](Vmm& self, const std::string& path) {
-            const py::gil_scoped_release release;
+            const WithoutGil release;
             if (!self.kept()) self.keep(self.get().export_fd());
             self.serve(path, self.kept());
           },
@@ -191,7 +191,7 @@ void bind_memory(py::module_& module) {
 
   py::class_<Ipc, std::shared_ptr<Ipc>> ipc(module, "CudaIpcSegment");
   ipc.def(py::init([](std::uint64_t bytes, int device) {
-            const py::gil_scoped_release release;
+            const WithoutGil release;
             return std::make_shared<Ipc>(cuda::IpcSegment::create(device, bytes), "IPC segment");
           }),
           py::arg("nbytes"), py::kw_only(), py::arg("device"))
@@ -199,7 +199,7 @@ void bind_memory(py::module_& module) {
           "open",
           [](const py::bytes& handle, std::uint64_t bytes, int device) {
             const std::string raw = handle;
-            const py::gil_scoped_release release;
+            const WithoutGil release;
             return std::make_shared<Ipc>(cuda::IpcSegment::open(device, raw, bytes), "IPC segment");
           },
           py::arg("handle"), py::arg("nbytes"), py::kw_only(), py::arg("device"))
@@ -211,7 +211,7 @@ void bind_memory(py::module_& module) {
 void bind_word(py::module_& module) {
   py::class_<Word, std::shared_ptr<Word>> word(module, "CudaWord");
   word.def(py::init([](std::optional<int> device) {
-             const py::gil_scoped_release release;
+             const WithoutGil release;
              return std::make_shared<Word>(cuda::StreamWord::create(device), "stream word");
            }),
            py::kw_only(), py::arg("device") = py::none())
@@ -219,7 +219,7 @@ void bind_word(py::module_& module) {
           "receive",
           [](const std::string& path, std::optional<int> device) {
             os::Fd fd = fetch(path);
-            const py::gil_scoped_release release;
+            const WithoutGil release;
             return std::make_shared<Word>(cuda::StreamWord::open(std::move(fd), device),
                                           "stream word");
           },
@@ -254,7 +254,7 @@ void bind_word(py::module_& module) {
           "wait",
           [](Word& self, std::uint64_t value, double timeout_s) {
             const Deadline deadline = deadline_in(timeout_s);
-            const py::gil_scoped_release release;
+            const WithoutGil release;
             return self.get().wait(value, deadline);
           },
           py::arg("value"), py::kw_only(), py::arg("timeout_s"));
@@ -266,7 +266,7 @@ void bind_word(py::module_& module) {
 void bind_copies(py::module_& module) {
   const auto arguments = [&](const char* name, auto call) {
     module.def(name, call, py::arg("target"), py::arg("source"), py::arg("nbytes"), py::kw_only(),
-               py::arg("device"), py::arg("stream"), py::call_guard<py::gil_scoped_release>());
+               py::arg("device"), py::arg("stream"), py::call_guard<WithoutGil>());
   };
   arguments("cuda_copy_to_device", [](std::uint64_t target, std::uintptr_t source,
                                       std::uint64_t bytes, int device, std::uintptr_t stream) {
@@ -284,8 +284,7 @@ void bind_copies(py::module_& module) {
   module.def(
       "cuda_synchronize",
       [](int device, std::uintptr_t stream) { cuda::synchronize(device, stream_of(stream)); },
-      py::kw_only(), py::arg("device"), py::arg("stream"),
-      py::call_guard<py::gil_scoped_release>());
+      py::kw_only(), py::arg("device"), py::arg("stream"), py::call_guard<WithoutGil>());
   module.def("cuda_register_host", &register_host, py::arg("pool"), py::kw_only(),
              py::arg("device"));
 }

@@ -89,7 +89,7 @@ py::tuple schedule(const Ints& tokens, const Ints& cost, std::uint32_t ranks,
   packing::check(samples, grid);
   packing::Schedule out(0);
   {
-    const py::gil_scoped_release release;
+    const WithoutGil release;
     out = packing::schedule(samples, grid, which, refined, closed);
   }
   return py::make_tuple(array_of(out.slot), array_of(out.rank), out.bound, out.unplaced);

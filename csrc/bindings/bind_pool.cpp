@@ -33,7 +33,7 @@ std::uint32_t add_segment(Pool& pool, std::optional<std::uint64_t> bytes,
     for (const auto& [slab_bytes, count] : *classes) wanted.push_back({slab_bytes, count});
     carving = memory::carve(std::move(wanted));
   }
-  const py::gil_scoped_release release;
+  const WithoutGil release;
   return pool.add_segment(carving, prefault);
 }
 
@@ -42,7 +42,12 @@ std::shared_ptr<Pool> create(const std::string& name, std::uint64_t bytes,
                              const std::vector<std::string>& rings, std::uint32_t max_cells,
                              std::uint32_t max_lanes, const std::string& label, bool prefault) {
   if (bytes > 0 && classes) throw BadArgument("Pool.create: give bytes or classes, not both");
-  auto pool = Pool::create({name, label, rings, max_cells, max_lanes});
+  std::shared_ptr<Pool> pool;
+  {
+    const WithoutGil release;
+    pool = Pool::create({name, label, rings, max_cells, max_lanes}, SignalCheck());
+  }
+  if (!pool) throw py::error_already_set();
   if (bytes > 0) add_segment(*pool, bytes, std::nullopt, prefault);
   if (classes) add_segment(*pool, std::nullopt, classes, prefault);
   return pool;
@@ -52,11 +57,21 @@ std::shared_ptr<Pool> open(const std::string& name, const std::string& label, do
   const Deadline deadline = deadline_in(timeout_s);
   std::shared_ptr<Pool> pool;
   {
-    const py::gil_scoped_release release;
+    const WithoutGil release;
     pool = Pool::open(name, label, deadline, SignalCheck());
   }
   if (!pool) throw py::error_already_set();
   return pool;
+}
+
+bool unlink(const std::string& name, bool only_left) {
+  bool removed = false;
+  {
+    const WithoutGil release;
+    removed = channel::unlink_pool(name, only_left, SignalCheck());
+  }
+  if (PyErr_Occurred() != nullptr) throw py::error_already_set();
+  return removed;
 }
 
 std::optional<LaneInfo> wait_dead(Pool& pool, double timeout_s) {
@@ -64,7 +79,7 @@ std::optional<LaneInfo> wait_dead(Pool& pool, double timeout_s) {
   constexpr std::int64_t kSliceNs = 100'000'000;
   for (;;) {
     {
-      const py::gil_scoped_release release;
+      const WithoutGil release;
       const auto slice = static_cast<double>(deadline.left_ns(kSliceNs)) * 1e-9;
       if (auto lane = pool.wait_dead(Deadline::in(slice))) return lane;
       if (deadline.passed() || pool.closed()) return std::nullopt;
@@ -139,12 +154,10 @@ void bind_pool(py::module_& module) {
       .def_static("open", &open, py::arg("name"), py::kw_only(), py::arg("label") = "",
                   py::arg("timeout_s") = 0.0)
       .def_static("exists", &channel::pool_exists, py::arg("name"))
-      .def_static("unlink", &channel::unlink_pool, py::arg("name"), py::kw_only(),
-                  py::arg("only_left") = false)
+      .def_static("unlink", &unlink, py::arg("name"), py::kw_only(), py::arg("only_left") = false)
       .def("add_segment", &add_segment, py::kw_only(), py::arg("bytes") = py::none(),
            py::arg("classes") = py::none(), py::arg("prefault") = true)
-      .def("drop_segment", &Pool::drop_segment, py::arg("segment"),
-           py::call_guard<py::gil_scoped_release>())
+      .def("drop_segment", &Pool::drop_segment, py::arg("segment"), py::call_guard<WithoutGil>())
       .def_property_readonly("name", &Pool::name)
       .def_property_readonly("label", &Pool::label)
       .def_property_readonly("lane", &Pool::lane)
@@ -163,14 +176,17 @@ void bind_pool(py::module_& module) {
              pool.check_open();
              return sum(pool, &channel::Lane::items_lost);
            })
-      .def("close", &Pool::close, py::call_guard<py::gil_scoped_release>())
+      .def("close", &Pool::close, py::call_guard<WithoutGil>())
       .def("__repr__",
            [](const Pool& p) {
              return "Pool(name='" + p.name() + "', label='" + p.label() +
                     "', lane=" + std::to_string(p.lane()) + (p.closed() ? ", closed)" : ")");
            })
       .def("__enter__", [](std::shared_ptr<Pool> pool) { return pool; })
-      .def("__exit__", [](Pool& pool, const py::args&) { pool.close(); });
+      .def("__exit__", [](Pool& pool, const py::args&) {
+        const WithoutGil release;
+        pool.close();
+      });
 
   module.def("list_pools", &channel::list_pools);
   py::module_::import("atexit").attr("register")(py::cpp_function(&channel::close_all_pools));

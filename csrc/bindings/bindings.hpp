@@ -27,6 +27,24 @@ Deadline deadline_in(double timeout_s);
 /// The check alone, for calls that may be done before they have to wait.
 double checked_timeout(double timeout_s);
 
+/// For a thread that Python unwinds since the interpreter ends: it may not go on, nor end.
+[[noreturn]] void park_thread() noexcept;
+
+/// Gives up the GIL while one lives. To be used instead of pybind11's, whose end must not come
+/// while the interpreter ends: Python 3.11 to 3.13 then end a daemon thread by unwinding its stack,
+/// and C++ ends the process at the first destructor that would let it through. This one parks the
+/// thread, as Python 3.14 does itself.
+class WithoutGil {
+ public:
+  WithoutGil() : state_(PyEval_SaveThread()) {}
+  ~WithoutGil();
+  WithoutGil(const WithoutGil&) = delete;
+  WithoutGil& operator=(const WithoutGil&) = delete;
+
+ private:
+  PyThreadState* state_;
+};
+
 /// Lets Ctrl-C end a wait; asked from loops that do not hold the GIL. Once it said true, a Python
 /// error is set.
 class SignalCheck {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cxxabi.h>
 #include <pybind11/pybind11.h>
 
 #include <array>
@@ -8,6 +9,8 @@
 #include <new>
 #include <string>
 #include <utility>
+
+#include "bindings/bindings.hpp"
 
 namespace flowtrain::bindings {
 
@@ -105,6 +108,8 @@ PyObject* fast_call(PyObject* self, PyObject* const* args, Py_ssize_t num_args,
                     PyObject* keywords) noexcept {
   try {
     return kMethod(self, args, num_args, keywords).release().ptr();
+  } catch (const abi::__forced_unwind&) {
+    park_thread();
   } catch (...) {
     pybind11::detail::try_translate_exceptions();
     return nullptr;

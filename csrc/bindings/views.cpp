@@ -103,6 +103,11 @@ Exported export_item(const std::shared_ptr<channel::Item>& item) {
 py::object to_dlpack(Exported exported, const py::object& max_version) {
   const bool versioned =
       !max_version.is_none() && max_version.cast<std::pair<int, int>>().first >= 1;
+  if (!versioned && exported.read_only) {
+    throw py::buffer_error(
+        "__dlpack__: an item is read-only, which DLPack before 1.0 cannot say; ask with "
+        "max_version=(1, 0), or copy the item");
+  }
   if (!versioned) {
     return capsule_of(new Holder<dlpack::DLManagedTensor>(std::move(exported)), kName);
   }

@@ -26,6 +26,8 @@ Exported export_lease(const std::shared_ptr<channel::Lease>& lease);
 Exported export_item(const std::shared_ptr<channel::Item>& item);
 
 /// The capsule of `__dlpack__`, versioned where the importer says that it knows 1.0.
+///
+/// Errors: BufferError for an item where it does not: the older capsule has no read-only flag.
 pybind11::object to_dlpack(Exported exported, const pybind11::object& max_version);
 
 /// Fills the buffer protocol's view; -1 with a Python error set where it has no such dtype.

@@ -1,3 +1,6 @@
+#include <cxxabi.h>
+#include <unistd.h>
+
 #include "base/error.hpp"
 #include "bindings/bindings.hpp"
 
@@ -14,12 +17,28 @@ double checked_timeout(double timeout_s) {
 
 Deadline deadline_in(double timeout_s) { return Deadline::in(checked_timeout(timeout_s)); }
 
+void park_thread() noexcept {
+  for (;;) ::pause();
+}
+
+WithoutGil::~WithoutGil() {
+  try {
+    PyEval_RestoreThread(state_);
+  } catch (const abi::__forced_unwind&) {
+    park_thread();
+  }
+}
+
 bool SignalCheck::operator()() {
   const auto now = std::chrono::steady_clock::now();
   if (now < next_) return false;
   next_ = now + kPeriod;
-  const py::gil_scoped_acquire acquire;
-  return PyErr_CheckSignals() != 0;
+  try {
+    const py::gil_scoped_acquire acquire;
+    return PyErr_CheckSignals() != 0;
+  } catch (const abi::__forced_unwind&) {
+    park_thread();
+  }
 }
 
 }  // namespace flowtrain::bindings

@@ -1,6 +1,8 @@
 #include "channel/consumer.hpp"
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 
 #include "base/cpu.hpp"
 #include "base/error.hpp"
@@ -8,6 +10,8 @@
 
 namespace flowtrain::channel {
 namespace {
+
+constexpr std::int64_t kAskAgainNs = 1'000'000;  // Between looks for the answer of an owner.
 
 /// For a counter that one thread at a time writes.
 void count(std::atomic<std::uint64_t>& counter) noexcept {
@@ -158,9 +162,10 @@ void Consumer::put_back(const lockfree::Run& run) {
   pool_->control().ring_header(ring_).filled.notify();
 }
 
-/// The item in the first cell of a run that was taken; null if its memory is gone. What came with
-/// a cell that throws is put back, and, where nobody hears of the error, so is the cell.
-std::shared_ptr<Item> Consumer::open_first(const lockfree::Run& run, bool heard) {
+/// The item in the first cell of a run that was taken; null if its memory is gone, or awaited. What
+/// came with a cell that throws is put back, and, where nobody hears of the error, so is the cell.
+std::shared_ptr<Item> Consumer::open_first(const lockfree::Run& run, bool heard,
+                                           PassedOver& passed_over) {
   const Control& control = pool_->control();
   const Descriptor descriptor = copy_once(control.cell(run.first).descriptor);
   if (const auto wrong = fault(descriptor, run.first)) {
@@ -184,6 +189,10 @@ std::shared_ptr<Item> Consumer::open_first(const lockfree::Run& run, bool heard)
     const std::int64_t now = note_taken(run.first, descriptor);
     return std::make_shared<Item>(shared_from_this(), run.first, descriptor, now, std::move(view));
   }
+  if (view.awaited) {
+    passed_over.add(run.first);
+    return nullptr;
+  }
   // The holder of its memory died before this process had mapped it: counted, never hidden.
   if (strict_ && !heard) {
     put_back(run);
@@ -199,16 +208,32 @@ std::shared_ptr<Item> Consumer::open_first(const lockfree::Run& run, bool heard)
 }
 
 std::shared_ptr<Item> Consumer::try_get() {
-  check_open();
-  for (;;) {
-    const lockfree::Run run = pop(1);
-    if (run.count == 0) return nullptr;
-    if (auto item = open_first(run, true)) return item;
-  }
+  bool awaited = false;
+  return take(awaited);
 }
 
 std::vector<std::shared_ptr<Item>> Consumer::try_get_many(std::size_t most) {
+  bool awaited = false;
+  return take_many(most, awaited);
+}
+
+std::shared_ptr<Item> Consumer::take(bool& awaited) {
   check_open();
+  PassedOver passed_over(*this);
+  for (;;) {
+    const lockfree::Run run = pop(1);
+    if (run.count != 0) {
+      if (auto item = open_first(run, true, passed_over)) return item;
+      continue;
+    }
+    awaited = !passed_over.empty();
+    return nullptr;
+  }
+}
+
+std::vector<std::shared_ptr<Item>> Consumer::take_many(std::size_t most, bool& awaited) {
+  check_open();
+  PassedOver passed_over(*this);
   std::vector<std::shared_ptr<Item>> items;
   while (items.size() < most) {
     try {
@@ -218,7 +243,8 @@ std::vector<std::shared_ptr<Item>> Consumer::try_get_many(std::size_t most) {
         prefetch_to_read(&pool_->control().cell(c));
       }
       for (; run.count > 0; run = {run.first + 1, run.count - 1}) {
-        if (auto item = open_first(run, items.empty())) items.push_back(std::move(item));
+        auto item = open_first(run, items.empty(), passed_over);
+        if (item) items.push_back(std::move(item));
       }
     } catch (...) {
       // The next call meets it again; what came before it is given out.
@@ -226,6 +252,7 @@ std::vector<std::shared_ptr<Item>> Consumer::try_get_many(std::size_t most) {
       break;
     }
   }
+  awaited = !passed_over.empty();
   return items;
 }
 
@@ -238,7 +265,12 @@ bool Consumer::spin_until(const Deadline& deadline) const noexcept {
   return true;
 }
 
-bool Consumer::wait_for_some(const Deadline& deadline, const Interrupted& interrupted) {
+bool Consumer::wait_for_some(bool awaited, const Deadline& deadline,
+                             const Interrupted& interrupted) {
+  if (awaited) {
+    std::this_thread::sleep_for(std::chrono::nanoseconds(deadline.left_ns(kAskAgainNs)));
+    return !(interrupted && interrupted());
+  }
   auto ring = pool_->control().ring(ring_);  // Not the lane's, which a thread may be using.
   RingHeader& header = pool_->control().ring_header(ring_);
   bool stop = false;
@@ -251,7 +283,7 @@ bool Consumer::wait_for_some(const Deadline& deadline, const Interrupted& interr
 
 void Consumer::throw_timeout(const Deadline& deadline) const {
   throw PoolTimeout(text() + ": nothing arrived within " + std::to_string(deadline.waited_s()) +
-                    " s; slabs are held by: " + pool_->holders() +
+                    " s; slabs are held by: " + pool_->holders() + pool_->segments().unmapped() +
                     "; is a producer running? otherwise raise timeout_s");
 }
 
@@ -260,19 +292,21 @@ void Consumer::throw_timeout(const Deadline& deadline) const {
 
 std::shared_ptr<Item> Consumer::get(const Deadline& deadline, const Interrupted& interrupted) {
   for (bool late = false;; late = deadline.passed()) {
-    if (auto item = try_get()) return item;
+    bool awaited = false;
+    if (auto item = take(awaited)) return item;
     if (late) throw_timeout(deadline);
-    if (!wait_for_some(deadline, interrupted)) return nullptr;
+    if (!wait_for_some(awaited, deadline, interrupted)) return nullptr;
   }
 }
 
 std::vector<std::shared_ptr<Item>> Consumer::get_many(std::size_t most, const Deadline& deadline,
                                                       const Interrupted& interrupted) {
   for (bool late = false;; late = deadline.passed()) {
-    auto items = try_get_many(most);
+    bool awaited = false;
+    auto items = take_many(most, awaited);
     if (!items.empty() || most == 0) return items;
     if (late) throw_timeout(deadline);
-    if (!wait_for_some(deadline, interrupted)) return items;
+    if (!wait_for_some(awaited, deadline, interrupted)) return items;
   }
 }
 

@@ -63,7 +63,9 @@ class Item {
 ///
 /// Memory:   a lane of its own.
 /// Threads:  any of its process; they take turns.
-/// Progress: get blocks while the ring is empty, with a deadline; try_get does not.
+/// Progress: get blocks while the ring is empty, with a deadline; try_get does not. An item whose
+///           memory its owner has not handed over yet is passed over, and goes to the end of the
+///           ring: this consumer, or another that has the memory mapped, meets it there.
 /// Ordering: as in IndexRing.
 /// Errors:   throws; a deadline that passes is PoolTimeout. A descriptor is checked before it is
 ///           used; one that cannot be is PoolCorrupt, once, and its cell is given back.
@@ -97,12 +99,32 @@ class Consumer : public std::enable_shared_from_this<Consumer> {
  private:
   friend class Item;
 
+  /// Items that were passed over, until they are put back.
+  class PassedOver {
+   public:
+    explicit PassedOver(Consumer& consumer) : consumer_(consumer) {}
+    ~PassedOver() {
+      for (const lockfree::Run& run : runs_) consumer_.put_back(run);
+    }
+    PassedOver(const PassedOver&) = delete;
+    PassedOver& operator=(const PassedOver&) = delete;
+
+    void add(std::uint32_t cell) { runs_.push_back({cell, 1}); }
+    bool empty() const { return runs_.empty(); }
+
+   private:
+    Consumer& consumer_;
+    std::vector<lockfree::Run> runs_;
+  };
+
   void check_open() const;
   lockfree::Run pop(std::size_t most);
-  std::shared_ptr<Item> open_first(const lockfree::Run& run, bool heard);
+  std::shared_ptr<Item> take(bool& awaited);
+  std::vector<std::shared_ptr<Item>> take_many(std::size_t most, bool& awaited);
+  std::shared_ptr<Item> open_first(const lockfree::Run& run, bool heard, PassedOver& passed_over);
   std::optional<std::string> fault(const Descriptor& item, std::uint32_t cell) const;
   void put_back(const lockfree::Run& run);
-  bool wait_for_some(const Deadline& deadline, const Interrupted& interrupted);
+  bool wait_for_some(bool awaited, const Deadline& deadline, const Interrupted& interrupted);
   [[noreturn]] void throw_timeout(const Deadline& deadline) const;
   std::int64_t note_taken(std::uint32_t cell, const Descriptor& item) const noexcept;
   void note_released(std::uint32_t cell, const Descriptor& item,

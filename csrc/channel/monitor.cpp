@@ -54,7 +54,8 @@ void Monitor::run(const std::stop_token& stop) {
     const auto segments =
         header.segments_version.load(std::memory_order_acquire);  // sync: control.segments
     if (lanes != lanes_seen) watch_processes();
-    if (segments != segments_seen && pool_.segments().refresh()) segments_seen = segments;
+    const bool news = segments != segments_seen || !pool_.segments().asked().empty();
+    if (news && pool_.segments().refresh()) segments_seen = segments;
     const bool somebody_died = sleep(settled ? kTickMs : kRetryMs);
     if (somebody_died || !settled || tick % kSlowTicks == 0) {
       settled = bury_the_dead();
@@ -72,9 +73,11 @@ bool Monitor::sleep(int timeout_ms) {
     waiting.push_back({fd.get(), POLLIN, 0});
     pids.push_back(pid);
   }
+  // An answer ends the sleep, and is taken by the next refresh.
+  for (const int socket : pool_.segments().asked()) waiting.push_back({socket, POLLIN, 0});
   if (::poll(waiting.data(), waiting.size(), timeout_ms) <= 0) return false;
   bool died = false;
-  for (std::size_t i = 1; i < waiting.size(); ++i) {
+  for (std::size_t i = 1; i < pids.size(); ++i) {
     if (waiting[i].revents == 0) continue;
     // Kept as an empty entry: a lock that outlives its process must not make this loop spin.
     processes_[pids[i]].reset();

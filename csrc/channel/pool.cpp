@@ -78,9 +78,10 @@ Pool::Pool(const PoolOptions& options, std::string folder, os::Fd file, Control 
       segments_(std::make_unique<Segments>(control_, *lanes_, name_, folder_)),
       cutter_(std::make_unique<Cutter>(control_, *lanes_)) {}
 
-std::shared_ptr<Pool> Pool::create(const PoolOptions& options) {
+std::shared_ptr<Pool> Pool::create(const PoolOptions& options, const Interrupted& interrupted) {
   check_options(options);
-  const os::Fd alone = os::lock_runtime_folder();
+  const os::FolderLock alone = os::lock_runtime_folder(interrupted);
+  if (!alone) return nullptr;
   if (!os::make_pool_folder(options.name)) {
     const PoolEntry found = entry_of(options.name);
     if (found.alive) {
@@ -98,9 +99,14 @@ std::shared_ptr<Pool> Pool::create(const PoolOptions& options) {
                             std::bit_ceil(options.max_cells)};
     const std::string folder = folder_of(options.name);
     const std::string path = folder + "/control";
-    os::Fd file = os::create_file(path, Control::file_bytes(geometry));
-    Control control = Control::make(file, path, geometry);
-    std::shared_ptr<Pool> pool(new Pool(options, folder, std::move(file), std::move(control)));
+    Control control =
+        Control::make(os::create_file(path, Control::file_bytes(geometry)), path, geometry);
+    std::shared_ptr<Pool> pool;
+    {
+      NoFork no_fork;
+      pool.reset(new Pool(options, folder, os::open_file(path), std::move(control)));
+      no_fork.register_pool(pool.get());
+    }
     Header& header = pool->control_.header();
     header.creator_pid = ::getpid();
     header.nonce = std::random_device{}() | std::uint64_t{std::random_device{}()} << 32;
@@ -124,20 +130,31 @@ std::shared_ptr<Pool> Pool::open(const std::string& name, const std::string& lab
   const std::string folder = folder_of(name);
   const std::string path = folder + "/control";
   for (;;) {
-    os::Fd file = os::open_file(path);
-    std::optional<Control> control = file ? Control::find(file, path) : std::nullopt;
-    // One of which nobody lives was left by a crash, and is about to be made anew.
-    if (control && entry_of(name).alive) {
-      const PoolOptions options{name, label, {}, 0, 0};
-      std::shared_ptr<Pool> pool(new Pool(options, folder, std::move(file), std::move(*control)));
+    std::shared_ptr<Pool> pool;
+    bool dead = false;
+    {
+      NoFork no_fork;
+      os::Fd file = os::open_file(path);
+      std::optional<Control> control = file ? Control::find(file, path) : std::nullopt;
+      // One of which nobody lives was left by a crash, and is about to be made anew.
+      dead = control && !entry_of(name).alive;
+      if (control && !dead) {
+        const PoolOptions options{name, label, {}, 0, 0};
+        pool.reset(new Pool(options, folder, std::move(file), std::move(*control)));
+        no_fork.register_pool(pool.get());
+      }
+    }
+    if (pool) {
       pool->start();
-      if (os::is_linked(pool->file_)) return pool;
-      continue;
+      if (!os::is_linked(pool->file_)) continue;
+      // What is mapped outlives its owner. Who does not answer now is left to the monitor.
+      if (!pool->segments_->map_all(Deadline::in(kOwnersAnswerS), interrupted)) return nullptr;
+      return pool;
     }
     if (deadline.passed()) {
       throw PoolNotFound(
           "pool '" + name +
-          "': " + (control ? "its processes are all dead, and it is still" : "there is none") +
+          "': " + (dead ? "its processes are all dead, and it is still" : "there is none") +
           " in " + os::runtime_folder() + "; create it first, or raise timeout_s to wait for it");
     }
     if (interrupted && interrupted()) return nullptr;
@@ -146,7 +163,6 @@ std::shared_ptr<Pool> Pool::open(const std::string& name, const std::string& lab
 }
 
 void Pool::start() {
-  register_pool(this);
   lane_ = lanes_->take(LaneRole::kPool, 0, label_, name_);
   segments_->refresh();
   monitor_ = std::make_unique<Monitor>(*this);
@@ -154,6 +170,7 @@ void Pool::start() {
 
 Pool::~Pool() {
   close();
+  file_.reset();  // Before it is forgotten: a child that is forked in between closes nothing.
   forget_pool(this);
 }
 
@@ -272,10 +289,11 @@ bool pool_exists(const std::string& name) {
   return entry.alive && entry.creator_pid != 0;
 }
 
-bool unlink_pool(const std::string& name, bool only_left) {
+bool unlink_pool(const std::string& name, bool only_left, const Interrupted& interrupted) {
   check_name("pool", name);
   // Makers have this lock until a lane of theirs is locked.
-  const os::Fd alone = os::lock_runtime_folder();
+  const os::FolderLock alone = os::lock_runtime_folder(interrupted);
+  if (!alone) return false;
   if (only_left && entry_of(name).alive) return false;
   return os::remove_pool_folder(name);
 }

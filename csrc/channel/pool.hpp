@@ -4,7 +4,6 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -23,9 +22,6 @@ namespace flowtrain::channel {
 class Monitor;
 class Pool;
 
-/// Asked now and then during a wait; true ends the wait early, without a result.
-using Interrupted = std::function<bool()>;
-
 /// A lane that this process holds; leaves it in its destructor.
 class LaneHold {
  public:
@@ -41,6 +37,10 @@ class LaneHold {
   std::shared_ptr<Pool> pool_;
   std::uint16_t lane_;
 };
+
+/// How long those who may wait are held up by owners of memory who do not answer at once; from then
+/// on they go on with the memory that is mapped.
+inline constexpr double kOwnersAnswerS = 0.1;
 
 struct PoolOptions {
   std::string name;
@@ -59,7 +59,10 @@ struct PoolOptions {
 /// Errors:   throws on the control path; after close every call throws PoolClosed.
 class Pool : public std::enable_shared_from_this<Pool> {
  public:
-  static std::shared_ptr<Pool> create(const PoolOptions& options);
+  /// Null only where `interrupted` ended the wait for other makers.
+  static std::shared_ptr<Pool> create(const PoolOptions& options,
+                                      const Interrupted& interrupted = {});
+  /// Null only where `interrupted` ended the wait.
   static std::shared_ptr<Pool> open(const std::string& name, const std::string& label,
                                     const Deadline& deadline, const Interrupted& interrupted = {});
   ~Pool();
@@ -127,9 +130,11 @@ struct PoolEntry {
 std::vector<PoolEntry> list_pools();
 /// Whether a pool of this name can be opened.
 bool pool_exists(const std::string& name);
-/// Removes a pool's name; false if there was none. Those who have it open keep it.
+/// Removes a pool's name; false if there was none, or where `interrupted` ended the wait for those
+/// who make pools. Those who have it open keep it.
 ///
 /// @param only_left  Leave it, and say false, where somebody has it open or is making it.
-bool unlink_pool(const std::string& name, bool only_left = false);
+bool unlink_pool(const std::string& name, bool only_left = false,
+                 const Interrupted& interrupted = {});
 
 }  // namespace flowtrain::channel

@@ -7,6 +7,11 @@
 #include "base/error.hpp"
 
 namespace flowtrain::channel {
+namespace {
+
+constexpr double kAskAgainS = 0.005;  // Between looks for the answer of a segment's owner.
+
+}  // namespace
 
 memory::Address Lease::address() const {
   return producer_->pool().control().cell(grant_.cell).slab;
@@ -14,14 +19,34 @@ memory::Address Lease::address() const {
 
 void Lease::publish(const Key& key) {
   producer_->pool().check_open();
-  if (!open_) throw PoolClosed("lease: it was published or aborted already; lease another slab");
+  check_publishable("lease");
   const Producer::Parcel parcel{grant_, layout_, key};
   producer_->check_mine({&parcel, 1});
   producer_->publish({&parcel, 1});
   open_ = false;
 }
 
-void Lease::abort() noexcept {
+void Lease::check_publishable(const std::string& what) const {
+  if (!open_) {
+    throw PoolClosed(what + ": it was published or aborted already; lease another slab");
+  }
+  check_not_written(what);
+}
+
+void Lease::check_not_written(const std::string& what) const {
+  if (writers_.load(std::memory_order_acquire) == 0) return;  // sync: lease.writers
+  throw ViewsAlive(what +
+                   ": another thread is writing it; publish or abort it once its write has " +
+                   "returned");
+}
+
+void Lease::abort() {
+  if (!open_) return;
+  check_not_written("lease");
+  give_back();
+}
+
+void Lease::give_back() noexcept {
   if (!open_) return;
   open_ = false;
   // In a forked child the cell is still the parent's.
@@ -62,7 +87,11 @@ void Producer::check_open() const {
 std::shared_ptr<Lease> Producer::try_lease(const Layout& layout) {
   check_open();
   check_size(layout.bytes);
-  const std::optional<Grant> grant = try_grant(layout.bytes, nullptr);
+  std::optional<Grant> grant = try_grant(layout.bytes, nullptr);
+  if (!grant && pool_->segments().has_unmapped()) {
+    pool_->segments().refresh();
+    grant = try_grant(layout.bytes, nullptr);
+  }
   return grant ? make_lease(*grant, layout) : nullptr;
 }
 
@@ -70,16 +99,29 @@ std::shared_ptr<Lease> Producer::lease(const Layout& layout, const Deadline& dea
                                        const Interrupted& interrupted) {
   check_open();
   check_size(layout.bytes);
-  std::optional<Grant> grant;
-  bool stop = false;
-  pool_->control().header().space.wait(deadline, spin_, [&]() noexcept {
-    grant = try_grant(layout.bytes, &deadline);
-    return grant || pool_->closed() || fails_at_once(layout.bytes) ||
-           (stop = interrupted && interrupted());
-  });
-  if (grant) return make_lease(*grant, layout);
-  check_open();
-  if (stop) return nullptr;
+  Segments& segments = pool_->segments();
+  if (segments.has_unmapped() && !segments.map_all(deadline.within(kOwnersAnswerS), interrupted)) {
+    return nullptr;
+  }
+  for (bool late = false; !late; late = deadline.passed()) {
+    // Who waits for an owner's answer looks for it now and then.
+    const bool awaited = segments.has_unmapped() && !segments.refresh();
+    std::optional<Grant> grant;
+    bool failed = false, stop = false;
+    const bool ready = pool_->control().header().space.wait(
+        awaited ? deadline.within(kAskAgainS) : deadline, spin_, [&]() noexcept {
+          grant = try_grant(layout.bytes, &deadline);
+          return grant || pool_->closed() || (failed = fails_at_once(layout.bytes)) ||
+                 (stop = interrupted && interrupted());
+        });
+    if (grant) {
+      if (auto lease = make_lease(*grant, layout)) return lease;
+      continue;
+    }
+    check_open();
+    if (stop) return nullptr;
+    if (failed || (!ready && !awaited)) break;
+  }
   check_size(layout.bytes);  // The only segment may have lost its owner.
   if (fails_at_once(layout.bytes)) throw_full(layout.bytes);
   throw_timeout(layout.bytes, deadline.waited_s());
@@ -98,6 +140,10 @@ std::shared_ptr<Lease> Producer::make_lease(const Grant& grant, const Layout& la
     SlabView view = pool_->segments().resolve(slab, layout.bytes);
     if (view) {
       return std::make_shared<Lease>(shared_from_this(), grant, layout, std::move(view));
+    }
+    if (view.awaited) {
+      abort(grant, layout.bytes);
+      return nullptr;
     }
   } catch (...) {
     abort(grant, layout.bytes);
@@ -159,9 +205,11 @@ bool Producer::fails_at_once(std::uint64_t bytes) const noexcept {
 }
 
 std::uint32_t Producer::try_allocate(std::uint64_t bytes) noexcept {
-  if (tiers_.empty()) return slabs_->try_take(bytes);
+  const std::uint64_t mapped = pool_->segments().mapped();
+  if (tiers_.empty()) return slabs_->try_take(bytes, mapped);
   for (const std::uint32_t segment : tiers_) {
-    const std::uint32_t cell = slabs_->try_take_in(segment - 1, bytes);
+    const bool here = (mapped >> (segment - 1) & 1) != 0;
+    const std::uint32_t cell = here ? slabs_->try_take_in(segment - 1, bytes) : Slabs::kNone;
     if (cell != Slabs::kNone && segment != tiers_.front()) {
       // Counters that this thread alone writes.
       Lane& mine = **lane_;
@@ -203,9 +251,7 @@ void Producer::publish_many(std::span<const std::shared_ptr<Lease>> leases,
       if (!lease || lease->producer_.get() != this) {
         throw BadArgument(which() + " is not of this producer; publish it by its own");
       }
-      if (!lease->open_) {
-        throw PoolClosed(which() + " was published or aborted already; lease another slab");
-      }
+      lease->check_publishable(which());
       parcels.push_back({lease->grant_, lease->layout_, keys[i]});
       // Also finds one that is named twice.
       lease->open_ = false;
@@ -312,7 +358,7 @@ std::string text_of(std::int64_t limit) {
 /// What there is none of for a lease, and who has it.
 Producer::Lack Producer::lack(std::uint64_t bytes) const {
   const std::lock_guard lock(mutex_);
-  const std::string held = "slabs are held by: " + pool_->holders();
+  const std::string held = "slabs are held by: " + pool_->holders() + pool_->segments().unmapped();
   if (has_credit(bytes)) return {"slab", held};
   return {"credit", std::to_string(in_flight_.size()) + " items of " +
                         std::to_string(bytes_in_flight_) +

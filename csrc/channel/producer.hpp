@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -55,16 +56,16 @@ class Producer;
 /// A slab being written: published once, or given back.
 ///
 /// Memory:   one slab of the pool, mapped while it or a view of it lives.
-/// Threads:  one at a time.
+/// Threads:  one at a time, but for a Writing, beside which others may run.
 /// Progress: publish is lock-free, abort wait-free.
 /// Ordering: what was written before publish is seen by whoever takes the item.
 /// Errors:   publishing twice throws PoolClosed, publishing a slab that another process has taken
-///           away PoolCorrupt.
+///           away PoolCorrupt; publishing or aborting during a Writing throws ViewsAlive.
 class Lease {
  public:
   Lease(std::shared_ptr<Producer> producer, const Grant& grant, const Layout& layout, SlabView view)
       : producer_(std::move(producer)), grant_(grant), layout_(layout), view_(std::move(view)) {}
-  ~Lease() { abort(); }
+  ~Lease() { give_back(); }
   Lease(const Lease&) = delete;
   Lease& operator=(const Lease&) = delete;
 
@@ -73,16 +74,36 @@ class Lease {
   memory::Address address() const;
   void publish(const Key& key);
   /// Gives the slab back unpublished; does nothing after publish.
-  void abort() noexcept;
+  void abort();
   bool open() const { return open_; }
+
+  /// The slab is being written while one lives, so that it may not become another's.
+  class Writing {
+   public:
+    explicit Writing(Lease& lease) : lease_(lease) {
+      lease_.writers_.fetch_add(1, std::memory_order_relaxed);
+    }
+    ~Writing() { lease_.writers_.fetch_sub(1, std::memory_order_release); }  // sync: lease.writers
+    Writing(const Writing&) = delete;
+    Writing& operator=(const Writing&) = delete;
+
+   private:
+    Lease& lease_;
+  };
 
  private:
   friend class Producer;
+
+  /// Throws where it may not be published: after its end, and while it is written.
+  void check_publishable(const std::string& what) const;
+  void check_not_written(const std::string& what) const;
+  void give_back() noexcept;
 
   std::shared_ptr<Producer> producer_;
   Grant grant_;
   Layout layout_;
   SlabView view_;
+  std::atomic<int> writers_{0};
   bool open_ = true;
 };
 
@@ -118,7 +139,8 @@ class Producer : public std::enable_shared_from_this<Producer> {
   Producer(std::shared_ptr<Pool> pool, const std::string& ring, const Tiers& tiers,
            const Credits& credits, Recording recording = Recording::kOn);
 
-  /// A slab for an item if one is free now, else null.
+  /// A slab for an item if one is free now in memory that is mapped, or was handed over by now,
+  /// else null.
   std::shared_ptr<Lease> try_lease(const Layout& layout);
   /// A slab for an item; null only where `interrupted` ended the wait.
   std::shared_ptr<Lease> lease(const Layout& layout, const Deadline& deadline,
@@ -154,8 +176,11 @@ class Producer : public std::enable_shared_from_this<Producer> {
     std::int64_t bytes;
   };
 
+  /// A slab of a segment that is mapped.
+  ///
   /// @param since  Where the caller had to wait; else it is an allocation without a wait.
   std::optional<Grant> try_grant(std::uint64_t bytes, const Deadline* since) noexcept;
+  /// Null, and the slab given back, where the memory is no longer mapped and its owner lives.
   std::shared_ptr<Lease> make_lease(const Grant& grant, const Layout& layout);
   std::uint32_t try_allocate(std::uint64_t bytes) noexcept;
   bool take_credit(std::uint64_t bytes) noexcept;

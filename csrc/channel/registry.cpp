@@ -17,11 +17,7 @@ struct Registry {
   std::set<Pool*> pools;
 };
 
-Registry& registry() {
-  // Never destroyed: a handle may outlive every static object.
-  static auto* instance = new Registry;
-  return *instance;
-}
+Registry& registry();
 
 void before_fork() { registry().mutex.lock(); }
 void after_fork_in_parent() { registry().mutex.unlock(); }
@@ -30,15 +26,20 @@ void after_fork_in_child() {
   registry().mutex.unlock();
 }
 
+Registry& registry() {
+  // Never destroyed: a handle may outlive every static object.
+  static auto* instance = [] {
+    ::pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+    return new Registry;
+  }();
+  return *instance;
+}
+
 }  // namespace
 
-void register_pool(Pool* pool) {
-  static std::once_flag once;
-  std::call_once(once,
-                 [] { ::pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child); });
-  const std::lock_guard lock(registry().mutex);
-  registry().pools.insert(pool);
-}
+NoFork::NoFork() : lock_(registry().mutex) {}
+
+void NoFork::register_pool(Pool* pool) { registry().pools.insert(pool); }
 
 void forget_pool(Pool* pool) {
   const std::lock_guard lock(registry().mutex);

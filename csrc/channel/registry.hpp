@@ -1,5 +1,7 @@
 #pragma once
 
+#include <mutex>
+
 namespace flowtrain::channel {
 
 class Pool;
@@ -8,8 +10,18 @@ class Pool;
 ///
 /// A forked child shares the open file descriptions and with them the byte locks, so that the
 /// parent's death would go unseen while the child lives: the child closes them at once.
-void register_pool(Pool* pool);
 void forget_pool(Pool* pool);
+
+/// While one lives no other thread forks, so that no child inherits a control file that was opened
+/// and whose pool is not registered yet. Nothing that waits may be done meanwhile.
+class NoFork {
+ public:
+  NoFork();
+  void register_pool(Pool* pool);
+
+ private:
+  std::lock_guard<std::mutex> lock_;
+};
 
 /// Closes every pool of this process: at exit, so that a clean end is not taken for a death.
 void close_all_pools();

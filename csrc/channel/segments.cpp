@@ -12,7 +12,7 @@ namespace {
 
 using lockfree::CellState;
 
-constexpr double kOwnerAnswersS = 5.0;
+static_assert(kMaxSegments <= 64, "Segments::mapped has one bit for each");
 
 SegmentWord load(const SegmentEntry& entry) noexcept {
   return entry.word.load(std::memory_order_acquire);  // sync: segment.word
@@ -55,8 +55,9 @@ std::uint32_t Segments::add(const memory::Carving& carving, bool prefault, std::
     if (prefault) mapping->prefault();
     call_hook(*mapping, index);
     fill(index, carving);
+    Slot slot{std::move(mapping), generation_of(making), std::move(fd)};
     const std::lock_guard slots_lock(slots_mutex_);
-    slots_[index] = {std::move(mapping), generation_of(making), std::move(fd)};
+    exchange(index, slot);
   } catch (...) {
     replace(entry, making, moved(making, SegmentState::kDead));
     throw;
@@ -151,37 +152,57 @@ void Segments::fill(std::uint32_t index, const memory::Carving& carving) {
   }
 }
 
-bool Segments::map(std::uint32_t index, bool patiently) {
-  const std::lock_guard lock(mapping_);
+Segments::Found Segments::map(std::uint32_t index) {
+  const std::unique_lock lock(mapping_, std::try_to_lock);
+  if (!lock) return Found::kAwaited;  // Another thread is at it, perhaps in the hook.
   const SegmentEntry& entry = control_.segment(index);
   const SegmentWord word = load(entry);
-  if (!has_memory(word)) return false;
+  std::optional<Question>& question = questions_[index];
+  if (!has_memory(word)) {
+    question.reset();
+    return Found::kGone;
+  }
+  Slot outdated;
   {
     const std::lock_guard slots_lock(slots_mutex_);
     const Slot& slot = slots_[index];
-    if (slot.mapping && slot.generation == generation_of(word)) return true;
+    if (slot.mapping && slot.generation == generation_of(word)) return Found::kMapped;
+    if (load(entry) == word) exchange(index, outdated);
   }
-  const Deadline deadline = Deadline::in(patiently ? kOwnerAnswersS : 0.0);
-  for (;;) {
-    const std::optional<os::Fd> fd = os::receive_fd(socket_of(owner_of(word)), index);
-    const bool same = generation_of(load(entry)) == generation_of(word) && has_memory(load(entry));
+  if (!question || question->generation != generation_of(word)) {
+    question.emplace(generation_of(word), os::FdRequest(socket_of(owner_of(word)), index));
+  }
+  if (!question->request.waiting()) {
+    const std::optional<os::Fd> fd = question->request.answer();
+    question.reset();
+    const auto same = [&] {
+      return generation_of(load(entry)) == generation_of(word) && has_memory(load(entry));
+    };
     const std::uint64_t bytes = entry.bytes;
-    if (fd && *fd && same && os::is_sealed(*fd, bytes)) {
-      auto mapping = std::make_shared<os::Mapping>(*fd, bytes, text(index));
-      call_hook(*mapping, index);
-      const std::lock_guard slots_lock(slots_mutex_);
-      slots_[index].mapping = std::move(mapping);
-      slots_[index].generation = generation_of(word);
-      return true;
+    if (fd && *fd && same() && os::is_sealed(*fd, bytes)) {
+      Slot slot{std::make_shared<os::Mapping>(*fd, bytes, text(index)), generation_of(word), {}};
+      call_hook(*slot.mapping, index);
+      {
+        const std::lock_guard slots_lock(slots_mutex_);
+        // The entry may be this handle's own by now, and mapped as such.
+        if (!same()) return Found::kGone;
+        exchange(index, slot);
+      }
+      control_.header().space.notify();  // Who waits for a slab takes only what is mapped.
+      return Found::kMapped;
     }
-    // A living owner that is busy gets time; who answered, is this handle, or is dead, says no
-    // more.
-    if (fd || !same || deadline.passed() || lanes_.holds(owner_of(word)) ||
-        !lanes_.is_alive(owner_of(word))) {
-      return false;
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    if (fd || !same()) return Found::kGone;
   }
+  // A living owner gets time; who is this handle, or is dead, says no more.
+  const bool hears = !lanes_.holds(owner_of(word)) && lanes_.is_alive(owner_of(word));
+  return hears ? Found::kAwaited : Found::kGone;
+}
+
+void Segments::exchange(std::uint32_t index, Slot& slot) noexcept {
+  const std::uint64_t bit = std::uint64_t{1} << index;
+  std::swap(slots_[index], slot);
+  const std::uint64_t others = mapped_.load(std::memory_order_relaxed) & ~bit;
+  mapped_.store(slots_[index].mapping ? others | bit : others, std::memory_order_relaxed);
 }
 
 SlabView Segments::resolve(memory::Address address, std::uint64_t bytes) {
@@ -198,7 +219,12 @@ SlabView Segments::resolve(memory::Address address, std::uint64_t bytes) {
         return {slot.mapping->data() + offset, slot.mapping};
       }
     }
-    if (!retry || !map(index, true)) break;
+    if (!retry || generation_of(load(control_.segment(index))) != memory::generation_of(address)) {
+      break;
+    }
+    const Found found = map(index);
+    if (found == Found::kAwaited) return {nullptr, nullptr, true};
+    if (found == Found::kGone) break;
   }
   return {};
 }
@@ -208,21 +234,57 @@ bool Segments::refresh() noexcept {
   for (std::uint32_t i = 0; i < control_.num_segments(); ++i) {
     const SegmentWord word = load(control_.segment(i));
     try {
-      if (has_memory(word)) {
-        done &= map(i, false) || !lanes_.is_alive(owner_of(word));
-        continue;
-      }
+      done &= map(i) != Found::kAwaited;
     } catch (const Error&) {
       // Out of address space or descriptors: whoever needs the segment will say so.
-      continue;
     }
-    Slot gone;  // Unmapped after the lock is given back, which can take long.
+    Slot gone;
     const std::lock_guard lock(slots_mutex_);
     if (state_of(word) == SegmentState::kDead && slots_[i].generation == generation_of(word)) {
-      std::swap(gone, slots_[i]);
+      exchange(i, gone);
     }
   }
   return done;
+}
+
+bool Segments::map_all(const Deadline& deadline, const Interrupted& interrupted) {
+  while (!refresh() && !deadline.passed()) {
+    if (interrupted && interrupted()) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return true;
+}
+
+std::vector<int> Segments::asked() {
+  std::vector<int> sockets;
+  const std::unique_lock lock(mapping_, std::try_to_lock);
+  if (!lock) return sockets;
+  for (const std::optional<Question>& question : questions_) {
+    if (question && question->request.socket() >= 0) sockets.push_back(question->request.socket());
+  }
+  return sockets;
+}
+
+bool Segments::has_unmapped() const noexcept {
+  const std::uint64_t here = mapped();
+  for (std::uint32_t i = 0; i < control_.num_segments(); ++i) {
+    if ((here >> i & 1) == 0 && has_memory(load(control_.segment(i)))) return true;
+  }
+  return false;
+}
+
+std::string Segments::unmapped() const {
+  const std::uint64_t here = mapped();
+  std::string all;
+  for (std::uint32_t i = 0; i < control_.num_segments(); ++i) {
+    const SegmentWord word = load(control_.segment(i));
+    if ((here >> i & 1) != 0 || !has_memory(word)) continue;
+    const std::uint16_t owner = owner_of(word);
+    if (!lanes_.is_alive(owner)) continue;
+    all += "; " + text(i) + " is not mapped here, since its owner '" + control_.label_of(owner) +
+           "' (pid " + std::to_string(control_.lane(owner).pid) + ") has not answered";
+  }
+  return all;
 }
 
 void Segments::drain(std::uint32_t number, std::uint16_t owner) {
@@ -316,6 +378,7 @@ void Segments::close() {
   server_.reset();
   const std::scoped_lock lock(adding_, mapping_);
   hook_ = nullptr;
+  questions_ = {};
   const std::lock_guard slots_lock(slots_mutex_);
   for (Slot& slot : slots_) {
     if (slot.mapping.use_count() == 1) slot.mapping->attach(nullptr);
@@ -323,6 +386,7 @@ void Segments::close() {
 }
 
 void Segments::abandon() noexcept {
+  questions_ = {};
   for (Slot& slot : slots_) slot.fd.reset();
   if (server_) server_->abandon();
   static_cast<void>(server_.release());

@@ -1,13 +1,16 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "base/deadline.hpp"
 #include "channel/control.hpp"
 #include "channel/lanes.hpp"
 #include "memory/carve.hpp"
@@ -20,6 +23,7 @@ namespace flowtrain::channel {
 struct SlabView {
   std::byte* data = nullptr;
   std::shared_ptr<const os::Mapping> keep;
+  bool awaited = false;  ///< Null only until the owner, who lives, hands the memory over.
   explicit operator bool() const { return data != nullptr; }
 };
 
@@ -32,7 +36,8 @@ using MappingHook =
 /// Memory:   sealed memfds. A mapping lives as long as the segment, and beyond it as long as a
 ///           view of one of its slabs.
 /// Threads:  any; a thread of its own serves the memory of segments made here to other handles.
-/// Progress: resolve takes a short lock; the first use of a segment asks its owner for it.
+/// Progress: resolve takes a short lock. The first use of a segment asks its owner for it; nobody
+///           waits for the answer but map_all, which has a deadline. A hook may take its time.
 /// Ordering: segment.word publishes an entry.
 /// Errors:   making a segment throws; a stale address resolves to nothing.
 class Segments {
@@ -43,9 +48,20 @@ class Segments {
   /// Makes a segment that `owner` owns; its number.
   std::uint32_t add(const memory::Carving& carving, bool prefault, std::uint16_t owner);
   SlabView resolve(memory::Address address, std::uint64_t bytes);
-  /// Maps what was added since and lets go of what is dead; false if something is to be retried.
-  /// A segment outlives its owner wherever it is mapped, so this is done early.
+  /// Maps what owners have handed over, asks for what was added since, and lets go of what is dead;
+  /// false while an answer is missing. A segment outlives its owner wherever it is mapped, so this
+  /// is done early.
   bool refresh() noexcept;
+  /// Does so until the deadline, or no answer is missing; false only where `interrupted` ended it.
+  bool map_all(const Deadline& deadline, const Interrupted& interrupted);
+  /// Sockets on which answers come.
+  std::vector<int> asked();
+  /// One bit for each segment that is mapped, by its index.
+  std::uint64_t mapped() const noexcept { return mapped_.load(std::memory_order_relaxed); }
+  /// Whether there is memory that is not mapped.
+  bool has_unmapped() const noexcept;
+  /// Whose memory is missing, for messages; empty where none is.
+  std::string unmapped() const;
   /// Nothing more is allocated in one segment of `owner`, or in all where the owner is gone;
   /// what was published stays.
   void drain(std::uint32_t number, std::uint16_t owner);
@@ -73,6 +89,14 @@ class Segments {
   void abandon() noexcept;
 
  private:
+  enum class Found { kMapped, kAwaited, kGone };
+
+  /// A question to the owner of a segment.
+  struct Question {
+    std::uint8_t generation;
+    os::FdRequest request;
+  };
+
   struct Slot {
     std::shared_ptr<const os::Mapping> mapping;
     std::uint8_t generation = 0;
@@ -82,7 +106,9 @@ class Segments {
   std::uint32_t reserve(std::uint32_t cells, std::uint16_t owner);
   bool reserve_cells(SegmentEntry& entry, std::uint32_t cells);
   void fill(std::uint32_t index, const memory::Carving& carving);
-  bool map(std::uint32_t index, bool patiently);
+  Found map(std::uint32_t index);
+  /// Under slots_mutex_. What the slot held is then in `slot`: to unmap it can take long.
+  void exchange(std::uint32_t index, Slot& slot) noexcept;
   bool in_use(const SegmentEntry& entry) const noexcept;
   std::string text(std::uint32_t index) const;
   void call_hook(const os::Mapping& mapping, std::uint32_t index) const;
@@ -94,9 +120,11 @@ class Segments {
   std::string folder_;
   std::mutex adding_;
   std::mutex mapping_;
-  MappingHook hook_;                // Set under both.
+  MappingHook hook_;                                             // Set under both.
+  std::array<std::optional<Question>, kMaxSegments> questions_;  // Under mapping_.
   mutable std::mutex slots_mutex_;  // Never held while another process is asked.
   std::array<Slot, kMaxSegments> slots_;
+  std::atomic<std::uint64_t> mapped_{0};  // Slots with a mapping; written under slots_mutex_.
   std::unique_ptr<os::FdServer> server_;
 };
 

@@ -37,9 +37,9 @@ Slabs::Slabs(const Control& control, Cutter& cutter, std::uint16_t lane,
       home_(home),
       start_(start_of(control, lane)) {}
 
-std::uint32_t Slabs::try_take(std::uint64_t bytes) noexcept {
+std::uint32_t Slabs::try_take(std::uint64_t bytes, std::uint64_t among) noexcept {
   for (const Look look : {Look::kHinted, Look::kAll}) {
-    const std::uint32_t cell = try_all(look, bytes);
+    const std::uint32_t cell = try_all(look, bytes, among);
     if (cell != kNone) return cell;
   }
   return kNone;
@@ -58,13 +58,13 @@ void Slabs::give_back(std::uint32_t cell, std::uint64_t bytes) noexcept {
   control_.free_cell(cell);
 }
 
-std::uint32_t Slabs::try_all(Look look, std::uint64_t bytes) noexcept {
+std::uint32_t Slabs::try_all(Look look, std::uint64_t bytes, std::uint64_t among) noexcept {
   const std::uint32_t segments = control_.num_segments();
   for (const bool own : {true, false}) {
     for (std::uint32_t i = 0; i < segments; ++i) {
       const auto word =
           control_.segment(i).word.load(std::memory_order_acquire);  // sync: segment.word
-      if ((owner_of(word) == home_) != own) continue;
+      if ((owner_of(word) == home_) != own || (among >> i & 1) == 0) continue;
       const std::uint32_t cell = try_segment(look, i, bytes);
       if (cell != kNone) return cell;
     }

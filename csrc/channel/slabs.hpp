@@ -26,7 +26,9 @@ class Slabs {
 
   /// A cell whose slab has `bytes` at least, of the smallest class that has a free one; kNone if no
   /// slab of that size is free.
-  std::uint32_t try_take(std::uint64_t bytes) noexcept;
+  ///
+  /// @param among  Segments to look in, one bit for each index.
+  std::uint32_t try_take(std::uint64_t bytes, std::uint64_t among = UINT64_MAX) noexcept;
   /// The same of one segment, by its index.
   std::uint32_t try_take_in(std::uint32_t segment, std::uint64_t bytes) noexcept;
   /// Frees a cell that was taken for so many bytes; the next that are asked for go there again.
@@ -36,7 +38,7 @@ class Slabs {
   /// kHinted: where the map says that free cells may be. kAll: wherever they may be.
   enum class Look { kHinted, kAll };
 
-  std::uint32_t try_all(Look look, std::uint64_t bytes) noexcept;
+  std::uint32_t try_all(Look look, std::uint64_t bytes, std::uint64_t among) noexcept;
   std::uint32_t try_segment(Look look, std::uint32_t segment, std::uint64_t bytes) noexcept;
   std::uint32_t try_classes(Look look, const SegmentEntry& entry, SegmentWord word,
                             std::uint64_t bytes) noexcept;

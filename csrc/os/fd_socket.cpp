@@ -70,6 +70,33 @@ std::vector<Fd> take_fds(msghdr& message) {
   return fds;
 }
 
+/// Socket on which the answer of a server of this user comes; empty where there is none.
+Fd ask(const std::string& path, std::uint32_t number, int flags) {
+  const sockaddr_un address = address_of(path);
+  Fd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | flags, 0));
+  if (!socket) throw_errno(path + ": socket");
+  limit_waits(socket.get());
+  if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 ||
+      !same_user(socket.get()) ||
+      ::send(socket.get(), &number, sizeof(number), MSG_NOSIGNAL) != sizeof(number)) {
+    return {};
+  }
+  return socket;
+}
+
+std::optional<Fd> answer_on(const Fd& socket) {
+  if (!socket) return std::nullopt;
+  OneFdMessage in;
+  const ssize_t length = ::recvmsg(socket.get(), &in.message, MSG_CMSG_CLOEXEC);
+  if (length < 0) return std::nullopt;
+  std::vector<Fd> fds = take_fds(in.message);
+  if (length != 1 || (in.message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0 ||
+      fds.size() != (in.found == 1 ? 1 : 0)) {
+    return std::nullopt;
+  }
+  return fds.empty() ? Fd() : std::move(fds.front());
+}
+
 }  // namespace
 
 FdServer::FdServer(const std::string& path, std::function<int(std::uint32_t)> find)
@@ -128,25 +155,18 @@ void FdServer::answer(int client) {
   ::sendmsg(client, &out.message, MSG_NOSIGNAL);
 }
 
+FdRequest::FdRequest(const std::string& path, std::uint32_t number)
+    : socket_(ask(path, number, SOCK_NONBLOCK)) {}
+
+bool FdRequest::waiting() const noexcept {
+  pollfd waiting{socket_.get(), POLLIN, 0};
+  return socket_ && ::poll(&waiting, 1, 0) == 0;
+}
+
+std::optional<Fd> FdRequest::answer() const { return answer_on(socket_); }
+
 std::optional<Fd> receive_fd(const std::string& path, std::uint32_t number) {
-  const sockaddr_un address = address_of(path);
-  const Fd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-  if (!socket) throw_errno(path + ": socket");
-  limit_waits(socket.get());
-  if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 ||
-      !same_user(socket.get()) ||
-      ::send(socket.get(), &number, sizeof(number), MSG_NOSIGNAL) != sizeof(number)) {
-    return std::nullopt;
-  }
-  OneFdMessage in;
-  const ssize_t length = ::recvmsg(socket.get(), &in.message, MSG_CMSG_CLOEXEC);
-  if (length < 0) return std::nullopt;
-  std::vector<Fd> fds = take_fds(in.message);
-  if (length != 1 || (in.message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0 ||
-      fds.size() != (in.found == 1 ? 1 : 0)) {
-    return std::nullopt;
-  }
-  return fds.empty() ? Fd() : std::move(fds.front());
+  return answer_on(ask(path, number, 0));
 }
 
 }  // namespace flowtrain::os

@@ -40,8 +40,24 @@ class FdServer {
   std::jthread thread_;
 };
 
+/// The same question as receive_fd's, put without waiting for the answer.
+class FdRequest {
+ public:
+  FdRequest(const std::string& path, std::uint32_t number);
+
+  /// Whether there is nothing to be had yet.
+  bool waiting() const noexcept;
+  /// As receive_fd; to be asked for once, when the wait is over.
+  std::optional<Fd> answer() const;
+  /// Readable once the wait is over; -1 if no server took the question.
+  int socket() const { return socket_.get(); }
+
+ private:
+  Fd socket_;
+};
+
 /// Asks the server at `path` for descriptor `number`: an empty Fd if it has none, nothing if no
-/// server of this user answers as one does.
+/// server of this user answers as one does within a second.
 std::optional<Fd> receive_fd(const std::string& path, std::uint32_t number);
 
 }  // namespace flowtrain::os

@@ -31,18 +31,13 @@ bool make_private(const std::string& path) {
   return made;
 }
 
-/// Reserves the pages of a file: 0, or what errno would be. On older kernels a signal ends the call
-/// and undoes it, so this goes in steps that are over before the next tick of a timer.
+/// Reserves the pages of a file: 0, or what errno would be. In one call, which a file larger than
+/// tmpfs does not begin; on older kernels a signal ends it and undoes what it did.
 int reserve(const Fd& fd, std::uint64_t bytes) {
-  constexpr std::uint64_t kStep = std::uint64_t{4} << 20;
-  for (std::uint64_t at = 0; at < bytes;) {
-    const std::uint64_t step = std::min(kStep, bytes - at);
-    const int failed =
-        ::posix_fallocate(fd.get(), static_cast<off_t>(at), static_cast<off_t>(step));
-    if (failed == 0) at += step;
-    if (failed != 0 && failed != EINTR) return failed;
+  for (;;) {
+    const int failed = ::posix_fallocate(fd.get(), 0, static_cast<off_t>(bytes));
+    if (failed != EINTR) return failed;
   }
-  return 0;
 }
 
 }  // namespace
@@ -53,7 +48,11 @@ std::string runtime_folder() {
   return path;
 }
 
-Fd lock_runtime_folder() {
+FolderLock::~FolderLock() {
+  if (folder_) ::flock(folder_.get(), LOCK_UN);
+}
+
+FolderLock lock_runtime_folder(const Interrupted& interrupted) {
   const std::string path = runtime_folder();
   Fd folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
   if (!folder) throw_errno(path + ": cannot open");
@@ -62,9 +61,10 @@ Fd lock_runtime_folder() {
     if (deadline.passed()) {
       throw PoolTimeout(path + ": another process has been making a pool for 10 s; is it stopped?");
     }
+    if (interrupted && interrupted()) return {};
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  return folder;
+  return FolderLock(std::move(folder));
 }
 
 bool make_pool_folder(const std::string& name) {

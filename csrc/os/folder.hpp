@@ -2,8 +2,10 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "base/deadline.hpp"
 #include "os/fd.hpp"
 
 namespace flowtrain::os {
@@ -13,10 +15,27 @@ namespace flowtrain::os {
 /// Errors: SystemCallError if it is a link, or belongs to somebody else, or others may enter it.
 std::string runtime_folder();
 
-/// Excludes every other maker and remover of pools until the result closes, or its holder dies.
+/// The lock of a folder, given back in its destructor: a child forked meanwhile shares the lock,
+/// and would keep it where the parent only closed its descriptor.
+class FolderLock {
+ public:
+  FolderLock() = default;
+  explicit FolderLock(Fd folder) : folder_(std::move(folder)) {}
+  FolderLock(FolderLock&&) noexcept = default;
+  FolderLock& operator=(FolderLock&&) = delete;
+  ~FolderLock();
+
+  explicit operator bool() const { return static_cast<bool>(folder_); }
+
+ private:
+  Fd folder_;
+};
+
+/// Excludes every other maker and remover of pools while the result lives, or until its holder
+/// dies. Empty only where `interrupted` ended the wait.
 ///
 /// Errors: PoolTimeout after ten seconds.
-Fd lock_runtime_folder();
+FolderLock lock_runtime_folder(const Interrupted& interrupted = {});
 
 /// Makes `runtime_folder()/name` with mode 0700; false if it is there already.
 bool make_pool_folder(const std::string& name);

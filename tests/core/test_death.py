@@ -168,6 +168,88 @@ def test_a_stopped_process_is_never_stolen_from(pool: Pool, spawn: Spawn) -> Non
     assert (holder.line(), holder.line()) == ("5", "released")
 
 
+def test_an_owner_that_is_stopped_holds_up_nobody_and_loses_nothing(
+    name: str, spawn: Spawn
+) -> None:
+    with Pool.create(name, classes=[(4096, 2)]) as pool:
+        owner = spawn(
+            "pool = Pool.open(sys.argv[1], label='owner')\n"
+            "segment = pool.add_segment(classes=[(8192, 1)])\n"
+            "Producer(pool, segment=segment).lease((4,), 'uint8').publish(1)\n"
+            "print('published'); sys.stdin.readline()",
+            name,
+        )
+        assert owner.line() == "published"
+        owner.popen.send_signal(signal.SIGSTOP)
+        unanswered = rf"owner 'owner' \(pid {owner.popen.pid}\) has not answered"
+        with Pool.open(name) as late:
+            consumer, producer = Consumer(late), Producer(late)
+            assert consumer.try_get() is None
+            with pytest.raises(PoolTimeout, match=unanswered):
+                consumer.get(timeout_s=0.05)
+            with pytest.raises(PoolTimeout, match=unanswered):
+                consumer.get_many(2, timeout_s=0.05)
+            Producer(pool).lease((1,), "uint8").publish(2)
+            with consumer.get(timeout_s=30) as item:
+                assert item.key == 2
+            held = [producer.lease((1,), "uint8", timeout_s=30) for _ in range(2)]
+            with pytest.raises(PoolTimeout, match=unanswered):
+                producer.lease((1,), "uint8", timeout_s=0.05)
+            owner.popen.send_signal(signal.SIGCONT)
+            with consumer.get(timeout_s=30) as item:
+                assert (item.key, item.attempt) == (1, 0)
+            assert late.lost() == 0
+            del held
+
+
+def test_a_child_forked_while_a_pool_is_opened_inherits_no_lock(name: str, spawn: Spawn) -> None:
+    with Pool.create(name):
+        parent = spawn(
+            "import os, threading\n"
+            "done = threading.Event()\n"
+            "def reopen():\n"
+            "    while not done.is_set(): Pool.open(sys.argv[1]).close()\n"
+            "thread = threading.Thread(target=reopen); thread.start()\n"
+            "def inherits():\n"
+            "    for fd in os.listdir('/proc/self/fd'):\n"
+            "        try: target = os.readlink('/proc/self/fd/' + fd)\n"
+            "        except OSError: continue\n"
+            "        if target.endswith('/control'): return True\n"
+            "    return False\n"
+            "count = 0\n"
+            "for _ in range(200):\n"
+            "    child = os.fork()\n"
+            "    if child == 0: os._exit(inherits())\n"
+            "    count += os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])\n"
+            "done.set(); thread.join(); print(count)",
+            name,
+        )
+        assert parent.line() == "0"
+
+
+def test_a_daemon_thread_in_a_wait_does_not_abort_the_end_of_the_process(
+    pool: Pool, spawn: Spawn
+) -> None:
+    for call in (
+        "Consumer(pool).get()",
+        "Producer(pool).lease((1 << 20,), 'uint8')",
+        "pool.wait_dead(60)",
+    ):
+        # The interpreter ends, and for a while gives the GIL to whoever asks for it.
+        ending = spawn(
+            "import threading\n"
+            "pool = Pool.open(sys.argv[1])\n"
+            "held = [Producer(pool).lease((1 << 20,), 'uint8') for _ in range(2)]\n"
+            "class Slow:\n"
+            "    def __del__(self, sleep=time.sleep): sleep(0.4)\n"
+            "slow = Slow()\n"
+            f"threading.Thread(target=lambda: {call}, daemon=True).start()\n"
+            "time.sleep(0.1)",
+            pool.name,
+        )
+        assert ending.wait() == 0, call
+
+
 def test_a_forked_child_finds_its_handles_dead_and_disturbs_nothing(
     name: str, spawn: Spawn
 ) -> None:

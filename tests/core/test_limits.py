@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import importlib
 import os
 import threading
@@ -278,6 +279,26 @@ def test_control_c_ends_a_wait(name: str, spawn: Spawn) -> None:
             waiter.popen.send_signal(2)
             assert waiter.line() == "interrupted"
         held.abort()
+
+
+def test_control_c_ends_the_wait_for_another_maker(name: str, spawn: Spawn) -> None:
+    folder = os.open(f"/dev/shm/flowtrain-{os.geteuid()}", os.O_RDONLY)
+    for call in ("Pool.create(sys.argv[1])", "Pool.unlink(sys.argv[1])"):
+        waiter = spawn(
+            "import signal, threading; signal.signal(2, signal.default_int_handler)\n"
+            "sys.stdin.readline(); threading.Timer(0.1, print, ['others run']).start()\n"
+            f"try: {call}\nexcept KeyboardInterrupt: print('interrupted')",
+            name,
+        )
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        try:
+            waiter.tell()
+            assert waiter.line() == "others run"
+            waiter.popen.send_signal(2)
+            assert waiter.line() == "interrupted"
+        finally:
+            fcntl.flock(folder, fcntl.LOCK_UN)
+    os.close(folder)
 
 
 def test_errors_are_of_one_family() -> None:

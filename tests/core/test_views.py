@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 
 import numpy
 import pytest
@@ -93,11 +94,10 @@ def test_release_refuses_while_a_tensor_lives(pool: Pool) -> None:
 
 def test_a_capsule_that_nobody_imports_counts_as_a_view_until_it_goes(pool: Pool) -> None:
     item = hand_over(pool, Producer(pool).lease((4,), "uint8"))
-    for version in (None, (1, 0)):
-        capsule = item.__dlpack__(max_version=version)
-        with pytest.raises(ViewsAlive):
-            item.release()
-        del capsule
+    capsule = item.__dlpack__(max_version=(1, 0))
+    with pytest.raises(ViewsAlive):
+        item.release()
+    del capsule
     item.release()
 
 
@@ -132,6 +132,40 @@ def test_items_are_read_only_and_leases_are_not(pool: Pool) -> None:
     with pytest.raises((BufferError, ValueError, TypeError)):
         numpy.frombuffer(item, dtype="uint8")[:] = 1
     assert memoryview(item).readonly
+
+
+def test_an_item_is_not_exported_where_read_only_cannot_be_said(pool: Pool) -> None:
+    lease = Producer(pool).lease((4,), "uint8")
+    assert "dltensor" in str(lease.__dlpack__())  # Writable, as that protocol takes it.
+    item = hand_over(pool, lease)
+    for version in (None, (0, 8)):
+        with pytest.raises(BufferError, match="read-only"):
+            item.__dlpack__(max_version=version)
+    assert not numpy.from_dlpack(item).flags.writeable
+
+
+def test_a_lease_is_neither_aborted_nor_published_while_it_is_written(name: str) -> None:
+    source = numpy.ones(1 << 27, numpy.uint8)
+    with Pool.create(name, classes=[(source.size, 1)], prefault=False) as pool:
+        for _ in range(10):  # Until this thread looks before the copy is over.
+            lease = Producer(pool).lease(source.shape, source.dtype)
+            seen = numpy.asarray(lease)
+            seen[0] = 0
+            writer = threading.Thread(target=lease.write, args=(source,))
+            writer.start()
+            while seen[0] == 0:
+                pass
+            refused = 0
+            for end in (lease.abort, lambda lease=lease: lease.publish(1)):
+                try:
+                    end()
+                except ViewsAlive as error:
+                    refused += "another thread is writing it" in str(error)
+            writer.join()
+            lease.abort()
+            if refused == 2:
+                return
+    raise AssertionError("a lease that was being written could be given away")
 
 
 def test_nothing_is_viewed_or_done_twice_after_the_end(pool: Pool) -> None:
