@@ -417,7 +417,7 @@ class Consumer:
         """
 
     def try_get(self) -> Item | None:
-        """The next item, or None if there is none now whose memory this process has, or is given."""
+        """The next item, or None if there is none now in memory that this process has mapped."""
 
     def get_many(self, max_items: int, timeout_s: float | None = None) -> list[Item]:
         """The next items, at least one and at most max_items; waits for the first alone.

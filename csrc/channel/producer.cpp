@@ -28,7 +28,7 @@ void Lease::publish(const Key& key) {
 
 void Lease::check_publishable(const std::string& what) const {
   if (!open_) {
-    throw PoolClosed(what + ": it was published or aborted already; lease another slab");
+    throw PoolClosed(what + " was published or aborted already; lease another slab");
   }
   check_not_written(what);
 }
