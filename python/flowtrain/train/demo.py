@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator, Sequence
 from importlib.resources import files
@@ -69,12 +70,17 @@ def demo_config(out: Path, overrides: Sequence[str] = ()) -> RunConfig:
     return load(
         Path(str(files("flowtrain").joinpath("configs/demo.yaml"))),
         [
-            f"run={out / 'run'}",
-            f"model.config={out / 'data' / 'model'}",
-            f"data.path={out / 'data' / 'train.jsonl'}",
+            f"run={_quoted(out / 'run')}",
+            f"model.config={_quoted(out / 'data' / 'model')}",
+            f"data.path={_quoted(out / 'data' / 'train.jsonl')}",
             *overrides,
         ],
     )
+
+
+def _quoted(path: Path) -> str:
+    """A path as YAML: a name may have a character that YAML gives a meaning."""
+    return json.dumps(str(path))
 
 
 def read_heldout(model_folder: Path, data: Path) -> tuple[float, int]:

@@ -40,12 +40,14 @@ def cut(path: Path, step: int) -> None:
     """Drop the lines of a log from `step` on, and a last line that a kill left torn."""
     if not path.exists():
         return
-    kept = []
-    for line in path.read_text().splitlines(keepends=True):
-        if not line.endswith("\n") or json.loads(line)["step"] >= step:
-            break
-        kept.append(line)
-    path.write_text("".join(kept))
+    # Shortened in place: a kill in the middle must not lose the lines that are kept.
+    with path.open("r+b") as log:
+        kept = 0
+        for line in log:
+            if not line.endswith(b"\n") or json.loads(line)["step"] >= step:
+                break
+            kept += len(line)
+        log.truncate(kept)
 
 
 class Metrics:

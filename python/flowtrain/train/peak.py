@@ -20,7 +20,7 @@ def job_peak_flops(device: torch.device, dtype: torch.dtype, *, ranks: int) -> f
         ranks: Ranks of both worlds on this host. Those that share cores or a GPU share its peak.
     """
     if device.type == "cpu":
-        there = (os.cpu_count() or 1) // torch.get_num_threads()
+        there = len(os.sched_getaffinity(0)) // torch.get_num_threads()
     else:
         there = torch.cuda.device_count()
     return min(ranks, max(1, there)) * peak_flops(device, dtype)

@@ -201,7 +201,7 @@ class Worker:
     def _device(self) -> torch.device:
         flow = self.config.flow
         threads = self.config.train.threads or max(
-            1, (os.cpu_count() or 1) // (flow.encoders + flow.backbones)
+            1, len(os.sched_getaffinity(0)) // (flow.encoders + flow.backbones)
         )
         torch.set_num_threads(threads)
         first = flow.encoders if self.name == "backbone" else 0

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 from flowtrain.cli.demo import packing_line
+from flowtrain.train.demo import demo_config
 from flowtrain.train.launch import balance_of
 
 
@@ -26,3 +29,8 @@ def test_the_summary_says_what_packing_changed_over_all_steps() -> None:
         "packing, arrival order -> packed: pad ratio 50.0% -> 12.5%, "
         "dist ratio of 2 backbone rank(s) 37.5% -> 12.5%, of 1 encoder rank(s) 25.0% -> 18.8%"
     )
+
+
+def test_the_demo_runs_in_a_folder_of_any_name(tmp_path: Path) -> None:
+    out = tmp_path / "a #1: b"
+    assert demo_config(out).run == out / "run"
