@@ -80,8 +80,9 @@ Fd sealed_memfd(const std::string& name, std::size_t bytes) {
 
 bool is_sealed(const Fd& fd, std::size_t bytes) {
   struct stat info{};
-  return ::fstat(fd.get(), &info) == 0 && static_cast<std::size_t>(info.st_size) == bytes &&
-         (::fcntl(fd.get(), F_GET_SEALS) & kSeals) == kSeals;
+  const int seals = ::fcntl(fd.get(), F_GET_SEALS);  // -1 where a file cannot have any.
+  return seals >= 0 && (seals & kSeals) == kSeals && ::fstat(fd.get(), &info) == 0 &&
+         static_cast<std::size_t>(info.st_size) == bytes;
 }
 
 }  // namespace flowtrain::os

@@ -1,0 +1,37 @@
+// Which descriptors of a peer are taken for sealed memory.
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "check.hpp"
+#include "os/folder.hpp"
+#include "os/mapping.hpp"
+
+using namespace flowtrain;
+
+namespace {
+
+void only_a_memfd_with_all_seals_is_sealed() {
+  CHECK(os::is_sealed(os::sealed_memfd("sealed", 4096), 4096));
+  CHECK(!os::is_sealed(os::sealed_memfd("sealed", 4096), 8192));
+  const os::Fd open(::memfd_create("open", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  CHECK(::ftruncate(open.get(), 4096) == 0 && !os::is_sealed(open, 4096));
+  CHECK(::fcntl(open.get(), F_ADD_SEALS, F_SEAL_GROW) == 0 && !os::is_sealed(open, 4096));
+}
+
+void a_file_that_cannot_be_sealed_is_not() {
+  const os::Fd file(::open("/proc/self/exe", O_RDONLY | O_CLOEXEC));
+  CHECK(!os::is_sealed(file, os::file_bytes(file)));
+  int ends[2];
+  CHECK(::pipe2(ends, O_CLOEXEC) == 0);
+  const os::Fd reader(ends[0]), writer(ends[1]);
+  CHECK(!os::is_sealed(reader, 0));
+}
+
+}  // namespace
+
+int main() {
+  only_a_memfd_with_all_seals_is_sealed();
+  a_file_that_cannot_be_sealed_is_not();
+}
