@@ -7,32 +7,18 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <fstream>
 #include <thread>
 #include <vector>
 
 #include "base/error.hpp"
 #include "base/math.hpp"
+#include "os/available_memory.hpp"
 #include "os/cores.hpp"
 
 namespace flowtrain::os {
 namespace {
 
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
-
-/// Memory that new pages can still be had from, by the kernel's own estimate.
-std::uint64_t available_bytes() {
-  std::ifstream info("/proc/meminfo");
-  std::string key;
-  std::uint64_t kib = 0;
-  std::string unit;
-  while (info >> key >> kib >> unit) {
-    if (key == "MemAvailable:") return kib * 1024;
-  }
-  // Unknown: what the machine has in all is the best guess that refuses the impossible.
-  return static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES)) *
-         static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
-}
 
 }  // namespace
 
@@ -63,11 +49,12 @@ void Mapping::prefault() const {
 }
 
 Fd sealed_memfd(const std::string& name, std::size_t bytes) {
-  const std::uint64_t available = available_bytes();
-  if (bytes > available) {
+  const AvailableMemory available = available_memory();
+  if (bytes > available.bytes) {
     throw PoolSpace("segment '" + name + "': " + std::to_string(bytes) + " bytes of shared " +
-                    "memory are wanted and " + std::to_string(available) +
-                    " are available; make the pool smaller or free memory");
+                    "memory are wanted and " + std::to_string(available.bytes) +
+                    " are available (" + available.limit +
+                    "); make the pool smaller, free memory, or raise that limit");
   }
   Fd fd(::memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd) throw_errno("segment '" + name + "': memfd_create");

@@ -49,7 +49,8 @@ class Mapping {
 /// A memfd of fixed size: sealed against shrinking and growing, so that no peer can make an
 /// access fault by truncating it.
 ///
-/// Errors: PoolSpace where the machine has not so much memory left, naming both numbers.
+/// Errors: PoolSpace where the machine, or a cgroup of this process, has not so much memory left,
+///         naming both numbers.
 Fd sealed_memfd(const std::string& name, std::size_t bytes);
 
 /// Whether a descriptor got from a peer is sealed and has the size it claims.
