@@ -74,21 +74,24 @@ struct alignas(kCacheLine) Lane {
 };
 
 /// kDraining: its owner is gone; what was published in it may still be read.
-/// kDead: no cell of it is in use, and the entry with its cells may be used again.
+/// kDead: no cell of it is in use, and the entry with its cells may be used again, as long as there
+/// is a generation that it has not had.
 enum class SegmentState : std::uint8_t { kEmpty, kMaking, kLive, kDraining, kDead };
 
-/// `[owner:16 | generation:8 | state:8]`: one compare-and-swap takes an entry together with its
-/// owner, so that a half-made one is attributable.
-using SegmentWord = std::uint32_t;
+/// `[generation:32 | owner:16 | state:16]`: one compare-and-swap takes an entry together with its
+/// owner, so that a half-made one is attributable. A generation has the bits of an address's.
+using SegmentWord = std::uint64_t;
 
-constexpr SegmentWord segment_word(SegmentState state, std::uint8_t generation,
+inline constexpr std::uint16_t kLastGeneration = UINT16_MAX;
+
+constexpr SegmentWord segment_word(SegmentState state, std::uint16_t generation,
                                    std::uint16_t owner) {
-  return std::uint32_t{owner} << 16 | std::uint32_t{generation} << 8 |
-         static_cast<std::uint32_t>(state);
+  return std::uint64_t{generation} << 32 | std::uint64_t{owner} << 16 |
+         static_cast<std::uint64_t>(state);
 }
 constexpr SegmentState state_of(SegmentWord word) { return static_cast<SegmentState>(word & 0xff); }
-constexpr std::uint8_t generation_of(SegmentWord word) {
-  return static_cast<std::uint8_t>(word >> 8 & 0xff);
+constexpr std::uint16_t generation_of(SegmentWord word) {
+  return static_cast<std::uint16_t>(word >> 32);
 }
 constexpr std::uint16_t owner_of(SegmentWord word) {
   return static_cast<std::uint16_t>(word >> 16);
@@ -134,6 +137,7 @@ struct alignas(kCacheLine) RingHeader {
   lockfree::RingHints hints;
 };
 
+static_assert(kMaxSegments < std::uint64_t{1} << memory::kSegmentBits);
 static_assert(sizeof(Lane) == 4 * kCacheLine && sizeof(Cell) == 2 * kCacheLine);
 static_assert(sizeof(RingHeader) == 4 * kCacheLine);
 

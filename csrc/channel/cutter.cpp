@@ -20,7 +20,7 @@ void Cutter::cut(std::uint32_t segment, std::uint64_t least, std::uint64_t wante
     if (!room && undo(entry)) room = find_room(entry, least);
     if (room) {
       Cell& cell = control_.cell(room->first_cell + room->cut);
-      cell.slab = memory::make_address(generation_of(word), static_cast<std::uint16_t>(segment + 1),
+      cell.slab = memory::make_address(generation_of(word), static_cast<std::uint8_t>(segment + 1),
                                        room->offset);
       cell.slab_bytes = std::min(wanted, room->bytes);
       entry.num_cut.store(room->cut + 1, std::memory_order_release);  // sync: segment.cut

@@ -28,6 +28,11 @@ bool has_memory(SegmentWord word) noexcept {
   return state_of(word) == SegmentState::kLive || state_of(word) == SegmentState::kDraining;
 }
 
+/// Whether a dead entry stays so: with one more use an old address would name it again.
+bool is_used_up(SegmentWord word) noexcept {
+  return state_of(word) == SegmentState::kDead && generation_of(word) == kLastGeneration;
+}
+
 }  // namespace
 
 std::string Segments::socket_of(std::uint16_t owner) const {
@@ -59,7 +64,9 @@ std::uint32_t Segments::add(const memory::Carving& carving, bool prefault, std::
     const std::lock_guard slots_lock(slots_mutex_);
     exchange(index, slot);
   } catch (...) {
-    replace(entry, making, moved(making, SegmentState::kDead));
+    // Nobody saw this generation: the next attempt has it.
+    const auto before = static_cast<std::uint16_t>(generation_of(making) - 1);
+    replace(entry, making, segment_word(SegmentState::kDead, before, owner));
     throw;
   }
   replace(entry, making, moved(making, SegmentState::kLive));
@@ -71,7 +78,7 @@ std::uint32_t Segments::add(const memory::Carving& carving, bool prefault, std::
 
 std::uint32_t Segments::reserve(std::uint32_t cells, std::uint16_t owner) {
   const auto take = [&](SegmentEntry& entry, SegmentWord word) {
-    const auto generation = static_cast<std::uint8_t>(generation_of(word) + 1);
+    const auto generation = static_cast<std::uint16_t>(generation_of(word) + 1);
     return replace(entry, word, segment_word(SegmentState::kMaking, generation, owner));
   };
   // A process started again finds the entry of its dead self, cut just as it needs.
@@ -79,7 +86,7 @@ std::uint32_t Segments::reserve(std::uint32_t cells, std::uint16_t owner) {
     for (std::uint32_t i = 0; i < control_.num_segments(); ++i) {
       SegmentEntry& entry = control_.segment(i);
       const SegmentWord word = load(entry);
-      if (state_of(word) != SegmentState::kDead) continue;
+      if (state_of(word) != SegmentState::kDead || is_used_up(word)) continue;
       if (entry.capacity < cells || (exactly && entry.capacity != cells)) continue;
       if (take(entry, word)) return i;
     }
@@ -101,12 +108,20 @@ std::uint32_t Segments::reserve(std::uint32_t cells, std::uint16_t owner) {
       break;
     }
   }
-  throw PoolSpace("pool '" + pool_ + "': no room for a segment of " + std::to_string(cells) +
-                  " slabs: " + std::to_string(control_.num_segments()) + " of " +
-                  std::to_string(kMaxSegments) + " segments and " +
-                  std::to_string(control_.num_cells()) +
-                  " of max_cells=" + std::to_string(control_.geometry().max_cells) +
-                  " cells are taken; raise max_cells, or make fewer and larger slabs");
+  std::uint32_t used_up = 0;
+  for (std::uint32_t i = 0; i < control_.num_segments(); ++i) {
+    used_up += is_used_up(load(control_.segment(i)));
+  }
+  const std::string for_good =
+      used_up == 0 ? ""
+                   : ", " + std::to_string(used_up) + " of the segments for good, after " +
+                         std::to_string(kLastGeneration) + " uses (then make the pool anew)";
+  throw PoolSpace(
+      "pool '" + pool_ + "': no room for a segment of " + std::to_string(cells) +
+      " slabs: " + std::to_string(control_.num_segments()) + " of " + std::to_string(kMaxSegments) +
+      " segments and " + std::to_string(control_.num_cells()) +
+      " of max_cells=" + std::to_string(control_.geometry().max_cells) + " cells are taken" +
+      for_good + "; raise max_cells, or make fewer and larger slabs");
 }
 
 bool Segments::reserve_cells(SegmentEntry& entry, std::uint32_t cells) {
@@ -145,7 +160,7 @@ void Segments::fill(std::uint32_t index, const memory::Carving& carving) {
     for (std::uint32_t i = 0; i < c.count; ++i) {
       Cell& cell = control_.cell(first + i);
       cell.slab =
-          memory::make_address(generation_of(load(entry)), static_cast<std::uint16_t>(index + 1),
+          memory::make_address(generation_of(load(entry)), static_cast<std::uint8_t>(index + 1),
                                c.offset + c.slab_bytes * i);
       cell.slab_bytes = c.slab_bytes;
     }

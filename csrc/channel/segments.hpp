@@ -99,7 +99,7 @@ class Segments {
 
   struct Slot {
     std::shared_ptr<const os::Mapping> mapping;
-    std::uint8_t generation = 0;
+    std::uint16_t generation = 0;
     os::Fd fd;  ///< Only of segments made here.
   };
 

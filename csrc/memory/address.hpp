@@ -4,26 +4,27 @@
 
 namespace flowtrain::memory {
 
-/// Global address: `[generation:8 | segment:16 | offset:40]`. Segment 0 is null. Every process
-/// resolves it with a table of its own; the generation is that of the segment's entry, so that
-/// an address that outlived its segment is detected and never dereferenced.
+/// Global address: `[generation:16 | segment:8 | offset:40]`. Segment 0 is null. Every process
+/// resolves it with a table of its own; the generation is that of the segment's entry, which never
+/// has the same one twice, so that an address that outlived its segment is detected and never
+/// dereferenced.
 using Address = std::uint64_t;
 
 inline constexpr int kOffsetBits = 40;
-inline constexpr int kSegmentBits = 16;
+inline constexpr int kSegmentBits = 8;
 inline constexpr std::uint64_t kMaxSegmentBytes = std::uint64_t{1} << kOffsetBits;
 
-constexpr Address make_address(std::uint8_t generation, std::uint16_t segment,
+constexpr Address make_address(std::uint16_t generation, std::uint8_t segment,
                                std::uint64_t offset) {
   return std::uint64_t{generation} << (kOffsetBits + kSegmentBits) |
          std::uint64_t{segment} << kOffsetBits | (offset & (kMaxSegmentBytes - 1));
 }
 
-constexpr std::uint8_t generation_of(Address address) {
-  return static_cast<std::uint8_t>(address >> (kOffsetBits + kSegmentBits));
+constexpr std::uint16_t generation_of(Address address) {
+  return static_cast<std::uint16_t>(address >> (kOffsetBits + kSegmentBits));
 }
-constexpr std::uint16_t segment_of(Address address) {
-  return static_cast<std::uint16_t>(address >> kOffsetBits);
+constexpr std::uint8_t segment_of(Address address) {
+  return static_cast<std::uint8_t>(address >> kOffsetBits);
 }
 constexpr std::uint64_t offset_of(Address address) { return address & (kMaxSegmentBytes - 1); }
 

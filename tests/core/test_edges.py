@@ -51,7 +51,7 @@ def test_what_the_first_segment_cannot_take_spills_into_the_next_and_is_counted(
         def lease(nbytes: int) -> int:
             lease = producer.lease((nbytes,), "uint8", timeout_s=0.0)
             lease.publish(0)
-            return lease.address >> 40 & 0xFFFF
+            return lease.address >> 40 & 0xFF
 
         assert [lease(10), lease(20), lease(30)] == [second, second, first]
         with pytest.raises(PoolTimeout, match="no slab"):  # Never in a segment that is not named.

@@ -1,4 +1,5 @@
-// What is attached to the mappings of a handle: made once for each, ended before its memory is.
+// The segments of a handle: which addresses resolve, and what is attached to its mappings, made
+// once for each and ended before its memory is.
 
 #include <unistd.h>
 
@@ -86,9 +87,50 @@ void a_hook_that_fails_is_heard_by_whoever_adds() {
   pool->close();
 }
 
+/// An entry that is used again, and again, never resolves an address of an earlier use.
+void an_address_is_stale_for_ever() {
+  const auto pool = Pool::create({unique_name("stale"), "main", {"default"}, 1, 8});
+  const memory::Address first = memory::make_address(1, 1, 0);
+  CHECK(pool->add_segment(one_page(), false) == 1 && pool->segments().resolve(first, 4096));
+  for (int use = 0; use < 256; ++use) {
+    pool->drop_segment(1);
+    CHECK(pool->add_segment(one_page(), false) == 1 && !pool->segments().resolve(first, 4096));
+  }
+  pool->close();
+}
+
+void an_entry_without_a_new_generation_is_not_used_again() {
+  const auto pool = Pool::create({unique_name("last"), "main", {"default"}, 2, 8});
+  std::atomic<SegmentWord>& word = pool->control().segment(0).word;
+  bool refuse = false;
+  pool->segments().attach([&](const os::Mapping&, const std::string&) -> std::shared_ptr<void> {
+    if (refuse) throw SystemCallError("refused");
+    return nullptr;
+  });
+  CHECK(pool->add_segment(one_page(), false) == 1);
+  pool->drop_segment(1);
+  word = segment_word(SegmentState::kDead, kLastGeneration - 1, pool->lane());
+  refuse = true;
+  CHECK_THROWS(pool->add_segment(one_page(), false), SystemCallError);  // Uses up nothing.
+  refuse = false;
+  CHECK(pool->add_segment(one_page(), false) == 1 && generation_of(word) == kLastGeneration);
+  pool->drop_segment(1);
+  CHECK(pool->add_segment(one_page(), false) == 2);
+  std::string said;
+  try {
+    pool->add_segment(one_page(), false);
+  } catch (const PoolSpace& error) {
+    said = error.what();
+  }
+  CHECK(said.find("1 of the segments for good, after 65535 uses") != std::string::npos);
+  pool->close();
+}
+
 }  // namespace
 
 int main() {
+  an_address_is_stale_for_ever();
+  an_entry_without_a_new_generation_is_not_used_again();
   every_mapping_gets_its_own_once();
   a_hook_that_fails_at_once_is_forgotten();
   a_hook_that_fails_is_heard_by_whoever_adds();
