@@ -25,7 +25,7 @@ namespace {
 
 using cuda::DeviceFacts;
 
-constexpr std::uint32_t kOnly = 0;  // A served handle has one descriptor.
+constexpr os::FdRequest kOnly{0, 0};  // A served handle has one descriptor.
 
 /// An owner from the core for Python: closed once, by `close`, a context manager or its end.
 template <class T>
@@ -45,9 +45,9 @@ class Held {
 
   /// Serves a descriptor to processes of this user until this is closed.
   void serve(const std::string& path, const os::Fd& fd) {
-    const int number = fd.get();
-    server_ = std::make_unique<os::FdServer>(
-        path, [number](std::uint32_t which) { return which == kOnly ? number : -1; });
+    server_ = std::make_unique<os::FdServer>(path, kOnly.nonce, [&fd](std::uint64_t id) {
+      return id == kOnly.id ? os::duplicate(fd) : os::Fd();
+    });
   }
   void keep(os::Fd fd) { fd_ = std::move(fd); }
   const os::Fd& kept() const { return fd_; }

@@ -101,17 +101,17 @@ std::shared_ptr<Pool> Pool::create(const PoolOptions& options, const Interrupted
     const std::string path = folder + "/control";
     Control control =
         Control::make(os::create_file(path, Control::file_bytes(geometry)), path, geometry);
+    Header& header = control.header();
+    header.creator_pid = ::getpid();
+    header.nonce = std::random_device{}() | std::uint64_t{std::random_device{}()} << 32;
+    for (std::uint32_t i = 0; i < geometry.num_rings; ++i) {
+      control.ring_header(i).name = options.rings[i];
+    }
     std::shared_ptr<Pool> pool;
     {
       NoFork no_fork;
       pool.reset(new Pool(options, folder, os::open_file(path), std::move(control)));
       no_fork.register_pool(pool.get());
-    }
-    Header& header = pool->control_.header();
-    header.creator_pid = ::getpid();
-    header.nonce = std::random_device{}() | std::uint64_t{std::random_device{}()} << 32;
-    for (std::uint32_t i = 0; i < geometry.num_rings; ++i) {
-      pool->control_.ring_header(i).name = options.rings[i];
     }
     pool->creator_ = true;
     pool->start();

@@ -28,6 +28,11 @@ bool has_memory(SegmentWord word) noexcept {
   return state_of(word) == SegmentState::kLive || state_of(word) == SegmentState::kDraining;
 }
 
+/// Address of a segment's first byte: it tells one use of an entry from another.
+memory::Address address_of(std::uint32_t index, SegmentWord word, std::uint64_t offset = 0) {
+  return memory::make_address(generation_of(word), static_cast<std::uint8_t>(index + 1), offset);
+}
+
 /// Whether a dead entry stays so: with one more use an old address would name it again.
 bool is_used_up(SegmentWord word) noexcept {
   return state_of(word) == SegmentState::kDead && generation_of(word) == kLastGeneration;
@@ -39,6 +44,16 @@ std::string Segments::socket_of(std::uint16_t owner) const {
   return folder_ + "/" + std::to_string(owner) + ".sock";
 }
 
+/// The memory of a segment made here, for another handle.
+os::Fd Segments::serve(memory::Address segment) {
+  const std::uint32_t index = memory::segment_of(segment) - 1U;
+  const std::lock_guard lock(slots_mutex_);
+  if (index >= kMaxSegments) return {};
+  const Slot& slot = slots_[index];
+  const bool found = slot.fd && slot.generation == memory::generation_of(segment);
+  return found ? os::duplicate(slot.fd) : os::Fd();
+}
+
 std::uint32_t Segments::add(const memory::Carving& carving, bool prefault, std::uint16_t owner) {
   if (carving.classes.size() > kMaxClasses) {
     throw BadArgument("pool '" + pool_ + "': " + std::to_string(carving.classes.size()) +
@@ -46,10 +61,8 @@ std::uint32_t Segments::add(const memory::Carving& carving, bool prefault, std::
   }
   const std::lock_guard lock(adding_);
   if (!server_) {
-    server_ = std::make_unique<os::FdServer>(socket_of(owner), [this](std::uint32_t index) {
-      const std::lock_guard slots_lock(slots_mutex_);
-      return index < kMaxSegments ? slots_[index].fd.get() : -1;
-    });
+    server_ = std::make_unique<os::FdServer>(
+        socket_of(owner), nonce_, [this](std::uint64_t segment) { return serve(segment); });
   }
   const std::uint32_t index = reserve(carving.slabs, owner);
   SegmentEntry& entry = control_.segment(index);
@@ -159,9 +172,7 @@ void Segments::fill(std::uint32_t index, const memory::Carving& carving) {
     size.count = c.count;
     for (std::uint32_t i = 0; i < c.count; ++i) {
       Cell& cell = control_.cell(first + i);
-      cell.slab =
-          memory::make_address(generation_of(load(entry)), static_cast<std::uint8_t>(index + 1),
-                               c.offset + c.slab_bytes * i);
+      cell.slab = address_of(index, load(entry), c.offset + c.slab_bytes * i);
       cell.slab_bytes = c.slab_bytes;
     }
   }
@@ -185,7 +196,9 @@ Segments::Found Segments::map(std::uint32_t index) {
     if (load(entry) == word) exchange(index, outdated);
   }
   if (!question || question->generation != generation_of(word)) {
-    question.emplace(generation_of(word), os::FdRequest(socket_of(owner_of(word)), index));
+    question.emplace(
+        generation_of(word),
+        os::PendingFd(socket_of(owner_of(word)), {nonce_, address_of(index, word)}));
   }
   if (!question->request.waiting()) {
     const std::optional<os::Fd> fd = question->request.answer();

@@ -43,7 +43,11 @@ using MappingHook =
 class Segments {
  public:
   Segments(const Control& control, const Lanes& lanes, std::string pool, std::string folder)
-      : control_(control), lanes_(lanes), pool_(std::move(pool)), folder_(std::move(folder)) {}
+      : control_(control),
+        lanes_(lanes),
+        nonce_(control.header().nonce),
+        pool_(std::move(pool)),
+        folder_(std::move(folder)) {}
 
   /// Makes a segment that `owner` owns; its number.
   std::uint32_t add(const memory::Carving& carving, bool prefault, std::uint16_t owner);
@@ -93,8 +97,8 @@ class Segments {
 
   /// A question to the owner of a segment.
   struct Question {
-    std::uint8_t generation;
-    os::FdRequest request;
+    std::uint16_t generation;
+    os::PendingFd request;
   };
 
   struct Slot {
@@ -113,9 +117,11 @@ class Segments {
   std::string text(std::uint32_t index) const;
   void call_hook(const os::Mapping& mapping, std::uint32_t index) const;
   std::string socket_of(std::uint16_t owner) const;
+  os::Fd serve(memory::Address segment);
 
   const Control& control_;
   const Lanes& lanes_;
+  std::uint64_t nonce_;
   std::string pool_;
   std::string folder_;
   std::mutex adding_;

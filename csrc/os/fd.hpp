@@ -1,8 +1,11 @@
 #pragma once
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <utility>
+
+#include "base/error.hpp"
 
 namespace flowtrain::os {
 
@@ -28,5 +31,12 @@ class Fd {
  private:
   int fd_ = -1;
 };
+
+/// Another descriptor of the same open file.
+inline Fd duplicate(const Fd& fd) {
+  Fd other(::fcntl(fd.get(), F_DUPFD_CLOEXEC, 0));
+  if (!other) throw_errno("cannot duplicate a descriptor");
+  return other;
+}
 
 }  // namespace flowtrain::os

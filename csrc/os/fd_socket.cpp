@@ -71,14 +71,14 @@ std::vector<Fd> take_fds(msghdr& message) {
 }
 
 /// Socket on which the answer of a server of this user comes; empty where there is none.
-Fd ask(const std::string& path, std::uint32_t number, int flags) {
+Fd ask(const std::string& path, const FdRequest& request, int flags) {
   const sockaddr_un address = address_of(path);
   Fd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | flags, 0));
   if (!socket) throw_errno(path + ": socket");
   limit_waits(socket.get());
   if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 ||
       !same_user(socket.get()) ||
-      ::send(socket.get(), &number, sizeof(number), MSG_NOSIGNAL) != sizeof(number)) {
+      ::send(socket.get(), &request, sizeof(request), MSG_NOSIGNAL) != sizeof(request)) {
     return {};
   }
   return socket;
@@ -99,8 +99,9 @@ std::optional<Fd> answer_on(const Fd& socket) {
 
 }  // namespace
 
-FdServer::FdServer(const std::string& path, std::function<int(std::uint32_t)> find)
+FdServer::FdServer(const std::string& path, std::uint64_t nonce, Find find)
     : path_(path),
+      nonce_(nonce),
       find_(std::move(find)),
       socket_(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)) {
   const sockaddr_un address = address_of(path);
@@ -131,42 +132,48 @@ void FdServer::serve(const std::stop_token& stop) {
     pollfd waiting{socket_.get(), POLLIN, 0};
     if (::poll(&waiting, 1, kPollMs) <= 0) continue;
     const Fd client(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    if (client && same_user(client.get())) answer(client.get());
+    if (!client || !same_user(client.get())) continue;
+    try {
+      answer(client.get());
+    } catch (const Error&) {
+      // Such as out of descriptors: hung up on, the client asks again.
+    }
   }
 }
 
 void FdServer::answer(int client) {
   limit_waits(client);
-  std::uint32_t number = 0;
+  FdRequest request{};
   // MSG_TRUNC: the length of what was sent, also where it is more than there is room for.
-  if (::recv(client, &number, sizeof(number), MSG_TRUNC) != sizeof(number)) return;
-  const int fd = find_(number);
+  if (::recv(client, &request, sizeof(request), MSG_TRUNC) != sizeof(request)) return;
+  const Fd fd = request.nonce == nonce_ ? find_(request.id) : Fd();
   OneFdMessage out;
-  out.found = fd >= 0 ? 1 : 0;
-  if (fd >= 0) {
+  out.found = fd ? 1 : 0;
+  if (fd) {
+    const int number = fd.get();
     cmsghdr* header = CMSG_FIRSTHDR(&out.message);
     header->cmsg_level = SOL_SOCKET;
     header->cmsg_type = SCM_RIGHTS;
     header->cmsg_len = CMSG_LEN(sizeof(int));
-    std::memcpy(CMSG_DATA(header), &fd, sizeof(int));
+    std::memcpy(CMSG_DATA(header), &number, sizeof(int));
   } else {
     out.message.msg_controllen = 0;
   }
   ::sendmsg(client, &out.message, MSG_NOSIGNAL);
 }
 
-FdRequest::FdRequest(const std::string& path, std::uint32_t number)
-    : socket_(ask(path, number, SOCK_NONBLOCK)) {}
+PendingFd::PendingFd(const std::string& path, const FdRequest& request)
+    : socket_(ask(path, request, SOCK_NONBLOCK)) {}
 
-bool FdRequest::waiting() const noexcept {
+bool PendingFd::waiting() const noexcept {
   pollfd waiting{socket_.get(), POLLIN, 0};
   return socket_ && ::poll(&waiting, 1, 0) == 0;
 }
 
-std::optional<Fd> FdRequest::answer() const { return answer_on(socket_); }
+std::optional<Fd> PendingFd::answer() const { return answer_on(socket_); }
 
-std::optional<Fd> receive_fd(const std::string& path, std::uint32_t number) {
-  return answer_on(ask(path, number, 0));
+std::optional<Fd> receive_fd(const std::string& path, const FdRequest& request) {
+  return answer_on(ask(path, request, 0));
 }
 
 }  // namespace flowtrain::os

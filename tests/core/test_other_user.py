@@ -23,10 +23,10 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can start a
 AS_NOBODY = """
 import os, socket
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
-def ask(path):
+def ask(path, request=bytes(16)):
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as s:
         s.connect(path)
-        s.send(bytes(4))
+        s.send(request)
         return socket.recv_fds(s, 1, 1)[:2]
 for line in sys.stdin:
     try: print(eval(line))
@@ -78,10 +78,12 @@ def test_a_socket_gives_another_user_nothing_even_if_it_lies_open(
     with Pool.create(name, bytes=1 << 16):
         os.link(RUNTIME / name / "0.sock", link)
         link.chmod(0o666)
+        nonce = (RUNTIME / name / "control").read_bytes()[40:48]
+        request = nonce + (1 << 48 | 1 << 40).to_bytes(8, "little")  # The first segment's address.
         ask = AS_NOBODY.replace("os.setgroups([]); os.setgid(65534); os.setuid(65534)", "")
         ours, nobody = spawn(ask), spawn(AS_NOBODY)
         for process in (ours, nobody):
-            process.tell(f"ask('{link}')")
+            process.tell(f"ask('{link}', {request!r})")
         assert ours.line().startswith("(b'\\x01', [")
         # Hung up on before it asked, while it asked, or before it had its answer.
         refused = ("(b'', [])", "ConnectionResetError", "BrokenPipeError")

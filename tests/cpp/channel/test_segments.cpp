@@ -13,6 +13,7 @@
 #include "channel/producer.hpp"
 #include "check.hpp"
 #include "memory/carve.hpp"
+#include "os/folder.hpp"
 
 using namespace flowtrain;
 using namespace flowtrain::channel;
@@ -126,9 +127,30 @@ void an_entry_without_a_new_generation_is_not_used_again() {
   pool->close();
 }
 
+/// The socket of a handle gives the memory of the segment that was asked for, and of no other.
+void a_segment_is_served_by_its_pool_and_generation() {
+  const auto pool = Pool::create({unique_name("serve"), "main", {"default"}, 1, 8});
+  const std::string path = os::runtime_folder() + "/" + pool->name() + "/0.sock";
+  const std::uint64_t nonce = pool->control().header().nonce;
+  const auto has = [&](std::uint64_t of_pool, std::uint16_t generation, std::uint8_t segment) {
+    const memory::Address address = memory::make_address(generation, segment, 0);
+    const std::optional<os::Fd> fd = os::receive_fd(path, {of_pool, address});
+    CHECK(fd);
+    return static_cast<bool>(*fd);
+  };
+  pool->add_segment(one_page(), false);
+  CHECK(has(nonce, 1, 1) && !has(nonce + 1, 1, 1) && !has(nonce, 2, 1));
+  CHECK(!has(nonce, 1, 0) && !has(nonce, 1, 2) && !has(nonce, 1, 255));
+  pool->drop_segment(1);
+  pool->add_segment(one_page(), false);
+  CHECK(!has(nonce, 1, 1) && has(nonce, 2, 1));
+  pool->close();
+}
+
 }  // namespace
 
 int main() {
+  a_segment_is_served_by_its_pool_and_generation();
   an_address_is_stale_for_ever();
   an_entry_without_a_new_generation_is_not_used_again();
   every_mapping_gets_its_own_once();

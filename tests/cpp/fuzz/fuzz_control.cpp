@@ -44,8 +44,9 @@ class Subject {
     mapping_ = os::Mapping(os::reopen_file(file_), image_.size(), "control");
     CHECK(os::try_lock_byte(file_, 0));
     for (os::Fd& fd : memory_) fd = os::sealed_memfd("fuzz", kSegmentBytes);
-    server_ = std::make_unique<os::FdServer>(folder_ + "/0.sock", [this](std::uint32_t index) {
-      return index < memory_.size() ? memory_[index].get() : -1;
+    server_ = std::make_unique<os::FdServer>(folder_ + "/0.sock", nonce_, [this](auto segment) {
+      const std::uint32_t index = memory::segment_of(segment) - 1U;
+      return index < memory_.size() ? os::duplicate(memory_[index]) : os::Fd();
     });
   }
   ~Subject() { os::remove_pool_folder(name_); }
@@ -85,6 +86,7 @@ class Subject {
     const auto held = std::make_shared<Consumer>(other, "a")->get(Deadline::in(5));
     const auto leased = lease(in_a, 10);
     const Control& control = maker->control();
+    nonce_ = control.header().nonce;
     note_tables(control);
     const auto* bytes = reinterpret_cast<const std::byte*>(&control.header());
     image_.assign(bytes, bytes + Control::file_bytes(control.geometry()));
@@ -112,6 +114,7 @@ class Subject {
 
   std::string name_;
   std::string folder_;
+  std::uint64_t nonce_ = 0;
   std::vector<std::byte> image_;
   std::array<Table, 8> tables_;
   os::Fd file_;

@@ -60,9 +60,9 @@ void send_message(int to, fuzz::Input& input, int fd) {
 }
 
 /// A machine that is busy for a second is no fault of the server, one that never answers is.
-os::Fd answer(const std::string& path, std::uint32_t number) {
+os::Fd answer(const std::string& path, const os::FdRequest& request) {
   for (;;) {
-    if (std::optional<os::Fd> fd = os::receive_fd(path, number)) return std::move(*fd);
+    if (std::optional<os::Fd> fd = os::receive_fd(path, request)) return std::move(*fd);
   }
 }
 
@@ -71,7 +71,7 @@ void ask_a_server(fuzz::Input& input) {
   static const os::Fd memory = os::sealed_memfd("fuzz", 4096);
   static const std::string path = path_of("served");
   static const os::FdServer server(
-      path, [](std::uint32_t number) { return number == 5 ? memory.get() : -1; });
+      path, 0, [](std::uint64_t id) { return id == 5 ? os::duplicate(memory) : os::Fd(); });
   {
     const os::Fd client = new_socket();
     const sockaddr_un address = address_of(path);
@@ -81,8 +81,9 @@ void ask_a_server(fuzz::Input& input) {
       send_message(client.get(), input, 0);
     } while (!input.empty());
   }
-  CHECK(!answer(path, 4));
-  CHECK(os::is_sealed(answer(path, 5), 4096));
+  CHECK(!answer(path, {0, 4}));
+  CHECK(!answer(path, {1, 5}));
+  CHECK(os::is_sealed(answer(path, {0, 5}), 4096));
 }
 
 /// Whatever a server answers, no descriptor of it stays open that the caller does not have.
@@ -101,13 +102,14 @@ void be_asked(fuzz::Input& input) {
   os::Fd writer(pipe[1]);
   std::jthread peer([&] {
     const os::Fd client(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    std::uint32_t number;
-    CHECK(::recv(client.get(), &number, sizeof(number), 0) == sizeof(number) && number == 3);
+    os::FdRequest request{};
+    CHECK(::recv(client.get(), &request, sizeof(request), 0) == sizeof(request));
+    CHECK(request.nonce == 2 && request.id == 3);
     send_message(client.get(), input, writer.get());
     writer.reset();
   });
   {
-    const std::optional<os::Fd> got = os::receive_fd(path, 3);
+    const std::optional<os::Fd> got = os::receive_fd(path, {2, 3});
     peer.join();
     if (got && *got) CHECK(::fcntl(got->get(), F_GETFD) == FD_CLOEXEC);
   }
