@@ -73,9 +73,7 @@ std::uint32_t Segments::add(const memory::Carving& carving, bool prefault, std::
     if (prefault) mapping->prefault();
     call_hook(*mapping, index);
     fill(index, carving);
-    Slot slot{std::move(mapping), generation_of(making), std::move(fd)};
-    const std::lock_guard slots_lock(slots_mutex_);
-    exchange(index, slot);
+    fill_slot(index, {std::move(mapping), generation_of(making), std::move(fd)});
   } catch (...) {
     // Nobody saw this generation: the next attempt has it.
     const auto before = static_cast<std::uint16_t>(generation_of(making) - 1);
@@ -181,6 +179,7 @@ void Segments::fill(std::uint32_t index, const memory::Carving& carving) {
 Segments::Found Segments::map(std::uint32_t index) {
   const std::unique_lock lock(mapping_, std::try_to_lock);
   if (!lock) return Found::kAwaited;  // Another thread is at it, perhaps in the hook.
+  drop_stale(index);
   const SegmentEntry& entry = control_.segment(index);
   const SegmentWord word = load(entry);
   std::optional<Question>& question = questions_[index];
@@ -188,12 +187,10 @@ Segments::Found Segments::map(std::uint32_t index) {
     question.reset();
     return Found::kGone;
   }
-  Slot outdated;
   {
     const std::lock_guard slots_lock(slots_mutex_);
     const Slot& slot = slots_[index];
     if (slot.mapping && slot.generation == generation_of(word)) return Found::kMapped;
-    if (load(entry) == word) exchange(index, outdated);
   }
   if (!question || question->generation != generation_of(word)) {
     question.emplace(
@@ -208,14 +205,9 @@ Segments::Found Segments::map(std::uint32_t index) {
     };
     const std::uint64_t bytes = entry.bytes;
     if (fd && *fd && same() && os::is_sealed(*fd, bytes)) {
-      Slot slot{std::make_shared<os::Mapping>(*fd, bytes, text(index)), generation_of(word), {}};
-      call_hook(*slot.mapping, index);
-      {
-        const std::lock_guard slots_lock(slots_mutex_);
-        // The entry may be this handle's own by now, and mapped as such.
-        if (!same()) return Found::kGone;
-        exchange(index, slot);
-      }
+      auto mapping = std::make_shared<os::Mapping>(*fd, bytes, text(index));
+      call_hook(*mapping, index);
+      if (!fill_slot(index, {std::move(mapping), generation_of(word), {}})) return Found::kGone;
       control_.header().space.notify();  // Who waits for a slab takes only what is mapped.
       return Found::kMapped;
     }
@@ -224,6 +216,26 @@ Segments::Found Segments::map(std::uint32_t index) {
   // A living owner gets time; who is this handle, or is dead, says no more.
   const bool hears = !lanes_.holds(owner_of(word)) && lanes_.is_alive(owner_of(word));
   return hears ? Found::kAwaited : Found::kGone;
+}
+
+// An entry's word that is read under the lock is no older than its slot.
+
+/// Keeps a segment, unless its entry is in use again already; whether it is kept.
+bool Segments::fill_slot(std::uint32_t index, Slot slot) noexcept {
+  const std::lock_guard lock(slots_mutex_);
+  const bool current = generation_of(load(control_.segment(index))) == slot.generation;
+  if (current) exchange(index, slot);
+  return current;
+}
+
+/// Lets go of a segment that is dead, also where its entry is in use again.
+void Segments::drop_stale(std::uint32_t index) noexcept {
+  Slot gone;
+  const std::lock_guard lock(slots_mutex_);
+  const SegmentWord word = load(control_.segment(index));
+  if (state_of(word) == SegmentState::kDead || generation_of(word) != slots_[index].generation) {
+    exchange(index, gone);
+  }
 }
 
 void Segments::exchange(std::uint32_t index, Slot& slot) noexcept {
@@ -260,16 +272,10 @@ SlabView Segments::resolve(memory::Address address, std::uint64_t bytes) {
 bool Segments::refresh() noexcept {
   bool done = true;
   for (std::uint32_t i = 0; i < control_.num_segments(); ++i) {
-    const SegmentWord word = load(control_.segment(i));
     try {
       done &= map(i) != Found::kAwaited;
     } catch (const Error&) {
       // Out of address space or descriptors: whoever needs the segment will say so.
-    }
-    Slot gone;
-    const std::lock_guard lock(slots_mutex_);
-    if (state_of(word) == SegmentState::kDead && slots_[i].generation == generation_of(word)) {
-      exchange(i, gone);
     }
   }
   return done;

@@ -111,7 +111,10 @@ class Segments {
   bool reserve_cells(SegmentEntry& entry, std::uint32_t cells);
   void fill(std::uint32_t index, const memory::Carving& carving);
   Found map(std::uint32_t index);
-  /// Under slots_mutex_. What the slot held is then in `slot`: to unmap it can take long.
+  bool fill_slot(std::uint32_t index, Slot slot) noexcept;
+  void drop_stale(std::uint32_t index) noexcept;
+  /// Under slots_mutex_. What the slot held is then in `slot`, to be unmapped once the lock is given
+  /// back, which can take long.
   void exchange(std::uint32_t index, Slot& slot) noexcept;
   bool in_use(const SegmentEntry& entry) const noexcept;
   std::string text(std::uint32_t index) const;

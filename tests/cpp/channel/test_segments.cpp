@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <string>
@@ -147,9 +148,47 @@ void a_segment_is_served_by_its_pool_and_generation() {
   pool->close();
 }
 
+int open_memory_of(const Pool& pool) {
+  int count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    const std::string target = std::filesystem::read_symlink(entry, gone);
+    count += target.starts_with("/memfd:" + pool.name() + ".");
+  }
+  return count;
+}
+
+/// The uses of an entry follow one another before a handle looks: it keeps none that is over.
+void a_dead_segment_is_let_go_though_its_entry_is_used_again() {
+  const auto pool = Pool::create({unique_name("again"), "main", {"default"}, 1, 8});
+  Segments peer(pool->control(), pool->lanes(), pool->name(),
+                os::runtime_folder() + "/" + pool->name());
+  const auto add = [&] {
+    pool->add_segment(one_page(), false);
+    CHECK(peer.refresh() && peer.held(1).mapped);
+  };
+  add();
+  const SlabView view = peer.resolve(memory::make_address(1, 1, 0), 4096);
+  pool->drop_segment(1);
+  pool->add_segment(one_page(), false);
+  pool->drop_segment(1);
+  CHECK(peer.refresh() && !peer.held(1).mapped);
+  CHECK(view.data[0] == std::byte{0});  // A view keeps its memory.
+
+  add();
+  CHECK(open_memory_of(*pool) == 1);
+  // The next use is of an owner that died before it served anybody.
+  std::atomic<SegmentWord>& word = pool->control().segment(0).word;
+  word = segment_word(SegmentState::kDraining, 4, 7);
+  CHECK(peer.refresh() && !peer.held(1).mapped);
+  CHECK(pool->segments().refresh() && open_memory_of(*pool) == 0);
+  pool->close();
+}
+
 }  // namespace
 
 int main() {
+  a_dead_segment_is_let_go_though_its_entry_is_used_again();
   a_segment_is_served_by_its_pool_and_generation();
   an_address_is_stale_for_ever();
   an_entry_without_a_new_generation_is_not_used_again();
