@@ -68,7 +68,7 @@ LaneHold::~LaneHold() {
 }
 Lane& LaneHold::operator*() const { return pool_->control().lane(lane_); }
 
-Pool::Pool(const PoolOptions& options, std::string folder, os::Fd file, Control control)
+Pool::Pool(const PoolOptions& options, os::Fd folder, os::Fd file, Control control)
     : name_(options.name),
       label_(options.label),
       folder_(std::move(folder)),
@@ -91,16 +91,19 @@ std::shared_ptr<Pool> Pool::create(const PoolOptions& options, const Interrupted
                        ", and is in use; open it or choose another name");
     }
     os::remove_pool_folder(options.name);  // Left by a run of which nobody lives.
-    os::make_pool_folder(options.name);
   }
   try {
     const Geometry geometry{options.max_lanes, options.max_cells,
                             static_cast<std::uint32_t>(options.rings.size()),
                             std::bit_ceil(options.max_cells)};
-    const std::string folder = folder_of(options.name);
-    const std::string path = folder + "/control";
-    Control control =
-        Control::make(os::create_file(path, Control::file_bytes(geometry)), path, geometry);
+    const std::string path = folder_of(options.name) + "/control";
+    os::Fd file;
+    // A handle that closes may remove the folder of its own name while it is empty.
+    while (!file) {
+      os::make_pool_folder(options.name);
+      file = os::create_file(path, Control::file_bytes(geometry));
+    }
+    Control control = Control::make(file, path, geometry);
     Header& header = control.header();
     header.creator_pid = ::getpid();
     header.nonce = std::random_device{}() | std::uint64_t{std::random_device{}()} << 32;
@@ -110,7 +113,8 @@ std::shared_ptr<Pool> Pool::create(const PoolOptions& options, const Interrupted
     std::shared_ptr<Pool> pool;
     {
       NoFork no_fork;
-      pool.reset(new Pool(options, folder, os::open_file(path), std::move(control)));
+      pool.reset(new Pool(options, os::open_pool_folder(options.name), os::open_file(path),
+                          std::move(control)));
       no_fork.register_pool(pool.get());
     }
     pool->creator_ = true;
@@ -127,20 +131,20 @@ std::shared_ptr<Pool> Pool::open(const std::string& name, const std::string& lab
                                  const Deadline& deadline, const Interrupted& interrupted) {
   check_name("pool", name);
   check_label(label);
-  const std::string folder = folder_of(name);
-  const std::string path = folder + "/control";
+  const std::string path = folder_of(name) + "/control";
   for (;;) {
     std::shared_ptr<Pool> pool;
     bool dead = false;
     {
       NoFork no_fork;
-      os::Fd file = os::open_file(path);
+      os::Fd folder = os::open_pool_folder(name);
+      os::Fd file = folder ? os::open_file(os::path_in(folder, "control")) : os::Fd();
       std::optional<Control> control = file ? Control::find(file, path) : std::nullopt;
       // One of which nobody lives was left by a crash, and is about to be made anew.
-      dead = control && !entry_of(name).alive;
+      dead = control && !os::is_any_byte_locked(file);
       if (control && !dead) {
         const PoolOptions options{name, label, {}, 0, 0};
-        pool.reset(new Pool(options, folder, std::move(file), std::move(*control)));
+        pool.reset(new Pool(options, std::move(folder), std::move(file), std::move(*control)));
         no_fork.register_pool(pool.get());
       }
     }
@@ -183,7 +187,7 @@ void Pool::close() {
     segments_->drain(lane_);
     lanes_->leave(lane_);
   }
-  if (creator_) os::remove_pool_folder(name_);
+  if (creator_) os::remove_pool_folder(folder_, name_);
   dead_changed_.notify_all();
 }
 

@@ -90,7 +90,8 @@ class Pool : public std::enable_shared_from_this<Pool> {
   std::optional<LaneInfo> wait_dead(const Deadline& deadline);
   void report_dead(const LaneInfo& lane);
 
-  /// Leaves the pool; its maker removes its name. Items and leases that live stay readable.
+  /// Leaves the pool; its maker removes its name, unless another pool has it now. Items and leases
+  /// that live stay readable.
   void close();
   bool closed() const { return closed_.load(std::memory_order_relaxed); }
   /// Throws PoolClosed after close, and in a forked child.
@@ -100,12 +101,12 @@ class Pool : public std::enable_shared_from_this<Pool> {
   void abandon() noexcept;
 
  private:
-  Pool(const PoolOptions& options, std::string folder, os::Fd file, Control control);
+  Pool(const PoolOptions& options, os::Fd folder, os::Fd file, Control control);
   void start();
 
   std::string name_;
   std::string label_;
-  std::string folder_;
+  os::Fd folder_;  // What it holds is reached by it: the name may pass to another pool.
   bool creator_ = false;
   std::atomic<bool> closed_{false};
   std::atomic<bool> forked_{false};

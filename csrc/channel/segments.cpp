@@ -6,6 +6,7 @@
 
 #include "base/deadline.hpp"
 #include "base/error.hpp"
+#include "os/folder.hpp"
 
 namespace flowtrain::channel {
 namespace {
@@ -41,7 +42,7 @@ bool is_used_up(SegmentWord word) noexcept {
 }  // namespace
 
 std::string Segments::socket_of(std::uint16_t owner) const {
-  return folder_ + "/" + std::to_string(owner) + ".sock";
+  return os::path_in(folder_, std::to_string(owner) + ".sock");
 }
 
 /// The memory of a segment made here, for another handle.
@@ -61,6 +62,11 @@ std::uint32_t Segments::add(const memory::Carving& carving, bool prefault, std::
   }
   const std::lock_guard lock(adding_);
   if (!server_) {
+    if (!os::is_linked(folder_)) {
+      throw PoolNotFound("pool '" + pool_ + "': it was removed, by the close of the handle that " +
+                         "made it or by Pool.unlink, so that no other handle could have the " +
+                         "memory of a new segment; create the pool anew");
+    }
     server_ = std::make_unique<os::FdServer>(
         socket_of(owner), nonce_, [this](std::uint64_t segment) { return serve(segment); });
   }

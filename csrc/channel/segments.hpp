@@ -42,12 +42,13 @@ using MappingHook =
 /// Errors:   making a segment throws; a stale address resolves to nothing.
 class Segments {
  public:
-  Segments(const Control& control, const Lanes& lanes, std::string pool, std::string folder)
+  /// @param folder  The pool's, where the sockets are.
+  Segments(const Control& control, const Lanes& lanes, std::string pool, const os::Fd& folder)
       : control_(control),
         lanes_(lanes),
         nonce_(control.header().nonce),
         pool_(std::move(pool)),
-        folder_(std::move(folder)) {}
+        folder_(folder) {}
 
   /// Makes a segment that `owner` owns; its number.
   std::uint32_t add(const memory::Carving& carving, bool prefault, std::uint16_t owner);
@@ -126,7 +127,7 @@ class Segments {
   const Lanes& lanes_;
   std::uint64_t nonce_;
   std::string pool_;
-  std::string folder_;
+  const os::Fd& folder_;
   std::mutex adding_;
   std::mutex mapping_;
   MappingHook hook_;                                             // Set under both.

@@ -31,6 +31,8 @@ bool make_private(const std::string& path) {
   return made;
 }
 
+std::string runtime_path() { return kTmpfs + "/flowtrain-" + std::to_string(::geteuid()); }
+
 /// Reserves the pages of a file: 0, or what errno would be. In one call, which a file larger than
 /// tmpfs does not begin; on older kernels a signal ends it and undoes what it did.
 int reserve(const Fd& fd, std::uint64_t bytes) {
@@ -43,7 +45,7 @@ int reserve(const Fd& fd, std::uint64_t bytes) {
 }  // namespace
 
 std::string runtime_folder() {
-  const std::string path = kTmpfs + "/flowtrain-" + std::to_string(::geteuid());
+  const std::string path = runtime_path();
   make_private(path);
   return path;
 }
@@ -76,6 +78,29 @@ bool remove_pool_folder(const std::string& name) {
   return std::filesystem::remove_all(runtime_folder() + "/" + name, ignored) > 0;
 }
 
+Fd open_pool_folder(const std::string& name) {
+  const std::string path = runtime_folder() + "/" + name;
+  Fd fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
+  if (!fd && errno != ENOENT && errno != ENOTDIR && errno != ELOOP) {
+    throw_errno(path + ": cannot open");
+  }
+  return fd;
+}
+
+std::string path_in(const Fd& folder, const std::string& file) {
+  return "/proc/self/fd/" + std::to_string(folder.get()) + "/" + file;
+}
+
+void remove_pool_folder(const Fd& folder, const std::string& name) noexcept {
+  std::error_code ignored;
+  for (std::filesystem::directory_iterator file(path_in(folder, ""), ignored), end; file != end;
+       file.increment(ignored)) {
+    std::filesystem::remove(file->path(), ignored);
+  }
+  // A folder that came after this one under the name is not empty, or is about to be made again.
+  ::rmdir((runtime_path() + "/" + name).c_str());
+}
+
 std::vector<std::string> pool_names() {
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(runtime_folder())) {
@@ -87,6 +112,7 @@ std::vector<std::string> pool_names() {
 
 Fd create_file(const std::string& path, std::uint64_t bytes) {
   Fd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!fd && errno == ENOENT) return fd;
   if (!fd) throw_errno(path + ": cannot create");
   const int failed = reserve(fd, bytes);
   if (failed == ENOSPC) {

@@ -40,8 +40,19 @@ FolderLock lock_runtime_folder(const Interrupted& interrupted = {});
 /// Makes `runtime_folder()/name` with mode 0700; false if it is there already.
 bool make_pool_folder(const std::string& name);
 
-/// Removes a pool's folder with everything in it; false if there was none.
+/// Removes a pool's folder with everything in it, whose ever it is; false if there was none. For
+/// who has the runtime folder locked.
 bool remove_pool_folder(const std::string& name);
+
+/// Opens a pool's folder; an empty Fd if there is none. What is reached through the result is in
+/// this very folder, also after its name was removed and given to another.
+Fd open_pool_folder(const std::string& name);
+
+/// Path of a file in a folder that is open.
+std::string path_in(const Fd& folder, const std::string& file);
+
+/// Removes all that is in a pool's folder, and the name if it is still the folder's. Needs no lock.
+void remove_pool_folder(const Fd& folder, const std::string& name) noexcept;
 
 /// Names of all pools of this user.
 std::vector<std::string> pool_names();
@@ -54,7 +65,7 @@ Fd reopen_file(const Fd& fd);
 bool is_linked(const Fd& fd);
 
 /// Makes a file of fixed size, mode 0600, that must not exist; its pages are reserved, so that
-/// writing to it can never fault for lack of space.
+/// writing to it can never fault for lack of space. An empty Fd if its folder is not there.
 ///
 /// Errors: PoolSpace where tmpfs has not so many bytes left, naming both numbers.
 Fd create_file(const std::string& path, std::uint64_t bytes);

@@ -194,6 +194,22 @@ def test_a_pool_is_made_once_found_by_name_and_gone_with_its_maker(name: str) ->
     assert not (RUNTIME / name).exists()
 
 
+def test_a_handle_removes_only_its_own_pool(name: str) -> None:
+    first = Pool.create(name, bytes=1 << 16)
+    late = Pool.open(name)
+    Pool.unlink(name)
+    with Pool.create(name, bytes=1 << 16) as second:
+        Producer(second).lease((1,), "uint8").publish(7)
+        # The folder and the sockets under this name are the second pool's now.
+        with pytest.raises(PoolNotFound, match="was removed"):
+            late.add_segment(bytes=1 << 16)
+        first.close()
+        with Pool.open(name) as other, Consumer(other).get(timeout_s=30) as item:
+            assert item.key == 7
+    late.close()
+    assert not (RUNTIME / name).exists()
+
+
 def test_open_waits_for_the_pool_to_be_made(name: str, spawn: Spawn) -> None:
     opener = spawn("print('up'); Pool.open(sys.argv[1], timeout_s=30); print('open')", name)
     assert opener.line() == "up"

@@ -161,8 +161,8 @@ int open_memory_of(const Pool& pool) {
 /// The uses of an entry follow one another before a handle looks: it keeps none that is over.
 void a_dead_segment_is_let_go_though_its_entry_is_used_again() {
   const auto pool = Pool::create({unique_name("again"), "main", {"default"}, 1, 8});
-  Segments peer(pool->control(), pool->lanes(), pool->name(),
-                os::runtime_folder() + "/" + pool->name());
+  const os::Fd folder = os::open_pool_folder(pool->name());
+  Segments peer(pool->control(), pool->lanes(), pool->name(), folder);
   const auto add = [&] {
     pool->add_segment(one_page(), false);
     CHECK(peer.refresh() && peer.held(1).mapped);
