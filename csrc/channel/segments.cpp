@@ -199,9 +199,8 @@ Segments::Found Segments::map(std::uint32_t index) {
     if (slot.mapping && slot.generation == generation_of(word)) return Found::kMapped;
   }
   if (!question || question->generation != generation_of(word)) {
-    question.emplace(
-        generation_of(word),
-        os::PendingFd(socket_of(owner_of(word)), {nonce_, address_of(index, word)}));
+    question.emplace(generation_of(word),
+                     os::PendingFd(socket_of(owner_of(word)), {nonce_, address_of(index, word)}));
   }
   if (!question->request.waiting()) {
     const std::optional<os::Fd> fd = question->request.answer();

@@ -114,8 +114,8 @@ class Segments {
   Found map(std::uint32_t index);
   bool fill_slot(std::uint32_t index, Slot slot) noexcept;
   void drop_stale(std::uint32_t index) noexcept;
-  /// Under slots_mutex_. What the slot held is then in `slot`, to be unmapped once the lock is given
-  /// back, which can take long.
+  /// Under slots_mutex_. What the slot held is then in `slot`, to be unmapped once the lock is
+  /// given back, which can take long.
   void exchange(std::uint32_t index, Slot& slot) noexcept;
   bool in_use(const SegmentEntry& entry) const noexcept;
   std::string text(std::uint32_t index) const;

@@ -35,8 +35,7 @@ class Spin {
 /// Memory:   placed by the caller, also in shared memory; zero bytes are a valid event.
 /// Threads:  any number, in any processes.
 /// Progress: notify is wait-free. A waiter that dies asleep, or gives up, costs one wake that
-/// nobody
-///           hears. A notifier that dies before its wake costs a sleeper kLongestSleepNs.
+///           nobody hears. A notifier that dies before its wake costs a sleeper kLongestSleepNs.
 /// Ordering: what was done before notify is seen by the predicate of a waiter it wakes.
 /// Errors:   never throws; a wait that ran out returns false.
 ///

@@ -5,7 +5,9 @@
 #include <sys/time.h>
 #include <sys/un.h>
 
+#include <chrono>
 #include <cstring>
+#include <thread>
 #include <vector>
 
 #include "base/error.hpp"
@@ -132,7 +134,12 @@ void FdServer::serve(const std::stop_token& stop) {
     pollfd waiting{socket_.get(), POLLIN, 0};
     if (::poll(&waiting, 1, kPollMs) <= 0) continue;
     const Fd client(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    if (!client || !same_user(client.get())) continue;
+    if (!client) {
+      // Out of descriptors, perhaps: the client stays in the queue, and poll would return at once.
+      std::this_thread::sleep_for(std::chrono::milliseconds(kPollMs));
+      continue;
+    }
+    if (!same_user(client.get())) continue;
     try {
       answer(client.get());
     } catch (const Error&) {

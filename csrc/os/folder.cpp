@@ -13,6 +13,7 @@
 
 #include "base/deadline.hpp"
 #include "base/error.hpp"
+#include "os/available_memory.hpp"
 
 namespace flowtrain::os {
 namespace {
@@ -40,6 +41,18 @@ int reserve(const Fd& fd, std::uint64_t bytes) {
     const int failed = ::posix_fallocate(fd.get(), 0, static_cast<off_t>(bytes));
     if (failed != EINTR) return failed;
   }
+}
+
+/// Bytes that tmpfs has left.
+std::uint64_t tmpfs_bytes() {
+  struct statvfs info{};
+  return ::statvfs(kTmpfs.c_str(), &info) == 0 ? info.f_bavail * info.f_frsize : UINT64_MAX;
+}
+
+[[noreturn]] void throw_full(const std::string& path, std::uint64_t bytes) {
+  throw PoolSpace(path + ": needs " + std::to_string(bytes) + " bytes and " + kTmpfs + " has " +
+                  std::to_string(tmpfs_bytes()) +
+                  " left; lower max_cells, or give the container a larger /dev/shm");
 }
 
 }  // namespace
@@ -111,17 +124,20 @@ std::vector<std::string> pool_names() {
 }
 
 Fd create_file(const std::string& path, std::uint64_t bytes) {
+  // Asked first: pages beyond what there is would be taken from everybody before the call fails.
+  if (bytes > tmpfs_bytes()) throw_full(path, bytes);
+  if (const AvailableMemory memory = available_memory(); bytes > memory.bytes) {
+    throw PoolSpace(path + ": needs " + std::to_string(bytes) + " bytes and " +
+                    std::to_string(memory.bytes) + " are available (" + memory.limit +
+                    "); lower max_cells or free memory");
+  }
   Fd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!fd && errno == ENOENT) return fd;
   if (!fd) throw_errno(path + ": cannot create");
   const int failed = reserve(fd, bytes);
   if (failed == ENOSPC) {
-    struct statvfs info{};
-    ::statvfs(kTmpfs.c_str(), &info);
     ::unlink(path.c_str());
-    throw PoolSpace(path + ": needs " + std::to_string(bytes) + " bytes and " + kTmpfs + " has " +
-                    std::to_string(info.f_bavail * info.f_frsize) +
-                    " left; lower max_cells, or give the container a larger /dev/shm");
+    throw_full(path, bytes);
   }
   if (failed != 0) {
     errno = failed;

@@ -67,7 +67,7 @@ bool is_linked(const Fd& fd);
 /// Makes a file of fixed size, mode 0600, that must not exist; its pages are reserved, so that
 /// writing to it can never fault for lack of space. An empty Fd if its folder is not there.
 ///
-/// Errors: PoolSpace where tmpfs has not so many bytes left, naming both numbers.
+/// Errors: PoolSpace where tmpfs or memory has not so many bytes left, naming both numbers.
 Fd create_file(const std::string& path, std::uint64_t bytes);
 
 /// Opens a file read-write without following links; an empty Fd if it is not there.
