@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -35,6 +37,15 @@ class Process:
         assert self.popen.stdin is not None
         self.popen.stdin.write(text + "\n")
         self.popen.stdin.flush()
+
+    def stop(self) -> None:
+        """Stop every thread of the process, and wait until the last one has stopped."""
+        self.popen.send_signal(signal.SIGSTOP)
+        threads = Path(f"/proc/{self.popen.pid}/task")
+        while any(
+            stat.read_text().rpartition(")")[2].split()[0] != "T" for stat in threads.glob("*/stat")
+        ):
+            time.sleep(0.001)
 
     def kill(self) -> None:
         self.popen.kill()

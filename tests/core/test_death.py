@@ -160,7 +160,7 @@ def test_a_stopped_process_is_never_stolen_from(pool: Pool, spawn: Spawn) -> Non
         pool.name,
     )
     assert holder.line() == "held"
-    holder.popen.send_signal(signal.SIGSTOP)
+    holder.stop()
     assert pool.wait_dead(timeout_s=0.5) is None
     assert Consumer(pool).try_get() is None
     holder.popen.send_signal(signal.SIGCONT)
@@ -180,7 +180,7 @@ def test_an_owner_that_is_stopped_holds_up_nobody_and_loses_nothing(
             name,
         )
         assert owner.line() == "published"
-        owner.popen.send_signal(signal.SIGSTOP)
+        owner.stop()
         unanswered = rf"owner 'owner' \(pid {owner.popen.pid}\) has not answered"
         with Pool.open(name) as late:
             consumer, producer = Consumer(late), Producer(late)
