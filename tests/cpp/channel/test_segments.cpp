@@ -162,10 +162,12 @@ int open_memory_of(const Pool& pool) {
 void a_dead_segment_is_let_go_though_its_entry_is_used_again() {
   const auto pool = Pool::create({unique_name("again"), "main", {"default"}, 1, 8});
   const os::Fd folder = os::open_pool_folder(pool->name());
-  Segments peer(pool->control(), pool->lanes(), pool->name(), folder);
+  const os::Fd control = os::open_file(os::path_in(folder, "control"));
+  const Lanes lanes(pool->control(), control);  // As another process sees them.
+  Segments peer(pool->control(), lanes, pool->name(), folder);
   const auto add = [&] {
     pool->add_segment(one_page(), false);
-    CHECK(peer.refresh() && peer.held(1).mapped);
+    CHECK(peer.map_all(Deadline::in(30), {}) && peer.held(1).mapped);
   };
   add();
   const SlabView view = peer.resolve(memory::make_address(1, 1, 0), 4096);
