@@ -80,7 +80,8 @@ class DataConfig:
     """Draw each epoch's order from `train.seed`; otherwise file order."""
     bad_image: Literal["error", "skip"] = "error"
     """An image file that cannot be used ends the run, or (`skip`) is encoded as zeros, as large
-    as its header says or else as the smallest image; its sample is masked and counted."""
+    as its header said when it was planned, or else as the smallest image; its sample is masked
+    and counted."""
     oversize: Literal["error", "drop", "truncate"] = "error"
     """A sample longer than `train.microbatch_tokens` ends the run, is left out of the order
     (`drop`), or keeps its first tokens and the images that fit whole (`truncate`); one that has

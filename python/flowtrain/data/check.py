@@ -107,14 +107,14 @@ class _Checker:
         return counts, bad
 
     def _check(self, sample: int, counts: Counter[str]) -> None:
-        text = self._reader.text(sample)
-        counts["over_limit"] += text.truncated or len(text.input_ids) > self._limit
-        meta = self._reader.meta(sample)
+        meta = self._reader.sizes(sample)
+        counts["over_limit"] += meta.fit != "whole"
+        self._reader.check_length(meta)
         if meta.fit == "dropped":
             return
         if self._pixels:
-            for image in range(len(meta.grids)):
-                self._reader.pixels(sample, image)
+            for image, grid in enumerate(meta.grids):
+                self._reader.pixels(sample, image, grid)
         counts["tokens"] += meta.num_tokens
         counts["targets"] += meta.num_targets
         counts["images"] += len(meta.grids)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
@@ -11,16 +12,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowtrain.config.schema import DataConfig
-from flowtrain.data.chat import ChatTokenizer
+from flowtrain.cost.flops import Grid
+from flowtrain.data.chat import ChatTokenizer, ChatTokens
 from flowtrain.data.conversation import Conversation, read_conversation
 from flowtrain.data.errors import DataError
 from flowtrain.data.images import read_upright, unusable, upright_size
 from flowtrain.data.jsonl import JsonlFile
 
-Grid = tuple[int, int, int]
-
 # The planner asks for a sample's sizes a few steps before its tokens are wanted.
 _RECENT = 4096
+
+
+Fit = Literal["whole", "truncated", "dropped", "refused"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,7 +38,7 @@ class SampleMeta:
     """Temporal, height and width of each image in patches."""
     image_lengths: tuple[int, ...]
     """Tokens of each image."""
-    fit: Literal["whole", "truncated", "dropped"] = "whole"
+    fit: Fit = "whole"
     """What `data.oversize` makes of the sample; the sizes are those after it."""
 
 
@@ -48,22 +51,22 @@ class SampleText:
     """Not shifted; -100 off target."""
     mm_token_type_ids: NDArray[np.int64]
     """0 for text, 1 for image tokens."""
-    grids: tuple[Grid, ...]
-    truncated: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SamplePixels:
-    """Patches of one image, shape [patches, patch_dim], and their grid."""
+    """Patches of one image on its planned grid, shape [patches, patch_dim]."""
 
     pixels: NDArray[np.float32]
-    grid: Grid
     skipped: bool
-    """The file cannot be used, and these are zeros."""
+    """The file cannot be used, or no longer has the planned grid, and these are zeros."""
 
 
 class SampleReader:
     """Reads samples of a data file for a model; one a thread or process.
+
+    `meta` reads the images' headers and so fixes the grids; `text` and `pixels` are given these
+    and keep to them, whatever has become of the files.
 
     Args:
         model_folder: Hugging Face folder with tokenizer, chat template and image processor.
@@ -84,7 +87,7 @@ class SampleReader:
         self._chat = ChatTokenizer(model_folder, config)
         self._images: Any = AutoImageProcessor.from_pretrained(model_folder)
         self._image_start_id: int = config.vision_start_token_id
-        self.text = lru_cache(_RECENT)(self._fitting_text)
+        self._line = lru_cache(_RECENT)(self._read_line)
 
     def __len__(self) -> int:
         return len(self._file)
@@ -93,102 +96,142 @@ class SampleReader:
         """Sizes of a sample.
 
         Raises:
-            DataError: The sample cannot be read, or is longer than a microbatch and
-                `data.oversize` is `error`.
+            DataError: As `sizes` and `check_length` do.
         """
-        text = self.text(line)
-        num_tokens = len(text.input_ids)
-        num_targets = int((text.labels[1:] != -100).sum())
-        image_lengths = tuple(self._image_length(grid) for grid in text.grids)
-        fit: Literal["whole", "truncated", "dropped"] = "whole"
-        if num_tokens > self._max_tokens:
-            if self._oversize == "error":
-                raise DataError(
-                    f"{self._file.where(line)}: {num_tokens} tokens exceed "
-                    f"train.microbatch_tokens={self._max_tokens} ({sum(image_lengths)} are of "
-                    "images); raise it, drop the line, or set data.oversize to drop or truncate"
-                )
-            fit = "dropped"
-        elif text.truncated:
-            fit = "truncated" if num_targets else "dropped"
-        return SampleMeta(
-            index=line,
-            num_tokens=num_tokens,
-            num_targets=num_targets,
-            grids=text.grids,
-            image_lengths=image_lengths,
-            fit=fit,
-        )
+        meta = self.sizes(line)
+        self.check_length(meta)
+        return meta
 
-    def _fitting_text(self, line: int) -> SampleText:
-        """Tokens of a sample, cut off at the end where `data.oversize` is `truncate`."""
-        text = self._text(line)
-        if self._oversize != "truncate" or len(text.input_ids) <= self._max_tokens:
-            return text
-        end = self._max_tokens
-        image_at = np.flatnonzero(text.mm_token_type_ids)
-        # Images before the cut, and the first token of the one that it would go through.
-        ends = np.cumsum([self._image_length(grid) for grid in text.grids], dtype=np.int64)
-        num_images = int(np.searchsorted(ends, np.searchsorted(image_at, end), side="right"))
-        if num_images < len(ends):
-            start = int(image_at[ends[num_images - 1] if num_images else 0])
-            if start and text.input_ids[start - 1] == self._image_start_id:
-                start -= 1
-            end = min(end, start)
-        return replace(
-            text,
-            input_ids=text.input_ids[:end],
-            labels=text.labels[:end],
-            mm_token_type_ids=text.mm_token_type_ids[:end],
-            grids=text.grids[:num_images],
-            truncated=True,
-        )
+    def check_length(self, meta: SampleMeta) -> None:
+        """Refuse a sample that is longer than a microbatch.
 
-    def _text(self, line: int) -> SampleText:
-        """Tokens of a sample, each image as often as it has tokens.
+        Raises:
+            DataError: It is, and `data.oversize` is `error`.
+        """
+        if meta.fit == "refused":
+            raise DataError(
+                f"{self._file.where(meta.index)}: {meta.num_tokens} tokens exceed "
+                f"train.microbatch_tokens={self._max_tokens} ({sum(meta.image_lengths)} are of "
+                "images); raise it, drop the line, or set data.oversize to drop or truncate"
+            )
+
+    def sizes(self, line: int) -> SampleMeta:
+        """Sizes of a sample, also of one that `check_length` refuses.
 
         Raises:
             DataError: The line, an image's header or the chat template cannot be used.
         """
-        conversation = self._conversation(line)
-        grids = tuple(self._grid(path, conversation.where) for path in conversation.images)
-        tokens = self._chat.tokens(conversation)
-        repeats = np.ones_like(tokens.ids)
-        repeats[tokens.is_image] = [self._image_length(grid) for grid in grids]
-        return SampleText(
-            input_ids=np.repeat(tokens.ids, repeats),
-            labels=np.repeat(np.where(tokens.is_target, tokens.ids, -100), repeats),
-            mm_token_type_ids=np.repeat(tokens.is_image.astype(np.int64), repeats),
+        images, tokens = self._line(line)
+        where = self._file.where(line)
+        grids = tuple(self._grid(path, where) for path in images)
+        lengths = [self._image_length(grid) for grid in grids]
+        is_whole = len(tokens.ids) - len(grids) + sum(lengths) <= self._max_tokens
+        if self._oversize == "truncate":
+            image_at = np.flatnonzero(tokens.is_image)
+            ends = image_at - np.arange(len(grids)) + np.cumsum(lengths, dtype=np.int64)
+            grids = grids[: np.searchsorted(ends, self._max_tokens, side="right")]
+        text = self._expanded(tokens, grids)
+        num_targets = int((text.labels[1:] != -100).sum())
+        too_long: dict[str, Fit] = {
+            "error": "refused",
+            "drop": "dropped",
+            "truncate": "truncated" if num_targets else "dropped",
+        }
+        return SampleMeta(
+            index=line,
+            num_tokens=len(text.input_ids),
+            num_targets=num_targets,
             grids=grids,
+            image_lengths=tuple(lengths[: len(grids)]),
+            fit="whole" if is_whole else too_long[self._oversize],
         )
 
-    def pixels(self, line: int, image: int) -> SamplePixels:
-        """Patches of one image of a sample.
+    def text(self, line: int, num_tokens: int, grids: Sequence[Grid]) -> SampleText:
+        """Tokens of a sample, each image as often as it has tokens.
+
+        Args:
+            line: The sample.
+            num_tokens: Its planned length; the sample is cut off there if `data.oversize` is
+                `truncate`.
+            grids: Planned grids of its images, without those that do not fit.
 
         Raises:
-            DataError: The file cannot be used, and `data.bad_image` is `error`.
+            DataError: The line or the chat template cannot be used, or the sample is no longer
+                the planned one.
+        """
+        images, tokens = self._line(line)
+        text = self._expanded(tokens, grids) if len(grids) <= len(images) else None
+        if text is None or len(text.input_ids) != num_tokens:
+            raise DataError(
+                f"{self._file.where(line)}: it no longer has the {num_tokens} tokens "
+                f"({len(grids)} images) that were planned: the data file or the model's folder "
+                "changed during the run; restore it, and go on with --resume"
+            )
+        return text
+
+    def _expanded(self, tokens: ChatTokens, grids: Sequence[Grid]) -> SampleText:
+        """Tokens up to the first image without a grid, or to the limit where long ones are cut."""
+        end = len(tokens.ids)
+        image_at = np.flatnonzero(tokens.is_image)
+        if len(grids) < len(image_at):
+            end = int(image_at[len(grids)])
+            if end and tokens.ids[end - 1] == self._image_start_id:
+                end -= 1
+        ids, is_image = tokens.ids[:end], tokens.is_image[:end]
+        labels = np.where(tokens.is_target[:end], ids, -100)
+        repeats = np.ones(len(ids), dtype=np.int64)
+        repeats[is_image] = [self._image_length(grid) for grid in grids]
+        limit = self._max_tokens if self._oversize == "truncate" else None
+        return SampleText(
+            input_ids=np.repeat(ids, repeats)[:limit],
+            labels=np.repeat(labels, repeats)[:limit],
+            mm_token_type_ids=np.repeat(is_image.astype(np.int64), repeats)[:limit],
+        )
+
+    def _read_line(self, line: int) -> tuple[tuple[Path, ...], ChatTokens]:
+        """Images of a sample, and its tokens with one for each image."""
+        conversation = self._conversation(line)
+        return conversation.images, self._chat.tokens(conversation)
+
+    def pixels(self, line: int, image: int, grid: Grid) -> SamplePixels:
+        """Patches of one image of a sample.
+
+        Args:
+            line: The sample.
+            image: Number of the image within the sample.
+            grid: Its planned grid.
+
+        Raises:
+            DataError: The file cannot be used or no longer has the planned grid, and
+                `data.bad_image` is `error`.
         """
         conversation = self._conversation(line)
         path, where = conversation.images[image], conversation.where
         try:
-            return self._processed(path, where)
+            pixels, found = self._processed(path, where)
+            if found != grid:
+                raise DataError(
+                    f"{where}: image {path}: its grid is {found} and was planned as {grid}: the "
+                    "file changed after it was planned; go on with --resume, or set "
+                    "data.bad_image=skip"
+                )
+            return SamplePixels(pixels=pixels, skipped=False)
         except DataError:
             if not self._skip:
                 raise
-        grid = self._grid(path, where)
         patch_dim = 3 * self._images.temporal_patch_size * self._images.patch_size**2
         zeros = np.zeros((int(np.prod(grid)), patch_dim), dtype=np.float32)
-        return SamplePixels(pixels=zeros, grid=grid, skipped=True)
+        return SamplePixels(pixels=zeros, skipped=True)
 
-    def _processed(self, path: Path, where: str) -> SamplePixels:
-        """What the processor makes of an image."""
+    def _processed(self, path: Path, where: str) -> tuple[NDArray[np.float32], Grid]:
+        """What the processor makes of an image: its patches and their grid."""
         picture = read_upright(path, where)
         try:
             out = self._images(images=[picture], return_tensors="np")
         except ValueError as error:
             raise unusable(path, where, error) from error
         frames, rows, columns = out["image_grid_thw"][0].tolist()
-        return SamplePixels(pixels=out["pixel_values"], grid=(frames, rows, columns), skipped=False)
+        return out["pixel_values"], (frames, rows, columns)
 
     def _conversation(self, line: int) -> Conversation:
         return read_conversation(

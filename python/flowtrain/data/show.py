@@ -29,7 +29,8 @@ def show_samples(config: RunConfig, samples: Sequence[int]) -> Iterator[dict[str
 
 
 def _show(reader: SampleReader, model: Any, sample: int) -> dict[str, Any]:
-    meta, text = reader.meta(sample), reader.text(sample)
+    meta = reader.meta(sample)
+    text = reader.text(sample, meta.num_tokens, meta.grids)
     flops = sample_flops(model, meta.num_tokens, meta.grids, num_targets=meta.num_targets)
     return {
         "index": sample,

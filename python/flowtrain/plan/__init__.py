@@ -2,7 +2,14 @@
 
 from flowtrain.plan.build import Layout, build_step
 from flowtrain.plan.space import Space, SpaceError, SpaceNeed
-from flowtrain.plan.step import Balance, Document, EncoderItem, Packing, StepPlan
+from flowtrain.plan.step import (
+    Balance,
+    Document,
+    EncoderItem,
+    Packing,
+    PlannedImage,
+    StepPlan,
+)
 
 __all__ = [
     "Balance",
@@ -10,6 +17,7 @@ __all__ = [
     "EncoderItem",
     "Layout",
     "Packing",
+    "PlannedImage",
     "Space",
     "SpaceError",
     "SpaceNeed",

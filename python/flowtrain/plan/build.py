@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from flowtrain.cost.flops import Grid
 from flowtrain.packing import fewest_slots
 from flowtrain.plan.balance import packing_of
-from flowtrain.plan.step import Document, EncoderItem, StepPlan
+from flowtrain.plan.step import Document, EncoderItem, PlannedImage, StepPlan
 
 
 class SampleSize(Protocol):
@@ -20,6 +21,8 @@ class SampleSize(Protocol):
     def num_tokens(self) -> int: ...
     @property
     def num_targets(self) -> int: ...
+    @property
+    def grids(self) -> tuple[Grid, ...]: ...
     @property
     def image_lengths(self) -> tuple[int, ...]: ...
 
@@ -42,7 +45,7 @@ class _Draft:
     slot: int
     row: int
     num_tokens: int
-    images: list[tuple[int, int]]
+    images: list[PlannedImage]
 
 
 def build_step(
@@ -109,6 +112,7 @@ def _document(sample: SampleSize) -> Document:
         num_tokens=sample.num_tokens,
         num_targets=sample.num_targets,
         image_tokens=sum(sample.image_lengths),
+        grids=sample.grids,
     )
 
 
@@ -150,10 +154,11 @@ def _cut(samples: Sequence[SampleSize], reader: int, slot: int, cap: int) -> lis
     drafts: list[_Draft] = []
     row = 0
     for sample in samples:
-        for image, length in enumerate(sample.image_lengths):
+        images = zip(sample.grids, sample.image_lengths, strict=True)
+        for image, (grid, length) in enumerate(images):
             if not drafts or drafts[-1].num_tokens + length > cap:
                 drafts.append(_Draft(reader, slot, row, 0, []))
-            drafts[-1].images.append((sample.index, image))
+            drafts[-1].images.append(PlannedImage(sample.index, image, grid))
             drafts[-1].num_tokens += length
             row += length
     return drafts

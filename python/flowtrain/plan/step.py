@@ -6,7 +6,9 @@ import json
 import zlib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
+
+from flowtrain.cost.flops import Grid
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -18,6 +20,19 @@ class Document:
     num_tokens: int
     num_targets: int
     image_tokens: int
+    grids: tuple[Grid, ...]
+    """Grid of each of its images, whatever the files have when they are read."""
+
+
+class PlannedImage(NamedTuple):
+    """One image of an item."""
+
+    sample: int
+    """Line of the data file, from 0."""
+    image: int
+    """Number of the image within the sample, from 0."""
+    grid: Grid
+    """Grid to encode it with, whatever the file has when it is read."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,8 +49,8 @@ class EncoderItem:
     slot: int
     row: int
     num_tokens: int
-    images: tuple[tuple[int, int], ...]
-    """(line of the data file, image of that sample), in row order."""
+    images: tuple[PlannedImage, ...]
+    """In row order."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,11 +127,14 @@ class StepPlan:
     def from_json(text: str | bytes) -> StepPlan:
         raw = json.loads(text)
         raw["documents"] = tuple(
-            tuple(tuple(Document(**doc) for doc in slot) for slot in rank)
+            tuple(
+                tuple(Document(**{**doc, "grids": _grids(doc["grids"])}) for doc in slot)
+                for slot in rank
+            )
             for rank in raw["documents"]
         )
         raw["items"] = tuple(
-            EncoderItem(**{**item, "images": tuple(tuple(pair) for pair in item["images"])})
+            EncoderItem(**{**item, "images": tuple(_image(*image) for image in item["images"])})
             for item in raw["items"]
         )
         raw["samples"] = tuple(raw["samples"])
@@ -128,3 +146,11 @@ class StepPlan:
     def checksum(self) -> int:
         """CRC-32 of the JSON form: both worlds compare it before a step takes effect."""
         return zlib.crc32(self.to_json().encode())
+
+
+def _grids(raw: list[list[int]]) -> tuple[Grid, ...]:
+    return tuple((frames, rows, columns) for frames, rows, columns in raw)
+
+
+def _image(sample: int, image: int, grid: list[int]) -> PlannedImage:
+    return PlannedImage(sample, image, *_grids([grid]))

@@ -170,7 +170,7 @@ class BackboneRank:
     def _batch(self, step: int, documents: Sequence[Document], skipped: set[int]) -> PackedBatch:
         """Documents side by side, each with positions of its own."""
         seat = self._seat
-        texts = [self._prefetch.get(step, "text", doc.sample) for doc in documents]
+        texts = [self._prefetch.get(step, _text_of(doc)) for doc in documents]
         labels = [
             np.full_like(text.labels, -100) if doc.sample in skipped else text.labels
             for doc, text in zip(documents, texts, strict=True)
@@ -180,9 +180,9 @@ class BackboneRank:
             seat.adapter.position_ids(
                 torch.from_numpy(text.input_ids),
                 torch.from_numpy(text.mm_token_type_ids),
-                torch.tensor(text.grids, dtype=torch.long).reshape(-1, 3),
+                torch.tensor(doc.grids, dtype=torch.long).reshape(-1, 3),
             )
-            for text in texts
+            for doc, text in zip(documents, texts, strict=True)
         ]
         return PackedBatch(
             input_ids=torch.from_numpy(np.concatenate([t.input_ids for t in texts])).to(device),
@@ -201,4 +201,8 @@ def wanted_texts(rank: int, plan: StepPlan) -> Iterator[Request]:
     """Samples that one backbone rank reads for a plan."""
     for _, documents in plan.documents_of(rank):
         for document in documents:
-            yield "text", (document.sample,)
+            yield _text_of(document)
+
+
+def _text_of(document: Document) -> Request:
+    return "text", (document.sample, document.num_tokens, document.grids)

@@ -130,9 +130,9 @@ class EncoderRank:
     ) -> tuple[torch.Tensor, list[int]]:
         """Rows of an item, shape [num_tokens, seam width], and samples with a skipped image."""
         seat = self._seat
-        images = [self._prefetch.get(step, "pixels", *image) for image in item.images]
+        images = [self._prefetch.get(step, ("pixels", image)) for image in item.images]
         pixels = torch.cat([torch.from_numpy(image.pixels) for image in images])
-        grids = torch.tensor([image.grid for image in images])
+        grids = torch.tensor([image.grid for image in item.images])
         # Recomputation draws the same dropout masks, and so does any layout.
         seed_dropout(seat.config.train.seed, step, item.index)
         with torch.set_grad_enabled(with_graph):
@@ -143,13 +143,12 @@ class EncoderRank:
             )
         if rows.shape[0] != item.num_tokens:
             raise ValueError(
-                f"step {step}, item {item.index} (samples {item.images}): the encoder made "
-                f"{rows.shape[0]} rows where the plan has {item.num_tokens}; did an image change "
-                "after it was planned?"
+                f"step {step}, item {item.index}: the encoder made {rows.shape[0]} rows where the "
+                f"plan has {item.num_tokens}; merge_size of the model's image processor must be "
+                "the spatial_merge_size of its configuration"
             )
-        skipped = {
-            sample for (sample, _), image in zip(item.images, images, strict=True) if image.skipped
-        }
+        read = zip(item.images, images, strict=True)
+        skipped = {planned.sample for planned, image in read if image.skipped}
         return rows, sorted(skipped)
 
     def _backward(self, plan: StepPlan) -> None:

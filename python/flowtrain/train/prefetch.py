@@ -9,7 +9,8 @@ from flowtrain.plan import StepPlan
 from flowtrain.train.planner import Plans
 from flowtrain.train.reads import Read, Reads
 
-Request = tuple[str, tuple[int, ...]]
+Request = tuple[str, tuple[Any, ...]]
+"""Method of the reader, and its arguments, the sample first."""
 
 
 class Prefetch:
@@ -39,13 +40,13 @@ class Prefetch:
         if coming is not None:
             self._submit(coming)
 
-    def get(self, step: int, method: str, *arguments: int) -> Any:
+    def get(self, step: int, request: Request) -> Any:
         """One content of a planned step.
 
         Raises:
             DataError: It cannot be read; the message names file and line.
         """
-        return self._reads.result(self._pending[step][method, arguments])
+        return self._reads.result(self._pending[step][request])
 
     def forget(self, step: int) -> None:
         self._pending.pop(step, None)

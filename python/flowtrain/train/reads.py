@@ -39,7 +39,7 @@ class Reads:
         self._pending: dict[Future[Any], Read] = {}
         self._finished = 0
 
-    def submit(self, method: str, line: int, *arguments: int) -> Read:
+    def submit(self, method: str, line: int, *arguments: Any) -> Read:
         """Ask for `reader.method(line, *arguments)`."""
         which = " ".join(map(str, (method, *arguments)))
         future = self._reader.submit(method, line, *arguments)

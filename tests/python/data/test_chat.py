@@ -147,7 +147,9 @@ def test_the_targets_between_images_are_the_masks_of_the_processor(
     texts = [{"type": "text", "text": text} for text in ("Q", "\n12", "And?", "\nA")]
     messages = turns([first, texts[0]], [texts[1]], [texts[2], second], [texts[3]])
     tmp_path.joinpath("data.jsonl").write_text(json.dumps({"messages": messages}))
-    ours = SampleReader(folder, DataConfig(path=tmp_path / "data.jsonl"), 4096).text(0)
+    read = SampleReader(folder, DataConfig(path=tmp_path / "data.jsonl"), 4096)
+    meta = read.meta(0)
+    ours = read.text(0, meta.num_tokens, meta.grids)
     theirs = AutoProcessor.from_pretrained(folder).apply_chat_template(
         messages,
         chat_template=MARKED,

@@ -12,7 +12,7 @@ from PIL import Image
 from flowtrain.config.schema import DataConfig
 from flowtrain.data import DataError
 from flowtrain.data.order import SampleOrder
-from flowtrain.data.samples import SampleReader
+from flowtrain.data.samples import SamplePixels, SampleReader, SampleText
 from flowtrain.data.tiny_model import write_tiny_model
 
 
@@ -36,6 +36,15 @@ def picture(folder: Path, name: str, size: tuple[int, int], **options: Any) -> s
     pixels = np.random.default_rng(0).integers(0, 255, (size[1], size[0], 3), dtype=np.uint8)
     Image.fromarray(pixels).save(folder / name, **options)
     return name
+
+
+def text_of(read: SampleReader, line: int) -> SampleText:
+    meta = read.meta(line)
+    return read.text(line, meta.num_tokens, meta.grids)
+
+
+def pixels_of(read: SampleReader) -> SamplePixels:
+    return read.pixels(0, 0, read.meta(0).grids[0])
 
 
 def chat(*turns: str, images: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -62,14 +71,14 @@ def test_a_sample_becomes_what_the_processor_makes_of_it(
     ]
     text = processor.apply_chat_template(messages, tokenize=False)
     truth = processor(text=[text], images=[[Image.open(tmp_path / name)]], return_tensors="np")
-    ours, pixels = read.text(0), read.pixels(0, 0)
+    ours, pixels = text_of(read, 0), pixels_of(read)
     np.testing.assert_array_equal(ours.input_ids, truth["input_ids"][0])
     np.testing.assert_array_equal(ours.mm_token_type_ids, truth["mm_token_type_ids"][0])
     np.testing.assert_array_equal(pixels.pixels, truth["pixel_values"])
-    assert [list(grid) for grid in ours.grids] == truth["image_grid_thw"].tolist()
     learnt = processor.tokenizer.decode(ours.labels[ours.labels != -100])
     assert learnt == "12<|im_end|>34<|im_end|>"
     meta = read.meta(0)
+    assert [list(grid) for grid in meta.grids] == truth["image_grid_thw"].tolist()
     assert meta.image_lengths == (int((truth["input_ids"] == 5).sum()),)
     assert meta.num_targets == 6
 
@@ -94,8 +103,8 @@ def test_a_released_folder_is_read_without_its_video_processor(
 ) -> None:
     record = chat("<image>Read.", "12", images=(picture(tmp_path, "a.png", (70, 33)),))
     ours, truth = (reader(folder, tmp_path, record) for folder in (released, model))
-    np.testing.assert_array_equal(ours.text(0).input_ids, truth.text(0).input_ids)
-    np.testing.assert_array_equal(ours.pixels(0, 0).pixels, truth.pixels(0, 0).pixels)
+    np.testing.assert_array_equal(text_of(ours, 0).input_ids, text_of(truth, 0).input_ids)
+    np.testing.assert_array_equal(pixels_of(ours).pixels, pixels_of(truth).pixels)
 
 
 def test_a_released_folder_loads_where_torchvision_is_installed(released: Path) -> None:
@@ -111,11 +120,10 @@ def test_a_rotated_jpeg_is_read_upright(model: Path, tmp_path: Path) -> None:
     turned = picture(tmp_path, "turned.jpg", (64, 16), exif=exif, quality=95)
     read = reader(model, tmp_path, chat("<image>Read.", "1", images=(turned,)))
     assert read.meta(0).grids == ((1, 16, 4),)
-    assert read.pixels(0, 0).grid == (1, 16, 4)
     upright = Image.open(tmp_path / turned).transpose(Image.Transpose.ROTATE_270)
     upright.save(tmp_path / "upright.png")
     straight = reader(model, tmp_path, chat("<image>Read.", "1", images=("upright.png",)))
-    np.testing.assert_array_equal(read.pixels(0, 0).pixels, straight.pixels(0, 0).pixels)
+    np.testing.assert_array_equal(pixels_of(read).pixels, pixels_of(straight).pixels)
 
 
 def test_both_conversation_formats_mean_the_same(model: Path, tmp_path: Path) -> None:
@@ -131,7 +139,7 @@ def test_both_conversation_formats_mean_the_same(model: Path, tmp_path: Path) ->
         {"messages": inline},
     )
     for line in (1, 2):
-        np.testing.assert_array_equal(read.text(line).input_ids, read.text(0).input_ids)
+        np.testing.assert_array_equal(text_of(read, line).input_ids, text_of(read, 0).input_ids)
 
 
 @pytest.mark.parametrize(
@@ -171,18 +179,19 @@ def test_a_long_sample_is_cut_off_at_the_end_and_never_inside_an_image(
 ) -> None:
     names = tuple(picture(tmp_path, f"{n}.png", (8 * n, 8)) for n in (2, 3))
     record = chat("<image>Read.", "12", "<image>Again?", "34", images=names)
-    whole = reader(model, tmp_path, record).text(0)
+    read = reader(model, tmp_path, record)
+    whole, grids = text_of(read, 0), read.meta(0).grids
     second = int(np.flatnonzero(whole.mm_token_type_ids)[2])
     kept: dict[int, tuple[int, int]] = {}
     for limit in range(1, len(whole.input_ids) + 1):
         read = reader(model, tmp_path, record, max_tokens=limit, oversize="truncate")
-        meta, text = read.meta(0), read.text(0)
+        meta, text = read.meta(0), text_of(read, 0)
         end = len(text.input_ids)
-        kept[limit] = (end, len(text.grids))
+        kept[limit] = (end, len(meta.grids))
         assert end == meta.num_tokens <= limit
         np.testing.assert_array_equal(text.input_ids, whole.input_ids[:end])
         np.testing.assert_array_equal(text.labels, whole.labels[:end])
-        assert text.grids == meta.grids == whole.grids[: len(text.grids)]
+        assert meta.grids == grids[: len(meta.grids)]
         assert sum(meta.image_lengths) == text.mm_token_type_ids.sum()
         assert meta.num_targets == (whole.labels[1:end] != -100).sum()
         if end == len(whole.input_ids):
@@ -203,10 +212,51 @@ def test_a_cut_png_is_an_error_or_zeros(model: Path, tmp_path: Path) -> None:
     record = chat("<image>Read.", "1", images=(name,))
     assert reader(model, tmp_path, record).meta(0).grids == ((1, 16, 16),)
     with pytest.raises(DataError, match=r"data\.jsonl:1: image .*cut\.png"):
-        reader(model, tmp_path, record).pixels(0, 0)
-    skipped = reader(model, tmp_path, record, bad_image="skip").pixels(0, 0)
+        pixels_of(reader(model, tmp_path, record))
+    skipped = pixels_of(reader(model, tmp_path, record, bad_image="skip"))
     assert skipped.skipped
     assert skipped.pixels.shape == (256, 96)
+
+
+@pytest.mark.parametrize(
+    ("planned", "read"), [((64, 16), None), (None, (64, 16)), ((64, 16), (16, 64))]
+)
+def test_a_file_that_changes_after_it_was_planned_keeps_its_planned_grid(
+    model: Path,
+    tmp_path: Path,
+    planned: tuple[int, int] | None,
+    read: tuple[int, int] | None,
+) -> None:
+    record = chat("<image>Read.", "1", images=("a.png",))
+    planner, rank, strict = (
+        reader(model, tmp_path, record, bad_image=bad) for bad in ("skip", "skip", "error")
+    )
+    if planned is not None:
+        picture(tmp_path, "a.png", planned)
+    meta = planner.meta(0)
+    [grid] = meta.grids
+    truth = planner.text(0, meta.num_tokens, meta.grids)
+    tmp_path.joinpath("a.png").unlink(missing_ok=True)
+    if read is not None:
+        picture(tmp_path, "a.png", read)
+    pixels = rank.pixels(0, 0, grid)
+    assert pixels.skipped
+    assert pixels.pixels.shape == (grid[1] * grid[2], 96)
+    text = rank.text(0, meta.num_tokens, meta.grids)
+    np.testing.assert_array_equal(text.input_ids, truth.input_ids)
+    with pytest.raises(
+        DataError, match=r"data\.jsonl:1: image .*a\.png: (its grid is|there is no)"
+    ):
+        strict.pixels(0, 0, grid)
+
+
+def test_a_sample_that_no_longer_has_its_planned_length_is_named(
+    model: Path, tmp_path: Path
+) -> None:
+    meta = reader(model, tmp_path, chat("Read.", "12")).meta(0)
+    changed = reader(model, tmp_path, chat("Read.", "123"))
+    with pytest.raises(DataError, match=r"data\.jsonl:1: it no longer has the \d+ tokens"):
+        changed.text(0, meta.num_tokens, meta.grids)
 
 
 def test_every_epoch_draws_each_sample_once_and_any_point_can_be_reached() -> None:

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 import pytest
 
+from flowtrain.cost.flops import Grid
 from flowtrain.packing import PackingError
-from flowtrain.plan import Layout, Space, SpaceError, SpaceNeed, StepPlan, build_step
+from flowtrain.plan import Layout, PlannedImage, Space, SpaceError, SpaceNeed, StepPlan, build_step
 
 
 @dataclass(frozen=True)
@@ -15,6 +16,10 @@ class Size:
     num_tokens: int
     num_targets: int
     image_lengths: tuple[int, ...]
+
+    @property
+    def grids(self) -> tuple[Grid, ...]:
+        return tuple((1, 2, 2 * length) for length in self.image_lengths)
 
 
 def sizes(seed: int, number: int) -> list[Size]:
@@ -37,7 +42,11 @@ def plan(seed: int, *, encoders: int = 2, backbones: int = 2, number: int = 20) 
 @pytest.mark.parametrize("seed", range(20))
 def test_every_image_is_encoded_once_and_lands_on_its_own_rows(seed: int) -> None:
     made = plan(seed)
-    lengths = {(s.index, i): n for s in sizes(seed, 20) for i, n in enumerate(s.image_lengths)}
+    lengths = {
+        PlannedImage(s.index, image, (1, 2, 2 * length)): length
+        for s in sizes(seed, 20)
+        for image, length in enumerate(s.image_lengths)
+    }
     assert sorted(image for item in made.items for image in item.images) == sorted(lengths)
     for rank in range(2):
         assert len(made.documents[rank]) == made.slots
@@ -50,7 +59,11 @@ def test_every_image_is_encoded_once_and_lands_on_its_own_rows(seed: int) -> Non
                 assert item.num_tokens == sum(lengths[image] for image in item.images)
                 row += item.num_tokens
             # The backbone scatters rows in the order of its documents.
-            expected = [key for d in documents for key in sorted(lengths) if key[0] == d.sample]
+            expected = [
+                PlannedImage(d.sample, image, grid)
+                for d in documents
+                for image, grid in enumerate(d.grids)
+            ]
             assert shown == expected
             assert row == sum(d.image_tokens for d in documents)
 
