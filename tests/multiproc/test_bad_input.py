@@ -64,6 +64,17 @@ def test_bad_images_are_named_or_skipped(tmp_path: Path, data: Path) -> None:
     assert metrics[0]["target_tokens"] == targets
 
 
+def test_a_skipped_sample_counts_as_often_as_it_is_drawn(tmp_path: Path, data: Path) -> None:
+    path = tmp_path / "two.jsonl"
+    whole = next((data / "images" / "train").glob("*.png")).resolve()
+    lines = [strip(whole), strip(tmp_path / "gone.png")]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    section = {"path": str(path), "bad_image": "skip"}
+    tree = run_tree(tmp_path / "run", data, data=section, train={"steps": 1})
+    [step] = Run(tree).succeed()
+    assert (sorted(step["samples"]), step["skipped_samples"]) == ([0] * 4 + [1] * 4, 4)
+
+
 def test_long_samples_are_cut_or_dropped_and_counted(tmp_path: Path, data: Path) -> None:
     image = str(next((data / "images" / "train").glob("*.png")).resolve())
     asked = {"role": "user", "content": "<image>Read." + "?" * 300}

@@ -118,7 +118,7 @@ class BackboneRank:
     def _slot(
         self, plan: StepPlan, slot: int, documents: Sequence[Document], ages: list[float]
     ) -> tuple[float, int, int]:
-        """Forward and backward of one microbatch: loss sum, target tokens, skipped samples."""
+        """Forward and backward of one microbatch: loss sum, target tokens, skipped documents."""
         seat = self._seat
         seed_dropout(seat.config.train.seed, plan.step, seat.world.rank, slot)
         items = plan.items_for(seat.world.rank, slot)
@@ -137,7 +137,8 @@ class BackboneRank:
                     item=item.index,
                     version=plan.step,
                 )
-        return float(out.loss_sum.detach()), out.num_targets, len(skipped)
+        num_skipped = sum(doc.sample in skipped for doc in documents)
+        return float(out.loss_sum.detach()), out.num_targets, num_skipped
 
     def _gather(
         self, plan: StepPlan, items: Sequence[EncoderItem], ages: list[float]
