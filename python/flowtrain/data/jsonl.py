@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import mmap
+import os
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,8 @@ _CHUNK_BYTES = 1 << 26
 class JsonlFile:
     """Records of a JSONL file by sample number: from 0, without the blank lines.
 
+    The file stays open, so that another file that replaces it is never read.
+
     Args:
         path: The file.
 
@@ -28,13 +32,16 @@ class JsonlFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            with path.open("rb") as file:
-                size = file.seek(0, 2)
-                if size:
-                    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
-                        self._starts, self._ends, self._lines = _find_lines(text)
+            file = path.open("rb", buffering=0)
         except FileNotFoundError as error:
             raise DataError(f"data.path={path}: there is no such file") from error
+        weakref.finalize(self, file.close)
+        self._descriptor = file.fileno()
+        self._indexed = self._size_and_time()
+        size, _ = self._indexed
+        if size:
+            with mmap.mmap(self._descriptor, 0, access=mmap.ACCESS_READ) as text:
+                self._starts, self._ends, self._lines = _find_lines(text)
         if not size or len(self._lines) == 0:
             raise DataError(f"{path}: the file is empty; write one sample a line")
 
@@ -53,14 +60,19 @@ class JsonlFile:
         """The object on the line of a sample.
 
         Raises:
-            DataError: There is no such sample, or the line is not a JSON object.
+            DataError: There is no such sample, the line is not a JSON object, or the file has
+                changed since it was opened.
         """
         if not 0 <= sample < len(self):
             raise DataError(f"{self.path}: no sample {sample}; there are 0 to {len(self) - 1}")
         start, end = int(self._starts[sample]), int(self._ends[sample])
-        with self.path.open("rb") as file:
-            file.seek(start)
-            text = file.read(end - start)
+        # A forked process shares the position of the descriptor, which pread does not use.
+        text = os.pread(self._descriptor, end - start, start)
+        if self._size_and_time() != self._indexed:
+            raise DataError(
+                f"{self.path}: the file changed during the run, so that its lines are no longer "
+                "where they were; restore it and go on with --resume, or start another run"
+            )
         try:
             record = json.loads(text)
         except ValueError as error:
@@ -72,6 +84,11 @@ class JsonlFile:
                 f"{self.where(sample)}: a JSON {type(record).__name__} where an object is needed"
             )
         return record
+
+    def _size_and_time(self) -> tuple[int, int]:
+        """Size in bytes, and time of the last change in nanoseconds."""
+        status = os.fstat(self._descriptor)
+        return status.st_size, status.st_mtime_ns
 
 
 def _find_lines(file: mmap.mmap) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,27 @@ def test_a_file_without_a_sample_is_refused(tmp_path: Path, text: str) -> None:
     path.write_text(text)
     with pytest.raises(DataError, match=r"data\.jsonl: the file is empty"):
         JsonlFile(path)
+
+
+def test_another_file_under_the_same_name_is_not_read(tmp_path: Path) -> None:
+    path, other = tmp_path / "data.jsonl", tmp_path / "other.jsonl"
+    path.write_text('{"a": 1}\n{"a": 2}\n')
+    file = JsonlFile(path)
+    other.write_text('{"a": 2}\n{"a": 1}\n')
+    other.replace(path)
+    assert [file.record(sample) for sample in range(2)] == [{"a": 1}, {"a": 2}]
+
+
+@pytest.mark.parametrize("text", ['{"a": 2}\n{"a": 1}\n', '{"a": 1}\n{"a": 2}\n{}', ""])
+def test_a_file_that_is_changed_while_it_is_read_is_an_error(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "data.jsonl"
+    path.write_text('{"a": 1}\n{"a": 2}\n')
+    os.utime(path, (1, 1))
+    file = JsonlFile(path)
+    assert file.record(1) == {"a": 2}
+    path.write_text(text)
+    with pytest.raises(DataError, match=r"data\.jsonl: the file changed during the run"):
+        file.record(1)
 
 
 @pytest.mark.parametrize("sample", [-1, 1])
