@@ -167,7 +167,8 @@ class Pool:
             Number of the segment, for `Producer(segment=)`.
 
         Raises:
-            PoolSpace: Too little memory, or max_cells does not suffice.
+            PoolSpace: Too little memory, all 64 segments are taken, or max_cells does not suffice.
+            PoolTimeout: Another handle has been cutting slabs or adding a segment for ten seconds.
         """
 
     def drop_segment(self, segment: int) -> None:

@@ -18,7 +18,7 @@
 namespace flowtrain::channel {
 
 inline constexpr std::uint64_t kMagic = 0x315f4c4f4f505446;  // "FTPOOL_1"
-inline constexpr std::uint32_t kLayoutVersion = 8;
+inline constexpr std::uint32_t kLayoutVersion = 9;
 inline constexpr std::uint32_t kMaxSegments = 64;
 inline constexpr std::uint32_t kMaxClasses = 64;
 
@@ -39,7 +39,7 @@ struct Header {
   Geometry geometry;
   std::int32_t creator_pid;
   std::uint64_t nonce;
-  std::atomic<std::uint32_t> num_cells;     ///< Cells below belong to a segment.
+  std::atomic<std::uint32_t> num_cells;     ///< Cells below have belonged to a segment.
   std::atomic<std::uint32_t> num_segments;  ///< Entries below have been used.
   std::atomic<std::uint32_t> lanes_version;
   std::atomic<std::uint32_t> segments_version;
@@ -74,8 +74,8 @@ struct alignas(kCacheLine) Lane {
 };
 
 /// kDraining: its owner is gone; what was published in it may still be read.
-/// kDead: no cell of it is in use, and the entry with its cells may be used again, as long as there
-/// is a generation that it has not had.
+/// kDead: no cell of it is in use. It has no cells any more, and the entry may be used again, as
+/// long as there is a generation that it has not had.
 enum class SegmentState : std::uint8_t { kEmpty, kMaking, kLive, kDraining, kDead };
 
 /// `[generation:32 | owner:16 | state:16]`: one compare-and-swap takes an entry together with its
@@ -99,6 +99,10 @@ constexpr std::uint16_t owner_of(SegmentWord word) {
 constexpr SegmentWord moved(SegmentWord word, SegmentState state) {
   return segment_word(state, generation_of(word), owner_of(word));
 }
+/// Whether the cells that an entry names are its own, see FreeRoom.
+constexpr bool has_cells(SegmentWord word) {
+  return state_of(word) != SegmentState::kEmpty && state_of(word) != SegmentState::kDead;
+}
 
 struct ClassEntry {
   Relaxed<std::uint64_t> slab_bytes;
@@ -110,7 +114,6 @@ struct ClassEntry {
 struct alignas(kCacheLine) SegmentEntry {
   std::atomic<SegmentWord> word;
   Relaxed<std::uint32_t> first_cell;
-  Relaxed<std::uint32_t> capacity;  ///< Cells that stay with the entry, whoever uses it.
   Relaxed<std::uint32_t> num_cells;
   Relaxed<std::uint32_t> num_classes;    ///< 0 where slabs are cut on demand, see Cutter.
   std::atomic<std::uint32_t> num_cut;    ///< Cells with a slab, where cut on demand.
@@ -189,7 +192,7 @@ class Control {
             at<lockfree::AtomicSlot>(slots_) + std::uint64_t{i} * geometry_.ring_capacity,
             geometry_.ring_capacity, at<lockfree::AtomicCell>(words_), geometry_.max_cells};
   }
-  /// Cells that belong to some segment; those beyond are not carved yet.
+  /// Cells that have belonged to some segment; those beyond were never carved.
   std::uint32_t num_cells() const {
     return std::min(header().num_cells.load(std::memory_order_acquire),  // sync: control.num_cells
                     geometry_.max_cells);
@@ -199,11 +202,11 @@ class Control {
         header().num_segments.load(std::memory_order_acquire),  // sync: control.num_segments
         kMaxSegments);
   }
-  /// The cells that a segment uses, of those that stay with its entry.
+  /// The cells of a segment.
   CellRange cells_of(const SegmentEntry& entry) const {
     const std::uint32_t all = num_cells();
     const std::uint32_t first = std::min<std::uint32_t>(entry.first_cell, all);
-    return {first, first + std::min<std::uint32_t>({entry.capacity, entry.num_cells, all - first})};
+    return {first, first + std::min<std::uint32_t>(entry.num_cells, all - first)};
   }
   /// What a lane is called, in messages; "?" for one that there is not.
   std::string label_of(std::uint32_t i) const {

@@ -8,8 +8,7 @@ void Cutter::cut(std::uint32_t segment, std::uint64_t least, std::uint64_t wante
   SegmentEntry& entry = control_.segment(segment);
   // Who waits for space asks again and again: no system call while the answer is no.
   if (!find_room(entry, least) && !is_unused(entry)) return;
-  const std::unique_lock lock(mutex_, std::try_to_lock);
-  if (!lock || !lanes_.try_take(Lanes::Right::kCut)) return;
+  if (!lanes_.try_take(Lanes::Right::kCarve)) return;
   const SegmentWord word = entry.word.load(std::memory_order_acquire);  // sync: segment.word
   if (state_of(word) == SegmentState::kLive && entry.num_classes == 0) {
     // A cutter that died while undoing left the epoch odd, and allocations turned away by it.
@@ -26,7 +25,7 @@ void Cutter::cut(std::uint32_t segment, std::uint64_t least, std::uint64_t wante
       entry.num_cut.store(room->cut + 1, std::memory_order_release);  // sync: segment.cut
     }
   }
-  lanes_.give_back(Lanes::Right::kCut);
+  lanes_.give_back(Lanes::Right::kCarve);
   // Others may have been turned away meanwhile.
   control_.header().space.notify();
 }

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <mutex>
 #include <optional>
 
 #include "channel/control.hpp"
@@ -13,8 +12,11 @@ namespace flowtrain::channel {
 ///
 /// Memory:   a segment's cells, of which `num_cut` have a slab. A cut counts once num_cut says
 ///           so: whoever dies before leaves nothing behind, whoever dies after a free slab.
-/// Threads:  one cutter at a time over all processes, by a byte lock that dies with its holder.
-/// Progress: never waits; a cutter that stops holds up cutting, and no slab that is there.
+/// Threads:  one cutter at a time over all processes, by Lanes::Right::kCarve. A segment that ends
+///           meanwhile keeps its entry and its cells from every other use, as both are given to
+///           new segments under the same right: what is written here is then written to nobody's.
+/// Progress: never waits; a cutter that stops holds up cutting and new segments, and no slab that
+///           is there.
 /// Ordering: segment.cut publishes the cells of a segment; cut_epoch, read before and after an
 ///           allocation, tells whether cuts were undone in between.
 /// Errors:   never throws; where it cannot cut, there is no slab more.
@@ -41,7 +43,6 @@ class Cutter {
 
   const Control& control_;
   Lanes& lanes_;
-  std::mutex mutex_;
 };
 
 }  // namespace flowtrain::channel

@@ -121,10 +121,18 @@ std::vector<LaneInfo> Lanes::all() const {
 }
 
 bool Lanes::try_take(Right right) noexcept {
-  return os::try_lock_byte(file_, size() + static_cast<std::uint32_t>(right));
+  const auto number = static_cast<std::uint32_t>(right);
+  const std::lock_guard lock(mutex_);
+  if (rights_[number] || !os::try_lock_byte(file_, size() + number)) return false;
+  rights_[number] = true;
+  return true;
 }
+
 void Lanes::give_back(Right right) noexcept {
-  os::unlock_byte(file_, size() + static_cast<std::uint32_t>(right));
+  const auto number = static_cast<std::uint32_t>(right);
+  const std::lock_guard lock(mutex_);
+  rights_[number] = false;
+  os::unlock_byte(file_, size() + number);
 }
 
 }  // namespace flowtrain::channel

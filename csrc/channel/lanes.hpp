@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <mutex>
 #include <string>
@@ -24,7 +25,7 @@ struct LaneInfo {
 /// The pool's participants as one handle sees them, and those it has put there itself.
 ///
 /// Memory:   the lanes of the control file, and byte locks on it: one byte a lane, and behind
-///           them one for the reaper and one for the cutter.
+///           them one for each right.
 /// Threads:  any; taking and leaving exclude each other within the handle.
 /// Progress: no call waits for another process.
 /// Ordering: lane.state publishes what a lane says of itself.
@@ -49,9 +50,9 @@ class Lanes {
   /// Every lane that was ever used.
   std::vector<LaneInfo> all() const;
 
-  /// Rights that one handle at a time has over all processes, and none after its death. Threads
-  /// of one handle exclude each other by other means.
-  enum class Right : std::uint32_t { kReap, kCut };
+  /// Rights that one thread at a time has over all processes, and none after its process's death.
+  /// kReap: to take back what the dead held. kCarve: to give cells to a segment, or slabs to cells.
+  enum class Right : std::uint32_t { kReap, kCarve };
   bool try_take(Right right) noexcept;
   void give_back(Right right) noexcept;
 
@@ -62,6 +63,7 @@ class Lanes {
   const os::Fd& file_;
   mutable std::mutex mutex_;
   std::vector<bool> held_;
+  std::array<bool, 2> rights_{};  // Those of this handle; a byte lock does not exclude its holder.
 };
 
 }  // namespace flowtrain::channel

@@ -34,11 +34,6 @@ memory::Address address_of(std::uint32_t index, SegmentWord word, std::uint64_t 
   return memory::make_address(generation_of(word), static_cast<std::uint8_t>(index + 1), offset);
 }
 
-/// Whether a dead entry stays so: with one more use an old address would name it again.
-bool is_used_up(SegmentWord word) noexcept {
-  return state_of(word) == SegmentState::kDead && generation_of(word) == kLastGeneration;
-}
-
 }  // namespace
 
 std::string Segments::socket_of(std::uint16_t owner) const {
@@ -61,6 +56,7 @@ std::uint32_t Segments::add(const memory::Carving& carving, bool prefault, std::
                       " classes, at most " + std::to_string(kMaxClasses));
   }
   const std::lock_guard lock(adding_);
+  if (closed_) throw PoolClosed("pool '" + pool_ + "': this handle is closed; open it again");
   if (!server_) {
     if (!os::is_linked(folder_)) {
       throw PoolNotFound("pool '" + pool_ + "': it was removed, by the close of the handle that " +
@@ -93,71 +89,52 @@ std::uint32_t Segments::add(const memory::Carving& carving, bool prefault, std::
   return index + 1;
 }
 
+/// Takes an entry and cells for a segment that is being made.
 std::uint32_t Segments::reserve(std::uint32_t cells, std::uint16_t owner) {
-  const auto take = [&](SegmentEntry& entry, SegmentWord word) {
-    const auto generation = static_cast<std::uint16_t>(generation_of(word) + 1);
-    return replace(entry, word, segment_word(SegmentState::kMaking, generation, owner));
-  };
-  // A process started again finds the entry of its dead self, cut just as it needs.
-  for (const bool exactly : {true, false}) {
-    for (std::uint32_t i = 0; i < control_.num_segments(); ++i) {
-      SegmentEntry& entry = control_.segment(i);
-      const SegmentWord word = load(entry);
-      if (state_of(word) != SegmentState::kDead || is_used_up(word)) continue;
-      if (entry.capacity < cells || (exactly && entry.capacity != cells)) continue;
-      if (take(entry, word)) return i;
+  sweep();  // What was given back a moment ago is room.
+  const Deadline deadline = Deadline::in(kCarveSeconds);
+  while (!lanes_.try_take(Lanes::Right::kCarve)) {
+    if (deadline.passed()) {
+      throw PoolTimeout("pool '" + pool_ + "': no segment could be added within " +
+                        std::to_string(static_cast<int>(kCarveSeconds)) + " s, since another " +
+                        "handle is cutting slabs or adding one all the time, perhaps in a " +
+                        "process that was stopped; let that go on, or end it");
     }
-    if (!exactly) break;
-    for (std::uint32_t i = 0; i < kMaxSegments; ++i) {
-      SegmentEntry& entry = control_.segment(i);
-      const SegmentWord word = load(entry);
-      if (state_of(word) != SegmentState::kEmpty || !take(entry, word)) continue;
-      if (reserve_cells(entry, cells)) {
-        std::atomic<std::uint32_t>& used = control_.header().num_segments;
-        std::uint32_t seen = used.load(std::memory_order_relaxed);
-        while (seen < i + 1 && !used.compare_exchange_weak(
-                                   seen, i + 1,
-                                   std::memory_order_release)) {  // sync: control.num_segments
-        }
-        return i;
-      }
-      entry.word.store(word, std::memory_order_release);  // sync: segment.word
-      break;
-    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  std::uint32_t used_up = 0;
-  for (std::uint32_t i = 0; i < control_.num_segments(); ++i) {
-    used_up += is_used_up(load(control_.segment(i)));
+  const FreeRoom room = FreeRoom::find(control_, cells);
+  if (room.fits()) take(room, cells, owner);
+  lanes_.give_back(Lanes::Right::kCarve);
+  control_.header().space.notify();  // For those who could not cut meanwhile.
+  if (!room.fits()) {
+    throw PoolSpace("pool '" + pool_ + "': no room for a segment of " + std::to_string(cells) +
+                    " slabs: " + room.shortage(control_, cells));
   }
-  const std::string for_good =
-      used_up == 0 ? ""
-                   : ", " + std::to_string(used_up) + " of the segments for good, after " +
-                         std::to_string(kLastGeneration) + " uses (then make the pool anew)";
-  throw PoolSpace(
-      "pool '" + pool_ + "': no room for a segment of " + std::to_string(cells) +
-      " slabs: " + std::to_string(control_.num_segments()) + " of " + std::to_string(kMaxSegments) +
-      " segments and " + std::to_string(control_.num_cells()) +
-      " of max_cells=" + std::to_string(control_.geometry().max_cells) + " cells are taken" +
-      for_good + "; raise max_cells, or make fewer and larger slabs");
+  return *room.entry;
 }
 
-bool Segments::reserve_cells(SegmentEntry& entry, std::uint32_t cells) {
-  std::atomic<std::uint32_t>& used = control_.header().num_cells;
-  std::uint32_t first = used.load(std::memory_order_relaxed);
-  do {
-    if (cells > control_.geometry().max_cells - std::min(first, control_.geometry().max_cells)) {
-      return false;
-    }
-  } while (!used.compare_exchange_weak(first, first + cells,
-                                       std::memory_order_release));  // sync: control.num_cells
-  entry.first_cell = first;
-  entry.capacity = cells;
-  return true;
+/// With the right to do so. Until its word says kMaking the entry has no cells, whatever else it
+/// says, so a death before that changes nothing; after it, drain ends the segment.
+void Segments::take(const FreeRoom& room, std::uint32_t cells, std::uint16_t owner) noexcept {
+  SegmentEntry& entry = control_.segment(*room.entry);
+  const SegmentWord word = load(entry);
+  // Nobody who sees what follows may still take the entry for what it was: see Slabs::try_own.
+  std::atomic_thread_fence(std::memory_order_release);
+  entry.first_cell = *room.first_cell;
+  entry.num_cells = cells;
+  // Only the holder of the right raises them.
+  Header& header = control_.header();
+  header.num_cells.store(std::max(control_.num_cells(), *room.first_cell + cells),
+                         std::memory_order_release);  // sync: control.num_cells
+  header.num_segments.store(std::max(control_.num_segments(), *room.entry + 1),
+                            std::memory_order_release);  // sync: control.num_segments
+  const auto generation = static_cast<std::uint16_t>(generation_of(word) + 1);
+  entry.word.store(segment_word(SegmentState::kMaking, generation, owner),
+                   std::memory_order_release);  // sync: segment.word
 }
 
 void Segments::fill(std::uint32_t index, const memory::Carving& carving) {
   SegmentEntry& entry = control_.segment(index);
-  entry.num_cells = carving.slabs;
   entry.num_classes = static_cast<std::uint32_t>(carving.classes.size());
   entry.bytes = carving.bytes;
   entry.num_cut.store(0, std::memory_order_relaxed);
@@ -414,8 +391,9 @@ Segments::Held Segments::held(std::uint32_t number) const {
 }
 
 void Segments::close() {
-  server_.reset();
   const std::scoped_lock lock(adding_, mapping_);
+  closed_ = true;  // The drain that follows is to find every segment.
+  server_.reset();
   hook_ = nullptr;
   questions_ = {};
   const std::lock_guard slots_lock(slots_mutex_);

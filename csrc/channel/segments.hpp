@@ -12,6 +12,7 @@
 
 #include "base/deadline.hpp"
 #include "channel/control.hpp"
+#include "channel/free_room.hpp"
 #include "channel/lanes.hpp"
 #include "memory/carve.hpp"
 #include "os/fd_socket.hpp"
@@ -37,13 +38,14 @@ using MappingHook =
 ///           view of one of its slabs.
 /// Threads:  any; a thread of its own serves the memory of segments made here to other handles.
 /// Progress: resolve takes a short lock. The first use of a segment asks its owner for it; nobody
-///           waits for the answer but map_all, which has a deadline. A hook may take its time.
+///           waits for the answer but map_all, which has a deadline. A hook may take its time. add
+///           waits for whoever cuts slabs or adds a segment, at most kCarveSeconds.
 /// Ordering: segment.word publishes an entry.
 /// Errors:   making a segment throws; a stale address resolves to nothing.
 class Segments {
  public:
   /// @param folder  The pool's, where the sockets are.
-  Segments(const Control& control, const Lanes& lanes, std::string pool, const os::Fd& folder)
+  Segments(const Control& control, Lanes& lanes, std::string pool, const os::Fd& folder)
       : control_(control),
         lanes_(lanes),
         nonce_(control.header().nonce),
@@ -108,8 +110,10 @@ class Segments {
     os::Fd fd;  ///< Only of segments made here.
   };
 
+  static constexpr double kCarveSeconds = 10.0;  ///< The others need microseconds.
+
   std::uint32_t reserve(std::uint32_t cells, std::uint16_t owner);
-  bool reserve_cells(SegmentEntry& entry, std::uint32_t cells);
+  void take(const FreeRoom& room, std::uint32_t cells, std::uint16_t owner) noexcept;
   void fill(std::uint32_t index, const memory::Carving& carving);
   Found map(std::uint32_t index);
   bool fill_slot(std::uint32_t index, Slot slot) noexcept;
@@ -124,11 +128,12 @@ class Segments {
   os::Fd serve(memory::Address segment);
 
   const Control& control_;
-  const Lanes& lanes_;
+  Lanes& lanes_;
   std::uint64_t nonce_;
   std::string pool_;
   const os::Fd& folder_;
   std::mutex adding_;
+  bool closed_ = false;  // Under adding_.
   std::mutex mapping_;
   MappingHook hook_;                                             // Set under both.
   std::array<std::optional<Question>, kMaxSegments> questions_;  // Under mapping_.

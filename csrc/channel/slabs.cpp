@@ -95,7 +95,8 @@ std::uint32_t Slabs::try_classes(Look look, const SegmentEntry& entry, SegmentWo
   for (std::uint32_t k = 0; k < classes; ++k) smallest += entry.classes[k].slab_bytes < bytes;
   for (std::uint32_t k = smallest; k < classes; ++k) {
     const ClassEntry& size = entry.classes[k];
-    // An entry that is made anew meanwhile may say anything, but its cells stay the same.
+    // An entry that is made anew meanwhile may say anything, and name cells that another segment
+    // has: try_own gives them back.
     const std::uint32_t first = std::max<std::uint32_t>(size.first, cells.first);
     const std::uint32_t end = std::min(first + size.count, cells.end);
     if (first >= end) continue;
@@ -165,7 +166,11 @@ bool Slabs::try_own(const SegmentEntry& entry, SegmentWord word, std::uint32_t e
     return false;
   }
   // Who ends a drained segment, or undoes its cuts, does so after it found every cell free. In
-  // the one order of these accesses, either it saw this cell in use, or this look sees that.
+  // the one order of these accesses, either it saw this cell in use, or this look sees that. The
+  // fence pairs with the one in Segments::reserve: what was read of an entry made anew comes with
+  // its word. A cell that another segment has by now was free, and is so again at once: meanwhile
+  // only the end of that segment, or of its cuts, is put off; if this process dies, it is reaped.
+  std::atomic_thread_fence(std::memory_order_acquire);
   if (entry.word.load(std::memory_order_seq_cst) == word &&        // sync: segment.word
       entry.cut_epoch.load(std::memory_order_seq_cst) == epoch) {  // sync: segment.epoch
     return true;

@@ -159,6 +159,28 @@ def test_cells_lanes_and_segments_run_out_with_a_way_out(name: str) -> None:
         Consumer(pool)
 
 
+def test_a_segment_that_grows_uses_the_room_it_had(name: str) -> None:
+    with Pool.create(name, max_cells=30) as pool, Pool.open(name) as other:
+        mine, theirs = pool.add_segment(classes=[(64, 1)]), other.add_segment(classes=[(64, 1)])
+        for slabs in range(2, 11):
+            pool.drop_segment(mine)
+            mine = pool.add_segment(classes=[(64, slabs)])
+            other.drop_segment(theirs)
+            theirs = other.add_segment(classes=[(64, slabs)])
+        with pytest.raises(PoolSpace, match="10 of max_cells=30 cells are free; raise max_cells"):
+            pool.add_segment(classes=[(64, 11)])
+        small = [pool.add_segment(classes=[(64, 1)]) for _ in range(10)]
+        pool.drop_segment(small[3])
+        pool.drop_segment(small[8])
+        with pytest.raises(PoolSpace, match="2 of max_cells=30 cells are free, but only 1 in a row"):
+            pool.add_segment(classes=[(64, 2)])
+    with Pool.create(name) as pool:
+        for _ in range(64):
+            pool.add_segment(classes=[(64, 1)])
+        with pytest.raises(PoolSpace, match="all 64 segments are taken; drop a segment"):
+            pool.add_segment(classes=[(64, 1)])
+
+
 def test_names_are_checked_before_anything_is_made_or_removed(name: str) -> None:
     for bad in ("", "a/b", "..", ".x", "a b", "x" * 48):
         for call in (Pool.create, Pool.open, Pool.exists, Pool.unlink):
