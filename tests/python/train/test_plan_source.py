@@ -14,6 +14,7 @@ from flowtrain.data.samples import SampleMeta
 from flowtrain.data.tiny_model import SMALLEST, write_tiny_model
 from flowtrain.plan import StepPlan
 from flowtrain.train.planner import PlanSource
+from flowtrain.train.reads import Reads
 
 SAMPLES = 7
 STEPS = 5
@@ -54,9 +55,12 @@ def plans(config: RunConfig, reader: Reader, **start: int) -> list[StepPlan]:
     from transformers import AutoConfig
 
     pool: Any = reader
-    model_config = AutoConfig.from_pretrained(config.model.folder)
     source = PlanSource(
-        config, reader=pool, num_samples=SAMPLES, model_config=model_config, **start
+        config,
+        reads=Reads(pool, config.data.path, deadline_s=60),
+        num_samples=SAMPLES,
+        model_config=AutoConfig.from_pretrained(config.model.folder),
+        **start,
     )
     return list(source)
 
