@@ -35,6 +35,19 @@ _BEATS = 8
 _FAREWELL_S = 3.0
 
 
+def period_of(limit_s: float) -> float:
+    """Seconds of one of the periods that a wait of `limit_s` is counted in.
+
+    However long a process is stopped, one period passes for it.
+    """
+    return min(_PERIOD_S, limit_s / _BEATS)
+
+
+def periods_in(limit_s: float, period_s: float) -> int:
+    """Number of periods after which a wait of `limit_s` is over."""
+    return math.ceil(limit_s / period_s)
+
+
 class Activity:
     """What the threads of one rank do: work, or wait for a peer.
 
@@ -128,7 +141,7 @@ class Heartbeat(threading.Thread):
         self._peers = {each: _Peer() for each in labels}
         self._deadline_s = deadline_s
         self._start_deadline_s = start_deadline_s
-        self._period_s = min(_PERIOD_S, deadline_s / _BEATS)
+        self._period_s = period_of(deadline_s)
         self._waited = 0
         self._stopped = threading.Event()
 
@@ -195,7 +208,7 @@ class Heartbeat(threading.Thread):
         return None
 
     def _exceeds(self, periods: int, limit_s: float) -> bool:
-        return periods >= math.ceil(limit_s / self._period_s)
+        return periods >= periods_in(limit_s, self._period_s)
 
 
 def _did(beat: _Beat) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 from flowtrain.data.errors import DataError
 from flowtrain.data.workers import ReaderPool
+from flowtrain.train.liveness import period_of, periods_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,7 @@ class Reads:
 
     Readers that finish one request after another are slow, and are waited for. If no request of
     the rank has finished for `deadline_s`, a slow read cannot be told from one that hangs, and the
-    rank ends.
+    rank ends. Time is counted in periods, so that a job that was stopped as a whole can go on.
 
     Args:
         reader: The readers.
@@ -36,6 +37,7 @@ class Reads:
         self._reader = reader
         self._data = data
         self._deadline_s = deadline_s
+        self._period_s = period_of(deadline_s)
         self._pending: dict[Future[Any], Read] = {}
         self._finished = 0
 
@@ -55,10 +57,13 @@ class Reads:
             DataError: The sample cannot be read, its reader died, or no request has finished for
                 `deadline_s`; the message names file and line.
         """
-        while not read.future.done():
-            finished = self._finished
-            wait([read.future], timeout=self._deadline_s)
-            if self._finished == finished and not read.future.done():
+        finished, periods = self._finished, 0
+        while not wait([read.future], timeout=self._period_s).done:
+            if self._finished != finished:
+                finished, periods = self._finished, 0
+                continue
+            periods += 1
+            if periods >= periods_in(self._deadline_s, self._period_s):
                 # Others may be in front of this one.
                 stuck = [r.what for r in list(self._pending.values()) if r.future.running()]
                 raise DataError(

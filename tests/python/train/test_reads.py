@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import os
+import signal
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -62,3 +67,34 @@ def test_a_reader_process_that_dies_is_an_error_of_the_sample() -> None:
         reads = Reads(reader, DATA, deadline_s=60)
         with pytest.raises(DataError, match=r"train.jsonl:4: _exit: .*process"):
             reads.result(reads.submit("_exit", 3))
+
+
+PATIENT = """
+import time
+from pathlib import Path
+from flowtrain.data.workers import ReaderPool
+from flowtrain.train.reads import Reads
+
+class Reader:
+    def text(self, line):
+        print("reading", flush=True)
+        for _ in range(8):
+            time.sleep(0.1)
+
+with ReaderPool(Reader, 0) as reader:
+    reads = Reads(reader, Path("train.jsonl"), deadline_s=2.0)
+    reads.result(reads.submit("text", 0))
+"""
+
+
+def test_a_rank_that_was_stopped_in_a_read_goes_on() -> None:
+    with subprocess.Popen([sys.executable, "-c", PATIENT], stdout=subprocess.PIPE) as rank:
+        try:
+            assert rank.stdout is not None
+            assert rank.stdout.readline() == b"reading\n"
+            os.kill(rank.pid, signal.SIGSTOP)
+            time.sleep(2.5)
+            os.kill(rank.pid, signal.SIGCONT)
+            assert rank.wait() == 0
+        finally:
+            rank.kill()
