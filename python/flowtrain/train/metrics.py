@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from collections.abc import Sequence
@@ -123,7 +124,7 @@ class Metrics:
 
     def close(self) -> None:
         if self._line_is_open:
-            print(flush=True)
+            self._print("\n")
         self._metrics.close()
         self._timing.close()
 
@@ -139,10 +140,26 @@ class Metrics:
             # Plain text, as a killed rank could not undo a mode of the terminal. It is cut to one
             # row, from whose end a carriage return leads back to its beginning.
             width = shutil.get_terminal_size().columns - 1
-            print(f"\r{line[:width]:{width}}", end="", flush=True)
+            self._print(f"\r{line[:width]:{width}}")
             self._line_is_open = True
         elif (plan.step + 1) % self._every == 0 or plan.step + 1 == self._steps or plan.step == 0:
-            print(line, flush=True)
+            self._print(line + "\n")
+
+    @staticmethod
+    def _print(text: str) -> None:
+        """Show progress; where nobody can read it any more, the run goes on without it."""
+        try:
+            print(text, end="", flush=True)
+        except OSError as error:
+            print(
+                f"standard output: {error.strerror}; progress is no longer shown, and the run goes "
+                f"on; {METRICS} and {TIMING} have every step",
+                file=sys.stderr,
+                flush=True,
+            )
+            # What is still buffered would fail once more when the process ends.
+            with open(os.devnull, "wb") as nothing:
+                os.dup2(nothing.fileno(), sys.stdout.fileno())
 
     @staticmethod
     def _write(file: Any, **values: Any) -> None:
