@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 import yaml
 
@@ -51,7 +51,9 @@ def run_tree(folder: Path, source: Path, /, **sections: dict[str, Any]) -> dict[
 
 
 class Run:
-    """`flowtrain train` in a process of its own."""
+    """`flowtrain train` in a process of its own; `end_runs` ends what a failed test left."""
+
+    started: ClassVar[list[Run]] = []
 
     def __init__(self, tree: dict[str, Any], *, resume: bool = False) -> None:
         self.folder = Path(tree["run"])
@@ -67,8 +69,9 @@ class Run:
             text=True,
             start_new_session=True,
         )
+        self.started.append(self)
 
-    def wait(self, timeout_s: float = 100.0) -> tuple[int, str]:
+    def wait(self, timeout_s: float = 180.0) -> tuple[int, str]:
         """Exit code and standard error."""
         _, errors = self.process.communicate(timeout=timeout_s)
         return self.process.returncode, errors
@@ -120,15 +123,37 @@ class Run:
         self.process.communicate()
 
 
+@contextmanager
+def end_runs() -> Iterator[None]:
+    """Kill every process of the runs that the block starts, if they are still there at its end."""
+    try:
+        yield
+    finally:
+        while Run.started:
+            run = Run.started.pop()
+            # Ranks outlive a launcher that was killed; each has the folder of its run in its words.
+            config = os.fsencode(run.folder / "config.yaml")
+            for pid in processes():
+                with suppress(OSError):
+                    if config in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
+                        os.kill(pid, signal.SIGKILL)
+            if run.process.poll() is None:
+                run.kill_all()
+
+
+def processes() -> list[int]:
+    return [int(folder.name) for folder in Path("/proc").glob("[0-9]*")]
+
+
 def descendants(pid: int) -> list[int]:
     """Processes below one, at any depth."""
     children: dict[int, list[int]] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
+    for process in processes():
         try:
-            fields = stat.read_text().rpartition(")")[2].split()
+            fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
         except (FileNotFoundError, ProcessLookupError):
             continue
-        children.setdefault(int(fields[1]), []).append(int(stat.parent.name))
+        children.setdefault(int(fields[1]), []).append(process)
     found, queue = [], [pid]
     while queue:
         below = children.get(queue.pop(), [])
@@ -139,12 +164,14 @@ def descendants(pid: int) -> list[int]:
 
 @contextmanager
 def nothing_left() -> Iterator[None]:
-    """Check that the block leaves no pool in shared memory."""
+    """Check that the block leaves no pool of a job in shared memory."""
     import flowtrain_core
 
     def dead() -> set[str]:
-        return {pool.name for pool in flowtrain_core.list_pools() if not pool.alive}
+        pools = flowtrain_core.list_pools()
+        return {p.name for p in pools if p.name.startswith("flowtrain-") and not p.alive}
 
     before = dead()
     yield
-    assert dead() <= before
+    left = dead() - before
+    assert not left, f"pools left in shared memory: {', '.join(sorted(left))}"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from parity import compare
-from support import Run, run_tree, write_tiny_data
+from support import Run, end_runs, run_tree, write_tiny_data
 
 pytestmark = [pytest.mark.gpu, pytest.mark.limit(400)]
 
@@ -45,6 +46,12 @@ def test_training_on_a_device_equals_a_plain_loop_there(
     assert result["max_rel_loss_diff"] <= loss
     if weights is not None:
         assert result["max_rel_weight_diff"] <= weights
+
+
+@pytest.fixture(autouse=True)
+def _no_run_is_left() -> Iterator[None]:
+    with end_runs():
+        yield
 
 
 def test_ranks_that_share_a_device_say_so_and_agree_with_the_host(tmp_path: Path) -> None:

@@ -1,9 +1,23 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support import write_tiny_data
+from support import end_runs, write_tiny_data
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Grants these tests longer than a run may take, where they do not say how long."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents and not item.get_closest_marker("limit"):
+            item.add_marker(pytest.mark.limit(240))
+
+
+@pytest.fixture(autouse=True)
+def _no_run_is_left() -> Iterator[None]:
+    with end_runs():
+        yield
 
 
 @pytest.fixture(scope="session")
