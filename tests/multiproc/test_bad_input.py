@@ -6,15 +6,16 @@ import json
 import socket
 from pathlib import Path
 
+import pytest
 from support import Run, nothing_left, run_tree
 
 
-def broken(data: Path, folder: Path, *changes: dict[str, object]) -> Path:
-    """A data file whose lines from the sixth on have been changed, with the images of `data`."""
+def broken(data: Path, folder: Path, *changes: dict[str, object], first: int = 5) -> Path:
+    """A data file whose lines from `first` on have been changed, with the images of `data`."""
     lines = [json.loads(line) for line in (data / "train.jsonl").read_text().splitlines()]
     for line in lines:
         line["images"] = [str(data / path) for path in line["images"]]
-    for number, change in enumerate(changes, 5):
+    for number, change in enumerate(changes, first):
         lines[number] = {**lines[number], **change}
     path = folder / "broken.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -41,6 +42,28 @@ def test_a_missing_image_is_named_with_its_line(tmp_path: Path, data: Path) -> N
     path = broken(data, tmp_path, strip(tmp_path / "gone.png"))
     errors = failure(run_tree(tmp_path / "run", data, data={"path": str(path), "shuffle": False}))
     assert f"{path}:6: image {tmp_path / 'gone.png'}: there is no such file" in errors
+
+
+@pytest.mark.parametrize("mode", ["strict", "bounded", "frozen"])
+def test_the_steps_before_a_bad_line_are_trained_and_saved(
+    mode: str, tmp_path: Path, data: Path
+) -> None:
+    path = broken(data, tmp_path, strip(tmp_path / "gone.png"), first=5 * 8)
+    tree = run_tree(
+        tmp_path / "run",
+        data,
+        data={"path": str(path), "shuffle": False},
+        train={"steps": 8},
+        checkpoint={"every": 5},
+        flow={"encoders": 2, "mode": mode, "staleness": int(mode == "bounded")},
+        # Encoders run ahead, and the backbone rank waits before each slot.
+        debug={"delay_ms": 20.0},
+    )
+    errors = failure(tree)
+    assert f"{path}:41: image {tmp_path / 'gone.png'}: there is no such file" in errors
+    metrics = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in metrics] == [0, 1, 2, 3, 4]
+    assert (tmp_path / "run" / "checkpoints" / "step-00000005" / "mark.json").exists()
 
 
 def test_bad_images_are_named_or_skipped(tmp_path: Path, data: Path) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,8 @@ class PlanSource:
 class Planner(threading.Thread):
     """Writes plans to the board and to `plan.log`, a few steps ahead of the one that closes.
 
+    Where it fails, the error stands in the place of a plan, behind all plans that were made.
+
     Args:
         source: The plans.
         board: A board of this thread's own.
@@ -161,39 +164,41 @@ class Planner(threading.Thread):
         try:
             self._run()
         except Exception as error:
-            message = f"{type(error).__name__}: {error}"
-            self._board.put("layout", {"error": message})
-            self._board.put(f"plan/{self._next}", {"error": message})
+            self._board.put(f"plan/{self._next}", {"error": f"{type(error).__name__}: {error}"})
 
     def _run(self) -> None:
+        plans = self._made()
+        window: list[StepPlan] = []
         need = SpaceNeed(activation=0, gradient=0)
-        probed: list[StepPlan] | None = []
+        try:
+            for plan in islice(plans, self._ahead + 1):
+                need = need.join(self._space.need(plan))
+                window.append(plan)
+        finally:
+            # Ranks size their segments by the first window, or by what of it could be planned.
+            self._board.put("layout", [need.activation, need.gradient])
+            self._publish(window)
+        self._publish(plans)
+        self._window.acquire()
+        end = StepPlan(step=self._next, kind="end")
+        self._board.put(f"plan/{end.step}", {"plan": end.to_json()})
+
+    def _made(self) -> Iterator[StepPlan]:
         plans = iter(self._source)
+        while True:
+            with self._activity.working():
+                plan = next(plans, None)
+            if plan is None:
+                return
+            yield plan
+
+    def _publish(self, plans: Iterable[StepPlan]) -> None:
         with self._log.open("a", buffering=1) as log:
-            while True:
-                with self._activity.working():
-                    plan = next(plans, None)
-                if probed is not None:
-                    if plan is not None:
-                        probed.append(plan)
-                        need = need.join(self._space.need(plan))
-                    if plan is not None and len(probed) <= self._ahead:
-                        continue
-                    # The first window is known: ranks size their segments by it.
-                    self._board.put("layout", [need.activation, need.gradient])
-                    ready, probed = probed, None
-                else:
-                    ready = [plan] if plan is not None else []
-                for each in ready:
-                    self._window.acquire()
-                    log.write(each.to_json() + "\n")
-                    self._board.put(f"plan/{each.step}", {"plan": each.to_json()})
-                    self._next = each.step + 1
-                if plan is None:
-                    self._window.acquire()
-                    end = StepPlan(step=self._next, kind="end")
-                    self._board.put(f"plan/{end.step}", {"plan": end.to_json()})
-                    return
+            for plan in plans:
+                self._window.acquire()
+                log.write(plan.to_json() + "\n")
+                self._board.put(f"plan/{plan.step}", {"plan": plan.to_json()})
+                self._next = plan.step + 1
 
 
 class Plans:
@@ -208,26 +213,37 @@ class Plans:
         self._board = board
         self._readers = readers
         self._known: dict[int, StepPlan] = {}
+        self._error: str | None = None
 
     def layout(self) -> SpaceNeed:
         """Slabs that the first plans need."""
-        value = self._board.get("layout", who="the planner")
-        if isinstance(value, dict):
-            raise PlanError(value["error"])
-        return SpaceNeed(activation=value[0], gradient=value[1])
+        activation, gradient = self._board.get("layout", who="the planner")
+        return SpaceNeed(activation=activation, gradient=gradient)
 
     def get(self, step: int) -> StepPlan:
-        """Plan of a step, waited for.
+        """Plan of a step, waited for; the end of the run where the planner failed at this step.
 
-        Raises:
-            PlanError: The planner failed at this step.
+        A rank that looks ahead must not end what the others still train on: `check` raises the
+        error, once every rank has come to the end.
         """
         if step not in self._known:
             value = self._board.get(f"plan/{step}", who="the planner")
-            if "error" in value:
-                raise PlanError(value["error"])
-            self._known[step] = StepPlan.from_json(value["plan"])
+            self._error = value.get("error")
+            self._known[step] = (
+                StepPlan(step=step, kind="end")
+                if self._error is not None
+                else StepPlan.from_json(value["plan"])
+            )
         return self._known[step]
+
+    def check(self) -> None:
+        """Called at the end of the plans, when every step before it has closed on every rank.
+
+        Raises:
+            PlanError: The run ends because the planner failed.
+        """
+        if self._error is not None:
+            raise PlanError(self._error)
 
     def peek(self, step: int) -> StepPlan | None:
         """Plan of a step if it is already there."""

@@ -140,6 +140,7 @@ class Worker:
             rank.run(self.first)
             note_edges(self.config.run, self.label, rank.edges())
             self._meet("done")
+            seat.plans.check()
         self.watcher.stop()
         self.heartbeat.stop()
         world.close()
