@@ -1,7 +1,7 @@
 """Does the size of the pool, or the timing of the ranks, change a number or stop a run?
 
 Trains the demo's own model on the demo's own data, with several ranks of each world and random
-delays on every rank, in pools from the least that holds every plan up to four times that, and
+delays on every rank, in pools from the size of the largest plan up to four times that, and
 compares the losses of every step with those of a roomy pool without delays. One byte less than
 the least has to be refused, with the bytes that are missing. The last line is JSON.
 """
@@ -24,7 +24,7 @@ from flowtrain.data.jsonl import JsonlFile
 from flowtrain.data.samples import SampleReader
 from flowtrain.data.workers import ReaderPool
 from flowtrain.models.adapter import adapter_for
-from flowtrain.plan import Space, SpaceNeed
+from flowtrain.plan import Space
 from flowtrain.train.demo import demo_config
 from flowtrain.train.gangs import RunFailed
 from flowtrain.train.launch import train
@@ -50,7 +50,7 @@ def configure(folder: Path, name: str, given: argparse.Namespace, **fields: Any)
 
 
 def least_bytes(config: RunConfig) -> int:
-    """Size of the pool that holds every plan of a run, found by planning all of it."""
+    """Size of the largest plan of a run, found by planning all of it."""
     adapter = adapter_for(config.model.folder)
     space = Space(
         slab_bytes=config.pool.slab_bytes,
@@ -61,16 +61,18 @@ def least_bytes(config: RunConfig) -> int:
     def make_reader() -> SampleReader:
         return SampleReader(config.model.folder, config.data, config.train.microbatch_tokens)
 
-    need = SpaceNeed(activation=0, gradient=0)
     with ReaderPool(make_reader, 0) as reader:
-        for plan in PlanSource(
+        source = PlanSource(
             config,
             reads=Reads(reader, config.data.path, deadline_s=config.flow.deadline_s),
             num_samples=len(JsonlFile(config.data.path)),
             model_config=adapter.config,
-        ):
-            need = need.join(space.need(plan))
-    return space.total_bytes(need, encoders=config.flow.encoders, backbones=config.flow.backbones)
+        )
+        flow = config.flow
+        return max(
+            space.total_bytes(space.need(plan), encoders=flow.encoders, backbones=flow.backbones)
+            for plan in source
+        )
 
 
 def losses(config: RunConfig) -> list[float]:

@@ -228,7 +228,8 @@ class PoolConfig:
     bytes: int | None = None
     """Size of the whole pool over all ranks; null takes `scale` times the checked minimum."""
     max_cells: int = 4096
-    """Most slabs of the whole pool, over all ranks: each has a cell in the control file."""
+    """Maximum slabs of the whole pool, over all ranks. Each has a cell in the control file; a job
+    makes more cells than that, for segments that are being replaced."""
     scale: float = 2.0
     """Multiple of the checked minimum, where `bytes` is null."""
 
@@ -244,6 +245,13 @@ class PoolConfig:
         _positive(pool__max_cells=self.max_cells)
         if self.bytes is not None:
             _positive(pool__bytes=self.bytes)
+            slabs = self.bytes // self.slab_bytes
+            _require(
+                slabs <= self.max_cells,
+                f"pool.bytes={self.bytes} with pool.slab_bytes={self.slab_bytes}: {slabs} slabs "
+                f"are more than pool.max_cells={self.max_cells}; raise pool.max_cells or "
+                "pool.slab_bytes",
+            )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -96,21 +96,25 @@ class Space:
         encoders: int,
         backbones: int,
         pool_bytes: int | None,
+        max_slabs: int,
         scale: float,
         who: str,
     ) -> SpaceNeed:
         """Slabs to give each segment: `scale` times the need, or what `pool_bytes` holds.
+
+        `scale` is lowered where the need fits into `max_slabs` and so many times of it does not.
 
         Args:
             need: Least slabs of each segment.
             encoders: Encoder ranks.
             backbones: Backbone ranks.
             pool_bytes: Size of the whole pool, or None where it is free.
+            max_slabs: Maximum slabs of the whole pool where the size is free.
             scale: Multiple of the need where the size is free.
             who: Whose need it is, for the error.
 
         Raises:
-            SpaceError: pool_bytes is below the need.
+            SpaceError: pool_bytes or max_slabs is below the need.
         """
         least = self.total_bytes(need, encoders=encoders, backbones=backbones)
         if pool_bytes is not None and least == 0:
@@ -118,17 +122,19 @@ class Space:
             segments = encoders + (backbones if self.trained else 0)
             slabs = pool_bytes // (self.slab_bytes * segments)
             return SpaceNeed(activation=slabs, gradient=slabs if self.trained else 0)
-        if pool_bytes is None:
-            factor = scale
-        elif pool_bytes >= least:
-            factor = pool_bytes / least
-        else:
+        name, value, limit = "max_cells", max_slabs, max_slabs * self.slab_bytes
+        if pool_bytes is not None:
+            name, value, limit = "bytes", pool_bytes, pool_bytes
+        if least > limit:
             raise SpaceError(
-                f"pool.bytes={pool_bytes}: {who} cannot do with less than {least} bytes ("
+                f"pool.{name}={value}: {who} cannot do with less than {least} bytes ("
                 f"{encoders} encoder ranks x {need.activation} slabs + {backbones} backbone ranks "
-                f"x {need.gradient} slabs of {self.slab_bytes} bytes); {least - pool_bytes} bytes "
-                "are missing; raise pool.bytes, or lower train.global_batch"
+                f"x {need.gradient} slabs of {self.slab_bytes} bytes); {least - limit} bytes "
+                f"are missing; raise pool.{name}, or lower train.global_batch"
             )
+        factor = limit / least if least else 1.0
+        if pool_bytes is None:
+            factor = min(scale, factor)
         return SpaceNeed(
             activation=int(need.activation * factor), gradient=int(need.gradient * factor)
         )

@@ -72,7 +72,9 @@ class JobHost:
                 *(f"backbone.{r}" for r in range(backbones)),
             ),
             max_lanes=max(64, 2 * lanes),
-            max_cells=config.pool.max_cells,
+            # A segment that was replaced keeps its cells until every record in it is read. It may
+            # be of the step before or, in `bounded`, of each step in flight.
+            max_cells=(2 + flow.staleness) * config.pool.max_cells,
             label=HOST_LABEL,
         )
 

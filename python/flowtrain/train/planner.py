@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from flowtrain.cost.flops import sample_flops, train_flops
 from flowtrain.data.errors import DataError
 from flowtrain.data.order import SampleOrder
 from flowtrain.data.samples import SampleMeta
-from flowtrain.plan import Layout, Space, SpaceNeed, StepPlan, build_step
+from flowtrain.plan import Layout, SpaceNeed, StepPlan, build_step
 from flowtrain.train.board import Board
 from flowtrain.train.liveness import Activity
 from flowtrain.train.reads import Read, Reads
@@ -129,7 +129,7 @@ class Planner(threading.Thread):
         source: The plans.
         board: A board of this thread's own.
         log: File that each plan is appended to.
-        space: How records become slabs.
+        need: Minimum slabs of each segment for a plan; raises where the pool is too small.
         activity: Told when this thread plans.
         ahead: Steps planned ahead of the one that closes.
         first: First step.
@@ -141,7 +141,7 @@ class Planner(threading.Thread):
         *,
         board: Board,
         log: Path,
-        space: Space,
+        need: Callable[[StepPlan], SpaceNeed],
         activity: Activity,
         ahead: int,
         first: int,
@@ -150,7 +150,7 @@ class Planner(threading.Thread):
         self._source = source
         self._board = board
         self._log = log
-        self._space = space
+        self._need = need
         self._activity = activity
         self._window = threading.Semaphore(ahead + 1)
         self._ahead = ahead
@@ -172,7 +172,7 @@ class Planner(threading.Thread):
         need = SpaceNeed(activation=0, gradient=0)
         try:
             for plan in islice(plans, self._ahead + 1):
-                need = need.join(self._space.need(plan))
+                need = need.join(self._need(plan))
                 window.append(plan)
         finally:
             # Ranks size their segments by the first window, or by what of it could be planned.
@@ -190,6 +190,7 @@ class Planner(threading.Thread):
                 plan = next(plans, None)
             if plan is None:
                 return
+            self._need(plan)  # A plan that the pool cannot hold is refused before it begins.
             yield plan
 
     def _publish(self, plans: Iterable[StepPlan]) -> None:

@@ -47,24 +47,41 @@ class Seat:
     def dtype(self) -> torch.dtype:
         return DTYPES[self.config.model.dtype]
 
+    def need(self, plan: StepPlan) -> SpaceNeed:
+        """Minimum slabs of each segment for this plan.
+
+        Raises:
+            SpaceError: The pool is too small for it.
+        """
+        need = self.space.need(plan)
+        self._fit(need, f"step {plan.step}")
+        return need
+
     def granted(self) -> SpaceNeed:
-        """Slabs of each segment at the start, from the first plans and the pool's size."""
-        return self._fit(self.plans.layout(), "the first steps")
+        """Slabs of each segment at the start, from the first plans and the pool's size.
+
+        The largest segments that these plans ask for may not fit side by side where each plan
+        does: then there are none yet, and each plan gets its own share.
+        """
+        need = self.plans.layout()
+        if not self._holds(need):
+            return SpaceNeed(activation=0, gradient=0)
+        return self._fit(need, "the first steps")
 
     def check_space(self, plan: StepPlan, granted: SpaceNeed) -> SpaceNeed:
         """Slabs of each segment with which this plan can be carried out.
 
-        Where the pool's size is free, segments grow; where it is fixed, it is shared out anew.
+        Segments grow; where the pool cannot hold the grown ones, it is shared out anew.
 
         Raises:
-            SpaceError: The pool's size is fixed and too small for this plan.
+            SpaceError: The pool is too small for this plan.
         """
         need = self.space.need(plan)
         if need.join(granted) == granted:
             return granted
-        if self.config.pool.bytes is None:
-            return need.join(granted)
-        return self._fit(need, f"step {plan.step}")
+        share = self._fit(need, f"step {plan.step}")
+        grown = share.join(granted)
+        return grown if self._holds(grown) else share
 
     def receiver(self) -> RecordReceiver:
         """Takes records out of this rank's inbox."""
@@ -87,14 +104,21 @@ class Seat:
             activity=self.activity,
         )
 
+    def _holds(self, need: SpaceNeed) -> bool:
+        flow, pool = self.config.flow, self.config.pool
+        limit = pool.bytes if pool.bytes is not None else pool.max_cells * pool.slab_bytes
+        size = self.space.total_bytes(need, encoders=flow.encoders, backbones=flow.backbones)
+        return size <= limit
+
     def _fit(self, need: SpaceNeed, who: str) -> SpaceNeed:
-        flow = self.config.flow
+        flow, pool = self.config.flow, self.config.pool
         return self.space.fit(
             need,
             encoders=flow.encoders,
             backbones=flow.backbones,
-            pool_bytes=self.config.pool.bytes,
-            scale=self.config.pool.scale,
+            pool_bytes=pool.bytes,
+            max_slabs=pool.max_cells,
+            scale=pool.scale,
             who=who,
         )
 

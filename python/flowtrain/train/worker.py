@@ -183,7 +183,7 @@ class Worker:
             source,
             board=self.board.clone(),
             log=self.config.run / "plan.log",
-            space=seat.space,
+            need=seat.need,
             activity=self.activity,
             ahead=self.config.flow.plan_ahead,
             first=self.first,

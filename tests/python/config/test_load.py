@@ -86,6 +86,10 @@ def test_a_dumped_configuration_loads_to_the_same(file: Path, tmp_path: Path) ->
         ("flow.port=65536", r"flow\.port=65536"),
         ("flow.deadline_s=.inf", r"flow\.deadline_s=inf"),
         ("pool.bytes=0", r"pool\.bytes=0: it must be greater than 0"),
+        (
+            "pool={bytes: 40960, slab_bytes: 4096, max_cells: 9}",
+            r"pool\.slab_bytes=4096: 10 slabs are more than pool\.max_cells=9; raise pool",
+        ),
         ("debug.delay_ms=-1", r"debug\.delay_ms=-1\.0: it must be 0 or more"),
     ],
 )

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 
@@ -116,7 +117,11 @@ def test_frozen_needs_one_item_and_trained_a_whole_step() -> None:
 def test_a_pool_below_the_need_names_the_missing_bytes() -> None:
     space = Space(slab_bytes=4096, row_bytes=512, trained=True)
     need = SpaceNeed(activation=3, gradient=2)
+    fit = partial(space.fit, encoders=2, backbones=2, scale=1.0, who="step 3")
     with pytest.raises(SpaceError, match="step 3 cannot do .* 4096 bytes are missing"):
-        space.fit(need, encoders=2, backbones=2, pool_bytes=9 * 4096, scale=1.0, who="step 3")
-    fitted = space.fit(need, encoders=2, backbones=2, pool_bytes=20 * 4096, scale=1.0, who="step 3")
-    assert fitted == SpaceNeed(activation=6, gradient=4)
+        fit(need, pool_bytes=9 * 4096, max_slabs=99)
+    with pytest.raises(SpaceError, match="pool.max_cells=8: .* 8192 bytes are missing"):
+        fit(need, pool_bytes=None, max_slabs=8)
+    double = SpaceNeed(activation=6, gradient=4)
+    assert fit(need, pool_bytes=20 * 4096, max_slabs=99) == double
+    assert fit(need, pool_bytes=None, max_slabs=20, scale=8.0) == double
