@@ -21,7 +21,7 @@ Oversize = Literal["error", "leave_out"]
 
 # Share of a step's tokens to fill when samples may wait; above it balance suffers. With 0 a step is
 # only what may not wait any longer.
-_FILLS = (0.985, 0.96, 0.92, 0.85, 0.0)
+_FILLS = (0.985, 0.96, 0.92, 0.85, 0.7, 0.5, 0.3, 0.0)
 
 
 def schedule(

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy
 
+from flowtrain_core._C import packing as kernels
 from flowtrain_core.packing.assignment import Assignment
 from flowtrain_core.packing.interface import schedule
 
@@ -27,7 +28,8 @@ class Packer:
     """Forms steps from a stream: takes samples in, hands steps out, carries what is left.
 
     Every sample is in exactly one step, at most `max_age` steps after the first that could have
-    had it. With max_age=0 each call of `step` takes all that was added.
+    had it, unless others that must go with it fill the bins. With max_age=0 each call of `step`
+    takes all that was added.
 
     State: what waits, and nothing else; `state_dict` and `load_state_dict` continue exactly.
     """
@@ -72,7 +74,7 @@ class Packer:
             max_age=self._max_age,
             **self._options,
         )
-        self._wait([replace(window[i], age=window[i].age + 1) for i in plan.carried])
+        self._wait(self._aged([window[i] for i in plan.carried]))
         return [sample.key for sample in window], plan
 
     def state_dict(self) -> dict[str, Any]:
@@ -90,6 +92,21 @@ class Packer:
                 for key, tokens, cost, encoder, age in rows
             ]
         )
+
+    def _aged(self, carried: list[Waiting]) -> list[Waiting]:
+        """What is carried, a step older; of what must then go, only as much as is sure to fit.
+
+        A closed step finds the packing that is found here. The longest samples go first.
+        """
+        aged = [replace(sample, age=sample.age + 1) for sample in carried]
+        due = [place for place, sample in enumerate(aged) if sample.age >= self._max_age]
+        due.sort(key=lambda place: -aged[place].tokens)
+        tokens = numpy.array([aged[place].tokens for place in due], numpy.int64)
+        found = kernels.best_fit(tokens, self._options["token_cap"]).tolist()
+        for place, bin_ in zip(due, found, strict=True):
+            if bin_ >= self._options["ranks"] * self._options["microbatches"]:
+                aged[place] = carried[place]
+        return aged
 
     def _wait(self, samples: list[Waiting]) -> None:
         self._waiting = samples

@@ -202,7 +202,10 @@ class StepFormer:
             more = len(keys) == least
         if not len(packer) or (shape.drop_last and tokens < window):
             return None
-        names, plan = packer.step()
+        try:
+            names, plan = packer.step()
+        except ValueError as error:
+            raise PackingError(f"a step of samples that may wait: {error}") from error
         targets = None
         if self._targets:
             targets = numpy.array([self._targets[key] for key in names], numpy.int64)

@@ -386,3 +386,20 @@ def test_a_stream_goes_on_from_its_state() -> None:
     resumed = Packer(**options)
     resumed.load_state_dict(state)
     assert stream(packer, first, 3) == stream(resumed, first, 3)
+
+
+@pytest.mark.parametrize(("ranks", "microbatches"), [(1, 4), (8, 2), (4, 4)])
+def test_what_must_go_always_fits(ranks: int, microbatches: int) -> None:
+    cap = 4096
+    tokens = numpy.random.default_rng(1).integers(1, cap + 1, 2500).tolist()
+    packer = Packer(ranks=ranks, microbatches=microbatches, token_cap=cap, max_age=1)
+    first, placed = 0, []
+    while first < len(tokens) or len(packer):
+        while first < len(tokens) and packer.waiting_tokens < 1.05 * ranks * microbatches * cap:
+            packer.add(first, tokens[first], float(tokens[first]))
+            first += 1
+        keys, plan = packer.step()
+        placed += [key for key, slot in zip(keys, plan.slot, strict=True) if slot >= 0]
+        if first < len(tokens):
+            assert plan.fill > 0.25
+    assert sorted(placed) == list(range(len(tokens)))
