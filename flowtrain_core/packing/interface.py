@@ -19,9 +19,9 @@ from flowtrain_core.packing.select import oldest_first, turns
 Objective = Literal["lockstep", "free", "makespan", "pipeline"]
 Oversize = Literal["error", "leave_out"]
 
-# Share of a step's tokens to fill when samples may wait; above it balance suffers. With 0 a step is
-# only what may not wait any longer.
-_FILLS = (0.985, 0.96, 0.92, 0.85, 0.7, 0.5, 0.3, 0.0)
+# Share of a step's tokens to fill when samples may wait; above it balance suffers. With 1 every
+# sample has room in an empty step; with 0 a step is only what may not wait any longer.
+_FILLS = (0.985, 0.96, 0.92, 0.85, 0.7, 0.5, 0.3, 1.0, 0.0)
 
 
 def schedule(
@@ -149,7 +149,7 @@ def schedule(
             which = problem(taken, fill == 0)
             layout = run(which, **options)
             missing = numpy.flatnonzero((layout.slot < 0) & (waited[taken] >= max_age))
-            if not len(missing):
+            if not len(missing) and ((layout.slot >= 0).any() or not len(those)):
                 break
     if len(missing):
         raise _no_room(which, int(missing[0] if taken is None else taken[missing[0]]))

@@ -403,3 +403,18 @@ def test_what_must_go_always_fits(ranks: int, microbatches: int) -> None:
         if first < len(tokens):
             assert plan.fill > 0.25
     assert sorted(placed) == list(range(len(tokens)))
+
+
+def test_a_sample_as_long_as_the_step_is_placed() -> None:
+    packer = Packer(ranks=1, microbatches=1, token_cap=100, max_age=1)
+    for key in range(4):
+        packer.add(key, 99 + key % 2, 1.0)
+    steps = [packer.step()[1] for _ in range(4)]
+    assert [int((plan.slot >= 0).sum()) for plan in steps] == [1] * 4
+    assert not len(packer)
+    # There is a step without a sample only where there is none to be had.
+    plan = schedule(
+        [101], [1], ranks=1, microbatches=1, token_cap=100, max_age=1, oversize="leave_out"
+    )
+    assert plan.left_out.tolist() == [0]
+    assert packer.step()[0] == []
