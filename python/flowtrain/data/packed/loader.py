@@ -63,7 +63,9 @@ class PackedLoader:
     argument it is the place after the last batch that was yielded, which is another one where
     something between the loader and the loop (a prefetcher) has looked ahead. An
     iterable data set goes on from its own `state_dict`, if it or its iterator has one, else it is
-    read again up to the place. What data sets draw at random is theirs to restore.
+    read again up to the place. One with `state_dict` stays where it was: workers read copies of it,
+    and without workers a `copy.deepcopy` is read. What data sets draw at random is theirs to
+    restore.
 
     Args:
         dataset: Map-style (`__getitem__` and `__len__`) or iterable; the same on every rank.

@@ -14,7 +14,7 @@ from flowtrain.data.packed.seeds import drawing_from, seed_of
 from flowtrain.data.packed.sizes import Fields
 from flowtrain.data.packed.source import Loaded, Loading, Place, order_of
 from flowtrain.data.packed.stream import Stream
-from flowtrain.packing import FormedStep, Microbatch, StepFormer, microbatches_of
+from flowtrain.packing import FormedStep, Microbatch, PackingError, StepFormer, microbatches_of
 
 
 class StreamedSource:
@@ -43,22 +43,10 @@ class StreamedSource:
         return {"epoch": epoch, "step": 0, "microbatch": 0, "worker": 0, "streams": streams}
 
     def load(self, place: Place) -> Generator[Loaded]:
-        # Without workers the data set itself is read; who drops the iterator finds it as before.
-        stateful = not self._workers and hasattr(self._dataset, "state_dict")
-        before = self._dataset.state_dict() if stateful else None
-        try:
-            yield from self._load(place)
-        except GeneratorExit:
-            if before is not None:
-                self._dataset.load_state_dict(before)
-            raise
-
-    def ended(self, place: Place) -> bool:
-        return False
-
-    def _load(self, place: Place) -> Generator[Loaded]:
+        # Read in this process, a data set would keep where its last iterator was.
+        dataset = self._dataset if self._workers else _copy_of(self._dataset)
         reading = DataLoader(
-            _Reading(self._dataset, self._fields, self._loading, place),
+            _Reading(dataset, self._fields, self._loading, place),
             batch_size=None,
             collate_fn=_as_it_is,
             **self._loading.options,
@@ -74,6 +62,9 @@ class StreamedSource:
             for batch, microbatch in zip(batches, mine, strict=True):
                 yield Loaded(batch, microbatch, step.formed, step.content)
             place = after
+
+    def ended(self, place: Place) -> bool:
+        return False
 
     def __len__(self) -> int:
         raise TypeError("the number of batches of a stream is not known before it is read")
@@ -166,6 +157,20 @@ def _after(place: Place, step: _ReadStep) -> Place:
         "worker": (step.worker + 1) % len(streams),
         "streams": streams,
     }
+
+
+def _copy_of(dataset: Any) -> Any:
+    """What may be read in place of a data set that keeps its place, all that it holds included."""
+    if not hasattr(dataset, "state_dict"):
+        return dataset
+    try:
+        return copy.deepcopy(dataset)
+    except Exception as error:
+        raise PackingError(
+            f"dataset ({type(dataset).__name__}): it has a state_dict and cannot be copied "
+            f"({error}), so that reading it in this process would move its own place; let "
+            "copy.deepcopy copy it, or read it in workers with num_workers of at least 1"
+        ) from error
 
 
 def _as_it_is(read: Any) -> Any:

@@ -270,6 +270,65 @@ def test_a_dropped_iterator_leaves_the_epoch_as_it_was(kind: str, workers: int) 
     assert (at.epoch, at.index) == (1, 1)
 
 
+class OfItsIterator(Again):
+    """A stream as of Hugging Face: a state is the last iterator's, and is loaded for the next."""
+
+    def __init__(self) -> None:
+        self.start = self.state = None
+
+    def __iter__(self) -> Iterator[Sample]:
+        self.state = {"at": 0} if self.start is None else dict(self.start)
+        while self.state["at"] < len(ROWS):
+            self.state["at"] += 1
+            yield ROWS[self.state["at"] - 1]
+
+    def state_dict(self) -> Any:
+        return None if self.state is None else dict(self.state)
+
+    def load_state_dict(self, state: Any) -> None:
+        self.start = state
+
+
+class Around(Again):
+    """A stream whose state is within what it holds."""
+
+    def __init__(self) -> None:
+        self.held = GoesOn()
+
+    def __iter__(self) -> Iterator[Sample]:
+        yield from self.held
+
+    def state_dict(self) -> dict[str, int]:
+        return self.held.state_dict()
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.held.load_state_dict(state)
+
+
+@pytest.mark.parametrize("kind", [OfItsIterator, Around])
+def test_a_dropped_iterator_moves_no_place_of_the_data_set(kind: Any) -> None:
+    options: dict[str, Any] = {"batch_size": 4, "token_cap": 320, "collate_fn": ids}
+    whole = batches_of(PackedLoader(kind(), **options))
+    read = kind()
+    list(read)
+    for made in (PackedLoader(kind(), **options), PackedLoader(read, **options)):
+        for _ in range(2):
+            assert next(iter(made))[0] == whole[0]
+        state = made.state_dict()
+        assert batches_of(made) == whole
+        made.load_state_dict(state)
+        assert batches_of(made) == whole[1:]
+        made.set_epoch(0)
+        assert batches_of(made) == whole
+
+
+def test_a_stream_that_keeps_its_place_and_cannot_be_copied_is_refused() -> None:
+    held = GoesOn()
+    held.lines = (row for row in ROWS)
+    with pytest.raises(PackingError, match=r"dataset \(GoesOn\): .*cannot .*num_workers"):
+        list(PackedLoader(held, 4, token_cap=320))
+
+
 def test_an_epoch_whose_batches_were_counted_is_over() -> None:
     made = loader("indexed", "exact")
     for epoch_ in range(2):
