@@ -17,6 +17,7 @@ from support import imported
 
 from flowtrain.data.order import SampleOrder
 from flowtrain.integrations import pack_batches
+from flowtrain.integrations.trainer import _collated, _Filler
 from flowtrain.packing import PackingError
 
 PROGRAM = Path(__file__).with_name("trainer_loop.py")
@@ -182,3 +183,13 @@ def test_a_trainer_that_would_not_keep_the_loss_exact_is_refused(
     pack_batches(trainer, token_cap=130)
     with pytest.raises(PackingError, match="input_ids, targets and no labels"):
         trainer.train()
+
+
+def test_a_filler_keeps_its_tokens_where_they_are_its_labels() -> None:
+    def collate(rows: list[Any]) -> dict[str, torch.Tensor]:
+        tokens = torch.tensor(rows)
+        return {"input_ids": tokens, "labels": tokens}
+
+    batch = _collated(collate, _Filler([[3, 4]]))
+    assert batch["input_ids"].tolist() == [[3, 4]]
+    assert batch["labels"].tolist() == [[-100, -100]]

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
 from flowtrain.data.packed.agreement import Agreement
@@ -267,5 +268,6 @@ def _collated(collate: Callable[[list[Any]], Any], samples: list[Any]) -> Any:
     if isinstance(samples, _Filler):
         for name in ("labels", "shift_labels"):
             if name in batch:
-                batch[name].fill_(_IGNORED)
+                # Not in place: a collator may give its input_ids as labels, too.
+                batch[name] = torch.full_like(batch[name], _IGNORED)
     return batch
