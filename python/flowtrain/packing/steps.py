@@ -188,7 +188,8 @@ class StepFormer:
     def _filled(self, packer: Packer, source: SizeSource) -> FormedStep | None:
         shape = self._shape
         assert shape.microbatches is not None
-        window = shape.window * shape.ranks * shape.microbatches * shape.token_cap
+        step_tokens = shape.ranks * shape.microbatches * shape.token_cap
+        window = shape.window * step_tokens
         tokens = packer.waiting_tokens
         more = True
         while more and tokens < window:
@@ -200,7 +201,7 @@ class StepFormer:
                 packer.add(*row)
             tokens += int(sizes.tokens.sum())
             more = len(keys) == least
-        if not len(packer) or (shape.drop_last and tokens < window):
+        if not len(packer) or (shape.drop_last and tokens < step_tokens):
             return None
         try:
             names, plan = packer.step()

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy
 
-from flowtrain.packing import FormedStep
+from flowtrain.packing import FormedStep, Sizes, StepFormer, StepShape
 from flowtrain_core.packing import schedule
 
 
@@ -22,3 +24,24 @@ def test_a_checksum_tells_steps_apart() -> None:
         FormedStep(keys=keys, targets=targets, plan=other).checksum(),
     }
     assert len(sums) == 6
+
+
+class Tens:
+    """Samples of ten tokens each."""
+
+    def __init__(self, count: int) -> None:
+        self._keys = numpy.arange(count)
+
+    def take(self, count: int) -> tuple[Any, Sizes]:
+        taken, self._keys = self._keys[:count], self._keys[count:]
+        tokens = numpy.full(len(taken), 10)
+        return taken, Sizes(tokens=tokens, cost=tokens.astype(float))
+
+
+def test_a_wide_window_drops_no_whole_step_at_the_end() -> None:
+    shape = StepShape(ranks=1, token_cap=100, max_age=1, window=4.0, drop_last=True)
+    former, source, placed = StepFormer(shape), Tens(100), 0
+    while (step := former.next(source)) is not None:
+        placed += len(step.placed)
+    # Less than a step is left.
+    assert 90 < placed <= 100
