@@ -5,6 +5,7 @@
 #include <sys/time.h>
 #include <sys/un.h>
 
+#include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <thread>
@@ -135,8 +136,10 @@ void FdServer::serve(const std::stop_token& stop) {
     if (::poll(&waiting, 1, kPollMs) <= 0) continue;
     const Fd client(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC));
     if (!client) {
-      // Out of descriptors, perhaps: the client stays in the queue, and poll would return at once.
-      std::this_thread::sleep_for(std::chrono::milliseconds(kPollMs));
+      // The client stays in the queue, and poll would return at once.
+      const bool exhausted =
+          errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS;
+      if (exhausted) std::this_thread::sleep_for(std::chrono::milliseconds(kPollMs));
       continue;
     }
     if (!same_user(client.get())) continue;

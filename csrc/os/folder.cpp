@@ -43,10 +43,11 @@ int reserve(const Fd& fd, std::uint64_t bytes) {
   }
 }
 
-/// Bytes that tmpfs has left.
+/// Bytes that tmpfs has left. One without a limit (size=0) says that it has no blocks at all.
 std::uint64_t tmpfs_bytes() {
   struct statvfs info{};
-  return ::statvfs(kTmpfs.c_str(), &info) == 0 ? info.f_bavail * info.f_frsize : UINT64_MAX;
+  if (::statvfs(kTmpfs.c_str(), &info) != 0 || info.f_blocks == 0) return UINT64_MAX;
+  return info.f_bavail * info.f_frsize;
 }
 
 [[noreturn]] void throw_full(const std::string& path, std::uint64_t bytes) {

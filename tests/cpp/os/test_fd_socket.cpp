@@ -1,5 +1,7 @@
 // What a server of descriptors answers, and that it lives on.
 
+#include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -11,6 +13,18 @@
 #include "os/mapping.hpp"
 
 using namespace flowtrain;
+
+namespace {
+
+std::atomic<int> sleeps{0};
+
+}  // namespace
+
+/// In place of the C library's, so that a sleep of the server's thread is seen.
+extern "C" int nanosleep(const timespec* time, timespec* left) {
+  ++sleeps;
+  return static_cast<int>(::syscall(SYS_nanosleep, time, left));
+}
 
 namespace {
 
@@ -34,6 +48,17 @@ void a_server_that_cannot_answer_is_asked_again() {
   CHECK(none && !*none);
 }
 
+void a_server_that_is_closed_ends_without_a_sleep() {
+  for (int i = 0; i < 20; ++i) {
+    const os::FdServer server(path_of_socket(), 1, [](std::uint64_t) { return os::Fd(); });
+    CHECK(os::receive_fd(path_of_socket(), {1, 7}));
+  }
+  CHECK(sleeps == 0);
+}
+
 }  // namespace
 
-int main() { a_server_that_cannot_answer_is_asked_again(); }
+int main() {
+  a_server_that_is_closed_ends_without_a_sleep();
+  a_server_that_cannot_answer_is_asked_again();
+}
