@@ -172,7 +172,7 @@ def test_a_segment_that_grows_uses_the_room_it_had(name: str) -> None:
         small = [pool.add_segment(classes=[(64, 1)]) for _ in range(10)]
         pool.drop_segment(small[3])
         pool.drop_segment(small[8])
-        with pytest.raises(PoolSpace, match="2 of max_cells=30 cells are free, but only 1 in a row"):
+        with pytest.raises(PoolSpace, match="2 of max_cells=30 .* but only 1 in a row"):
             pool.add_segment(classes=[(64, 2)])
     with Pool.create(name) as pool:
         for _ in range(64):
