@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +19,7 @@ def add_parser(verbs: Any) -> None:
 def run(given: argparse.Namespace) -> int:
     from flowtrain.train.demo import demo
 
-    # The demo's folder is its own: a second demo starts over.
-    shutil.rmtree(given.out / "run", ignore_errors=True)
-    if not given.keep_data:
-        shutil.rmtree(given.out / "data", ignore_errors=True)
-    summary = demo(given.out, given.overrides)
+    summary = demo(given.out, given.overrides, keep_data=given.keep_data)
     print(packing_line(summary))
     print(json.dumps(summary))
     return 0

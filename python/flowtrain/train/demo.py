@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Iterator, Sequence
 from importlib.resources import files
@@ -10,26 +11,35 @@ from pathlib import Path
 from typing import Any
 
 from flowtrain.config.load import load
-from flowtrain.config.schema import RunConfig
+from flowtrain.config.schema import ConfigError, RunConfig
 from flowtrain.data.digits import write_digits
+from flowtrain.train.folder import hold
 from flowtrain.train.launch import train
 from flowtrain.train.metrics import read_log
 
 _BATCH = 64
+# A file in a demo's folder: its data and run may be deleted by the next demo.
+_MARK = ".flowtrain-demo"
 
 
-def demo(out: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+def demo(out: Path, overrides: Sequence[str] = (), *, keep_data: bool = False) -> dict[str, Any]:
     """Write the data, train, and read held-out strips by greedy generation.
 
     Args:
-        out: Folder for data and run; made if it is not there.
+        out: Folder for data and run; made if it is not there. The run of an earlier demo there
+            is deleted.
         overrides: Dotted overrides of `configs/demo.yaml`.
+        keep_data: Use the data of an earlier demo, which is deleted otherwise.
 
     Returns:
         What the last line of the demo shows.
+
+    Raises:
+        ConfigError: `out` has data or a run that no demo wrote, or a demo that still trains.
     """
     started = time.perf_counter()
     config = demo_config(out, overrides)
+    start_over(out, keep_data=keep_data)
     if not config.data.path.exists():
         write_digits(out / "data", seed=config.train.seed)
     summary = train(config)
@@ -62,6 +72,27 @@ def demo(out: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
         "train_seconds": summary["seconds"],
         "seconds": time.perf_counter() - started,
     }
+
+
+def start_over(out: Path, *, keep_data: bool) -> None:
+    """Make a demo's folder, or delete what an earlier demo left in it.
+
+    Raises:
+        ConfigError: `out` has data or a run that no demo wrote, or a demo that still trains.
+    """
+    data, run = out / "data", out / "run"
+    mark = out / _MARK
+    if not mark.exists():
+        for folder in (data, run):
+            if folder.exists():
+                raise ConfigError(f"--out={out}: {folder} is not a demo's; choose another folder")
+        out.mkdir(parents=True, exist_ok=True)
+        mark.touch()
+    if run.exists():
+        with hold(run):
+            shutil.rmtree(run)
+    if data.exists() and not keep_data:
+        shutil.rmtree(data)
 
 
 def demo_config(out: Path, overrides: Sequence[str] = ()) -> RunConfig:

@@ -25,6 +25,24 @@ def note_edges(run: Path, label: str, edges: Iterable[Explanation]) -> None:
 
 
 @contextmanager
+def hold(run: Path) -> Iterator[None]:
+    """Hold a run's folder within the block: no other launcher trains there meanwhile.
+
+    Raises:
+        ConfigError: Another launcher holds it.
+    """
+    with run.joinpath("lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ConfigError(
+                f"run={run}: another launcher is training there; wait for it or choose another "
+                "folder"
+            ) from error
+        yield
+
+
+@contextmanager
 def run_folder(config: RunConfig, *, resume: bool) -> Iterator[int]:
     """Hold the run's folder within the block, which is given the number of steps already trained.
 
@@ -38,14 +56,7 @@ def run_folder(config: RunConfig, *, resume: bool) -> Iterator[int]:
     """
     run = config.run
     run.mkdir(parents=True, exist_ok=True)
-    with run.joinpath("lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise ConfigError(
-                f"run={run}: another launcher is training there; wait for it or choose another "
-                "folder"
-            ) from error
+    with hold(run):
         logs = [run / name for name in (metrics.METRICS, metrics.TIMING, "plan.log")]
         if not resume and any(log.exists() for log in logs):
             raise ConfigError(

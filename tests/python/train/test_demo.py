@@ -1,0 +1,45 @@
+"""A demo deletes only what a demo wrote."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flowtrain.cli.main import main
+from flowtrain.train.demo import start_over
+from flowtrain.train.folder import hold
+
+
+@pytest.mark.parametrize("name", ["data", "run"])
+def test_a_folder_with_files_of_the_user_is_refused(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine = tmp_path / name / "mine"
+    mine.parent.mkdir()
+    mine.touch()
+    assert main(["demo", "--out", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert f"{mine.parent} is not a demo's; choose another folder" in said
+    assert [*tmp_path.iterdir()] == [mine.parent]
+    assert mine.exists()
+
+
+def test_an_earlier_demo_is_deleted_unless_it_still_trains_or_the_overrides_are_wrong(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start_over(tmp_path, keep_data=False)
+    data, run = tmp_path / "data", tmp_path / "run"
+    data.mkdir()
+    run.mkdir()
+    assert main(["demo", "--out", str(tmp_path), "flow.encodrs=2"]) == 2
+    with hold(run):
+        assert main(["demo", "--out", str(tmp_path)]) == 2
+    assert "another launcher is training there" in capsys.readouterr().err
+    assert data.exists()
+    assert run.exists()
+    start_over(tmp_path, keep_data=True)
+    assert data.exists()
+    assert not run.exists()
+    start_over(tmp_path, keep_data=False)
+    assert not data.exists()
