@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import ctypes
 import functools
 import multiprocessing
 import os
@@ -17,7 +16,8 @@ from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any, Self
 
-_PR_SET_PDEATHSIG = 1
+from flowtrain.parent import end_with
+
 # From the end of a process's pipe to the end of the process.
 _END_S = 5.0
 
@@ -144,9 +144,7 @@ class ReaderPool:
 
 def _serve(make_reader: Callable[[], Any], pipe: Connection, parent: int) -> None:
     """Answer calls until the rank that makes them has ended."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        return  # The rank died before this process could ask to die with it.
+    end_with(parent)
     # Ctrl-C reaches the whole terminal; the rank decides when its readers end.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     reader = _Reader(make_reader)

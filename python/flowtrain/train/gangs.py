@@ -13,7 +13,8 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std, sta
 from torch.distributed.elastic.multiprocessing.api import SubprocessContext
 
 from flowtrain.config.schema import RunConfig
-from flowtrain.train.job import Job, JobHost
+from flowtrain.train.job import LAUNCHER, Job, JobHost
+from flowtrain.train.signals import handlers_kept
 
 # After a first death the others are left this long to name it themselves.
 _GRACE_S = 10.0
@@ -61,11 +62,10 @@ def run_gangs(config: RunConfig, host: JobHost, *, resume: bool) -> None:
     job = host.job
     sizes = {"backbone": config.flow.backbones, "encoder": config.flow.encoders}
     logs = config.run / "logs" / job.nonce
-    gangs = {
-        world: _start(config, job, world, size, logs=logs, resume=resume)
-        for world, size in sizes.items()
-    }
+    gangs: dict[str, SubprocessContext] = {}
     try:
+        for world, size in sizes.items():
+            gangs[world] = _start(config, job, world, size, logs=logs, resume=resume)
         deaths = _wait(gangs, logs)
     finally:
         for gang in gangs.values():
@@ -86,22 +86,24 @@ def _start(
     folder.mkdir(parents=True)
     # The first backbone rank shows the run's progress on this terminal.
     shown = {r: Std.ERR if world == "backbone" and r == 0 else Std.ALL for r in range(size)}
-    gang = start_processes(
-        name=world,
-        entrypoint=sys.executable,
-        args=dict.fromkeys(range(size), arguments),
-        envs={
-            r: {
-                "RANK": str(r),
-                "LOCAL_RANK": str(r),
-                "WORLD_SIZE": str(size),
-                "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
-                "PYTHONUNBUFFERED": "1",
-            }
-            for r in range(size)
-        },
-        logs_specs=DefaultLogsSpecs(log_dir=str(folder), redirects=shown),
-    )
+    with handlers_kept():
+        gang = start_processes(
+            name=world,
+            entrypoint=sys.executable,
+            args=dict.fromkeys(range(size), arguments),
+            envs={
+                r: {
+                    "RANK": str(r),
+                    "LOCAL_RANK": str(r),
+                    "WORLD_SIZE": str(size),
+                    "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+                    "PYTHONUNBUFFERED": "1",
+                    LAUNCHER: str(os.getpid()),
+                }
+                for r in range(size)
+            },
+            logs_specs=DefaultLogsSpecs(log_dir=str(folder), redirects=shown),
+        )
     assert isinstance(gang, SubprocessContext)
     return gang
 

@@ -14,6 +14,8 @@ from flowtrain.config.schema import ConfigError, RunConfig
 from flowtrain_core import Pool
 
 HOST_LABEL = "host"
+# Environment variable of a rank that the launcher started: the launcher's process.
+LAUNCHER = "FLOWTRAIN_LAUNCHER"
 _PREFIX = "flowtrain-"
 
 

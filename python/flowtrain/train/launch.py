@@ -18,6 +18,7 @@ from flowtrain.train.final import write_final
 from flowtrain.train.folder import run_folder
 from flowtrain.train.gangs import run_gangs
 from flowtrain.train.job import JobHost
+from flowtrain.train.signals import ending_by_signals
 
 
 def train(
@@ -43,7 +44,7 @@ def train(
     adapter_for(config.model.folder)
     JsonlFile(config.data.path)
     started = time.perf_counter()
-    with run_folder(config, resume=resume) as trained:
+    with ending_by_signals(), run_folder(config, resume=resume) as trained:
         if trained < config.train.steps:
             host = JobHost(config)
             try:

@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 from torch.distributed.elastic.multiprocessing.errors import record
 
+from flowtrain import parent
 from flowtrain.config.load import load
 from flowtrain.config.schema import RunConfig
 from flowtrain.data.jsonl import JsonlFile
@@ -27,7 +28,7 @@ from flowtrain.train.checkpoint import Checkpoints, Mark, latest, read_mark
 from flowtrain.train.device import choose_device, register
 from flowtrain.train.encoder import EncoderRank, wanted_pixels
 from flowtrain.train.folder import note_edges
-from flowtrain.train.job import Job
+from flowtrain.train.job import LAUNCHER, Job
 from flowtrain.train.liveness import Activity, Heartbeat
 from flowtrain.train.metrics import Metrics
 from flowtrain.train.peak import job_peak_flops
@@ -88,6 +89,9 @@ class Worker:
     def run(self) -> None:
         self.heartbeat.start()
         self.watcher.start()
+        if LAUNCHER in os.environ:
+            # From here on the watcher sees its end, and this rank can say so.
+            parent.outlive()
         device = self._device()
         flow = self.config.flow
         size = flow.encoders if self.name == "encoder" else flow.backbones
@@ -233,6 +237,8 @@ class Worker:
 @record
 def main(argv: list[str] | None = None) -> None:
     """Run the rank that the arguments and torch's RANK say; ends the process if it fails."""
+    if (launcher := os.environ.get(LAUNCHER)) is not None:
+        parent.end_with(int(launcher))
     parser = argparse.ArgumentParser(prog="python -m flowtrain.train.worker")
     parser.add_argument("config", type=Path, help="the run's config.yaml")
     parser.add_argument("--world", required=True, choices=("encoder", "backbone"))

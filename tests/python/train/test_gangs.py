@@ -1,0 +1,134 @@
+"""Ranks as processes of the launcher: no signal leaves one behind."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+from support import descendants, run_tree, write_tiny_data
+
+from flowtrain.train import gangs
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+
+
+def start_gang(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A gang of one encoder rank that only sleeps."""
+    monkeypatch.setattr(gangs.sys, "executable", "sleep")
+    config: Any = SimpleNamespace(run=folder)
+    job: Any = SimpleNamespace(store="", nonce="")
+    return gangs._start(config, job, "encoder", 1, logs=folder / "logs", resume=False)
+
+
+def test_the_handlers_of_the_caller_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    # As below nohup.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        start_gang(tmp_path, monkeypatch).close(timeout=5)
+        now = {number: signal.getsignal(number) for number in SIGNALS}
+        assert now == before | {signal.SIGHUP: signal.SIG_IGN}
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def test_a_signal_between_two_gangs_closes_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = []
+
+    def start(config: Any, job: Any, world: str, *_: Any, **__: Any) -> Any:
+        if world == "encoder":
+            raise KeyboardInterrupt
+        return SimpleNamespace(close=lambda timeout: closed.append(world))
+
+    monkeypatch.setattr(gangs, "_start", start)
+    config: Any = SimpleNamespace(run=tmp_path, flow=SimpleNamespace(backbones=1, encoders=1))
+    host: Any = SimpleNamespace(job=SimpleNamespace(nonce="n"))
+    with pytest.raises(KeyboardInterrupt):
+        gangs.run_gangs(config, host, resume=False)
+    assert closed == ["backbone"]
+
+
+def run_file(folder: Path) -> Path:
+    write_tiny_data(folder / "data", samples=8)
+    path = folder / "run.yaml"
+    path.write_text(yaml.safe_dump(run_tree(folder / "run", folder / "data")))
+    return path
+
+
+def test_a_signal_to_the_launcher_ends_every_rank_and_says_no_traceback(tmp_path: Path) -> None:
+    launcher = subprocess.Popen(
+        [sys.executable, "-m", "flowtrain", "train", str(run_file(tmp_path))],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    while not (ranks := descendants(launcher.pid)) or len(ranks) < 2:
+        assert launcher.poll() is None, launcher.communicate()
+        time.sleep(0.05)
+    launcher.terminate()
+    said = launcher.communicate()[1]
+    assert launcher.returncode == 143, said
+    assert "Traceback" not in said
+    wait_for_ends(ranks)
+
+
+def wait_for_ends(processes: list[int]) -> None:
+    """Wait until each has ended, whether or not its new parent has asked for its exit code."""
+
+    def runs(process: int) -> bool:
+        try:
+            state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+        except (FileNotFoundError, ProcessLookupError):
+            return False
+        return state != "Z"
+
+    while any(map(runs, processes)):
+        time.sleep(0.05)
+
+
+# Starts a rank as the launcher does, and says its number.
+LAUNCHER_CODE = """
+import os, subprocess, sys, time
+rank = subprocess.Popen(
+    [sys.executable, "-m", "flowtrain.train.worker", *sys.argv[1:]],
+    env={**os.environ, "RANK": "0", "FLOWTRAIN_LAUNCHER": str(os.getpid())},
+)
+print(rank.pid, flush=True)
+time.sleep(1000)
+"""
+
+
+@pytest.mark.limit(60)
+def test_a_rank_that_still_connects_ends_with_its_launcher(tmp_path: Path) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        store = f"127.0.0.1:{silent.getsockname()[1]}"
+        launcher = subprocess.Popen(
+            [
+                *(sys.executable, "-c", LAUNCHER_CODE, str(run_file(tmp_path))),
+                *("--world", "encoder", "--store", store, "--nonce", "n"),
+            ],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert launcher.stdout is not None
+        rank = int(launcher.stdout.readline())
+        with silent.accept()[0]:
+            launcher.kill()
+            launcher.communicate()
+            wait_for_ends([rank])
