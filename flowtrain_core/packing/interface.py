@@ -24,6 +24,10 @@ Oversize = Literal["error", "leave_out"]
 _FILLS = (0.985, 0.96, 0.92, 0.85, 0.7, 0.5, 0.3, 1.0, 0.0)
 
 
+class NoRoomError(ValueError):
+    """Samples for which no room was found, or is none; every argument is as it should be."""
+
+
 def schedule(
     tokens: ArrayLike,
     cost: ArrayLike,
@@ -71,9 +75,9 @@ def schedule(
         options: Of the policy.
 
     Raises:
-        ValueError: Input that cannot be (the message names argument or sample, value and limit), or
-            samples for which no room was found; the message says whether it is proven that there
-            is none.
+        ValueError: Input that cannot be; the message names argument or sample, value and limit.
+        NoRoomError: No room was found for some samples; the message says whether it is proven that
+            there is none.
     """
     _choice(objective, "objective", get_args(Objective))
     _choice(policy, "policy", POLICIES)
@@ -194,7 +198,7 @@ def _bound(layout: Layout, problem: Problem, rounded: bool) -> float:
     return max(0.0, bound - len(problem) * problem.stages / 2)
 
 
-def _no_room(problem: Problem, first: int) -> ValueError:
+def _no_room(problem: Problem, first: int) -> NoRoomError:
     """What is said of samples that a closed step has no bin for, of which one is named."""
     impossible, tries = kernels.search_bins(problem.tokens, problem.bins, problem.token_cap)
     bins = f"{problem.ranks} x {problem.microbatches} bins of token_cap={problem.token_cap}"
@@ -204,7 +208,7 @@ def _no_room(problem: Problem, first: int) -> ValueError:
         if impossible
         else f"no room for {samples} was found in {bins} in {tries} tries"
     )
-    return ValueError(f"{said}; sample {first} is left over; raise microbatches or token_cap")
+    return NoRoomError(f"{said}; sample {first} is left over; raise microbatches or token_cap")
 
 
 def _choice(value: str, name: str, choices: Iterable[str]) -> None:

@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 IntArray = NDArray[numpy.int64]
 FloatArray = NDArray[numpy.float64]
 
+WHOLE_LIMIT = 1 << 62
+"""Whole numbers are below it, as sums of the scheduler are."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sizes:

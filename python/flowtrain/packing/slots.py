@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flowtrain_core.packing import Assignment, schedule
-from flowtrain_core.packing.interface import Objective
+from flowtrain_core.packing.interface import NoRoomError, Objective
 
 
 class PackingError(ValueError):
@@ -38,6 +38,7 @@ def fewest_slots(
 
     Raises:
         PackingError: A sample is longer than token_cap.
+        ValueError: Another argument that cannot be.
     """
     for index, length in enumerate(tokens):
         if length > token_cap:
@@ -56,8 +57,6 @@ def fewest_slots(
                 token_cap=token_cap,
                 objective=objective,
             )
-        except ValueError:
-            # A slot for each sample holds them all: then it was not the room that lacked.
-            if slots >= len(tokens):
-                raise
+        except NoRoomError:
+            # It ends: a slot for each sample holds them all.
             slots += 1

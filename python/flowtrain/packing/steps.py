@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,10 +11,10 @@ from typing import Any, get_args
 
 import numpy
 
-from flowtrain.packing.sizes import IntArray, Sizes, SizeSource
+from flowtrain.packing.sizes import WHOLE_LIMIT, IntArray, Sizes, SizeSource
 from flowtrain.packing.slots import PackingError, fewest_slots
 from flowtrain_core.packing import Assignment, Packer, schedule
-from flowtrain_core.packing.interface import Objective
+from flowtrain_core.packing.interface import NoRoomError, Objective
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,15 +40,21 @@ class StepShape:
     """Leave out the samples that do not fill a last step."""
 
     def __post_init__(self) -> None:
-        for name in ("ranks", "token_cap", "microbatches", "batch_size"):
+        for name in ("ranks", "token_cap", "microbatches", "batch_size", "max_age"):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise PackingError(f"{name}={value}: it must be at least 1")
+            if value is not None:
+                least = 0 if name == "max_age" else 1
+                # Stored as Python's own, since states and checksums are of plain numbers.
+                object.__setattr__(self, name, _whole(value, name, least=least))
+        try:
+            object.__setattr__(self, "window", float(self.window))
+        except (TypeError, ValueError):
+            raise PackingError(f"window={self.window!r}: it must be a number") from None
+        if not 1 <= self.window < math.inf:
+            raise PackingError(f"window={self.window}: it must be at least 1 step, and finite")
         if self.objective not in get_args(Objective):
             choices = ", ".join(get_args(Objective))
             raise PackingError(f"objective '{self.objective}': choose from {choices}")
-        if self.max_age < 0:
-            raise PackingError(f"max_age={self.max_age}: it must be 0 or more")
         if self.max_age == 0 and self.batch_size is None:
             raise PackingError(
                 "batch_size=None: give the samples of a microbatch, or max_age of at least 1 to "
@@ -59,8 +66,6 @@ class StepShape:
                 f"{self.microbatches}: a stream fills steps by tokens; leave batch_size out and "
                 "give microbatches"
             )
-        if self.max_age > 0 and self.window < 1:
-            raise PackingError(f"window={self.window}: it must be at least 1 step")
 
     @property
     def samples(self) -> int | None:
@@ -167,23 +172,23 @@ class StepFormer:
         keys, sizes = source.take(shape.samples)
         if not len(keys) or (shape.drop_last and len(keys) != shape.samples):
             return None
-        if shape.microbatches is None:
-            plan = fewest_slots(sizes.tokens.tolist(), sizes.cost.tolist(), **self._options)
-        else:
-            plan = self._in_all_slots(sizes, shape.microbatches)
-        return FormedStep(keys=keys, targets=sizes.targets, plan=plan)
+        return FormedStep(keys=keys, targets=sizes.targets, plan=self._planned(sizes))
 
-    def _in_all_slots(self, sizes: Sizes, slots: int) -> Assignment:
+    def _planned(self, sizes: Sizes) -> Assignment:
+        shape, slots = self._shape, self._shape.microbatches
+        step = f"a step of {len(sizes)} samples with {int(sizes.tokens.sum())} tokens"
         try:
+            if slots is None:
+                return fewest_slots(sizes.tokens.tolist(), sizes.cost.tolist(), **self._options)
             return schedule(sizes.tokens, sizes.cost, microbatches=slots, **self._options)
-        except ValueError as error:
-            shape = self._shape
+        except NoRoomError as error:
             raise PackingError(
-                f"a step of {len(sizes)} samples with {int(sizes.tokens.sum())} tokens finds no "
-                f"room in {shape.ranks} ranks x {slots} microbatches of token_cap="
+                f"{step} finds no room in {shape.ranks} ranks x {slots} microbatches of token_cap="
                 f"{shape.token_cap}; raise token_cap or microbatches, lower batch_size, or take as "
-                "many microbatches as a step needs with microbatches=None"
+                f"many microbatches as a step needs with microbatches=None: {error}"
             ) from error
+        except ValueError as error:
+            raise PackingError(f"{step}: {error}") from error
 
     def _filled(self, packer: Packer, source: SizeSource) -> FormedStep | None:
         shape = self._shape
@@ -218,3 +223,13 @@ class StepFormer:
     def _note(self, keys: IntArray, sizes: Sizes) -> None:
         if sizes.targets is not None:
             self._targets.update(zip(keys.tolist(), sizes.targets.tolist(), strict=True))
+
+
+def _whole(value: Any, name: str, *, least: int) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise PackingError(f"{name}={value!r}: it must be a whole number") from None
+    if not least <= number < WHOLE_LIMIT:
+        raise PackingError(f"{name}={number}: it must be at least {least} and below 2^62")
+    return number

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowtrain.packing import fewest_slots
+from flowtrain.packing import fewest_slots, slots
+from flowtrain_core.packing import schedule
 
 
 @settings(max_examples=200, deadline=None)
@@ -36,3 +38,16 @@ def test_the_slowest_rank_has_the_least_that_is_possible(cost: tuple[float, ...]
     )
     assert max(load) == best
     assert made.bound <= best
+
+
+def test_wrong_arguments_are_not_tried_in_more_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[int] = []
+
+    def counted(*args: Any, microbatches: int, **options: Any) -> Any:
+        tried.append(microbatches)
+        return schedule(*args, microbatches=microbatches, **options)
+
+    monkeypatch.setattr(slots, "schedule", counted)
+    with pytest.raises(ValueError, match="cost"):
+        fewest_slots([1] * 9, [-1.0] * 9, ranks=1, token_cap=9)
+    assert tried == [1]

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from typing import Any
 
 import numpy
+import pytest
 
-from flowtrain.packing import FormedStep, Sizes, StepFormer, StepShape
+from flowtrain.packing import FormedStep, PackingError, Sizes, StepFormer, StepShape
 from flowtrain_core.packing import schedule
 
 
@@ -45,3 +48,39 @@ def test_a_wide_window_drops_no_whole_step_at_the_end() -> None:
         placed += len(step.placed)
     # Less than a step is left.
     assert 90 < placed <= 100
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"window": float("nan")}, "window=nan: it must be at least 1 step, and finite"),
+        ({"window": float("inf")}, "window=inf: it must be at least 1 step, and finite"),
+        ({"window": "wide"}, "window='wide': it must be a number"),
+        ({"microbatches": 2.0}, "microbatches=2.0: it must be a whole number"),
+        ({"token_cap": 100.0}, "token_cap=100.0: it must be a whole number"),
+        ({"token_cap": 1 << 62}, "at least 1 and below 2.62"),
+        ({"max_age": -1}, "max_age=-1: it must be at least 0"),
+    ],
+)
+def test_a_shape_that_cannot_be_is_named(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(PackingError, match=message):
+        StepShape(**{"ranks": 1, "token_cap": 100, "max_age": 1, **change})
+
+
+def test_numpy_numbers_become_plain_ones() -> None:
+    shape = StepShape(
+        ranks=numpy.int64(2), token_cap=numpy.int32(100), max_age=numpy.int8(1),
+        window=numpy.float32(2),
+    )  # fmt: skip
+    assert json.loads(json.dumps(asdict(shape)))["token_cap"] == 100
+
+
+def test_only_room_that_lacks_is_said_to_lack() -> None:
+    def error(**options: Any) -> str:
+        with pytest.raises(PackingError) as raised:
+            StepFormer(StepShape(batch_size=2, **options)).next(Tens(8))
+        return str(raised.value)
+
+    wrong = error(ranks=1 << 13, token_cap=100, microbatches=1 << 13)
+    assert "product at most 16777216" in wrong and "no room" not in wrong
+    assert "cannot fit into 1 x 1 bins" in error(ranks=1, token_cap=19)

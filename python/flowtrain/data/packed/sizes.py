@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset
 
 from flowtrain.packing import PackingError, Sizes
+from flowtrain.packing.sizes import WHOLE_LIMIT
 
 Field = str | Callable[[Any], Any]
 Values = Sequence[float] | NDArray[Any] | torch.Tensor
@@ -203,4 +204,6 @@ def _checked(name: str, key: int, value: float) -> float:
     if not 0 <= value < math.inf or (whole and value != int(value)):
         kind = "a whole number" if whole else "a number"
         raise PackingError(f"sample {key}: {name}={value}; it must be {kind} of at least 0")
+    if whole and value >= WHOLE_LIMIT:
+        raise PackingError(f"sample {key}: {name}={value}; it must be below 2^62")
     return float(value)

@@ -65,6 +65,7 @@ def test_of_a_table_only_the_columns_that_are_asked_for_are_read() -> None:
         ({"length": [3, 1, 4]}, r"length: int64 of shape \(3,\), and the data set has 2 samples"),
         ({"length": [3, -1]}, "sample 1: length=-1; it must be a whole number"),
         ({"length": [3, 1.5]}, "sample 1: length=1.5; it must be a whole number"),
+        ({"length": [3, 1e19]}, r"sample 1: length=1e\+19; it must be below 2\^62"),
         ({"cost": [1.0, numpy.nan]}, "sample 1: cost=nan; it must be a number of at least 0"),
         ({"cost": "labels"}, r"sample 0: cost is int64 of shape \(3,\); it must be a number"),
         ({"length": lambda row: "three"}, "sample 0: length is <U5 of shape"),
