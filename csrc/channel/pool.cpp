@@ -168,6 +168,7 @@ std::shared_ptr<Pool> Pool::open(const std::string& name, const std::string& lab
 
 void Pool::start() {
   lane_ = lanes_->take(LaneRole::kPool, 0, label_, name_);
+  joined_ = true;
   segments_->refresh();
   monitor_ = std::make_unique<Monitor>(*this);
 }
@@ -180,8 +181,7 @@ Pool::~Pool() {
 
 void Pool::close() {
   if (forked() || closed_.exchange(true, std::memory_order_relaxed)) return;
-  // Null where start threw, before the lane was taken or after.
-  if (monitor_) {
+  if (joined_) {
     monitor_.reset();
     segments_->close();
     segments_->drain(lane_);

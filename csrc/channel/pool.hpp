@@ -116,6 +116,7 @@ class Pool : public std::enable_shared_from_this<Pool> {
   std::unique_ptr<Segments> segments_;
   std::unique_ptr<Cutter> cutter_;
   std::uint16_t lane_ = 0;
+  bool joined_ = false;  // The lane is held; not so where start threw before.
   std::unique_ptr<Monitor> monitor_;
   std::mutex dead_mutex_;
   std::condition_variable dead_changed_;

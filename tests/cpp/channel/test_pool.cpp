@@ -1,9 +1,11 @@
 // A pool under threads, so that the sanitizers see what processes do to each other: two handles
 // of one pool, each with producers and consumers, and segments that come and go.
 
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <cstring>
 #include <thread>
 #include <vector>
@@ -18,6 +20,18 @@
 
 using namespace flowtrain;
 using namespace flowtrain::channel;
+
+namespace {
+
+std::atomic<bool> out_of_descriptors{false};
+
+}  // namespace
+
+/// In place of the C library's: a monitor cannot be made.
+extern "C" int eventfd(unsigned int count, int flags) noexcept {
+  if (out_of_descriptors) return errno = EMFILE, -1;
+  return static_cast<int>(::syscall(SYS_eventfd2, count, flags));
+}
 
 namespace {
 
@@ -122,9 +136,20 @@ void a_segment_may_leave_while_others_lease_from_it() {
   here->close();
 }
 
+/// Nobody hears of a death.
+void an_open_that_fails_leaves_the_pool() {
+  const auto pool = Pool::create({unique_name("fails"), "main", {"default"}, 16, 8});
+  out_of_descriptors = true;
+  CHECK_THROWS(Pool::open(pool->name(), "other", Deadline::in(5)), SystemCallError);
+  out_of_descriptors = false;
+  CHECK(pool->control().lane(1).state == LaneState::kLeft);
+  pool->close();
+}
+
 }  // namespace
 
 int main() {
+  an_open_that_fails_leaves_the_pool();
   items_cross_between_handles_whole_and_once();
   a_segment_may_leave_while_others_lease_from_it();
 }
