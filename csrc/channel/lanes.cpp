@@ -24,6 +24,14 @@ bool Lanes::may_take(std::uint32_t lane) const {
     if (lockfree::state_of(word) == lockfree::CellState::kFree) continue;
     if (control_.cell(c).producer == lane || lockfree::owner_of(word) == lane) return false;
   }
+  // A reader who lacks the memory of a segment asks whether its owner lives.
+  for (std::uint32_t i = 0; i < kMaxSegments; ++i) {
+    const auto word =
+        control_.segment(i).word.load(std::memory_order_acquire);  // sync: segment.word
+    const SegmentState state = state_of(word);
+    const bool over = state == SegmentState::kEmpty || state == SegmentState::kDead;
+    if (!over && owner_of(word) == lane) return false;
+  }
   return true;
 }
 

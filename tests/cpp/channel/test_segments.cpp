@@ -381,9 +381,27 @@ void a_dead_segment_is_let_go_though_its_entry_is_used_again() {
   pool->close();
 }
 
+/// Who lacks the memory of a segment would wait for whoever has its owner's lane.
+void a_lane_is_not_reused_while_a_segment_of_its_owner_is_read() {
+  const auto pool = Pool::create({unique_name("lane"), "main", {"default"}, 4, 3});
+  const auto open = [&] { return Pool::open(pool->name(), "other", Deadline::in(5)); };
+  auto owner = open();
+  owner->add_segment(one_page(), false);
+  const auto producer =
+      std::make_shared<Producer>(pool, "default", std::nullopt, Producer::Credits{});
+  auto lease = producer->lease({8, 1, {16, 0, 0, 0}, 16}, Deadline::in(5));
+  owner->close();
+  CHECK_THROWS(open(), PoolSpace);
+  lease->abort();
+  pool->segments().sweep();
+  CHECK(open()->lane() == owner->lane());
+  pool->close();
+}
+
 }  // namespace
 
 int main() {
+  a_lane_is_not_reused_while_a_segment_of_its_owner_is_read();
   a_dead_segment_is_let_go_though_its_entry_is_used_again();
   a_segment_is_served_by_its_pool_and_generation();
   an_address_is_stale_for_ever();
