@@ -57,12 +57,12 @@ std::uint32_t Segments::add(const memory::Carving& carving, bool prefault, std::
   }
   const std::lock_guard lock(adding_);
   if (closed_) throw PoolClosed("pool '" + pool_ + "': this handle is closed; open it again");
+  if (!os::is_linked(folder_)) {
+    throw PoolNotFound("pool '" + pool_ + "': it was removed, by the close of the handle that " +
+                       "made it or by Pool.unlink, so that no other handle could have the " +
+                       "memory of a new segment; create the pool anew");
+  }
   if (!server_) {
-    if (!os::is_linked(folder_)) {
-      throw PoolNotFound("pool '" + pool_ + "': it was removed, by the close of the handle that " +
-                         "made it or by Pool.unlink, so that no other handle could have the " +
-                         "memory of a new segment; create the pool anew");
-    }
     server_ = std::make_unique<os::FdServer>(
         socket_of(owner), nonce_, [this](std::uint64_t segment) { return serve(segment); });
   }
@@ -195,8 +195,10 @@ Segments::Found Segments::map(std::uint32_t index) {
     }
     if (fd || !same()) return Found::kGone;
   }
-  // A living owner gets time; who is this handle, or is dead, says no more.
-  const bool hears = !lanes_.holds(owner_of(word)) && lanes_.is_alive(owner_of(word));
+  // A living owner gets time, if it was asked or can still be; who is this handle, or is dead,
+  // says no more.
+  const bool hears = !lanes_.holds(owner_of(word)) && lanes_.is_alive(owner_of(word)) &&
+                     (question || os::is_linked(folder_));
   return hears ? Found::kAwaited : Found::kGone;
 }
 

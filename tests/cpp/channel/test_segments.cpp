@@ -398,9 +398,26 @@ void a_lane_is_not_reused_while_a_segment_of_its_owner_is_read() {
   pool->close();
 }
 
+/// Its sockets are gone: who has not mapped a segment by then never can.
+void a_removed_pool_takes_no_segment_and_awaits_none() {
+  const auto maker = Pool::create({unique_name("removed"), "main", {"default"}, 4, 8});
+  const auto pool = Pool::open(maker->name(), "other", Deadline::in(5));
+  const os::Fd folder = os::open_pool_folder(pool->name());
+  const os::Fd control = os::open_file(os::path_in(folder, "control"));
+  const Lanes lanes(pool->control(), control);  // As another process sees them.
+  Segments peer(pool->control(), lanes, pool->name(), folder);
+  pool->add_segment(one_page(), false);
+  maker->close();
+  const SlabView view = peer.resolve(memory::make_address(1, 1, 0), 4096);
+  CHECK(!view && !view.awaited);
+  CHECK_THROWS(pool->add_segment(one_page(), false), PoolNotFound);
+  pool->close();
+}
+
 }  // namespace
 
 int main() {
+  a_removed_pool_takes_no_segment_and_awaits_none();
   a_lane_is_not_reused_while_a_segment_of_its_owner_is_read();
   a_dead_segment_is_let_go_though_its_entry_is_used_again();
   a_segment_is_served_by_its_pool_and_generation();
