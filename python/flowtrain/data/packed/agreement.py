@@ -83,17 +83,12 @@ class Agreement:
             ) from error
         every = [json.loads(bytes(other.tolist())) for other in texts]
         first = every[0]
-        rank, name = next(
-            (rank, name)
-            for name in first
-            for rank, other in enumerate(every)
-            if other[name] != first[name]
-        )
+        rank, name = _difference(every)
         raise PackingError(
             f"step {first['step']} of epoch {first['epoch']}: rank {rank} has {name}="
-            f"{every[rank][name]}, and rank 0 has {first[name]}: they would load samples of "
-            "different steps; make every rank's loader alike, over the whole data set (a stream "
-            "that is split or sharded by rank, or draws with a rank's own seed, is another one on "
+            f"{every[rank].get(name)}, and rank 0 has {first.get(name)}: they would load samples "
+            "of different steps; make every rank's loader alike, over the whole data set (a "
+            "stream that is split or sharded by rank, or draws with a rank's own seed, is another one on "
             "each)"
         )
 
@@ -101,3 +96,14 @@ class Agreement:
         every = [torch.empty_like(mine) for _ in range(self._ranks)]
         distributed.all_gather(every, mine, group=self._group)
         return every
+
+
+def _difference(every: list[dict[str, Any]]) -> tuple[int, str]:
+    """The first rank that differs from rank 0, and in what; ranks may name different things."""
+    names = dict.fromkeys(name for rank in every for name in rank)
+    return next(
+        (rank, name)
+        for name in names
+        for rank, other in enumerate(every)
+        if other.get(name) != every[0].get(name)
+    )

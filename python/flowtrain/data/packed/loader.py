@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -131,6 +132,8 @@ class PackedLoader:
         timeout_s: float = 1800.0,
         **options: Any,
     ) -> None:
+        # States and what ranks compare are of plain numbers, which NumPy's are not.
+        seed, num_workers = operator.index(seed), operator.index(num_workers)
         if seed < 0 or timeout_s <= 0:
             raise PackingError(
                 f"seed={seed}, timeout_s={timeout_s}: a seed is at least 0, a timeout above it"
@@ -237,6 +240,7 @@ class PackedLoader:
     def set_epoch(self, epoch: int) -> None:
         """Let the next iteration be of this epoch; where it goes on within it, it still does."""
         self._end_iteration()
+        epoch = operator.index(epoch)
         if self._begin["epoch"] != epoch:
             self._begin = self._source.start(epoch)
         self._place = self._begin

@@ -349,6 +349,13 @@ def test_of_two_iterators_the_first_is_ended() -> None:
     assert made.state_dict()["place"]["epoch"] == 3
 
 
+def test_a_state_of_numpys_numbers_is_of_plain_ones() -> None:
+    changes = {"seed": 3, "batch_size": 4, "token_cap": 320, "num_workers": 0}
+    made = loader("indexed", "exact", **{name: numpy.int64(n) for name, n in changes.items()})
+    made.set_epoch(numpy.int64(1))
+    assert json.loads(json.dumps(made.state_dict()))["place"]["epoch"] == 1
+
+
 def test_a_state_of_another_loader_is_refused() -> None:
     state = loader("indexed", "exact").state_dict()
     with pytest.raises(PackingError, match="seed=3, and this loader has 4"):
