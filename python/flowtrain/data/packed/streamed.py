@@ -34,6 +34,7 @@ class StreamedSource:
         self._loading = loading
         self._workers: int = loading.options["num_workers"]
         self.left_out: list[int] = []
+        self._passed: set[tuple[int, int]] = set()  # Worker and position of those left out.
         self.planned_ahead = False
         self.order = {**order_of(loading.shape), "num_workers": self._workers}
         self.plan = asdict(loading.shape)
@@ -55,7 +56,11 @@ class StreamedSource:
             if read is None:
                 continue
             step, batches = read
-            self.left_out.extend(step.left_out)
+            # Read again, in another iteration or from a state, they are the same ones.
+            for position in step.left_out:
+                if (step.worker, position) not in self._passed:
+                    self._passed.add((step.worker, position))
+                    self.left_out.append(position)
             before, after = {**place, "worker": step.worker}, _after(place, step)
             rank = self._loading.rank
             mine = microbatches_of(step.formed, rank=rank, before=before, after=after)

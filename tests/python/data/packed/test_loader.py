@@ -228,6 +228,8 @@ def test_samples_above_the_cap_are_refused_or_left_out(kind: str) -> None:
     loaded = [i for rank in ranks for seen in epoch(rank) if not seen[5] for i in seen[0]]
     assert sorted(loaded + long) == list(range(len(ROWS)))
     assert ranks[0].left_out == ranks[1].left_out == long
+    list(ranks[0])
+    assert ranks[0].left_out == long
 
 
 def test_a_step_without_room_names_the_way_out() -> None:
