@@ -88,8 +88,8 @@ class Agreement:
             f"step {first['step']} of epoch {first['epoch']}: rank {rank} has {name}="
             f"{every[rank].get(name)}, and rank 0 has {first.get(name)}: they would load samples "
             "of different steps; make every rank's loader alike, over the whole data set (a "
-            "stream that is split or sharded by rank, or draws with a rank's own seed, is another one on "
-            "each)"
+            "stream that is split or sharded by rank, or draws with a rank's own seed, is another "
+            "one on each)"
         )
 
     def _gathered(self, mine: torch.Tensor) -> list[torch.Tensor]:
