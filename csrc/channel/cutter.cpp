@@ -6,14 +6,16 @@ namespace flowtrain::channel {
 
 void Cutter::cut(std::uint32_t segment, std::uint64_t least, std::uint64_t wanted) noexcept {
   SegmentEntry& entry = control_.segment(segment);
+  const auto is_undoing = [&entry] {
+    return entry.cut_epoch.load(std::memory_order_acquire) % 2 != 0;  // sync: segment.epoch
+  };
   // Who waits for space asks again and again: no system call while the answer is no.
-  if (!find_room(entry, least) && !is_unused(entry)) return;
+  if (!is_undoing() && !find_room(entry, least) && !is_unused(entry)) return;
   if (!lanes_.try_take(Lanes::Right::kCarve)) return;
   const SegmentWord word = entry.word.load(std::memory_order_acquire);  // sync: segment.word
   if (state_of(word) == SegmentState::kLive && entry.num_classes == 0) {
     // A cutter that died while undoing left the epoch odd, and allocations turned away by it.
-    const bool odd =
-        entry.cut_epoch.load(std::memory_order_acquire) % 2 != 0;  // sync: segment.epoch
+    const bool odd = is_undoing();
     std::optional<Room> room;
     if (!odd) room = find_room(entry, least);
     if (!room && undo(entry)) room = find_room(entry, least);

@@ -38,10 +38,6 @@ class LaneHold {
   std::uint16_t lane_;
 };
 
-/// How long those who may wait are held up by owners of memory who do not answer at once; from then
-/// on they go on with the memory that is mapped.
-inline constexpr double kOwnersAnswerS = 0.1;
-
 struct PoolOptions {
   std::string name;
   std::string label;

@@ -176,12 +176,15 @@ Segments::Found Segments::map(std::uint32_t index) {
     if (slot.mapping && slot.generation == generation_of(word)) return Found::kMapped;
   }
   if (!question || question->generation != generation_of(word)) {
-    question.emplace(generation_of(word),
-                     os::PendingFd(socket_of(owner_of(word)), {nonce_, address_of(index, word)}));
+    question.emplace(generation_of(word), Deadline::in(kOwnersAnswerS), std::nullopt);
   }
-  if (!question->request.waiting()) {
-    const std::optional<os::Fd> fd = question->request.answer();
-    question.reset();
+  std::optional<os::PendingFd>& request = question->request;
+  if (!request) {
+    request.emplace(socket_of(owner_of(word)), os::FdRequest{nonce_, address_of(index, word)});
+  }
+  if (!request->waiting()) {
+    const std::optional<os::Fd> fd = request->answer();
+    request.reset();
     const auto same = [&] {
       return generation_of(load(entry)) == generation_of(word) && has_memory(load(entry));
     };
@@ -198,7 +201,7 @@ Segments::Found Segments::map(std::uint32_t index) {
   // A living owner gets time, if it was asked or can still be; who is this handle, or is dead,
   // says no more.
   const bool hears = !lanes_.holds(owner_of(word)) && lanes_.is_alive(owner_of(word)) &&
-                     (question || os::is_linked(folder_));
+                     (request || os::is_linked(folder_));
   return hears ? Found::kAwaited : Found::kGone;
 }
 
@@ -266,11 +269,19 @@ bool Segments::refresh() noexcept {
 }
 
 bool Segments::map_all(const Deadline& deadline, const Interrupted& interrupted) {
-  while (!refresh() && !deadline.passed()) {
+  while (!refresh() && may_answer() && !deadline.passed()) {
     if (interrupted && interrupted()) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   return true;
+}
+
+/// Whether there is an owner who was asked only now, or another thread is at it.
+bool Segments::may_answer() const {
+  const std::unique_lock lock(mapping_, std::try_to_lock);
+  return !lock || std::any_of(questions_.begin(), questions_.end(), [](const auto& question) {
+    return question && !question->patience.passed();
+  });
 }
 
 std::vector<int> Segments::asked() {
@@ -278,7 +289,8 @@ std::vector<int> Segments::asked() {
   const std::unique_lock lock(mapping_, std::try_to_lock);
   if (!lock) return sockets;
   for (const std::optional<Question>& question : questions_) {
-    if (question && question->request.socket() >= 0) sockets.push_back(question->request.socket());
+    if (!question || !question->request) continue;
+    if (const int socket = question->request->socket(); socket >= 0) sockets.push_back(socket);
   }
   return sockets;
 }

@@ -20,6 +20,10 @@
 
 namespace flowtrain::channel {
 
+/// How long those who may wait are held up by owners of memory who do not answer at once; from then
+/// on they go on with the memory that is mapped.
+inline constexpr double kOwnersAnswerS = 0.1;
+
 /// Memory of a slab with what keeps it mapped; null where it cannot be had.
 struct SlabView {
   std::byte* data = nullptr;
@@ -59,7 +63,8 @@ class Segments {
   /// false while an answer is missing. A segment outlives its owner wherever it is mapped, so this
   /// is done early.
   bool refresh() noexcept;
-  /// Does so until the deadline, or no answer is missing; false only where `interrupted` ended it.
+  /// Does so until the deadline, or no answer is missing but of owners who were asked
+  /// kOwnersAnswerS ago or before; false only where `interrupted` ended it.
   bool map_all(const Deadline& deadline, const Interrupted& interrupted);
   /// Sockets on which answers come.
   std::vector<int> asked();
@@ -101,7 +106,8 @@ class Segments {
   /// A question to the owner of a segment.
   struct Question {
     std::uint16_t generation;
-    os::PendingFd request;
+    Deadline patience;                     ///< Nobody waits for the owner alone after it.
+    std::optional<os::PendingFd> request;  ///< None where it has to be asked again.
   };
 
   struct Slot {
@@ -116,6 +122,7 @@ class Segments {
   void take(const FreeRoom& room, std::uint32_t cells, std::uint16_t owner) noexcept;
   void fill(std::uint32_t index, const memory::Carving& carving);
   Found map(std::uint32_t index);
+  bool may_answer() const;
   bool fill_slot(std::uint32_t index, Slot slot) noexcept;
   void drop_stale(std::uint32_t index) noexcept;
   /// Under slots_mutex_. What the slot held is then in `slot`, to be unmapped once the lock is
@@ -134,7 +141,7 @@ class Segments {
   const os::Fd& folder_;
   std::mutex adding_;
   bool closed_ = false;  // Under adding_.
-  std::mutex mapping_;
+  mutable std::mutex mapping_;
   MappingHook hook_;                                             // Set under both.
   std::array<std::optional<Question>, kMaxSegments> questions_;  // Under mapping_.
   mutable std::mutex slots_mutex_;  // Never held while another process is asked.

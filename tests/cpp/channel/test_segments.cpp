@@ -414,9 +414,37 @@ void a_removed_pool_takes_no_segment_and_awaits_none() {
   pool->close();
 }
 
+/// An add that began before the close, in another thread, makes nothing after it.
+void a_closed_handle_adds_no_segment() {
+  const auto pool = Pool::create({unique_name("closed"), "main", {"default"}, 4, 8});
+  pool->segments().close();
+  CHECK_THROWS(pool->add_segment(one_page(), false), PoolClosed);
+  CHECK(segment_infos(pool->control()).empty());
+  pool->close();
+}
+
+/// The second wait would end only with its deadline, were the first forgotten.
+void an_owner_who_does_not_answer_is_waited_for_once() {
+  const auto pool = Pool::create({unique_name("once"), "main", {"default"}, 4, 8});
+  const auto owner = Pool::open(pool->name(), "other", Deadline::in(5));
+  const os::Fd folder = os::open_pool_folder(pool->name());
+  const os::Fd control = os::open_file(os::path_in(folder, "control"));
+  const Lanes lanes(pool->control(), control);  // As another process sees them.
+  Segments peer(pool->control(), lanes, pool->name(), folder);
+  pool->add_segment(one_page(), false);
+  pool->control().segment(0).word = segment_word(SegmentState::kLive, 1, owner->lane());
+  CHECK(peer.map_all(Deadline::in(0.5), {}));
+  CHECK(peer.map_all(Deadline::in(0.5), [] { return true; }));  // Asks nobody: it does not wait.
+  CHECK(!peer.refresh() && peer.resolve(memory::make_address(1, 1, 0), 4096).awaited);
+  owner->close();
+  pool->close();
+}
+
 }  // namespace
 
 int main() {
+  an_owner_who_does_not_answer_is_waited_for_once();
+  a_closed_handle_adds_no_segment();
   a_removed_pool_takes_no_segment_and_awaits_none();
   a_lane_is_not_reused_while_a_segment_of_its_owner_is_read();
   a_dead_segment_is_let_go_though_its_entry_is_used_again();
