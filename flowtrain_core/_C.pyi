@@ -253,6 +253,14 @@ class Lease:
         """
 
     def __buffer__(self, flags: int, /) -> memoryview: ...
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        """What numpy asks for where the buffer protocol fails.
+
+        Raises:
+            PoolClosed: It was given away or released, or this is a forked child.
+            BufferError: The dtype is bfloat16, which numpy has not; use torch.from_dlpack.
+        """
+
     def __dlpack__(
         self,
         *,
@@ -305,6 +313,14 @@ class Item:
         /,
     ) -> None: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        """What numpy asks for where the buffer protocol fails.
+
+        Raises:
+            PoolClosed: It was given away or released, or this is a forked child.
+            BufferError: The dtype is bfloat16, which numpy has not; use torch.from_dlpack.
+        """
+
     def __dlpack__(
         self,
         *,

@@ -348,6 +348,25 @@ void add_dlpack(Class& type) {
       .def("__dlpack_device__", [](const Holder&) { return py::make_tuple(dlpack::kCpu, 0); });
 }
 
+/// `__array__`, which numpy asks for only where the buffer protocol fails: it swallows the error
+/// there and would make an array of one object.
+template <class Class>
+void add_array(Class& type) {
+  using Holder = std::shared_ptr<typename Class::type>;
+  type.def(
+      "__array__",
+      [](const py::object& self, const py::object& dtype, const py::object& copy) {
+        static_cast<void>(exported(self.cast<Holder>()));
+        const auto view = py::reinterpret_steal<py::object>(PyMemoryView_FromObject(self.ptr()));
+        if (!view) throw py::error_already_set();
+        const auto numpy = py::module_::import("numpy");
+        // Before 2.0 `asarray` has no `copy`.
+        return copy.is_none() ? numpy.attr("asarray")(view, dtype)
+                              : numpy.attr("asarray")(view, dtype, py::arg("copy") = copy);
+      },
+      py::arg("dtype") = py::none(), py::arg("copy") = py::none());
+}
+
 /// `close` and the context manager, the same for producers and consumers.
 template <class Class>
 void add_close(Class& type) {
@@ -362,6 +381,7 @@ void add_close(Class& type) {
 void bind_channel(py::module_& module) {
   py::class_<Lease, std::shared_ptr<Lease>> lease_type(module, "Lease", buffer_slots<Lease>());
   add_dlpack(lease_type);
+  add_array(lease_type);
   add_fast<&publish>(lease_type, "publish", "publish($self, /, key)\n--\n\n");
   lease_type.def("write", &write, py::arg("source"))
       .def("abort", &Lease::abort)
@@ -376,6 +396,7 @@ void bind_channel(py::module_& module) {
 
   py::class_<Item, std::shared_ptr<Item>> item_type(module, "Item", buffer_slots<Item>());
   add_dlpack(item_type);
+  add_array(item_type);
   add_fast<&release>(item_type, "release", "release($self, /)\n--\n\n");
   item_type
       .def_property_readonly("key", [](const Item& self) { return key_object(self.descriptor()); })

@@ -50,6 +50,7 @@ def test_the_stub_names_what_the_extension_has() -> None:
     spoken = {
         "__enter__",
         "__exit__",
+        "__array__",
         "__dlpack__",
         "__dlpack_device__",
         "__cuda_array_interface__",

@@ -61,6 +61,23 @@ def test_the_buffer_protocol_has_no_bfloat16_and_says_where_to_go(pool: Pool) ->
         memoryview(lease)
 
 
+def test_numpy_makes_no_array_of_what_has_no_buffer(pool: Pool) -> None:
+    lease = Producer(pool).lease((2,), "bfloat16")
+    with pytest.raises(BufferError, match="bfloat16"):
+        numpy.asarray(lease)
+    item = hand_over(pool, lease)
+    with pytest.raises(PoolClosed, match="published or aborted"):
+        numpy.asarray(lease)
+    with pytest.raises(BufferError, match="bfloat16"):
+        numpy.asarray(item)
+    item.release()
+    with pytest.raises(PoolClosed, match="released"):
+        numpy.asarray(item)
+    lease = Producer(pool).lease((2,), "float32")
+    numpy.asarray(lease)[:] = 7
+    assert lease.__array__().tolist() == [7, 7]
+
+
 @pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (1, 2, 3, 4)])
 def test_shapes_from_none_to_four_dimensions(pool: Pool, shape: tuple[int, ...]) -> None:
     lease = Producer(pool).lease(shape, "float32")
