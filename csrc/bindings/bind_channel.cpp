@@ -33,25 +33,38 @@ constexpr double kDefaultTimeoutS = 60.0;
 /// Number of a dtype given by name, as a numpy dtype or type, or as a torch dtype.
 std::uint8_t dtype_of(const py::object& given) {
   py::object text = given;
+  bool native = true;
   if (!py::isinstance<py::str>(given)) {
     if (py::hasattr(given, "name")) {
       text = given.attr("name");
+      native = py::bool_(py::getattr(given, "isnative", py::bool_(true)));
     } else if (py::isinstance<py::type>(given)) {
       text = given.attr("__name__");
     } else {
       text = py::str(given);
     }
   }
-  auto name = text.cast<std::string_view>();
+  Py_ssize_t size = 0;
+  const bool named = py::isinstance<py::str>(text);
+  const char* utf8 = named ? PyUnicode_AsUTF8AndSize(text.ptr(), &size) : nullptr;
+  if (utf8 == nullptr) PyErr_Clear();
+  std::string_view name(utf8 == nullptr ? "" : utf8, static_cast<std::size_t>(size));
   if (name.starts_with("torch.")) name.remove_prefix(6);
+  const auto shown = [&] {
+    return "dtype " + (name.empty() ? std::string(py::repr(given)) : "'" + std::string(name) + "'");
+  };
+  // A numpy dtype has the same name in either order of bytes.
+  if (!native) {
+    throw BadArgument(shown() + ": its bytes are not in this machine's order; convert the array " +
+                      "with astype(dtype.newbyteorder('='))");
+  }
   if (const auto number = channel::dtype_number(name)) return *number;
   std::string known;
   for (const channel::Dtype& dtype : channel::kDtypes) {
     if (!known.empty()) known += ", ";
     known += dtype.name;
   }
-  throw BadArgument("dtype '" + std::string(name) + "': not one that items have; choose from " +
-                    known);
+  throw BadArgument(shown() + ": not one that items have; choose from " + known);
 }
 
 /// A dimension, or what cannot be one.

@@ -10,6 +10,7 @@ import threading
 import time
 from pathlib import Path
 
+import numpy
 import pytest
 from core.processes import Spawn
 
@@ -121,6 +122,25 @@ def test_shapes_and_dtypes_out_of_range_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match=text):
         Producer(pool).lease(shape, dtype)
+
+
+class NumberedDtype:
+    name = 3
+
+
+@pytest.mark.parametrize(
+    ("dtype", "message"),
+    [
+        (numpy.dtype("float32").newbyteorder("S"), "'float32': its bytes are not in this machine"),
+        (NumberedDtype(), "NumberedDtype.* not one that items have"),
+        ("\ud800", "not one that items have"),
+    ],
+)
+def test_dtypes_that_only_look_like_one_are_refused(
+    pool: Pool, dtype: object, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        Producer(pool).lease((1,), dtype)
 
 
 def test_a_pool_without_memory_says_how_to_get_some(name: str) -> None:
