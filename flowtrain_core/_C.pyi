@@ -242,7 +242,7 @@ class Lease:
         Raises:
             ValueError: It has not as many bytes as the lease.
             BufferError: It is not contiguous.
-            PoolClosed: The lease was published or aborted already.
+            PoolClosed: The lease was published or aborted already, or this is a forked child.
         """
 
     def abort(self) -> None:
@@ -300,7 +300,7 @@ class Item:
 
         Raises:
             ViewsAlive: Tensors, arrays or memoryviews over it live.
-            PoolClosed: It was released already.
+            PoolClosed: It was released already, or this is a forked child.
             PoolCorrupt: Its slab was taken away by who may not; it is not given back.
         """
 

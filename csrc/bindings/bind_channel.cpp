@@ -302,6 +302,7 @@ void write(Lease& lease, const py::object& source) {
   Py_buffer view;
   if (PyObject_GetBuffer(source.ptr(), &view, PyBUF_CONTIG_RO) != 0) throw py::error_already_set();
   const std::unique_ptr<Py_buffer, decltype(&PyBuffer_Release)> held(&view, &PyBuffer_Release);
+  lease.pool().check_not_forked();
   if (!lease.open()) {
     throw PoolClosed("write: the lease was published or aborted already; lease another slab");
   }

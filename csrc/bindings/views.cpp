@@ -79,6 +79,7 @@ struct BufferState {
 }  // namespace
 
 Exported export_lease(const std::shared_ptr<channel::Lease>& lease) {
+  lease->pool().check_not_forked();
   if (!lease->open()) {
     throw PoolClosed("lease: it was published or aborted; a view would show another item's bytes");
   }
@@ -89,6 +90,7 @@ Exported export_lease(const std::shared_ptr<channel::Lease>& lease) {
 }
 
 Exported export_item(const std::shared_ptr<channel::Item>& item) {
+  item->pool().check_not_forked();
   if (!item->open()) {
     throw PoolClosed("item: it was released; a view would show another item's bytes");
   }

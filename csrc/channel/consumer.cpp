@@ -37,7 +37,10 @@ Item::~Item() {
   if (open_) give_back();
 }
 
+const Pool& Item::pool() const { return consumer_->pool(); }
+
 void Item::release() {
+  pool().check_not_forked();
   if (!open_) throw PoolClosed("item: it was released already; get another");
   const int views = views_.load(std::memory_order_acquire);  // sync: item.views
   if (views > 0) {

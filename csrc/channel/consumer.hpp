@@ -39,6 +39,7 @@ class Item {
   /// Label of the producer, as it was when the item was taken.
   const std::string& producer() const { return producer_; }
   bool open() const { return open_; }
+  const Pool& pool() const;
   void add_view() { views_.fetch_add(1, std::memory_order_relaxed); }
   void drop_view() { views_.fetch_sub(1, std::memory_order_release); }  // sync: item.views
   void release();

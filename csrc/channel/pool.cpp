@@ -199,11 +199,14 @@ void Pool::abandon() noexcept {
   static_cast<void>(monitor_.release());
 }
 
+void Pool::check_not_forked() const {
+  if (!forked()) return;
+  throw PoolClosed("pool '" + name_ + "': this handle belongs to the parent process; open the " +
+                   "pool again after the fork");
+}
+
 void Pool::check_open() const {
-  if (forked()) {
-    throw PoolClosed("pool '" + name_ + "': this handle belongs to the parent process; open the " +
-                     "pool again after the fork");
-  }
+  check_not_forked();
   if (closed()) throw PoolClosed("pool '" + name_ + "': this handle is closed; open it again");
 }
 

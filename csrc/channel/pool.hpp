@@ -92,6 +92,8 @@ class Pool : public std::enable_shared_from_this<Pool> {
   bool closed() const { return closed_.load(std::memory_order_relaxed); }
   /// Throws PoolClosed after close, and in a forked child.
   void check_open() const;
+  /// Throws PoolClosed in a forked child alone: what was taken before close stays usable.
+  void check_not_forked() const;
   bool forked() const { return forked_.load(std::memory_order_relaxed); }
   /// In a forked child: drop what the parent's death must not find held.
   void abandon() noexcept;

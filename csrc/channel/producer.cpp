@@ -13,6 +13,8 @@ constexpr double kAskAgainS = 0.005;  // Between looks for the answer of a segme
 
 }  // namespace
 
+const Pool& Lease::pool() const { return producer_->pool(); }
+
 memory::Address Lease::address() const {
   return producer_->pool().control().cell(grant_.cell).slab;
 }

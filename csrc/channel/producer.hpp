@@ -76,6 +76,7 @@ class Lease {
   /// Gives the slab back unpublished; does nothing after publish.
   void abort();
   bool open() const { return open_; }
+  const Pool& pool() const;
 
   /// The slab is being written while one lives, so that it may not become another's.
   class Writing {

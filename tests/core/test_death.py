@@ -260,9 +260,10 @@ def test_a_forked_child_finds_its_handles_dead_and_disturbs_nothing(
         "child = os.fork()\n"
         "if child == 0:\n"
         "    calls = [pool.stats, c.try_get, lambda: p.lease((1,), 'uint8'),\n"
-        "             lambda: lease.publish(1)]\n"
+        "             lambda: lease.publish(1), lambda: lease.write(b'x'), item.release,\n"
+        "             lambda: lease.__dlpack__(), lambda: item.__dlpack__(max_version=(1, 0))]\n"
         "    for call in calls:\n"
-        "        try: call()\n"
+        "        try: call(); print('done')\n"
         "        except PoolClosed as error: print('parent process' in str(error))\n"
         "    del lease, item; gc.collect()\n"
         "    own = Pool.open(sys.argv[1]); print(own.stats()['segments'][0]['in_use_slabs'])\n"
@@ -271,7 +272,7 @@ def test_a_forked_child_finds_its_handles_dead_and_disturbs_nothing(
         name,
     )
     with Pool.create(name, classes=[(4096, 3)]) as pool:
-        assert [parent.line() for _ in range(5)] == ["True"] * 4 + ["2"]
+        assert [parent.line() for _ in range(9)] == ["True"] * 8 + ["2"]
         child = int(parent.line())
         try:
             parent.kill()  # The child lives on, and holds no lock of its parent's.
