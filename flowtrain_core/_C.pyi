@@ -311,7 +311,13 @@ class Item:
         error: BaseException | None,
         trace: TracebackType | None,
         /,
-    ) -> None: ...
+    ) -> None:
+        """Releases it, if that was not done.
+
+        Where the body raised while views live, its error goes on instead, and the slab is given
+        back once the item and its views are gone.
+        """
+
     def __buffer__(self, flags: int, /) -> memoryview: ...
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         """What numpy asks for where the buffer protocol fails.

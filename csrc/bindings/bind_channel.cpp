@@ -425,8 +425,12 @@ void bind_channel(py::module_& module) {
       .def_property_readonly("attempt", &Item::attempt)
       .def_property_readonly("producer", &Item::producer)
       .def("__enter__", [](std::shared_ptr<Item> self) { return self; })
-      .def("__exit__", [](Item& self, const py::args&) {
-        if (self.open()) self.release();
+      .def("__exit__", [](Item& self, const py::object& kind, const py::args&) {
+        if (!self.open()) return;
+        // An error has a traceback that holds the views: it goes on, and the item is given back
+        // once they are gone.
+        if (!kind.is_none() && self.has_views()) return;
+        self.release();
       });
 
   py::class_<Producer, std::shared_ptr<Producer>> producer_type(module, "Producer");

@@ -39,6 +39,10 @@ Item::~Item() {
 
 const Pool& Item::pool() const { return consumer_->pool(); }
 
+bool Item::has_views() const {
+  return views_.load(std::memory_order_acquire) > 0;  // sync: item.views
+}
+
 void Item::release() {
   pool().check_not_forked();
   if (!open_) throw PoolClosed("item: it was released already; get another");

@@ -42,6 +42,7 @@ class Item {
   const Pool& pool() const;
   void add_view() { views_.fetch_add(1, std::memory_order_relaxed); }
   void drop_view() { views_.fetch_sub(1, std::memory_order_release); }  // sync: item.views
+  bool has_views() const;
   void release();
 
  private:

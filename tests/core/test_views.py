@@ -99,6 +99,22 @@ def test_release_refuses_while_a_view_lives(pool: Pool, view: type) -> None:
     assert pool.stats()["segments"][0]["in_use_slabs"] == 0
 
 
+def test_an_error_is_not_hidden_by_the_views_it_leaves(pool: Pool) -> None:
+    for error in (KeyError, KeyboardInterrupt):
+        item = hand_over(pool, Producer(pool).lease((4,), "uint8"))
+        with pytest.raises(error) as raised, item:
+            view = memoryview(item)
+            raise error
+        assert view.nbytes == 4
+        del item, view, raised
+    item = hand_over(pool, Producer(pool).lease((4,), "uint8"))
+    with pytest.raises(ViewsAlive), item:  # Without an error it is.
+        view = memoryview(item)
+    del item, view
+    gc.collect()
+    assert pool.stats()["segments"][0]["in_use_slabs"] == 0
+
+
 def test_release_refuses_while_a_tensor_lives(pool: Pool) -> None:
     torch = pytest.importorskip("torch")
     item = hand_over(pool, Producer(pool).lease((4, 2), "bfloat16"))
