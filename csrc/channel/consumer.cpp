@@ -85,6 +85,13 @@ Consumer::Consumer(std::shared_ptr<Pool> pool, const std::string& ring, bool str
   recorder_ = {pool_->control().record(lane_->number()), lane_->number(), recording};
 }
 
+void Consumer::close() {
+  closed_.store(true, std::memory_order_relaxed);
+  if (!pool_->forked()) pool_->control().ring_header(ring_).filled.notify();
+}
+
+bool Consumer::closed() const { return closed_.load(std::memory_order_relaxed) || pool_->closed(); }
+
 void Consumer::check_open() const {
   pool_->check_open();
   if (closed_.load(std::memory_order_relaxed)) {
@@ -282,7 +289,7 @@ bool Consumer::wait_for_some(bool awaited, const Deadline& deadline,
   RingHeader& header = pool_->control().ring_header(ring_);
   bool stop = false;
   const bool some = header.filled.wait(deadline, spin_, [&]() noexcept {
-    return !ring.looks_empty() || pool_->closed() || (stop = interrupted && interrupted());
+    return !ring.looks_empty() || closed() || (stop = interrupted && interrupted());
   });
   if (!some) throw_timeout(deadline);
   return !stop;

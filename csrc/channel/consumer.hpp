@@ -90,8 +90,8 @@ class Consumer : public std::enable_shared_from_this<Consumer> {
                                               const Interrupted& interrupted = {});
   /// The next items, at most `most`, or none if there is none now.
   std::vector<std::shared_ptr<Item>> try_get_many(std::size_t most);
-  /// Ends taking; the lane is left once the last item is gone.
-  void close() { closed_.store(true, std::memory_order_relaxed); }
+  /// Ends taking, also in threads that wait; the lane is left once the last item is gone.
+  void close();
 
   Pool& pool() const { return *pool_; }
   std::uint16_t lane() const { return lane_->number(); }
@@ -119,6 +119,7 @@ class Consumer : public std::enable_shared_from_this<Consumer> {
     std::vector<lockfree::Run> runs_;
   };
 
+  bool closed() const;
   void check_open() const;
   lockfree::Run pop(std::size_t most);
   std::shared_ptr<Item> take(bool& awaited);

@@ -79,6 +79,13 @@ Producer::Producer(std::shared_ptr<Pool> pool, const std::string& ring, const Ti
   slabs_.emplace(pool_->control(), pool_->cutter(), lane_->number(), pool_->lane());
 }
 
+void Producer::close() {
+  closed_.store(true, std::memory_order_relaxed);
+  if (!pool_->forked()) pool_->control().header().space.notify();
+}
+
+bool Producer::closed() const { return closed_.load(std::memory_order_relaxed) || pool_->closed(); }
+
 void Producer::check_open() const {
   pool_->check_open();
   if (closed_.load(std::memory_order_relaxed)) {
@@ -113,7 +120,7 @@ std::shared_ptr<Lease> Producer::lease(const Layout& layout, const Deadline& dea
     const bool ready = pool_->control().header().space.wait(
         awaited ? deadline.within(kAskAgainS) : deadline, spin_, [&]() noexcept {
           grant = try_grant(layout.bytes, &deadline);
-          return grant || pool_->closed() || (failed = fails_at_once(layout.bytes)) ||
+          return grant || closed() || (failed = fails_at_once(layout.bytes)) ||
                  (stop = interrupted && interrupted());
         });
     if (grant) {

@@ -149,8 +149,8 @@ class Producer : public std::enable_shared_from_this<Producer> {
   /// Publishes leases in the order given, all or, where one may not be, none. Those whose cells
   /// follow one another, as cells leased together mostly do, take one compare-and-swap together.
   void publish_many(std::span<const std::shared_ptr<Lease>> leases, std::span<const Key> keys);
-  /// Ends leasing; the lane is left once the last lease is gone.
-  void close() { closed_.store(true, std::memory_order_relaxed); }
+  /// Ends leasing, also in threads that wait; the lane is left once the last lease is gone.
+  void close();
 
   Pool& pool() const { return *pool_; }
   std::uint16_t lane() const { return lane_->number(); }
@@ -194,6 +194,7 @@ class Producer : public std::enable_shared_from_this<Producer> {
   void describe(const Parcel& parcel, std::uint64_t sequence) noexcept;
   void abort(const Grant& grant, std::uint64_t bytes) noexcept;
   bool is_mine(const Grant& grant) const noexcept;
+  bool closed() const;
   void check_open() const;
   void check_size(std::uint64_t bytes) const;
   struct Lack {

@@ -8,6 +8,7 @@ import importlib
 import os
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy
@@ -16,6 +17,7 @@ from core.processes import Spawn
 
 from flowtrain_core import (
     Consumer,
+    FlowTrainError,
     Pool,
     PoolClosed,
     PoolCorrupt,
@@ -314,6 +316,33 @@ def test_every_call_on_a_closed_handle_says_so(pool: Pool) -> None:
     for call in calls:
         with pytest.raises(PoolClosed, match="closed; open it again"):
             call()
+
+
+def test_closing_a_port_ends_the_waits_of_other_threads(pool: Pool) -> None:
+    producer, consumer = Producer(pool, max_items=1), Consumer(pool)
+    held = producer.lease((1,), "uint8")
+    ended: list[str] = []
+
+    def wait(call: Callable[[], object]) -> None:
+        try:
+            call()
+        except FlowTrainError as error:
+            ended.append(str(error))
+
+    waits = [lambda: consumer.get(5), lambda: producer.lease((1,), "uint8", 5)]
+    threads = [threading.Thread(target=wait, args=(each,)) for each in waits]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.1)  # Where they do not wait yet, they find a closed port all the same.
+    producer.close()
+    consumer.close()
+    for thread in threads:
+        thread.join()
+    assert sorted(ended) == [
+        "consumer: it is closed; make another",
+        "producer: it is closed; make another",
+    ]
+    held.abort()
 
 
 def test_control_c_ends_a_wait(name: str, spawn: Spawn) -> None:
