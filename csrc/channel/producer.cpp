@@ -96,10 +96,10 @@ void Producer::check_open() const {
 std::shared_ptr<Lease> Producer::try_lease(const Layout& layout) {
   check_open();
   check_size(layout.bytes);
-  std::optional<Grant> grant = try_grant(layout.bytes, nullptr);
+  std::optional<Grant> grant = try_grant(layout.bytes, nullptr).grant;
   if (!grant && pool_->segments().has_unmapped()) {
     pool_->segments().refresh();
-    grant = try_grant(layout.bytes, nullptr);
+    grant = try_grant(layout.bytes, nullptr).grant;
   }
   return grant ? make_lease(*grant, layout) : nullptr;
 }
@@ -112,6 +112,7 @@ std::shared_ptr<Lease> Producer::lease(const Layout& layout, const Deadline& dea
   if (segments.has_unmapped() && !segments.map_all(deadline.within(kOwnersAnswerS), interrupted)) {
     return nullptr;
   }
+  Missing missing = Missing::kSlab;
   for (bool late = false; !late; late = deadline.passed()) {
     // Who waits for an owner's answer looks for it now and then.
     const bool awaited = segments.has_unmapped() && !segments.refresh();
@@ -119,8 +120,10 @@ std::shared_ptr<Lease> Producer::lease(const Layout& layout, const Deadline& dea
     bool failed = false, stop = false;
     const bool ready = pool_->control().header().space.wait(
         awaited ? deadline.within(kAskAgainS) : deadline, spin_, [&]() noexcept {
-          grant = try_grant(layout.bytes, &deadline);
-          return grant || closed() || (failed = fails_at_once(layout.bytes)) ||
+          const Attempt attempt = try_grant(layout.bytes, &deadline);
+          grant = attempt.grant;
+          missing = attempt.missing;
+          return grant || closed() || (failed = fails_at_once(missing)) ||
                  (stop = interrupted && interrupted());
         });
     if (grant) {
@@ -132,8 +135,8 @@ std::shared_ptr<Lease> Producer::lease(const Layout& layout, const Deadline& dea
     if (failed || (!ready && !awaited)) break;
   }
   check_size(layout.bytes);  // The only segment may have lost its owner.
-  if (fails_at_once(layout.bytes)) throw_full(layout.bytes);
-  throw_timeout(layout.bytes, deadline.waited_s());
+  if (fails_at_once(missing)) throw_full(layout.bytes, missing);
+  throw_timeout(layout.bytes, missing, deadline.waited_s());
 }
 
 std::shared_ptr<Lease> Producer::make_lease(const Grant& grant, const Layout& layout) {
@@ -164,20 +167,20 @@ std::shared_ptr<Lease> Producer::make_lease(const Grant& grant, const Layout& la
                      " died before this process had mapped it; lease again");
 }
 
-std::optional<Grant> Producer::try_grant(std::uint64_t bytes, const Deadline* since) noexcept {
+Producer::Attempt Producer::try_grant(std::uint64_t bytes, const Deadline* since) noexcept {
   const std::lock_guard lock(mutex_);
-  if (!take_credit(bytes)) return std::nullopt;
+  if (!take_credit(bytes)) return {std::nullopt, Missing::kCredit};
   const std::uint32_t c = try_allocate(bytes);
   if (c == Slabs::kNone) {
     bytes_in_flight_ -= static_cast<std::int64_t>(bytes);
-    return std::nullopt;
+    return {std::nullopt, Missing::kSlab};
   }
   Cell& cell = pool_->control().cell(c);
   cell.attempt = 0;
   cell.producer = lane_->number();
   const auto word = pool_->control().word(c).load(std::memory_order_relaxed);
   in_flight_.push_back({c, lockfree::generation_of(word), static_cast<std::int64_t>(bytes)});
-  return Grant{c, word, recorder_.leased(since, c, bytes)};
+  return {Grant{c, word, recorder_.leased(since, c, bytes)}, Missing::kSlab};
 }
 
 bool Producer::has_credit(std::uint64_t bytes) const noexcept {
@@ -206,11 +209,9 @@ bool Producer::take_credit(std::uint64_t bytes) noexcept {
 }
 
 /// Where the first tier has nothing, a strict producer waits for no other.
-bool Producer::fails_at_once(std::uint64_t bytes) const noexcept {
+bool Producer::fails_at_once(Missing missing) const noexcept {
   if (credits_.when_full == WhenFull::kFail) return true;
-  if (!credits_.strict || tiers_.size() < 2) return false;
-  const std::lock_guard lock(mutex_);
-  return has_credit(bytes);
+  return credits_.strict && tiers_.size() > 1 && missing == Missing::kSlab;
 }
 
 std::uint32_t Producer::try_allocate(std::uint64_t bytes) noexcept {
@@ -365,10 +366,10 @@ std::string text_of(std::int64_t limit) {
 }  // namespace
 
 /// What there is none of for a lease, and who has it.
-Producer::Lack Producer::lack(std::uint64_t bytes) const {
+Producer::Lack Producer::lack(Missing missing) const {
   const std::lock_guard lock(mutex_);
   const std::string held = "slabs are held by: " + pool_->holders() + pool_->segments().unmapped();
-  if (has_credit(bytes)) return {"slab", held};
+  if (missing == Missing::kSlab) return {"slab", held};
   return {"credit", std::to_string(in_flight_.size()) + " items of " +
                         std::to_string(bytes_in_flight_) +
                         " bytes are in flight, where max_items=" + text_of(credits_.max_items) +
@@ -379,8 +380,8 @@ std::string Producer::text() const {
   return "pool '" + pool_->name() + "', ring '" + pool_->control().ring_name(ring_) + "'";
 }
 
-void Producer::throw_full(std::uint64_t bytes) const {
-  const auto [of, why] = lack(bytes);
+void Producer::throw_full(std::uint64_t bytes, Missing missing) const {
+  const auto [of, why] = lack(missing);
   if (credits_.when_full == WhenFull::kFail) {
     throw PoolFull(text() + ": no " + of + " for a lease of " + std::to_string(bytes) + " bytes; " +
                    why +
@@ -391,8 +392,8 @@ void Producer::throw_full(std::uint64_t bytes) const {
                  "into another; " + why + "; make the segment larger, or give strict=False");
 }
 
-void Producer::throw_timeout(std::uint64_t bytes, double waited_s) const {
-  const auto [of, why] = lack(bytes);
+void Producer::throw_timeout(std::uint64_t bytes, Missing missing, double waited_s) const {
+  const auto [of, why] = lack(missing);
   throw PoolTimeout(text() + ": no " + of + " for a lease of " + std::to_string(bytes) +
                     " bytes came free within " + std::to_string(waited_s) + " s; " + why +
                     "; is a consumer running? otherwise raise timeout_s or the limits");

@@ -177,17 +177,24 @@ class Producer : public std::enable_shared_from_this<Producer> {
     std::int64_t bytes;
   };
 
+  /// What a lease found none of.
+  enum class Missing { kCredit, kSlab };
+  struct Attempt {
+    std::optional<Grant> grant;
+    Missing missing;  ///< Where there is no grant.
+  };
+
   /// A slab of a segment that is mapped.
   ///
   /// @param since  Where the caller had to wait; else it is an allocation without a wait.
-  std::optional<Grant> try_grant(std::uint64_t bytes, const Deadline* since) noexcept;
+  Attempt try_grant(std::uint64_t bytes, const Deadline* since) noexcept;
   /// Null, and the slab given back, where the memory is no longer mapped and its owner lives.
   std::shared_ptr<Lease> make_lease(const Grant& grant, const Layout& layout);
   std::uint32_t try_allocate(std::uint64_t bytes) noexcept;
   bool take_credit(std::uint64_t bytes) noexcept;
   bool has_credit(std::uint64_t bytes) const noexcept;
   void forget_given_back() noexcept;
-  bool fails_at_once(std::uint64_t bytes) const noexcept;
+  bool fails_at_once(Missing missing) const noexcept;
   Spilled spilled() const noexcept;
   void check_mine(std::span<const Parcel> parcels) const;
   void publish(std::span<const Parcel> parcels);
@@ -201,10 +208,10 @@ class Producer : public std::enable_shared_from_this<Producer> {
     std::string of;  ///< "slab" or "credit".
     std::string why;
   };
-  Lack lack(std::uint64_t bytes) const;
+  Lack lack(Missing missing) const;
   std::string text() const;
-  [[noreturn]] void throw_full(std::uint64_t bytes) const;
-  [[noreturn]] void throw_timeout(std::uint64_t bytes, double waited_s) const;
+  [[noreturn]] void throw_full(std::uint64_t bytes, Missing missing) const;
+  [[noreturn]] void throw_timeout(std::uint64_t bytes, Missing missing, double waited_s) const;
 
   std::shared_ptr<Pool> pool_;
   std::unique_ptr<LaneHold> lane_;

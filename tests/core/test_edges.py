@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
+import time
 from collections.abc import Callable
 
 import pytest
@@ -88,6 +91,35 @@ def test_a_strict_producer_raises_instead_of_spilling(name: str) -> None:
         with pytest.raises(PoolTimeout, match="no credit"):
             scarce.lease((1,), "uint8", timeout_s=0.01)
         del held, kept
+
+
+def test_threads_that_share_a_strict_producer_wait_for_credit(name: str) -> None:
+    with Pool.create(name, classes=[(64, 64)]) as pool:
+        second = pool.add_segment(classes=[(64, 64)])
+        producer = Producer(pool, segment=[1, second], strict=True, max_items=32)
+        consumer = Consumer(pool)
+        faults: list[PoolFull] = []
+        end = time.monotonic() + 1.5
+
+        def produce() -> None:
+            while time.monotonic() < end and not faults:
+                try:
+                    producer.lease((1,), "uint8", 30).publish(1)
+                except PoolFull as error:
+                    faults.append(error)
+
+        def consume() -> None:
+            while any(thread.is_alive() for thread in threads[:6]):
+                with contextlib.suppress(PoolTimeout):
+                    for item in consumer.get_many(32, 0.02):
+                        item.release()
+
+        threads = [threading.Thread(target=each) for each in [produce] * 6 + [consume]]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not faults
 
 
 def test_a_strict_consumer_hears_of_items_whose_memory_died(name: str, spawn: Spawn) -> None:
