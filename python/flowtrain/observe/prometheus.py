@@ -82,12 +82,12 @@ class PoolCollector(Collector):
                 },
             )
         yield info
-        ports = [lane for lane in lanes if lane["ring"] is not None]
         for name, text in COUNTERS.items():
             counter = CounterMetricFamily(f"flowtrain_{name}", text, labels=("pool", "lane"))
-            for lane in ports:
+            for lane in lanes:  # Pool handles as well: they deliver again what a dead one held.
                 counter.add_metric((self._name, str(lane["index"])), lane[name])  # type: ignore[literal-required]
             yield counter
+        ports = [lane for lane in lanes if lane["ring"] is not None]
         for stage in STAGES:
             family = HistogramMetricFamily(
                 f"flowtrain_{stage}_seconds", f"Time of {stage}", labels=("pool", "lane")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -74,6 +76,19 @@ def test_prometheus_series_are_those_of_the_pool(pool: Pool) -> None:
     assert value("flowtrain_ring_items", ring="vision") == 1
     assert value("flowtrain_alloc_wait_seconds_count", lane=lane) == 2
     assert value("flowtrain_alloc_wait_seconds_bucket", lane=lane, le="+Inf") == 2
+
+
+def test_prometheus_counts_what_was_delivered_again(pool: Pool) -> None:
+    Producer(pool, "vision").lease((1000,), "uint8").publish(0)
+    code = (
+        "import os, sys; from flowtrain_core import *\n"
+        "item = Consumer(Pool.open(sys.argv[1]), 'vision').get(); os.kill(os.getpid(), 9)"
+    )
+    subprocess.run([sys.executable, "-c", code, pool.name], check=False)
+    with Consumer(pool, "vision").get() as item:
+        assert item.attempt == 1
+    families = {each.name: each for each in PoolCollector(pool.name).collect()}
+    assert sum(sample.value for sample in families["flowtrain_items_redelivered"].samples) == 1
 
 
 def test_the_only_pool_need_not_be_named_and_none_is_an_error(
