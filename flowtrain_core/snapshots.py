@@ -68,6 +68,8 @@ class PoolSnapshot(TypedDict):
 
     name: str
     creator_pid: int
+    nonce: int
+    """Another for every pool that is made, also under one name."""
     time_ns: int
     lanes: list[LaneSnapshot]
     rings: list[RingSnapshot]

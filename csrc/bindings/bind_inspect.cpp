@@ -126,6 +126,7 @@ py::dict inspect(const std::string& name) {
   py::dict out;
   out["name"] = pool.name();
   out["creator_pid"] = pool.control().header().creator_pid;
+  out["nonce"] = pool.control().header().nonce;
   out["time_ns"] = now_ns();
   out["lanes"] = std::move(lanes);
   out["rings"] = std::move(rings);

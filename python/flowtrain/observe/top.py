@@ -28,7 +28,7 @@ def _segments(now: PoolSnapshot) -> Table:
         for size in segment["classes"] or [{"slab_bytes": 0, "slabs": 0, "in_use_slabs": 0}]:
             table.add_row(
                 str(segment["id"]),
-                segment["owner"],
+                Text(segment["owner"]),
                 segment["tier"],
                 bytes_text(size["slab_bytes"]),
                 f"{size['in_use_slabs']} of {size['slabs']}",
@@ -40,7 +40,7 @@ def _segments(now: PoolSnapshot) -> Table:
 def _rings(now: PoolSnapshot) -> Table:
     table = Table("ring", "waiting", "slab bytes", box=None)
     for ring in now["rings"]:
-        table.add_row(ring["name"], str(ring["items"]), bytes_text(ring["bytes"]))
+        table.add_row(Text(ring["name"]), str(ring["items"]), bytes_text(ring["bytes"]))
     return table
 
 
@@ -52,9 +52,9 @@ def _lanes(lanes: list[LaneTraffic]) -> Table:
     for lane in sorted(lanes, key=lambda lane: (lane.state != "alive", lane.index)):
         table.add_row(
             str(lane.index),
-            lane.label,
+            Text(lane.label),
             lane.role,
-            lane.ring or "",
+            Text(lane.ring or ""),
             str(lane.pid),
             Text(lane.state, style=_COLORS.get(lane.state, "")),
             f"{lane.items_per_s:,.0f}" if lane.ring else "",

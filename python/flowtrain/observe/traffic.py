@@ -44,9 +44,13 @@ class LaneTraffic:
 
 
 def traffic(before: PoolSnapshot, now: PoolSnapshot) -> list[LaneTraffic]:
-    """What every lane moved between two snapshots of one pool."""
+    """What every lane moved between two snapshots of one name.
+
+    A pool that was made anew between them starts from zero.
+    """
     seconds = max(now["time_ns"] - before["time_ns"], 1) / 1e9
-    old = {lane["index"]: lane for lane in before["lanes"]}
+    same = before["nonce"] == now["nonce"]
+    old = {lane["index"]: lane for lane in before["lanes"]} if same else {}
     out = []
     for lane in now["lanes"]:
         was = old.get(lane["index"])

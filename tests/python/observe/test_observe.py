@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
@@ -45,6 +46,30 @@ def test_rates_are_of_the_time_between_two_looks(pool: Pool) -> None:
     assert (lane.items_per_s, lane.bytes_per_s) == (2.0, 6000.0)
     assert lane.p50_ns["alloc_wait"] == 2.0
     assert "use" not in lane.p50_ns
+
+
+def test_a_pool_made_anew_starts_from_zero() -> None:
+    name = f"observe-anew-{os.getpid()}"
+    looks = []
+    for items in (3, 1):
+        with Pool.create(name, classes=[(4096, 4)]) as pool:
+            producer = Producer(pool)
+            for key in range(items):
+                producer.lease((1000,), "uint8").publish(key)
+            looks.append(inspect(name))
+    looks[1]["time_ns"] = looks[0]["time_ns"] + 1_000_000_000
+    [lane] = [lane for lane in traffic(*looks) if lane.role == "producer"]
+    assert (lane.items_per_s, lane.bytes_per_s, lane.p50_ns["alloc_wait"]) == (1.0, 1000.0, 2.0)
+
+
+def test_labels_are_shown_as_they_are() -> None:
+    name = f"observe-label-{os.getpid()}"
+    with Pool.create(name, classes=[(4096, 4)], label="back[/0]") as pool:
+        consumer = Consumer(pool)
+        console = Console(width=160, record=True, file=io.StringIO())
+        console.print(render(inspect(name), inspect(name)))
+        assert console.export_text().count("back[/0]") == 3  # Its segment, handle and consumer.
+        consumer.close()
 
 
 def test_the_screen_shows_occupancy_and_lanes(pool: Pool) -> None:
