@@ -7,6 +7,7 @@ import importlib.metadata
 import os
 import shutil
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -38,12 +39,20 @@ def examine() -> list[Finding]:
         _transformers(),
         _torchvision(),
         _package("scikit-learn", "demo"),
-        _shared_memory(),
-        _edge(),
-        _cuda(),
+        _checked("shared memory", _shared_memory),
+        _checked("edge", _edge),
+        _checked("cuda", _cuda),
         _gpu(),
-        _pools(),
+        _checked("pools", _pools),
     ]
+
+
+def _checked(name: str, check: Callable[[], Finding]) -> Finding:
+    """What a check finds; an error that ends it is the finding."""
+    try:
+        return check()
+    except (FlowTrainError, OSError) as error:
+        return Finding(name, "bad", str(error))
 
 
 def _core() -> Finding:
@@ -96,20 +105,17 @@ def _shared_memory() -> Finding:
 def _edge() -> Finding:
     """What path an edge of a pool takes here, and how fast items are written to it."""
     item = bytes(_PROBE_BYTES)
-    try:
-        with (
-            Pool.create(f"doctor-{os.getpid()}", classes=[(_PROBE_BYTES, 1)]) as pool,
-            Producer(pool) as producer,
-            Consumer(pool) as consumer,
-        ):
-            for key in range(_PROBES):
-                lease = producer.lease((_PROBE_BYTES,), "uint8")
-                lease.write(item)
-                lease.publish(key)
-                consumer.get().release()
-            edge = producer.explain(measure=True)
-    except (FlowTrainError, OSError) as error:
-        return Finding("edge", "bad", str(error))
+    with (
+        Pool.create(f"doctor-{os.getpid()}", classes=[(_PROBE_BYTES, 1)]) as pool,
+        Producer(pool) as producer,
+        Consumer(pool) as consumer,
+    ):
+        for key in range(_PROBES):
+            lease = producer.lease((_PROBE_BYTES,), "uint8")
+            lease.write(item)
+            lease.publish(key)
+            consumer.get().release()
+        edge = producer.explain(measure=True)
     found, expected = edge.bytes_per_s or 0.0, edge.expected_bytes_per_s or 0.0
     text = (
         f"takes {edge.path.name}: {edge.path.why}; written at {found / 1e9:.1f} GB/s, where a copy "

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 import yaml
@@ -12,7 +13,7 @@ from support import run_tree, write_tiny_data
 
 from flowtrain.cli.main import main
 from flowtrain.config import load
-from flowtrain_core import cuda
+from flowtrain_core import SystemCallError, cuda
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +62,20 @@ def test_the_doctor_finds_nothing_bad_where_the_tests_run(
     assert found["edge"]["text"].startswith("takes shared memory: ")
     assert (found["cuda"]["state"] == "ok") == cuda.available()
     assert found["cuda"]["text"] == cuda.why_not() or cuda.available()
+
+
+def test_the_doctor_reports_a_check_that_fails(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*args: object) -> NoReturn:
+        raise SystemCallError("/dev/shm: not a folder of this user")
+
+    monkeypatch.setattr("flowtrain.doctor.left_pools", refuse)
+    monkeypatch.setattr("shutil.disk_usage", refuse)
+    assert main(["doctor", "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    for name in ("pools", "shared memory"):
+        assert found[name] == {"state": "bad", "text": "/dev/shm: not a folder of this user"}
 
 
 def test_the_doctor_names_a_torchvision_built_for_another_torch(tmp_path: Path) -> None:
