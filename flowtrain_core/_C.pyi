@@ -743,7 +743,11 @@ class CudaWord:
     def store(self, value: int) -> None: ...
     def poison(self) -> None: ...
     def wait(self, value: int, *, timeout_s: float) -> int | None:
-        """Spins until the word is at value or above; the word then, None when time ran out."""
+        """Spins until the word is at value or above; the word then, None when time ran out.
+
+        Raises:
+            PoolClosed: It was closed, by another thread too.
+        """
 
     @property
     def closed(self) -> bool: ...

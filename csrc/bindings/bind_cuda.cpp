@@ -27,19 +27,23 @@ using cuda::DeviceFacts;
 
 constexpr os::FdRequest kOnly{0, 0};  // A served handle has one descriptor.
 
-/// An owner from the core for Python: closed once, by `close`, a context manager or its end.
+/// An owner from the core for Python: closed once, by `close`, a context manager or its end. It is
+/// used with the GIL; what a call without it uses stays until that call returns.
 template <class T>
 class Held {
  public:
-  Held(T value, const char* what) : value_(std::move(value)), what_(what) {}
+  Held(T value, const char* what) : value_(std::make_shared<T>(std::move(value))), what_(what) {}
 
-  T& get() {
+  std::shared_ptr<T> get() const {
     if (!value_) throw PoolClosed(std::string(what_) + ": it is closed");
-    return *value_;
+    return value_;
   }
   void close() {
-    server_.reset();
-    value_.reset();
+    auto server = std::move(server_);
+    auto value = std::move(value_);
+    const WithoutGil release;
+    server.reset();
+    value.reset();
   }
   bool closed() const { return !value_; }
 
@@ -53,7 +57,7 @@ class Held {
   const os::Fd& kept() const { return fd_; }
 
  private:
-  std::optional<T> value_;
+  std::shared_ptr<T> value_;
   const char* what_;
   os::Fd fd_;
   std::unique_ptr<os::FdServer> server_;  // Ends before the descriptor.
@@ -89,27 +93,24 @@ std::uint64_t register_host(channel::Pool& pool, int device) {
 template <class Class>
 void add_close(Class& type) {
   using T = typename Class::type;
-  type.def("close", &T::close, py::call_guard<WithoutGil>())
+  type.def("close", &T::close)
       .def_property_readonly("closed", &T::closed)
       .def("__enter__", [](std::shared_ptr<T> self) { return self; })
-      .def("__exit__", [](T& self, const py::args&) {
-        const WithoutGil release;
-        self.close();
-      });
+      .def("__exit__", [](T& self, const py::args&) { self.close(); });
 }
 
 /// What both kinds of device segments show; torch.as_tensor and cupy.asarray read the interface.
 template <class Class>
 void add_memory(Class& type) {
   using T = typename Class::type;
-  type.def_property_readonly("address", [](T& self) { return self.get().address(); })
-      .def_property_readonly("nbytes", [](T& self) { return self.get().bytes(); })
-      .def_property_readonly("device", [](T& self) { return self.get().device(); })
+  type.def_property_readonly("address", [](T& self) { return self.get()->address(); })
+      .def_property_readonly("nbytes", [](T& self) { return self.get()->bytes(); })
+      .def_property_readonly("device", [](T& self) { return self.get()->device(); })
       .def_property_readonly("__cuda_array_interface__", [](T& self) {
         py::dict out;
-        out["shape"] = py::make_tuple(self.get().bytes());
+        out["shape"] = py::make_tuple(self.get()->bytes());
         out["typestr"] = "|u1";
-        out["data"] = py::make_tuple(self.get().address(), false);
+        out["data"] = py::make_tuple(self.get()->address(), false);
         out["version"] = 3;
         return out;
       });
@@ -159,7 +160,7 @@ void bind_memory(py::module_& module) {
            }),
            py::arg("address"), py::arg("nbytes"), py::kw_only(), py::arg("device"))
       .def_property_readonly("device_address",
-                             [](Memory& self) { return self.get().device_address(); });
+                             [](Memory& self) { return self.get()->device_address(); });
   add_close(memory);
 
   py::class_<Vmm, std::shared_ptr<Vmm>> vmm(module, "CudaSegment");
@@ -180,12 +181,20 @@ void bind_memory(py::module_& module) {
       .def(
           "serve",
           [](Vmm& self, const std::string& path) {
-            const WithoutGil release;
-            if (!self.kept()) self.keep(self.get().export_fd());
+            if (!self.kept()) {
+              const auto segment = self.get();
+              os::Fd fd;
+              {
+                const WithoutGil release;
+                fd = segment->export_fd();
+              }
+              self.keep(std::move(fd));
+            }
+            static_cast<void>(self.get());  // It may have been closed meanwhile.
             self.serve(path, self.kept());
           },
           py::arg("path"))
-      .def_property_readonly("rdma", [](Vmm& self) { return self.get().rdma(); });
+      .def_property_readonly("rdma", [](Vmm& self) { return self.get()->rdma(); });
   add_memory(vmm);
   add_close(vmm);
 
@@ -203,9 +212,23 @@ void bind_memory(py::module_& module) {
             return std::make_shared<Ipc>(cuda::IpcSegment::open(device, raw, bytes), "IPC segment");
           },
           py::arg("handle"), py::arg("nbytes"), py::kw_only(), py::arg("device"))
-      .def("handle", [](Ipc& self) { return py::bytes(self.get().handle()); });
+      .def("handle", [](Ipc& self) { return py::bytes(self.get()->handle()); });
   add_memory(ipc);
   add_close(ipc);
+}
+
+std::optional<std::uint64_t> wait(const Word& self, std::uint64_t value, const Deadline& deadline) {
+  constexpr double kSliceS = 0.05;  // Between looks for a signal, or for a close.
+  for (;;) {
+    const auto word = self.get();
+    std::optional<std::uint64_t> seen;
+    {
+      const WithoutGil release;
+      seen = word->wait(value, deadline.within(kSliceS));
+    }
+    if (seen || deadline.passed()) return seen;
+    if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+  }
 }
 
 void bind_word(py::module_& module) {
@@ -225,37 +248,35 @@ void bind_word(py::module_& module) {
           },
           py::arg("path"), py::kw_only(), py::arg("device") = py::none())
       .def(
-          "serve", [](Word& self, const std::string& path) { self.serve(path, self.get().fd()); },
+          "serve", [](Word& self, const std::string& path) { self.serve(path, self.get()->fd()); },
           py::arg("path"))
       .def(
           "write_on",
           [](Word& self, std::uintptr_t stream, std::uint64_t value) {
-            self.get().write_on(stream_of(stream), value);
+            self.get()->write_on(stream_of(stream), value);
           },
           py::arg("stream"), py::arg("value"))
       .def(
           "store_on",
           [](Word& self, std::uintptr_t stream, std::uint64_t value) {
-            self.get().store_on(stream_of(stream), value);
+            self.get()->store_on(stream_of(stream), value);
           },
           py::arg("stream"), py::arg("value"))
       .def(
           "wait_on",
           [](Word& self, std::uintptr_t stream, std::uint64_t value) {
-            self.get().wait_on(stream_of(stream), value);
+            self.get()->wait_on(stream_of(stream), value);
           },
           py::arg("stream"), py::arg("value"))
-      .def("load", [](Word& self) { return self.get().load(); })
+      .def("load", [](Word& self) { return self.get()->load(); })
       .def(
-          "store", [](Word& self, std::uint64_t value) { self.get().store(value); },
+          "store", [](Word& self, std::uint64_t value) { self.get()->store(value); },
           py::arg("value"))
-      .def("poison", [](Word& self) { self.get().poison(); })
+      .def("poison", [](Word& self) { self.get()->poison(); })
       .def(
           "wait",
           [](Word& self, std::uint64_t value, double timeout_s) {
-            const Deadline deadline = deadline_in(timeout_s);
-            const WithoutGil release;
-            return self.get().wait(value, deadline);
+            return wait(self, value, deadline_in(timeout_s));
           },
           py::arg("value"), py::kw_only(), py::arg("timeout_s"));
   word.attr("LARGEST") = cuda::StreamWord::kLargest;

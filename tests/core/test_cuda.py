@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -88,6 +89,34 @@ def test_a_word_of_processors_alone_needs_no_device(tmp_path: Path) -> None:
         # Above every value, and below the sign bit: a device compares by the difference's sign.
         assert mine.wait(cuda.Word.LARGEST, timeout_s=0.0) == cuda.Word.POISON == 2**63 - 1
         mine.store(cuda.Word.LARGEST + 1)
+
+
+@built
+def test_a_wait_for_a_word_ends_when_it_is_closed() -> None:
+    code = (
+        "import threading, time; from flowtrain_core import PoolClosed, cuda\n"
+        "word = cuda.Word(); ended = []\n"
+        "def wait():\n"
+        "    try: word.wait(1, timeout_s=20)\n"
+        "    except PoolClosed as error: ended.append(str(error))\n"
+        "thread = threading.Thread(target=wait); thread.start()\n"
+        "time.sleep(0.2); word.close(); thread.join(); print(ended)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT
+    )
+    assert (done.returncode, done.stdout) == (0, "['stream word: it is closed']\n")
+
+
+@built
+def test_a_wait_for_a_word_hears_signals() -> None:
+    with cuda.Word() as word:
+        before = signal.signal(signal.SIGALRM, lambda *_: word.store(1))
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.1)
+            assert word.wait(1, timeout_s=5) == 1
+        finally:
+            signal.signal(signal.SIGALRM, before)
 
 
 @built
