@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
-#include <variant>
 
 #include "base/error.hpp"
 #include "bindings/bindings.hpp"
@@ -26,7 +25,6 @@ using channel::Item;
 using channel::Lease;
 using channel::Pool;
 using channel::Producer;
-using Segments = std::variant<std::uint32_t, std::vector<std::uint32_t>>;
 
 constexpr double kDefaultTimeoutS = 60.0;
 
@@ -102,7 +100,9 @@ channel::Layout layout_of(PyObject* shape, const py::object& dtype) {
   return layout;
 }
 
-channel::Key key_of(const py::int_& key) {
+channel::Key key_of(PyObject* given) {
+  const auto key = py::reinterpret_steal<py::int_>(PyNumber_Index(given));
+  if (!key) throw py::error_already_set();
   const auto low = PyLong_AsUnsignedLongLong(key.ptr());
   if (low != UINT64_MAX || PyErr_Occurred() == nullptr) return {low, 0};
   PyErr_Clear();
@@ -165,9 +165,7 @@ py::object lease(PyObject* self, PyObject* const* args, Py_ssize_t num_args, PyO
 py::object publish(PyObject* self, PyObject* const* args, Py_ssize_t num_args, PyObject* keywords) {
   static const Parameters<1> parameters("publish", {"key"}, 1);
   const auto [key] = parameters.bind(args, num_args, keywords);
-  const auto number = py::reinterpret_steal<py::int_>(PyNumber_Index(key));
-  if (!number) throw py::error_already_set();
-  self_of<Lease>(self).publish(key_of(number));
+  self_of<Lease>(self).publish(key_of(key));
   return py::none();
 }
 
@@ -179,15 +177,16 @@ py::object release(PyObject* self, PyObject* const* args, Py_ssize_t num_args, P
 }
 
 void publish_many(Producer& producer, const std::vector<std::shared_ptr<Lease>>& leases,
-                  const std::vector<py::int_>& keys) {
+                  const std::vector<py::object>& keys) {
   std::vector<channel::Key> out;
   out.reserve(keys.size());
-  for (const py::int_& key : keys) out.push_back(key_of(key));
+  for (const py::object& key : keys) out.push_back(key_of(key.ptr()));
   producer.publish_many(leases, out);
 }
 
-py::list get_many(Consumer& consumer, std::size_t max_items, std::optional<double> timeout_s) {
-  if (max_items == 0) throw BadArgument("get_many: max_items=0 must be at least 1");
+py::list get_many(Consumer& consumer, const py::object& at_most, std::optional<double> timeout_s) {
+  const auto max_items =
+      static_cast<std::size_t>(number_in(at_most, "get_many: max_items", 1, INT64_MAX));
   const double longest_s = checked_timeout(timeout_s.value_or(kDefaultTimeoutS));
   std::vector<std::shared_ptr<Item>> out = consumer.try_get_many(max_items);
   if (out.empty() && some_at_once(consumer, longest_s)) out = consumer.try_get_many(max_items);
@@ -218,21 +217,30 @@ py::object get(PyObject* self, PyObject* const* args, Py_ssize_t num_args, PyObj
 }
 
 std::shared_ptr<Producer> make_producer(std::shared_ptr<Pool> pool, const std::string& ring,
-                                        const std::optional<Segments>& segment,
-                                        std::optional<std::int64_t> max_bytes,
-                                        std::optional<std::int64_t> max_items,
-                                        const std::string& when_full, bool strict) {
+                                        const py::object& segment, const py::object& max_bytes,
+                                        const py::object& max_items, const std::string& when_full,
+                                        bool strict) {
   if (when_full != "block" && when_full != "fail") {
     throw BadArgument("producer: when_full='" + when_full + "' must be 'block' or 'fail'");
   }
+  const auto limit = [](const py::object& given, const char* what) {
+    return given.is_none() ? INT64_MAX : number_in(given, what, 1, INT64_MAX);
+  };
   const Producer::Credits credits{
-      max_bytes.value_or(INT64_MAX), max_items.value_or(INT64_MAX),
+      limit(max_bytes, "producer: max_bytes"), limit(max_items, "producer: max_items"),
       when_full == "fail" ? channel::WhenFull::kFail : channel::WhenFull::kBlock, strict};
   channel::Tiers tiers = std::nullopt;
-  if (segment)
-    tiers = std::visit([](const auto& given) { return channel::Tiers(given); }, *segment);
-  if (segment && tiers.segments.empty()) {
-    throw BadArgument("producer: segment=[]: name one at least, or give None for any");
+  const auto add = [&](py::handle number) {
+    tiers.segments.push_back(static_cast<std::uint32_t>(
+        number_in(number, "producer: segment", 1, channel::kMaxSegments)));
+  };
+  if (PyIndex_Check(segment.ptr()) != 0) {
+    add(segment);
+  } else if (!segment.is_none()) {
+    for (const py::handle number : segment) add(number);
+    if (tiers.segments.empty()) {
+      throw BadArgument("producer: segment=[]: name one at least, or give None for any");
+    }
   }
   return std::make_shared<Producer>(std::move(pool), ring, tiers, credits);
 }

@@ -16,40 +16,51 @@ namespace {
 using channel::LaneInfo;
 using channel::Pool;
 
-using Classes = std::vector<std::pair<std::uint64_t, std::uint32_t>>;
+using Classes = std::vector<std::pair<py::object, py::object>>;
 
-std::uint32_t add_segment(Pool& pool, std::optional<std::uint64_t> bytes,
+std::uint32_t add_segment(Pool& pool, const py::object& bytes,
                           const std::optional<Classes>& classes, bool prefault) {
-  if (bytes.has_value() == classes.has_value()) {
+  if (bytes.is_none() != classes.has_value()) {
     throw BadArgument("add_segment: give exactly one of bytes and classes");
   }
   memory::Carving carving;
-  if (bytes) {
+  if (!classes) {
     // A quarter of the cells, so that several such segments fit.
     const std::uint32_t cells = std::max(1U, pool.control().geometry().max_cells / 4);
-    carving = memory::carve_on_demand(*bytes, cells);
+    carving = memory::carve_on_demand(
+        static_cast<std::uint64_t>(number_in(bytes, "add_segment: bytes", 0, INT64_MAX)), cells);
   } else {
     std::vector<memory::SlabClass> wanted;
-    for (const auto& [slab_bytes, count] : *classes) wanted.push_back({slab_bytes, count});
+    for (const auto& [slab_bytes, count] : *classes) {
+      wanted.push_back(
+          {static_cast<std::uint64_t>(number_in(slab_bytes, "slab_bytes", 0, INT64_MAX)),
+           static_cast<std::uint32_t>(number_in(count, "count", 0, UINT32_MAX))});
+    }
     carving = memory::carve(std::move(wanted));
   }
   const WithoutGil release;
   return pool.add_segment(carving, prefault);
 }
 
-std::shared_ptr<Pool> create(const std::string& name, std::uint64_t bytes,
+std::shared_ptr<Pool> create(const std::string& name, const py::object& bytes,
                              const std::optional<Classes>& classes,
-                             const std::vector<std::string>& rings, std::uint32_t max_cells,
-                             std::uint32_t max_lanes, const std::string& label, bool prefault) {
-  if (bytes > 0 && classes) throw BadArgument("Pool.create: give bytes or classes, not both");
+                             const std::vector<std::string>& rings, const py::object& max_cells,
+                             const py::object& max_lanes, const std::string& label, bool prefault) {
+  const auto number = [](const py::object& given, const char* what) {
+    return static_cast<std::uint32_t>(number_in(given, what, 0, UINT32_MAX));
+  };
+  const std::uint32_t cells = number(max_cells, "Pool.create: max_cells");
+  const std::uint32_t lanes = number(max_lanes, "Pool.create: max_lanes");
+  const bool any = number_in(bytes, "Pool.create: bytes", 0, INT64_MAX) > 0;
+  if (any && classes) throw BadArgument("Pool.create: give bytes or classes, not both");
   std::shared_ptr<Pool> pool;
   {
     const WithoutGil release;
-    pool = Pool::create({name, label, rings, max_cells, max_lanes}, SignalCheck());
+    pool = Pool::create({name, label, rings, cells, lanes}, SignalCheck());
   }
   if (!pool) throw py::error_already_set();
-  if (bytes > 0) add_segment(*pool, bytes, std::nullopt, prefault);
-  if (classes) add_segment(*pool, std::nullopt, classes, prefault);
+  if (any) add_segment(*pool, bytes, std::nullopt, prefault);
+  if (classes) add_segment(*pool, py::none(), classes, prefault);
   return pool;
 }
 
@@ -157,7 +168,15 @@ void bind_pool(py::module_& module) {
       .def_static("unlink", &unlink, py::arg("name"), py::kw_only(), py::arg("only_left") = false)
       .def("add_segment", &add_segment, py::kw_only(), py::arg("bytes") = py::none(),
            py::arg("classes") = py::none(), py::arg("prefault") = true)
-      .def("drop_segment", &Pool::drop_segment, py::arg("segment"), py::call_guard<WithoutGil>())
+      .def(
+          "drop_segment",
+          [](Pool& pool, const py::object& segment) {
+            const auto number = static_cast<std::uint32_t>(
+                number_in(segment, "drop_segment: segment", 1, channel::kMaxSegments));
+            const WithoutGil release;
+            pool.drop_segment(number);
+          },
+          py::arg("segment"))
       .def_property_readonly("name", &Pool::name)
       .def_property_readonly("label", &Pool::label)
       .def_property_readonly("lane", &Pool::lane)

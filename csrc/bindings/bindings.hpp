@@ -27,6 +27,13 @@ Deadline deadline_in(double timeout_s);
 /// The check alone, for calls that may be done before they have to wait.
 double checked_timeout(double timeout_s);
 
+/// A whole number from Python, which pybind11 refuses without a word on its range.
+///
+/// @param what  Parameter that is named.
+/// Errors: BadArgument outside of the range; TypeError for what is no whole number.
+std::int64_t number_in(pybind11::handle given, const char* what, std::int64_t least,
+                       std::int64_t largest);
+
 /// For a thread that Python unwinds since the interpreter ends: it may not go on, nor end.
 [[noreturn]] void park_thread() noexcept;
 

@@ -126,6 +126,34 @@ def test_shapes_and_dtypes_out_of_range_are_refused(
         Producer(pool).lease(shape, dtype)
 
 
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda p: Consumer(p).get_many(-1), "max_items=-1 must be at least 1"),
+        (lambda p: p.drop_segment(-1), "segment=-1 must be 1 to 64"),
+        (lambda p: p.add_segment(bytes=-1), "bytes=-1 must be at least 0"),
+        (lambda p: p.add_segment(classes=[(-1, 1)]), "slab_bytes=-1 must be at least 0"),
+        (lambda p: Producer(p, segment=-1), "segment=-1 must be 1 to 64"),
+        (lambda p: Producer(p, segment=[1, 2**70]), f"segment={2**70} must be 1 to 64"),
+        (lambda p: Producer(p, max_bytes=2**70), f"max_bytes={2**70} .* below 2..63"),
+        (lambda p: Pool.create("never", bytes=-1), "bytes=-1 must be at least 0"),
+        (lambda p: Pool.create("never", max_cells=-1), "max_cells=-1 must be 0 to 4294967295"),
+        (lambda p: Pool.create("never", max_lanes=2**40), f"max_lanes={2**40} must be 0 to"),
+    ],
+)
+def test_a_number_out_of_its_range_is_named(
+    pool: Pool, call: Callable[[Pool], object], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        call(pool)
+
+
+def test_a_batch_takes_the_keys_that_one_lease_takes(pool: Pool) -> None:
+    producer, consumer = Producer(pool), Consumer(pool)
+    producer.publish_many([producer.lease((1,), "uint8")], [numpy.int64(3)])  # type: ignore[list-item]
+    assert consumer.get().key == 3
+
+
 class NumberedDtype:
     name = 3
 
