@@ -223,7 +223,7 @@ class Lease:
     def nbytes(self) -> int: ...
     @property
     def address(self) -> int:
-        """Global address: generation (8 bits), segment (16), offset (40)."""
+        """Global address: generation (16 bits), segment (8), offset (40)."""
 
     def publish(self, key: int) -> None:
         """Hands the slab to the ring's consumers; 0 <= key < 2**128.
@@ -274,7 +274,8 @@ class Lease:
 class Item:
     """A published slab being read, read-only: `numpy.asarray(item)`, `torch.from_dlpack(item)`.
 
-    Released once, or when it and its views are gone.
+    Released once, or when it and its views are gone. Torch has no read-only tensors: what is
+    written to one changes the item for whoever reads it next.
     """
 
     @property

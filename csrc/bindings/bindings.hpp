@@ -17,6 +17,10 @@ void bind_cuda(pybind11::module_& module);
 void bind_packing(pybind11::module_& module);
 void bind_torture(pybind11::module_& module);
 
+/// Makes the classes of a module raise where pybind11 would go on without an object: in a call on
+/// one whose `__init__` never ran, and in a pickle.
+void guard_classes(pybind11::module_& module);
+
 const char* role_name(channel::LaneRole role);
 const char* state_name(channel::LaneState state);
 

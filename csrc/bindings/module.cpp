@@ -1,5 +1,25 @@
 #include "bindings/bindings.hpp"
 
+namespace py = pybind11;
+
+void flowtrain::bindings::guard_classes(py::module_& module) {
+  const auto base = reinterpret_cast<PyTypeObject*>(py::detail::get_internals().instance_base);
+  for (const auto& [name, value] : py::dict(module.attr("__dict__"))) {
+    auto* const type = reinterpret_cast<PyTypeObject*>(value.ptr());
+    if (!py::isinstance<py::type>(value) || PyType_IsSubtype(type, base) == 0) continue;
+    // Asked for memory for an object that was never made, at its first use.
+    py::detail::get_type_info(type)->operator_new = [](std::size_t) -> void* {
+      throw py::type_error("self: its __init__() was not called");
+    };
+    value.attr("__reduce_ex__") = py::cpp_function(
+        [](const py::object& self, const py::object&) {
+          throw py::type_error(std::string("cannot pickle '") + Py_TYPE(self.ptr())->tp_name +
+                               "': it is of this process; open the pool in the other by its name");
+        },
+        py::name("__reduce_ex__"), py::is_method(value));
+  }
+}
+
 PYBIND11_MODULE(_C, module) {
   module.doc() = "FlowTrain's core: pool, ring and channel.";
   module.attr("__version__") = FLOWTRAIN_VERSION;
@@ -10,4 +30,5 @@ PYBIND11_MODULE(_C, module) {
   flowtrain::bindings::bind_cuda(module);
   flowtrain::bindings::bind_packing(module);
   flowtrain::bindings::bind_torture(module);
+  flowtrain::bindings::guard_classes(module);
 }

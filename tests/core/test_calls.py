@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from core.processes import Spawn
 
 from flowtrain_core import Consumer, Item, Lease, Pool, Producer
 
@@ -51,6 +52,37 @@ def test_a_wrong_call_says_what_is_wrong(
 def test_a_dimension_beyond_32_bits_is_named(pool: Pool, size: int) -> None:
     with pytest.raises(ValueError, match=f"dimension {size} must be 0 to 4294967295"):
         Producer(pool).lease((1, size), "uint8")
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "Producer.__new__(Producer).explain()",
+        "Consumer.__new__(Consumer).try_get()",
+        "Consumer.__new__(Consumer).close()",
+        "Pool.__new__(Pool).name",
+        "Lease.__new__(Lease).write(b'')",
+        "memoryview(Item.__new__(Item))",
+        "Item.__new__(Item).key",
+    ],
+)
+def test_an_object_that_was_never_made_is_an_error(spawn: Spawn, use: str) -> None:
+    process = spawn(f"try: {use}\nexcept Exception: print('raised')")
+    assert process.line() == "raised"
+
+
+def test_handles_are_not_pickled(name: str, spawn: Spawn) -> None:
+    process = spawn(
+        "import pickle\n"
+        "with Pool.create(sys.argv[1], classes=[(4096, 1)]) as pool:\n"
+        "    consumer = Consumer(pool)\n"
+        "    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):\n"
+        "        for each in (pool, consumer, pool.lanes()[0]):\n"
+        "            try: pickle.dumps(each, protocol)\n"
+        "            except TypeError as error: print('cannot pickle' in str(error))",
+        name,
+    )
+    assert [process.line() for _ in range(18)] == ["True"] * 18
 
 
 def test_their_signatures_can_be_read() -> None:
