@@ -58,20 +58,20 @@ def run_folder(config: RunConfig, *, resume: bool) -> Iterator[int]:
     run.mkdir(parents=True, exist_ok=True)
     with hold(run):
         logs = [run / name for name in (metrics.METRICS, metrics.TIMING, "plan.log")]
-        if not resume and any(log.exists() for log in logs):
+        newest = latest(run)
+        if not resume and (newest is not None or any(log.exists() for log in logs)):
             raise ConfigError(
                 f"run={run}: it holds a run already; add --resume to go on with it, or choose "
                 "another folder"
             )
-        checkpoint = latest(run) if resume else None
         now = fingerprint(config)
         step = 0
-        if checkpoint is not None:
-            check_resume(checkpoint, now)
-            step = read_mark(checkpoint).step + 1
+        if newest is not None:
+            check_resume(newest, now)
+            step = read_mark(newest).step + 1
             if step > config.train.steps:
                 raise ConfigError(
-                    f"train.steps={config.train.steps}: {checkpoint} has {step} steps already; set "
+                    f"train.steps={config.train.steps}: {newest} has {step} steps already; set "
                     "it to that or more, or start another run"
                 )
         for log in logs:

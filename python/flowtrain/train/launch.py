@@ -13,10 +13,10 @@ from flowtrain.config.schema import RunConfig
 from flowtrain.data.jsonl import JsonlFile
 from flowtrain.models.adapter import adapter_for
 from flowtrain.train import metrics
-from flowtrain.train.checkpoint import latest
+from flowtrain.train.checkpoint import latest, read_mark
 from flowtrain.train.final import write_final
 from flowtrain.train.folder import run_folder
-from flowtrain.train.gangs import run_gangs
+from flowtrain.train.gangs import RunFailed, run_gangs
 from flowtrain.train.job import JobHost
 from flowtrain.train.signals import ending_by_signals
 
@@ -38,7 +38,8 @@ def train(
     Raises:
         ConfigError: The run folder is in use or holds another run, the port is taken, or a field
             has changed that a resumed run cannot change (`flowtrain.train.resume.RULES`).
-        RunFailed: A rank failed or died; all others have ended.
+        RunFailed: A rank failed or died, and all others have ended; or the ranks left no
+            checkpoint of the last step.
     """
     # What can be wrong from the start is better said before every rank has loaded its model.
     adapter_for(config.model.folder)
@@ -59,6 +60,11 @@ def train(
             )
         checkpoint = latest(config.run)
         assert checkpoint is not None
+        if (done := read_mark(checkpoint).step + 1) != config.train.steps:
+            raise RunFailed(
+                f"run={config.run}: the latest checkpoint, {checkpoint}, has {done} steps, not "
+                f"train.steps={config.train.steps}; RUN/final was not written"
+            )
         change = write_final(config, checkpoint)
     summary = {**_summary(config), **change, "seconds": time.perf_counter() - started}
     config.run.joinpath("summary.json").write_text(json.dumps(summary, indent=2) + "\n")

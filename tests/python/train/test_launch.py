@@ -1,10 +1,17 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
+
+import pytest
+from support import run_tree, write_tiny_data
 
 from flowtrain.cli.demo import packing_line
+from flowtrain.config import from_dict
 from flowtrain.train.demo import demo_config
-from flowtrain.train.launch import balance_of
+from flowtrain.train.gangs import RunFailed
+from flowtrain.train.launch import balance_of, train
 
 
 def packing(gap: float, *ratios: float) -> dict[str, object]:
@@ -34,3 +41,19 @@ def test_the_summary_says_what_packing_changed_over_all_steps() -> None:
 def test_the_demo_runs_in_a_folder_of_any_name(tmp_path: Path) -> None:
     out = tmp_path / "a #1: b"
     assert demo_config(out).run == out / "run"
+
+
+@pytest.mark.parametrize("steps", [3, 5])
+def test_a_final_model_comes_from_the_last_step_alone(steps: int, tmp_path: Path) -> None:
+    write_tiny_data(tmp_path / "data", samples=1)
+    config = from_dict(run_tree(tmp_path / "run", tmp_path / "data"))
+    checkpoint = config.run / "checkpoints" / f"step-{steps:08d}"
+
+    def leave_checkpoint(*_: Any, **__: Any) -> None:
+        checkpoint.mkdir(parents=True)
+        mark = {"step": steps - 1, "cursor": 0, "stepped": {}}
+        checkpoint.joinpath("mark.json").write_text(json.dumps(mark))
+
+    with pytest.raises(RunFailed, match=f"has {steps} steps, not train.steps=4"):
+        train(config, run_ranks=leave_checkpoint)
+    assert not (config.run / "final").exists()

@@ -176,3 +176,10 @@ def test_fewer_steps_than_the_checkpoint_has_are_refused(folder: Path) -> None:
     message = r"train\.steps=5: .*step-00000006 has 6 steps already"
     with pytest.raises(ConfigError, match=message), run_folder(fewer, resume=True):
         pass
+
+
+def test_a_checkpoint_alone_makes_a_folder_one_that_holds_a_run(folder: Path) -> None:
+    config = configuration(folder)
+    train(config)
+    with pytest.raises(ConfigError, match="it holds a run"), run_folder(config, resume=False):
+        pass
