@@ -404,7 +404,7 @@ void a_removed_pool_takes_no_segment_and_awaits_none() {
   const auto pool = Pool::open(maker->name(), "other", Deadline::in(5));
   const os::Fd folder = os::open_pool_folder(pool->name());
   const os::Fd control = os::open_file(os::path_in(folder, "control"));
-  const Lanes lanes(pool->control(), control);  // As another process sees them.
+  Lanes lanes(pool->control(), control);  // As another process sees them.
   Segments peer(pool->control(), lanes, pool->name(), folder);
   pool->add_segment(one_page(), false);
   maker->close();
@@ -429,7 +429,7 @@ void an_owner_who_does_not_answer_is_waited_for_once() {
   const auto owner = Pool::open(pool->name(), "other", Deadline::in(5));
   const os::Fd folder = os::open_pool_folder(pool->name());
   const os::Fd control = os::open_file(os::path_in(folder, "control"));
-  const Lanes lanes(pool->control(), control);  // As another process sees them.
+  Lanes lanes(pool->control(), control);  // As another process sees them.
   Segments peer(pool->control(), lanes, pool->name(), folder);
   pool->add_segment(one_page(), false);
   pool->control().segment(0).word = segment_word(SegmentState::kLive, 1, owner->lane());
