@@ -44,7 +44,7 @@ class Prefetch:
         """One content of a planned step.
 
         Raises:
-            DataError: It cannot be read; the message names file and line.
+            DataError: It cannot be read; the message is that of `Reads.result`.
         """
         return self._reads.result(self._pending[step][request])
 

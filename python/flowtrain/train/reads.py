@@ -41,11 +41,11 @@ class Reads:
         self._pending: dict[Future[Any], Read] = {}
         self._finished = 0
 
-    def submit(self, method: str, line: int, *arguments: Any) -> Read:
-        """Ask for `reader.method(line, *arguments)`."""
+    def submit(self, method: str, sample: int, *arguments: Any) -> Read:
+        """Ask for `reader.method(sample, *arguments)`."""
         which = " ".join(map(str, (method, *arguments)))
-        future = self._reader.submit(method, line, *arguments)
-        read = Read(f"{self._data}:{line + 1}: {which}", future)
+        future = self._reader.submit(method, sample, *arguments)
+        read = Read(f"{self._data}: sample {sample}: {which}", future)
         self._pending[future] = read
         future.add_done_callback(self._done)
         return read
@@ -55,7 +55,7 @@ class Reads:
 
         Raises:
             DataError: The sample cannot be read, its reader died, or no request has finished for
-                `deadline_s`; the message names file and line.
+                `deadline_s`; the message names the file and its line or the number of the sample.
         """
         finished, periods = self._finished, 0
         while not wait([read.future], timeout=self._period_s).done:

@@ -32,7 +32,7 @@ class Slow:
         self.gate.wait(0.3)
         return line
 
-    def pixels(self, line: int, image: int) -> None:
+    def pixels(self, line: int, image: int, grid: tuple[int, int, int]) -> None:
         self.gate.wait()
 
 
@@ -40,8 +40,10 @@ class Slow:
 def slow(deadline_s: float) -> Iterator[Reads]:
     Slow.gate.clear()
     with ReaderPool(Slow, 0) as reader:
-        yield Reads(reader, DATA, deadline_s=deadline_s)
-        Slow.gate.set()
+        try:
+            yield Reads(reader, DATA, deadline_s=deadline_s)
+        finally:
+            Slow.gate.set()
 
 
 def test_readers_that_finish_one_read_after_another_are_waited_for() -> None:
@@ -52,12 +54,12 @@ def test_readers_that_finish_one_read_after_another_are_waited_for() -> None:
 
 def test_a_read_that_hangs_is_named_and_not_the_one_behind_it() -> None:
     with slow(deadline_s=0.2) as reads:
-        reads.submit("pixels", 5, 1)
+        reads.submit("pixels", 5, 1, (1, 2, 2))
         behind = reads.submit("text", 6)
         with pytest.raises(DataError) as caught:
             reads.result(behind)
         assert str(caught.value).startswith(
-            f"{DATA}:6: pixels 1: being read for more than flow.deadline_s=0.2 s"
+            f"{DATA}: sample 5: pixels 1 (1, 2, 2): being read for more than flow.deadline_s=0.2 s"
         )
         assert "raise flow.deadline_s" in str(caught.value)
 
@@ -65,7 +67,7 @@ def test_a_read_that_hangs_is_named_and_not_the_one_behind_it() -> None:
 def test_a_reader_process_that_dies_is_an_error_of_the_sample() -> None:
     with ReaderPool(partial(importlib.import_module, "os"), 1) as reader:
         reads = Reads(reader, DATA, deadline_s=60)
-        with pytest.raises(DataError, match=r"train.jsonl:4: _exit: .*process"):
+        with pytest.raises(DataError, match=r"train.jsonl: sample 3: _exit: .*process"):
             reads.result(reads.submit("_exit", 3))
 
 
