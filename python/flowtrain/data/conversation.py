@@ -17,8 +17,10 @@ _ROLES = {"human": "user", "gpt": "assistant", "user": "user", "assistant": "ass
 _ROLES["system"] = "system"
 
 # Fields with a meaning that the sample would lose.
-_UNREAD = ("system", "tools", "functions", "video", "videos", "audio", "audios")
+_MEDIA = ("video", "videos", "audio", "audios")
+_UNREAD = ("system", "tools", "functions", *_MEDIA)
 _UNREAD_OF_TURN = ("tool_calls", "function_call", "reasoning_content", "reasoning", "thinking")
+_IMAGE_OF_PART = ("image", "image_url", "path", "url")
 _WEIGHTS = ("weight", "loss", "train")
 
 
@@ -70,9 +72,10 @@ def read_conversation(record: dict[str, Any], *, root: Path, where: str) -> Conv
         raise DataError(f"{where}: no list `messages` (or `conversations`) with at least one turn")
     images = [*_listed(record.get("images")), *_listed(record.get("image"))]
     inline: list[Any] = []
-    messages = tuple(
-        _message(turn, inline, f"{where}: turn {number}") for number, turn in enumerate(turns, 1)
-    )
+    messages: list[Message] = []
+    for number, turn in enumerate(turns, 1):
+        marks = sum(message.parts.count(IMAGE) for message in messages)
+        messages.append(_message(turn, inline, marks, f"{where}: turn {number}"))
     if inline and images:
         raise DataError(
             f"{where}: images are given both in `images` and in the messages; choose one"
@@ -91,14 +94,22 @@ def read_conversation(record: dict[str, Any], *, root: Path, where: str) -> Conv
             f"{where}: {_MARK} is in the text of a part, where it is no mark of an image; take it "
             'out, or put a part {"type": "image"} in its place'
         )
-    return Conversation(messages, tuple(_path(image, root, where) for image in images), where)
+    return Conversation(
+        tuple(messages), tuple(_path(image, root, where) for image in images), where
+    )
 
 
-def _message(turn: Any, inline: list[Any], where: str) -> Message:
-    """Read a turn; the images that its parts name are added to `inline`."""
+def _message(turn: Any, inline: list[Any], marks: int, where: str) -> Message:
+    """Read a turn after so many image marks; images that its parts name are added to `inline`."""
     if not isinstance(turn, dict):
         raise DataError(f"{where} is {turn!r}; it must be an object with role and content")
-    _refuse(turn, _UNREAD_OF_TURN, where)
+    _refuse(turn, (*_UNREAD_OF_TURN, *_MEDIA), where)
+    for field in ("image", "images"):
+        if _listed(turn.get(field)):
+            raise DataError(
+                f"{where}: {field!r} within a turn is not read; name the images beside the turns, "
+                f"and write {_MARK} where each one stands"
+            )
     role = turn.get("role", turn.get("from"))
     content = turn.get("content", turn.get("value"))
     if not isinstance(role, str) or role not in _ROLES:
@@ -116,16 +127,38 @@ def _message(turn: Any, inline: list[Any], where: str) -> Message:
         return Message(_ROLES[role], _split(_text(content, where)))
     if not isinstance(content, list):
         raise DataError(f"{where}: content {content!r}; it must be a text or a list of parts")
-    return Message(_ROLES[role], tuple(_part(part, inline, where) for part in content))
+    parts: list[str | None] = []
+    for part in content:
+        parts.append(_part(part, inline, marks + parts.count(IMAGE), where))
+    return Message(_ROLES[role], tuple(parts))
 
 
-def _part(part: Any, inline: list[Any], where: str) -> str | None:
+def _part(part: Any, inline: list[Any], marks: int, where: str) -> str | None:
     kind = part.get("type") if isinstance(part, dict) else None
-    if kind == "text":
-        return _text(part.get("text"), where)
-    if kind not in ("image", "image_url"):
+    if kind not in ("text", "image", "image_url"):
         raise DataError(f"{where}: part {part!r}; its type must be text, image or image_url")
-    inline += [v for k in ("image", "image_url", "path", "url") for v in _listed(part.get(k))][:1]
+    _refuse(part, _MEDIA, where)
+    named = [value for key in _IMAGE_OF_PART for value in _listed(part.get(key))]
+    if kind == "text":
+        if named:
+            raise DataError(
+                f"{where}: a part of type text names the image {named[0]!r}, which would be lost; "
+                "make it a part of type image"
+            )
+        return _text(part.get("text"), where)
+    if part.get("text"):
+        raise DataError(
+            f"{where}: a part of type {kind} has the text {part['text']!r}, which would be lost; "
+            "make it a part of type text"
+        )
+    if len(named) > 1:
+        raise DataError(f"{where}: a part names {len(named)} images; write a part for each image")
+    if part.get("index") not in (None, marks):
+        raise DataError(
+            f"{where}: a part has index {part['index']!r} and is image {marks} of the messages, "
+            "from 0; list the images in the order of their parts"
+        )
+    inline += named
     return IMAGE
 
 

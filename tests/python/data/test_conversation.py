@@ -50,6 +50,8 @@ def test_a_line_without_images_may_say_so_in_many_ways(fields: dict[str, Any]) -
         parts({"type": "image_url", "image_url": {"url": "a b.png", "detail": "low"}}, TEXT),
         parts({"type": "image_url", "image_url": "file:///data/a b.png"}, TEXT),
         {**parts({"type": "image"}, TEXT), "images": ["a b.png"]},
+        {**parts({"type": "image", "index": 0}, {**TEXT, "index": None}), "images": ["a b.png"]},
+        {"messages": [{**turn, "images": [], "video": None} for turn in SHOWN], "image": "a b.png"},
     ],
 )
 def test_an_image_may_be_named_in_many_ways(record: dict[str, Any]) -> None:
@@ -87,6 +89,25 @@ def test_a_mark_in_a_part_of_a_line_without_images_is_text() -> None:
         ({"messages": ASKED, "videos": ["a.mp4"]}, "'videos' is not read"),
         ({"messages": ASKED, "system": "Be brief."}, "'system' is not read"),
         ({"messages": [{"role": "user", "content": "\ud83d"}, ASKED[1]]}, "turn 1: .*not Unicode"),
+        (
+            {"messages": [{**ASKED[0], "images": ["a.png"]}, ASKED[1]]},
+            "turn 1: 'images' within a turn is not read",
+        ),
+        (
+            {"conversations": [{"from": "human", "value": "Q", "image": "a.png"}, ASKED[1]]},
+            "turn 1: 'image' within a turn is not read",
+        ),
+        ({"messages": [{**ASKED[0], "videos": ["a.mp4"]}, ASKED[1]]}, "turn 1: 'videos' is not"),
+        (parts({**TEXT, "image": "a.png"}), "turn 1: a part of type text names the image 'a.png'"),
+        (parts({"type": "image", "image": "a.png", "text": "Q"}), "turn 1: .*has the text 'Q'"),
+        (parts({"type": "image", "image": ["a.png", "b.png"]}), "turn 1: a part names 2 images"),
+        (
+            {
+                **parts({"type": "image", "index": 1}, {"type": "image", "index": 0}),
+                "images": ["a", "b"],
+            },
+            "turn 1: a part has index 1 and is image 0",
+        ),
     ],
 )
 def test_what_would_be_lost_or_misread_is_refused(record: dict[str, Any], message: str) -> None:
