@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +97,9 @@ def run_check(given: argparse.Namespace) -> int:
         print(json.dumps({"path": str(config.data.path), **dataclasses.asdict(found)}))
     else:
         for bad in found.bad:
-            print(bad.reason)
+            # A message may have the name of a file that the terminal cannot show.
+            encoding = sys.stdout.encoding
+            print(bad.reason.encode(encoding, "backslashreplace").decode(encoding))
         print(
             f"{config.data.path}: {found.samples} samples, {len(found.bad)} bad; the good ones "
             f"have {found.tokens} tokens, {found.targets} of them targets, and {found.images} "

@@ -197,6 +197,10 @@ def _path(image: Any, root: Path, where: str) -> Path:
         image = next((image[key] for key in ("path", "url") if image.get(key)), image)
     if not isinstance(image, str):
         raise DataError(f"{where}: image {image!r}; it must be a path")
+    try:
+        image.encode()
+    except UnicodeEncodeError as error:
+        raise DataError(f"{where}: image {image!r}: not Unicode ({error}); mend it") from error
     if image.startswith("file:///"):
         return Path(unquote(image.removeprefix("file://")))
     if "://" in image or image.startswith("data:"):

@@ -9,6 +9,7 @@ import yaml
 from support import run_tree, write_tiny_data
 
 from flowtrain.cli.main import main
+from flowtrain.data.check import BadLine, FileCheck
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +53,17 @@ def test_every_bad_line_is_listed(
     assert "role 'judge'" in bad[72]
     assert "there is no such file" in bad[131]
     assert (found["samples"], found["over_limit"], found["images"]) == (139, 1, 135)
+
+
+def test_a_reason_that_the_terminal_cannot_show_is_listed(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad = BadLine(line=1, reason="image \udcff.png: there is no such file")
+    zeros = dict.fromkeys(("samples", "over_limit", "tokens", "targets", "images"), 0)
+    found = FileCheck(bad=[bad], image_tokens=0, **zeros)
+    monkeypatch.setattr("flowtrain.data.check.check_file", lambda *_, **__: found)
+    assert main(["data", "check", str(folder / "run.yaml")]) == 1
+    assert r"image \udcff.png: there is no such file" in capsys.readouterr().out
 
 
 def test_damaged_pixels_are_found_where_they_are_asked_for(

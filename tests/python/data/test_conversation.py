@@ -89,6 +89,7 @@ def test_a_mark_in_a_part_of_a_line_without_images_is_text() -> None:
         ({"messages": ASKED, "videos": ["a.mp4"]}, "'videos' is not read"),
         ({"messages": ASKED, "system": "Be brief."}, "'system' is not read"),
         ({"messages": [{"role": "user", "content": "\ud83d"}, ASKED[1]]}, "turn 1: .*not Unicode"),
+        ({"messages": SHOWN, "image": "\ud83d.png"}, "image '.ud83d.png': not Unicode"),
         (
             {"messages": [{**ASKED[0], "images": ["a.png"]}, ASKED[1]]},
             "turn 1: 'images' within a turn is not read",
