@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,8 +19,10 @@ from flowtrain.data.errors import DataError
 from flowtrain.data.images import read_upright, unusable, upright_size
 from flowtrain.data.jsonl import JsonlFile
 
-# The planner asks for a sample's sizes a few steps before its tokens are wanted.
-_RECENT = 4096
+# The planner asks for a sample's sizes a few steps before its tokens are wanted. They take 10 bytes
+# each, an image is one, and what a sample takes besides is counted as 100 of them.
+_RECENT_TOKENS = 1 << 22
+_SAMPLE_TOKENS = 100
 
 
 Fit = Literal["whole", "truncated", "dropped", "refused"]
@@ -87,7 +89,8 @@ class SampleReader:
         self._chat = ChatTokenizer(model_folder, config)
         self._images: Any = AutoImageProcessor.from_pretrained(model_folder)
         self._image_start_id: int = config.vision_start_token_id
-        self._line = lru_cache(_RECENT)(self._read_line)
+        self._recent: OrderedDict[int, tuple[tuple[Path, ...], ChatTokens]] = OrderedDict()
+        self._recent_tokens = 0
 
     def __len__(self) -> int:
         return len(self._file)
@@ -188,10 +191,19 @@ class SampleReader:
             mm_token_type_ids=np.repeat(is_image.astype(np.int64), repeats)[:limit],
         )
 
-    def _read_line(self, line: int) -> tuple[tuple[Path, ...], ChatTokens]:
+    def _line(self, line: int) -> tuple[tuple[Path, ...], ChatTokens]:
         """Images of a sample, and its tokens with one for each image."""
+        if line in self._recent:
+            self._recent.move_to_end(line)
+            return self._recent[line]
         conversation = self._conversation(line)
-        return conversation.images, self._chat.tokens(conversation)
+        tokens = self._chat.tokens(conversation)
+        self._recent[line] = conversation.images, tokens
+        self._recent_tokens += len(tokens.ids) + _SAMPLE_TOKENS
+        while self._recent_tokens > _RECENT_TOKENS and len(self._recent) > 1:
+            _, (_, oldest) = self._recent.popitem(last=False)
+            self._recent_tokens -= len(oldest.ids) + _SAMPLE_TOKENS
+        return conversation.images, tokens
 
     def pixels(self, line: int, image: int, grid: Grid) -> SamplePixels:
         """Patches of one image of a sample.

@@ -10,7 +10,9 @@ import pytest
 from PIL import Image
 
 from flowtrain.config.schema import DataConfig
-from flowtrain.data import DataError
+from flowtrain.data import DataError, samples
+from flowtrain.data.chat import ChatTokens
+from flowtrain.data.conversation import Conversation
 from flowtrain.data.order import SampleOrder
 from flowtrain.data.samples import SamplePixels, SampleReader, SampleText
 from flowtrain.data.tiny_model import write_tiny_model
@@ -28,6 +30,7 @@ def reader(
 ) -> SampleReader:
     path = folder / "data.jsonl"
     lines = [r if isinstance(r, str) else json.dumps(r) for r in records]
+    path.unlink(missing_ok=True)  # Readers before this one keep their file.
     path.write_text("\n".join(lines) + "\n")
     return SampleReader(model, DataConfig(path=path, **data), max_tokens)
 
@@ -257,6 +260,26 @@ def test_a_sample_that_no_longer_has_its_planned_length_is_named(
     changed = reader(model, tmp_path, chat("Read.", "123"))
     with pytest.raises(DataError, match=r"data\.jsonl:1: it no longer has the \d+ tokens"):
         changed.text(0, meta.num_tokens, meta.grids)
+
+
+def test_what_a_reader_remembers_is_bounded_in_tokens(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = reader(model, tmp_path, *(chat("a" * 30, "b") for _ in range(9)))
+    told: list[int] = []
+    tokens = read._chat.tokens
+
+    def counted(conversation: Conversation) -> ChatTokens:
+        told.append(int(conversation.where.rpartition(":")[2]))
+        return tokens(conversation)
+
+    monkeypatch.setattr(read._chat, "tokens", counted)
+    length = read.meta(0).num_tokens
+    monkeypatch.setattr(samples, "_RECENT_TOKENS", 3 * (length + samples._SAMPLE_TOKENS))
+    for line in (1, 2, 0, 3, 0, 2, 1):
+        read.meta(line)
+    # Three are remembered: 0, 1 and 2; 3 takes the place of 1, which is read again.
+    assert told == [1, 2, 3, 4, 2]
 
 
 def test_every_epoch_draws_each_sample_once_and_any_point_can_be_reached() -> None:
