@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
@@ -59,12 +60,21 @@ def read_mark(checkpoint: Path) -> Mark:
     return Mark(**json.loads(checkpoint.joinpath("mark.json").read_text()))
 
 
+class CheckpointError(RuntimeError):
+    """A checkpoint cannot be written or read; the message names its folder and the cause."""
+
+
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """A rank alone needs no process group, and PyTorch would warn that it has none."""
+def _using(folder: Path) -> Iterator[None]:
+    """Save or load a folder within the block, which names it if that fails."""
     with warnings.catch_warnings():
+        # A rank alone needs no process group, and PyTorch would warn that it has none.
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
-        yield
+        try:
+            yield
+        except CheckpointException as error:
+            cause, _ = next(iter(error.failures.values()))
+            raise CheckpointError(f"{folder}: {type(cause).__name__}: {cause}") from error
 
 
 def _tensors(module: Module) -> dict[str, Any]:
@@ -102,12 +112,9 @@ class Checkpoints:
         part = self._folder / f"step-{done:08d}{PART}"
         if self._world.leads:
             part.mkdir(parents=True, exist_ok=True)
-        with _quiet():
-            dcp.save(
-                _tensors(module),
-                checkpoint_id=part / self._world.name,
-                no_dist=self._world.size == 1,
-            )
+        folder = part / self._world.name
+        with _using(folder):
+            dcp.save(_tensors(module), checkpoint_id=folder, no_dist=self._world.size == 1)
         if self._world.name == "encoder":
             if self._world.leads:
                 self._board.put(f"saved/{done}/encoder", module.stepped)
@@ -141,10 +148,9 @@ class Checkpoints:
         module.restore_schedule(mark.step + 1)
         module.stepped = mark.stepped[self._world.name]
         state = _tensors(module)
-        with _quiet():
-            dcp.load(
-                state, checkpoint_id=checkpoint / self._world.name, no_dist=self._world.size == 1
-            )
+        folder = checkpoint / self._world.name
+        with _using(folder):
+            dcp.load(state, checkpoint_id=folder, no_dist=self._world.size == 1)
         set_model_state_dict(module.module, state["model"], options=StateDictOptions(strict=True))
         if module.optimizer is not None and module.stepped:
             groups = get_optimizer_state_dict(module.module, module.optimizer)["param_groups"]
@@ -163,6 +169,7 @@ def load_part(checkpoint: Path, world: str, module: torch.nn.Module) -> None:
         for key, value in state.items()
         if key.startswith("model.visual.") == (world == "encoder")
     }
-    with _quiet():
-        dcp.load({"model": wanted}, checkpoint_id=checkpoint / world, no_dist=True)
+    folder = checkpoint / world
+    with _using(folder):
+        dcp.load({"model": wanted}, checkpoint_id=folder, no_dist=True)
     set_model_state_dict(module, wanted, options=StateDictOptions(strict=False))

@@ -13,6 +13,7 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std, sta
 from torch.distributed.elastic.multiprocessing.api import SubprocessContext
 
 from flowtrain.config.schema import RunConfig
+from flowtrain.train.board import Board
 from flowtrain.train.job import LAUNCHER, Job, JobHost
 from flowtrain.train.signals import handlers_kept
 
@@ -31,6 +32,8 @@ class _Death:
     pid: int
     exit_code: int
     log: Path
+    reason: str | None
+    """What the rank left on the board."""
 
     @property
     def who(self) -> str:
@@ -38,11 +41,16 @@ class _Death:
 
     def why(self) -> str:
         """What the rank said of its end, or how it ended without a word."""
-        lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
+        text = self.log.read_text(errors="replace") if self.log.exists() else ""
         ends = f"flowtrain: {self.label} ends: "
-        said = [line.removeprefix(ends) for line in lines if line.startswith(ends)]
+        # A full disk cuts a line short, or leaves none.
+        whole = [line for line in text.splitlines(keepends=True) if line.endswith("\n")]
+        said = [line.removeprefix(ends).rstrip() for line in whole if line.startswith(ends)]
+        # The log comes first: what the rank's watcher found later is there alone.
         if said:
             return said[-1]
+        if self.reason is not None:
+            return self.reason
         if self.exit_code < 0:
             return f"killed by signal {-self.exit_code}"
         return f"exit code {self.exit_code}"
@@ -66,7 +74,7 @@ def run_gangs(config: RunConfig, host: JobHost, *, resume: bool) -> None:
     try:
         for world, size in sizes.items():
             gangs[world] = _start(config, job, world, size, logs=logs, resume=resume)
-        deaths = _wait(gangs, logs)
+        deaths = _wait(gangs, Board(job.store, job.nonce, timeout_s=config.flow.start_deadline_s))
     finally:
         for gang in gangs.values():
             gang.close(timeout=5)
@@ -108,7 +116,7 @@ def _start(
     return gang
 
 
-def _wait(gangs: dict[str, SubprocessContext], logs: Path) -> list[_Death]:
+def _wait(gangs: dict[str, SubprocessContext], board: Board) -> list[_Death]:
     """Wait until every rank has ended; those that failed, in the order of their ends."""
     running = {
         (world, rank): handler.proc
@@ -125,8 +133,10 @@ def _wait(gangs: dict[str, SubprocessContext], logs: Path) -> list[_Death]:
                 continue
             del running[world, rank]
             if code != 0:
+                label = f"{world}.{rank}"
                 log = Path(gangs[world].stderrs[rank])
-                deaths.append(_Death(f"{world}.{rank}", process.pid, code, log))
+                [reason] = board.read([f"failed/{label}"])
+                deaths.append(_Death(label, process.pid, code, log, reason))
                 limit = limit or time.monotonic() + _GRACE_S
     return deaths
 

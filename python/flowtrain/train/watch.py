@@ -67,7 +67,8 @@ class Watcher(threading.Thread):
     def _end(self, message: str) -> NoReturn:
         # A rank that reached the same verdict is about to say so itself, and better.
         time.sleep(_GRACE_S)
-        print(f"flowtrain: {self._label} ends: {message}", file=sys.stderr, flush=True)
+        with suppress(OSError):  # The disk of the log may be full.
+            print(f"flowtrain: {self._label} ends: {message}", file=sys.stderr, flush=True)
         os._exit(1)
 
     def _tell(self, reason: str) -> None:

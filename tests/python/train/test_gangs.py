@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 import yaml
 from support import descendants, run_tree, write_tiny_data
+from torch.distributed import TCPStore
 
 from flowtrain.train import gangs
+from flowtrain.train.board import Board
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
@@ -59,6 +61,22 @@ def test_a_signal_between_two_gangs_closes_the_first(
     with pytest.raises(KeyboardInterrupt):
         gangs.run_gangs(config, host, resume=False)
     assert closed == ["backbone"]
+
+
+@pytest.mark.parametrize("log", ["", "flowtrain: encoder.0 ends: Checkpo"])
+def test_a_rank_whose_log_is_on_a_full_disk_is_asked_on_the_board(
+    log: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    board = Board(f"127.0.0.1:{store.port}", "test", timeout_s=10)
+    board.put("failed/encoder.0", "OSError: no space")
+    gang = start_gang(tmp_path, monkeypatch)
+    [handler] = gang.subprocess_handlers.values()
+    handler.proc.wait()
+    Path(gang.stderrs[0]).write_text(log)
+    [death] = gangs._wait({"encoder": gang}, board)
+    gang.close(timeout=5)
+    assert death.why() == "OSError: no space"
 
 
 def run_file(folder: Path) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ import torch
 
 from flowtrain.config import ConfigError, RunConfig, from_dict
 from flowtrain.plan import StepPlan
-from flowtrain.train.checkpoint import Checkpoints, read_mark
+from flowtrain.train.checkpoint import CheckpointError, Checkpoints, read_mark
 from flowtrain.train.close import Verdict
 from flowtrain.train.folder import run_folder
 from flowtrain.train.rank import Module
@@ -183,3 +184,20 @@ def test_a_checkpoint_alone_makes_a_folder_one_that_holds_a_run(folder: Path) ->
     train(config)
     with pytest.raises(ConfigError, match="it holds a run"), run_folder(config, resume=False):
         pass
+
+
+def test_a_checkpoint_that_cannot_be_written_or_read_is_named_with_the_cause(folder: Path) -> None:
+    config = configuration(folder)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        with pytest.raises(
+            CheckpointError, match=r"step-00000002\.part/backbone: OSError: .*File too large"
+        ):
+            train(config)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    train(config)
+    (config.run / "checkpoints/step-00000004/backbone/.metadata").unlink()
+    with pytest.raises(CheckpointError, match="step-00000004/backbone: .*No such file"):
+        train(config, first=4)
