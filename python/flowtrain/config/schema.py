@@ -48,7 +48,7 @@ class ModelConfig:
     """Dtype of weights, activations and optimizer state."""
     freeze: tuple[Literal["encoder", "backbone"], ...] = ()
     """Modules that do not train. `flow.mode: frozen` freezes the encoder by itself."""
-    device: str = "cpu"
+    device: Literal["cpu", "cuda"] = "cpu"
     """Torch device of every rank: `cpu`, or `cuda` (one device a rank, by local rank)."""
 
     def __post_init__(self) -> None:

@@ -142,6 +142,18 @@ def _before(kind: type, method: str, count: int, act: Callable[[], None]) -> Non
 RANK_FAULTS: dict[str, Callable[[], None]] = {"halt": _halt, "pause": _pause}
 
 
+def check(name: str) -> None:
+    """Refuse a name that `plant` does not know.
+
+    Raises:
+        ConfigError: There is no such fault.
+    """
+    kind, _, rank = name.partition(":")
+    if name not in FAULTS and not (rank and kind in RANK_FAULTS):
+        known = [*FAULTS, *(f"{kind}:<rank>" for kind in RANK_FAULTS)]
+        raise ConfigError(f"debug.fault={name}: there is no such fault; choose from {known}")
+
+
 def plant(name: str, *, label: str) -> None:
     """Break this process in one way.
 
@@ -152,12 +164,9 @@ def plant(name: str, *, label: str) -> None:
     Raises:
         ConfigError: There is no such fault.
     """
+    check(name)
     kind, _, rank = name.partition(":")
-    if rank and kind in RANK_FAULTS:
-        if rank == label:
-            RANK_FAULTS[kind]()
-        return
-    if name not in FAULTS:
-        known = [*FAULTS, *(f"{kind}:<rank>" for kind in RANK_FAULTS)]
-        raise ConfigError(f"debug.fault={name}: there is no such fault; choose from {known}")
-    FAULTS[name]()
+    if name in FAULTS:
+        FAULTS[name]()
+    elif rank == label:
+        RANK_FAULTS[kind]()

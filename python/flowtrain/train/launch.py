@@ -12,7 +12,7 @@ from typing import Any
 from flowtrain.config.schema import RunConfig
 from flowtrain.data.jsonl import JsonlFile
 from flowtrain.models.adapter import adapter_for
-from flowtrain.train import metrics
+from flowtrain.train import faults, metrics
 from flowtrain.train.checkpoint import latest, read_mark
 from flowtrain.train.final import write_final
 from flowtrain.train.folder import run_folder
@@ -44,6 +44,8 @@ def train(
     # What can be wrong from the start is better said before every rank has loaded its model.
     adapter_for(config.model.folder)
     JsonlFile(config.data.path)
+    if config.debug.fault is not None:
+        faults.check(config.debug.fault)
     started = time.perf_counter()
     with ending_by_signals(), run_folder(config, resume=resume) as trained:
         if trained < config.train.steps:

@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 import traceback
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from functools import partial
 from pathlib import Path
 
@@ -222,16 +222,24 @@ class Worker:
         self.board.wait([f"{what}/{label}" for label in self.labels], who="every rank")
 
     def fail(self, error: BaseException) -> None:
-        """Say why this rank ends, and leave it where the other ranks' watchers look for it."""
-        reason = f"{type(error).__name__}: {error}"
-        traceback.print_exc()
-        print(f"flowtrain: {self.label} ends: {reason}", file=sys.stderr, flush=True)
+        """Leave why this rank ends where the launcher and the other ranks' watchers look for it."""
         try:
-            self.board.clone(timeout_s=_FAREWELL_S).put(f"failed/{self.label}", reason)
+            self.board.clone(timeout_s=_FAREWELL_S).put(f"failed/{self.label}", _reason(error))
         except Exception:  # The store has died as well; its host's lane tells the others.
             return
         # A lost connection is how a peer's death looks from here: the watcher names the peer.
         self.watcher.join(_FAREWELL_S)
+
+
+def _reason(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def say_end(label: str, error: BaseException) -> None:
+    """Say on standard error why a rank ends."""
+    with suppress(OSError):  # The disk of the log may be full; the launcher asks the board.
+        traceback.print_exception(error)
+        print(f"flowtrain: {label} ends: {_reason(error)}", file=sys.stderr, flush=True)
 
 
 @record
@@ -246,21 +254,25 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--nonce", required=True, help="name of the attempt")
     parser.add_argument("--resume", action="store_true")
     options = parser.parse_args(argv)
-    config = load(options.config)
     rank = int(os.environ["RANK"])
-    if config.debug.fault is not None:
-        faults.plant(config.debug.fault, label=f"{options.world}.{rank}")
-    worker = Worker(
-        config,
-        options.world,
-        rank,
-        Job(options.store, options.nonce),
-        resume=options.resume,
-    )
+    label = f"{options.world}.{rank}"
+    worker: Worker | None = None
     try:
+        config = load(options.config)
+        if config.debug.fault is not None:
+            faults.plant(config.debug.fault, label=label)
+        worker = Worker(
+            config,
+            options.world,
+            rank,
+            Job(options.store, options.nonce),
+            resume=options.resume,
+        )
         worker.run()
     except BaseException as error:
-        worker.fail(error)
+        say_end(label, error)
+        if worker is not None:
+            worker.fail(error)
         # Reader threads and an unfinished collective must not hold the process: its end is
         # what the other ranks are waiting to see.
         os._exit(1)

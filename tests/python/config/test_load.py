@@ -123,3 +123,8 @@ def test_a_merged_section_may_be_overridden(file: Path) -> None:
     file.write_text(TEXT.replace("{steps: 3}", "{<<: {steps: 3, seed: 4}, steps: 5}"))
     config = load(file)
     assert (config.train.steps, config.train.seed) == (5, 4)
+
+
+def test_a_device_that_there_is_not_is_refused(file: Path) -> None:
+    with pytest.raises(ConfigError, match="model.device='tpu': .*'cpu' or 'cuda'"):
+        load(file, ["model={config: m, device: tpu}"])

@@ -8,7 +8,7 @@ import pytest
 from support import run_tree, write_tiny_data
 
 from flowtrain.cli.demo import packing_line
-from flowtrain.config import from_dict
+from flowtrain.config import ConfigError, from_dict
 from flowtrain.train.demo import demo_config
 from flowtrain.train.gangs import RunFailed
 from flowtrain.train.launch import balance_of, train
@@ -57,3 +57,10 @@ def test_a_final_model_comes_from_the_last_step_alone(steps: int, tmp_path: Path
     with pytest.raises(RunFailed, match=f"has {steps} steps, not train.steps=4"):
         train(config, run_ranks=leave_checkpoint)
     assert not (config.run / "final").exists()
+
+
+def test_a_fault_that_is_not_there_is_refused_before_a_rank_starts(tmp_path: Path) -> None:
+    write_tiny_data(tmp_path / "data", samples=1)
+    config = from_dict(run_tree(tmp_path / "run", tmp_path / "data", debug={"fault": "nope"}))
+    with pytest.raises(ConfigError, match="debug.fault=nope: there is no such fault"):
+        train(config, run_ranks=pytest.fail)
