@@ -16,12 +16,27 @@ from flowtrain.train.checkpoint import latest, read_mark
 from flowtrain.train.resume import FINGERPRINT, check_resume, fingerprint
 from flowtrain_core.edges import Explanation
 
+# First line of RUN/config.yaml.
+_WRITTEN = "# Written by flowtrain train at every start.\n"
+
 
 def note_edges(run: Path, label: str, edges: Iterable[Explanation]) -> None:
     """Say in `RUN/edges/LABEL.txt` what path each of a rank's edges took, and which not and why."""
     folder = run / "edges"
     folder.mkdir(exist_ok=True)
     folder.joinpath(f"{label}.txt").write_text("".join(f"{edge}\n" for edge in edges))
+
+
+def _check_config_file(path: Path, config: RunConfig) -> None:
+    """Refuse a `RUN/config.yaml` that no launcher wrote: the run would write over it."""
+    if not path.exists():
+        return
+    text = path.read_text()
+    if not text.startswith(_WRITTEN) and text != dump(config):
+        raise ConfigError(
+            f"run={config.run}: flowtrain train writes {path}, and did not write the one that is "
+            "there; move it, or choose another folder"
+        )
 
 
 @contextmanager
@@ -58,6 +73,7 @@ def run_folder(config: RunConfig, *, resume: bool) -> Iterator[int]:
     run.mkdir(parents=True, exist_ok=True)
     with hold(run):
         logs = [run / name for name in (metrics.METRICS, metrics.TIMING, "plan.log")]
+        _check_config_file(run / "config.yaml", config)
         newest = latest(run)
         if not resume and (newest is not None or any(log.exists() for log in logs)):
             raise ConfigError(
@@ -79,6 +95,6 @@ def run_folder(config: RunConfig, *, resume: bool) -> Iterator[int]:
         for suffix in (atomic.PART, atomic.OLD):
             for left in run.joinpath("checkpoints").glob(f"*{suffix}"):
                 shutil.rmtree(left)
-        run.joinpath("config.yaml").write_text(dump(config))
+        run.joinpath("config.yaml").write_text(_WRITTEN + dump(config))
         run.joinpath(FINGERPRINT).write_text(json.dumps(now, indent=2) + "\n")
         yield step

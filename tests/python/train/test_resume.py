@@ -14,7 +14,7 @@ from typing import Any, get_type_hints
 import pytest
 import torch
 
-from flowtrain.config import ConfigError, RunConfig, from_dict
+from flowtrain.config import ConfigError, RunConfig, from_dict, load
 from flowtrain.plan import StepPlan
 from flowtrain.train.checkpoint import CheckpointError, Checkpoints, read_mark
 from flowtrain.train.close import Verdict
@@ -201,3 +201,16 @@ def test_a_checkpoint_that_cannot_be_written_or_read_is_named_with_the_cause(fol
     (config.run / "checkpoints/step-00000004/backbone/.metadata").unlink()
     with pytest.raises(CheckpointError, match="step-00000004/backbone: .*No such file"):
         train(config, first=4)
+
+
+def test_a_configuration_of_the_user_in_the_run_folder_is_not_overwritten(folder: Path) -> None:
+    config = configuration(folder)
+    mine = config.run / "config.yaml"
+    mine.write_text("# my own\n")
+    with pytest.raises(ConfigError, match="did not write"), run_folder(config, resume=False):
+        pass
+    assert mine.read_text() == "# my own\n"
+    mine.unlink()
+    for changed in (config, configuration(folder, train={"steps": 7})):
+        with run_folder(changed, resume=False):
+            assert load(mine) == changed
