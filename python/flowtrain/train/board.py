@@ -88,6 +88,10 @@ class Board:
     def delete(self, key: str) -> None:
         self._store.delete_key(key)
 
+    def claim(self, name: str) -> bool:
+        """Take a name that one process may have; whether this call was the first."""
+        return self._store.add(f"claimed/{name}", 1) == 1
+
     def release(self, name: str, keys: Sequence[str], *, readers: int) -> None:
         """Say that this rank is done with some keys; the last of `readers` deletes them."""
         counter = f"released/{name}"

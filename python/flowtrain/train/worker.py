@@ -66,6 +66,8 @@ class Worker:
         self.board = Board(
             job.store, job.nonce, timeout_s=flow.start_deadline_s, activity=self.activity
         )
+        if not self.board.claim(self.label):
+            raise RuntimeError(f"{self.label} has joined already; start each command once")
         self.pool = Pool.open(job.pool, label=self.label, timeout_s=flow.start_deadline_s)
         self.heartbeat = Heartbeat(
             self.activity,

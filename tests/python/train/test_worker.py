@@ -7,6 +7,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+from support import run_tree
+from torch.distributed import TCPStore
+
+from flowtrain.config import from_dict
+from flowtrain.train.board import Board
+from flowtrain.train.job import Job
+from flowtrain.train.worker import Worker
+
 MISSING = "flowtrain: encoder.0 ends: ConfigError: {path}: there is no such file"
 
 
@@ -24,3 +33,12 @@ def test_a_rank_that_cannot_be_set_up_says_why_it_ends(tmp_path: Path) -> None:
     )
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == MISSING.format(path=path)
+
+
+def test_a_rank_that_has_joined_is_not_joined_by_another(tmp_path: Path) -> None:
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    job = Job(f"127.0.0.1:{store.port}", "test")
+    assert Board(job.store, job.nonce, timeout_s=10).claim("encoder.0")
+    config = from_dict(run_tree(tmp_path, tmp_path, flow={"start_deadline_s": 5.0}))
+    with pytest.raises(RuntimeError, match=r"encoder.0 has joined already; start each command on"):
+        Worker(config, "encoder", 0, job, resume=False)
