@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import sys
@@ -44,11 +45,20 @@ def cut(path: Path, step: int) -> None:
     # Shortened in place: a kill in the middle must not lose the lines that are kept.
     with path.open("r+b") as log:
         kept = 0
-        for line in log:
-            if not line.endswith(b"\n") or json.loads(line)["step"] >= step:
+        for number, line in enumerate(log, 1):
+            if not line.endswith(b"\n") or _step(line, f"{path}:{number}") >= step:
                 break
             kept += len(line)
         log.truncate(kept)
+
+
+def _step(line: bytes, where: str) -> int:
+    try:
+        return int(json.loads(line)["step"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{where}: not a line of this log ({error!r}); mend it, or start another run"
+        ) from error
 
 
 class Metrics:
@@ -71,7 +81,8 @@ class Metrics:
         self._bytes = 0
         self._tokens = 0
         self._flops = 0.0
-        self._on_terminal = sys.stdout.isatty()
+        # There is no standard output where the shell has closed it (`>&-`).
+        self._on_terminal = sys.stdout is not None and sys.stdout.isatty()
         self._line_is_open = False
 
     def step(
@@ -163,4 +174,9 @@ class Metrics:
 
     @staticmethod
     def _write(file: Any, **values: Any) -> None:
-        file.write(json.dumps(values, separators=(",", ":")) + "\n")
+        # JSON has no word for a loss that is not finite; only numbers of the step itself can be.
+        finite = {
+            name: None if isinstance(value, float) and not math.isfinite(value) else value
+            for name, value in values.items()
+        }
+        file.write(json.dumps(finite, separators=(",", ":"), allow_nan=False) + "\n")
