@@ -126,6 +126,7 @@ def test_a_pool_that_is_too_small_says_how_much_is_missing(tmp_path: Path, data:
 
 
 def test_a_slab_below_one_row_is_refused(tmp_path: Path, data: Path) -> None:
+    # One decoder layer, so that one of the two deepstack taps crosses beside the feature.
     wide = {"slab_bytes": 4096}
     tree = run_tree(tmp_path / "run", data, pool=wide)
     config = Path(tree["model"]["config"]) / "config.json"
@@ -138,7 +139,7 @@ def test_a_slab_below_one_row_is_refused(tmp_path: Path, data: Path) -> None:
     raw["vision_config"]["out_hidden_size"] = 2048
     (folder / "config.json").write_text(json.dumps(raw))
     tree["model"]["config"] = str(folder)
-    assert "pool.slab_bytes=4096: one image token's row takes 24576 bytes" in failure(tree)
+    assert "pool.slab_bytes=4096: one image token's row takes 16384 bytes" in failure(tree)
 
 
 def test_a_diverging_run_aborts_on_every_rank(tmp_path: Path, data: Path) -> None:
