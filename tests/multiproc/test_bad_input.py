@@ -44,7 +44,10 @@ def test_a_missing_image_is_named_with_its_line(tmp_path: Path, data: Path) -> N
     assert f"{path}:6: image {tmp_path / 'gone.png'}: there is no such file" in errors
 
 
-@pytest.mark.parametrize("mode", ["strict", "bounded", "frozen"])
+@pytest.mark.parametrize(
+    "mode",
+    ["frozen", *(pytest.param(mode, marks=pytest.mark.deep) for mode in ("strict", "bounded"))],
+)
 def test_the_steps_before_a_bad_line_are_trained_and_saved(
     mode: str, tmp_path: Path, data: Path
 ) -> None:
