@@ -156,8 +156,9 @@ class Participant {
   /// dies between the two.
   void release(std::uint32_t c, std::uint64_t item) {
     const auto word = control_.word(c).load(std::memory_order_relaxed);
+    // Without a generation the words of one life are those of the next.
     const auto free = Protocol::kGeneration ? lockfree::freed(word)
-                                            : lockfree::moved(word, lockfree::CellState::kFree, 0);
+                                            : lockfree::cell_word(lockfree::CellState::kFree, 0, 0);
     seat->releasing.store(item + 1, std::memory_order_relaxed);
     // Who is killed has done what came before in the program: only the compiler is to be told.
     std::atomic_signal_fence(std::memory_order_seq_cst);      // sync: seat.releasing
