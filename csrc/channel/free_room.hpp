@@ -33,7 +33,7 @@ struct FreeRoom {
   /// @param cells  How many consecutive cells are wanted, at least 1.
   static FreeRoom find(const Control& control, std::uint32_t cells) noexcept;
   bool fits() const { return entry && first_cell; }
-  /// What is short where the segment does not fit, and the way out.
+  /// Says which resource is short if the segment does not fit, and the way out.
   std::string shortage(const Control& control, std::uint32_t cells) const;
 };
 

@@ -58,7 +58,7 @@ std::uint16_t Lanes::take(LaneRole role, std::uint16_t ring, const std::string& 
     Lane& lane = control_.lane(i);
     lane.state.store(LaneState::kFree, std::memory_order_relaxed);
     lane.generation.fetch_add(1, std::memory_order_release);  // sync: lane.generation
-    // What follows may not be seen before it: pairs with the fence in info.
+    // Orders the stores below after the generation: pairs with the fence in info.
     std::atomic_thread_fence(std::memory_order_release);
     lane.role = role;
     lane.ring = ring;

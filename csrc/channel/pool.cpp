@@ -151,7 +151,7 @@ std::shared_ptr<Pool> Pool::open(const std::string& name, const std::string& lab
     if (pool) {
       pool->start();
       if (!os::is_linked(pool->file_)) continue;
-      // What is mapped outlives its owner. Who does not answer now is left to the monitor.
+      // A mapped segment outlives its owner. The monitor asks slow owners again.
       if (!pool->segments_->map_all(Deadline::in(kOwnersAnswerS), interrupted)) return nullptr;
       return pool;
     }

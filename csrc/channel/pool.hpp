@@ -104,7 +104,7 @@ class Pool : public std::enable_shared_from_this<Pool> {
 
   std::string name_;
   std::string label_;
-  os::Fd folder_;  // What it holds is reached by it: the name may pass to another pool.
+  os::Fd folder_;  // Files are opened through it: another pool may get the name.
   bool creator_ = false;
   std::atomic<bool> closed_{false};
   std::atomic<bool> forked_{false};

@@ -114,7 +114,7 @@ std::shared_ptr<Lease> Producer::lease(const Layout& layout, const Deadline& dea
   }
   Missing missing = Missing::kSlab;
   for (bool late = false; !late; late = deadline.passed()) {
-    // Who waits for an owner's answer looks for it now and then.
+    // A lease that waits for an owner's answer polls for it.
     const bool awaited = segments.has_unmapped() && !segments.refresh();
     std::optional<Grant> grant;
     bool failed = false, stop = false;

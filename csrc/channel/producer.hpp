@@ -177,7 +177,7 @@ class Producer : public std::enable_shared_from_this<Producer> {
     std::int64_t bytes;
   };
 
-  /// What a lease found none of.
+  /// Resource that a lease lacks: a slab or credit.
   enum class Missing { kCredit, kSlab };
   struct Attempt {
     std::optional<Grant> grant;

@@ -91,7 +91,7 @@ std::uint32_t Segments::add(const memory::Carving& carving, bool prefault, std::
 
 /// Takes an entry and cells for a segment that is being made.
 std::uint32_t Segments::reserve(std::uint32_t cells, std::uint16_t owner) {
-  sweep();  // What was given back a moment ago is room.
+  sweep();  // Slabs released a moment ago count as free.
   const Deadline deadline = Deadline::in(kCarveSeconds);
   while (!lanes_.try_take(Lanes::Right::kCarve)) {
     if (deadline.passed()) {
@@ -193,7 +193,7 @@ Segments::Found Segments::map(std::uint32_t index) {
       auto mapping = std::make_shared<os::Mapping>(*fd, bytes, text(index));
       call_hook(*mapping, index);
       if (!fill_slot(index, {std::move(mapping), generation_of(word), {}})) return Found::kGone;
-      control_.header().space.notify();  // Who waits for a slab takes only what is mapped.
+      control_.header().space.notify();  // Waiting leases use mapped segments only.
       return Found::kMapped;
     }
     if (fd || !same()) return Found::kGone;

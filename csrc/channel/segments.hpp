@@ -72,7 +72,7 @@ class Segments {
   std::uint64_t mapped() const noexcept { return mapped_.load(std::memory_order_relaxed); }
   /// Whether there is memory that is not mapped.
   bool has_unmapped() const noexcept;
-  /// Whose memory is missing, for messages; empty where none is.
+  /// Names the unmapped segments and their owners, for messages; empty if all are mapped.
   std::string unmapped() const;
   /// Nothing more is allocated in one segment of `owner`, or in all where the owner is gone;
   /// what was published stays.

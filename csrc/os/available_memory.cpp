@@ -69,7 +69,7 @@ std::string cgroup_of_self(const std::string& root, const Files& files) {
   return "/";
 }
 
-/// What one cgroup leaves of its limit; nothing where it has none.
+/// Memory that one cgroup leaves of its limit; nothing if it has no limit.
 std::optional<std::uint64_t> left_in(const std::string& folder, const Files& files) {
   const auto limit = read_number(folder + "/" + files.limit);  // "max": none.
   const auto used = read_number(folder + "/" + files.used);
