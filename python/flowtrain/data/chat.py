@@ -114,12 +114,15 @@ class ChatTokenizer:
                 "{% generation %} marks, so that answers cannot be told from the rest; add one"
             )
         turns = [Message("user", ("a question",)), Message("assistant", ("an answer",))]
-        text, _ = self._render([turn.for_template() for turn in turns], folder)
+        messages = [turn.for_template() for turn in turns]
+        text, _ = self._render(messages, folder)
         if "a question" not in text or "an answer" not in text:
             raise DataError(
                 f"{folder}: the chat template leaves out texts that are parts of a content, as "
                 "templates without images do; use the one of the model's processor"
             )
+        asked, _ = self._render(messages[:1], folder, ask=True)
+        self._asks = asked.removeprefix(self._render(messages[:1], folder)[0])
 
     def _check_texts(self, conversation: Conversation) -> None:
         for number, message in enumerate(conversation.messages, 1):
@@ -170,9 +173,13 @@ class ChatTokenizer:
     def _prompt(self, messages: list[dict[str, Any]], number: int, where: str) -> str:
         """Text that the model is given before a turn of the assistant."""
         if number:
-            return self._render(messages[:number], where, ask=True)[0]
-        # Templates cannot render no turns at all, but what they ask with is the same for all.
+            asked, _ = self._render(messages[:number], where, ask=True)
+            # Some templates ask for an answer behind a turn of the user alone.
+            if not asked.endswith(self._asks):
+                before, _ = self._render(messages[:number], where)
+                return asked + self._asks if asked == before else asked
+            return asked
+        # Templates cannot render no turns at all.
         upto, _ = self._render(messages[:1], where)
-        asked, _ = self._render(messages[:1], where, ask=True)
-        head = asked.removeprefix(upto)
-        return upto[: upto.index(head) + len(head)] if head in upto else asked
+        begin = upto.find(self._asks)
+        return upto[: begin + len(self._asks)] if begin >= 0 else upto + self._asks

@@ -40,6 +40,9 @@ def template(answer: str, *, asks: str = "", behind: str = "\n") -> str:
 
 MARKED = template("{% generation %}{{ text }}<|im_end|>{% endgeneration %}")
 PLAIN = template("{{ text }}<|im_end|>")
+ASKS_BEHIND_QUESTIONS = PLAIN.replace(
+    "if add_generation_prompt", "if add_generation_prompt and messages[-1].role == 'user'"
+)
 # Keeps the thinking of the last answer only, and asks for it.
 THINKING = template(
     "{%- if loop.last -%}{{ '<think>\\n' }}{%- endif -%}{{ text.split('</think>')[-1] }}<|im_end|>",
@@ -119,7 +122,9 @@ CONVERSATIONS = {
 }
 
 
-@pytest.mark.parametrize("form", [MARKED, PLAIN], ids=["marked", "plain"])
+@pytest.mark.parametrize(
+    "form", [MARKED, PLAIN, ASKS_BEHIND_QUESTIONS], ids=["marked", "plain", "asks behind questions"]
+)
 @pytest.mark.parametrize("name", CONVERSATIONS)
 def test_the_targets_are_the_assistant_masks(
     chats: Chats, judge: Any, form: str, name: str
