@@ -67,7 +67,7 @@ def read_conversation(record: dict[str, Any], *, root: Path, where: str) -> Conv
             and images do not agree.
     """
     _refuse(record, _UNREAD, where)
-    turns = record.get("messages") or record.get("conversations")
+    turns = _either(record, "messages", "conversations", where)
     if not isinstance(turns, list) or not turns:
         raise DataError(f"{where}: no list `messages` (or `conversations`) with at least one turn")
     images = [*_listed(record.get("images")), *_listed(record.get("image"))]
@@ -110,8 +110,8 @@ def _message(turn: Any, inline: list[Any], marks: int, where: str) -> Message:
                 f"{where}: {field!r} within a turn is not read; name the images beside the turns, "
                 f"and write {_MARK} where each one stands"
             )
-    role = turn.get("role", turn.get("from"))
-    content = turn.get("content", turn.get("value"))
+    role = _either(turn, "role", "from", where)
+    content = _either(turn, "content", "value", where)
     if not isinstance(role, str) or role not in _ROLES:
         raise DataError(
             f"{where}: role {role!r}; it must be one of {', '.join(_ROLES)}: "
@@ -194,7 +194,7 @@ def _path(image: Any, root: Path, where: str) -> Path:
             raise DataError(
                 f"{where}: an image is given as bytes; store it as a file and give its path"
             )
-        image = next((image[key] for key in ("path", "url") if image.get(key)), image)
+        image = _either(image, "path", "url", f"{where}: an image") or image
     if not isinstance(image, str):
         raise DataError(f"{where}: image {image!r}; it must be a path")
     try:
@@ -208,6 +208,17 @@ def _path(image: Any, root: Path, where: str) -> Path:
             f"{where}: image {image[:60]!r} is no local path; store the file and name it"
         )
     return root / image
+
+
+def _either(given: dict[str, Any], one: str, other: str, where: str) -> Any:
+    """Value of the one of two fields that is there; an empty field gives way."""
+    first, second = given.get(one), given.get(other)
+    if first and second:
+        raise DataError(
+            f"{where}: both {one!r} and {other!r} are given, and one of them would be lost; "
+            "drop one"
+        )
+    return second if second or first is None else first
 
 
 def _refuse(given: dict[str, Any], fields: tuple[str, ...], where: str) -> None:

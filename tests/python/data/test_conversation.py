@@ -30,6 +30,7 @@ TEXT = {"type": "text", "text": "Q"}
         {"image": ""},
         {"images": [None, ""]},
         {"image": None, "images": None},
+        {"conversations": []},
         {"system": "", "tools": None, "videos": []},
     ],
 )
@@ -63,6 +64,15 @@ def test_an_image_may_be_named_in_many_ways(record: dict[str, Any]) -> None:
 def test_a_mark_in_a_part_of_a_line_without_images_is_text() -> None:
     text = {"type": "text", "text": "What is <image> in HTML?"}
     assert read(parts(text)).messages[0].parts == (text["text"],)
+
+
+def test_an_empty_field_gives_way_to_its_other_name() -> None:
+    turns = [{"role": None, "from": "human", "content": "", "value": None}]
+    turns += [{"role": "assistant", "from": None, "content": "", "value": "A"}]
+    assert [(m.role, m.parts) for m in read({"messages": turns}).messages] == [
+        ("user", ()),
+        ("assistant", ("A",)),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -108,6 +118,13 @@ def test_a_mark_in_a_part_of_a_line_without_images_is_text() -> None:
                 "images": ["a", "b"],
             },
             "turn 1: a part has index 1 and is image 0",
+        ),
+        ({"messages": ASKED, "conversations": SHOWN}, "both 'messages' and 'conversations' are"),
+        ({"messages": [{**ASKED[0], "from": "gpt"}, ASKED[1]]}, "turn 1: both 'role' and 'from'"),
+        ({"messages": [ASKED[0], {**ASKED[1], "value": "B"}]}, "turn 2: both 'content' and 'val"),
+        (
+            {"messages": SHOWN, "images": [{"path": "a.png", "url": "b.png"}]},
+            "an image: both 'path' and 'url' are given",
         ),
     ],
 )
