@@ -16,6 +16,15 @@ from flowtrain.data.errors import DataError
 
 _CHUNK_BYTES = 1 << 26
 
+FileState = tuple[int, int]
+"""Size of a file in bytes, and time of its last change in nanoseconds."""
+
+
+def file_state(file: Path | int) -> FileState:
+    """State of a file, or of the one that a descriptor has open."""
+    status = os.stat(file)
+    return status.st_size, status.st_mtime_ns
+
 
 class JsonlFile:
     """Records of a JSONL file by sample number: from 0, without the blank lines.
@@ -24,12 +33,13 @@ class JsonlFile:
 
     Args:
         path: The file.
+        state: State that it must have; as it is now if not given.
 
     Raises:
-        DataError: It is missing or empty.
+        DataError: It is missing or empty, or has another state.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, state: FileState | None = None) -> None:
         self.path = path
         try:
             file = path.open("rb", buffering=0)
@@ -37,8 +47,9 @@ class JsonlFile:
             raise DataError(f"data.path={path}: there is no such file") from error
         weakref.finalize(self, file.close)
         self._descriptor = file.fileno()
-        self._indexed = self._size_and_time()
-        size, _ = self._indexed
+        self._state = state or file_state(self._descriptor)
+        self._check_state()
+        size, _ = self._state
         if size:
             with mmap.mmap(self._descriptor, 0, access=mmap.ACCESS_READ) as text:
                 self._starts, self._ends, self._lines = _find_lines(text)
@@ -68,11 +79,7 @@ class JsonlFile:
         start, end = int(self._starts[sample]), int(self._ends[sample])
         # A forked process shares the position of the descriptor, which pread does not use.
         text = os.pread(self._descriptor, end - start, start)
-        if self._size_and_time() != self._indexed:
-            raise DataError(
-                f"{self.path}: the file changed during the run, so that its lines are no longer "
-                "where they were; restore it and go on with --resume, or start another run"
-            )
+        self._check_state()
         try:
             record = json.loads(text)
         except ValueError as error:
@@ -85,10 +92,12 @@ class JsonlFile:
             )
         return record
 
-    def _size_and_time(self) -> tuple[int, int]:
-        """Size in bytes, and time of the last change in nanoseconds."""
-        status = os.fstat(self._descriptor)
-        return status.st_size, status.st_mtime_ns
+    def _check_state(self) -> None:
+        if file_state(self._descriptor) != self._state:
+            raise DataError(
+                f"{self.path}: the file changed during the run, so that its lines may no longer "
+                "be what they were; restore it and go on with --resume, or start another run"
+            )
 
 
 def _find_lines(file: mmap.mmap) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:

@@ -17,7 +17,7 @@ from flowtrain.data.chat import ChatTokenizer, ChatTokens
 from flowtrain.data.conversation import Conversation, read_conversation
 from flowtrain.data.errors import DataError
 from flowtrain.data.images import read_upright, unusable, upright_size
-from flowtrain.data.jsonl import JsonlFile
+from flowtrain.data.jsonl import FileState, JsonlFile
 
 # The planner asks for a sample's sizes a few steps before its tokens are wanted. They take 10 bytes
 # each, an image is one, and what a sample takes besides is counted as 100 of them.
@@ -74,12 +74,19 @@ class SampleReader:
         model_folder: Hugging Face folder with tokenizer, chat template and image processor.
         data: The data file.
         max_tokens: Maximum tokens of a sample; `data.oversize` says what becomes of a longer one.
+        state: State that the data file must have; as it is now if not given.
     """
 
-    def __init__(self, model_folder: Path, data: DataConfig, max_tokens: int) -> None:
+    def __init__(
+        self,
+        model_folder: Path,
+        data: DataConfig,
+        max_tokens: int,
+        state: FileState | None = None,
+    ) -> None:
         from transformers import AutoConfig, AutoImageProcessor
 
-        self._file = JsonlFile(data.path)
+        self._file = JsonlFile(data.path, state)
         self._root = data.image_root or data.path.parent
         self._skip = data.bad_image == "skip"
         self._oversize = data.oversize

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from flowtrain.config.load import to_dict
 from flowtrain.config.schema import ConfigError, RunConfig
+from flowtrain.data.jsonl import FileState, file_state
 
 FINGERPRINT = "fingerprint.json"
 
@@ -72,10 +73,14 @@ _NOT_MODEL_FILES = ("*.index.json", "generation_config.json")
 def fingerprint(config: RunConfig) -> dict[str, Any]:
     """What a run may not change: values of fields, and hashes of files.
 
+    The state of the data file is that of this start alone: the ranks read no other file than the
+    one that is hashed here.
+
     Raises:
         OSError: The data file or a file of the model cannot be read.
     """
     tree = to_dict(config)
+    state = file_state(config.data.path)
     files = {"data.path": config.data.path}
     for path in sorted(config.model.folder.iterdir()):
         wanted = any(path.match(pattern) for pattern in _MODEL_FILES)
@@ -84,7 +89,14 @@ def fingerprint(config: RunConfig) -> dict[str, Any]:
     return {
         "fields": {name: _value(tree, name) for name in RULES if RULES[name] == "refused"},
         "files": {name: _sha256(path) for name, path in files.items()},
+        "data_state": state,
     }
+
+
+def data_state(run: Path) -> FileState:
+    """State of a run's data file when its launcher read it."""
+    size, time_ns = json.loads(run.joinpath(FINGERPRINT).read_text())["data_state"]
+    return size, time_ns
 
 
 def check_resume(checkpoint: Path, now: dict[str, Any]) -> None:

@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 import traceback
+from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
 from functools import partial
 from pathlib import Path
@@ -36,6 +37,7 @@ from flowtrain.train.planner import Planner, Plans, PlanSource
 from flowtrain.train.prefetch import Prefetch
 from flowtrain.train.rank import DTYPES, Module, Seat
 from flowtrain.train.reads import Reads
+from flowtrain.train.resume import data_state
 from flowtrain.train.watch import Watcher
 from flowtrain.train.world import World
 from flowtrain_core import Pool
@@ -130,15 +132,9 @@ class Worker:
         checkpoints = Checkpoints(self.config, world, self.board)
         if self.checkpoint is not None and self.mark is not None:
             checkpoints.load(self.checkpoint, module, self.mark)
-        make_reader = partial(
-            SampleReader,
-            self.config.model.folder,
-            self.config.data,
-            self.config.train.microbatch_tokens,
-        )
         with self._resources:
             reader = self._resources.enter_context(
-                ReaderPool(make_reader, self.config.data.workers)
+                ReaderPool(reader_maker(self.config), self.config.data.workers)
             )
             reads = Reads(reader, self.config.data.path, deadline_s=flow.deadline_s)
             rank = self._rank(seat, module, reads, checkpoints)
@@ -180,7 +176,7 @@ class Worker:
         source = PlanSource(
             self.config,
             reads=reads,
-            num_samples=len(JsonlFile(self.config.data.path)),
+            num_samples=len(JsonlFile(self.config.data.path, data_state(self.config.run))),
             model_config=seat.adapter.config,
             step=self.first,
             cursor=self.cursor,
@@ -231,6 +227,17 @@ class Worker:
             return
         # A lost connection is how a peer's death looks from here: the watcher names the peer.
         self.watcher.join(_FAREWELL_S)
+
+
+def reader_maker(config: RunConfig) -> Callable[[], SampleReader]:
+    """Makes readers of the data file that the launcher hashed, in any process of the run."""
+    return partial(
+        SampleReader,
+        config.model.folder,
+        config.data,
+        config.train.microbatch_tokens,
+        data_state(config.run),
+    )
 
 
 def _reason(error: BaseException) -> str:

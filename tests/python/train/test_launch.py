@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +9,12 @@ import pytest
 from support import run_tree, write_tiny_data
 
 from flowtrain.cli.demo import packing_line
-from flowtrain.config import ConfigError, from_dict
+from flowtrain.config import ConfigError, RunConfig, from_dict
+from flowtrain.data import DataError
 from flowtrain.train.demo import demo_config
 from flowtrain.train.gangs import RunFailed
 from flowtrain.train.launch import balance_of, train
+from flowtrain.train.worker import reader_maker
 
 
 def packing(gap: float, *ratios: float) -> dict[str, object]:
@@ -57,6 +60,23 @@ def test_a_final_model_comes_from_the_last_step_alone(steps: int, tmp_path: Path
     with pytest.raises(RunFailed, match=f"has {steps} steps, not train.steps=4"):
         train(config, run_ranks=leave_checkpoint)
     assert not (config.run / "final").exists()
+
+
+def test_ranks_read_no_other_data_file_than_the_launcher(tmp_path: Path) -> None:
+    write_tiny_data(tmp_path / "data", samples=2)
+    config = from_dict(run_tree(tmp_path / "run", tmp_path / "data"))
+    os.utime(config.data.path, (1, 1))
+    first, second = config.data.path.read_text().splitlines(keepends=True)
+
+    def replace_data(config: RunConfig, *_: Any, **__: Any) -> None:
+        assert len(reader_maker(config)()) == 2
+        other = tmp_path / "other.jsonl"
+        other.write_text(second + first)
+        other.replace(config.data.path)
+        reader_maker(config)()
+
+    with pytest.raises(DataError, match=r"train\.jsonl: the file changed during the run"):
+        train(config, run_ranks=replace_data)
 
 
 def test_a_fault_that_is_not_there_is_refused_before_a_rank_starts(tmp_path: Path) -> None:
