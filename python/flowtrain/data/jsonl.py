@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import mmap
 import os
 import weakref
 from pathlib import Path
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 
 from flowtrain.data.errors import DataError
 
-_CHUNK_BYTES = 1 << 26
+_CHUNK_BYTES = 1 << 24
 
 FileState = tuple[int, int]
 """Size of a file in bytes, and time of its last change in nanoseconds."""
@@ -49,11 +48,9 @@ class JsonlFile:
         self._descriptor = file.fileno()
         self._state = state or file_state(self._descriptor)
         self._check_state()
-        size, _ = self._state
-        if size:
-            with mmap.mmap(self._descriptor, 0, access=mmap.ACCESS_READ) as text:
-                self._starts, self._ends, self._lines = _find_lines(text)
-        if not size or len(self._lines) == 0:
+        self._starts, self._ends, self._lines = _find_lines(self._descriptor)
+        self._check_state()
+        if len(self._lines) == 0:
             raise DataError(f"{path}: the file is empty; write one sample a line")
 
     def __len__(self) -> int:
@@ -100,19 +97,24 @@ class JsonlFile:
             )
 
 
-def _find_lines(file: mmap.mmap) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+def _find_lines(
+    descriptor: int,
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Start, end and number from 0 of each line that is not blank."""
-    text = np.frombuffer(file, dtype=np.uint8)
-    newlines = [
-        np.flatnonzero(text[start : start + _CHUNK_BYTES] == ord("\n")) + start
-        for start in range(0, len(text), _CHUNK_BYTES)
-    ]
-    ends = np.concatenate(newlines).astype(np.int64) + 1
-    if len(ends) == 0 or ends[-1] != len(text):
-        ends = np.append(ends, len(text))
-    starts = np.append(0, ends[:-1])
+    starts, is_object = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.bool_)]
+    size, behind_newline = 0, True
+    # Not by mmap: where a mapped file is cut short, the kernel ends the process.
+    while chunk := os.pread(descriptor, _CHUNK_BYTES, size):
+        text = np.frombuffer(chunk, dtype=np.uint8)
+        places = np.flatnonzero(np.append(behind_newline, text[:-1] == ord("\n")))
+        starts.append(places + size)
+        is_object.append(text[places] == ord("{"))
+        size += len(chunk)
+        behind_newline = chunk.endswith(b"\n")
+    begin = np.concatenate(starts)
+    end = np.append(begin[1:], size)[: len(begin)]
     # An object starts with a brace, so that few lines need a closer look.
-    full = text[starts] == ord("{")
+    full = np.concatenate(is_object)
     for line in np.flatnonzero(~full):
-        full[line] = bool(file[starts[line] : ends[line]].strip())
-    return starts[full], ends[full], np.flatnonzero(full)
+        full[line] = bool(os.pread(descriptor, end[line] - begin[line], begin[line]).strip())
+    return begin[full], end[full], np.flatnonzero(full)

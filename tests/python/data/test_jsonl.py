@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,6 +52,22 @@ def test_a_file_that_is_changed_while_it_is_read_is_an_error(tmp_path: Path, tex
     path.write_text(text)
     with pytest.raises(DataError, match=r"data\.jsonl: the file changed during the run"):
         file.record(1)
+
+
+def test_a_file_that_is_cut_short_while_its_lines_are_found_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "data.jsonl"
+    path.write_text('{"a": 1}\n' * 10_000)
+    find_lines = jsonl._find_lines
+
+    def cut_short(file: Any) -> Any:
+        os.truncate(path, 9)
+        return find_lines(file)
+
+    monkeypatch.setattr(jsonl, "_find_lines", cut_short)
+    with pytest.raises(DataError, match=r"data\.jsonl: the file changed during the run"):
+        JsonlFile(path)
 
 
 @pytest.mark.parametrize("sample", [-1, 1])
