@@ -35,15 +35,19 @@ class JsonlFile:
         state: State that it must have; as it is now if not given.
 
     Raises:
-        DataError: It is missing or empty, or has another state.
+        DataError: It is missing, empty or no regular file, or has another state.
     """
 
     def __init__(self, path: Path, state: FileState | None = None) -> None:
         self.path = path
-        try:
-            file = path.open("rb", buffering=0)
-        except FileNotFoundError as error:
-            raise DataError(f"data.path={path}: there is no such file") from error
+        if not path.exists():
+            raise DataError(f"data.path={path}: there is no such file")
+        if not path.is_file():
+            raise DataError(
+                f"data.path={path}: not a regular file (a folder or a pipe, say), whose lines "
+                "cannot be read in any order; write the samples to a file"
+            )
+        file = path.open("rb", buffering=0)
         weakref.finalize(self, file.close)
         self._descriptor = file.fileno()
         self._state = state or file_state(self._descriptor)

@@ -33,6 +33,13 @@ def test_a_file_without_a_sample_is_refused(tmp_path: Path, text: str) -> None:
         JsonlFile(path)
 
 
+def test_what_is_no_regular_file_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")  # Nobody writes to it, so that opening it would not return.
+    for path in (tmp_path / "pipe", tmp_path):
+        with pytest.raises(DataError, match=rf"data\.path={path}: not a regular file"):
+            JsonlFile(path)
+
+
 def test_another_file_under_the_same_name_is_not_read(tmp_path: Path) -> None:
     path, other = tmp_path / "data.jsonl", tmp_path / "other.jsonl"
     path.write_text('{"a": 1}\n{"a": 2}\n')
