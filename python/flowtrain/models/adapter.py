@@ -78,6 +78,9 @@ class VLMAdapter(ABC):
             seed: Seed of drawn weights.
             dtype: Dtype that weights are cast to after they were drawn or loaded.
             device: Where the part goes.
+
+        Raises:
+            ModelError: The folder lacks a weight.
         """
 
     @abstractmethod

@@ -50,9 +50,20 @@ class Qwen3VLAdapter(VLMAdapter):
                 self.config, dtype=torch.float32, attn_implementation=self._implementation
             )
         else:
-            model = AutoModelForImageTextToText.from_pretrained(
-                weights, dtype=dtype, attn_implementation=self._implementation
+            loaded: Any = AutoModelForImageTextToText.from_pretrained(
+                weights,
+                dtype=dtype,
+                attn_implementation=self._implementation,
+                output_loading_info=True,
             )
+            model, found = loaded
+            # transformers draws them, with other numbers in each rank.
+            if missing := sorted(found["missing_keys"]):
+                raise ModelError(
+                    f"{weights}: {len(missing)} weights of its config.json are missing, "
+                    f"{missing[0]} for one; complete the folder, or give it as model.config to "
+                    "draw all weights from train.seed"
+                )
         vision = model.model.visual
         for layer, merger in zip(
             vision.deepstack_visual_indexes, vision.deepstack_merger_list, strict=True

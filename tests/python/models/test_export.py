@@ -10,6 +10,7 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from flowtrain.data.tiny_model import SMALLEST, write_tiny_model
 from flowtrain.models.adapter import adapter_for
+from flowtrain.models.errors import ModelError
 from flowtrain.models.export import save_final
 
 
@@ -40,3 +41,14 @@ def test_what_is_saved_is_what_plain_hugging_face_loads(tied: bool, tmp_path: Pa
     inputs = processor(text=[text], images=[[Image.new("RGB", (24, 8))]], return_tensors="pt")
     out = loaded.generate(**inputs, max_new_tokens=2, do_sample=False)
     assert out.shape[1] > inputs["input_ids"].shape[1]
+
+
+def test_a_folder_that_lacks_a_weight_is_refused(tmp_path: Path) -> None:
+    write_tiny_model(tmp_path, SMALLEST)
+    adapter, cpu = adapter_for(tmp_path), torch.device("cpu")
+    model = adapter.build("full", weights=None, seed=7, dtype=torch.float32, device=cpu)
+    lacking = {"model.language_model.norm.weight", "model.visual.merger.norm.bias"}
+    kept = {name: value for name, value in model.state_dict().items() if name not in lacking}
+    model.save_pretrained(tmp_path, state_dict=kept)  # type: ignore[operator]
+    with pytest.raises(ModelError, match="2 weights .* missing, model.language_model.norm.weight"):
+        adapter.build("backbone", weights=tmp_path, seed=7, dtype=torch.float32, device=cpu)
