@@ -73,8 +73,8 @@ class ChatTokenizer:
         """Tokens of a conversation.
 
         Raises:
-            DataError: A text has a placeholder token, the template refuses a turn or leaves out an
-                image, or nothing is trained.
+            DataError: A text has a placeholder token, the template refuses a turn, leaves out an
+                image or does not part two images, or nothing is trained.
         """
         where = conversation.where
         self._check_texts(conversation)
@@ -95,6 +95,11 @@ class ChatTokenizer:
                 f"{where}: the chat template renders {is_image.sum()} of "
                 f"{len(conversation.images)} images; it may leave out those of assistant and "
                 "system turns: move them into user turns"
+            )
+        if (is_image[1:] & is_image[:-1]).any():
+            raise DataError(
+                f"{where}: the chat template puts nothing between two images, so that the model "
+                "would take them for one; let it write marks around an image, as the processor's"
             )
         is_target = np.zeros(len(ids), dtype=np.bool_)
         for start, end in spans:

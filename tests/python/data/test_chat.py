@@ -192,6 +192,13 @@ def test_an_image_in_an_answer_is_not_trained(chats: Chats) -> None:
     assert learnt == f"<|vision_start|><|vision_end|>12{END}"
 
 
+def test_images_that_the_template_does_not_part_are_refused(chats: Chats) -> None:
+    chat = chats(PLAIN.replace("<|vision_start|>", "").replace("<|vision_end|>", ""))
+    chat.tokens(read(turns("<image>and<image>", "12"), "a.png", "b.png"))
+    with pytest.raises(DataError, match=r"data\.jsonl:1: .* nothing between two images"):
+        chat.tokens(read(turns("<image><image>", "12"), "a.png", "b.png"))
+
+
 def test_thinking_is_trained_where_it_is_asked_for(chats: Chats) -> None:
     chat = chats(THINKING)
     assert trained(chat, turns("Q", "A")) == f"A{END}"
