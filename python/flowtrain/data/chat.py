@@ -63,6 +63,7 @@ class ChatTokenizer:
             raise DataError(f"{model_folder}: no chat template; add a chat_template.jinja")
         self._has_marks = _MARKS.search(self._template) is not None
         self._image_id: int = config.image_token_id
+        self._vocab_size: int = config.get_text_config().vocab_size
         ids = [getattr(config, name, None) for name in _PLACEHOLDERS]
         self._placeholders: Any = self._tokenizer.convert_ids_to_tokens(
             [id_ for id_ in ids if id_ is not None]
@@ -73,8 +74,9 @@ class ChatTokenizer:
         """Tokens of a conversation.
 
         Raises:
-            DataError: A text has a placeholder token, the template refuses a turn, leaves out an
-                image or does not part two images, or nothing is trained.
+            DataError: A text has a placeholder token or one without an embedding, the template
+                refuses a turn, leaves out an image or does not part two images, or nothing is
+                trained.
         """
         where = conversation.where
         self._check_texts(conversation)
@@ -89,6 +91,12 @@ class ChatTokenizer:
         encoded = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
         ids = np.array(encoded["input_ids"], dtype=np.int64)
         starts, ends = np.array(encoded["offset_mapping"], dtype=np.int64).reshape(-1, 2).T
+        if (largest := int(ids.max(initial=0))) >= self._vocab_size:
+            raise DataError(
+                f"{where}: the tokenizer makes {self._tokenizer.convert_ids_to_tokens(largest)!r} "
+                f"token {largest}, and the model has vocab_size={self._vocab_size}; enlarge the "
+                "model's embeddings, or use a tokenizer without added tokens"
+            )
         is_image = ids == self._image_id
         if is_image.sum() != len(conversation.images):
             raise DataError(

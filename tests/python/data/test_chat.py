@@ -66,6 +66,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     bpe.decoder = decoders.ByteLevel()
     bpe.add_special_tokens(words)
     bpe.save(str(folder / "tokenizer.json"))
+    config = json.loads((folder / "config.json").read_text())
+    config["text_config"]["vocab_size"] = len(vocabulary)
+    (folder / "config.json").write_text(json.dumps(config))
     return folder
 
 
@@ -216,6 +219,17 @@ def test_a_template_of_the_processor_alone_is_used(
         ChatTokenizer(old, config)
     old.joinpath("chat_template.json").write_text(json.dumps({"chat_template": PLAIN}))
     assert trained(ChatTokenizer(old, config), turns("Q", "A")) == f"A{END}"
+
+
+def test_a_token_without_an_embedding_is_refused(folder: Path, tmp_path: Path) -> None:
+    larger = shutil.copytree(folder, tmp_path / "larger")
+    tokenizer = AutoTokenizer.from_pretrained(larger)
+    config = AutoConfig.from_pretrained(larger)
+    tokenizer.add_tokens(["<box>"])
+    tokenizer.save_pretrained(larger)
+    chat = ChatTokenizer(larger, config)
+    with pytest.raises(DataError, match=r"data\.jsonl:1: the tokenizer makes '<box>' token \d+, "):
+        chat.tokens(read(turns("Q", "A<box>")))
 
 
 @pytest.mark.parametrize(
