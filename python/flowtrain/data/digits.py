@@ -52,7 +52,19 @@ def write_digits(
         text_only: Share of training samples without an image: a sum to compute.
         multi_image: Share of training samples with two or three strips.
         sizes: Sizes of the model that is written beside the data.
+
+    Raises:
+        ValueError: There would be no training sample, or a share is not one.
     """
+    if train < 1 or heldout < 0:
+        raise ValueError(
+            f"train={train}, heldout={heldout}: train must be 1 or more, heldout 0 or more"
+        )
+    if min(text_only, multi_image) < 0 or text_only + multi_image > 1:
+        raise ValueError(
+            f"text_only={text_only}, multi_image={multi_image}: they are shares of 1, and together "
+            "at most 1"
+        )
     from sklearn.datasets import load_digits
 
     digits = load_digits()

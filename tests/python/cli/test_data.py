@@ -90,3 +90,16 @@ def test_samples_are_shown_one_after_the_other(
     assert [sample["index"] for sample in shown] == [7, 3]
     assert main(["data", "show", str(folder / "run.yaml"), "--index", "140"]) == 2
     assert "no sample 140; there are 0 to 139" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("train", "0"), ("heldout", "-1"), ("text-only", "20"), ("text-only", "0.6")],
+)
+def test_digits_that_cannot_be_written_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str, value: str
+) -> None:
+    argv = ["data", "digits", str(tmp_path / "out"), "--multi-image", "0.6", f"--{option}", value]
+    assert main(argv) == 2
+    assert f"{option.replace('-', '_')}={value}" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
