@@ -18,7 +18,7 @@ from typing import Any, Self
 
 from flowtrain.parent import end_with
 
-# From the end of a process's pipe to the end of the process.
+# From the end of a process's pipe, or from SIGKILL, to the end of the process.
 _END_S = 5.0
 
 
@@ -71,7 +71,8 @@ class _ReaderProcess:
 
     def end(self) -> None:
         self._process.kill()
-        self._process.join()
+        # A process that waits for a disk which does not answer dies when it answers.
+        self._process.join(_END_S)
 
     def _death(self) -> ReaderDied:
         self._process.join(_END_S)

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from support import descendants
 
+from flowtrain.data import workers
 from flowtrain.data.workers import ReaderDied, ReaderPool
 
 # A reader whose methods are the module's functions; the standard library is there in any process.
@@ -61,6 +62,17 @@ def test_a_killed_process_is_named_and_holds_nobody(tmp_path: Path) -> None:
 def test_a_process_that_ends_by_itself_is_named_with_its_exit_code() -> None:
     with ReaderPool(OS, 1) as pool, pytest.raises(ReaderDied, match="exit code 3; its standard"):
         pool.submit("_exit", 3).result(60)
+
+
+def test_a_process_that_cannot_be_killed_holds_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "_END_S", 0.1)
+    pool = ReaderPool(OS, 1)
+    pid = pool.submit("getpid").result(60)
+    with monkeypatch.context() as patch:  # As if it waited for a disk.
+        patch.setattr("multiprocessing.process.BaseProcess.kill", lambda _: None)
+        pool.close()
+    os.kill(pid, 0)
+    pool.close()
 
 
 def test_killed_ranks_leave_no_semaphores() -> None:
