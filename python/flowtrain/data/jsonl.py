@@ -82,7 +82,7 @@ class JsonlFile:
         text = os.pread(self._descriptor, end - start, start)
         self._check_state()
         try:
-            record = json.loads(text)
+            record = json.loads(text, object_pairs_hook=_object)
         except ValueError as error:
             raise DataError(
                 f"{self.where(sample)}: not JSON ({error}); fix or drop the line"
@@ -99,6 +99,15 @@ class JsonlFile:
                 f"{self.path}: the file changed during the run, so that its lines may no longer "
                 "be what they were; restore it and go on with --resume, or start another run"
             )
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object, unless it has a name twice, of which `json` would keep the last."""
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"{next(n for n in names if names.count(n) > 1)!r} is given twice")
+    return fields
 
 
 def _find_lines(

@@ -25,6 +25,13 @@ def test_blank_lines_are_no_samples_and_count_as_lines(
         file.record(3)
 
 
+def test_a_name_that_is_given_twice_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "data.jsonl"
+    path.write_text('{"a": 1}\n{"a": [{"b": 1, "c": 1, "b": 2}]}\n')
+    with pytest.raises(DataError, match=r"data\.jsonl:2: not JSON \('b' is given twice\)"):
+        JsonlFile(path).record(1)
+
+
 @pytest.mark.parametrize("text", ["", "\n", " \n\n "])
 def test_a_file_without_a_sample_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "data.jsonl"
