@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from flowtrain.config.schema import RunConfig
-from flowtrain.data.jsonl import JsonlFile
+from flowtrain.data.jsonl import FileState, JsonlFile
 from flowtrain.data.samples import SampleReader
 from flowtrain.data.workers import ReaderPool
 
@@ -58,7 +58,8 @@ def check_file(
         progress: Called with the samples read so far, and those of the file.
 
     Raises:
-        DataError: There is no such file, or the model's folder cannot be used.
+        DataError: There is no such file, it changed meanwhile, or the model's folder cannot be
+            used.
         ValueError: There would be no worker.
     """
     if workers is not None and workers < 1:
@@ -69,7 +70,8 @@ def check_file(
     samples = len(checker.file)
     starts = range(0, samples, _CHUNK)
     workers = min(workers, len(starts))
-    make = partial(_Checker, config, pixels) if workers > 1 else lambda: checker
+    state = checker.file.state
+    make = partial(_Checker, config, pixels, state) if workers > 1 else lambda: checker
     counts: Counter[str] = Counter()
     bad: list[BadLine] = []
     with ReaderPool(make, workers if workers > 1 else 0) as pool:
@@ -84,11 +86,11 @@ def check_file(
 
 
 class _Checker:
-    def __init__(self, config: RunConfig, pixels: bool) -> None:
+    def __init__(self, config: RunConfig, pixels: bool, state: FileState | None = None) -> None:
         data = dataclasses.replace(config.data, bad_image="error")
-        self.file = JsonlFile(data.path)
+        self.file = JsonlFile(data.path, state)
         self._limit = config.train.microbatch_tokens
-        self._reader = SampleReader(config.model.folder, data, self._limit)
+        self._reader = SampleReader(config.model.folder, data, self._limit, self.file.state)
         self._pixels = pixels
 
     def check(self, first: int, end: int) -> tuple[Counter[str], list[BadLine]]:
@@ -100,6 +102,7 @@ class _Checker:
                 self._check(sample, counts)
             # One sample that fails in a way nobody thought of must not hide the others.
             except Exception as error:
+                self.file.check_state()
                 where, reason = self.file.where(sample), str(error)
                 if not reason.startswith(where):
                     reason = f"{where}: {type(error).__name__}: {error}"

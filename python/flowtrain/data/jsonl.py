@@ -50,10 +50,10 @@ class JsonlFile:
         file = path.open("rb", buffering=0)
         weakref.finalize(self, file.close)
         self._descriptor = file.fileno()
-        self._state = state or file_state(self._descriptor)
-        self._check_state()
+        self.state = state or file_state(self._descriptor)
+        self.check_state()
         self._starts, self._ends, self._lines = _find_lines(self._descriptor)
-        self._check_state()
+        self.check_state()
         if len(self._lines) == 0:
             raise DataError(f"{path}: the file is empty; write one sample a line")
 
@@ -80,7 +80,7 @@ class JsonlFile:
         start, end = int(self._starts[sample]), int(self._ends[sample])
         # A forked process shares the position of the descriptor, which pread does not use.
         text = os.pread(self._descriptor, end - start, start)
-        self._check_state()
+        self.check_state()
         try:
             record = json.loads(text, object_pairs_hook=_object)
         except ValueError as error:
@@ -93,11 +93,16 @@ class JsonlFile:
             )
         return record
 
-    def _check_state(self) -> None:
-        if file_state(self._descriptor) != self._state:
+    def check_state(self) -> None:
+        """Refuse to go on with a file that has changed.
+
+        Raises:
+            DataError: It has.
+        """
+        if file_state(self._descriptor) != self.state:
             raise DataError(
                 f"{self.path}: the file changed during the run, so that its lines may no longer "
-                "be what they were; restore it and go on with --resume, or start another run"
+                "be what they were; restore it and go on with --resume, or start anew"
             )
 
 

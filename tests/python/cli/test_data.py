@@ -10,6 +10,7 @@ from support import run_tree, write_tiny_data
 
 from flowtrain.cli.main import main
 from flowtrain.data.check import BadLine, FileCheck
+from flowtrain.data.samples import SampleMeta, SampleReader
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +54,30 @@ def test_every_bad_line_is_listed(
     assert "role 'judge'" in bad[72]
     assert "there is no such file" in bad[131]
     assert (found["samples"], found["over_limit"], found["images"]) == (139, 1, 135)
+
+
+def test_a_file_that_changes_while_it_is_checked_is_no_list_of_bad_lines(
+    folder: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    path = tmp_path / "train.jsonl"
+    path.write_text(folder.joinpath("data", "train.jsonl").read_text())
+    sizes = SampleReader.sizes
+
+    def grow(reader: SampleReader, line: int) -> SampleMeta:
+        if line == 3:
+            path.write_text(path.read_text() + "{}")
+        return sizes(reader, line)
+
+    monkeypatch.setattr(SampleReader, "sizes", grow)
+    config, images = folder / "run.yaml", f"data.image_root={folder / 'data'}"
+    argv = ["data", "check", str(config), f"data.path={path}", images, "--workers", "1"]
+    assert main(argv) == 2
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.startswith(f"flowtrain: {path}: the file changed")
 
 
 def test_a_reason_that_the_terminal_cannot_show_is_listed(
