@@ -58,7 +58,7 @@ class ChatTokenizer:
         # Only the processor reads chat_template.json, and where both have one it takes its own.
         processor, _ = ProcessorMixin.get_processor_dict(model_folder)
         template = processor.get("chat_template") or self._tokenizer.chat_template
-        self._template = template["default"] if isinstance(template, dict) else template
+        self._template: Any = template.get("default") if isinstance(template, dict) else template
         if not self._template:
             raise DataError(f"{model_folder}: no chat template; add a chat_template.jinja")
         self._has_marks = _MARKS.search(self._template) is not None

@@ -75,6 +75,9 @@ class SampleReader:
         data: The data file.
         max_tokens: Maximum tokens of a sample; `data.oversize` says what becomes of a longer one.
         state: State that the data file must have; as it is now if not given.
+
+    Raises:
+        DataError: The data file or the model's folder cannot be used.
     """
 
     def __init__(
@@ -92,9 +95,14 @@ class SampleReader:
         self._oversize = data.oversize
         self._max_tokens = max_tokens
         # The processor's parts, not the processor: its video half would need torchvision.
-        config = AutoConfig.from_pretrained(model_folder)
-        self._chat = ChatTokenizer(model_folder, config)
-        self._images: Any = AutoImageProcessor.from_pretrained(model_folder)
+        try:
+            config = AutoConfig.from_pretrained(model_folder)
+            self._chat = ChatTokenizer(model_folder, config)
+            self._images: Any = AutoImageProcessor.from_pretrained(model_folder)
+        except DataError:
+            raise
+        except (OSError, ValueError) as error:
+            raise DataError(f"the model's folder {model_folder} cannot be read: {error}") from error
         self._image_start_id: int = config.vision_start_token_id
         self._recent: OrderedDict[int, tuple[tuple[Path, ...], ChatTokens]] = OrderedDict()
         self._recent_tokens = 0

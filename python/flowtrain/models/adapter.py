@@ -134,13 +134,16 @@ def adapter_for(folder: Path) -> VLMAdapter:
     """The adapter of a local Hugging Face folder.
 
     Raises:
-        ModelError: The folder has no config.json, its model type has no adapter, or the
-            installed transformers cannot be used.
+        ModelError: The folder has no config.json that can be read, its model type has no adapter,
+            or the installed transformers cannot be used.
     """
     path = folder / "config.json"
     if not path.exists():
         raise ModelError(f"{folder}: no config.json; give a local Hugging Face model folder")
-    kind = json.loads(path.read_text()).get("model_type")
+    try:
+        kind = json.loads(path.read_text()).get("model_type")
+    except ValueError as error:
+        raise ModelError(f"{path}: not JSON ({error}); mend it") from error
     if kind not in ADAPTERS:
         raise ModelError(f"{path}: model_type={kind}: no adapter; there is {', '.join(ADAPTERS)}")
     # First, as the file of an adapter imports names that other versions lack.

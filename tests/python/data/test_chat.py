@@ -217,6 +217,9 @@ def test_a_template_of_the_processor_alone_is_used(
     config = AutoConfig.from_pretrained(old)
     with pytest.raises(DataError, match="no chat template; add a chat_template.jinja"):
         ChatTokenizer(old, config)
+    old.joinpath("chat_template.json").write_text(json.dumps({"chat_template": {"tools": PLAIN}}))
+    with pytest.raises(DataError, match="no chat template; add a chat_template.jinja"):
+        ChatTokenizer(old, config)
     old.joinpath("chat_template.json").write_text(json.dumps({"chat_template": PLAIN}))
     assert trained(ChatTokenizer(old, config), turns("Q", "A")) == f"A{END}"
 

@@ -117,6 +117,14 @@ def test_a_released_folder_loads_where_torchvision_is_installed(released: Path) 
     assert type(AutoProcessor.from_pretrained(released)).__name__ == "Qwen3VLProcessor"
 
 
+def test_a_folder_that_cannot_be_read_is_named(model: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(model, tmp_path / "damaged")
+    folder.joinpath("tokenizer.json").write_text("{")
+    for path in (folder, tmp_path / "gone"):
+        with pytest.raises(DataError, match=f"the model's folder {path} cannot be read: "):
+            reader(path, tmp_path, chat("a", "b"))
+
+
 def test_a_rotated_jpeg_is_read_upright(model: Path, tmp_path: Path) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6

@@ -205,6 +205,12 @@ def test_image_tokens_must_fit_the_grids(adapter: VLMAdapter) -> None:
         adapter.position_ids(ids, (ids == IMAGE).long(), grids.flip(0))
 
 
+def test_a_configuration_that_is_not_json_is_named(tmp_path: Path) -> None:
+    tmp_path.joinpath("config.json").write_text("{")
+    with pytest.raises(ModelError, match=r"config\.json: not JSON"):
+        adapter_for(tmp_path)
+
+
 def test_another_version_of_transformers_is_refused(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
