@@ -1,0 +1,154 @@
+"""Where loading goes on: states, epochs, dropped iterators, other ranks."""
+
+from __future__ import annotations
+
+import json
+
+import numpy
+import pytest
+from python.data.packed.kinds import KINDS, ROWS, STEPS, batches_of, loader
+
+from flowtrain.packing import PackingError
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("steps", STEPS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_loop_goes_on_from_any_batch(kind: str, steps: str, workers: int) -> None:
+    options = {"num_workers": workers}
+    whole = loader(kind, steps, **options)
+    states, batches = [json.dumps(whole.state_dict())], []
+    for _ in range(2):
+        for batch, at in whole:
+            batches.append(batch)
+            states.append(json.dumps(whole.state_dict()))
+            assert json.dumps(whole.state_dict(at)) == states[-1]
+    # Every place, but for workers, which take their time to start: the ends, and some between.
+    middle, end = len(states) // 2, len(states) - 1
+    places = range(len(states)) if workers == 0 else [1, 2, 5, middle - 3, middle + 1, end]
+    for place in places:
+        rest = loader(kind, steps, **options)
+        rest.load_state_dict(json.loads(states[place]))
+        begun = rest.state_dict()["place"]["epoch"]
+        assert [b for _ in range(begun, 2) for b in batches_of(rest)] == batches[place:], place
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", KINDS)
+def test_weight_and_state_belong_to_a_batch_whatever_looks_ahead(kind: str, workers: int) -> None:
+    whole = [(batch, at.mean_weight) for batch, at in loader(kind, "exact", num_workers=workers)]
+    made = loader(kind, "exact", num_workers=workers)
+    ahead = list(made)
+    assert [(batch, at.mean_weight) for batch, at in ahead] == whole
+    rest = loader(kind, "exact", num_workers=workers)
+    rest.load_state_dict(made.state_dict(ahead[2][1]))
+    assert batches_of(rest) == [batch for batch, _ in whole[3:]]
+
+
+def test_set_epoch_chooses_the_order_and_keeps_a_place_within_it() -> None:
+    made = loader("indexed", "exact")
+    zero, one = batches_of(made), batches_of(made)
+    made.set_epoch(0)
+    assert batches_of(made) == zero
+    made.set_epoch(1)
+    running = iter(made)
+    assert next(running)[0] == one[0]
+    state = made.state_dict()
+    made = loader("indexed", "exact")
+    made.load_state_dict(state)
+    made.set_epoch(1)
+    assert batches_of(made) == one[1:]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_dropped_iterator_leaves_the_epoch_as_it_was(kind: str, workers: int) -> None:
+    made = loader(kind, "exact", num_workers=workers)
+    first = next(iter(made))[0]
+    whole = batches_of(made)
+    assert whole[0] == first
+    for batch, at in made:
+        assert at.epoch == 1
+        if kind != "indexed":
+            assert batch == first
+        break
+    state = made.state_dict()
+    assert [at.epoch for _, at in made] == [1] * len(whole)
+    made.load_state_dict(state)
+    next(iter(made))
+    _, at = next(iter(made))
+    assert (at.epoch, at.index) == (1, 1)
+
+
+def test_an_epoch_whose_batches_were_counted_is_over() -> None:
+    made = loader("indexed", "exact")
+    for epoch_ in range(2):
+        assert {at.epoch for _, (_, at) in zip(range(len(made)), made, strict=False)} == {epoch_}
+
+
+def test_of_two_iterators_the_first_is_ended() -> None:
+    made = loader("indexed", "exact")
+    first, second = iter(made), iter(made)
+    batch = next(first)[0]
+    assert next(second)[0] == batch
+    with pytest.raises(RuntimeError, match="ended by a newer one"):
+        next(first)
+    assert next(second)[1].index == 1
+    made.set_epoch(3)
+    with pytest.raises(RuntimeError, match="set_epoch"):
+        next(second)
+    assert made.state_dict()["place"]["epoch"] == 3
+
+
+def test_a_state_of_numpys_numbers_is_of_plain_ones() -> None:
+    changes = {"seed": 3, "batch_size": 4, "token_cap": 320, "num_workers": 0}
+    made = loader("indexed", "exact", **{name: numpy.int64(n) for name, n in changes.items()})
+    made.set_epoch(numpy.int64(1))
+    assert json.loads(json.dumps(made.state_dict()))["place"]["epoch"] == 1
+
+
+def test_a_state_of_another_loader_is_refused() -> None:
+    state = loader("indexed", "exact").state_dict()
+    with pytest.raises(PackingError, match="seed=3, and this loader has 4"):
+        loader("indexed", "exact", seed=4).load_state_dict(state)
+    with pytest.raises(PackingError, match="tokens=.*, and this loader has"):
+        loader("indexed", "exact", length="id", oversize="leave_out").load_state_dict(state)
+    stream = loader("again", "exact", num_workers=2).state_dict()
+    with pytest.raises(PackingError, match="num_workers=2, and this loader has 0"):
+        loader("again", "exact").load_state_dict(stream)
+
+
+@pytest.mark.parametrize("steps", STEPS)
+@pytest.mark.parametrize("kind", ["indexed", "again"])
+def test_other_ranks_go_on_where_a_step_ended(kind: str, steps: str) -> None:
+    two = [loader(kind, steps, rank=rank) for rank in range(2)]
+    used, state = [], two[0].state_dict()
+    for made in two:
+        for batch, at in made:
+            used += [] if at.filler else batch
+            if at.ends_step and at.step == 2:
+                state = json.loads(json.dumps(made.state_dict()))
+                break
+    change = {"batch_size": 18} if steps == "fewest" else {"microbatches": 4}
+    rest = loader(kind, steps, ranks=1, **change)
+    rest.load_state_dict(state)
+    went_on = list(rest)
+    assert went_on[0][1].step == 3
+    used += [i for batch, at in went_on if not at.filler for i in batch]
+    assert sorted(used) == list(range(len(ROWS)))
+
+
+def test_other_ranks_are_refused_where_samples_would_be_lost() -> None:
+    made = loader("indexed", "exact")
+    running = iter(made)
+    next(running)
+    with pytest.raises(
+        PackingError, match="ranks=2, and this loader has 1; it decides the plan of"
+    ):
+        loader("indexed", "exact", ranks=1, microbatches=4).load_state_dict(made.state_dict())
+    next(running)
+    with pytest.raises(PackingError, match="step_samples=16, and this loader has 8"):
+        loader("indexed", "exact", ranks=1).load_state_dict(made.state_dict())
+    waiting = loader("indexed", "stream").state_dict()
+    with pytest.raises(PackingError, match="step_bins=4, and this loader has 2"):
+        loader("indexed", "stream", ranks=1).load_state_dict(waiting)

@@ -1,0 +1,107 @@
+"""Streams with a state, whose place is theirs, and streams that are read again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from python.data.packed.kinds import (
+    ROWS,
+    STEPS,
+    Again,
+    GoesOn,
+    Rows,
+    Sample,
+    batches_of,
+    ids,
+    loader,
+)
+
+from flowtrain.data import PackedLoader
+from flowtrain.packing import PackingError
+
+
+class OfItsIterator(Again):
+    """A stream as of Hugging Face: a state is the last iterator's, and is loaded for the next."""
+
+    def __init__(self) -> None:
+        self.start = self.state = None
+
+    def __iter__(self) -> Iterator[Sample]:
+        self.state = {"at": 0} if self.start is None else dict(self.start)
+        while self.state["at"] < len(ROWS):
+            self.state["at"] += 1
+            yield ROWS[self.state["at"] - 1]
+
+    def state_dict(self) -> Any:
+        return None if self.state is None else dict(self.state)
+
+    def load_state_dict(self, state: Any) -> None:
+        self.start = state
+
+
+class Around(Again):
+    """A stream whose state is within what it holds."""
+
+    def __init__(self) -> None:
+        self.held = GoesOn()
+
+    def __iter__(self) -> Iterator[Sample]:
+        yield from self.held
+
+    def state_dict(self) -> dict[str, int]:
+        return self.held.state_dict()
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.held.load_state_dict(state)
+
+
+@pytest.mark.parametrize("kind", [OfItsIterator, Around])
+def test_a_dropped_iterator_moves_no_place_of_the_data_set(kind: Any) -> None:
+    options: dict[str, Any] = {"batch_size": 4, "token_cap": 320, "collate_fn": ids}
+    whole = batches_of(PackedLoader(kind(), **options))
+    read = kind()
+    list(read)
+    for made in (PackedLoader(kind(), **options), PackedLoader(read, **options)):
+        for _ in range(2):
+            assert next(iter(made))[0] == whole[0]
+        state = made.state_dict()
+        assert batches_of(made) == whole
+        made.load_state_dict(state)
+        assert batches_of(made) == whole[1:]
+        made.set_epoch(0)
+        assert batches_of(made) == whole
+
+
+def test_a_stream_that_keeps_its_place_and_cannot_be_copied_is_refused() -> None:
+    held = GoesOn()
+    held.lines = (row for row in ROWS)
+    with pytest.raises(PackingError, match=r"dataset \(GoesOn\): .*cannot .*num_workers"):
+        list(PackedLoader(held, 4, token_cap=320))
+
+
+def test_a_stream_that_is_shorter_than_its_state_says_so() -> None:
+    whole = loader("again", "exact")
+    list(whole)
+    batches = iter(whole)
+    for _ in range(12):
+        next(batches)
+    rest = PackedLoader(
+        Rows(ROWS[:10]), targets="labels", ranks=2, rank=0, collate_fn=ids, **STEPS["exact"]
+    )
+    rest.load_state_dict(whole.state_dict())
+    with pytest.raises(PackingError, match="ended after 10 samples"):
+        list(rest)
+
+
+def test_a_stream_is_told_its_epoch() -> None:
+    class Turned(Again):
+        def set_epoch(self, epoch: int) -> None:
+            self.epoch = epoch
+
+        def __iter__(self) -> Iterator[Sample]:
+            yield from ROWS[self.epoch :]
+
+    made = PackedLoader(Turned(), 103, token_cap=10_000, collate_fn=ids)
+    assert [batch[0] for _ in range(3) for batch in batches_of(made)] == [0, 1, 2]
