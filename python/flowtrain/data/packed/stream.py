@@ -60,11 +60,12 @@ class Stream:
         """
         if hasattr(self._dataset, "set_epoch"):
             self._dataset.set_epoch(epoch)
+        # Some go on in the very object that they are given, and the place is to stay.
         if place["dataset"] is not None:
-            self._dataset.load_state_dict(place["dataset"])
+            self._dataset.load_state_dict(copy.deepcopy(place["dataset"]))
         self._iterator = iter(self._dataset)
         if place["iterator"] is not None:
-            self._iterator.load_state_dict(place["iterator"])
+            self._iterator.load_state_dict(copy.deepcopy(place["iterator"]))
         self._marks.append({name: place[name] for name in ("marked", *_STATES)})
         waiting = {row[0] for row in place["waiting"]}
         for position in range(place["marked"], place["read"]):

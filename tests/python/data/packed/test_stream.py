@@ -74,6 +74,43 @@ def test_a_dropped_iterator_moves_no_place_of_the_data_set(kind: Any) -> None:
         assert batches_of(made) == whole
 
 
+class InItsState(Again):
+    """A stream that goes on in the very state that it was given."""
+
+    def __init__(self) -> None:
+        self.state = {"at": 0}
+
+    def __iter__(self) -> Iterator[Sample]:
+        while self.state["at"] < len(ROWS):
+            self.state["at"] += 1
+            yield ROWS[self.state["at"] - 1]
+
+    def state_dict(self) -> dict[str, int]:
+        return self.state
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.state = state
+
+
+@pytest.mark.parametrize("steps", ["exact", "stream"])
+def test_a_loop_that_went_on_goes_on_again(steps: str) -> None:
+    def made() -> PackedLoader:
+        return PackedLoader(InItsState(), collate_fn=ids, **STEPS[steps])
+
+    first = made()
+    whole, states = [], []
+    for batch, _ in first:
+        whole.append(batch)
+        states.append(first.state_dict())
+    for place, state in enumerate(states[:-1], start=1):
+        second, third = made(), made()
+        second.load_state_dict(state)
+        next(iter(second))
+        third.load_state_dict(second.state_dict())
+        assert batches_of(second) == whole[place:]
+        assert batches_of(third) == whole[place + 1 :]
+
+
 def test_a_stream_that_keeps_its_place_and_cannot_be_copied_is_refused() -> None:
     held = GoesOn()
     held.lines = (row for row in ROWS)
