@@ -20,8 +20,9 @@ Objective = Literal["lockstep", "free", "makespan", "pipeline"]
 Oversize = Literal["error", "leave_out"]
 
 # Share of a step's tokens to fill when samples may wait; above it balance suffers. With 1 every
-# sample has room in an empty step; with 0 a step is only what may not wait any longer.
-_FILLS = (0.985, 0.96, 0.92, 0.85, 0.7, 0.5, 0.3, 1.0, 0.0)
+# sample has room in an empty step, which is why it is whole: 1.0 would round the room above 2^53.
+# With 0 a step is only what may not wait any longer.
+_FILLS = (0.985, 0.96, 0.92, 0.85, 0.7, 0.5, 0.3, 1, 0)
 
 
 class NoRoomError(ValueError):

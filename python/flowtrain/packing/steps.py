@@ -194,12 +194,13 @@ class StepFormer:
         shape = self._shape
         assert shape.microbatches is not None
         step_tokens = shape.ranks * shape.microbatches * shape.token_cap
-        window = shape.window * step_tokens
+        # Whole, since tokens may be more than a double counts.
+        window = math.ceil(shape.window * step_tokens)
         tokens = packer.waiting_tokens
         more = True
         while more and tokens < window:
             # None is longer than the cap, so that so many are missing in any case.
-            least = math.ceil((window - tokens) / shape.token_cap)
+            least = -(-(window - tokens) // shape.token_cap)
             keys, sizes = source.take(least)
             self._note(keys, sizes)
             for row in zip(keys.tolist(), sizes.tokens.tolist(), sizes.cost.tolist(), strict=True):

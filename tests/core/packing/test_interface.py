@@ -412,6 +412,10 @@ def test_a_sample_as_long_as_the_step_is_placed() -> None:
     steps = [packer.step()[1] for _ in range(4)]
     assert [int((plan.slot >= 0).sum()) for plan in steps] == [1] * 4
     assert not len(packer)
+    # More than a double counts.
+    longest = (1 << 53) + 1
+    plan = schedule([longest], [1], ranks=1, microbatches=1, token_cap=longest, max_age=1)
+    assert plan.slot.tolist() == [0]
     # There is a step without a sample only where there is none to be had.
     plan = schedule(
         [101], [1], ranks=1, microbatches=1, token_cap=100, max_age=1, oversize="leave_out"

@@ -29,25 +29,32 @@ def test_a_checksum_tells_steps_apart() -> None:
     assert len(sums) == 6
 
 
-class Tens:
-    """Samples of ten tokens each."""
+class Equal:
+    """Samples of as many tokens each."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, tokens: int = 10) -> None:
         self._keys = numpy.arange(count)
+        self._tokens = tokens
 
     def take(self, count: int) -> tuple[Any, Sizes]:
         taken, self._keys = self._keys[:count], self._keys[count:]
-        tokens = numpy.full(len(taken), 10)
+        tokens = numpy.full(len(taken), self._tokens)
         return taken, Sizes(tokens=tokens, cost=tokens.astype(float))
 
 
 def test_a_wide_window_drops_no_whole_step_at_the_end() -> None:
     shape = StepShape(ranks=1, token_cap=100, max_age=1, window=4.0, drop_last=True)
-    former, source, placed = StepFormer(shape), Tens(100), 0
+    former, source, placed = StepFormer(shape), Equal(100), 0
     while (step := former.next(source)) is not None:
         placed += len(step.placed)
     # Less than a step is left.
     assert 90 < placed <= 100
+
+
+def test_tokens_may_be_more_than_a_double_counts() -> None:
+    shape = StepShape(ranks=1, token_cap=1 << 60, max_age=1, window=1.0)
+    step = StepFormer(shape).next(Equal(1, (1 << 60) - 1))
+    assert step is not None and step.placed == [0]
 
 
 @pytest.mark.parametrize(
@@ -78,7 +85,7 @@ def test_numpy_numbers_become_plain_ones() -> None:
 def test_only_room_that_lacks_is_said_to_lack() -> None:
     def error(**options: Any) -> str:
         with pytest.raises(PackingError) as raised:
-            StepFormer(StepShape(batch_size=2, **options)).next(Tens(8))
+            StepFormer(StepShape(batch_size=2, **options)).next(Equal(8))
         return str(raised.value)
 
     wrong = error(ranks=1 << 13, token_cap=100, microbatches=1 << 13)
