@@ -10,8 +10,8 @@ NumPy is imported with this package, and not before.
 """
 
 from flowtrain_core.packing.assignment import Assignment
-from flowtrain_core.packing.interface import schedule
+from flowtrain_core.packing.interface import NoRoomError, schedule
 from flowtrain_core.packing.packer import Packer
 from flowtrain_core.packing.policies import POLICIES, AdaptiveCorrection
 
-__all__ = ["POLICIES", "AdaptiveCorrection", "Assignment", "Packer", "schedule"]
+__all__ = ["POLICIES", "AdaptiveCorrection", "Assignment", "NoRoomError", "Packer", "schedule"]

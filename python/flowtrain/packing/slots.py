@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flowtrain_core.packing import Assignment, schedule
-from flowtrain_core.packing.interface import NoRoomError, Objective
+from flowtrain_core.packing import Assignment, NoRoomError, schedule
+from flowtrain_core.packing.interface import Objective
 
 
 class PackingError(ValueError):

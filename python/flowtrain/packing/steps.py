@@ -13,8 +13,8 @@ import numpy
 
 from flowtrain.packing.sizes import WHOLE_LIMIT, IntArray, Sizes, SizeSource
 from flowtrain.packing.slots import PackingError, fewest_slots
-from flowtrain_core.packing import Assignment, Packer, schedule
-from flowtrain_core.packing.interface import NoRoomError, Objective
+from flowtrain_core.packing import Assignment, NoRoomError, Packer, schedule
+from flowtrain_core.packing.interface import Objective
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

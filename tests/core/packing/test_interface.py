@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowtrain_core.packing import Assignment, Packer, schedule
+from flowtrain_core.packing import Assignment, NoRoomError, Packer, schedule
 
 OBJECTIVES = ("lockstep", "free", "makespan", "pipeline")
 STAGES = 3
@@ -309,7 +309,7 @@ def test_only_what_is_proven_is_said_to_be_impossible() -> None:
     cap = (tokens.sum() - 2) // 40 + 1
     tokens[0] += 40 * (cap - 1) + 2 - tokens.sum()
     shape: dict[str, Any] = {"ranks": 40, "microbatches": 1, "token_cap": int(cap)}
-    with pytest.raises(ValueError, match=r"no room for 192 samples .* was found in 40 x 1 bins"):
+    with pytest.raises(NoRoomError, match=r"no room for 192 samples .* was found in 40 x 1 bins"):
         schedule(tokens, tokens, **shape)
 
 
