@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
+from typing import Any
 
+from flowtrain.packing.sizes import WHOLE_LIMIT
 from flowtrain_core.packing import Assignment, NoRoomError, schedule
 from flowtrain_core.packing.interface import Objective
 
@@ -37,9 +40,10 @@ def fewest_slots(
         input.
 
     Raises:
-        PackingError: A sample is longer than token_cap.
+        PackingError: A sample is longer than token_cap, or a number is not whole or too small.
         ValueError: Another argument that cannot be.
     """
+    ranks, token_cap = whole(ranks, "ranks", least=1), whole(token_cap, "token_cap", least=1)
     for index, length in enumerate(tokens):
         if length > token_cap:
             raise PackingError(
@@ -60,3 +64,18 @@ def fewest_slots(
         except NoRoomError:
             # It ends: a slot for each sample holds them all.
             slots += 1
+
+
+def whole(value: Any, name: str, *, least: int) -> int:
+    """A number of ours, as Python's own.
+
+    Raises:
+        PackingError: It is not whole, below `least`, or not below 2^62.
+    """
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise PackingError(f"{name}={value!r}: it must be a whole number") from None
+    if not least <= number < WHOLE_LIMIT:
+        raise PackingError(f"{name}={number}: it must be at least {least} and below 2^62")
+    return number

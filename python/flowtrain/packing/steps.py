@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,8 +10,8 @@ from typing import Any, get_args
 
 import numpy
 
-from flowtrain.packing.sizes import WHOLE_LIMIT, IntArray, Sizes, SizeSource
-from flowtrain.packing.slots import PackingError, fewest_slots
+from flowtrain.packing.sizes import IntArray, Sizes, SizeSource
+from flowtrain.packing.slots import PackingError, fewest_slots, whole
 from flowtrain_core.packing import Assignment, NoRoomError, Packer, schedule
 from flowtrain_core.packing.interface import Objective
 
@@ -45,7 +44,7 @@ class StepShape:
             if value is not None:
                 least = 0 if name == "max_age" else 1
                 # Stored as Python's own, since states and checksums are of plain numbers.
-                object.__setattr__(self, name, _whole(value, name, least=least))
+                object.__setattr__(self, name, whole(value, name, least=least))
         try:
             object.__setattr__(self, "window", float(self.window))
         except (TypeError, ValueError):
@@ -224,13 +223,3 @@ class StepFormer:
     def _note(self, keys: IntArray, sizes: Sizes) -> None:
         if sizes.targets is not None:
             self._targets.update(zip(keys.tolist(), sizes.targets.tolist(), strict=True))
-
-
-def _whole(value: Any, name: str, *, least: int) -> int:
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise PackingError(f"{name}={value!r}: it must be a whole number") from None
-    if not least <= number < WHOLE_LIMIT:
-        raise PackingError(f"{name}={number}: it must be at least {least} and below 2^62")
-    return number

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowtrain.packing import fewest_slots, slots
+from flowtrain.packing import PackingError, fewest_slots, slots
 from flowtrain_core.packing import schedule
 
 
@@ -38,6 +38,12 @@ def test_the_slowest_rank_has_the_least_that_is_possible(cost: tuple[float, ...]
     )
     assert max(load) == best
     assert made.bound <= best
+
+
+@pytest.mark.parametrize("name", ["ranks", "token_cap"])
+def test_a_number_that_cannot_be_is_named(name: str) -> None:
+    with pytest.raises(PackingError, match=f"{name}=0: it must be at least 1"):
+        fewest_slots([], [], **{"ranks": 1, "token_cap": 1, name: 0})
 
 
 def test_wrong_arguments_are_not_tried_in_more_slots(monkeypatch: pytest.MonkeyPatch) -> None:
