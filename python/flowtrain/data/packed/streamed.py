@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Generator, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
@@ -32,6 +32,8 @@ class StreamedSource:
         self._dataset = dataset
         self._fields = fields
         self._loading = loading
+        # Workers that are not forked are sent it, and a generator is not to be sent.
+        self._read_by = replace(loading, options={})
         self._workers: int = loading.options["num_workers"]
         self.left_out: list[int] = []
         self._passed: set[tuple[int, int]] = set()  # Worker and position of those left out.
@@ -47,7 +49,7 @@ class StreamedSource:
         # Read in this process, a data set would keep where its last iterator was.
         dataset = self._dataset if self._workers else _copy_of(self._dataset)
         reading = DataLoader(
-            _Reading(dataset, self._fields, self._loading, place),
+            _Reading(dataset, self._fields, self._read_by, place),
             batch_size=None,
             collate_fn=_as_it_is,
             **self._loading.options,

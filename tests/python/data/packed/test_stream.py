@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,6 +20,7 @@ from python.data.packed.kinds import (
 )
 
 from flowtrain.data import PackedLoader
+from flowtrain.data.packed import streamed
 from flowtrain.packing import PackingError
 
 
@@ -116,6 +118,15 @@ def test_a_stream_that_keeps_its_place_and_cannot_be_copied_is_refused() -> None
     held.lines = (row for row in ROWS)
     with pytest.raises(PackingError, match=r"dataset \(GoesOn\): .*cannot .*num_workers"):
         list(PackedLoader(held, 4, token_cap=320))
+
+
+def test_workers_are_sent_no_options_of_the_loader(monkeypatch: pytest.MonkeyPatch) -> None:
+    def sent(reading: Any, **options: Any) -> Any:
+        return pickle.loads(pickle.dumps(reading))
+
+    whole = batches_of(loader("again", "exact"))
+    monkeypatch.setattr(streamed, "DataLoader", sent)
+    assert batches_of(loader("again", "exact", worker_init_fn=lambda worker: None)) == whole
 
 
 def test_a_stream_that_is_shorter_than_its_state_says_so() -> None:
