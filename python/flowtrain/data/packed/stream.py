@@ -56,7 +56,7 @@ class Stream:
         """Go on from a place.
 
         Raises:
-            PackingError: The data set ends before it.
+            PackingError: The data set ends before it, or reads other samples up to it.
         """
         if hasattr(self._dataset, "set_epoch"):
             self._dataset.set_epoch(epoch)
@@ -67,7 +67,7 @@ class Stream:
         if place["iterator"] is not None:
             self._iterator.load_state_dict(copy.deepcopy(place["iterator"]))
         self._marks.append({name: place[name] for name in ("marked", *_STATES)})
-        waiting = {row[0] for row in place["waiting"]}
+        waiting = {row[0]: row[1] for row in place["waiting"]}
         for position in range(place["marked"], place["read"]):
             try:
                 sample = next(self._iterator)
@@ -77,14 +77,22 @@ class Stream:
                     "when this state was saved; give the data set that it was saved with"
                 ) from None
             if position in waiting:
-                self._kept[position] = self._fields.measure(position, sample), sample
+                size = self._fields.measure(position, sample)
+                if size.tokens != waiting[position]:
+                    raise PackingError(
+                        f"sample {position}: {size.tokens} tokens, and {waiting[position]} when "
+                        "this state was saved: read again, the stream is another one; give the "
+                        "data set that it was saved with, and one whose state holds all that it "
+                        "has read (a shuffle buffer is mostly left out)"
+                    )
+                self._kept[position] = size, sample
         self._read, self._ended = place["read"], place["ended"]
         if self._ended:
             # Some reset themselves for the next epoch when they are asked for more.
             next(self._iterator, None)
 
     def place(self, waiting: list[list[Any]]) -> Place:
-        """Where the stream is, while these samples wait (rows that begin with the position)."""
+        """Where the stream is, while these rows of position, tokens and more wait."""
         states = self._states()
         # At its end, what a data set says of itself may be of its next start.
         if not self._ended and any(state is not None for state in states.values()):

@@ -143,6 +143,18 @@ def test_a_stream_that_is_shorter_than_its_state_says_so() -> None:
         list(rest)
 
 
+def test_a_stream_that_is_another_one_when_it_is_read_again_says_so() -> None:
+    whole = loader("again", "stream")
+    next(batches := iter(whole))
+    next(batches)
+    state = whole.state_dict()
+    assert state["place"]["streams"][0]["waiting"]
+    rest = PackedLoader(Rows(ROWS[::-1]), collate_fn=ids, ranks=2, rank=0, **STEPS["stream"])
+    rest.load_state_dict(state)
+    with pytest.raises(PackingError, match=r"tokens, and \d+ when this state was saved"):
+        list(rest)
+
+
 def test_a_stream_is_told_its_epoch() -> None:
     class Turned(Again):
         def set_epoch(self, epoch: int) -> None:
