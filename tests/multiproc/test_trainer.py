@@ -109,15 +109,20 @@ def test_samples_above_the_cap_are_left_out_aloud(
     assert read == sum(len(row["input_ids"]) for row in short)
 
 
-def test_workers_are_seeded_by_rank(loop: ModuleType, tmp_path: Path) -> None:
+def test_workers_start_as_the_trainers_do_and_are_seeded_by_rank(
+    loop: ModuleType, tmp_path: Path
+) -> None:
     from transformers import Trainer
     from transformers.trainer_utils import seed_worker
 
-    args = loop.arguments(tmp_path, dataloader_num_workers=1)
+    options = {"dataloader_num_workers": 1, "dataloader_multiprocessing_context": "spawn"}
+    args = loop.arguments(tmp_path, **options)
     trainer = Trainer(model=loop.model(), args=args, train_dataset=loop.Texts())
-    pack_batches(trainer, token_cap=130)
-    seeded: Any = trainer.get_train_dataloader().worker_init_fn
+    pack_batches(trainer, token_cap=130, length=[1] * loop.SAMPLES)
+    made: Any = trainer.get_train_dataloader()
+    seeded = made.worker_init_fn
     assert (seeded.func, seeded.keywords) == (seed_worker, {"num_workers": 1, "rank": 0})
+    assert made.multiprocessing_context.get_start_method() == "spawn"
 
 
 def test_qwen_vl_may_be_told_the_target_tokens_of_a_step(loop: ModuleType, tmp_path: Path) -> None:
@@ -173,6 +178,7 @@ def test_a_trainer_that_would_not_keep_the_loss_exact_is_refused(
     assert "forward takes no" not in said
     strategy = refused(loop.model(), train_sampling_strategy="batch_rebalance")
     assert "args.train_sampling_strategy=batch_rebalance" in strategy
+    assert "args.dataloader_in_order=False" in refused(loop.model(), dataloader_in_order=False)
 
     trainer = Trainer(
         model=loop.model(),

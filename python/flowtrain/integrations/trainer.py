@@ -95,6 +95,7 @@ def _check(trainer: Trainer) -> None:
     wrong = {
         "train_sampling_strategy": args.train_sampling_strategy not in ("random", "sequential"),
         "auto_find_batch_size": args.auto_find_batch_size,
+        "dataloader_in_order": not args.dataloader_in_order,
         "average_tokens_across_devices": (
             args.world_size > 1 and not args.average_tokens_across_devices
         ),
@@ -102,6 +103,7 @@ def _check(trainer: Trainer) -> None:
     said = {
         "train_sampling_strategy": "samples are placed by cost; choose 'random' or 'sequential'",
         "auto_find_batch_size": "token_cap bounds the memory of a microbatch; leave it out",
+        "dataloader_in_order": "ranks meet in the order that was planned; leave it out",
         "average_tokens_across_devices": "ranks have different numbers of targets; set it",
     }
     for name in (name for name, is_wrong in wrong.items() if is_wrong):
@@ -161,6 +163,7 @@ def _loader(
         "pin_memory": args.dataloader_pin_memory,
         "persistent_workers": args.dataloader_persistent_workers,
         "prefetch_factor": args.dataloader_prefetch_factor,
+        "multiprocessing_context": args.dataloader_multiprocessing_context,
     }
     source = IndexedSource(
         dataset,
