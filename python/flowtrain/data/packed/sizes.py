@@ -81,7 +81,8 @@ class Fields:
 def sizes_of(dataset: Any, fields: Fields, **workers: Any) -> Sizes:
     """Sizes of every sample; what is not given is read in one pass over the data set.
 
-    Of a data set that can select columns (Hugging Face), the pass reads those alone.
+    Of a data set that can select columns (Hugging Face), the pass reads those alone, unless its
+    samples are made by a transform.
 
     Args:
         dataset: A map-style data set.
@@ -101,7 +102,7 @@ def sizes_of(dataset: Any, fields: Fields, **workers: Any) -> Sizes:
             columns[name] = _given(name, field, count)
     if asked:
         names = [field for field in asked.values() if isinstance(field, str)]
-        if len(names) == len(asked) and hasattr(dataset, "select_columns"):
+        if len(names) == len(asked) and _has_columns(dataset):
             dataset = dataset.select_columns(sorted(set(names)))
         reading = DataLoader(
             _Measured(dataset, asked),
@@ -154,6 +155,13 @@ class _Measured(Dataset[list[float]]):
             _value(name, index, _array(name, field, index, sample))
             for name, field in self._fields.items()
         ]
+
+
+def _has_columns(dataset: Any) -> bool:
+    """Whether columns of its samples can be selected; a transform needs all that it was given."""
+    shown = getattr(dataset, "format", None)
+    transformed = isinstance(shown, Mapping) and shown.get("type") == "custom"
+    return hasattr(dataset, "select_columns") and not transformed
 
 
 def _is_field(field: Given) -> TypeGuard[Field]:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from types import MappingProxyType
 from typing import Any
 
 import numpy
@@ -55,6 +56,19 @@ def test_of_a_table_only_the_columns_that_are_asked_for_are_read() -> None:
             return [{name: ROWS[i][name] for name in self.columns} for i in indices]
 
     sizes = sizes_of(Table(None), Fields(length="input_ids", targets="labels", cost=[1, 2]))
+    assert sizes.tokens.tolist() == [3, 1]
+
+
+def test_of_a_transformed_table_whole_samples_are_read() -> None:
+    class Transformed(list[dict[str, Any]]):
+        """As Hugging Face's with_transform: its samples are made of other columns."""
+
+        format = MappingProxyType({"type": "custom", "columns": ["text"]})
+
+        def select_columns(self, columns: list[str]) -> None:
+            raise ValueError(f"Column name {columns} not in the dataset")
+
+    sizes = sizes_of(Transformed(ROWS), Fields(length="input_ids"))
     assert sizes.tokens.tolist() == [3, 1]
 
 
