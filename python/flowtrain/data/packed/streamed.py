@@ -54,15 +54,14 @@ class StreamedSource:
             collate_fn=_as_it_is,
             **self._loading.options,
         )
-        for read in reading:
-            if read is None:
-                continue
-            step, batches = read
+        for step, batches in reading:
             # Read again, in another iteration or from a state, they are the same ones.
             for position in step.left_out:
                 if (step.worker, position) not in self._passed:
                     self._passed.add((step.worker, position))
                     self.left_out.append(position)
+            if step.formed is None:
+                continue
             before, after = {**place, "worker": step.worker}, _after(place, step)
             rank = self._loading.rank
             mine = microbatches_of(step.formed, rank=rank, before=before, after=after)
@@ -83,20 +82,20 @@ class _ReadStep:
 
     Attributes:
         worker: Who read it.
-        formed: Its samples and plan.
+        formed: Its samples and plan; None at the worker's end, and where it waits for its turn.
         after: Place of the worker's stream behind it.
         left_out: Positions of samples above the cap that were passed over on the way.
         content: Checksum of what was measured on the way.
     """
 
     worker: int
-    formed: FormedStep
+    formed: FormedStep | None
     after: Place
     left_out: list[int]
-    content: int
+    content: int = 0
 
 
-class _Reading(IterableDataset[tuple[_ReadStep, list[Any]] | None]):
+class _Reading(IterableDataset[tuple[_ReadStep, list[Any]]]):
     """Steps of a stream with this rank's batches."""
 
     def __init__(self, dataset: Any, fields: Fields, loading: Loading, place: Place) -> None:
@@ -105,15 +104,15 @@ class _Reading(IterableDataset[tuple[_ReadStep, list[Any]] | None]):
         self._loading = loading
         self._place = place
 
-    def __iter__(self) -> Iterator[tuple[_ReadStep, list[Any]] | None]:
+    def __iter__(self) -> Iterator[tuple[_ReadStep, list[Any]]]:
         info = get_worker_info()
         worker = 0 if info is None else info.id
         turn = self._place["worker"]
-        if worker < turn:
-            # A DataLoader asks its workers in turn, from the first on.
-            yield None
         place = self._place if worker == turn else {**self._place, "microbatch": 0}
         begin = place["streams"][worker]
+        if worker < turn:
+            # A DataLoader asks its workers in turn, from the first on.
+            yield _ReadStep(worker=worker, formed=None, after=begin, left_out=[]), []
         loading, shape = self._loading, self._loading.shape
         stream = Stream(
             self._dataset, self._fields, token_cap=shape.token_cap, leave_out=loading.leave_out
@@ -139,6 +138,9 @@ class _Reading(IterableDataset[tuple[_ReadStep, list[Any]] | None]):
             )
             yield read, batches
             place = {**place, "microbatch": 0}
+        # Those behind the last step are in none.
+        left_out = stream.take_left_out()
+        yield _ReadStep(worker=worker, formed=None, after=begin, left_out=left_out), []
 
     def _drawing(self, microbatch: Microbatch) -> AbstractContextManager[None]:
         """What a worker draws for its rank's batch: nothing that the stream would draw."""

@@ -90,6 +90,12 @@ def test_samples_above_the_cap_are_refused_or_left_out(kind: str) -> None:
     assert ranks[0].left_out == long
 
 
+def test_what_a_stream_leaves_out_behind_its_last_step_is_listed() -> None:
+    rows = Rows([{"id": i, "input_ids": [1] * length} for i, length in enumerate([2, 9, 2, 9])])
+    made = PackedLoader(rows, 2, token_cap=4, oversize="leave_out", collate_fn=ids)
+    assert batches_of(made) == [[0, 2]] and made.left_out == [1, 3]
+
+
 def test_a_step_without_room_names_the_way_out() -> None:
     with pytest.raises(PackingError, match="16 samples with .* microbatches=None"):
         list(loader("indexed", "exact", token_cap=60))
