@@ -20,8 +20,9 @@ class Microbatch:
         samples: Its samples: indices of a map-style data set, positions in a stream.
         targets: Target tokens of these samples, or None if they are not known.
         step_targets: Target tokens of the whole step, over all ranks, or None.
-        filler: The slot is empty on this rank, and the batch is the step's shortest sample, there
-            so that ranks can meet. It is also in its own place: its weights are 0.
+        filler: The slot is empty on this rank, and the batch is the step's shortest sample (that
+            has targets), there so that ranks can meet. It is also in its own place: its weights
+            are 0.
         plan: The schedule of the whole step, with its bound, gap and ratios.
         place: Where loading goes on after it, in the terms of the loader.
     """

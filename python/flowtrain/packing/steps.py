@@ -114,8 +114,14 @@ class FormedStep:
 
     @property
     def lightest(self) -> int:
-        """Place in `keys` of the placed sample with the fewest tokens."""
+        """Place in `keys` of the placed sample with the fewest tokens.
+
+        With a target, if any of them has one: a mean over no target is not a number, not even
+        times 0.
+        """
         placed = numpy.flatnonzero(self.plan.slot >= 0)
+        if self.targets is not None and self.targets[placed].any():
+            placed = placed[self.targets[placed] > 0]
         return int(placed[self.plan.tokens[placed].argmin()])
 
 

@@ -60,6 +60,14 @@ def test_ranks_without_a_sample_get_one_that_weighs_nothing(kind: str) -> None:
     assert all((weight == 0) == filler for filler, weight in weights)
 
 
+def test_the_mean_of_a_filler_is_a_number() -> None:
+    # The shortest sample has nothing to predict.
+    rows = [{"id": 0, "labels": [5]}, {"id": 1, "labels": [5, 5]}, {"id": 2, "labels": [5] * 3}]
+    given: dict[str, Any] = {"token_cap": 9, "ranks": 4, "targets": "labels", "collate_fn": ids}
+    ranks = [list(PackedLoader(rows, 1, rank=k, length="labels", **given)) for k in range(4)]
+    assert [batch for rank in ranks for batch, at in rank if at.filler] == [[1]]
+
+
 @pytest.mark.parametrize("kind", ["indexed", "again"])
 def test_a_last_step_can_be_dropped(kind: str) -> None:
     kept, all_ = (epoch(loader(kind, "exact", drop_last=drop)) for drop in (True, False))
