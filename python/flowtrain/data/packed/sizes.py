@@ -68,8 +68,7 @@ class Fields:
                 )
             array = _array(name, field, key, sample)
             found[name] = _value(name, key, array)
-            # Of objects there are only addresses, which are no content.
-            content = zlib.crc32(b"" if array.dtype.hasobject else array.tobytes(), content)
+            content = zlib.crc32(array.tobytes(), content)
         return Size(
             tokens=int(found["length"]),
             cost=found.get("cost", found["length"]),
@@ -191,13 +190,19 @@ def _array(name: str, field: Any, key: int, sample: Any) -> NDArray[Any]:
                 f"sample {key}: it has no '{field}'; give {name}= as another column, as a function "
                 "of a sample, or as one value per sample"
             ) from error
-    return numpy.asarray(value)
+    try:
+        return numpy.asarray(value)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise PackingError(
+            f"sample {key}: {name} is {type(value).__name__} and no row of tokens: {error}"
+        ) from error
 
 
 def _value(name: str, key: int, array: NDArray[Any]) -> float:
     if array.ndim == 0 and array.dtype.kind in "iuf":
         return _checked(name, key, array.item())
-    if name == "cost" or array.ndim == 0 or array.size != array.shape[-1]:
+    row = array.ndim > 0 and array.size == array.shape[-1] and not array.dtype.hasobject
+    if name == "cost" or not row:
         raise PackingError(
             f"sample {key}: {name} is {array.dtype} of shape {array.shape}; it must be a number"
             + ("" if name == "cost" else ", or one row of tokens")

@@ -84,6 +84,8 @@ def test_of_a_transformed_table_whole_samples_are_read() -> None:
         ({"cost": "labels"}, r"sample 0: cost is int64 of shape \(3,\); it must be a number"),
         ({"length": lambda row: "three"}, "sample 0: length is <U5 of shape"),
         ({"length": lambda row: numpy.zeros((2, 3))}, r"sample 0: length is float64 of shape \(2,"),
+        ({"length": lambda row: [{"role": "user"}]}, r"sample 0: length is object of shape \(1,\)"),
+        ({"length": lambda row: [[1], [1, 2]]}, "sample 0: length is list and no row of tokens"),
     ],
 )
 def test_what_is_no_size_is_named(fields: dict[str, Any], message: str) -> None:
