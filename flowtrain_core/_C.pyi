@@ -204,7 +204,7 @@ class Pool:
         """Items dropped because their memory died with its owner before it was mapped."""
 
     def close(self) -> None:
-        """Leaves the pool; items and leases that live stay readable."""
+        """Leaves the pool and its memory; items and leases that live keep theirs."""
 
     def __enter__(self) -> Self: ...
     def __exit__(self, *args: object) -> None: ...

@@ -56,7 +56,7 @@ std::uint32_t Segments::add(const memory::Carving& carving, bool prefault, std::
                       " classes, at most " + std::to_string(kMaxClasses));
   }
   const std::lock_guard lock(adding_);
-  if (closed_) throw PoolClosed("pool '" + pool_ + "': this handle is closed; open it again");
+  check_open();
   if (!os::is_linked(folder_)) {
     throw PoolNotFound("pool '" + pool_ + "': it was removed, by the close of the handle that " +
                        "made it or by Pool.unlink, so that no other handle could have the " +
@@ -162,6 +162,7 @@ void Segments::fill(std::uint32_t index, const memory::Carving& carving) {
 Segments::Found Segments::map(std::uint32_t index) {
   const std::unique_lock lock(mapping_, std::try_to_lock);
   if (!lock) return Found::kAwaited;  // Another thread is at it, perhaps in the hook.
+  check_open();
   drop_stale(index);
   const SegmentEntry& entry = control_.segment(index);
   const SegmentWord word = load(entry);
@@ -366,6 +367,10 @@ bool Segments::in_use(const SegmentEntry& entry) const noexcept {
   return false;
 }
 
+void Segments::check_open() const {
+  if (closed_) throw PoolClosed("pool '" + pool_ + "': this handle is closed; open it again");
+}
+
 std::string Segments::text(std::uint32_t index) const {
   return "segment '" + pool_ + "." + std::to_string(index + 1) + "'";
 }
@@ -405,15 +410,14 @@ Segments::Held Segments::held(std::uint32_t number) const {
 }
 
 void Segments::close() {
+  std::array<Slot, kMaxSegments> gone;  // Unmapped once the locks are given back.
   const std::scoped_lock lock(adding_, mapping_);
   closed_ = true;  // The drain that follows is to find every segment.
   server_.reset();
   hook_ = nullptr;
   questions_ = {};
   const std::lock_guard slots_lock(slots_mutex_);
-  for (Slot& slot : slots_) {
-    if (slot.mapping.use_count() == 1) slot.mapping->attach(nullptr);
-  }
+  for (std::uint32_t i = 0; i < kMaxSegments; ++i) exchange(i, gone[i]);
 }
 
 void Segments::abandon() noexcept {

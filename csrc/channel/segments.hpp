@@ -95,7 +95,8 @@ class Segments {
   };
   Held held(std::uint32_t number) const;
 
-  /// Ends what was attached to mappings that nobody views; the others' goes with the last view.
+  /// Lets go of all memory, each mapping with what was attached to it; what somebody views goes
+  /// with the last view. From then on, what would be mapped is PoolClosed.
   void close();
   /// In a forked child: leave memory and socket to the parent.
   void abandon() noexcept;
@@ -129,6 +130,8 @@ class Segments {
   /// given back, which can take long.
   void exchange(std::uint32_t index, Slot& slot) noexcept;
   bool in_use(const SegmentEntry& entry) const noexcept;
+  /// Under adding_ or mapping_. Throws PoolClosed after close.
+  void check_open() const;
   std::string text(std::uint32_t index) const;
   void call_hook(const os::Mapping& mapping, std::uint32_t index) const;
   std::string socket_of(std::uint16_t owner) const;
@@ -140,9 +143,9 @@ class Segments {
   std::string pool_;
   const os::Fd& folder_;
   std::mutex adding_;
-  bool closed_ = false;  // Under adding_.
   mutable std::mutex mapping_;
-  MappingHook hook_;                                             // Set under both.
+  bool closed_ = false;                                          // Set under both.
+  MappingHook hook_;                                             // Likewise.
   std::array<std::optional<Question>, kMaxSegments> questions_;  // Under mapping_.
   mutable std::mutex slots_mutex_;  // Never held while another process is asked.
   std::array<Slot, kMaxSegments> slots_;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <filesystem>
+#include <fstream>
 #include <iterator>
 #include <map>
 #include <memory>
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "base/error.hpp"
+#include "channel/consumer.hpp"
 #include "channel/inspect.hpp"
 #include "channel/pool.hpp"
 #include "channel/producer.hpp"
@@ -414,13 +416,46 @@ void a_removed_pool_takes_no_segment_and_awaits_none() {
   pool->close();
 }
 
-/// An add that began before the close, in another thread, makes nothing after it.
-void a_closed_handle_adds_no_segment() {
+/// A call that began before the close, in another thread, makes and maps nothing after it.
+void a_closed_handle_adds_and_maps_no_segment() {
   const auto pool = Pool::create({unique_name("closed"), "main", {"default"}, 4, 8});
-  pool->segments().close();
-  CHECK_THROWS(pool->add_segment(one_page(), false), PoolClosed);
-  CHECK(segment_infos(pool->control()).empty());
+  pool->add_segment(one_page(), false);
+  const auto other = Pool::open(pool->name(), "other", Deadline::in(5));
+  const auto producer = std::make_shared<Producer>(pool, "default", 1, Producer::Credits{});
+  producer->lease({8, 1, {16, 0, 0, 0}, 16}, Deadline::in(5))->publish({7, 0});
+  other->segments().close();
+  CHECK_THROWS(std::make_shared<Consumer>(other, "default")->try_get(), PoolClosed);
+  CHECK_THROWS(other->add_segment(one_page(), false), PoolClosed);
+  CHECK(segment_infos(pool->control()).size() == 1);
+  // The item is still there for others.
+  CHECK(std::make_shared<Consumer>(pool, "default")->try_get()->descriptor().key_low == 7);
+  other->close();
   pool->close();
+}
+
+/// How often this process has the memory of a pool mapped.
+int mappings_of(const Pool& pool) {
+  int count = 0;
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    count += line.find("/memfd:" + pool.name() + ".") != std::string::npos;
+  }
+  return count;
+}
+
+/// Who closes a pool need not drop the handle to have the memory back.
+void a_closed_handle_keeps_only_the_memory_that_is_viewed() {
+  const auto pool = Pool::create({unique_name("keeps"), "main", {"default"}, 4, 8});
+  pool->add_segment(one_page(), false);
+  pool->add_segment(one_page(), false);
+  const auto producer = std::make_shared<Producer>(pool, "default", 2, Producer::Credits{});
+  auto lease = producer->lease({8, 1, {16, 0, 0, 0}, 16}, Deadline::in(5));
+  CHECK(open_memory_of(*pool) == 2 && mappings_of(*pool) == 2);
+  pool->close();
+  CHECK(open_memory_of(*pool) == 0 && mappings_of(*pool) == 1);
+  lease->data()[0] = std::byte{1};
+  lease.reset();
+  CHECK(mappings_of(*pool) == 0);
 }
 
 /// The second wait would end only with its deadline, were the first forgotten.
@@ -444,7 +479,8 @@ void an_owner_who_does_not_answer_is_waited_for_once() {
 
 int main() {
   an_owner_who_does_not_answer_is_waited_for_once();
-  a_closed_handle_adds_no_segment();
+  a_closed_handle_adds_and_maps_no_segment();
+  a_closed_handle_keeps_only_the_memory_that_is_viewed();
   a_removed_pool_takes_no_segment_and_awaits_none();
   a_lane_is_not_reused_while_a_segment_of_its_owner_is_read();
   a_dead_segment_is_let_go_though_its_entry_is_used_again();
