@@ -394,7 +394,7 @@ class Producer:
         Raises:
             PoolTimeout: Neither came free; the message says who holds the space.
             PoolFull: Neither is free, with when_full="fail"; or it would spill, with strict=True.
-            PoolSpace: There is no memory at all.
+            PoolSpace: There is no memory, or it went during the wait: dropped, or its owner gone.
             ValueError: It can never fit, or the dtype or shape is none.
         """
 

@@ -124,6 +124,7 @@ std::shared_ptr<Lease> Producer::lease(const Layout& layout, const Deadline& dea
           grant = attempt.grant;
           missing = attempt.missing;
           return grant || closed() || (failed = fails_at_once(missing)) ||
+                 largest_slab() < std::max<std::uint64_t>(layout.bytes, 1) ||
                  (stop = interrupted && interrupted());
         });
     if (grant) {
@@ -132,9 +133,9 @@ std::shared_ptr<Lease> Producer::lease(const Layout& layout, const Deadline& dea
     }
     check_open();
     if (stop) return nullptr;
+    check_size(layout.bytes);  // The only segment may have been dropped, or lost its owner.
     if (failed || (!ready && !awaited)) break;
   }
-  check_size(layout.bytes);  // The only segment may have lost its owner.
   if (fails_at_once(missing)) throw_full(layout.bytes, missing);
   throw_timeout(layout.bytes, missing, deadline.waited_s());
 }
@@ -326,7 +327,8 @@ void Producer::describe(const Parcel& parcel, std::uint64_t sequence) noexcept {
   cell.published_ns = recorder_.publishing(grant.time_ns, layout.bytes);
 }
 
-void Producer::check_size(std::uint64_t bytes) const {
+/// Bytes of the largest slab that this producer could ever lease; 0 where there is no memory.
+std::uint64_t Producer::largest_slab() const noexcept {
   std::uint64_t largest = 0;
   const Control& control = pool_->control();
   for (std::uint32_t i = 0; i < control.num_segments(); ++i) {
@@ -338,6 +340,11 @@ void Producer::check_size(std::uint64_t bytes) const {
     const std::uint64_t here = classes > 0 ? entry.classes[classes - 1].slab_bytes : entry.bytes;
     largest = std::max(largest, here);
   }
+  return largest;
+}
+
+void Producer::check_size(std::uint64_t bytes) const {
+  const std::uint64_t largest = largest_slab();
   std::string where = "pool '" + pool_->name() + "'";
   for (const std::uint32_t segment : tiers_) where += ", segment " + std::to_string(segment);
   where += ": ";

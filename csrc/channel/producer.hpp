@@ -203,6 +203,7 @@ class Producer : public std::enable_shared_from_this<Producer> {
   bool is_mine(const Grant& grant) const noexcept;
   bool closed() const;
   void check_open() const;
+  std::uint64_t largest_slab() const noexcept;
   void check_size(std::uint64_t bytes) const;
   struct Lack {
     std::string of;  ///< "slab" or "credit".

@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import importlib
 import os
+import queue
 import threading
 import time
 from collections.abc import Callable
@@ -371,6 +372,32 @@ def test_closing_a_port_ends_the_waits_of_other_threads(pool: Pool) -> None:
         "producer: it is closed; make another",
     ]
     held.abort()
+
+
+def test_a_lease_waits_for_no_memory_that_is_gone(name: str, spawn: Spawn) -> None:
+    with Pool.create(name) as pool:
+        owner = spawn(
+            "pool = Pool.open(sys.argv[1]); print(pool.add_segment(bytes=4096)); sys.stdin.read()",
+            name,
+        )
+        segments = [pool.add_segment(bytes=4096), int(owner.line())]
+        producers = [Producer(pool, segment=segment) for segment in segments]
+        held = [producer.lease((1,), "uint8", timeout_s=30) for producer in producers]
+        ended: queue.Queue[str] = queue.Queue()
+
+        def wait(producer: Producer) -> None:
+            try:
+                producer.lease((1,), "uint8", timeout_s=1e9)
+            except FlowTrainError as error:
+                ended.put(f"{type(error).__name__}: {error}")
+
+        for producer in producers:
+            threading.Thread(target=wait, args=(producer,), daemon=True).start()
+        time.sleep(0.1)  # Where they do not wait yet, they find no memory all the same.
+        for segment, end in zip(segments, (lambda: pool.drop_segment(1), owner.kill), strict=True):
+            end()
+            assert f"segment {segment}: there is no memory to lease" in ended.get(timeout=20)
+        del held
 
 
 def test_control_c_ends_a_wait(name: str, spawn: Spawn) -> None:
