@@ -140,8 +140,10 @@ def _cuda() -> Finding:
 def _gpu() -> Finding:
     try:
         import torch
-    except ImportError:
+    except ModuleNotFoundError:
         return Finding("gpu", "warn", "unknown without torch")
+    except (ImportError, OSError) as error:
+        return Finding("gpu", "bad", f"torch cannot be imported ({error}); install it anew")
     if not torch.cuda.is_available():
         return Finding("gpu", "warn", "none that torch can use; training runs on the CPU")
     names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]

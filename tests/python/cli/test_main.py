@@ -78,6 +78,18 @@ def test_the_doctor_reports_a_check_that_fails(
         assert found[name] == {"state": "bad", "text": "/dev/shm: not a folder of this user"}
 
 
+def test_the_doctor_reports_a_torch_that_cannot_be_imported(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "torch.py").write_text("raise OSError('libcudnn.so.9: cannot open')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    assert main(["doctor", "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)["gpu"]
+    text = "torch cannot be imported (libcudnn.so.9: cannot open); install it anew"
+    assert found == {"state": "bad", "text": text}
+
+
 def test_the_doctor_names_a_torchvision_built_for_another_torch(tmp_path: Path) -> None:
     package, info = tmp_path / "torchvision", tmp_path / "torchvision-0.28.0.dist-info"
     package.mkdir()
