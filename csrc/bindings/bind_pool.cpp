@@ -38,8 +38,13 @@ std::uint32_t add_segment(Pool& pool, const py::object& bytes,
     }
     carving = memory::carve(std::move(wanted));
   }
-  const WithoutGil release;
-  return pool.add_segment(carving, prefault);
+  std::uint32_t number = 0;
+  {
+    const WithoutGil release;
+    number = pool.add_segment(carving, prefault, SignalCheck());
+  }
+  if (number == 0) throw py::error_already_set();
+  return number;
 }
 
 std::shared_ptr<Pool> create(const std::string& name, const py::object& bytes,

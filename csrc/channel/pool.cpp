@@ -215,9 +215,10 @@ std::unique_ptr<LaneHold> Pool::join(LaneRole role, std::uint16_t ring) {
   return std::make_unique<LaneHold>(shared_from_this(), lanes_->take(role, ring, label_, name_));
 }
 
-std::uint32_t Pool::add_segment(const memory::Carving& carving, bool prefault) {
+std::uint32_t Pool::add_segment(const memory::Carving& carving, bool prefault,
+                                const Interrupted& interrupted) {
   check_open();
-  return segments_->add(carving, prefault, lane_);
+  return segments_->add(carving, prefault, lane_, interrupted);
 }
 
 void Pool::drop_segment(std::uint32_t number) {

@@ -50,7 +50,8 @@ os::Fd Segments::serve(memory::Address segment) {
   return found ? os::duplicate(slot.fd) : os::Fd();
 }
 
-std::uint32_t Segments::add(const memory::Carving& carving, bool prefault, std::uint16_t owner) {
+std::uint32_t Segments::add(const memory::Carving& carving, bool prefault, std::uint16_t owner,
+                            const Interrupted& interrupted) {
   if (carving.classes.size() > kMaxClasses) {
     throw BadArgument("pool '" + pool_ + "': " + std::to_string(carving.classes.size()) +
                       " classes, at most " + std::to_string(kMaxClasses));
@@ -66,7 +67,9 @@ std::uint32_t Segments::add(const memory::Carving& carving, bool prefault, std::
     server_ = std::make_unique<os::FdServer>(
         socket_of(owner), nonce_, [this](std::uint64_t segment) { return serve(segment); });
   }
-  const std::uint32_t index = reserve(carving.slabs, owner);
+  const std::optional<std::uint32_t> reserved = reserve(carving.slabs, owner, interrupted);
+  if (!reserved) return 0;
+  const std::uint32_t index = *reserved;
   SegmentEntry& entry = control_.segment(index);
   const SegmentWord making = load(entry);
   try {
@@ -89,8 +92,10 @@ std::uint32_t Segments::add(const memory::Carving& carving, bool prefault, std::
   return index + 1;
 }
 
-/// Takes an entry and cells for a segment that is being made.
-std::uint32_t Segments::reserve(std::uint32_t cells, std::uint16_t owner) {
+/// Takes an entry and cells for a segment that is being made; nothing where `interrupted` ended the
+/// wait for the right to do so.
+std::optional<std::uint32_t> Segments::reserve(std::uint32_t cells, std::uint16_t owner,
+                                               const Interrupted& interrupted) {
   sweep();  // Slabs released a moment ago count as free.
   const Deadline deadline = Deadline::in(kCarveSeconds);
   while (!lanes_.try_take(Lanes::Right::kCarve)) {
@@ -100,6 +105,7 @@ std::uint32_t Segments::reserve(std::uint32_t cells, std::uint16_t owner) {
                         "handle is cutting slabs or adding one all the time, perhaps in a " +
                         "process that was stopped; let that go on, or end it");
     }
+    if (interrupted && interrupted()) return std::nullopt;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   const FreeRoom room = FreeRoom::find(control_, cells);
@@ -110,7 +116,7 @@ std::uint32_t Segments::reserve(std::uint32_t cells, std::uint16_t owner) {
     throw PoolSpace("pool '" + pool_ + "': no room for a segment of " + std::to_string(cells) +
                     " slabs: " + room.shortage(control_, cells));
   }
-  return *room.entry;
+  return room.entry;
 }
 
 /// With the right to do so. Until its word says kMaking the entry has no cells, whatever else it

@@ -56,8 +56,9 @@ class Segments {
         pool_(std::move(pool)),
         folder_(folder) {}
 
-  /// Makes a segment that `owner` owns; its number.
-  std::uint32_t add(const memory::Carving& carving, bool prefault, std::uint16_t owner);
+  /// Makes a segment that `owner` owns; its number, 0 only where `interrupted` ended the wait.
+  std::uint32_t add(const memory::Carving& carving, bool prefault, std::uint16_t owner,
+                    const Interrupted& interrupted = {});
   SlabView resolve(memory::Address address, std::uint64_t bytes);
   /// Maps what owners have handed over, asks for what was added since, and lets go of what is dead;
   /// false while an answer is missing. A segment outlives its owner wherever it is mapped, so this
@@ -119,7 +120,8 @@ class Segments {
 
   static constexpr double kCarveSeconds = 10.0;  ///< The others need microseconds.
 
-  std::uint32_t reserve(std::uint32_t cells, std::uint16_t owner);
+  std::optional<std::uint32_t> reserve(std::uint32_t cells, std::uint16_t owner,
+                                       const Interrupted& interrupted);
   void take(const FreeRoom& room, std::uint32_t cells, std::uint16_t owner) noexcept;
   void fill(std::uint32_t index, const memory::Carving& carving);
   Found map(std::uint32_t index);

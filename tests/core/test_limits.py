@@ -7,6 +7,7 @@ import fcntl
 import importlib
 import os
 import queue
+import struct
 import threading
 import time
 from collections.abc import Callable
@@ -441,6 +442,24 @@ def test_control_c_ends_the_wait_for_another_maker(name: str, spawn: Spawn) -> N
         finally:
             fcntl.flock(folder, fcntl.LOCK_UN)
     os.close(folder)
+
+
+def test_control_c_ends_the_wait_to_add_a_segment(name: str, spawn: Spawn) -> None:
+    with Pool.create(name, max_lanes=8), (RUNTIME / name / "control").open("r+b") as control:
+        # The byte behind those of the lanes and of the right to reap.
+        carve = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 8 + 1, 1, 0)
+        fcntl.fcntl(control, fcntl.F_OFD_SETLK, carve)
+        adder = spawn(
+            "import signal; signal.signal(2, signal.default_int_handler)\n"
+            "pool = Pool.open(sys.argv[1]); print('up')\n"
+            "try: pool.add_segment(bytes=4096)\n"
+            "except BaseException as error: print(type(error).__name__)",
+            name,
+        )
+        assert adder.line() == "up"
+        time.sleep(0.1)
+        adder.popen.send_signal(2)
+        assert adder.line() == "KeyboardInterrupt"
 
 
 def test_errors_are_of_one_family() -> None:
