@@ -79,13 +79,16 @@ std::uint32_t Segments::add(const memory::Carving& carving, bool prefault, std::
     call_hook(*mapping, index);
     fill(index, carving);
     fill_slot(index, {std::move(mapping), generation_of(making), std::move(fd)});
+    if (!replace(entry, making, moved(making, SegmentState::kLive))) {
+      throw PoolCorrupt(text(index) + ": its entry was changed while it was made; the control " +
+                        "file was damaged: make the pool anew");
+    }
   } catch (...) {
     // Nobody saw this generation: the next attempt has it.
     const auto before = static_cast<std::uint16_t>(generation_of(making) - 1);
     replace(entry, making, segment_word(SegmentState::kDead, before, owner));
     throw;
   }
-  replace(entry, making, moved(making, SegmentState::kLive));
   control_.header().segments_version.fetch_add(
       1, std::memory_order_release);  // sync: control.segments
   control_.header().space.notify();

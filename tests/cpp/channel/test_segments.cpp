@@ -125,6 +125,18 @@ void a_hook_that_fails_is_heard_by_whoever_adds() {
   pool->close();
 }
 
+/// Whoever is told a number has the segment.
+void an_entry_that_changes_while_it_is_made_is_heard_of() {
+  const auto pool = Pool::create({unique_name("damaged"), "main", {"default"}, 16, 8});
+  pool->segments().attach([&](const os::Mapping&, const std::string&) -> std::shared_ptr<void> {
+    pool->control().segment(0).word = segment_word(SegmentState::kDead, 1, pool->lane());
+    return nullptr;
+  });
+  CHECK_THROWS(pool->add_segment(one_page(), false), PoolCorrupt);
+  CHECK(segment_infos(pool->control()).empty());
+  pool->close();
+}
+
 /// An entry that is used again, and again, never resolves an address of an earlier use.
 void an_address_is_stale_for_ever() {
   const auto pool = Pool::create({unique_name("stale"), "main", {"default"}, 1, 8});
@@ -490,6 +502,7 @@ int main() {
   every_mapping_gets_its_own_once();
   a_hook_that_fails_at_once_is_forgotten();
   a_hook_that_fails_is_heard_by_whoever_adds();
+  an_entry_that_changes_while_it_is_made_is_heard_of();
   segments_that_grow_use_the_room_of_those_before();
   a_segment_fits_wherever_there_is_room();
   a_death_in_the_middle_of_adding_loses_no_room();
