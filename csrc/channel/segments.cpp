@@ -186,9 +186,19 @@ Segments::Found Segments::map(std::uint32_t index) {
     if (slot.mapping && slot.generation == generation_of(word)) return Found::kMapped;
   }
   if (!question || question->generation != generation_of(word)) {
-    question.emplace(generation_of(word), Deadline::in(kOwnersAnswerS), std::nullopt);
+    question.emplace(generation_of(word), Deadline::in(kOwnersAnswerS), std::nullopt, "");
   }
-  std::optional<os::PendingFd>& request = question->request;
+  try {
+    return map(index, word, *question);
+  } catch (const Error& error) {
+    question->failure = error.what();
+    throw;
+  }
+}
+
+Segments::Found Segments::map(std::uint32_t index, SegmentWord word, Question& question) {
+  const SegmentEntry& entry = control_.segment(index);
+  std::optional<os::PendingFd>& request = question.request;
   if (!request) {
     request.emplace(socket_of(owner_of(word)), os::FdRequest{nonce_, address_of(index, word)});
   }
@@ -272,7 +282,8 @@ bool Segments::refresh() noexcept {
     try {
       done &= map(i) != Found::kAwaited;
     } catch (const Error&) {
-      // Out of address space or descriptors: whoever needs the segment will say so.
+      // Out of address space or descriptors: a reader of the segment tries again and throws; a
+      // lease that waits in vain says so, see unmapped.
     }
   }
   return done;
@@ -315,14 +326,21 @@ bool Segments::has_unmapped() const noexcept {
 
 std::string Segments::unmapped() const {
   const std::uint64_t here = mapped();
+  const std::unique_lock lock(mapping_, std::try_to_lock);
   std::string all;
   for (std::uint32_t i = 0; i < control_.num_segments(); ++i) {
     const SegmentWord word = load(control_.segment(i));
     if ((here >> i & 1) != 0 || !has_memory(word)) continue;
     const std::uint16_t owner = owner_of(word);
     if (!lanes_.is_alive(owner)) continue;
-    all += "; " + text(i) + " is not mapped here, since its owner '" + control_.label_of(owner) +
-           "' (pid " + std::to_string(control_.lane(owner).pid) + ") has not answered";
+    all += "; " + text(i) + " is not mapped here, since ";
+    const std::optional<Question>& question = questions_[i];
+    if (lock && question && !question->failure.empty()) {
+      all += "that failed: " + question->failure;
+    } else {
+      all += "its owner '" + control_.label_of(owner) + "' (pid " +
+             std::to_string(control_.lane(owner).pid) + ") has not answered";
+    }
   }
   return all;
 }

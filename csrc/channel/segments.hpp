@@ -73,7 +73,7 @@ class Segments {
   std::uint64_t mapped() const noexcept { return mapped_.load(std::memory_order_relaxed); }
   /// Whether there is memory that is not mapped.
   bool has_unmapped() const noexcept;
-  /// Names the unmapped segments and their owners, for messages; empty if all are mapped.
+  /// Names the unmapped segments with the reason, for messages; empty if all are mapped.
   std::string unmapped() const;
   /// Nothing more is allocated in one segment of `owner`, or in all where the owner is gone;
   /// what was published stays.
@@ -84,7 +84,8 @@ class Segments {
 
   /// Calls `hook` for every mapping that this handle has or will have, and attaches what it
   /// makes to the mapping; only the first hook counts. Where it throws here, it is
-  /// forgotten; where it throws for a later segment, whoever wanted the memory hears of it.
+  /// forgotten; where it throws for a later segment, whoever adds or reads it hears of it, and
+  /// whoever waits in vain for a slab of it, see unmapped.
   ///
   /// @return Bytes of the mappings there are.
   std::uint64_t attach(MappingHook hook);
@@ -110,6 +111,7 @@ class Segments {
     std::uint16_t generation;
     Deadline patience;                     ///< Nobody waits for the owner alone after it.
     std::optional<os::PendingFd> request;  ///< None where it has to be asked again.
+    std::string failure;                   ///< Why what was handed over was not mapped last time.
   };
 
   struct Slot {
@@ -125,6 +127,7 @@ class Segments {
   void take(const FreeRoom& room, std::uint32_t cells, std::uint16_t owner) noexcept;
   void fill(std::uint32_t index, const memory::Carving& carving);
   Found map(std::uint32_t index);
+  Found map(std::uint32_t index, SegmentWord word, Question& question);
   bool may_answer() const;
   bool fill_slot(std::uint32_t index, Slot slot) noexcept;
   void drop_stale(std::uint32_t index) noexcept;

@@ -125,6 +125,29 @@ void a_hook_that_fails_is_heard_by_whoever_adds() {
   pool->close();
 }
 
+/// A lease that waited for its memory in vain is told why there is none.
+void a_segment_that_cannot_be_mapped_is_said_to_whoever_waits_for_it() {
+  const auto pool = Pool::create({unique_name("why"), "main", {"default"}, 16, 8});
+  const auto owner = Pool::open(pool->name(), "other", Deadline::in(5));
+  pool->segments().attach([](const os::Mapping&, const std::string& what) -> std::shared_ptr<void> {
+    throw SystemCallError(what + ": refused");
+  });
+  const std::uint32_t number = owner->add_segment(one_page(), false);
+  while (!pool->segments().refresh()) ::usleep(1000);
+  const auto producer = std::make_shared<Producer>(pool, "default", number, Producer::Credits{});
+  std::string said;
+  try {
+    producer->lease({8, 1, {16, 0, 0, 0}, 16}, Deadline::in(0));
+  } catch (const PoolTimeout& error) {
+    said = error.what();
+  }
+  const std::string segment = "segment '" + pool->name() + ".1'";
+  CHECK(said.find(segment + " is not mapped here, since that failed: " + segment + ": refused") !=
+        std::string::npos);
+  owner->close();
+  pool->close();
+}
+
 /// Whoever is told a number has the segment.
 void an_entry_that_changes_while_it_is_made_is_heard_of() {
   const auto pool = Pool::create({unique_name("damaged"), "main", {"default"}, 16, 8});
@@ -503,6 +526,7 @@ int main() {
   a_hook_that_fails_at_once_is_forgotten();
   a_hook_that_fails_is_heard_by_whoever_adds();
   an_entry_that_changes_while_it_is_made_is_heard_of();
+  a_segment_that_cannot_be_mapped_is_said_to_whoever_waits_for_it();
   segments_that_grow_use_the_room_of_those_before();
   a_segment_fits_wherever_there_is_room();
   a_death_in_the_middle_of_adding_loses_no_room();
