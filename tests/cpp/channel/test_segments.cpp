@@ -459,7 +459,8 @@ void a_closed_handle_adds_and_maps_no_segment() {
   const auto producer = std::make_shared<Producer>(pool, "default", 1, Producer::Credits{});
   producer->lease({8, 1, {16, 0, 0, 0}, 16}, Deadline::in(5))->publish({7, 0});
   other->segments().close();
-  CHECK_THROWS(std::make_shared<Consumer>(other, "default")->try_get(), PoolClosed);
+  const auto consumer = std::make_shared<Consumer>(other, "default");
+  CHECK_THROWS(consumer->get(Deadline::in(30)), PoolClosed);
   CHECK_THROWS(other->add_segment(one_page(), false), PoolClosed);
   CHECK(segment_infos(pool->control()).size() == 1);
   // The item is still there for others.
