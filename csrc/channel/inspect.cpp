@@ -9,14 +9,20 @@
 #include "os/folder.hpp"
 
 namespace flowtrain::channel {
+namespace {
+
+bool has_memory(SegmentWord word) {
+  return state_of(word) == SegmentState::kLive || state_of(word) == SegmentState::kDraining;
+}
+
+}  // namespace
 
 std::vector<SegmentInfo> segment_infos(const Control& control) {
   std::vector<SegmentInfo> infos;
   for (std::uint32_t i = 0; i < control.num_segments(); ++i) {
     const SegmentEntry& entry = control.segment(i);
     const SegmentWord word = entry.word.load(std::memory_order_acquire);  // sync: segment.word
-    if (state_of(word) != SegmentState::kLive && state_of(word) != SegmentState::kDraining)
-      continue;
+    if (!has_memory(word)) continue;
     const CellRange cells = control.cells_of(entry);
     const std::uint32_t slabs = std::min<std::uint32_t>(
         entry.num_classes > 0 ? UINT32_MAX : entry.num_cut.load(std::memory_order_relaxed),
@@ -34,6 +40,11 @@ std::vector<SegmentInfo> segment_infos(const Control& control) {
       info.bytes_in_use += slab_bytes;
     }
     for (const auto& [bytes, size] : classes) info.classes.push_back(size);
+    // Pairs with the fence in Segments::take. Of one that ended meanwhile, the entry and the cells
+    // may be another's by now.
+    std::atomic_thread_fence(std::memory_order_acquire);
+    const SegmentWord now = entry.word.load(std::memory_order_relaxed);
+    if (!has_memory(now) || generation_of(now) != generation_of(word)) continue;
     infos.push_back(std::move(info));
   }
   return infos;

@@ -359,6 +359,29 @@ void leases_stay_whole_while_cells_change_hands() {
   pool->close();
 }
 
+/// A look at segments that come and go never mixes two of them.
+void a_segment_that_ends_while_it_is_looked_at_is_left_out() {
+  constexpr std::uint32_t kCells = 20000;
+  const auto pool = Pool::create({unique_name("look"), "main", {"default"}, kCells, 8});
+  std::atomic<bool> done = false;
+  std::thread looking([&] {
+    while (!done) {
+      for (const SegmentInfo& info : segment_infos(pool->control())) {
+        CHECK(info.classes.size() == 1 && info.classes[0].slabs == kCells);
+        CHECK(info.bytes == round_up(info.classes[0].slab_bytes * kCells, kPageBytes));
+      }
+    }
+  });
+  for (std::uint32_t step = 0; step < 200; ++step) {
+    pool->add_segment(memory::carve({{64 + 64 * (step % 2), kCells}}), false);
+    ::usleep(100);
+    pool->drop_segment(1);
+  }
+  done = true;
+  looking.join();
+  pool->close();
+}
+
 /// The socket of a handle gives the memory of the segment that was asked for, and of no other.
 void a_segment_is_served_by_its_pool_and_generation() {
   const auto pool = Pool::create({unique_name("serve"), "main", {"default"}, 1, 8});
@@ -528,6 +551,7 @@ int main() {
   a_hook_that_fails_is_heard_by_whoever_adds();
   an_entry_that_changes_while_it_is_made_is_heard_of();
   a_segment_that_cannot_be_mapped_is_said_to_whoever_waits_for_it();
+  a_segment_that_ends_while_it_is_looked_at_is_left_out();
   segments_that_grow_use_the_room_of_those_before();
   a_segment_fits_wherever_there_is_room();
   a_death_in_the_middle_of_adding_loses_no_room();
