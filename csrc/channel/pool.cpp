@@ -187,7 +187,11 @@ void Pool::close() {
     segments_->drain(lane_);
     lanes_->leave(lane_);
   }
-  if (creator_) os::remove_pool_folder(folder_, name_);
+  if (creator_) {
+    os::remove_pool_folder(folder_, name_);
+  } else if (!os::is_linked(file_)) {
+    os::remove_empty_pool_folder(name_);  // A socket of this handle may have kept it.
+  }
   dead_changed_.notify_all();
 }
 

@@ -111,7 +111,11 @@ void remove_pool_folder(const Fd& folder, const std::string& name) noexcept {
        file.increment(ignored)) {
     std::filesystem::remove(file->path(), ignored);
   }
-  // A folder that came after this one under the name is not empty, or is about to be made again.
+  remove_empty_pool_folder(name);
+}
+
+void remove_empty_pool_folder(const std::string& name) noexcept {
+  // A folder that came after it under the name is not empty, or is about to be made again.
   ::rmdir((runtime_path() + "/" + name).c_str());
 }
 

@@ -54,6 +54,9 @@ std::string path_in(const Fd& folder, const std::string& file);
 /// Removes all that is in a pool's folder, and the name if it is still the folder's. Needs no lock.
 void remove_pool_folder(const Fd& folder, const std::string& name) noexcept;
 
+/// Removes a pool's folder if nothing is in it.
+void remove_empty_pool_folder(const std::string& name) noexcept;
+
 /// Names of all pools of this user.
 std::vector<std::string> pool_names();
 

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <thread>
 #include <vector>
 
@@ -17,6 +18,7 @@
 #include "channel/producer.hpp"
 #include "check.hpp"
 #include "memory/carve.hpp"
+#include "os/folder.hpp"
 
 using namespace flowtrain;
 using namespace flowtrain::channel;
@@ -146,9 +148,23 @@ void an_open_that_fails_leaves_the_pool() {
   pool->close();
 }
 
+/// Who removes a pool cannot remove a folder in which a handle makes its socket meanwhile.
+void the_last_handle_of_a_removed_pool_removes_its_folder() {
+  const std::string path = os::runtime_folder() + "/" + unique_name("removed");
+  const auto maker = Pool::create({unique_name("removed"), "main", {"default"}, 16, 8});
+  const auto other = Pool::open(maker->name(), "other", Deadline::in(5));
+  std::filesystem::remove(path + "/control");
+  other->add_segment(memory::carve({{64, 1}}), false);
+  CHECK(std::filesystem::exists(path));
+  other->close();
+  CHECK(!std::filesystem::exists(path));
+  maker->close();
+}
+
 }  // namespace
 
 int main() {
+  the_last_handle_of_a_removed_pool_removes_its_folder();
   an_open_that_fails_leaves_the_pool();
   items_cross_between_handles_whole_and_once();
   a_segment_may_leave_while_others_lease_from_it();
