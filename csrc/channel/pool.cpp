@@ -46,17 +46,17 @@ void check_options(const PoolOptions& options) {
 std::string folder_of(const std::string& name) { return os::runtime_folder() + "/" + name; }
 
 PoolEntry entry_of(const std::string& name) {
-  PoolEntry entry{name, 0, false};
+  PoolEntry entry{name, 0, true};  // A look that fails must not declare a living pool dead.
   const std::string path = folder_of(name) + "/control";
   try {
     const os::Fd file = os::open_file(path);
-    if (!file) return entry;
+    if (!file) return {name, 0, false};
     // Lanes are locked bytes in every version, also in one that cannot be read here.
     entry.alive = os::is_any_byte_locked(file);
     const std::optional<Control> control = Control::find(file, path);
     if (control) entry.creator_pid = control->header().creator_pid;
   } catch (const Error&) {
-    // Of another version, damaged, or no file: it is there, and cannot be opened.
+    // Of another version, damaged, or out of descriptors: it is there, and cannot be opened.
   }
   return entry;
 }

@@ -1,6 +1,8 @@
 // A pool under threads, so that the sanitizers see what processes do to each other: two handles
 // of one pool, each with producers and consumers, and segments that come and go.
 
+#include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -161,9 +163,29 @@ void the_last_handle_of_a_removed_pool_removes_its_folder() {
   maker->close();
 }
 
+/// Without descriptors nobody can look at it.
+void a_pool_that_cannot_be_looked_at_is_not_taken_for_dead() {
+  const auto pool = Pool::create({unique_name("alive"), "main", {"default"}, 16, 8});
+  rlimit before{};
+  CHECK(::getrlimit(RLIMIT_NOFILE, &before) == 0);
+  const rlimit few{64, before.rlim_max};
+  CHECK(::setrlimit(RLIMIT_NOFILE, &few) == 0);
+  std::vector<os::Fd> all;
+  do {
+    all.emplace_back(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  } while (all.back());
+  all.resize(all.size() - 2);  // One for the lock of the runtime folder.
+  CHECK(!unlink_pool(pool->name(), true));
+  all.clear();
+  CHECK(::setrlimit(RLIMIT_NOFILE, &before) == 0);
+  CHECK(pool_exists(pool->name()));
+  pool->close();
+}
+
 }  // namespace
 
 int main() {
+  a_pool_that_cannot_be_looked_at_is_not_taken_for_dead();
   the_last_handle_of_a_removed_pool_removes_its_folder();
   an_open_that_fails_leaves_the_pool();
   items_cross_between_handles_whole_and_once();
