@@ -10,9 +10,6 @@
 namespace flowtrain::packing {
 namespace {
 
-// Part of the bound: what is farther off is tried in another way.
-constexpr std::int64_t kFarPart = 300;
-
 std::vector<std::int64_t> rank_loads(const Schedule& out, const Step& step) {
   std::vector<std::int64_t> loads(step.grid.ranks);
   for (std::size_t i = 0; i < out.rank.size(); ++i) {
@@ -87,7 +84,7 @@ Schedule free_running(const Step& step) {
     fits = lay_out_rank(out, samples, mine[r], r, grid, {});
   }
   if (fits) out.value = heaviest_rank(out, step);
-  if (!fits || (refined && out.value - out.bound > out.bound / kFarPart)) {
+  if (!fits || out.value - out.bound > out.bound / kFarPart) {
     // Tokens are too tight to balance ranks first: microbatches first, then.
     Schedule other = lockstep(step);
     other.bound = out.bound;

@@ -12,10 +12,8 @@ namespace flowtrain::packing {
 namespace {
 
 constexpr std::uint32_t kRounds = 4;
-// Parts of a plan's value: what is nearer to the bound needs no better one, and what is farther off
-// is tried in another way.
+// Part of a plan's value: what is nearer to the bound needs no better one.
 constexpr std::int64_t kNearPart = 1024;
-constexpr std::int64_t kFarPart = 300;
 
 std::vector<std::int64_t> bin_targets(std::span<const std::int64_t> slots, const Grid& grid) {
   std::vector<std::int64_t> targets(grid.bins());

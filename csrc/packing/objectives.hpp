@@ -5,6 +5,9 @@
 
 namespace flowtrain::packing {
 
+/// Part of the bound: a schedule that is farther off is made in another way, too.
+inline constexpr std::int64_t kFarPart = 300;
+
 /// What an objective is given: see `schedule`. `order` is samples by descending cost.
 struct Step {
   const Samples& samples;

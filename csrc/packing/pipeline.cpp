@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "base/math.hpp"
 #include "packing/bound.hpp"
 #include "packing/objectives.hpp"
 #include "packing/order.hpp"
@@ -10,6 +11,10 @@ namespace flowtrain::packing {
 namespace {
 
 __extension__ using Wide = __int128;
+
+constexpr std::int64_t kEnds = 4;  // Times by which ranks are to end, from the bound upwards.
+constexpr int kRooms = 4;          // Shares of its tokens that a rank gets, the largest first.
+constexpr std::size_t kLooks = 1 << 13;  // At samples, after which no other end is tried.
 
 /// Load of each slot of each rank, shape [ranks, slots].
 std::vector<std::int64_t> loads_of(const Schedule& schedule, const Samples& samples,
@@ -65,10 +70,10 @@ std::int64_t most_work(std::int64_t end, std::int64_t heaviest, const Grid& grid
 /// Puts samples that are heavier than an even microbatch together on few ranks, which then have
 /// less other work, and everything else where work is missing.
 ///
+/// Args: `rank_cap` is what a rank may have of tokens before they are packed into its slots.
 /// Returns: false where tokens or ranks do not suffice.
-bool gather(const Step& step, std::int64_t end, Schedule& out) {
+bool gather(const Step& step, std::int64_t end, std::int64_t rank_cap, Schedule& out) {
   const auto& [samples, order, grid, refined, closed] = step;
-  const std::int64_t rank_cap = rank_room(grid);
   const std::int64_t even = end / (grid.slots + grid.stages - 1);
   Bins bins(samples, grid.ranks);
   std::vector<std::int64_t> targets(grid.ranks, most_work(end, even, grid));
@@ -122,17 +127,27 @@ Schedule pipeline(const Step& step) {
   out.bound = pipeline_bound(samples, order, grid);
   std::vector<std::int64_t> loads = loads_of(out, samples, grid);
   out.value = length_of(loads, grid);
+  const std::int64_t most = std::max(out.value, out.bound + 1);
+  const std::int64_t apart = divide_up(most - out.bound, kEnds);
   const std::int64_t even = out.bound / (grid.slots + grid.stages - 1);
-  if (!order.empty() && samples.cost[order[0]] > even) {
+  const bool sticks_out = !order.empty() && samples.cost[order[0]] > even;
+  std::size_t looks = 0;
+  for (std::int64_t end = out.bound; end < most && looks < kLooks; end += apart) {
+    const bool far = out.unplaced > 0 || out.value - out.bound > out.bound / kFarPart;
+    if (!far && (!sticks_out || end > out.bound)) break;
+    looks += samples.size();
     Schedule gathered(samples.size());
-    if (gather(step, out.bound, gathered)) {
-      std::vector<std::int64_t> others = loads_of(gathered, samples, grid);
-      gathered.value = length_of(others, grid);
-      gathered.bound = out.bound;
-      if (gathered.value < out.value || out.unplaced > 0) {
-        out = std::move(gathered);
-        loads = std::move(others);
-      }
+    // Of few and long samples, slots hold less than ranks: then ranks get fewer tokens.
+    std::int64_t room = rank_room(grid);
+    int tries = kRooms;
+    for (; tries > 0 && !gather(step, end, room, gathered); --tries) room -= room / 8;
+    if (tries == 0) continue;
+    std::vector<std::int64_t> others = loads_of(gathered, samples, grid);
+    gathered.value = length_of(others, grid);
+    gathered.bound = out.bound;
+    if (gathered.value < out.value || out.unplaced > 0) {
+      out = std::move(gathered);
+      loads = std::move(others);
     }
   }
   light_at_both_ends(out, loads, grid);

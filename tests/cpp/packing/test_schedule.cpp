@@ -252,6 +252,16 @@ void ranks_are_even_where_tokens_are_tight() {
   }
 }
 
+/// Of few samples, ranks that are nearly full of tokens rarely fit into their slots.
+void few_and_long_samples_are_scheduled_in_another_way() {
+  const Drawn five{{40, 45, 30, 35, 20}, {40, 90, 30, 10, 30}};
+  const Schedule pipeline = schedule(five.samples(), {2, 3, 45, 2}, Objective::kPipeline, true);
+  CHECK(pipeline.unplaced == 0 && pipeline.value == 190);  // By brute force.
+  const Drawn others{{20, 25, 15, 50, 10}, {20, 60, 90, 60, 10}};
+  const Schedule rough = schedule(others.samples(), {2, 1, 75}, Objective::kFree, false);
+  CHECK(rough.unplaced == 0 && rough.value == rough.bound);
+}
+
 void batches_at_the_edge_are_scheduled() {
   const Grid grid{4, 2, 100};
   const Drawn none;
@@ -284,5 +294,6 @@ int main() {
   a_slot_lasts_longer_to_save_another();
   costs_up_to_the_limit_do_not_wrap();
   ranks_are_even_where_tokens_are_tight();
+  few_and_long_samples_are_scheduled_in_another_way();
   batches_at_the_edge_are_scheduled();
 }
