@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "packing/order.hpp"
+#include "packing/search.hpp"
 
 namespace flowtrain::packing {
 namespace {
@@ -44,7 +45,9 @@ class TwoModules {
         bins_(grid.bins()),
         held_(samples.size()) {}
 
-  void place() {
+  /// Returns: whether all samples fit.
+  bool place() {
+    bool fit = true;
     std::vector<std::int64_t> longer(samples_.size());
     for (std::size_t i = 0; i < longer.size(); ++i) {
       longer[i] = std::max(samples_.cost[i], encoder_[i]);
@@ -58,8 +61,15 @@ class TwoModules {
             std::max(bins_[b].backbone + samples_.cost[i], bins_[b].encoder + encoder_[i]);
         if (longest < least) least = longest, best = b;
       }
+      fit = fit && best != kNone;
       if (best != kNone) add(bins_[best], i);
     }
+    return fit;
+  }
+
+  void put(std::span<const std::uint32_t> bin_of) {
+    for (Bin& bin : bins_) bin = {};
+    for (std::uint32_t i = 0; i < bin_of.size(); ++i) add(bins_[bin_of[i]], i);
   }
 
   void pair_up(std::uint32_t round, std::uint32_t rounds) {
@@ -306,7 +316,10 @@ std::vector<std::uint32_t> balance_two(const Samples& samples,
                                        std::span<const std::int64_t> encoder, const Grid& grid,
                                        std::uint32_t rounds, std::uint64_t work) {
   TwoModules modules(samples, encoder, grid);
-  modules.place();
+  if (!modules.place() && work > 0) {
+    const Search search = search_bins(samples.tokens, grid.bins(), grid.token_cap);
+    if (!search.bin_of.empty()) modules.put(search.bin_of);
+  }
   for (std::uint32_t round = 0; round < rounds; ++round) modules.pair_up(round, rounds);
   const std::int64_t bound = least_longest(samples, encoder, grid.bins());
   std::int64_t least = modules.longest();

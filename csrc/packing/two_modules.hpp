@@ -11,11 +11,12 @@ namespace flowtrain::packing {
 /// Bins of samples whose encoder and backbone work cannot be parted, such that the largest load of
 /// either module in any bin is small, under the cap.
 ///
-/// Greedy by the larger of the two loads, then pairs of bins are shared anew: all divisions of up
-/// to ten samples, by the sum of the loads' powers. The power rises from 2 to 16, since the
-/// largest load alone says nothing about three of the four. At last the worst bin exchanges single
-/// samples with any other; where no exchange is better than none, the one that costs another bin
-/// least is made all the same, and what it moved stays until the largest load is less than ever.
+/// Greedy by the larger of the two loads or, where that leaves no room for a sample, by tokens
+/// alone (search.hpp); then pairs of bins are shared anew: all divisions of up to ten samples, by
+/// the sum of the loads' powers. The power rises from 2 to 16, since the largest load alone says
+/// nothing about three of the four. At last the worst bin exchanges single samples with any other;
+/// where no exchange is better than none, the one that costs another bin least is made all the
+/// same, and what it moved stays until the largest load is less than ever.
 ///
 /// Args: `encoder` is in the unit of the costs, shape [num_samples]; `rounds` of pairing; `work` in
 ///   exchanges and divisions looked at, of 2 to 5 ns each, the pairing's included. With 0 and 0 it

@@ -202,9 +202,18 @@ void two_modules_reach_the_optimum_of_small_cases() {
   CHECK(reached > 55);
 }
 
+/// Greedily, each bin gets one of the first two, and the last fits into neither.
+void two_modules_fit_where_tokens_are_tight() {
+  const Drawn drawn{{6, 4, 5, 5}, {10, 9, 5, 5}};
+  const std::vector<std::int64_t> encoder(4, 1);
+  const std::vector<std::uint32_t> bins = balance_two(drawn.samples(), encoder, {2, 1, 10}, 4, 100);
+  CHECK(bins[0] == bins[1] && bins[2] == bins[3] && bins[0] + bins[2] == 1);
+}
+
 }  // namespace
 
 int main() {
+  two_modules_fit_where_tokens_are_tight();
   two_modules_reach_the_optimum_of_small_cases();
   both_modules_are_balanced_together();
   best_fit_takes_the_smallest_room_that_suffices();
