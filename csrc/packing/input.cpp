@@ -15,15 +15,18 @@ namespace {
 constexpr std::int64_t kMostSum = std::int64_t{1} << 62;
 constexpr std::uint32_t kMostBins = 1U << 24;
 
-/// Whether no value is negative or above a limit, and their sum is far below 2^62: mostly so, and
-/// told without a branch for each.
-bool plainly_fit(std::span<const std::int64_t> values, std::int64_t limit) {
-  std::uint64_t all = 0, beyond = 0;
-  for (const std::int64_t value : values) {
-    all |= static_cast<std::uint64_t>(value);
-    beyond |= static_cast<std::uint64_t>(limit) - static_cast<std::uint64_t>(value);
+/// Refuses a negative value, and a sum above `most`; `said` is what is said of that.
+void check_sum(std::span<const std::int64_t> values, const std::string& name, std::int64_t most,
+               const std::string& said) {
+  std::int64_t sum = 0;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (values[i] < 0) {
+      throw BadArgument(name + "[" + std::to_string(i) + "]=" + std::to_string(values[i]) +
+                        ": must not be negative");
+    }
+    if (values[i] > most - sum) throw BadArgument(name + ": " + said);
+    sum += values[i];
   }
-  return std::bit_width(all) + std::bit_width(values.size()) < 62 && beyond >> 63 == 0;
 }
 
 }  // namespace
@@ -42,33 +45,16 @@ void check(const Samples& samples, const Grid& grid) {
     throw BadArgument("tokens has " + std::to_string(samples.tokens.size()) + " samples and cost " +
                       std::to_string(samples.cost.size()) + "; give one value per sample in each");
   }
-  if (plainly_fit(samples.tokens, grid.token_cap) &&
-      plainly_fit(samples.cost, kMostSum / grid.stages / (samples.size() + 1))) {
-    return;
-  }
-  std::int64_t sum = 0;
   for (std::size_t i = 0; i < samples.size(); ++i) {
-    const std::int64_t tokens = samples.tokens[i];
-    if (tokens < 0) {
-      throw BadArgument("tokens[" + std::to_string(i) + "]=" + std::to_string(tokens) +
-                        ": must not be negative");
-    }
-    if (tokens > grid.token_cap) {
-      throw BadArgument("sample " + std::to_string(i) + ": " + std::to_string(tokens) +
-                        " tokens exceed token_cap=" + std::to_string(grid.token_cap) +
-                        "; raise token_cap, shorten the sample or pass oversize='leave_out'");
-    }
-    if (tokens > kMostSum - sum) throw BadArgument("tokens: their sum exceeds 2^62");
-    sum += tokens;
+    if (samples.tokens[i] <= grid.token_cap) continue;
+    throw BadArgument("sample " + std::to_string(i) + ": " + std::to_string(samples.tokens[i]) +
+                      " tokens exceed token_cap=" + std::to_string(grid.token_cap) +
+                      "; raise token_cap, shorten the sample or pass oversize='leave_out'");
   }
-  sum = 0;
-  for (const std::int64_t cost : samples.cost) {
-    if (cost > kMostSum / grid.stages - sum) {
-      throw BadArgument("cost: its sum times stages=" + std::to_string(grid.stages) +
-                        " exceeds 2^62; give costs in a larger unit");
-    }
-    sum += cost;
-  }
+  check_sum(samples.tokens, "tokens", kMostSum, "their sum exceeds 2^62");
+  check_sum(samples.cost, "cost", kMostSum / grid.stages,
+            "its sum times stages=" + std::to_string(grid.stages) +
+                " exceeds 2^62; give costs in a larger unit");
 }
 
 double scale(std::span<const double> cost, std::span<std::int64_t> out, const char* name) {
@@ -92,18 +78,10 @@ double scale(std::span<const double> cost, std::span<std::int64_t> out, const ch
 }
 
 double reduce(std::span<const std::int64_t> cost, std::span<std::int64_t> out, const char* name) {
-  std::int64_t divisor = 0, sum = 0;
-  for (std::size_t i = 0; i < cost.size(); ++i) {
-    if (cost[i] < 0) {
-      throw BadArgument(std::string(name) + "[" + std::to_string(i) +
-                        "]=" + std::to_string(cost[i]) + ": must not be negative");
-    }
-    if (cost[i] > kMostSum - sum) {
-      throw BadArgument(std::string(name) + ": the sum up to sample " + std::to_string(i) +
-                        " exceeds 2^62; give costs in a larger unit");
-    }
-    sum += cost[i];
-    if (divisor != 1) divisor = std::gcd(divisor, cost[i]);
+  check_sum(cost, name, kMostSum, "their sum exceeds 2^62; give costs in a larger unit");
+  std::int64_t divisor = 0;
+  for (const std::int64_t value : cost) {
+    if (divisor != 1) divisor = std::gcd(divisor, value);
   }
   if (divisor <= 1) {
     std::copy(cost.begin(), cost.end(), out.begin());

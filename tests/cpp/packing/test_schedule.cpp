@@ -2,8 +2,10 @@
 #include <array>
 #include <bit>
 
+#include "base/error.hpp"
 #include "check.hpp"
 #include "packing/draw.hpp"
+#include "packing/input.hpp"
 #include "packing/schedule.hpp"
 
 using namespace flowtrain::packing;
@@ -262,6 +264,11 @@ void few_and_long_samples_are_scheduled_in_another_way() {
   CHECK(rough.unplaced == 0 && rough.value == rough.bound);
 }
 
+void kernels_get_no_negative_cost() {
+  const Drawn drawn{{1, 1}, {-5, 9}};
+  CHECK_THROWS(check(drawn.samples(), {1, 1, 10}), flowtrain::BadArgument);
+}
+
 void batches_at_the_edge_are_scheduled() {
   const Grid grid{4, 2, 100};
   const Drawn none;
@@ -295,5 +302,6 @@ int main() {
   costs_up_to_the_limit_do_not_wrap();
   ranks_are_even_where_tokens_are_tight();
   few_and_long_samples_are_scheduled_in_another_way();
+  kernels_get_no_negative_cost();
   batches_at_the_edge_are_scheduled();
 }
