@@ -44,35 +44,55 @@ def test_a_missing_image_is_named_with_its_line(tmp_path: Path, data: Path) -> N
     assert f"{path}:6: image {tmp_path / 'gone.png'}: there is no such file" in errors
 
 
+def cut_image(data: Path, folder: Path) -> Path:
+    """An image file with a good header that ends too early."""
+    whole = next((data / "images" / "train").glob("*.png")).read_bytes()
+    cut = folder / "cut.png"
+    cut.write_bytes(whole[: len(whole) - 40])
+    return cut
+
+
+# The planner reads headers and an encoder rank the pixels; both are ahead of the step that closes.
 @pytest.mark.parametrize(
-    "mode",
-    ["frozen", *(pytest.param(mode, marks=pytest.mark.deep) for mode in ("strict", "bounded"))],
+    ("mode", "image"),
+    [
+        ("frozen", "gone.png"),
+        pytest.param("strict", "gone.png", marks=pytest.mark.deep),
+        pytest.param("bounded", "gone.png", marks=pytest.mark.deep),
+        pytest.param("frozen", "cut.png", marks=pytest.mark.deep),
+        pytest.param("bounded", "cut.png", marks=pytest.mark.deep),
+    ],
 )
-def test_the_steps_before_a_bad_line_are_trained_and_saved(
-    mode: str, tmp_path: Path, data: Path
+def test_the_steps_before_a_bad_image_are_trained_and_saved(
+    mode: str, image: str, tmp_path: Path, data: Path
 ) -> None:
-    path = broken(data, tmp_path, strip(tmp_path / "gone.png"), first=5 * 8)
+    cut = cut_image(data, tmp_path)
+    path = broken(data, tmp_path, strip(tmp_path / image), first=5 * 8)
     tree = run_tree(
         tmp_path / "run",
         data,
         data={"path": str(path), "shuffle": False},
         train={"steps": 8},
         checkpoint={"every": 5},
-        flow={"encoders": 2, "mode": mode, "staleness": int(mode == "bounded")},
-        # Encoders run ahead, and the backbone rank waits before each slot.
-        debug={"delay_ms": 20.0},
+        flow={
+            "encoders": 2,
+            "mode": mode,
+            "staleness": int(mode == "bounded"),
+            "plan_ahead": 8,
+        },
+        pool={"scale": 64.0},
+        # Encoders run ahead, and the backbone rank waits before each slot, or for seconds.
+        debug={"fault": "pause:backbone.0"} if image == cut.name else {"delay_ms": 20.0},
     )
     errors = failure(tree)
-    assert f"{path}:41: image {tmp_path / 'gone.png'}: there is no such file" in errors
+    assert f"{path}:41: image {tmp_path / image}: " in errors
     metrics = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in metrics] == [0, 1, 2, 3, 4]
     assert (tmp_path / "run" / "checkpoints" / "step-00000005" / "mark.json").exists()
 
 
 def test_bad_images_are_named_or_skipped(tmp_path: Path, data: Path) -> None:
-    whole = next((data / "images" / "train").glob("*.png")).read_bytes()
-    cut = tmp_path / "cut.png"
-    cut.write_bytes(whole[: len(whole) - 40])
+    cut = cut_image(data, tmp_path)
     path = broken(data, tmp_path, strip(cut))
     section = {"path": str(path), "shuffle": False}
     errors = failure(run_tree(tmp_path / "run", data, data=section))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 from torch.distributed import DistStoreError, PrefixStore, Store, TCPStore
 
 from flowtrain.train.liveness import UNLIMITED_S, Activity
+
+_POLL_S = 0.1
 
 
 class BoardTimeout(TimeoutError):
@@ -78,6 +81,12 @@ class Board:
             raise BoardTimeout(
                 f"{who} did not write {', '.join(missing)} within {timeout_s:g} s"
             ) from error
+
+    def wait_deleted(self, key: str, *, who: str) -> None:
+        """Wait until `release` has deleted a key that was there."""
+        with self._activity.waiting(f"{who} to release {key}"):
+            while self.has(key):
+                time.sleep(_POLL_S)
 
     def read(self, keys: Sequence[str]) -> list[Any]:
         """Values of keys as they are now; None for a key without one."""

@@ -82,10 +82,20 @@ class EncoderRank:
         self._resize(self._seat.granted())
         plans = self._seat.plans
         forward = step = first
+        error: Exception | None = None
         while True:
-            while forward <= step + self._ahead and plans.get(forward).kind == "train":
-                self._forward(plans.get(forward), version=step)
-                forward += 1
+            while (
+                error is None
+                and forward <= step + self._ahead
+                and plans.get(forward).kind == "train"
+            ):
+                try:
+                    self._forward(plans.get(forward), version=step)
+                    forward += 1
+                except Exception as caught:
+                    error = caught
+            if error is not None and forward == step:
+                raise error  # The steps before it are closed.
             plan = plans.get(step)
             if plan.kind == "end":
                 self._sender.drain()

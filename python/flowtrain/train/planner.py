@@ -215,6 +215,7 @@ class Plans:
         self._readers = readers
         self._known: dict[int, StepPlan] = {}
         self._error: str | None = None
+        self._done: int | None = None
 
     def layout(self) -> SpaceNeed:
         """Slabs that the first plans need."""
@@ -256,3 +257,9 @@ class Plans:
         """Give up a plan that this rank has carried out."""
         del self._known[step]
         self._board.release(f"plan/{step}", [f"plan/{step}"], readers=self._readers)
+        self._done = step
+
+    def wait_for_others(self) -> None:
+        """Wait until every rank has carried out, and saved, the steps that this rank has."""
+        if self._done is not None:
+            self._board.wait_deleted(f"plan/{self._done}", who="every rank")

@@ -139,7 +139,13 @@ class Worker:
             reads = Reads(reader, self.config.data.path, deadline_s=flow.deadline_s)
             rank = self._rank(seat, module, reads, checkpoints)
             self._meet("ready")
-            rank.run(self.first)
+            try:
+                rank.run(self.first)
+            except Exception:
+                # A step that fails must not end those before it, which others may still carry out.
+                with suppress(Exception):
+                    seat.plans.wait_for_others()
+                raise
             note_edges(self.config.run, self.label, rank.edges())
             self._meet("done")
             seat.plans.check()

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+from torch.distributed import TCPStore
 
 from flowtrain.config.schema import DataConfig, ModelConfig, RunConfig, TrainConfig
 from flowtrain.data import DataError
@@ -13,7 +15,8 @@ from flowtrain.data.order import SampleOrder
 from flowtrain.data.samples import SampleMeta
 from flowtrain.data.tiny_model import SMALLEST, write_tiny_model
 from flowtrain.plan import StepPlan
-from flowtrain.train.planner import PlanSource
+from flowtrain.train.board import Board
+from flowtrain.train.planner import Plans, PlanSource
 from flowtrain.train.reads import Reads
 
 SAMPLES = 7
@@ -93,3 +96,22 @@ def test_a_file_of_dropped_samples_alone_is_an_error(config: RunConfig) -> None:
         plans(config, Reader(lambda line: True))
     lonely = plans(config, Reader(lambda line: line != 3))
     assert [plan.samples for plan in lonely] == [(3, 3, 3, 3)] * STEPS
+
+
+def test_a_rank_that_fails_waits_for_the_steps_before() -> None:
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+    def board() -> Board:
+        return Board(f"127.0.0.1:{store.port}", "test", timeout_s=10)
+
+    board().put("plan/0", {"plan": StepPlan(step=0, kind="train").to_json()})
+    fast, slow = (Plans(board(), readers=2) for _ in range(2))
+    fast.wait_for_others()  # It has carried out nothing yet.
+    assert fast.get(0) == slow.get(0)
+    fast.forget(0)
+    with ThreadPoolExecutor(1) as threads:
+        waits = threads.submit(fast.wait_for_others)
+        time.sleep(0.3)
+        assert not waits.done()
+        slow.forget(0)
+        waits.result()
