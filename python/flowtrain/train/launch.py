@@ -20,6 +20,8 @@ from flowtrain.train.gangs import RunFailed, run_gangs
 from flowtrain.train.job import JobHost
 from flowtrain.train.signals import ending_by_signals
 
+SUMMARY = "summary.json"
+
 
 def train(
     config: RunConfig, *, resume: bool = False, run_ranks: Callable[..., None] = run_gangs
@@ -68,8 +70,9 @@ def train(
                 f"train.steps={config.train.steps}; RUN/final was not written"
             )
         change = write_final(config, checkpoint)
-    summary = {**_summary(config), **change, "seconds": time.perf_counter() - started}
-    config.run.joinpath("summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+    seconds = time.perf_counter() - started
+    summary = metrics.json_values({**_summary(config), **change, "seconds": seconds})
+    config.run.joinpath(SUMMARY).write_text(json.dumps(summary, indent=2) + "\n")
     return summary
 
 

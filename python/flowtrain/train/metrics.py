@@ -7,7 +7,8 @@ import math
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -33,9 +34,26 @@ class StepTiming:
     pool: Any
 
 
+def json_values(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values with null for a number that is not finite, for which JSON has no word."""
+    return {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in values.items()
+    }
+
+
 def read_log(path: Path) -> list[dict[str, Any]]:
-    """The objects of a log, one a line."""
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    """The objects of a log, one a line.
+
+    Raises:
+        ValueError: A line is not JSON; the message has its file and number.
+    """
+    objects = []
+    with path.open("rb") as log:
+        for number, line in enumerate(log, 1):
+            with _reading(path, number):
+                objects.append(json.loads(line))
+    return objects
 
 
 def cut(path: Path, step: int) -> None:
@@ -46,18 +64,23 @@ def cut(path: Path, step: int) -> None:
     with path.open("r+b") as log:
         kept = 0
         for number, line in enumerate(log, 1):
-            if not line.endswith(b"\n") or _step(line, f"{path}:{number}") >= step:
+            if not line.endswith(b"\n"):
                 break
+            with _reading(path, number):
+                if int(json.loads(line)["step"]) >= step:
+                    break
             kept += len(line)
         log.truncate(kept)
 
 
-def _step(line: bytes, where: str) -> int:
+@contextmanager
+def _reading(path: Path, number: int) -> Iterator[None]:
+    """Read a line of a log within the block, which names it if that fails."""
     try:
-        return int(json.loads(line)["step"])
+        yield
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(
-            f"{where}: not a line of this log ({error!r}); mend it, or start another run"
+            f"{path}:{number}: not a line of this log ({error!r}); mend it, or start another run"
         ) from error
 
 
@@ -174,9 +197,5 @@ class Metrics:
 
     @staticmethod
     def _write(file: Any, **values: Any) -> None:
-        # JSON has no word for a loss that is not finite; only numbers of the step itself can be.
-        finite = {
-            name: None if isinstance(value, float) and not math.isfinite(value) else value
-            for name, value in values.items()
-        }
-        file.write(json.dumps(finite, separators=(",", ":"), allow_nan=False) + "\n")
+        text = json.dumps(json_values(values), separators=(",", ":"), allow_nan=False)
+        file.write(text + "\n")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from support import run_tree, write_tiny_data
 from flowtrain.cli.demo import packing_line
 from flowtrain.config import ConfigError, RunConfig, from_dict
 from flowtrain.data import DataError
+from flowtrain.train import launch
 from flowtrain.train.demo import demo_config
 from flowtrain.train.gangs import RunFailed
 from flowtrain.train.launch import balance_of, train
@@ -77,6 +79,26 @@ def test_ranks_read_no_other_data_file_than_the_launcher(tmp_path: Path) -> None
 
     with pytest.raises(DataError, match=r"train\.jsonl: the file changed during the run"):
         train(config, run_ranks=replace_data)
+
+
+def test_a_summary_is_json_where_a_number_is_not_finite(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_tiny_data(tmp_path / "data", samples=1)
+    config = from_dict(run_tree(tmp_path / "run", tmp_path / "data"))
+    monkeypatch.setattr(launch, "write_final", lambda *_: {"encoder_weight_change": math.nan})
+    monkeypatch.setattr(launch, "_summary", lambda _: {"loss": None})
+
+    def leave_checkpoint(*_: Any, **__: Any) -> None:
+        checkpoint = config.run / "checkpoints" / "step-00000004"
+        checkpoint.mkdir(parents=True)
+        mark = {"step": 3, "cursor": 0, "stepped": {}}
+        checkpoint.joinpath("mark.json").write_text(json.dumps(mark))
+
+    summary = train(config, run_ranks=leave_checkpoint)
+    assert summary["encoder_weight_change"] is None
+    text = (config.run / "summary.json").read_text()
+    assert json.loads(text, parse_constant=pytest.fail) == summary
 
 
 def test_a_fault_that_is_not_there_is_refused_before_a_rank_starts(tmp_path: Path) -> None:

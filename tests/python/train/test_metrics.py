@@ -32,6 +32,8 @@ def test_a_damaged_line_in_the_middle_of_a_log_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"metrics\.jsonl:2: not a line of this log"):
         cut(log, 2)
     assert log.read_text() == text
+    with pytest.raises(ValueError, match=r"metrics\.jsonl:2: not a line of this log"):
+        read_log(log)
 
 
 def test_a_step_that_is_not_finite_is_json_where_standard_output_is_closed(
