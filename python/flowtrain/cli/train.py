@@ -36,8 +36,10 @@ def run(given: argparse.Namespace) -> int:
         return 0
     from flowtrain.train.by_hand import wait_for_ranks
     from flowtrain.train.gangs import run_gangs
-    from flowtrain.train.launch import train
+    from flowtrain.train.launch import SUMMARY, train
+    from flowtrain.train.metrics import show
 
     run_ranks = wait_for_ranks if given.by_hand else run_gangs
-    print(json.dumps(train(config, resume=given.resume, run_ranks=run_ranks)))
+    summary = train(config, resume=given.resume, run_ranks=run_ranks)
+    show(json.dumps(summary) + "\n", otherwise=f"the summary is in {config.run / SUMMARY}")
     return 0

@@ -34,6 +34,22 @@ class StepTiming:
     pool: Any
 
 
+def show(text: str, *, otherwise: str) -> None:
+    """Print on standard output; where nobody can read it any more, the caller goes on.
+
+    Args:
+        text: Printed and flushed.
+        otherwise: Said on standard error where it could not be.
+    """
+    try:
+        print(text, end="", flush=True)
+    except OSError as error:
+        print(f"standard output: {error.strerror}; {otherwise}", file=sys.stderr, flush=True)
+        # What is still buffered would fail once more when the process ends.
+        with open(os.devnull, "wb") as nothing:
+            os.dup2(nothing.fileno(), sys.stdout.fileno())
+
+
 def json_values(values: Mapping[str, Any]) -> dict[str, Any]:
     """The values with null for a number that is not finite, for which JSON has no word."""
     return {
@@ -181,19 +197,11 @@ class Metrics:
 
     @staticmethod
     def _print(text: str) -> None:
-        """Show progress; where nobody can read it any more, the run goes on without it."""
-        try:
-            print(text, end="", flush=True)
-        except OSError as error:
-            print(
-                f"standard output: {error.strerror}; progress is no longer shown, and the run goes "
-                f"on; {METRICS} and {TIMING} have every step",
-                file=sys.stderr,
-                flush=True,
-            )
-            # What is still buffered would fail once more when the process ends.
-            with open(os.devnull, "wb") as nothing:
-                os.dup2(nothing.fileno(), sys.stdout.fileno())
+        show(
+            text,
+            otherwise="progress is no longer shown, and the run goes on; "
+            f"{METRICS} and {TIMING} have every step",
+        )
 
     @staticmethod
     def _write(file: Any, **values: Any) -> None:

@@ -34,6 +34,21 @@ def test_a_printed_configuration_is_the_one_that_would_run(
     assert load(copy) == load(config, ["optim.lr=5e-4"])
 
 
+def test_a_good_run_ends_well_where_nobody_reads_its_summary(
+    config: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("flowtrain.train.launch.train", lambda *_, **__: {"steps": 4})
+    ours, theirs = os.pipe()
+    os.close(ours)
+    # Leaving the block writes what is still buffered, as the end of a process does.
+    with os.fdopen(theirs, "w") as nobody:
+        monkeypatch.setattr(sys, "stdout", nobody)
+        assert main(["train", str(config)]) == 0
+    path = config.parent / "run" / "summary.json"
+    said = f"standard output: Broken pipe; the summary is in {path}\n"
+    assert capfd.readouterr().err == said
+
+
 def test_a_sample_is_shown_with_its_cost(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["data", "show", str(config), "--index", "1", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
