@@ -89,6 +89,15 @@ class Space:
         """Size of the whole pool with such segments."""
         return self.slab_bytes * (encoders * need.activation + backbones * need.gradient)
 
+    def limit_bytes(self, *, pool_bytes: int | None, max_slabs: int) -> int:
+        """Size that the whole pool may have.
+
+        Args:
+            pool_bytes: Size of the whole pool, or None where it is free.
+            max_slabs: Maximum slabs of the whole pool where the size is free.
+        """
+        return max_slabs * self.slab_bytes if pool_bytes is None else pool_bytes
+
     def fit(
         self,
         need: SpaceNeed,
@@ -122,10 +131,9 @@ class Space:
             segments = encoders + (backbones if self.trained else 0)
             slabs = pool_bytes // (self.slab_bytes * segments)
             return SpaceNeed(activation=slabs, gradient=slabs if self.trained else 0)
-        name, value, limit = "max_cells", max_slabs, max_slabs * self.slab_bytes
-        if pool_bytes is not None:
-            name, value, limit = "bytes", pool_bytes, pool_bytes
+        limit = self.limit_bytes(pool_bytes=pool_bytes, max_slabs=max_slabs)
         if least > limit:
+            name, value = ("bytes", pool_bytes) if pool_bytes else ("max_cells", max_slabs)
             raise SpaceError(
                 f"pool.{name}={value}: {who} cannot do with less than {least} bytes ("
                 f"{encoders} encoder ranks x {need.activation} slabs + {backbones} backbone ranks "

@@ -106,7 +106,7 @@ class Seat:
 
     def _holds(self, need: SpaceNeed) -> bool:
         flow, pool = self.config.flow, self.config.pool
-        limit = pool.bytes if pool.bytes is not None else pool.max_cells * pool.slab_bytes
+        limit = self.space.limit_bytes(pool_bytes=pool.bytes, max_slabs=pool.max_cells)
         size = self.space.total_bytes(need, encoders=flow.encoders, backbones=flow.backbones)
         return size <= limit
 
