@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from safetensors import SafetensorError
+
 from flowtrain.config.schema import RunConfig
 from flowtrain.data.jsonl import JsonlFile
 from flowtrain.models.adapter import adapter_for
@@ -41,7 +43,7 @@ def train(
         ConfigError: The run folder is in use or holds another run, the port is taken, or a field
             has changed that a resumed run cannot change (`flowtrain.train.resume.RULES`).
         RunFailed: A rank failed or died, and all others have ended; or the ranks left no
-            checkpoint of the last step.
+            checkpoint of the last step, or `RUN/final` cannot be written.
     """
     # What can be wrong from the start is better said before every rank has loaded its model.
     adapter_for(config.model.folder)
@@ -69,7 +71,13 @@ def train(
                 f"run={config.run}: the latest checkpoint, {checkpoint}, has {done} steps, not "
                 f"train.steps={config.train.steps}; RUN/final was not written"
             )
-        change = write_final(config, checkpoint)
+        try:
+            change = write_final(config, checkpoint)
+        except (OSError, SafetensorError) as error:
+            raise RunFailed(
+                f"{config.run / 'final'}: {error}; every step is trained and saved: mend that, and "
+                "go on with --resume"
+            ) from error
     seconds = time.perf_counter() - started
     summary = metrics.json_values({**_summary(config), **change, "seconds": seconds})
     config.run.joinpath(SUMMARY).write_text(json.dumps(summary, indent=2) + "\n")

@@ -3,10 +3,12 @@ from __future__ import annotations
 import json
 import math
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors import SafetensorError
 from support import run_tree, write_tiny_data
 
 from flowtrain.cli.demo import packing_line
@@ -48,19 +50,20 @@ def test_the_demo_runs_in_a_folder_of_any_name(tmp_path: Path) -> None:
     assert demo_config(out).run == out / "run"
 
 
+def leave_checkpoint(config: RunConfig, *_: Any, steps: int, **__: Any) -> None:
+    """What ranks leave that have trained so many steps."""
+    checkpoint = config.run / "checkpoints" / f"step-{steps:08d}"
+    checkpoint.mkdir(parents=True)
+    mark = {"step": steps - 1, "cursor": 0, "stepped": {}}
+    checkpoint.joinpath("mark.json").write_text(json.dumps(mark))
+
+
 @pytest.mark.parametrize("steps", [3, 5])
 def test_a_final_model_comes_from_the_last_step_alone(steps: int, tmp_path: Path) -> None:
     write_tiny_data(tmp_path / "data", samples=1)
     config = from_dict(run_tree(tmp_path / "run", tmp_path / "data"))
-    checkpoint = config.run / "checkpoints" / f"step-{steps:08d}"
-
-    def leave_checkpoint(*_: Any, **__: Any) -> None:
-        checkpoint.mkdir(parents=True)
-        mark = {"step": steps - 1, "cursor": 0, "stepped": {}}
-        checkpoint.joinpath("mark.json").write_text(json.dumps(mark))
-
     with pytest.raises(RunFailed, match=f"has {steps} steps, not train.steps=4"):
-        train(config, run_ranks=leave_checkpoint)
+        train(config, run_ranks=partial(leave_checkpoint, steps=steps))
     assert not (config.run / "final").exists()
 
 
@@ -88,17 +91,25 @@ def test_a_summary_is_json_where_a_number_is_not_finite(
     config = from_dict(run_tree(tmp_path / "run", tmp_path / "data"))
     monkeypatch.setattr(launch, "write_final", lambda *_: {"encoder_weight_change": math.nan})
     monkeypatch.setattr(launch, "_summary", lambda _: {"loss": None})
-
-    def leave_checkpoint(*_: Any, **__: Any) -> None:
-        checkpoint = config.run / "checkpoints" / "step-00000004"
-        checkpoint.mkdir(parents=True)
-        mark = {"step": 3, "cursor": 0, "stepped": {}}
-        checkpoint.joinpath("mark.json").write_text(json.dumps(mark))
-
-    summary = train(config, run_ranks=leave_checkpoint)
+    summary = train(config, run_ranks=partial(leave_checkpoint, steps=4))
     assert summary["encoder_weight_change"] is None
     text = (config.run / "summary.json").read_text()
     assert json.loads(text, parse_constant=pytest.fail) == summary
+
+
+@pytest.mark.parametrize("error", [OSError, SafetensorError])
+def test_a_final_model_that_cannot_be_written_is_named(
+    error: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_tiny_data(tmp_path / "data", samples=1)
+    config = from_dict(run_tree(tmp_path / "run", tmp_path / "data"))
+
+    def fill_disk(*_: Any) -> None:
+        raise error("No space left on device")
+
+    monkeypatch.setattr(launch, "write_final", fill_disk)
+    with pytest.raises(RunFailed, match=r"run/final: No space left on device; every step is tr"):
+        train(config, run_ranks=partial(leave_checkpoint, steps=4))
 
 
 def test_a_fault_that_is_not_there_is_refused_before_a_rank_starts(tmp_path: Path) -> None:
