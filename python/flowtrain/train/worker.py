@@ -16,7 +16,7 @@ from torch.distributed.elastic.multiprocessing.errors import record
 
 from flowtrain import parent
 from flowtrain.config.load import load
-from flowtrain.config.schema import RunConfig
+from flowtrain.config.schema import ConfigError, RunConfig
 from flowtrain.data.jsonl import JsonlFile
 from flowtrain.data.samples import SampleReader
 from flowtrain.data.workers import ReaderPool
@@ -64,6 +64,12 @@ class Worker:
         flow = config.flow
         self.labels = [f"encoder.{r}" for r in range(flow.encoders)]
         self.labels += [f"backbone.{r}" for r in range(flow.backbones)]
+        if self.label not in self.labels:
+            # Refused before it joins: the end of a rank that has joined ends the run.
+            raise ConfigError(
+                f"RANK={rank}: {self.label} is not a rank of the job, which has "
+                f"flow.encoders={flow.encoders} and flow.backbones={flow.backbones}; start as many"
+            )
         self.activity = Activity()
         self.board = Board(
             job.store, job.nonce, timeout_s=flow.start_deadline_s, activity=self.activity

@@ -11,7 +11,7 @@ import pytest
 from support import run_tree
 from torch.distributed import TCPStore
 
-from flowtrain.config import from_dict
+from flowtrain.config import ConfigError, from_dict
 from flowtrain.train.board import Board
 from flowtrain.train.job import Job
 from flowtrain.train.worker import Worker
@@ -42,3 +42,12 @@ def test_a_rank_that_has_joined_is_not_joined_by_another(tmp_path: Path) -> None
     config = from_dict(run_tree(tmp_path, tmp_path, flow={"start_deadline_s": 5.0}))
     with pytest.raises(RuntimeError, match=r"encoder.0 has joined already; start each command on"):
         Worker(config, "encoder", 0, job, resume=False)
+
+
+def test_a_rank_beyond_those_of_the_job_does_not_join_it(tmp_path: Path) -> None:
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    job = Job(f"127.0.0.1:{store.port}", "test")
+    config = from_dict(run_tree(tmp_path, tmp_path, flow={"start_deadline_s": 1.0}))
+    with pytest.raises(ConfigError, match=r"RANK=1: encoder.1 is not .* flow.encoders=1 and"):
+        Worker(config, "encoder", 1, job, resume=False)
+    assert Board(job.store, job.nonce, timeout_s=10).claim("encoder.1")
