@@ -72,8 +72,10 @@ def _using(folder: Path) -> Iterator[None]:
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         try:
             yield
-        except CheckpointException as error:
-            cause, _ = next(iter(error.failures.values()))
+        except (CheckpointException, OSError) as error:
+            cause: BaseException = error
+            if isinstance(error, CheckpointException):
+                cause, _ = next(iter(error.failures.values()))
             raise CheckpointError(f"{folder}: {type(cause).__name__}: {cause}") from error
 
 
@@ -129,10 +131,11 @@ class Checkpoints:
             cursor=plan.cursor,
             stepped={"encoder": encoder, "backbone": stepped},
         )
-        part.joinpath("mark.json").write_text(json.dumps(asdict(mark)))
-        part.joinpath("config.yaml").write_text(dump(self._config))
-        shutil.copyfile(self._config.run / FINGERPRINT, part / FINGERPRINT)
-        commit(part, part.with_suffix(""))
+        with _using(part):
+            part.joinpath("mark.json").write_text(json.dumps(asdict(mark)))
+            part.joinpath("config.yaml").write_text(dump(self._config))
+            shutil.copyfile(self._config.run / FINGERPRINT, part / FINGERPRINT)
+            commit(part, part.with_suffix(""))
         self._board.delete(f"saved/{done}/encoder")
         valid = sorted(p for p in self._folder.glob("step-*") if _NAME.fullmatch(p.name))
         for old in valid[: -self._config.checkpoint.keep]:

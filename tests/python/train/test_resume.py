@@ -203,6 +203,17 @@ def test_a_checkpoint_that_cannot_be_written_or_read_is_named_with_the_cause(fol
         train(config, first=4)
 
 
+def test_a_checkpoint_that_cannot_be_completed_is_named(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fill_disk(*_: Any) -> None:
+        raise OSError("no space")
+
+    monkeypatch.setattr("flowtrain.train.checkpoint.commit", fill_disk)
+    with pytest.raises(CheckpointError, match=r"step-00000002\.part: OSError: no space"):
+        train(configuration(folder))
+
+
 def test_a_configuration_of_the_user_in_the_run_folder_is_not_overwritten(folder: Path) -> None:
     config = configuration(folder)
     mine = config.run / "config.yaml"
