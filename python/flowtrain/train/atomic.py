@@ -20,10 +20,10 @@ def commit(part: Path, folder: Path) -> None:
         folder: In the same parent folder as `part`.
     """
     for path in (*part.rglob("*"), part):
-        _flush(path)
+        flush(path)
     old = _set_aside(folder)
     part.rename(folder)
-    _flush(folder.parent)
+    flush(folder.parent)
     if old is not None:
         shutil.rmtree(old)
 
@@ -44,7 +44,8 @@ def _set_aside(folder: Path) -> Path | None:
     return folder.rename(old)
 
 
-def _flush(path: Path) -> None:
+def flush(path: Path) -> None:
+    """Bring a file or folder to the disk, with all that any process has written to it."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -26,8 +26,9 @@ from torch.distributed.checkpoint.state_dict import (
 from flowtrain.config.load import dump
 from flowtrain.config.schema import RunConfig
 from flowtrain.plan import StepPlan
-from flowtrain.train.atomic import PART, commit, remove
+from flowtrain.train.atomic import PART, commit, flush, remove
 from flowtrain.train.board import Board
+from flowtrain.train.metrics import LOGS
 from flowtrain.train.resume import FINGERPRINT
 
 if TYPE_CHECKING:
@@ -135,6 +136,9 @@ class Checkpoints:
             part.joinpath("mark.json").write_text(json.dumps(asdict(mark)))
             part.joinpath("config.yaml").write_text(dump(self._config))
             shutil.copyfile(self._config.run / FINGERPRINT, part / FINGERPRINT)
+            # After a power failure the logs must have the steps that the checkpoint has.
+            for log in filter(Path.exists, (self._config.run / name for name in LOGS)):
+                flush(log)
             commit(part, part.with_suffix(""))
         self._board.delete(f"saved/{done}/encoder")
         valid = sorted(p for p in self._folder.glob("step-*") if _NAME.fullmatch(p.name))

@@ -72,7 +72,7 @@ def run_folder(config: RunConfig, *, resume: bool) -> Iterator[int]:
     run = config.run
     run.mkdir(parents=True, exist_ok=True)
     with hold(run):
-        logs = [run / name for name in (metrics.METRICS, metrics.TIMING, "plan.log")]
+        logs = [run / name for name in metrics.LOGS]
         _check_config_file(run / "config.yaml", config)
         newest = latest(run)
         if not resume and (newest is not None or any(log.exists() for log in logs)):

@@ -18,6 +18,8 @@ from flowtrain.train.close import Verdict
 
 METRICS = "metrics.jsonl"
 TIMING = "timing.jsonl"
+LOGS = (METRICS, TIMING, "plan.log")
+"""Logs that have a line for each step, and are cut to the step where a run goes on."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
 import resource
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from flowtrain.plan import StepPlan
 from flowtrain.train.checkpoint import CheckpointError, Checkpoints, read_mark
 from flowtrain.train.close import Verdict
 from flowtrain.train.folder import run_folder
+from flowtrain.train.metrics import LOGS
 from flowtrain.train.rank import Module
 from flowtrain.train.resume import FINGERPRINT, RULES, check_resume, fingerprint
 
@@ -212,6 +214,29 @@ def test_a_checkpoint_that_cannot_be_completed_is_named(
     monkeypatch.setattr("flowtrain.train.checkpoint.commit", fill_disk)
     with pytest.raises(CheckpointError, match=r"step-00000002\.part: OSError: no space"):
         train(configuration(folder))
+
+
+def test_a_checkpoint_is_valid_only_when_its_steps_are_in_the_logs_on_the_disk(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = configuration(folder)
+    logs = [config.run / name for name in LOGS]
+    for log in logs:
+        log.touch()
+    flushed = set()
+    fsync = os.fsync
+
+    def remember(descriptor: int) -> None:
+        flushed.add(Path(f"/proc/self/fd/{descriptor}").readlink())
+        fsync(descriptor)
+
+    def check(*_: Any) -> None:
+        assert flushed >= set(logs)
+
+    monkeypatch.setattr(os, "fsync", remember)
+    monkeypatch.setattr("flowtrain.train.checkpoint.commit", check)
+    train(configuration(folder))
+    assert flushed
 
 
 def test_a_configuration_of_the_user_in_the_run_folder_is_not_overwritten(folder: Path) -> None:
