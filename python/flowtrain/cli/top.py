@@ -19,7 +19,7 @@ def add_parser(verbs: Any) -> None:
     once.add_argument("--json", action="store_true", help="one snapshot as JSON")
     once.add_argument("--prometheus", action="store_true", help="one scrape as Prometheus text")
     once.add_argument("--port", type=int, help="serve Prometheus text there until interrupted")
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, extra="observe")
 
 
 def run(given: argparse.Namespace) -> int:

@@ -121,3 +121,11 @@ def test_the_only_pool_need_not_be_named_and_none_is_an_error(
 ) -> None:
     assert main(["top", "no-such-pool", "--once"]) == 2
     assert "no-such-pool" in capsys.readouterr().err
+
+
+def test_a_missing_prometheus_client_is_named_with_the_extra_that_has_it(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    assert main(["top", pool.name, "--prometheus"]) == 2
+    assert "pip install 'flowtrain[observe]'" in capsys.readouterr().err
