@@ -11,6 +11,7 @@ import argparse
 import dataclasses
 import json
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from transformers import AutoModelForImageTextToText
 from flowtrain.config import RunConfig, from_dict
 from flowtrain.data.digits import write_digits
 from flowtrain.data.tiny_model import SMALLEST
+from flowtrain.train.gangs import run_gangs
 from flowtrain.train.launch import train
 from flowtrain.train.metrics import read_log
 
@@ -77,7 +79,12 @@ def run_config(folder: Path, given: argparse.Namespace) -> RunConfig:
     )
 
 
-def compare(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
+def compare(
+    folder: Path,
+    given: argparse.Namespace,
+    *,
+    run_ranks: Callable[..., None] = run_gangs,
+) -> dict[str, Any]:
     write_digits(
         folder / "data",
         train=12 * given.steps,
@@ -88,7 +95,7 @@ def compare(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
         sizes=MODELS[given.model],
     )
     config = run_config(folder, given)
-    train(config)
+    train(config, run_ranks=run_ranks)
     log, net = reference_loop.run(
         model=config.model.folder,
         from_seed=SEED,

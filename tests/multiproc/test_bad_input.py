@@ -7,6 +7,7 @@ import socket
 from pathlib import Path
 
 import pytest
+from forked_ranks import failure, trained
 from support import Run, nothing_left, run_tree
 
 
@@ -31,16 +32,12 @@ def strip(path: Path) -> dict[str, object]:
     return {"messages": turns, "images": [str(path)]}
 
 
-def failure(tree: dict[str, object]) -> str:
-    with nothing_left():
-        code, errors = Run(tree).wait()
-    assert code in (1, 2)
-    return errors
-
-
 def test_a_missing_image_is_named_with_its_line(tmp_path: Path, data: Path) -> None:
     path = broken(data, tmp_path, strip(tmp_path / "gone.png"))
-    errors = failure(run_tree(tmp_path / "run", data, data={"path": str(path), "shuffle": False}))
+    tree = run_tree(tmp_path / "run", data, data={"path": str(path), "shuffle": False})
+    with nothing_left():
+        code, errors = Run(tree).wait()
+    assert code == 1
     assert f"{path}:6: image {tmp_path / 'gone.png'}: there is no such file" in errors
 
 
@@ -101,7 +98,7 @@ def test_bad_images_are_named_or_skipped(tmp_path: Path, data: Path) -> None:
     text.write_text("<html>")
     broken(data, tmp_path, strip(cut), strip(tmp_path / "gone.png"), strip(text))
     skipping = {**section, "bad_image": "skip"}
-    metrics = Run(run_tree(tmp_path / "skip", data, data=skipping)).succeed()
+    metrics = trained(run_tree(tmp_path / "skip", data, data=skipping))
     assert [step["skipped_samples"] for step in metrics] == [3, 0, 0, 0]
     # They count for nothing: the step is that of the five other samples.
     first = json.loads((tmp_path / "skip" / "plan.log").read_text().splitlines()[0])
@@ -117,7 +114,7 @@ def test_a_skipped_sample_counts_as_often_as_it_is_drawn(tmp_path: Path, data: P
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     section = {"path": str(path), "bad_image": "skip"}
     tree = run_tree(tmp_path / "run", data, data=section, train={"steps": 1})
-    [step] = Run(tree).succeed()
+    [step] = trained(tree)
     assert (sorted(step["samples"]), step["skipped_samples"]) == ([0] * 4 + [1] * 4, 4)
 
 
@@ -133,7 +130,7 @@ def test_long_samples_are_cut_or_dropped_and_counted(tmp_path: Path, data: Path)
         {"messages": [asked, told], "images": [image, image]},
     )
     section = {"path": str(path), "shuffle": False, "oversize": "truncate"}
-    metrics = Run(run_tree(tmp_path / "run", data, data=section)).succeed()
+    metrics = trained(run_tree(tmp_path / "run", data, data=section))
     # The first keeps an image and a part of its answer, nothing of the second's answer is left.
     assert [step["truncated_samples"] for step in metrics] == [1, 0, 0, 0]
     assert [step["dropped_samples"] for step in metrics] == [1, 0, 0, 0]

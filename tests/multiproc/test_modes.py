@@ -6,7 +6,8 @@ import math
 from pathlib import Path
 
 import pytest
-from support import Run, run_tree
+from forked_ranks import trained
+from support import run_tree
 
 SHAPE = {"encoders": 2, "backbones": 2}
 
@@ -18,7 +19,7 @@ def test_bounded_weights_are_never_older_than_allowed(tmp_path: Path, data: Path
         train={"steps": 12},
         flow={**SHAPE, "mode": "bounded", "staleness": 2},
     )
-    metrics = Run(tree).succeed()
+    metrics = trained(tree)
     ages = [age for step in metrics for age in step["weight_ages"]]
     assert max(ages) == 2
     assert metrics[0]["weight_ages"] == [0] * len(metrics[0]["weight_ages"])
@@ -29,7 +30,6 @@ def test_bounded_weights_are_never_older_than_allowed(tmp_path: Path, data: Path
     assert all(told.count("  takes shared memory: ") == 3 for told in edges.values())
 
 
-@pytest.mark.limit(240)
 @pytest.mark.parametrize("mode", ["strict", "frozen"])
 def test_the_smallest_pool_gives_the_same_losses(mode: str, tmp_path: Path, data: Path) -> None:
     def losses(name: str, scale: float, delay_ms: float) -> list[float]:
@@ -41,7 +41,7 @@ def test_the_smallest_pool_gives_the_same_losses(mode: str, tmp_path: Path, data
             pool={"scale": scale},
             debug={"delay_ms": delay_ms},
         )
-        return [step["loss"] for step in Run(tree).succeed()]
+        return [step["loss"] for step in trained(tree)]
 
     assert losses("least", 1.0, 30.0) == losses("roomy", 4.0, 0.0)
 
@@ -50,7 +50,7 @@ def test_a_run_with_a_frozen_backbone_logs_the_rate_of_its_encoder(
     tmp_path: Path, data: Path
 ) -> None:
     tree = run_tree(tmp_path / "run", data, model={"freeze": ["backbone"]})
-    rates = [step["lr"] for step in Run(tree).succeed()]
+    rates = [step["lr"] for step in trained(tree)]
     assert rates == pytest.approx([5e-4 * (1 + math.cos(step * math.pi / 4)) for step in range(4)])
 
 
@@ -59,5 +59,5 @@ def test_steps_without_any_image_do_not_hang(tmp_path: Path) -> None:
 
     write_tiny_data(tmp_path / "data", samples=32, text_only=0.9)
     tree = run_tree(tmp_path / "run", tmp_path / "data", train={"global_batch": 2}, flow=SHAPE)
-    metrics = Run(tree).succeed()
+    metrics = trained(tree)
     assert any(step["weight_ages"] == [] for step in metrics)

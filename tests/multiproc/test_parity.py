@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from forked_ranks import forked_ranks
 from parity import compare
 
 from flowtrain.train.faults import FAULTS
@@ -32,7 +33,7 @@ def measure(folder: Path, **changes: Any) -> dict[str, Any]:
         "fault": None,
         **changes,
     }
-    return compare(folder, argparse.Namespace(**given))
+    return compare(folder, argparse.Namespace(**given), run_ranks=forked_ranks)
 
 
 def breaks(result: dict[str, Any]) -> bool:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
+from forked_ranks import trained
 from support import Run, run_tree
 
 import flowtrain_core
@@ -19,8 +21,8 @@ SHAPE = {"encoders": 2, "backbones": 2}
 @pytest.mark.limit(240)
 @pytest.mark.parametrize("mode", ["strict", "frozen"])
 def test_a_rerun_and_a_resumed_run_write_equal_logs(mode: str, tmp_path: Path, data: Path) -> None:
-    def start(name: str, *, resume: bool = False, delay_ms: float = 0.0) -> Run:
-        tree = run_tree(
+    def tree(name: str, *, delay_ms: float = 0.0) -> dict[str, Any]:
+        return run_tree(
             tmp_path / name,
             data,
             train={"steps": 9},
@@ -28,27 +30,23 @@ def test_a_rerun_and_a_resumed_run_write_equal_logs(mode: str, tmp_path: Path, d
             checkpoint={"every": 3},
             debug={"delay_ms": delay_ms},
         )
-        return Run(tree, resume=resume)
 
-    first = start("first")
-    first.succeed()
-    log = (first.folder / "metrics.jsonl").read_bytes()
-    killed = start("killed", delay_ms=50.0)
+    trained(tree("first"))
+    killed = Run(tree("killed", delay_ms=50.0))
     killed.wait_for_steps(5)
     killed.kill_all()
     assert len(killed.metrics()) < 9
-    again = start("killed", resume=True)
-    again.succeed()
+    trained(tree("killed"), resume=True)
     # Nobody was left to remove the killed run's pool; the next run has.
     left = [pool.name for pool in flowtrain_core.list_pools() if not pool.alive]
     assert not [name for name in left if name.startswith("flowtrain-")]
-    assert (again.folder / "metrics.jsonl").read_bytes() == log
-    weights = "final/model.safetensors"
-    assert (again.folder / weights).read_bytes() == (first.folder / weights).read_bytes()
+    for file in ("metrics.jsonl", "final/model.safetensors"):
+        first, again = ((tmp_path / run / file).read_bytes() for run in ("first", "killed"))
+        assert first == again, file
     # What the killed attempt sent for the steps that were kept is counted.
     sent = [
-        json.loads((run.folder / "summary.json").read_text())["bytes_through_pool"]
-        for run in (first, again)
+        json.loads((tmp_path / run / "summary.json").read_text())["bytes_through_pool"]
+        for run in ("first", "killed")
     ]
     assert sent[1] >= sent[0] > 0
 
@@ -56,9 +54,9 @@ def test_a_rerun_and_a_resumed_run_write_equal_logs(mode: str, tmp_path: Path, d
 @pytest.mark.deep
 @pytest.mark.limit(240)
 def test_reader_processes_give_the_same_run(tmp_path: Path, data: Path) -> None:
-    alone = Run(run_tree(tmp_path / "alone", data)).succeed()
+    alone = trained(run_tree(tmp_path / "alone", data))
     # The planner's thread ends long before the run: its readers must outlive it.
-    helped = Run(run_tree(tmp_path / "helped", data, data={"workers": 2})).succeed()
+    helped = trained(run_tree(tmp_path / "helped", data, data={"workers": 2}))
     assert helped == alone
 
 
@@ -67,14 +65,14 @@ def test_a_finished_run_is_extended_by_its_new_configuration(
     tmp_path: Path, data: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "run"
-    Run(run_tree(folder, data, train={"steps": 3})).succeed()
+    trained(run_tree(folder, data, train={"steps": 3}))
     with pytest.raises(ConfigError, match=r"optim\.name='adamw' \(now 'sgd'\)"):
         train(from_dict(run_tree(folder, data, optim={"name": "sgd"})), resume=True)
 
     longer = run_tree(
         folder, data, train={"steps": 5}, optim={"lr": 2e-3}, flow={"encoders": 2, "backbones": 2}
     )
-    rates = [step["lr"] for step in Run(longer, resume=True).succeed()]
+    rates = [step["lr"] for step in trained(longer, resume=True)]
     assert rates[3:] == pytest.approx([1e-3 * (1 + math.cos(math.pi * s / 5)) for s in (3, 4)])
 
     weights = folder / "final" / "model.safetensors"

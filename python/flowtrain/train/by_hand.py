@@ -43,6 +43,19 @@ def wait_for_ranks(config: RunConfig, host: JobHost, *, resume: bool) -> None:
     """
     for command in commands(config, host, resume=resume):
         print(command, flush=True)
+    watch_ranks(config, host)
+
+
+def watch_ranks(config: RunConfig, host: JobHost) -> None:
+    """Wait until every rank has come and gone, whoever started it.
+
+    Args:
+        config: The run.
+        host: The job that the ranks find each other in.
+
+    Raises:
+        RunFailed: A rank failed or died.
+    """
     board = Board(host.job.store, host.job.nonce, timeout_s=config.flow.start_deadline_s)
     expected = {f"encoder.{r}" for r in range(config.flow.encoders)}
     expected |= {f"backbone.{r}" for r in range(config.flow.backbones)}

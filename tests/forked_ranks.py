@@ -1,0 +1,95 @@
+"""Runs whose ranks are forked from a process that has done their imports.
+
+A rank imports for seconds what a short run then uses for one. Tests of what a run computes start
+its ranks here; tests of how `flowtrain train` starts and ends them use `support.Run`.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.context import ForkServerProcess
+from typing import Any
+
+from support import nothing_left
+
+from flowtrain import parent
+from flowtrain.config import ConfigError, RunConfig, from_dict
+from flowtrain.models import ModelError
+from flowtrain.train import metrics
+from flowtrain.train.by_hand import watch_ranks
+from flowtrain.train.gangs import RunFailed
+from flowtrain.train.job import Job, JobHost
+from flowtrain.train.launch import train
+
+_SERVER = multiprocessing.get_context("forkserver")
+_SERVER.set_forkserver_preload(["flowtrain.train.worker", "flowtrain.models.qwen3_vl"])
+
+
+def forked_ranks(config: RunConfig, host: JobHost, *, resume: bool) -> None:
+    """Start every rank and wait until all have ended, as `run_gangs` does.
+
+    Raises:
+        RunFailed: A rank failed or died.
+    """
+    with _started(config, host.job, resume) as ranks:
+        watch_ranks(config, host)
+        for rank in ranks:
+            rank.join()
+            assert rank.exitcode == 0, rank.name
+
+
+def trained(tree: dict[str, Any], *, resume: bool = False) -> list[dict[str, Any]]:
+    """Metrics of every step of a run that ends well."""
+    config = from_dict(tree)
+    train(config, resume=resume, run_ranks=forked_ranks)
+    return metrics.read_log(config.run / metrics.METRICS)
+
+
+def failure(tree: dict[str, Any]) -> str:
+    """Why a run ends, that leaves no pool."""
+    with nothing_left():
+        try:
+            trained(tree)
+        except (ConfigError, ModelError, RunFailed) as error:
+            return str(error)
+    raise AssertionError(f"the run in {tree['run']} ended well")
+
+
+@contextmanager
+def _started(config: RunConfig, job: Job, resume: bool) -> Iterator[list[ForkServerProcess]]:
+    logs = config.run / "logs" / job.nonce
+    logs.mkdir(parents=True)
+    ranks = []
+    try:
+        for world, size in (("encoder", config.flow.encoders), ("backbone", config.flow.backbones)):
+            for rank in range(size):
+                words = [str(config.run / "config.yaml"), "--world", world]
+                words += ["--store", job.store, "--nonce", job.nonce]
+                words += ["--resume"] if resume else []
+                label = f"{world}.{rank}"
+                process = _SERVER.Process(
+                    name=label, target=_rank, args=(words, rank, size, str(logs / label))
+                )
+                process.start()
+                ranks.append(process)
+        yield ranks
+    finally:
+        for process in ranks:
+            process.kill()
+            process.join()
+
+
+def _rank(words: list[str], rank: int, size: int, log: str) -> None:
+    """What a forked process does: one rank, until its end."""
+    from flowtrain.train.worker import main  # Forked with it.
+
+    # The server ends with the tests.
+    parent.end_with(os.getppid())
+    with open(log, "wb") as file:
+        for stream in (1, 2):
+            os.dup2(file.fileno(), stream)
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size)}
+    main(words)
