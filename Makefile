@@ -109,7 +109,7 @@ fuzz: $(STAMPS)/tools
 	@command -v $(FUZZ_CXX) > /dev/null || $(call apt_install,$(FUZZ_PACKAGES)) \
 	  || { echo 'fuzz needs clang with libFuzzer; run: apt-get install clang-16' \
 	  'libclang-rt-16-dev, or give FUZZ_CXX=clang++' >&2; exit 1; }
-	$(call configure,fuzz,RelWithDebInfo,fuzzer-no-link$(comma)address$(comma)undefined) \
+	$(call configure,fuzz,fuzzer-no-link$(comma)address$(comma)undefined) \
 	  -DCMAKE_CXX_COMPILER=$(FUZZ_CXX)
 	$(BIN)/cmake --build build/fuzz --target fuzz_control fuzz_descriptor fuzz_socket
 	$(HALT_ON_UB) $(PYTHON) tests/cpp/fuzz/run.py build/fuzz --seconds $(FUZZ_SECONDS) \
@@ -122,28 +122,33 @@ lint: setup
 	$(BIN)/clang-format --dry-run -Werror $(CXX_FILES)
 	$(BIN)/python -m pytest -q tests/python/test_layering.py
 
-ctest: $(STAMPS)/tools
-	$(call run_ctest,cpp,Release,,)
+# In the build folder of the extension: the library that is tested is the one that ships.
+ctest: EXTENSION = build/extension-$(shell $(BIN)/python -c \
+  'import sys; print(sys.implementation.cache_tag)')
+ctest: $(STAMPS)/extension
+	$(BIN)/cmake -S . -B $(EXTENSION) --log-level=WARNING -DFLOWTRAIN_BUILD_TESTS=ON
+	$(BIN)/cmake --build $(EXTENSION)
+	$(BIN)/ctest --test-dir $(EXTENSION) --output-on-failure --no-tests=error
 
 ctest-asan: $(STAMPS)/tools
-	$(call run_ctest,asan,RelWithDebInfo,address$(comma)undefined,$(HALT_ON_UB))
+	$(call run_ctest,asan,address$(comma)undefined,$(HALT_ON_UB))
 
 ctest-tsan: $(STAMPS)/tools
-	$(call run_ctest,tsan,RelWithDebInfo,thread,$(NO_ASLR))
+	$(call run_ctest,tsan,thread,$(NO_ASLR))
 
-# Arguments: folder under build/, build type, sanitizers.
+# Arguments: folder under build/, sanitizers.
 define configure
 $(BIN)/cmake -G Ninja -S . -B build/$(1) --log-level=WARNING \
-	  -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja -DCMAKE_BUILD_TYPE=$(2) \
-	  -DFLOWTRAIN_SANITIZE='$(3)' -DFLOWTRAIN_BUILD_TESTS=ON -DFLOWTRAIN_BUILD_PYTHON=OFF \
+	  -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
+	  -DFLOWTRAIN_SANITIZE='$(2)' -DFLOWTRAIN_BUILD_TESTS=ON -DFLOWTRAIN_BUILD_PYTHON=OFF \
 	  -DFLOWTRAIN_CUDA=OFF
 endef
 
 # The same, and a prefix of the run.
 define run_ctest
-	$(call configure,$(1),$(2),$(3))
+	$(call configure,$(1),$(2))
 	$(BIN)/cmake --build build/$(1)
-	$(4) $(BIN)/ctest --test-dir build/$(1) --output-on-failure --no-tests=error
+	$(3) $(BIN)/ctest --test-dir build/$(1) --output-on-failure --no-tests=error
 endef
 
 # Some peers need far more than the function that is compared: they come alone. One that cannot be

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.limit(600)
+# The extension is built anew, from the sdist.
+pytestmark = [pytest.mark.deep, pytest.mark.limit(600)]
 
 ROOT = Path(__file__).resolve().parents[2]
 MAX_WHEEL_BYTES = 10_000_000
