@@ -6,6 +6,7 @@
 #include <bit>
 #include <chrono>
 #include <cstring>
+#include <filesystem>
 #include <map>
 #include <random>
 #include <thread>
@@ -46,8 +47,10 @@ void check_options(const PoolOptions& options) {
 std::string folder_of(const std::string& name) { return os::runtime_folder() + "/" + name; }
 
 PoolEntry entry_of(const std::string& name) {
-  PoolEntry entry{name, 0, true};  // A look that fails must not declare a living pool dead.
   const std::string path = folder_of(name) + "/control";
+  std::error_code none;
+  const bool there = std::filesystem::is_regular_file(std::filesystem::symlink_status(path, none));
+  PoolEntry entry{name, 0, there};  // A look that fails must not declare a living pool dead.
   try {
     const os::Fd file = os::open_file(path);
     if (!file) return {name, 0, false};
@@ -56,7 +59,7 @@ PoolEntry entry_of(const std::string& name) {
     const std::optional<Control> control = Control::find(file, path);
     if (control) entry.creator_pid = control->header().creator_pid;
   } catch (const Error&) {
-    // Of another version, damaged, or out of descriptors: it is there, and cannot be opened.
+    // Of another version, damaged, no file, or out of descriptors: it cannot be opened.
   }
   return entry;
 }
