@@ -316,7 +316,7 @@ class Item:
         """Releases it, if that was not done.
 
         Where the body raised while views live, its error goes on instead, and the slab is given
-        back once the item and its views are gone.
+        back once the item and its views are gone. In a forked child, too, its error goes on.
         """
 
     def __buffer__(self, flags: int, /) -> memoryview: ...

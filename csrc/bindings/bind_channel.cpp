@@ -436,8 +436,8 @@ void bind_channel(py::module_& module) {
       .def("__exit__", [](Item& self, const py::object& kind, const py::args&) {
         if (!self.open()) return;
         // An error has a traceback that holds the views: it goes on, and the item is given back
-        // once they are gone.
-        if (!kind.is_none() && self.has_views()) return;
+        // once they are gone; in a forked child, by the parent.
+        if (!kind.is_none() && (self.has_views() || self.pool().forked())) return;
         self.release();
       });
 

@@ -265,6 +265,9 @@ def test_a_forked_child_finds_its_handles_dead_and_disturbs_nothing(
         "    for call in calls:\n"
         "        try: call(); print('done')\n"
         "        except PoolClosed as error: print('parent process' in str(error))\n"
+        "    try:\n"
+        "        with item: raise KeyError\n"
+        "    except Exception as error: print(type(error) is KeyError)\n"
         "    del lease, item; gc.collect()\n"
         "    own = Pool.open(sys.argv[1]); print(own.stats()['segments'][0]['in_use_slabs'])\n"
         "    own.close(); print(os.getpid()); time.sleep(60)\n"
@@ -272,7 +275,7 @@ def test_a_forked_child_finds_its_handles_dead_and_disturbs_nothing(
         name,
     )
     with Pool.create(name, classes=[(4096, 3)]) as pool:
-        assert [parent.line() for _ in range(9)] == ["True"] * 8 + ["2"]
+        assert [parent.line() for _ in range(10)] == ["True"] * 9 + ["2"]
         child = int(parent.line())
         try:
             parent.kill()  # The child lives on, and holds no lock of its parent's.
