@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/deadline.hpp"
 #include "base/error.hpp"
 
 namespace flowtrain::os {
@@ -183,7 +184,14 @@ bool PendingFd::waiting() const noexcept {
 std::optional<Fd> PendingFd::answer() const { return answer_on(socket_); }
 
 std::optional<Fd> receive_fd(const std::string& path, const FdRequest& request) {
-  return answer_on(ask(path, request, 0));
+  const Fd socket = ask(path, request, 0);
+  const Deadline deadline = Deadline::in(1.0);
+  pollfd waiting{socket.get(), POLLIN, 0};
+  // A signal ends the poll early, and would end a blocking receive without an answer.
+  while (socket && ::poll(&waiting, 1, kPollMs) <= 0) {
+    if (deadline.passed()) return std::nullopt;
+  }
+  return answer_on(socket);
 }
 
 }  // namespace flowtrain::os

@@ -1,11 +1,15 @@
 // What a server of descriptors answers, and that it lives on.
 
+#include <signal.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <filesystem>
+#include <thread>
 
 #include "base/error.hpp"
 #include "check.hpp"
@@ -56,9 +60,27 @@ void a_server_that_is_closed_ends_without_a_sleep() {
   CHECK(sleeps == 0);
 }
 
+/// As of a child that ends, or of a profiler.
+void a_signal_does_not_end_the_wait_for_an_answer() {
+  const os::FdServer server(path_of_socket(), 1, [](std::uint64_t) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    return os::Fd();
+  });
+  struct sigaction interrupt{};
+  interrupt.sa_handler = [](int) {};
+  CHECK(::sigaction(SIGALRM, &interrupt, nullptr) == 0);
+  const itimerval often{{0, 5000}, {0, 5000}}, never{};
+  CHECK(::setitimer(ITIMER_REAL, &often, nullptr) == 0);
+  const auto none = os::receive_fd(path_of_socket(), {1, 7});
+  CHECK(::setitimer(ITIMER_REAL, &never, nullptr) == 0);
+  CHECK(none && !*none);
+}
+
 }  // namespace
 
 int main() {
+  a_signal_does_not_end_the_wait_for_an_answer();
+  sleeps = 0;
   a_server_that_is_closed_ends_without_a_sleep();
   a_server_that_cannot_answer_is_asked_again();
 }
