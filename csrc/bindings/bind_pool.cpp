@@ -7,6 +7,7 @@
 #include "channel/inspect.hpp"
 #include "channel/pool.hpp"
 #include "channel/registry.hpp"
+#include "os/available_memory.hpp"
 
 namespace py = pybind11;
 
@@ -213,6 +214,7 @@ void bind_pool(py::module_& module) {
       });
 
   module.def("list_pools", &channel::list_pools);
+  module.def("_available_bytes", [] { return os::available_memory().bytes; });
   py::module_::import("atexit").attr("register")(py::cpp_function(&channel::close_all_pools));
 }
 

@@ -7,14 +7,13 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
 import numpy
 
 from flowtrain.bench import progress
 from flowtrain.bench.conditions import conditions, pinned
-from flowtrain_core import Consumer, Pool, Producer
+from flowtrain_core import _C, Consumer, Pool, Producer
 
 SIZES = (64 << 10, 1 << 20, 16 << 20, 64 << 20)
 PREFAULT_BYTES = 4 << 30
@@ -67,8 +66,9 @@ def run(
 
 def cold_start(wanted_bytes: int) -> dict[str, float]:
     """Make a pool with one segment of fresh memory, prefaulted by all cores of this process."""
+    available: int = _C._available_bytes()  # type: ignore[attr-defined]
     # The segment and as much for everybody else.
-    size = min(wanted_bytes, _available_bytes() // 2) // 4096 * 4096
+    size = min(wanted_bytes, available // 2) // 4096 * 4096
     started = time.perf_counter()
     with Pool.create(_name(), bytes=size):
         took_s = time.perf_counter() - started
@@ -153,13 +153,6 @@ def _rate(item_bytes: int, times_ns: list[int], percentile: float) -> float:
     if not times_ns:
         return 0.0
     return float(f"{item_bytes / float(numpy.percentile(times_ns, percentile)):.3g}")
-
-
-def _available_bytes() -> int:
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    return PREFAULT_BYTES
 
 
 def _name() -> str:

@@ -6,8 +6,10 @@ import json
 
 import pytest
 
+from flowtrain.bench.pool import cold_start
 from flowtrain.bench.ring import RUN, Slice, hand_off, in_one_mode
 from flowtrain.cli.main import main
+from flowtrain_core import _C
 
 
 def rows(capsys: pytest.CaptureFixture[str], *words: str) -> list[dict[str, float]]:
@@ -30,6 +32,13 @@ def test_bandwidth_is_measured_for_each_size(capsys: pytest.CaptureFixture[str])
             assert row[key] >= row[f"{key}_p99"] > 0
     assert (last["vs_memcpy_64MiB"], last["prefault_bytes"]) == (None, 1 << 20)
     assert last["prefault_gib_per_s"] > 0
+
+
+def test_a_cold_start_leaves_half_of_what_this_process_may_have(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(_C, "_available_bytes", lambda: 1 << 20, raising=False)
+    assert cold_start(4 << 20)["prefault_bytes"] == 1 << 19
 
 
 def test_descriptors_are_counted_one_by_one_and_in_runs(
