@@ -215,7 +215,9 @@ void bind_pool(py::module_& module) {
 
   module.def("list_pools", &channel::list_pools);
   module.def("_available_bytes", [] { return os::available_memory().bytes; });
-  py::module_::import("atexit").attr("register")(py::cpp_function(&channel::close_all_pools));
+  // Another thread may hold what a close waits for, and ask for the GIL.
+  py::module_::import("atexit").attr("register")(
+      py::cpp_function(&channel::close_all_pools, py::call_guard<WithoutGil>()));
 }
 
 }  // namespace flowtrain::bindings

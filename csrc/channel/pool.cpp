@@ -225,7 +225,10 @@ std::unique_ptr<LaneHold> Pool::join(LaneRole role, std::uint16_t ring) {
 std::uint32_t Pool::add_segment(const memory::Carving& carving, bool prefault,
                                 const Interrupted& interrupted) {
   check_open();
-  return segments_->add(carving, prefault, lane_, interrupted);
+  const auto ended = [&] { return closed() || (interrupted && interrupted()); };
+  const std::uint32_t number = segments_->add(carving, prefault, lane_, ended);
+  if (number == 0) check_open();
+  return number;
 }
 
 void Pool::drop_segment(std::uint32_t number) {

@@ -444,7 +444,9 @@ def test_control_c_ends_the_wait_for_another_maker(name: str, spawn: Spawn) -> N
     os.close(folder)
 
 
-def test_control_c_ends_the_wait_to_add_a_segment(name: str, spawn: Spawn) -> None:
+def test_control_c_and_the_end_of_the_process_end_the_wait_to_add_a_segment(
+    name: str, spawn: Spawn
+) -> None:
     with Pool.create(name, max_lanes=8), (RUNTIME / name / "control").open("r+b") as control:
         # The byte behind those of the lanes and of the right to reap.
         carve = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 8 + 1, 1, 0)
@@ -460,6 +462,14 @@ def test_control_c_ends_the_wait_to_add_a_segment(name: str, spawn: Spawn) -> No
         time.sleep(0.1)
         adder.popen.send_signal(2)
         assert adder.line() == "KeyboardInterrupt"
+        ending = spawn(
+            "import threading\n"
+            "pool = Pool.open(sys.argv[1])\n"
+            "add = lambda: pool.add_segment(bytes=4096)\n"
+            "threading.Thread(target=add, daemon=True).start(); time.sleep(0.2)",
+            name,
+        )
+        assert ending.wait() == 0
 
 
 def test_errors_are_of_one_family() -> None:
