@@ -9,6 +9,8 @@ from typing import Any
 
 from flowtrain_core import inspect, list_pools
 
+_LONGEST_S = 86400
+
 
 def add_parser(verbs: Any) -> None:
     parser = verbs.add_parser("top", help=__doc__, description=__doc__)
@@ -23,6 +25,12 @@ def add_parser(verbs: Any) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
+    if not 0 < given.interval <= _LONGEST_S:
+        raise ValueError(
+            f"--interval {given.interval:g}: must be above 0 and at most {_LONGEST_S} seconds"
+        )
+    if given.port is not None and not 0 <= given.port <= 65535:
+        raise ValueError(f"--port {given.port}: must be 0 to 65535")
     name = given.pool or _only_pool()
     if given.json:
         print(json.dumps(inspect(name)))

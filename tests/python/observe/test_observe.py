@@ -116,6 +116,22 @@ def test_prometheus_counts_what_was_delivered_again(pool: Pool) -> None:
     assert sum(sample.value for sample in families["flowtrain_items_redelivered"].samples) == 1
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--interval", "0"], "--interval 0: must be above 0 and at most 86400 seconds"),
+        (["--interval", "nan"], "--interval nan: must be above 0"),
+        (["--interval", "1e300"], "--interval 1e+300: must be above 0"),
+        (["--port", "70000"], "--port 70000: must be 0 to 65535"),
+    ],
+)
+def test_a_number_out_of_its_range_is_named(
+    pool: Pool, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
+    assert main(["top", pool.name, *words]) == 2
+    assert message in capsys.readouterr().err
+
+
 def test_the_only_pool_need_not_be_named_and_none_is_an_error(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
