@@ -120,9 +120,16 @@ void remove_empty_pool_folder(const std::string& name) noexcept {
 }
 
 std::vector<std::string> pool_names() {
+  const std::string path = runtime_folder();
   std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(runtime_folder())) {
-    names.push_back(entry.path().filename().string());
+  std::error_code failed;
+  for (std::filesystem::directory_iterator entry(path, failed), end; !failed && entry != end;
+       entry.increment(failed)) {
+    names.push_back(entry->path().filename().string());
+  }
+  if (failed) {
+    errno = failed.value();
+    throw_errno(path + ": cannot list");
   }
   std::sort(names.begin(), names.end());
   return names;

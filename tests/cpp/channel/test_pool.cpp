@@ -174,6 +174,7 @@ void a_pool_that_cannot_be_looked_at_is_not_taken_for_dead() {
   do {
     all.emplace_back(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   } while (all.back());
+  CHECK_THROWS(list_pools(), SystemCallError);
   all.resize(all.size() - 2);  // One for the lock of the runtime folder.
   CHECK(!unlink_pool(pool->name(), true));
   all.clear();
