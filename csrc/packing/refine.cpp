@@ -21,12 +21,8 @@ std::uint32_t free_bundles(std::uint32_t pass) { return pass < 4 ? 14 : pass < 8
 
 std::uint64_t refine(Bins& bins, std::span<const std::int64_t> targets, std::uint32_t first,
                      std::int64_t token_cap, const Effort& effort) {
-  std::vector<std::uint32_t> live;
-  for (std::uint32_t b = first; b < bins.count(); ++b) {
-    // A bin that is full below its target can take nothing.
-    const bool full = token_cap - bins.tokens(b) <= token_cap / 64;
-    if (!full || bins.load(b) >= targets[b] - effort.tolerance) live.push_back(b);
-  }
+  std::vector<std::uint32_t> live(bins.count() - first);
+  std::iota(live.begin(), live.end(), first);
   // Bins that differ by less than a sixteenth of the tolerance may come in any order.
   const int ignored = std::bit_width(static_cast<std::uint64_t>(effort.tolerance) / 16);
   Sharer sharer(bins, token_cap);

@@ -84,10 +84,10 @@ void every_objective_has_one_plan() {
     std::uint64_t checksum;
   };
   for (const auto& [name, objective, golden] :
-       {Golden{"lockstep", Objective::kLockstep, 0x1c6fb1dd9103d976},
-        Golden{"free", Objective::kFree, 0x0716f2f4d1bed1ab},
-        Golden{"makespan", Objective::kMakespan, 0x78041d9a614f5076},
-        Golden{"pipeline", Objective::kPipeline, 0x302675e1cfdfbeaa}}) {
+       {Golden{"lockstep", Objective::kLockstep, 0xf8473976eac3fd15},
+        Golden{"free", Objective::kFree, 0x04c2bdff167c0308},
+        Golden{"makespan", Objective::kMakespan, 0x97968384e69b29c1},
+        Golden{"pipeline", Objective::kPipeline, 0x55a5857891432f98}}) {
     Checksum all;
     for (const Load load : kLoads) {
       std::mt19937_64 random(7);

@@ -264,6 +264,13 @@ void few_and_long_samples_are_scheduled_in_another_way() {
   CHECK(rough.unplaced == 0 && rough.value == rough.bound);
 }
 
+/// Both bins are full, and the lighter still exchanges samples with the heavier.
+void full_bins_are_evened_out() {
+  const Drawn drawn{{1, 2, 3, 3, 3}, {8, 8, 9, 2, 9}};
+  const Schedule found = schedule(drawn.samples(), {2, 1, 6}, Objective::kMakespan, true);
+  CHECK(found.unplaced == 0 && found.value == 18 && found.bound == 18);
+}
+
 void kernels_get_no_negative_cost() {
   const Drawn drawn{{1, 1}, {-5, 9}};
   CHECK_THROWS(check(drawn.samples(), {1, 1, 10}), flowtrain::BadArgument);
@@ -302,6 +309,7 @@ int main() {
   costs_up_to_the_limit_do_not_wrap();
   ranks_are_even_where_tokens_are_tight();
   few_and_long_samples_are_scheduled_in_another_way();
+  full_bins_are_evened_out();
   kernels_get_no_negative_cost();
   batches_at_the_edge_are_scheduled();
 }
