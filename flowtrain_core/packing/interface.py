@@ -84,14 +84,13 @@ def schedule(
     _choice(policy, "policy", POLICIES)
     _choice(coupling, "coupling", COUPLINGS)
     _choice(oversize, "oversize", get_args(Oversize))
-    if max_age < 0:
-        raise ValueError(f"max_age={max_age}: must not be negative")
+    max_age = integer(max_age, "max_age", least=0, bits=62)
     if stages != 1 and objective != "pipeline":
         raise ValueError(
             f"stages={stages}: objective '{objective}' has no stages; pass objective='pipeline'"
         )
-    ranks, microbatches = _count(ranks, "ranks"), _count(microbatches, "microbatches")
-    stages, token_cap = _count(stages, "stages"), _count(token_cap, "token_cap", bits=62)
+    ranks, microbatches = integer(ranks, "ranks"), integer(microbatches, "microbatches")
+    stages, token_cap = integer(stages, "stages"), integer(token_cap, "token_cap", bits=62)
     lengths = _integers(tokens, "tokens")
     given = _costs(cost, "cost")
     whole, unit = kernels.integer_costs(given, "cost")
@@ -217,13 +216,14 @@ def _choice(value: str, name: str, choices: Iterable[str]) -> None:
         raise ValueError(f"{name} {value!r}: choose from {', '.join(choices)}")
 
 
-def _count(value: SupportsIndex, name: str, *, bits: int = 31) -> int:
+def integer(value: SupportsIndex, name: str, *, least: int = 1, bits: int = 31) -> int:
+    """An argument that must be an integer in a range."""
     try:
         number = operator.index(value)
     except TypeError:
         raise ValueError(f"{name}={value!r}: must be an integer") from None
-    if not 1 <= number < 1 << bits:
-        raise ValueError(f"{name}={number}: must be at least 1 and below 2^{bits}")
+    if not least <= number < 1 << bits:
+        raise ValueError(f"{name}={number}: must be at least {least} and below 2^{bits}")
     return number
 
 
@@ -233,7 +233,8 @@ def _integers(values: ArrayLike, name: str) -> IntArray:
         raise ValueError(f"{name}: shape must be [num_samples], not {array.shape}")
     if array.dtype == numpy.int64:
         return numpy.ascontiguousarray(array)
-    whole = array.astype(numpy.int64) if array.dtype.kind in "iuf" else None
+    with numpy.errstate(invalid="ignore"):  # What is no integer is refused below.
+        whole = array.astype(numpy.int64) if array.dtype.kind in "iuf" else None
     if whole is None or not (whole == array).all():
         raise ValueError(f"{name}: values must be integers, not of dtype {array.dtype}")
     return whole

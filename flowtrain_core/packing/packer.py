@@ -10,7 +10,7 @@ import numpy
 
 from flowtrain_core._C import packing as kernels
 from flowtrain_core.packing.assignment import Assignment
-from flowtrain_core.packing.interface import schedule
+from flowtrain_core.packing.interface import integer, schedule
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,9 +36,7 @@ class Packer:
 
     def __init__(self, *, max_age: int = 0, **options: Any) -> None:
         """Args are those of `schedule`, but for the samples and their ages."""
-        if max_age < 0:
-            raise ValueError(f"max_age={max_age}: must not be negative")
-        self._max_age = max_age
+        self._max_age = integer(max_age, "max_age", least=0, bits=62)
         self._options = options
         self._waiting: list[Waiting] = []
         self._waiting_tokens = 0

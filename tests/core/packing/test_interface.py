@@ -197,6 +197,7 @@ def test_equal_samples_can_change_places() -> None:
         ({"tokens": [1, 2]}, "3 samples and tokens 2|tokens has 2"),
         ({"tokens": [[1, 2, 3]]}, r"tokens: shape must be \[num_samples\]"),
         ({"tokens": [1.5, 2, 3]}, "tokens: values must be integers"),
+        ({"tokens": [float("nan"), 2, 3]}, "tokens: values must be integers"),
         ({"cost": ["a", "b", "c"]}, "cost: must be numbers"),
         ({"encoder_cost": [1.0]}, "encoder_cost has 1 samples"),
         ({"encoder_cost": [1.0, -1.0, 0.0]}, r"encoder_cost\[1\]=-1"),
@@ -218,7 +219,8 @@ def test_equal_samples_can_change_places() -> None:
         ({"policy": "magic"}, "policy 'magic': choose from"),
         ({"coupling": "loose"}, "coupling 'loose': choose from prepass, slot, rigid"),
         ({"oversize": "drop"}, "oversize 'drop': choose from error, leave_out"),
-        ({"max_age": -1}, "max_age=-1: must not be negative"),
+        ({"max_age": -1}, "max_age=-1: must be at least 0"),
+        ({"max_age": float("nan")}, "max_age=nan: must be an integer"),
         ({"age": [0], "max_age": 1}, "age has 1 samples"),
         (
             {"tokens": [50] * 5, "cost": [1] * 5},
