@@ -154,14 +154,15 @@ class Assignment:
         return float(self.bin_tokens.sum()) / (self.ranks * self.microbatches * self.token_cap)
 
     def checksum(self) -> int:
-        """CRC-32 of all that was scheduled, of the bins, and of each sample's place.
+        """CRC-32 of all that was scheduled, of the bins, and of each sample's places.
 
         Ranks that got the same samples, costs and options have the same. Reading 1,024 samples
         takes microseconds.
         """
         shape = (self.ranks, self.microbatches, self.token_cap, self.objective, self.stages)
         crc = zlib.crc32(repr(shape).encode())
-        for values in (self.tokens, self.cost, self.encoder_cost, self.slot, self.rank):
+        samples = (self.tokens, self.cost, self.encoder_cost)
+        for values in (*samples, self.slot, self.rank, self.encoder_slot, self.encoder_rank):
             if values is not None:
                 crc = zlib.crc32(numpy.ascontiguousarray(values).data, crc)
         return crc
