@@ -134,8 +134,10 @@ class ChatTokenizer:
                 f"{folder}: the chat template leaves out texts that are parts of a content, as "
                 "templates without images do; use the one of the model's processor"
             )
-        asked, _ = self._render(messages[:1], folder, ask=True)
-        self._asks = asked.removeprefix(self._render(messages[:1], folder)[0])
+        self._asks = ""
+        if not self._has_marks:
+            asked, _ = self._render(messages[:1], folder, ask=True)
+            self._asks = asked.removeprefix(self._render(messages[:1], folder)[0])
 
     def _check_texts(self, conversation: Conversation) -> None:
         for number, message in enumerate(conversation.messages, 1):

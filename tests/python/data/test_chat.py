@@ -188,6 +188,11 @@ def test_a_turn_ends_with_the_end_mark_of_its_template(
     assert trained(chat, turns("Q", "1 ", "Q", "2")) == learnt
 
 
+def test_a_template_with_marks_may_refuse_a_question_alone(chats: Chats) -> None:
+    refuses = "{%- if messages | length == 1 -%}{{ raise_exception('no answer') }}{%- endif -%}"
+    assert trained(chats(refuses + MARKED), turns("Q", "A")) == f"A{END}"
+
+
 def test_an_image_in_an_answer_is_not_trained(chats: Chats) -> None:
     chat = chats(MARKED)
     tokens = chat.tokens(read(turns("Draw.", "<image>12"), "a.png"))
