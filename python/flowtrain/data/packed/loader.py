@@ -173,7 +173,7 @@ class PackedLoader:
                 "start with each epoch; leave them out"
             )
         else:
-            self._source = StreamedSource(dataset, fields, loading)
+            self._source = StreamedSource(dataset, fields, loading, seed=seed)
         self.dataset = dataset
         # Ranks read a stream alike, what its workers draw included.
         self._seeds = (seed,) if _is_stream(dataset) else (seed, this_rank)
@@ -181,7 +181,7 @@ class PackedLoader:
         self._begin = self._place = self._source.start(0)
         self._agreement = None
         if rank is None and num_ranks > 1:
-            made_with = {"seed": seed, **self._source.order, **self._source.plan}
+            made_with = {**self._source.order, **self._source.plan}
             self._agreement = Agreement(group, timeout_s=timeout_s, made_with=made_with)
         self._running: Generator[Loaded] | None = None
 

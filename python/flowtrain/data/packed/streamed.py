@@ -26,9 +26,10 @@ class StreamedSource:
         dataset: An iterable data set; it shares itself out among workers, and not among ranks.
         fields: Where sizes come from.
         loading: How it is loaded.
+        seed: Seed of what its workers draw.
     """
 
-    def __init__(self, dataset: Any, fields: Fields, loading: Loading) -> None:
+    def __init__(self, dataset: Any, fields: Fields, loading: Loading, *, seed: int) -> None:
         self._dataset = dataset
         self._fields = fields
         self._loading = loading
@@ -38,7 +39,7 @@ class StreamedSource:
         self.left_out: list[int] = []
         self._passed: set[tuple[int, int]] = set()  # Worker and position of those left out.
         self.planned_ahead = False
-        self.order = {**order_of(loading.shape), "num_workers": self._workers}
+        self.order = {**order_of(loading.shape), "num_workers": self._workers, "seed": seed}
         self.plan = asdict(loading.shape)
 
     def start(self, epoch: int) -> Place:
