@@ -172,6 +172,11 @@ def _after(place: Place, step: _ReadStep) -> Place:
 def _copy_of(dataset: Any) -> Any:
     """What may be read in place of a data set that keeps its place, all that it holds included."""
     if not hasattr(dataset, "state_dict"):
+        if isinstance(dataset, Iterator) and not isinstance(dataset, IterableDataset):
+            raise PackingError(
+                f"dataset ({type(dataset).__name__}): an iterator is read once, and each epoch reads "
+                "the stream from its start; give what makes one, an object with __iter__"
+            )
         return dataset
     try:
         return copy.deepcopy(dataset)

@@ -120,6 +120,11 @@ def test_a_stream_that_keeps_its_place_and_cannot_be_copied_is_refused() -> None
         list(PackedLoader(held, 4, token_cap=320))
 
 
+def test_a_stream_that_can_be_read_once_is_refused() -> None:
+    with pytest.raises(PackingError, match=r"dataset \(generator\): an iterator is read once"):
+        list(PackedLoader((row for row in ROWS), 4, token_cap=320, collate_fn=ids))
+
+
 def test_workers_are_sent_no_options_of_the_loader(monkeypatch: pytest.MonkeyPatch) -> None:
     def sent(reading: Any, **options: Any) -> Any:
         return pickle.loads(pickle.dumps(reading))
