@@ -174,8 +174,8 @@ def _copy_of(dataset: Any) -> Any:
     if not hasattr(dataset, "state_dict"):
         if isinstance(dataset, Iterator) and not isinstance(dataset, IterableDataset):
             raise PackingError(
-                f"dataset ({type(dataset).__name__}): an iterator is read once, and each epoch reads "
-                "the stream from its start; give what makes one, an object with __iter__"
+                f"dataset ({type(dataset).__name__}): an iterator is read once, and each epoch "
+                "reads the stream from its start; give what makes one, an object with __iter__"
             )
         return dataset
     try:
