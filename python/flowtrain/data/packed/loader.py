@@ -138,7 +138,7 @@ class PackedLoader:
             raise PackingError(
                 f"seed={seed}, timeout_s={timeout_s}: a seed is at least 0, a timeout above it"
             )
-        for name in ("sampler", "batch_sampler", "in_order"):
+        for name in ("sampler", "batch_sampler", "in_order", "generator"):
             if name in options:
                 raise PackingError(
                     f"{name}: a PackedLoader orders samples itself, alike on every rank; leave it "

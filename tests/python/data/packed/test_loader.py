@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 from python.data.packed.kinds import ROWS, STEPS, Rows, Sample, batches_of, epoch, ids, loader
 
 from flowtrain.data import PackedLoader
@@ -156,6 +157,7 @@ def test_costs_move_samples_between_ranks() -> None:
         ("indexed", {"oversize": "drop"}, "oversize 'drop': choose from error, leave_out"),
         ("indexed", {"seed": -1}, "seed=-1, .*: a seed is at least 0"),
         ("indexed", {"sampler": [1, 2]}, "sampler: a PackedLoader orders samples itself"),
+        ("indexed", {"generator": torch.Generator()}, "generator: .*seed choose the order"),
         ("indexed", {"rank": 2}, "rank=2: it must be from 0 to ranks=2 less 1"),
         ("indexed", {"ranks": None}, "rank=0, ranks=None: give both"),
         ("again", {"shuffle": True}, "a stream has an order of its own"),
