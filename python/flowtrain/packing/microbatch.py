@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from flowtrain.packing.slots import PackingError
 from flowtrain.packing.steps import FormedStep
 from flowtrain_core.packing import Assignment
 
@@ -83,10 +84,19 @@ def microbatches_of(
         step: The step.
         rank: Data-parallel rank.
         before: The place in the step, with the numbers of the `epoch`, the `step` and the first
-            `microbatch`.
+            `microbatch`, and the `checksum` of a step that had begun.
         after: The place after the step.
+
+    Raises:
+        PackingError: The step had begun as another one: samples would be repeated or left out.
     """
-    targets = step.targets
+    targets, checksum = step.targets, step.checksum()
+    if before["microbatch"] and before.get("checksum") != checksum:
+        raise PackingError(
+            f"step {before['step']} of epoch {before['epoch']}, which had begun when the state was "
+            "saved: it is formed of other samples, sizes or costs now, or by another FlowTrain; "
+            "read and measure the data as then, or take a state of the end of a step"
+        )
     made = []
     for index, places in enumerate(step.places(rank)):
         if index < before["microbatch"]:
@@ -104,7 +114,7 @@ def microbatches_of(
                 step_targets=(None if targets is None else int(targets[step.plan.slot >= 0].sum())),
                 filler=filler,
                 plan=step.plan,
-                place=after if last else {**before, "microbatch": index + 1},
+                place=after if last else {**before, "microbatch": index + 1, "checksum": checksum},
             )
         )
     return made

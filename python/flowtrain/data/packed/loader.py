@@ -207,8 +207,9 @@ class PackedLoader:
         has been yielded), or by `set_epoch`. A new iterator ends the one before it.
 
         Raises:
-            PackingError: A step that its microbatches do not hold, a sample of a stream above the
-                cap, or a rank that has other steps than this one.
+            PackingError: A step that its microbatches do not hold, one that had begun as another
+                when the state was saved, a sample of a stream above the cap, or a rank that has
+                other steps than this one.
             RuntimeError: The iterator was ended, or the ranks could not be compared.
         """
         self._end_iteration()

@@ -100,6 +100,22 @@ def test_of_two_iterators_the_first_is_ended() -> None:
     assert made.state_dict()["place"]["epoch"] == 3
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_step_that_had_begun_as_another_one_is_refused(workers: int) -> None:
+    made = loader("again", "exact", num_workers=workers)
+    states = [made.state_dict(at) for _, (_, at) in zip(range(2), made, strict=False)]
+    # No state knows what a function makes of a sample.
+    begun, rest = (
+        loader("again", "exact", num_workers=workers, cost=lambda sample: sample["id"] + 1.0)
+        for _ in states
+    )
+    begun.load_state_dict(states[0])
+    with pytest.raises(PackingError, match="step 0 of epoch 0, which had begun when"):
+        list(begun)
+    rest.load_state_dict(states[1])
+    assert next(iter(rest))[1].step == 1
+
+
 def test_a_state_of_numpys_numbers_is_of_plain_ones() -> None:
     changes = {"seed": 3, "batch_size": 4, "token_cap": 320, "num_workers": 0}
     made = loader("indexed", "exact", **{name: numpy.int64(n) for name, n in changes.items()})
