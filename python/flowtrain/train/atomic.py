@@ -1,4 +1,7 @@
-"""Folders that are complete whenever they have their name, also after a kill or a power failure."""
+"""Files and folders that are complete whenever they have their name.
+
+That holds after a kill, on a full disk, and after a power failure.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,25 @@ import shutil
 from pathlib import Path
 
 PART = ".part"
-"""Suffix of a folder that is being written."""
+"""Suffix of a file or folder that is being written."""
 OLD = ".old"
 """Suffix of a folder that is being removed."""
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file, in place of the one that has its name.
+
+    Raises:
+        OSError: It cannot be written; the message names it, and the one before is still there.
+    """
+    part = path.with_name(path.name + PART)
+    try:
+        part.write_text(text)
+        flush(part)
+        part.replace(path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def commit(part: Path, folder: Path) -> None:

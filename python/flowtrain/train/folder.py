@@ -95,6 +95,6 @@ def run_folder(config: RunConfig, *, resume: bool) -> Iterator[int]:
         for suffix in (atomic.PART, atomic.OLD):
             for left in run.joinpath("checkpoints").glob(f"*{suffix}"):
                 shutil.rmtree(left)
-        run.joinpath("config.yaml").write_text(_WRITTEN + dump(config))
-        run.joinpath(FINGERPRINT).write_text(json.dumps(now, indent=2) + "\n")
+        atomic.write_text(run / "config.yaml", _WRITTEN + dump(config))
+        atomic.write_text(run / FINGERPRINT, json.dumps(now, indent=2) + "\n")
         yield step

@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from flowtrain.config.schema import RunConfig
 from flowtrain.data.jsonl import JsonlFile
 from flowtrain.models.adapter import adapter_for
-from flowtrain.train import faults, metrics
+from flowtrain.train import atomic, faults, metrics
 from flowtrain.train.checkpoint import latest, read_mark
 from flowtrain.train.final import write_final
 from flowtrain.train.folder import run_folder
@@ -80,7 +80,7 @@ def train(
             ) from error
     seconds = time.perf_counter() - started
     summary = metrics.json_values({**_summary(config), **change, "seconds": seconds})
-    config.run.joinpath(SUMMARY).write_text(json.dumps(summary, indent=2) + "\n")
+    atomic.write_text(config.run / SUMMARY, json.dumps(summary, indent=2) + "\n")
     return summary
 
 

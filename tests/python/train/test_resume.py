@@ -239,6 +239,23 @@ def test_a_checkpoint_is_valid_only_when_its_steps_are_in_the_logs_on_the_disk(
     assert flushed
 
 
+def test_a_start_on_a_full_disk_names_the_file_and_can_be_repeated(folder: Path) -> None:
+    config = configuration(folder)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        with (
+            pytest.raises(OSError, match=r"run/config\.yaml"),
+            run_folder(config, resume=False),
+        ):
+            pass
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with run_folder(config, resume=False) as trained:
+        assert trained == 0
+    assert not list(config.run.glob("*.part"))
+
+
 def test_a_configuration_of_the_user_in_the_run_folder_is_not_overwritten(folder: Path) -> None:
     config = configuration(folder)
     mine = config.run / "config.yaml"
