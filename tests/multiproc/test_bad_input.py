@@ -88,6 +88,21 @@ def test_the_steps_before_a_bad_image_are_trained_and_saved(
     assert (tmp_path / "run" / "checkpoints" / "step-00000005" / "mark.json").exists()
 
 
+@pytest.mark.deep
+def test_a_rank_that_cannot_say_its_edges_ends_no_step(tmp_path: Path, data: Path) -> None:
+    tree = run_tree(
+        tmp_path / "run",
+        data,
+        flow={"encoders": 2, "mode": "frozen", "plan_ahead": 8},
+        pool={"scale": 64.0},
+        debug={"fault": "pause:backbone.0"},
+    )
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "edges").touch()
+    assert "File exists" in failure(tree)
+    assert (tmp_path / "run" / "checkpoints" / "step-00000004" / "mark.json").exists()
+
+
 def test_bad_images_are_named_or_skipped(tmp_path: Path, data: Path) -> None:
     cut = cut_image(data, tmp_path)
     path = broken(data, tmp_path, strip(cut))

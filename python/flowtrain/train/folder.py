@@ -24,7 +24,7 @@ def note_edges(run: Path, label: str, edges: Iterable[Explanation]) -> None:
     """Say in `RUN/edges/LABEL.txt` what path each of a rank's edges took, and which not and why."""
     folder = run / "edges"
     folder.mkdir(exist_ok=True)
-    folder.joinpath(f"{label}.txt").write_text("".join(f"{edge}\n" for edge in edges))
+    atomic.write_text(folder / f"{label}.txt", "".join(f"{edge}\n" for edge in edges))
 
 
 def _check_config_file(path: Path, config: RunConfig) -> None:

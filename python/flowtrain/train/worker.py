@@ -152,9 +152,10 @@ class Worker:
                 with suppress(Exception):
                     seat.plans.wait_for_others()
                 raise
-            note_edges(self.config.run, self.label, rank.edges())
+            edges = rank.edges()
             self._meet("done")
             seat.plans.check()
+            note_edges(self.config.run, self.label, edges)
         self.watcher.stop()
         self.heartbeat.stop()
         world.close()
