@@ -60,6 +60,19 @@ def json_values(values: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def append(log: Path, line: str) -> None:
+    """Add a line to a log.
+
+    Raises:
+        OSError: It cannot be written; the message names the log.
+    """
+    try:
+        with log.open("a") as file:
+            file.write(line + "\n")
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(log)) from error
+
+
 def read_log(path: Path) -> list[dict[str, Any]]:
     """The objects of a log, one a line.
 
@@ -113,8 +126,7 @@ class Metrics:
     """
 
     def __init__(self, run: Path, *, steps: int, peak_flops: float, every: int = 50) -> None:
-        self._metrics = run.joinpath(METRICS).open("a", buffering=1)
-        self._timing = run.joinpath(TIMING).open("a", buffering=1)
+        self._run = run
         self._steps = steps
         self._peak_flops = peak_flops
         self._every = every
@@ -138,7 +150,7 @@ class Metrics:
     ) -> None:
         """Log one closed step."""
         self._write(
-            self._metrics,
+            METRICS,
             step=plan.step,
             loss=verdict.loss,
             target_tokens=verdict.num_targets,
@@ -156,7 +168,7 @@ class Metrics:
         in_use = sum(segment["in_use_bytes"] for segment in timing.pool["segments"])
         size = sum(segment["bytes"] for segment in timing.pool["segments"])
         self._write(
-            self._timing,
+            TIMING,
             step=plan.step,
             seconds=timing.seconds,
             tokens=tokens,
@@ -175,10 +187,9 @@ class Metrics:
         self._show(plan, verdict, timing, used=in_use / size if size else 0.0)
 
     def close(self) -> None:
+        """End the line on the terminal."""
         if self._line_is_open:
             self._print("\n")
-        self._metrics.close()
-        self._timing.close()
 
     def _show(self, plan: StepPlan, verdict: Verdict, timing: StepTiming, *, used: float) -> None:
         waits = " ".join(f"{w} {s / timing.seconds:.0%}" for w, s in verdict.wait_s.items())
@@ -205,7 +216,6 @@ class Metrics:
             f"{METRICS} and {TIMING} have every step",
         )
 
-    @staticmethod
-    def _write(file: Any, **values: Any) -> None:
-        text = json.dumps(json_values(values), separators=(",", ":"), allow_nan=False)
-        file.write(text + "\n")
+    def _write(self, log: str, **values: Any) -> None:
+        line = json.dumps(json_values(values), separators=(",", ":"), allow_nan=False)
+        append(self._run / log, line)

@@ -17,6 +17,7 @@ from flowtrain.data.samples import SampleMeta
 from flowtrain.plan import Layout, SpaceNeed, StepPlan, build_step
 from flowtrain.train.board import Board
 from flowtrain.train.liveness import Activity
+from flowtrain.train.metrics import append
 from flowtrain.train.reads import Read, Reads
 
 
@@ -194,12 +195,11 @@ class Planner(threading.Thread):
             yield plan
 
     def _publish(self, plans: Iterable[StepPlan]) -> None:
-        with self._log.open("a", buffering=1) as log:
-            for plan in plans:
-                self._window.acquire()
-                log.write(plan.to_json() + "\n")
-                self._board.put(f"plan/{plan.step}", {"plan": plan.to_json()})
-                self._next = plan.step + 1
+        for plan in plans:
+            self._window.acquire()
+            append(self._log, plan.to_json())
+            self._board.put(f"plan/{plan.step}", {"plan": plan.to_json()})
+            self._next = plan.step + 1
 
 
 class Plans:
