@@ -267,8 +267,8 @@ def test_a_checksum_tells_inputs_apart() -> None:
         schedule([1, 2, 4], [1.0, 2.0, 3.0], **shape),
         schedule([1, 2, 3], [1.0, 2.0, 3.0 + 1e-15], **shape),
         schedule([1, 2, 3], [1.0, 2.0, 3.0], **(shape | {"token_cap": 51})),
-        schedule([1, 2, 3], [1.0, 2.0, 3.0], [0.0, 0.0, 1.0], **shape),
-        schedule([1, 2, 3], [1.0, 2.0, 3.0], [0.0, 0.0, 1.0], coupling="rigid", **shape),
+        schedule([1, 2, 3], [1.0, 2.0, 3.0], [1.0, 1.0, 1.0], **shape),
+        schedule([1, 2, 3], [1.0, 2.0, 3.0], [1.0, 1.0, 1.0], coupling="rigid", **shape),
     ]
     assert len({plan.checksum(), *(other.checksum() for other in others)}) == 6
 
