@@ -65,7 +65,7 @@ class Packer:
         window = self._waiting
         encoder = [sample.encoder_cost for sample in window]
         plan = schedule(
-            numpy.array([sample.tokens for sample in window], numpy.int64),
+            numpy.array([sample.tokens for sample in window]),
             numpy.array([sample.cost for sample in window], numpy.float64),
             numpy.array(encoder, numpy.float64) if any(encoder) else None,
             age=numpy.array([sample.age for sample in window], numpy.int64),

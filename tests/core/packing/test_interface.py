@@ -408,6 +408,13 @@ def test_what_must_go_always_fits(ranks: int, microbatches: int) -> None:
     assert sorted(placed) == list(range(len(tokens)))
 
 
+def test_a_packer_refuses_parts_of_tokens() -> None:
+    packer = Packer(ranks=1, microbatches=1, token_cap=100, max_age=1)
+    packer.add(0, 5.7, 1.0)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="tokens: values must be integers"):
+        packer.step()
+
+
 def test_a_sample_as_long_as_the_step_is_placed() -> None:
     packer = Packer(ranks=1, microbatches=1, token_cap=100, max_age=1)
     for key in range(4):
