@@ -36,6 +36,7 @@ Monitor::Monitor(Pool& pool)
     // Deaths from before this handle are not its news.
     if (is_dead(lane)) reported_[lane.index] = lane.generation;
   }
+  mapper_ = std::jthread([this](const std::stop_token& stop) { map(stop); });
   thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
 }
 
@@ -47,15 +48,19 @@ Monitor::~Monitor() {
 
 void Monitor::run(const std::stop_token& stop) {
   const Header& header = pool_.control().header();
-  std::uint32_t lanes_seen = 0, segments_seen = 0;
+  std::uint32_t lanes_seen = 0;
   bool settled = true;
   for (std::uint64_t tick = 0; !stop.stop_requested(); ++tick) {
     const auto lanes = header.lanes_version.load(std::memory_order_acquire);  // sync: control.lanes
     const auto segments =
         header.segments_version.load(std::memory_order_acquire);  // sync: control.segments
     if (lanes != lanes_seen) watch_processes();
-    const bool news = segments != segments_seen || !pool_.segments().asked().empty();
-    if (news && pool_.segments().refresh()) segments_seen = segments;
+    if (segments != segments_mapped_.load(std::memory_order_relaxed) ||
+        !pool_.segments().asked().empty()) {
+      const std::lock_guard lock(news_mutex_);
+      news_ = true;
+      news_changed_.notify_one();
+    }
     const bool somebody_died = sleep(settled ? kTickMs : kRetryMs);
     if (somebody_died || !settled || tick % kSlowTicks == 0) {
       settled = bury_the_dead();
@@ -63,6 +68,23 @@ void Monitor::run(const std::stop_token& stop) {
     }
     if (lanes != lanes_seen || somebody_died || !settled) report_deaths();
     lanes_seen = lanes;
+  }
+}
+
+void Monitor::map(const std::stop_token& stop) {
+  for (;;) {
+    {
+      std::unique_lock lock(news_mutex_);
+      news_changed_.wait(lock, stop, [this] { return news_; });
+      if (stop.stop_requested()) return;
+      news_ = false;
+    }
+    const auto segments = pool_.control().header().segments_version.load(
+        std::memory_order_acquire);  // sync: control.segments
+    // What an owner who is slow to answer hands over later is news, see run.
+    pool_.segments().map_all(Deadline::in(kOwnersAnswerS),
+                             [&stop] { return stop.stop_requested(); });
+    if (pool_.segments().refresh()) segments_mapped_.store(segments, std::memory_order_relaxed);
   }
 }
 

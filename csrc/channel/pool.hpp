@@ -49,7 +49,7 @@ struct PoolOptions {
 /// One process's handle of a pool: control file, lanes and segments.
 ///
 /// Memory:   control words in a file, data in sealed memfds that die with their holders.
-/// Threads:  any; a monitor thread of its own watches lanes and maps new segments.
+/// Threads:  any; threads of its own watch lanes and map new segments, see Monitor.
 /// Progress: joining and adding take a mutex; nothing waits without a deadline.
 /// Ordering: as in Lanes, Segments and IndexRing.
 /// Errors:   throws on the control path; after close every call throws PoolClosed.

@@ -163,6 +163,31 @@ void the_last_handle_of_a_removed_pool_removes_its_folder() {
   maker->close();
 }
 
+/// As where a device registers much memory.
+void a_death_is_told_while_a_segment_is_being_mapped() {
+  const auto pool = Pool::create({unique_name("slow"), "main", {"default"}, 16, 8});
+  const auto owner = Pool::open(pool->name(), "owner", Deadline::in(5));
+  std::atomic<bool> mapping{false}, done{false};
+  pool->segments().attach([&](const os::Mapping&, const std::string&) {
+    mapping = true;
+    while (!done) ::usleep(1000);
+    return std::shared_ptr<void>();
+  });
+  owner->add_segment(memory::carve({{64, 1}}), false);
+  while (!mapping) ::usleep(1000);
+  {
+    const os::Fd folder = os::open_pool_folder(pool->name());
+    const os::Fd control = os::open_file(os::path_in(folder, "control"));
+    Lanes lanes(pool->control(), control);  // As of another process, which ends here.
+    lanes.take(LaneRole::kPool, 0, "dead", pool->name());
+  }
+  const auto dead = pool->wait_dead(Deadline::in(20));
+  done = true;
+  CHECK(dead && dead->label == "dead");
+  owner->close();
+  pool->close();
+}
+
 /// Without descriptors nobody can look at it.
 void a_pool_that_cannot_be_looked_at_is_not_taken_for_dead() {
   const auto pool = Pool::create({unique_name("alive"), "main", {"default"}, 16, 8});
@@ -186,6 +211,7 @@ void a_pool_that_cannot_be_looked_at_is_not_taken_for_dead() {
 }  // namespace
 
 int main() {
+  a_death_is_told_while_a_segment_is_being_mapped();
   a_pool_that_cannot_be_looked_at_is_not_taken_for_dead();
   the_last_handle_of_a_removed_pool_removes_its_folder();
   an_open_that_fails_leaves_the_pool();
