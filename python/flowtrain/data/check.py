@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from flowtrain.config.schema import RunConfig
+from flowtrain.data.errors import no_sample_fits
 from flowtrain.data.jsonl import FileState, JsonlFile
 from flowtrain.data.samples import SampleReader
 from flowtrain.data.workers import ReaderPool
@@ -58,8 +59,8 @@ def check_file(
         progress: Called with the samples read so far, and those of the file.
 
     Raises:
-        DataError: There is no such file, it changed meanwhile, or the model's folder cannot be
-            used.
+        DataError: There is no such file, it changed meanwhile, `data.oversize` would drop every
+            sample, or the model's folder cannot be used.
         ValueError: There would be no worker.
     """
     if workers is not None and workers < 1:
@@ -81,6 +82,8 @@ def check_file(
             counts += found
             bad += more
             progress(min(start + _CHUNK, samples), samples)
+    if not bad and not counts["targets"]:
+        raise no_sample_fits(config, samples)
     names = ("over_limit", "tokens", "targets", "images", "image_tokens")
     return FileCheck(samples=samples, bad=bad, **{name: counts[name] for name in names})
 

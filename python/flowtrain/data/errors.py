@@ -1,5 +1,21 @@
 """The error of this room."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from flowtrain.config.schema import RunConfig
+
 
 class DataError(ValueError):
     """A sample cannot be used; the message names file and line, and the cause."""
+
+
+def no_sample_fits(config: RunConfig, samples: int) -> DataError:
+    """The error of a run that would drop every sample."""
+    return DataError(
+        f"{config.data.path}: none of {samples} samples fits into "
+        f"train.microbatch_tokens={config.train.microbatch_tokens} with "
+        f"data.oversize={config.data.oversize}; raise train.microbatch_tokens"
+    )

@@ -11,7 +11,7 @@ from typing import Any
 
 from flowtrain.config.schema import RunConfig
 from flowtrain.cost.flops import sample_flops, train_flops
-from flowtrain.data.errors import DataError
+from flowtrain.data.errors import no_sample_fits
 from flowtrain.data.order import SampleOrder
 from flowtrain.data.samples import SampleMeta
 from flowtrain.plan import Layout, SpaceNeed, StepPlan, build_step
@@ -92,11 +92,7 @@ class PlanSource:
             in_a_row += 1
             # Whatever the order, an epoch lies within so many draws.
             if in_a_row == 2 * self._num_samples:
-                raise DataError(
-                    f"{self._config.data.path}: none of {self._num_samples} samples fits into "
-                    f"train.microbatch_tokens={self._config.train.microbatch_tokens} with "
-                    f"data.oversize={self._config.data.oversize}; raise train.microbatch_tokens"
-                )
+                raise no_sample_fits(self._config, self._num_samples)
         return samples, dropped
 
     def _plan(self, samples: list[SampleMeta], dropped: int) -> StepPlan:

@@ -107,6 +107,14 @@ def test_a_good_file_is_summed_up(folder: Path, capsys: pytest.CaptureFixture[st
     assert " 140 images of " in line
 
 
+def test_a_file_of_which_every_sample_is_dropped_is_refused(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    short = ["data.oversize=truncate", "train.microbatch_tokens=4"]
+    assert main(["data", "check", str(folder / "run.yaml"), *short, "--workers", "1"]) == 2
+    assert "none of 140 samples fits into train.microbatch_tokens=4" in capsys.readouterr().err
+
+
 def test_samples_are_shown_one_after_the_other(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
