@@ -66,7 +66,9 @@ def test_a_stream_that_ends_on_one_rank_ends_on_all(found: Found) -> None:
 
 
 @pytest.mark.limit(120)
-def test_a_rank_that_iterates_alone_is_told_so(found: Found) -> None:
+def test_a_rank_that_is_alone_is_told_so(found: Found) -> None:
+    made = found[0]["made alone"]["error"]
+    assert "did not all make their loader within timeout_s=0.5: one has ended, or makes" in made
     alone = found[0]["alone"]
     assert alone["loaded"] == []
     assert "timeout_s=1: one has ended, or does not iterate while this one" in alone["error"]

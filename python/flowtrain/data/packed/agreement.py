@@ -30,17 +30,26 @@ class Agreement:
             program; None for all ranks.
         timeout_s: Timeout for the other ranks.
         made_with: What must be equal on all ranks throughout.
+
+    Raises:
+        RuntimeError: A rank has ended, or did not come in time.
     """
 
     def __init__(
         self, group: ProcessGroup | None, *, timeout_s: float, made_with: dict[str, Any]
     ) -> None:
-        self._group: Any = distributed.new_group(
-            None if group is None else distributed.get_process_group_ranks(group),
-            timeout=timedelta(seconds=timeout_s),
-            backend="gloo",
-            use_local_synchronization=group is not None,
-        )
+        try:
+            self._group: Any = distributed.new_group(
+                None if group is None else distributed.get_process_group_ranks(group),
+                timeout=timedelta(seconds=timeout_s),
+                backend="gloo",
+                use_local_synchronization=group is not None,
+            )
+        except RuntimeError as error:
+            raise RuntimeError(
+                f"the ranks did not all make their loader within timeout_s={timeout_s}: one has "
+                f"ended, or makes none (a loader for one rank alone takes rank and ranks): {error}"
+            ) from error
         self._ranks = distributed.get_world_size(self._group)
         self._timeout_s = timeout_s
         self._made_with = {"flowtrain": __version__, "numpy": numpy.__version__, **made_with}

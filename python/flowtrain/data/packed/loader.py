@@ -105,6 +105,7 @@ class PackedLoader:
     Raises:
         PackingError: An argument, a field of a sample, or a sample above the cap; while loading
             also a step that its microbatches do not hold.
+        RuntimeError: Another rank did not make its loader.
     """
 
     def __init__(
