@@ -16,6 +16,7 @@ from flowtrain.data.packed.sizes import Fields, Given
 from flowtrain.data.packed.source import Loaded, Loading, Oversize, Source, leaves_out
 from flowtrain.data.packed.streamed import StreamedSource
 from flowtrain.packing import FormedStep, Microbatch, PackingError, StepShape
+from flowtrain.packing.slots import whole
 from flowtrain_core.packing.interface import Objective
 
 if TYPE_CHECKING:
@@ -240,9 +241,13 @@ class PackedLoader:
             running.close()
 
     def set_epoch(self, epoch: int) -> None:
-        """Let the next iteration be of this epoch; where it goes on within it, it still does."""
+        """Let the next iteration be of this epoch; where it goes on within it, it still does.
+
+        Raises:
+            PackingError: The epoch is not a whole number of at least 0.
+        """
+        epoch = whole(epoch, "epoch", least=0)
         self._end_iteration()
-        epoch = operator.index(epoch)
         if self._begin["epoch"] != epoch:
             self._begin = self._source.start(epoch)
         self._place = self._begin

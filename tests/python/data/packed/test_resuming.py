@@ -58,6 +58,8 @@ def test_set_epoch_chooses_the_order_and_keeps_a_place_within_it() -> None:
     made.load_state_dict(state)
     made.set_epoch(1)
     assert batches_of(made) == one[1:]
+    with pytest.raises(PackingError, match="epoch=-1: it must be at least 0"):
+        made.set_epoch(-1)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
