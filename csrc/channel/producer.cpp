@@ -154,18 +154,12 @@ std::shared_ptr<Lease> Producer::make_lease(const Grant& grant, const Layout& la
     if (view) {
       return std::make_shared<Lease>(shared_from_this(), grant, layout, std::move(view));
     }
-    if (view.awaited) {
-      abort(grant, layout.bytes);
-      return nullptr;
-    }
   } catch (...) {
     abort(grant, layout.bytes);
     throw;
   }
   abort(grant, layout.bytes);
-  throw StaleAddress("pool '" + pool_->name() + "': the owner of segment " +
-                     std::to_string(memory::segment_of(control.cell(grant.cell).slab)) +
-                     " died before this process had mapped it; lease again");
+  return nullptr;
 }
 
 Producer::Attempt Producer::try_grant(std::uint64_t bytes, const Deadline* since) noexcept {

@@ -115,7 +115,6 @@ void a_segment_may_leave_while_others_lease_from_it() {
         ++leased;
       } catch (const PoolSpace&) {  // No owner just now.
       } catch (const PoolTimeout&) {
-      } catch (const StaleAddress&) {  // It left between the lease and the first look.
       }
     }
   });
