@@ -142,18 +142,26 @@ std::shared_ptr<Lease> Producer::lease(const Layout& layout, const Deadline& dea
 
 std::shared_ptr<Lease> Producer::make_lease(const Grant& grant, const Layout& layout) {
   const Control& control = pool_->control();
+  const auto damaged = [&](const std::string& how) {
+    return PoolCorrupt("pool '" + pool_->name() + "': the slab of cell " +
+                       std::to_string(grant.cell) + " is " + how +
+                       "; the control file was damaged: make the pool anew");
+  };
   try {
     const memory::Address slab = control.cell(grant.cell).slab;
     if (layout.bytes > control.cell(grant.cell).slab_bytes) {
-      throw PoolCorrupt("pool '" + pool_->name() + "': the slab of cell " +
-                        std::to_string(grant.cell) + " is smaller than its class of " +
-                        std::to_string(layout.bytes) +
-                        " bytes or more; the control file was damaged: make the pool anew");
+      throw damaged("smaller than its class of " + std::to_string(layout.bytes) + " bytes or more");
     }
     SlabView view = pool_->segments().resolve(slab, layout.bytes);
     if (view) {
       return std::make_shared<Lease>(shared_from_this(), grant, layout, std::move(view));
     }
+    const std::uint32_t index = memory::segment_of(slab) - 1U;
+    const CellRange cells =
+        index < kMaxSegments ? control.cells_of(control.segment(index)) : CellRange{0, 0};
+    const bool its_own = cells.first <= grant.cell && grant.cell < cells.end;
+    const bool mapped = its_own && (pool_->segments().mapped() >> index & 1) != 0;
+    if (!its_own || (mapped && !view.awaited)) throw damaged("not in its segment");
   } catch (...) {
     abort(grant, layout.bytes);
     throw;

@@ -107,6 +107,18 @@ void memory_behind_a_slab_is_not_mapped() {
   CHECK(f.consumer->try_get() == nullptr && f.in_use() == 0);
 }
 
+void a_slab_that_is_not_in_its_segment_is_not_leased() {
+  for (const memory::Address address :
+       {memory::make_address(1, 0, 0), memory::make_address(1, 1, 16384),
+        memory::make_address(2, 1, 0), memory::make_address(1, 2, 0),
+        memory::make_address(1, 200, 0)}) {
+    Fixture f;
+    f.control().cell(0).slab = address;
+    CHECK(says(corrupt([&] { f.lease(); }), "the slab of cell 0 is not in its segment"));
+    CHECK(f.in_use() == 0);
+  }
+}
+
 void a_slot_that_names_no_cells_is_refused(const lockfree::Run& run) {
   Fixture f;
   const std::uint32_t capacity = f.control().geometry().ring_capacity;
@@ -170,6 +182,7 @@ int main() {
   an_item_is_refused_for_what_is_wrong_with_it();
   what_comes_with_a_refused_item_is_delivered();
   memory_behind_a_slab_is_not_mapped();
+  a_slab_that_is_not_in_its_segment_is_not_leased();
   a_slot_that_names_no_cells_is_refused({4, 2});
   a_slot_that_names_no_cells_is_refused({0, 0});
   a_ring_out_of_order_ends_its_taker();
