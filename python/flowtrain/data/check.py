@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 
 from flowtrain.config.schema import RunConfig
 from flowtrain.data.errors import no_sample_fits
@@ -76,9 +77,12 @@ def check_file(
     counts: Counter[str] = Counter()
     bad: list[BadLine] = []
     with ReaderPool(make, workers if workers > 1 else 0) as pool:
-        chunks = [pool.submit("check", start, min(start + _CHUNK, samples)) for start in starts]
-        for start, chunk in zip(starts, chunks, strict=True):
-            found, more = chunk.result()
+        chunks = (pool.submit("check", start, min(start + _CHUNK, samples)) for start in starts)
+        # A few ahead: requests for all lines of a large file would take gigabytes.
+        ahead = deque(islice(chunks, 2 * workers))
+        for start in starts:
+            found, more = ahead.popleft().result()
+            ahead.extend(islice(chunks, 1))
             counts += found
             bad += more
             progress(min(start + _CHUNK, samples), samples)

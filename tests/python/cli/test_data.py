@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,10 @@ import yaml
 from support import run_tree, write_tiny_data
 
 from flowtrain.cli.main import main
-from flowtrain.data.check import BadLine, FileCheck
+from flowtrain.config import load
+from flowtrain.data.check import BadLine, FileCheck, check_file
 from flowtrain.data.samples import SampleMeta, SampleReader
+from flowtrain.data.workers import ReaderPool
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +92,26 @@ def test_a_reason_that_the_terminal_cannot_show_is_listed(
     monkeypatch.setattr("flowtrain.data.check.check_file", lambda *_, **__: found)
     assert main(["data", "check", str(folder / "run.yaml")]) == 1
     assert r"image \udcff.png: there is no such file" in capsys.readouterr().out
+
+
+def test_few_lines_are_asked_for_at_a_time(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flowtrain.data.check._CHUNK", 1)
+    waiting: list[int] = []
+    submit = ReaderPool.submit
+
+    def counted(pool: ReaderPool, method: str, first: int, end: int) -> Future[Any]:
+        waiting.append(first)
+        return submit(pool, method, first, end)
+
+    monkeypatch.setattr(ReaderPool, "submit", counted)
+    most = 0
+
+    def progress(done: int, samples: int) -> None:
+        nonlocal most
+        most = max(most, len(waiting) - done)
+
+    assert check_file(load(folder / "run.yaml"), workers=1, progress=progress).samples == 140
+    assert most <= 4
 
 
 def test_damaged_pixels_are_found_where_they_are_asked_for(
