@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset
 
+from flowtrain.data.packed.workers import init_within
 from flowtrain.packing import PackingError, Sizes
 from flowtrain.packing.sizes import WHOLE_LIMIT
 
@@ -108,7 +109,7 @@ def sizes_of(dataset: Any, fields: Fields, **workers: Any) -> Sizes:
             batch_size=_AT_ONCE,
             collate_fn=list,
             generator=torch.Generator(),
-            **workers,
+            **workers | {"worker_init_fn": init_within(workers.get("worker_init_fn"))},
         )
         rows = numpy.array([row for rows in reading for row in rows], numpy.float64)
         columns |= zip(asked, rows.reshape(count, len(asked)).T, strict=True)
@@ -133,20 +134,20 @@ class _Measured(Dataset[list[float]]):
     """A data set whose samples are their sizes."""
 
     def __init__(self, dataset: Any, fields: Mapping[str, Field]) -> None:
-        self._dataset = dataset
+        self.dataset = dataset
         self._fields = fields
 
     def __len__(self) -> int:
-        return len(self._dataset)
+        return len(self.dataset)
 
     def __getitem__(self, index: int) -> list[float]:
-        return self._row(index, self._dataset[index])
+        return self._row(index, self.dataset[index])
 
     def __getitems__(self, indices: Sequence[int]) -> list[list[float]]:
-        if hasattr(self._dataset, "__getitems__"):
-            samples = self._dataset.__getitems__(indices)
+        if hasattr(self.dataset, "__getitems__"):
+            samples = self.dataset.__getitems__(indices)
         else:
-            samples = [self._dataset[index] for index in indices]
+            samples = [self.dataset[index] for index in indices]
         return [self._row(*each) for each in zip(indices, samples, strict=True)]
 
     def _row(self, index: int, sample: Any) -> list[float]:

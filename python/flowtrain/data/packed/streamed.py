@@ -14,6 +14,7 @@ from flowtrain.data.packed.seeds import drawing_from, seed_of
 from flowtrain.data.packed.sizes import Fields
 from flowtrain.data.packed.source import Loaded, Loading, Place, order_of
 from flowtrain.data.packed.stream import Stream
+from flowtrain.data.packed.workers import init_within
 from flowtrain.packing import FormedStep, Microbatch, PackingError, StepFormer, microbatches_of
 
 
@@ -35,6 +36,8 @@ class StreamedSource:
         self._loading = loading
         # Workers that are not forked are sent it, and a generator is not to be sent.
         self._read_by = replace(loading, options={})
+        begin = init_within(loading.options.get("worker_init_fn"))
+        self._options = {**loading.options, "worker_init_fn": begin}
         self._workers: int = loading.options["num_workers"]
         self.left_out: list[int] = []
         self._passed: set[tuple[int, int]] = set()  # Worker and position of those left out.
@@ -53,7 +56,7 @@ class StreamedSource:
             _Reading(dataset, self._fields, self._read_by, place),
             batch_size=None,
             collate_fn=_as_it_is,
-            **self._loading.options,
+            **self._options,
         )
         for step, batches in reading:
             # Read again, in another iteration or from a state, they are the same ones.
@@ -100,7 +103,7 @@ class _Reading(IterableDataset[tuple[_ReadStep, list[Any]]]):
     """Steps of a stream with this rank's batches."""
 
     def __init__(self, dataset: Any, fields: Fields, loading: Loading, place: Place) -> None:
-        self._dataset = dataset
+        self.dataset = dataset
         self._fields = fields
         self._loading = loading
         self._place = place
@@ -116,7 +119,7 @@ class _Reading(IterableDataset[tuple[_ReadStep, list[Any]]]):
             yield _ReadStep(worker=worker, formed=None, after=begin, left_out=[]), []
         loading, shape = self._loading, self._loading.shape
         stream = Stream(
-            self._dataset, self._fields, token_cap=shape.token_cap, leave_out=loading.leave_out
+            self.dataset, self._fields, token_cap=shape.token_cap, leave_out=loading.leave_out
         )
         stream.restore(begin, epoch=place["epoch"])
         former = StepFormer(shape)

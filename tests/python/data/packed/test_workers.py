@@ -1,0 +1,46 @@
+"""Workers that share a data set out, or open it, as torch's documentation has it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from python.data.packed.kinds import ROWS, Sample, batches_of, ids
+from torch.utils.data import IterableDataset, get_worker_info
+
+from flowtrain.data import PackedLoader
+
+OPTIONS: dict[str, Any] = {"token_cap": 320, "collate_fn": ids}
+
+
+class Part(IterableDataset[Sample]):
+    rows = ROWS
+
+    def __iter__(self) -> Iterator[Sample]:
+        yield from self.rows
+
+
+class Closed(list[Sample]):
+    is_open = False
+
+    def __getitem__(self, index: Any) -> Any:
+        assert self.is_open
+        return super().__getitem__(index)
+
+
+def test_workers_that_share_a_stream_out_repeat_nothing() -> None:
+    def share(worker: int) -> None:
+        info: Any = get_worker_info()
+        info.dataset.rows = ROWS[worker :: info.num_workers]
+
+    made = PackedLoader(Part(), 4, num_workers=2, worker_init_fn=share, **OPTIONS)
+    assert sorted(i for batch in batches_of(made) for i in batch) == list(range(len(ROWS)))
+
+
+def test_workers_open_what_sizes_are_read_of() -> None:
+    def opened(worker: int) -> None:
+        info: Any = get_worker_info()
+        info.dataset.is_open = True
+
+    made = PackedLoader(Closed(ROWS), 4, num_workers=1, worker_init_fn=opened, **OPTIONS)
+    assert sorted(i for batch in batches_of(made) for i in batch) == list(range(len(ROWS)))
