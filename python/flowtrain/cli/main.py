@@ -8,6 +8,8 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
+from flowtrain_core import FlowTrainError
+
 _VERBS = ("demo", "train", "data", "pack", "top", "bench", "clean", "doctor")
 
 
@@ -35,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if given.debug:
             raise
         return _say(str(error), 2)
-    except RuntimeError as error:
+    except (RuntimeError, FlowTrainError) as error:
         if given.debug:
             raise
         return _say(str(error), 1)

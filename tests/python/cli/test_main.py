@@ -11,9 +11,10 @@ import pytest
 import yaml
 from support import run_tree, write_tiny_data
 
+from flowtrain.cli import top
 from flowtrain.cli.main import main
 from flowtrain.config import load
-from flowtrain_core import SystemCallError, cuda
+from flowtrain_core import PoolSpace, SystemCallError, cuda
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +66,17 @@ def test_an_error_is_one_line_and_exit_code_two(
     said = capsys.readouterr().err
     assert said.count("\n") == 1
     assert "flow.encodrs: there is no such field; did you mean encoders?" in said
+
+
+def test_an_error_of_the_core_is_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lack_memory() -> None:  # A MemoryError of Python, beside its own base.
+        raise PoolSpace("no memory")
+
+    monkeypatch.setattr(top, "list_pools", lack_memory)
+    assert main(["top"]) == 1
+    assert capsys.readouterr().err == "flowtrain: no memory\n"
 
 
 def test_the_doctor_finds_nothing_bad_where_the_tests_run(
