@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import re
 
 from flowtrain.models.errors import ModelError
 
@@ -21,7 +22,8 @@ def require_transformers() -> None:
         version = importlib.metadata.version("transformers")
     except importlib.metadata.PackageNotFoundError as error:
         raise ModelError(f"transformers is not installed; run {command}") from error
-    numbers = tuple(int(part) for part in version.split(".")[:2])
+    # A pre-release such as 5.18rc1 has no dot behind its second number.
+    numbers = tuple(map(int, re.findall(r"\d+", version)[:2]))
     if not _FIRST <= numbers < (_NEXT_MAJOR, 0):
         raise ModelError(
             f"transformers {version} is installed; FlowTrain needs at least 5.18 and less than 6; "

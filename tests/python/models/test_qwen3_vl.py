@@ -219,3 +219,6 @@ def test_another_version_of_transformers_is_refused(
     monkeypatch.setitem(sys.modules, "flowtrain.models.qwen3_vl", None)
     with pytest.raises(ModelError, match=r"4\.57\.3 is installed; .*pip install"):
         adapter_for(folder)
+    monkeypatch.setattr(versions.importlib.metadata, "version", lambda _: "5.17rc1")
+    with pytest.raises(ModelError, match="5.17rc1 is installed"):
+        adapter_for(folder)
