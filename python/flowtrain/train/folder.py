@@ -92,6 +92,9 @@ def run_folder(config: RunConfig, *, resume: bool) -> Iterator[int]:
                 )
         for log in logs:
             metrics.cut(log, step)
+        if step < config.train.steps:
+            # Each rank writes its own, and this attempt may have fewer ranks.
+            shutil.rmtree(run / "edges", ignore_errors=True)
         for suffix in (atomic.PART, atomic.OLD):
             for left in run.joinpath("checkpoints").glob(f"*{suffix}"):
                 shutil.rmtree(left)

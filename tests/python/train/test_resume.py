@@ -7,6 +7,7 @@ import json
 import os
 import re
 import resource
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -254,6 +255,20 @@ def test_a_start_on_a_full_disk_names_the_file_and_can_be_repeated(folder: Path)
     with run_folder(config, resume=False) as trained:
         assert trained == 0
     assert not list(config.run.glob("*.part"))
+
+
+def test_an_attempt_has_the_edges_of_its_own_ranks_alone(folder: Path) -> None:
+    config = configuration(folder)
+    edges = config.run / "edges"
+    for steps, left in ((0, []), (config.train.steps, ["backbone.1.txt"])):
+        if steps:
+            train(config)
+        edges.mkdir()
+        (edges / "backbone.1.txt").touch()
+        with run_folder(config, resume=True) as trained:
+            assert trained == steps
+        assert [path.name for path in edges.glob("*")] == left
+        shutil.rmtree(edges, ignore_errors=True)
 
 
 def test_a_configuration_of_the_user_in_the_run_folder_is_not_overwritten(folder: Path) -> None:
