@@ -272,8 +272,13 @@ class PackedLoader:
         microbatches over all ranks). Within a step it must be made as it was.
 
         Raises:
-            PackingError: It is of another loader: samples would be repeated or left out.
+            PackingError: It is no state, or of another loader: samples would be repeated or left
+                out.
         """
+        if missing := sorted({"order", "place", "plan"} - state.keys()):
+            raise PackingError(
+                f"state without {', '.join(missing)}; give what state_dict of a loader returned"
+            )
         place = state["place"]
         _check_same("order", state["order"], self._source.order, _MAKE_ALIKE)
         if place["microbatch"]:

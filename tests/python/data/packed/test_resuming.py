@@ -136,6 +136,8 @@ def test_a_state_of_another_loader_is_refused() -> None:
     stream = loader("again", "exact", num_workers=2).state_dict()
     with pytest.raises(PackingError, match="num_workers=2, and this loader has 0"):
         loader("again", "exact").load_state_dict(stream)
+    with pytest.raises(PackingError, match="state without order, plan"):
+        loader("again", "exact").load_state_dict({"place": {}})
 
 
 @pytest.mark.parametrize("steps", STEPS)
