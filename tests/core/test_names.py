@@ -1,0 +1,115 @@
+"""Names of pools, and the files behind them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from core.processes import Spawn
+
+from flowtrain_core import (
+    Consumer,
+    Pool,
+    PoolCorrupt,
+    PoolExists,
+    PoolNotFound,
+    Producer,
+    SystemCallError,
+    list_pools,
+)
+
+RUNTIME = Path(f"/dev/shm/flowtrain-{os.geteuid()}")
+
+
+def test_names_are_checked_before_anything_is_made_or_removed(name: str) -> None:
+    for bad in ("", "a/b", "..", ".x", "a b", "x" * 48):
+        for call in (Pool.create, Pool.open, Pool.exists, Pool.unlink):
+            with pytest.raises(ValueError, match="letters, digits"):
+                call(bad)
+    with pytest.raises(ValueError, match="48 bytes, at most 47"):
+        Pool.create(name, label="x" * 48)
+    with pytest.raises(ValueError, match="different names"):
+        Pool.create(name, rings=("a", "a"))
+    with Pool.create(name) as pool:
+        with pytest.raises(ValueError, match="no ring 'inbox'; it has default"):
+            Consumer(pool, "inbox")
+        with pytest.raises(ValueError, match="at least 0"):
+            pool.wait_dead(timeout_s=-1)
+        with pytest.raises(ValueError, match="must be at least 1"):
+            Producer(pool, max_items=0)
+
+
+def test_a_pool_is_made_once_found_by_name_and_gone_with_its_maker(name: str) -> None:
+    with pytest.raises(PoolNotFound, match="there is none") as caught:
+        Pool.open(name, timeout_s=0.01)
+    assert isinstance(caught.value, FileNotFoundError)
+    with Pool.create(name):
+        with pytest.raises(PoolExists, match=f"made by pid {os.getpid()}"):
+            Pool.create(name)
+        assert Pool.exists(name)
+        (entry,) = [entry for entry in list_pools() if entry.name == name]
+        assert (entry.creator_pid, entry.alive) == (os.getpid(), True)
+        with Pool.open(name) as second:
+            assert second.lane != Pool.open(name).lane
+        assert Pool.exists(name)  # An opener never unlinks.
+    assert not Pool.exists(name)
+    assert not (RUNTIME / name).exists()
+
+
+def test_a_handle_removes_only_its_own_pool(name: str) -> None:
+    first = Pool.create(name, bytes=1 << 16)
+    late = Pool.open(name)
+    Pool.unlink(name)
+    with Pool.create(name, bytes=1 << 16) as second:
+        Producer(second).lease((1,), "uint8").publish(7)
+        # The folder and the sockets under this name are the second pool's now.
+        with pytest.raises(PoolNotFound, match="was removed"):
+            late.add_segment(bytes=1 << 16)
+        first.close()
+        with Pool.open(name) as other, Consumer(other).get(timeout_s=30) as item:
+            assert item.key == 7
+    late.close()
+    assert not (RUNTIME / name).exists()
+
+
+def test_open_waits_for_the_pool_to_be_made(name: str, spawn: Spawn) -> None:
+    opener = spawn("print('up'); Pool.open(sys.argv[1], timeout_s=30); print('open')", name)
+    assert opener.line() == "up"
+    with Pool.create(name):
+        assert opener.line() == "open"
+
+
+def test_what_a_crash_left_cannot_be_opened_and_does_not_block_the_name(
+    name: str, spawn: Spawn
+) -> None:
+    maker = spawn("pool = Pool.create(sys.argv[1]); print('made'); sys.stdin.readline()", name)
+    assert maker.line() == "made"
+    maker.kill()
+    assert not Pool.exists(name)
+    with pytest.raises(PoolNotFound, match="all dead"):
+        Pool.open(name)
+    Pool.create(name).close()
+
+
+def test_files_are_private_and_others_are_refused(name: str) -> None:
+    with Pool.create(name):
+        assert RUNTIME.stat().st_mode & 0o777 == 0o700
+        assert (RUNTIME / name).stat().st_mode & 0o777 == 0o700
+        assert (RUNTIME / name / "control").stat().st_mode & 0o777 == 0o600
+    (RUNTIME / name).symlink_to("/tmp")
+    try:
+        with pytest.raises(SystemCallError, match="not a folder of this user alone"):
+            Pool.create(name)
+    finally:
+        (RUNTIME / name).unlink()
+
+
+def test_a_file_of_another_version_is_not_opened(name: str) -> None:
+    with Pool.create(name):
+        control = RUNTIME / name / "control"
+        with control.open("r+b") as file:
+            file.seek(8)
+            file.write((99).to_bytes(4, "little"))
+        with pytest.raises(PoolCorrupt, match="layout version 99"):
+            Pool.open(name)

@@ -1,0 +1,213 @@
+"""Waits: who is woken, and what ends them: a deadline, a close, Ctrl-C, the end of the memory."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import queue
+import struct
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from core.processes import Spawn
+
+from flowtrain_core import (
+    Consumer,
+    FlowTrainError,
+    Pool,
+    PoolTimeout,
+    Producer,
+)
+
+RUNTIME = Path(f"/dev/shm/flowtrain-{os.geteuid()}")
+
+
+def test_a_full_pool_times_out_and_names_who_holds_it(pool: Pool) -> None:
+    producer, consumer = Producer(pool), Consumer(pool)
+    leases = [producer.lease((1 << 20,), "uint8") for _ in range(2)]
+    leases[0].publish(1)
+    item = consumer.get()
+    with pytest.raises(PoolTimeout) as caught:
+        producer.lease((1 << 20,), "uint8", timeout_s=0.01)
+    text = str(caught.value)
+    assert isinstance(caught.value, TimeoutError)
+    assert "no slab for a lease of 1048576 bytes" in text
+    assert "'main' writes 1, has published 0, reads 1" in text
+    item.release()
+    producer.lease((1 << 20,), "uint8", timeout_s=0.0).abort()
+
+
+def test_an_empty_ring_times_out(pool: Pool) -> None:
+    consumer = Consumer(pool)
+    start = time.monotonic()
+    with pytest.raises(PoolTimeout, match="ring 'default': nothing arrived"):
+        consumer.get(timeout_s=0.05)
+    assert time.monotonic() - start >= 0.05
+
+
+def test_a_sleeping_consumer_and_a_sleeping_producer_are_woken(pool: Pool) -> None:
+    producer, consumer = Producer(pool), Consumer(pool)
+    first = [producer.lease((1 << 20,), "uint8") for _ in range(2)]
+    got: list[int] = []
+
+    def consume() -> None:
+        got.append(consumer.get(timeout_s=30).key)  # The item is dropped, hence released.
+
+    def publish() -> None:
+        time.sleep(0.05)
+        first[0].publish(8)
+
+    threads = [threading.Thread(target=consume), threading.Thread(target=publish)]
+    for thread in threads:
+        thread.start()
+    producer.lease((1 << 20,), "uint8", timeout_s=30).abort()  # Waits for that release.
+    for thread in threads:
+        thread.join()
+    assert got == [8]
+
+
+@pytest.mark.parametrize("limit", [{"max_items": 2}, {"max_bytes": 2000}])
+def test_credits_bound_what_is_in_flight_and_come_back_on_release(
+    pool: Pool, limit: dict[str, int]
+) -> None:
+    producer, consumer = Producer(pool, **limit), Consumer(pool)
+    producer.lease((1000,), "uint8").publish(1)
+    lease = producer.lease((1000,), "uint8")
+    with pytest.raises(PoolTimeout, match="no credit .* 2 items of 2000 bytes are in flight"):
+        producer.lease((1000,), "uint8", timeout_s=0.01)
+    Producer(pool).lease((1000,), "uint8").abort()  # Another producer has credits of its own.
+    item = consumer.get()
+    with pytest.raises(PoolTimeout):
+        producer.lease((1000,), "uint8", timeout_s=0.01)
+    item.release()
+    second = producer.lease((1000,), "uint8", timeout_s=0.01)
+    lease.abort()
+    producer.lease((1000,), "uint8", timeout_s=0.01)
+    second.abort()
+
+
+def test_closing_a_port_ends_the_waits_of_other_threads(pool: Pool) -> None:
+    producer, consumer = Producer(pool, max_items=1), Consumer(pool)
+    held = producer.lease((1,), "uint8")
+    ended: list[str] = []
+
+    def wait(call: Callable[[], object]) -> None:
+        try:
+            call()
+        except FlowTrainError as error:
+            ended.append(str(error))
+
+    waits = [lambda: consumer.get(5), lambda: producer.lease((1,), "uint8", 5)]
+    threads = [threading.Thread(target=wait, args=(each,)) for each in waits]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.1)  # Where they do not wait yet, they find a closed port all the same.
+    producer.close()
+    consumer.close()
+    for thread in threads:
+        thread.join()
+    assert sorted(ended) == [
+        "consumer: it is closed; make another",
+        "producer: it is closed; make another",
+    ]
+    held.abort()
+
+
+def test_a_lease_waits_for_no_memory_that_is_gone(name: str, spawn: Spawn) -> None:
+    with Pool.create(name) as pool:
+        owner = spawn(
+            "pool = Pool.open(sys.argv[1]); print(pool.add_segment(bytes=4096)); sys.stdin.read()",
+            name,
+        )
+        segments = [pool.add_segment(bytes=4096), int(owner.line())]
+        producers = [Producer(pool, segment=segment) for segment in segments]
+        held = [producer.lease((1,), "uint8", timeout_s=30) for producer in producers]
+        ended: queue.Queue[str] = queue.Queue()
+
+        def wait(producer: Producer) -> None:
+            try:
+                producer.lease((1,), "uint8", timeout_s=1e9)
+            except FlowTrainError as error:
+                ended.put(f"{type(error).__name__}: {error}")
+
+        for producer in producers:
+            threading.Thread(target=wait, args=(producer,), daemon=True).start()
+        time.sleep(0.1)  # Where they do not wait yet, they find no memory all the same.
+        for segment, end in zip(segments, (lambda: pool.drop_segment(1), owner.kill), strict=True):
+            end()
+            assert f"segment {segment}: there is no memory to lease" in ended.get(timeout=20)
+        del held
+
+
+def test_control_c_ends_a_wait(name: str, spawn: Spawn) -> None:
+    with Pool.create(name, classes=[(64, 1)]) as pool:
+        held = Producer(pool).lease((1,), "uint8")
+        for call in (
+            "Consumer(pool).get()",
+            "Producer(pool).lease((1,), 'uint8')",
+            "pool.wait_dead(60)",
+            "Pool.open('nobody-makes-this', timeout_s=60)",
+        ):
+            # Who starts the tests in the background has them ignore the signal.
+            waiter = spawn(
+                "import signal; signal.signal(2, signal.default_int_handler)\n"
+                "pool = Pool.open(sys.argv[1]); print('up')\n"
+                f"try: {call}\nexcept KeyboardInterrupt: print('interrupted')",
+                name,
+            )
+            assert waiter.line() == "up"
+            time.sleep(0.1)
+            waiter.popen.send_signal(2)
+            assert waiter.line() == "interrupted"
+        held.abort()
+
+
+def test_control_c_ends_the_wait_for_another_maker(name: str, spawn: Spawn) -> None:
+    folder = os.open(f"/dev/shm/flowtrain-{os.geteuid()}", os.O_RDONLY)
+    for call in ("Pool.create(sys.argv[1])", "Pool.unlink(sys.argv[1])"):
+        waiter = spawn(
+            "import signal, threading; signal.signal(2, signal.default_int_handler)\n"
+            "sys.stdin.readline(); threading.Timer(0.1, print, ['others run']).start()\n"
+            f"try: {call}\nexcept KeyboardInterrupt: print('interrupted')",
+            name,
+        )
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        try:
+            waiter.tell()
+            assert waiter.line() == "others run"
+            waiter.popen.send_signal(2)
+            assert waiter.line() == "interrupted"
+        finally:
+            fcntl.flock(folder, fcntl.LOCK_UN)
+    os.close(folder)
+
+
+def test_control_c_and_the_end_of_the_process_end_the_wait_to_add_a_segment(
+    name: str, spawn: Spawn
+) -> None:
+    with Pool.create(name, max_lanes=8), (RUNTIME / name / "control").open("r+b") as control:
+        # The byte behind those of the lanes and of the right to reap.
+        carve = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 8 + 1, 1, 0)
+        fcntl.fcntl(control, fcntl.F_OFD_SETLK, carve)
+        adder = spawn(
+            "import signal; signal.signal(2, signal.default_int_handler)\n"
+            "pool = Pool.open(sys.argv[1]); print('up')\n"
+            "try: pool.add_segment(bytes=4096)\n"
+            "except BaseException as error: print(type(error).__name__)",
+            name,
+        )
+        assert adder.line() == "up"
+        time.sleep(0.1)
+        adder.popen.send_signal(2)
+        assert adder.line() == "KeyboardInterrupt"
+        ending = spawn(
+            "import threading\n"
+            "pool = Pool.open(sys.argv[1])\n"
+            "add = lambda: pool.add_segment(bytes=4096)\n"
+            "threading.Thread(target=add, daemon=True).start(); time.sleep(0.2)",
+            name,
+        )
+        assert ending.wait() == 0
