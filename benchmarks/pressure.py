@@ -112,7 +112,7 @@ def refusal(config: RunConfig) -> str:
     try:
         train(config)
     except RunFailed as error:
-        return next(part for part in str(error).split(": ", 1) if "missing" in part)
+        return next((part for part in str(error).split(": ", 1) if "missing" in part), "")
     return ""
 
 
