@@ -40,8 +40,8 @@ std::vector<SegmentInfo> segment_infos(const Control& control) {
       info.bytes_in_use += slab_bytes;
     }
     for (const auto& [bytes, size] : classes) info.classes.push_back(size);
-    // Pairs with the fence in Segments::take. Of one that ended meanwhile, the entry and the cells
-    // may be another's by now.
+    // Pairs with the fence in Segments::take. If the segment ended meanwhile, another may have its
+    // entry and its cells by now.
     std::atomic_thread_fence(std::memory_order_acquire);
     const SegmentWord now = entry.word.load(std::memory_order_relaxed);
     if (!has_memory(now) || generation_of(now) != generation_of(word)) continue;

@@ -81,7 +81,7 @@ void Monitor::map(const std::stop_token& stop) {
     }
     const auto segments = pool_.control().header().segments_version.load(
         std::memory_order_acquire);  // sync: control.segments
-    // What an owner who is slow to answer hands over later is news, see run.
+    // If an owner answers later than this waits, the next look of `run` finds its answer.
     pool_.segments().map_all(Deadline::in(kOwnersAnswerS),
                              [&stop] { return stop.stop_requested(); });
     if (pool_.segments().refresh()) segments_mapped_.store(segments, std::memory_order_relaxed);

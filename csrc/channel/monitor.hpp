@@ -15,7 +15,7 @@ namespace flowtrain::channel {
 
 class Pool;
 
-/// A handle's own threads: they see who died, have what they held taken back, map new segments.
+/// Threads of a handle: they notice deaths, reclaim what the dead held, and map new segments.
 ///
 /// Memory:   nothing shared but what the pool has.
 /// Threads:  two. One sleeps on the pidfds of the other participants, so that a death wakes it

@@ -74,7 +74,7 @@ class Pool : public std::enable_shared_from_this<Pool> {
   Cutter& cutter() { return *cutter_; }
 
   std::unique_ptr<LaneHold> join(LaneRole role, std::uint16_t ring);
-  /// Number of the new segment; 0 only where `interrupted` ended the wait.
+  /// Returns the number of the new segment, or 0 if `interrupted` ended the wait.
   std::uint32_t add_segment(const memory::Carving& carving, bool prefault,
                             const Interrupted& interrupted = {});
   /// Gives a segment of this handle up: its memory goes with the last slab in use.

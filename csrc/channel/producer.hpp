@@ -188,8 +188,8 @@ class Producer : public std::enable_shared_from_this<Producer> {
   ///
   /// @param since  Where the caller had to wait; else it is an allocation without a wait.
   Attempt try_grant(std::uint64_t bytes, const Deadline* since) noexcept;
-  /// Null, and the slab given back, where the memory is not mapped: of a segment that took the
-  /// place of one that was. Nothing is leased of it again until it is.
+  /// Returns null, and gives the slab back, if its segment is not mapped: it took the entry of one
+  /// that was. Until it is mapped, nothing is leased from it.
   std::shared_ptr<Lease> make_lease(const Grant& grant, const Layout& layout);
   std::uint32_t try_allocate(std::uint64_t bytes) noexcept;
   bool take_credit(std::uint64_t bytes) noexcept;

@@ -95,8 +95,8 @@ std::uint32_t Segments::add(const memory::Carving& carving, bool prefault, std::
   return index + 1;
 }
 
-/// Takes an entry and cells for a segment that is being made; nothing where `interrupted` ended the
-/// wait for the right to do so.
+/// Reserves an entry and cells for a new segment. Returns nothing if `interrupted` ended the wait
+/// for the lock.
 std::optional<std::uint32_t> Segments::reserve(std::uint32_t cells, std::uint16_t owner,
                                                const Interrupted& interrupted) {
   sweep();  // Slabs released a moment ago count as free.
@@ -282,8 +282,8 @@ bool Segments::refresh() noexcept {
     try {
       done &= map(i) != Found::kAwaited;
     } catch (const Error&) {
-      // Out of address space or descriptors: a reader of the segment tries again and throws; a
-      // lease that waits in vain says so, see unmapped.
+      // Out of address space or descriptors. A reader of the segment tries again and throws; a
+      // lease that times out names the error, see unmapped.
     }
   }
   return done;

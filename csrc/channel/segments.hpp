@@ -56,7 +56,7 @@ class Segments {
         pool_(std::move(pool)),
         folder_(folder) {}
 
-  /// Makes a segment that `owner` owns; its number, 0 only where `interrupted` ended the wait.
+  /// Makes a segment that `owner` owns. Returns its number, or 0 if `interrupted` ended the wait.
   std::uint32_t add(const memory::Carving& carving, bool prefault, std::uint16_t owner,
                     const Interrupted& interrupted = {});
   SlabView resolve(memory::Address address, std::uint64_t bytes);
@@ -97,8 +97,8 @@ class Segments {
   };
   Held held(std::uint32_t number) const;
 
-  /// Lets go of all memory, each mapping with what was attached to it; what somebody views goes
-  /// with the last view. From then on, what would be mapped is PoolClosed.
+  /// Unmaps all memory and ends what was attached to it; memory that is viewed stays until its last
+  /// view ends. Afterwards add and map throw PoolClosed.
   void close();
   /// In a forked child: leave memory and socket to the parent.
   void abandon() noexcept;

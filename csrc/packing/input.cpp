@@ -15,7 +15,7 @@ namespace {
 constexpr std::int64_t kMostSum = std::int64_t{1} << 62;
 constexpr std::uint32_t kMostBins = 1U << 24;
 
-/// Refuses a negative value, and a sum above `most`; `said` is what is said of that.
+/// Throws if a value is negative, or if the sum exceeds `most`; that message ends with `said`.
 void check_sum(std::span<const std::int64_t> values, const std::string& name, std::int64_t most,
                const std::string& said) {
   std::int64_t sum = 0;

@@ -5,7 +5,7 @@
 
 namespace flowtrain::packing {
 
-/// Part of the bound: a schedule that is farther off is made in another way, too.
+/// Where the gap is more than the bound divided by this, other ways to schedule are tried, too.
 inline constexpr std::int64_t kFarPart = 300;
 
 /// What an objective is given: see `schedule`. `order` is samples by descending cost.

@@ -12,9 +12,9 @@ namespace {
 
 __extension__ using Wide = __int128;
 
-constexpr std::int64_t kEnds = 4;  // Times by which ranks are to end, from the bound upwards.
-constexpr int kRooms = 4;          // Shares of its tokens that a rank gets, the largest first.
-constexpr std::size_t kLooks = 1 << 13;  // At samples, after which no other end is tried.
+constexpr std::int64_t kEnds = 4;  // Lengths of the step that are tried, from the bound upwards.
+constexpr int kRooms = 4;          // Limits of tokens that are tried for a rank, the largest first.
+constexpr std::size_t kLooks = 1 << 13;  // No further length after so many samples were placed.
 
 /// Load of each slot of each rank, shape [ranks, slots].
 std::vector<std::int64_t> loads_of(const Schedule& schedule, const Samples& samples,
@@ -137,7 +137,7 @@ Schedule pipeline(const Step& step) {
     if (!far && (!sticks_out || end > out.bound)) break;
     looks += samples.size();
     Schedule gathered(samples.size());
-    // Of few and long samples, slots hold less than ranks: then ranks get fewer tokens.
+    // Few and long samples may not fit into the slots of a full rank: try with fewer tokens.
     std::int64_t room = rank_room(grid);
     int tries = kRooms;
     for (; tries > 0 && !gather(step, end, room, gathered); --tries) room -= room / 8;

@@ -233,7 +233,7 @@ def _integers(values: ArrayLike, name: str) -> IntArray:
         raise ValueError(f"{name}: shape must be [num_samples], not {array.shape}")
     if array.dtype == numpy.int64:
         return numpy.ascontiguousarray(array)
-    with numpy.errstate(invalid="ignore"):  # What is no integer is refused below.
+    with numpy.errstate(invalid="ignore"):  # Values that are no integers are refused below.
         whole = array.astype(numpy.int64) if array.dtype.kind in "iuf" else None
     if whole is None or not (whole == array).all():
         raise ValueError(f"{name}: values must be integers, not of dtype {array.dtype}")

@@ -60,7 +60,7 @@ class Stream:
         """
         if hasattr(self._dataset, "set_epoch"):
             self._dataset.set_epoch(epoch)
-        # Some go on in the very object that they are given, and the place is to stay.
+        # A data set may go on counting in the object that it is given; the place must not change.
         if place["dataset"] is not None:
             self._dataset.load_state_dict(copy.deepcopy(place["dataset"]))
         self._iterator = iter(self._dataset)

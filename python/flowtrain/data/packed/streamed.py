@@ -34,7 +34,7 @@ class StreamedSource:
         self._dataset = dataset
         self._fields = fields
         self._loading = loading
-        # Workers that are not forked are sent it, and a generator is not to be sent.
+        # A worker that is not forked receives it pickled, which a generator cannot be.
         self._read_by = replace(loading, options={})
         begin = init_within(loading.options.get("worker_init_fn"))
         self._options = {**loading.options, "worker_init_fn": begin}
@@ -142,7 +142,7 @@ class _Reading(IterableDataset[tuple[_ReadStep, list[Any]]]):
             )
             yield read, batches
             place = {**place, "microbatch": 0}
-        # Those behind the last step are in none.
+        # Samples left out after the last step.
         left_out = stream.take_left_out()
         yield _ReadStep(worker=worker, formed=None, after=begin, left_out=left_out), []
 
@@ -173,7 +173,7 @@ def _after(place: Place, step: _ReadStep) -> Place:
 
 
 def _copy_of(dataset: Any) -> Any:
-    """What may be read in place of a data set that keeps its place, all that it holds included."""
+    """A copy of a data set that keeps its place, to be read in this process; any other as it is."""
     if not hasattr(dataset, "state_dict"):
         if isinstance(dataset, Iterator) and not isinstance(dataset, IterableDataset):
             raise PackingError(

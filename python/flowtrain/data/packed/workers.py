@@ -1,4 +1,4 @@
-"""What a worker is told of the data set that it reads."""
+"""The `worker_init_fn` of workers that read a data set within the loader's own."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ Init = Callable[[int], None]
 def init_within(init: Init | None) -> Init:
     """A worker_init_fn for a data set that has another as its `dataset`.
 
-    As torch's documentation has it, such a function shares out, or opens, the data set that
-    `get_worker_info` tells: this must be the one that was given to the loader.
+    Such a function shards, or opens, `get_worker_info().dataset` (torch's documentation of
+    `IterableDataset`): that must be the data set that was given to the loader.
 
     Args:
         init: That of the loader's caller, or None.
@@ -25,7 +25,7 @@ def init_within(init: Init | None) -> Init:
 def _begin(init: Init | None, worker: int) -> None:
     info = get_worker_info()
     assert info is not None
-    # It refuses to be assigned to.
+    # WorkerInfo is read-only.
     object.__setattr__(info, "dataset", info.dataset.dataset)  # type: ignore[attr-defined]
     if init is not None:
         init(worker)
