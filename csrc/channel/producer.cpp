@@ -1,7 +1,9 @@
 #include "channel/producer.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <set>
+#include <thread>
 
 #include "base/cpu.hpp"
 #include "base/error.hpp"
@@ -10,6 +12,7 @@ namespace flowtrain::channel {
 namespace {
 
 constexpr double kAskAgainS = 0.005;  // Between looks for the answer of a segment's owner.
+constexpr std::int64_t kMapAgainNs = 1'000'000;  // Between attempts to map a slab that is free.
 
 }  // namespace
 
@@ -129,6 +132,10 @@ std::shared_ptr<Lease> Producer::lease(const Layout& layout, const Deadline& dea
         });
     if (grant) {
       if (auto lease = make_lease(*grant, layout)) return lease;
+      // Another thread may be in the mapping hook, or an owner has to answer.
+      std::this_thread::sleep_for(std::chrono::nanoseconds(deadline.left_ns(kMapAgainNs)));
+      check_open();
+      if (interrupted && interrupted()) return nullptr;
       continue;
     }
     check_open();

@@ -115,6 +115,37 @@ void a_segment_that_cannot_be_mapped_is_said_to_whoever_waits_for_it() {
   pool->close();
 }
 
+/// Each attempt takes the free slab and gives it back, so the slab's generation counts them.
+void a_lease_sleeps_while_another_thread_is_in_the_hook() {
+  const auto pool = Pool::create({unique_name("sleeps"), "main", {"default"}, 2, 8});
+  const auto owner = Pool::open(pool->name(), "other", Deadline::in(5));
+  std::atomic<bool> slow = false, entered = false, leave = false;
+  owner->add_segment(one_page(), false);
+  CHECK(pool->segments().map_all(Deadline::in(30), {}) && pool->segments().held(1).mapped);
+  pool->segments().attach([&](const os::Mapping&, const std::string&) {
+    entered = slow.load();
+    while (slow && !leave) ::usleep(1000);
+    return std::shared_ptr<void>();
+  });
+  slow = true;
+  owner->add_segment(one_page(), false);
+  while (!entered) ::usleep(1000);
+  // The entry of the first segment is used again, and this handle cannot map the new one yet.
+  owner->drop_segment(1);
+  CHECK(owner->add_segment(one_page(), false) == 1);
+  const std::uint32_t cell = pool->control().cells_of(pool->control().segment(0)).first;
+  const auto lives = [&] { return lockfree::generation_of(pool->control().word(cell)); };
+  const std::uint64_t before = lives();
+  const auto producer = std::make_shared<Producer>(pool, "default", 1, Producer::Credits{});
+  const Deadline deadline = Deadline::in(kOwnersAnswerS + 0.05);
+  CHECK_THROWS(producer->lease({8, 1, {16, 0, 0, 0}, 16}, deadline), PoolTimeout);
+  const std::uint64_t attempts = lives() - before;
+  leave = true;
+  CHECK(attempts > 0 && attempts < 1000 * (kOwnersAnswerS + 0.05) + 2);
+  owner->close();
+  pool->close();
+}
+
 /// Whoever is told a number has the segment.
 void an_entry_that_changes_while_it_is_made_is_heard_of() {
   const auto pool = Pool::create({unique_name("damaged"), "main", {"default"}, 16, 8});
@@ -295,4 +326,5 @@ int main() {
   a_hook_that_fails_is_heard_by_whoever_adds();
   an_entry_that_changes_while_it_is_made_is_heard_of();
   a_segment_that_cannot_be_mapped_is_said_to_whoever_waits_for_it();
+  a_lease_sleeps_while_another_thread_is_in_the_hook();
 }
