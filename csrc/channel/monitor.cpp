@@ -17,7 +17,7 @@ namespace {
 
 constexpr int kTickMs = 20;    // How late a new segment or participant is seen.
 constexpr int kRetryMs = 1;    // A reaping that met a lane in the middle of a move.
-constexpr int kSlowTicks = 5;  // Ticks between looks at all byte locks without a cause.
+constexpr int kSlowTicks = 5;  // Ticks between looks without a cause, for deaths and segments.
 
 os::Fd open_pidfd(std::int32_t pid) {
   return os::Fd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
@@ -55,14 +55,17 @@ void Monitor::run(const std::stop_token& stop) {
     const auto segments =
         header.segments_version.load(std::memory_order_acquire);  // sync: control.segments
     if (lanes != lanes_seen) watch_processes();
+    // A mapping that failed, say for want of descriptors, is retried while its owner lives: later
+    // there is nobody to have the memory from.
+    const bool slow_tick = tick % kSlowTicks == 0;
     if (segments != segments_mapped_.load(std::memory_order_relaxed) ||
-        !pool_.segments().asked().empty()) {
+        !pool_.segments().asked().empty() || (slow_tick && pool_.segments().has_unmapped())) {
       const std::lock_guard lock(news_mutex_);
       news_ = true;
       news_changed_.notify_one();
     }
     const bool somebody_died = sleep(settled ? kTickMs : kRetryMs);
-    if (somebody_died || !settled || tick % kSlowTicks == 0) {
+    if (somebody_died || !settled || slow_tick) {
       settled = bury_the_dead();
       pool_.segments().sweep();
     }

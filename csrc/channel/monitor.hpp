@@ -22,7 +22,8 @@ class Pool;
 ///           at once, and looks at the byte locks, which are the truth, when woken and now and
 ///           then, for what a pidfd cannot see. The other, woken by the first, maps segments, which
 ///           takes long where a device registers them.
-/// Progress: a reaping that has to be retried is retried within a millisecond.
+/// Progress: a reaping that has to be retried is retried within a millisecond, a mapping that
+///           failed within about 100 ms.
 /// Ordering: lane.state, as in Pool.
 /// Errors:   never throws from a thread.
 class Monitor {

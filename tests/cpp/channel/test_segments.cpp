@@ -1,6 +1,7 @@
 // The segments of a handle: which addresses resolve, and what is attached to its mappings, made
 // once for each and ended before its memory is.
 
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -111,6 +112,34 @@ void a_segment_that_cannot_be_mapped_is_said_to_whoever_waits_for_it() {
   const std::string segment = "segment '" + pool->name() + ".1'";
   CHECK(said.find(segment + " is not mapped here, since that failed: " + segment + ": refused") !=
         std::string::npos);
+  owner->close();
+  pool->close();
+}
+
+/// At the next use of the segment its owner may be dead, and its items lost.
+void a_mapping_that_failed_is_tried_again_without_being_asked_for() {
+  const auto pool = Pool::create({unique_name("retry"), "main", {"default"}, 16, 8});
+  const auto owner = Pool::open(pool->name(), "other", Deadline::in(5));
+  rlimit limit{};
+  CHECK(::getrlimit(RLIMIT_NOFILE, &limit) == 0);
+  std::atomic<bool> refused = false;
+  pool->segments().attach([&](const os::Mapping&, const std::string& what) {
+    if (!refused) {
+      // Nor can the owner be asked again.
+      const rlimit none{3, limit.rlim_max};
+      CHECK(::setrlimit(RLIMIT_NOFILE, &none) == 0);
+      refused = true;
+      throw SystemCallError(what + ": refused");
+    }
+    return std::shared_ptr<void>();
+  });
+  const std::uint32_t number = owner->add_segment(one_page(), false);
+  while (!refused) ::usleep(1000);
+  ::usleep(50'000);  // The next attempts have failed by now.
+  CHECK(::setrlimit(RLIMIT_NOFILE, &limit) == 0);
+  const Deadline deadline = Deadline::in(10);
+  while (!pool->segments().held(number).mapped && !deadline.passed()) ::usleep(1000);
+  CHECK(pool->segments().held(number).mapped);
   owner->close();
   pool->close();
 }
@@ -326,5 +355,6 @@ int main() {
   a_hook_that_fails_is_heard_by_whoever_adds();
   an_entry_that_changes_while_it_is_made_is_heard_of();
   a_segment_that_cannot_be_mapped_is_said_to_whoever_waits_for_it();
+  a_mapping_that_failed_is_tried_again_without_being_asked_for();
   a_lease_sleeps_while_another_thread_is_in_the_hook();
 }
