@@ -137,6 +137,15 @@ double timeout_of(PyObject* given) {
   return checked_timeout(timeout_s);
 }
 
+/// Makes a call that never waits for a peer. One that may map memory gives up the GIL: a device can
+/// take seconds to register it.
+template <class Call>
+auto make_at_once(Pool& pool, Call call) {
+  if (!pool.segments().has_unmapped()) return call();
+  const WithoutGil release;
+  return call();
+}
+
 /// Whether there is something at once, where nobody else wants the GIL meanwhile: to give it up and
 /// get it back takes a tenth of a hand-off, but a thread that has to wait for it falls asleep.
 bool some_at_once(const Consumer& consumer, double longest_s) {
@@ -146,6 +155,14 @@ bool some_at_once(const Consumer& consumer, double longest_s) {
   return alone && consumer.spin_until(Deadline::in(std::min(longest_s, kAtOnceS)));
 }
 
+std::shared_ptr<Item> try_get(Consumer& consumer) {
+  return make_at_once(consumer.pool(), [&] { return consumer.try_get(); });
+}
+
+std::vector<std::shared_ptr<Item>> try_get_many(Consumer& consumer, std::size_t max_items) {
+  return make_at_once(consumer.pool(), [&] { return consumer.try_get_many(max_items); });
+}
+
 py::object lease(PyObject* self, PyObject* const* args, Py_ssize_t num_args, PyObject* keywords) {
   static const Parameters<3> parameters("lease", {"shape", "dtype", "timeout_s"}, 2);
   const auto [shape, dtype, timeout_s] = parameters.bind(args, num_args, keywords);
@@ -153,7 +170,8 @@ py::object lease(PyObject* self, PyObject* const* args, Py_ssize_t num_args, PyO
   const auto layout = layout_of(shape, py::reinterpret_borrow<py::object>(dtype));
   const double longest_s = timeout_of(timeout_s);
   // What is free already is taken without giving up the GIL.
-  std::shared_ptr<Lease> out = producer.try_lease(layout);
+  std::shared_ptr<Lease> out =
+      make_at_once(producer.pool(), [&] { return producer.try_lease(layout); });
   if (!out) {
     const WithoutGil release;
     out = producer.lease(layout, Deadline::in(longest_s), SignalCheck());
@@ -188,8 +206,8 @@ py::list get_many(Consumer& consumer, const py::object& at_most, std::optional<d
   const auto max_items =
       static_cast<std::size_t>(number_in(at_most, "get_many: max_items", 1, INT64_MAX));
   const double longest_s = checked_timeout(timeout_s.value_or(kDefaultTimeoutS));
-  std::vector<std::shared_ptr<Item>> out = consumer.try_get_many(max_items);
-  if (out.empty() && some_at_once(consumer, longest_s)) out = consumer.try_get_many(max_items);
+  std::vector<std::shared_ptr<Item>> out = try_get_many(consumer, max_items);
+  if (out.empty() && some_at_once(consumer, longest_s)) out = try_get_many(consumer, max_items);
   if (out.empty()) {
     const WithoutGil release;
     out = consumer.get_many(max_items, Deadline::in(longest_s), SignalCheck());
@@ -206,8 +224,8 @@ py::object get(PyObject* self, PyObject* const* args, Py_ssize_t num_args, PyObj
   Consumer& consumer = self_of<Consumer>(self);
   const double longest_s = timeout_of(timeout_s);
   // What is there already, or at once, is taken without giving up the GIL.
-  std::shared_ptr<Item> out = consumer.try_get();
-  if (!out && some_at_once(consumer, longest_s)) out = consumer.try_get();
+  std::shared_ptr<Item> out = try_get(consumer);
+  if (!out && some_at_once(consumer, longest_s)) out = try_get(consumer);
   if (!out) {
     const WithoutGil release;
     out = consumer.get(Deadline::in(longest_s), SignalCheck());
@@ -459,7 +477,7 @@ void bind_channel(py::module_& module) {
            py::arg("ring") = "default", py::kw_only(), py::arg("strict") = false)
       .def("explain", &explain<&consumer_facts, Consumer>, py::kw_only(),
            py::arg("measure") = false)
-      .def("try_get", &Consumer::try_get)
+      .def("try_get", &try_get)
       .def("get_many", &get_many, py::arg("max_items"), py::arg("timeout_s") = py::none());
   add_fast<&get>(consumer_type, "get", "get($self, /, timeout_s=None)\n--\n\n");
   add_close(consumer_type);

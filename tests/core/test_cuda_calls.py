@@ -157,6 +157,42 @@ print(log())
     assert calls.count("cuMemHostRegister") == 2
 
 
+def test_python_goes_on_while_a_segment_is_registered(run: RunCode, tmp_path: Path) -> None:
+    code = """
+import threading, time
+pool = Pool.create(f"fake-{os.getpid()}", classes=[(4096, 1)])
+cuda.register_host(pool, device=0)
+other, consumer = Pool.open(pool.name), Consumer(pool)
+def registrations(): return open(os.environ["FAKE_CUDA_LOG"]).read().count("cuMemHostRegister")
+def open_gate(gate, before):
+    while registrations() == before: time.sleep(0.001)
+    open(gate, "w").close()
+def try_get():
+    while (item := consumer.try_get()) is None: time.sleep(0.001)
+    return item
+calls = {
+    "try_get": lambda theirs: try_get(),
+    "get": lambda theirs: consumer.get(timeout_s=30),
+    "get_many": lambda theirs: consumer.get_many(1, timeout_s=30),
+    "lease": lambda theirs: Producer(pool, segment=theirs).lease((9,), "uint8", timeout_s=30),
+}
+for name, call in calls.items():
+    os.environ["FAKE_CUDA_GATE"] = gate = sys.argv[1] + name
+    thread = threading.Thread(target=open_gate, args=(gate, registrations()))
+    thread.start()
+    theirs = other.add_segment(classes=[(4096, 2)])
+    Producer(other, segment=theirs).lease((9,), "uint8").publish(1)
+    # Asks the owner. Once it has answered, the next call maps the segment; where this thread was
+    # delayed, the pool's own may have mapped it before.
+    if consumer.try_get() is None:
+        time.sleep(0.002)
+        call(theirs)
+    thread.join()
+print("done")
+"""
+    assert run(code, tmp_path / "gate-")[0] == "done"
+
+
 def test_a_refused_registration_is_forgotten(run: RunCode) -> None:
     code = """
 pool = Pool.create(f"fake-{os.getpid()}", classes=[(4096, 1)])

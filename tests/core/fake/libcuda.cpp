@@ -1,6 +1,7 @@
 // A driver of one device whose memory is the host's: what the core asks of the real one, in which
 // order, and what it does with refusals. Calls are written to the file that FAKE_CUDA_LOG names;
-// FAKE_CUDA_REFUSE names one that fails with CUDA_ERROR_NOT_SUPPORTED, once.
+// FAKE_CUDA_REFUSE names one that fails with CUDA_ERROR_NOT_SUPPORTED, once. A registration waits
+// for the file that FAKE_CUDA_GATE names, and fails if nobody makes it.
 
 #include <cuda.h>
 #include <fcntl.h>
@@ -91,6 +92,11 @@ CUresult pop(CUcontext*) {
 
 CUresult host_register(void* data, std::size_t bytes, unsigned) {
   CALL_IN_CONTEXT(cuMemHostRegister)
+  const char* gate = std::getenv("FAKE_CUDA_GATE");
+  for (int waited_ms = 0; gate != nullptr && ::access(gate, F_OK) != 0; ++waited_ms) {
+    if (waited_ms == 5000) return CUDA_ERROR_NOT_READY;
+    ::usleep(1000);
+  }
   // A real driver locks the pages: memory that is not mapped is a fault.
   for (std::size_t i = 0; i < bytes; i += 4096) static_cast<volatile char*>(data)[i];
   return registered.emplace(data, bytes).second ? CUDA_SUCCESS
