@@ -73,23 +73,23 @@ _NOT_MODEL_FILES = ("*.index.json", "generation_config.json")
 def fingerprint(config: RunConfig) -> dict[str, Any]:
     """What a run may not change: values of fields, and hashes of files.
 
-    The state of the data file is that of this start alone: the ranks read no other file than the
-    one that is hashed here.
+    The states of the files are those of this start alone: the ranks read no other files than those
+    that are hashed here.
 
     Raises:
         OSError: The data file or a file of the model cannot be read.
     """
     tree = to_dict(config)
-    state = file_state(config.data.path)
+    data_state = file_state(config.data.path)
+    model_states = _model_states(config.model.folder)
     files = {"data.path": config.data.path}
-    for path in sorted(config.model.folder.iterdir()):
-        wanted = any(path.match(pattern) for pattern in _MODEL_FILES)
-        if wanted and not any(path.match(pattern) for pattern in _NOT_MODEL_FILES):
-            files[f"{path.name} of the model"] = path
+    for name in model_states:
+        files[f"{name} of the model"] = config.model.folder / name
     return {
         "fields": {name: _value(tree, name) for name in RULES if RULES[name] == "refused"},
         "files": {name: _sha256(path) for name, path in files.items()},
-        "data_state": state,
+        "data_state": data_state,
+        "model_states": model_states,
     }
 
 
@@ -97,6 +97,35 @@ def data_state(run: Path) -> FileState:
     """State of a run's data file when its launcher read it."""
     size, time_ns = json.loads(run.joinpath(FINGERPRINT).read_text())["data_state"]
     return size, time_ns
+
+
+def check_model(config: RunConfig) -> None:
+    """Refuse files of the model that are not those that the launcher hashed.
+
+    To be called after they are loaded: what is as it was then was so while they were loaded.
+
+    Raises:
+        ConfigError: A file was changed, replaced, added or removed; the message names each.
+    """
+    then = json.loads(config.run.joinpath(FINGERPRINT).read_text())["model_states"]
+    now = _model_states(config.model.folder)
+    names = sorted(then.keys() | now.keys())
+    changed = [name for name in names if tuple(then.get(name, ())) != now.get(name, ())]
+    if changed:
+        raise ConfigError(
+            f"{config.model.folder}: {', '.join(changed)} changed after the start of the run; "
+            "restore what was there and go on with --resume, or start another run"
+        )
+
+
+def _model_states(folder: Path) -> dict[str, FileState]:
+    """State of each file of a model that a run may not change, by name."""
+    return {
+        path.name: file_state(path)
+        for path in sorted(folder.iterdir())
+        if any(path.match(pattern) for pattern in _MODEL_FILES)
+        and not any(path.match(pattern) for pattern in _NOT_MODEL_FILES)
+    }
 
 
 def check_resume(checkpoint: Path, now: dict[str, Any]) -> None:

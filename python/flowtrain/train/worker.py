@@ -17,7 +17,7 @@ from torch.distributed.elastic.multiprocessing.errors import record
 from flowtrain import parent
 from flowtrain.config.load import load
 from flowtrain.config.schema import ConfigError, RunConfig
-from flowtrain.data.jsonl import JsonlFile
+from flowtrain.data.jsonl import FileState, JsonlFile
 from flowtrain.data.samples import SampleReader
 from flowtrain.data.workers import ReaderPool
 from flowtrain.models.adapter import VLMAdapter, adapter_for
@@ -37,7 +37,7 @@ from flowtrain.train.planner import Planner, Plans, PlanSource
 from flowtrain.train.prefetch import Prefetch
 from flowtrain.train.rank import DTYPES, Module, Seat
 from flowtrain.train.reads import Reads
-from flowtrain.train.resume import data_state
+from flowtrain.train.resume import check_model, data_state
 from flowtrain.train.watch import Watcher
 from flowtrain.train.world import World
 from flowtrain_core import Pool
@@ -144,6 +144,7 @@ class Worker:
             )
             reads = Reads(reader, self.config.data.path, deadline_s=flow.deadline_s)
             rank = self._rank(seat, module, reads, checkpoints)
+            check_model(self.config)
             self._meet("ready")
             try:
                 rank.run(self.first)
@@ -243,14 +244,14 @@ class Worker:
 
 
 def reader_maker(config: RunConfig) -> Callable[[], SampleReader]:
-    """Makes readers of the data file that the launcher hashed, in any process of the run."""
-    return partial(
-        SampleReader,
-        config.model.folder,
-        config.data,
-        config.train.microbatch_tokens,
-        data_state(config.run),
-    )
+    """Makes readers of the files that the launcher hashed, in any process of the run."""
+    return partial(_make_reader, config, data_state(config.run))
+
+
+def _make_reader(config: RunConfig, state: FileState) -> SampleReader:
+    reader = SampleReader(config.model.folder, config.data, config.train.microbatch_tokens, state)
+    check_model(config)
+    return reader
 
 
 def _reason(error: BaseException) -> str:

@@ -84,6 +84,21 @@ def test_ranks_read_no_other_data_file_than_the_launcher(tmp_path: Path) -> None
         train(config, run_ranks=replace_data)
 
 
+def test_ranks_load_no_other_model_files_than_the_launcher_hashed(tmp_path: Path) -> None:
+    write_tiny_data(tmp_path / "data", samples=1)
+    config = from_dict(run_tree(tmp_path / "run", tmp_path / "data"))
+    template = config.model.folder / "chat_template.jinja"
+
+    def replace_template(config: RunConfig, *_: Any, **__: Any) -> None:
+        reader_maker(config)()
+        template.write_text(template.read_text() + "\n")
+        config.model.folder.joinpath("added_tokens.json").write_text("{}")
+        reader_maker(config)()
+
+    with pytest.raises(ConfigError, match=r"added_tokens\.json, chat_template\.jinja changed aft"):
+        train(config, run_ranks=replace_template)
+
+
 def test_a_summary_is_json_where_a_number_is_not_finite(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
