@@ -54,6 +54,9 @@ def read_upright(path: Path, where: str) -> Image.Image:
 @contextmanager
 def _opened(path: Path, where: str) -> Iterator[Image.Image]:
     try:
+        # To open a pipe would wait for a writer.
+        if path.exists() and not path.is_file():
+            raise OSError("not a regular file (a folder or a pipe, say)")
         with Image.open(path) as image:
             yield image
     # Decoders raise almost anything for damaged files: ValueError, TypeError, SyntaxError, ...

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 import zlib
 from collections.abc import Callable
@@ -152,7 +153,8 @@ def write_cut(path: Path) -> None:
 
 BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "missing": (lambda path: None, "there is no such file"),
-    "folder": (lambda path: path.mkdir(), "Is a directory"),
+    "folder": (lambda path: path.mkdir(), "not a regular file"),
+    "pipe": (os.mkfifo, "not a regular file"),
     "empty": (lambda path: path.write_bytes(b""), "cannot identify"),
     "text": (lambda path: path.write_text("<html>"), "cannot identify"),
     "bomb": (write_bomb, r"400000000 pixels\) exceeds limit"),
