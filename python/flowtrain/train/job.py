@@ -11,9 +11,12 @@ from torch.distributed import DistNetworkError, TCPStore
 
 from flowtrain.clean import remove_left_pools
 from flowtrain.config.schema import ConfigError, RunConfig
+from flowtrain.train.board import Board
 from flowtrain_core import Pool
 
 HOST_LABEL = "host"
+# Key of the board: the step that the launcher cut the logs to.
+FIRST = "first"
 # Environment variable of a rank that the launcher started: the launcher's process.
 LAUNCHER = "FLOWTRAIN_LAUNCHER"
 _PREFIX = "flowtrain-"
@@ -41,12 +44,13 @@ class JobHost:
 
     Args:
         config: The run.
+        first: Step that the ranks go on from; each compares it with its checkpoint.
 
     Raises:
         ConfigError: `flow.port` is in use.
     """
 
-    def __init__(self, config: RunConfig) -> None:
+    def __init__(self, config: RunConfig, *, first: int) -> None:
         flow = config.flow
         try:
             self._store = TCPStore(
@@ -64,6 +68,8 @@ class JobHost:
         # What jobs left of which every process was killed, nobody else can remove.
         remove_left_pools(_PREFIX)
         self.job = Job(store=f"127.0.0.1:{self._store.port}", nonce=secrets.token_hex(8))
+        board = Board(self.job.store, self.job.nonce, timeout_s=flow.start_deadline_s)
+        board.put(FIRST, first)
         encoders, backbones = flow.encoders, flow.backbones
         # A rank holds its own lane, one for its inbox, and one for each inbox it sends to.
         lanes = 1 + 2 * (encoders + backbones) + 2 * encoders * backbones

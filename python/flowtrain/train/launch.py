@@ -53,7 +53,7 @@ def train(
     started = time.perf_counter()
     with ending_by_signals(), run_folder(config, resume=resume) as trained:
         if trained < config.train.steps:
-            host = JobHost(config)
+            host = JobHost(config, first=trained)
             try:
                 run_ranks(config, host, resume=resume)
             finally:

@@ -25,11 +25,11 @@ from flowtrain.plan import Space
 from flowtrain.train import faults
 from flowtrain.train.backbone import BackboneRank, wanted_texts
 from flowtrain.train.board import Board
-from flowtrain.train.checkpoint import Checkpoints, Mark, latest, read_mark
+from flowtrain.train.checkpoint import CheckpointError, Checkpoints, Mark, latest, read_mark
 from flowtrain.train.device import choose_device, register
 from flowtrain.train.encoder import EncoderRank, wanted_pixels
 from flowtrain.train.folder import note_edges
-from flowtrain.train.job import LAUNCHER, Job
+from flowtrain.train.job import FIRST, LAUNCHER, Job
 from flowtrain.train.liveness import Activity, Heartbeat
 from flowtrain.train.metrics import Metrics
 from flowtrain.train.peak import job_peak_flops
@@ -102,6 +102,7 @@ class Worker:
         if LAUNCHER in os.environ:
             # From here on the watcher sees its end, and this rank can say so.
             parent.outlive()
+        self._check_first()
         device = self._device()
         flow = self.config.flow
         size = flow.encoders if self.name == "encoder" else flow.backbones
@@ -227,6 +228,17 @@ class Worker:
             # Lines that begin with `flowtrain: ` say why a rank ends; this one is no reason.
             print(f"{self.label}: {said}", file=sys.stderr, flush=True)
         return device
+
+    def _check_first(self) -> None:
+        """Refuse to go on from another step than that which the launcher cut the logs to."""
+        first = self.board.get(FIRST, who="the launcher")
+        if self.first != first:
+            raise CheckpointError(
+                f"{self.config.run / 'checkpoints'}: {self.label} would go on from step "
+                f"{self.first} ({self.checkpoint or 'no checkpoint'}), and the launcher from step "
+                f"{first}: a rank of an earlier start has saved since, or the rank was not given "
+                "the launcher's --resume; start it again with --resume once no other rank runs"
+            )
 
     def _meet(self, what: str) -> None:
         """Wait until every rank of both worlds has come this far."""

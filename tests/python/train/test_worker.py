@@ -13,7 +13,8 @@ from torch.distributed import TCPStore
 
 from flowtrain.config import ConfigError, from_dict
 from flowtrain.train.board import Board
-from flowtrain.train.job import Job
+from flowtrain.train.checkpoint import CheckpointError
+from flowtrain.train.job import Job, JobHost
 from flowtrain.train.worker import Worker
 
 MISSING = "flowtrain: encoder.0 ends: ConfigError: {path}: there is no such file"
@@ -42,6 +43,20 @@ def test_a_rank_that_has_joined_is_not_joined_by_another(tmp_path: Path) -> None
     config = from_dict(run_tree(tmp_path, tmp_path, flow={"start_deadline_s": 5.0}))
     with pytest.raises(RuntimeError, match=r"encoder.0 has joined already; start each command on"):
         Worker(config, "encoder", 0, job, resume=False)
+
+
+def test_a_rank_goes_on_from_no_other_step_than_the_launcher(tmp_path: Path) -> None:
+    config = from_dict(run_tree(tmp_path, tmp_path, flow={"start_deadline_s": 5.0}))
+    host = JobHost(config, first=2)
+    rank = Worker(config, "encoder", 0, host.job, resume=False)
+    try:
+        with pytest.raises(CheckpointError, match=r"from step 0 \(no .* launcher from step 2: a r"):
+            rank.run()
+    finally:
+        rank.watcher.stop()
+        rank.heartbeat.stop()
+        rank.pool.close()
+        host.close()
 
 
 def test_a_rank_beyond_those_of_the_job_does_not_join_it(tmp_path: Path) -> None:
