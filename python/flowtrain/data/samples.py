@@ -64,6 +64,26 @@ class SamplePixels:
     """The file cannot be used, or no longer has the planned grid, and these are zeros."""
 
 
+def _check_patches(folder: Path, processor: Any, vision: Any) -> None:
+    """Refuse an image processor whose patches are not those of the model.
+
+    Raises:
+        DataError: One of the sizes differs.
+    """
+    for ours, models in (
+        ("patch_size", "patch_size"),
+        ("temporal_patch_size", "temporal_patch_size"),
+        ("merge_size", "spatial_merge_size"),
+    ):
+        size, needed = getattr(processor, ours), getattr(vision, models)
+        if size != needed:
+            raise DataError(
+                f"{folder}: {ours}={size} of the image processor (preprocessor_config.json, or "
+                f"processor_config.json) is not vision_config.{models}={needed} of config.json; "
+                "restore the model's own files"
+            )
+
+
 class SampleReader:
     """Reads samples of a data file for a model; one a thread or process.
 
@@ -103,6 +123,7 @@ class SampleReader:
             raise
         except (OSError, ValueError) as error:
             raise DataError(f"the model's folder {model_folder} cannot be read: {error}") from error
+        _check_patches(model_folder, self._images, config.vision_config)
         self._image_start_id: int = config.vision_start_token_id
         self._recent: OrderedDict[int, tuple[tuple[Path, ...], ChatTokens]] = OrderedDict()
         self._recent_tokens = 0

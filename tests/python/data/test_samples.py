@@ -125,6 +125,24 @@ def test_a_folder_that_cannot_be_read_is_named(model: Path, tmp_path: Path) -> N
             reader(path, tmp_path, chat("a", "b"))
 
 
+@pytest.mark.parametrize(
+    ("name", "models"),
+    [
+        ("patch_size", "patch_size=4"),
+        ("temporal_patch_size", "temporal_patch_size=2"),
+        ("merge_size", "spatial_merge_size=2"),
+    ],
+)
+def test_a_processor_of_another_model_is_refused(
+    model: Path, tmp_path: Path, name: str, models: str
+) -> None:
+    path = shutil.copytree(model, tmp_path / "mixed") / "preprocessor_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), name: 1}))
+    message = rf"mixed: {name}=1 of the .*preprocessor_config.* vision_config\.{models} of config"
+    with pytest.raises(DataError, match=message):
+        reader(path.parent, tmp_path, chat("a", "b"))
+
+
 def test_a_rotated_jpeg_is_read_upright(model: Path, tmp_path: Path) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6
