@@ -77,7 +77,20 @@ def _using(folder: Path) -> Iterator[None]:
             cause: BaseException = error
             if isinstance(error, CheckpointException):
                 cause, _ = next(iter(error.failures.values()))
+            cause = _of_the_system(cause)
             raise CheckpointError(f"{folder}: {type(cause).__name__}: {cause}") from error
+
+
+def _of_the_system(error: BaseException) -> BaseException:
+    """The system's error that an error began with, or the error itself.
+
+    Where a disk becomes full in the middle of a file, PyTorch raises a RuntimeError about the
+    position in it.
+    """
+    found: BaseException | None = error
+    while found is not None and not isinstance(found, OSError):
+        found = found.__cause__ or found.__context__
+    return found or error
 
 
 def _tensors(module: Module) -> dict[str, Any]:

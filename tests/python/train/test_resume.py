@@ -206,6 +206,20 @@ def test_a_checkpoint_that_cannot_be_written_or_read_is_named_with_the_cause(fol
         train(config, first=4)
 
 
+def test_a_disk_that_is_full_within_a_tensor_is_the_cause_that_is_named(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = {"small": torch.zeros(4), "large": torch.zeros(2000)}
+    monkeypatch.setattr("flowtrain.train.checkpoint._tensors", lambda _: state)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+    try:
+        with pytest.raises(CheckpointError, match=r"backbone: OSError: .*File too large"):
+            train(configuration(folder))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
 def test_a_checkpoint_that_cannot_be_completed_is_named(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
