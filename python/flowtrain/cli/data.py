@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from flowtrain.output import while_read
+
 
 def add_parser(verbs: Any) -> None:
     parser = verbs.add_parser("data", help=__doc__)
@@ -93,17 +95,19 @@ def run_check(given: argparse.Namespace) -> int:
             pixels=given.pixels,
             progress=lambda done, total: progress.update(task, completed=done, total=total),
         )
-    if given.json:
-        print(json.dumps({"path": str(config.data.path), **dataclasses.asdict(found)}))
-    else:
-        for bad in found.bad:
-            # A message may have the name of a file that the terminal cannot show.
-            encoding = sys.stdout.encoding
-            print(bad.reason.encode(encoding, "backslashreplace").decode(encoding))
-        print(
-            f"{config.data.path}: {found.samples} samples, {len(found.bad)} bad; the good ones "
-            f"have {found.tokens} tokens, {found.targets} of them targets, and {found.images} "
-            f"images of {found.image_tokens} tokens; {found.over_limit} samples are over "
-            f"train.microbatch_tokens={config.train.microbatch_tokens}"
-        )
+    # The exit code holds although nobody has read every line.
+    with while_read():
+        if given.json:
+            print(json.dumps({"path": str(config.data.path), **dataclasses.asdict(found)}))
+        else:
+            for bad in found.bad:
+                # A message may have the name of a file that the terminal cannot show.
+                encoding = sys.stdout.encoding
+                print(bad.reason.encode(encoding, "backslashreplace").decode(encoding))
+            print(
+                f"{config.data.path}: {found.samples} samples, {len(found.bad)} bad; the good ones "
+                f"have {found.tokens} tokens, {found.targets} of them targets, and {found.images} "
+                f"images of {found.image_tokens} tokens; {found.over_limit} samples are over "
+                f"train.microbatch_tokens={config.train.microbatch_tokens}"
+            )
     return 1 if found.bad else 0

@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
+from flowtrain.output import while_read
 from flowtrain_core import FlowTrainError
 
 _VERBS = ("demo", "train", "data", "pack", "top", "bench", "clean", "doctor")
@@ -25,7 +26,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     run: Callable[[argparse.Namespace], int] = given.run
     try:
-        return run(given)
+        code = 0
+        with while_read():
+            code = run(given)
+        return code
     except KeyboardInterrupt:
         return 130
     except ModuleNotFoundError as error:

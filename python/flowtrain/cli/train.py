@@ -34,10 +34,10 @@ def run(given: argparse.Namespace) -> int:
     if given.print_config:
         print(dump(config), end="")
         return 0
+    from flowtrain.output import show
     from flowtrain.train.by_hand import wait_for_ranks
     from flowtrain.train.gangs import run_gangs
     from flowtrain.train.launch import SUMMARY, train
-    from flowtrain.train.metrics import show
 
     run_ranks = wait_for_ranks if given.by_hand else run_gangs
     summary = train(config, resume=given.resume, run_ranks=run_ranks)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from flowtrain.output import show
 from flowtrain.plan import StepPlan
 from flowtrain.train.close import Verdict
 
@@ -34,22 +34,6 @@ class StepTiming:
 
     seconds: float
     pool: Any
-
-
-def show(text: str, *, otherwise: str) -> None:
-    """Print on standard output; where nobody can read it any more, the caller goes on.
-
-    Args:
-        text: Printed and flushed.
-        otherwise: Said on standard error where it could not be.
-    """
-    try:
-        print(text, end="", flush=True)
-    except OSError as error:
-        print(f"standard output: {error.strerror}; {otherwise}", file=sys.stderr, flush=True)
-        # What is still buffered would fail once more when the process ends.
-        with open(os.devnull, "wb") as nothing:
-            os.dup2(nothing.fileno(), sys.stdout.fileno())
 
 
 def json_values(values: Mapping[str, Any]) -> dict[str, Any]:

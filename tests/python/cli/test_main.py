@@ -50,6 +50,29 @@ def test_a_good_run_ends_well_where_nobody_reads_its_summary(
     assert capfd.readouterr().err == said
 
 
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["train", "{config}", "--print-config"], 0),
+        (["data", "show", "{config}", "--index", "0", "1"], 0),
+        (["data", "check", "{config}", "train.microbatch_tokens=8", "--workers", "1"], 1),
+    ],
+)
+def test_output_that_nobody_reads_is_no_error(
+    config: Path,
+    arguments: list[str],
+    code: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    ours, theirs = os.pipe()
+    os.close(ours)
+    with os.fdopen(theirs, "w", buffering=256) as nobody:
+        monkeypatch.setattr(sys, "stdout", nobody)
+        assert main([argument.format(config=config) for argument in arguments]) == code
+    assert capfd.readouterr().err == ""
+
+
 def test_a_sample_is_shown_with_its_cost(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["data", "show", str(config), "--index", "1", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
