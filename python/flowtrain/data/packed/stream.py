@@ -50,7 +50,8 @@ class Stream:
     def start() -> Place:
         """The place before the first sample."""
         state = dict.fromkeys(_STATES)
-        return {"marked": 0, **state, "read": 0, "ended": False, "waiting": []}
+        mark = {"marked": 0, "lengths": 0, **state}
+        return {**mark, "read": 0, "ended": False, "waiting": []}
 
     def restore(self, place: Place, *, epoch: int) -> None:
         """Go on from a place.
@@ -66,7 +67,8 @@ class Stream:
         self._iterator = iter(self._dataset)
         if place["iterator"] is not None:
             self._iterator.load_state_dict(copy.deepcopy(place["iterator"]))
-        self._marks.append({name: place[name] for name in ("marked", *_STATES)})
+        mark = {"lengths": 0, **{name: place[name] for name in ("marked", *_STATES)}}
+        self._marks.append(mark)
         waiting = {row[0]: row[1] for row in place["waiting"]}
         for position in range(place["marked"], place["read"]):
             try:
@@ -76,8 +78,9 @@ class Stream:
                     f"the stream ended after {position} samples, and {place['read']} had been read "
                     "when this state was saved; give the data set that it was saved with"
                 ) from None
+            size = self._fields.measure(position, sample)
+            self._add_length(size.tokens)
             if position in waiting:
-                size = self._fields.measure(position, sample)
                 if size.tokens != waiting[position]:
                     raise PackingError(
                         f"sample {position}: {size.tokens} tokens, and {waiting[position]} when "
@@ -86,6 +89,15 @@ class Stream:
                         "has read (a shuffle buffer is mostly left out)"
                     )
                 self._kept[position] = size, sample
+        # States of before had no checksum.
+        if mark["lengths"] != place.get("lengths", mark["lengths"]):
+            raise PackingError(
+                f"samples {place['marked']} to {place['read'] - 1}: their lengths have checksum "
+                f"{mark['lengths']}, and {place['lengths']} when this state was saved: read again, "
+                "the stream is another one, and samples would be repeated or left out; give the "
+                "data set that it was saved with, and one that draws the same order again (with a "
+                "seed of its own, or a state_dict)"
+            )
         self._read, self._ended = place["read"], place["ended"]
         if self._ended:
             # Some reset themselves for the next epoch when they are asked for more.
@@ -96,7 +108,7 @@ class Stream:
         states = self._states()
         # At its end, what a data set says of itself may be of its next start.
         if not self._ended and any(state is not None for state in states.values()):
-            self._marks.append({"marked": self._read, **states})
+            self._marks.append({"marked": self._read, "lengths": 0, **states})
         oldest = min((row[0] for row in waiting), default=self._read)
         while len(self._marks) > 1 and self._marks[1]["marked"] <= oldest:
             self._marks.popleft()
@@ -118,6 +130,7 @@ class Stream:
             position = self._read
             self._read += 1
             size = self._fields.measure(position, sample)
+            self._add_length(size.tokens)
             self.content = zlib.crc32(size.content.to_bytes(4, "little"), self.content)
             if size.tokens <= self._token_cap:
                 self._kept[position] = size, sample
@@ -146,6 +159,10 @@ class Stream:
         """Positions of samples that were passed over since this was last asked."""
         taken, self._left_out = self._left_out, []
         return taken
+
+    def _add_length(self, tokens: int) -> None:
+        for mark in self._marks:
+            mark["lengths"] = zlib.crc32(tokens.to_bytes(8, "little"), mark["lengths"])
 
     def _states(self) -> dict[str, Any]:
         """State of the iterator, and of the data set where that is an object of its own."""

@@ -160,6 +160,28 @@ def test_a_stream_that_is_another_one_when_it_is_read_again_says_so() -> None:
         list(rest)
 
 
+def test_a_stream_that_comes_in_another_order_with_nothing_waiting_says_so() -> None:
+    class Turning(Again):
+        times = 0
+
+        def __iter__(self) -> Iterator[Sample]:
+            self.times += 1
+            yield from ROWS[self.times :] + ROWS[: self.times]
+
+    whole = PackedLoader(Turning(), 4, token_cap=320, collate_fn=ids)
+    next(batches := iter(whole))
+    next(batches)
+    state = whole.state_dict()
+    assert not state["place"]["streams"][0]["waiting"]
+    rest = PackedLoader(Turning(), 4, token_cap=320, collate_fn=ids)
+    rest.load_state_dict(state)
+    next(iter(rest))
+    rest = PackedLoader(whole.dataset, 4, token_cap=320, collate_fn=ids)
+    rest.load_state_dict(state)
+    with pytest.raises(PackingError, match=r"samples 0 to 7: their lengths have checksum"):
+        next(iter(rest))
+
+
 def test_a_stream_is_told_its_epoch() -> None:
     class Turned(Again):
         def set_epoch(self, epoch: int) -> None:
