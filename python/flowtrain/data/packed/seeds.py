@@ -11,7 +11,11 @@ import torch
 
 
 def seed_of(*parts: int) -> int:
-    """A seed of 64 bits for a row of numbers, each of at least 0; other rows have other seeds."""
+    """A seed of 64 bits for a row of numbers, each of at least 0.
+
+    Rows of as many numbers below 2**32 have seeds of their own, as nearly as 64 bits allow. Others
+    may share one: zeros at the end of up to four numbers do not count, and 2**32 is read as 0, 1.
+    """
     return int(numpy.random.SeedSequence(parts).generate_state(1, numpy.uint64)[0])
 
 
