@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from fractions import Fraction
 
 import numpy
@@ -46,7 +47,11 @@ def flowtrain_rigid(problem: Problem, *, rounds: int = _ROUNDS, work: int | None
 
 
 def in_one_unit(problem: Problem) -> tuple[IntArray, IntArray]:
-    """Costs of backbone and encoder as integers of one unit, each of shape [num_samples]."""
+    """Costs of backbone and encoder as integers of one unit, each of shape [num_samples].
+
+    Raises:
+        ValueError: The largest cost of the encoder is beyond any number of the backbone's unit.
+    """
     if problem.encoder_cost is None or not len(problem):
         return problem.cost, numpy.zeros(len(problem), numpy.int64)
     share = Fraction(problem.encoder_unit) / Fraction(problem.unit)
@@ -54,6 +59,13 @@ def in_one_unit(problem: Problem) -> tuple[IntArray, IntArray]:
     sums = int(problem.cost.sum()) * less, int(problem.encoder_cost.sum()) * more
     if max(sums) < _MOST_SUM:
         return problem.cost * less, problem.encoder_cost * more
+    if share * int(problem.encoder_cost.max()) > sys.float_info.max:
+        largest = problem.encoder_cost.max() * problem.encoder_unit
+        raise ValueError(
+            f"encoder_cost: its largest is {largest:.3g}, and cost counts in units of "
+            f"{problem.unit:.3g}: they are too far apart to be balanced together, by more than "
+            f"{sys.float_info.max:.3g}; give both costs in the same unit"
+        )
     encoder = problem.encoder_cost * (problem.encoder_unit / problem.unit)
     if encoder.sum() < _MOST_SUM and max(problem.cost.max(), encoder.max()) >= _FINE:
         return problem.cost, numpy.rint(encoder).astype(numpy.int64)

@@ -127,6 +127,14 @@ def test_modules_are_balanced_in_any_units(policy: str, cost: Any, encoder: Any)
     assert -1e-9 < plan.two_module_gap < 0.06
 
 
+@pytest.mark.parametrize("policy", ["flowtrain-rigid", "dflop"])
+@pytest.mark.parametrize("cost", [1e-155, 1e-300])
+def test_modules_too_far_apart_are_named(policy: str, cost: float) -> None:
+    encoder = [0, 1, 2, 3, 4, 1e155]
+    with pytest.raises(ValueError, match=r"encoder_cost: its largest is 1e\+155, .*too far apart"):
+        schedule([1] * 6, [cost] * 6, encoder, ranks=2, microbatches=1, token_cap=3, policy=policy)
+
+
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("largest", [10**12, 10**15])
 def test_costs_may_be_floating_point_operations(policy: str, largest: int) -> None:
