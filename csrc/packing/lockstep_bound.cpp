@@ -18,6 +18,7 @@ __extension__ using Wide = __int128;
 constexpr std::size_t kTries = 160;      // Prices that are tried, ...
 constexpr std::size_t kLooks = 1 << 18;  // ... and samples that are looked at for this: ...
 constexpr std::size_t kLooksEach = 64;   // ... each so often at most.
+constexpr std::size_t kHelping = 64;     // Maximum numbers of long slots that are tried.
 constexpr std::size_t kPerHalf = 3;      // Looks at one above half the cap, as these are sorted.
 constexpr std::int64_t kFirst = 8;       // A search starts with steps of one part in so many, ...
 constexpr std::int64_t kLast = 64;       // ... tries measures for the last time with these, ...
@@ -107,6 +108,12 @@ class LongSlots {
       if (Wide{sum} * grid.slots > Wide{even()} * static_cast<std::int64_t>(q))
         helping_.push_back(q);
     }
+    // Each number alone gives a bound, and near numbers give near ones. All of them would take time
+    // in proportion to slots times samples.
+    const std::size_t all = helping_.size(), some = std::min(all, kHelping);
+    const std::size_t apart = std::max<std::size_t>(1, some - 1);
+    for (std::size_t k = 0; k < some; ++k) helping_[k] = helping_[k * (all - 1) / apart];
+    helping_.resize(some);
     // What is multiplied in `bound` fits.
     if (bits(total_) + bits(token_cap_) + bits(grid.bins()) > 124) helping_.clear();
     if (!helping_.empty()) sort_by_density(samples, order);
@@ -115,6 +122,7 @@ class LongSlots {
   std::int64_t even() const { return divide_up(total_, ranks_); }
   std::int64_t longest() const { return lengths_[0]; }
   /// How many slots are long together; others carry their share of the total, so they say nothing.
+  /// Of more than kHelping such numbers only kHelping, the first and the last among them.
   const std::vector<std::size_t>& helping() const { return helping_; }
 
   /// Prices of the densest samples that fill q slots.

@@ -182,6 +182,21 @@ void a_bound_knows_what_a_bin_holds() {
   CHECK(apart.bound == 180 && apart.value == 180);
 }
 
+/// Where every bin holds one sample, the bound is exact however many slots there are.
+void a_bound_needs_not_every_number_of_long_slots() {
+  for (const std::uint32_t slots : {63, 64, 65, 129, 1000}) {
+    const Grid grid{4, slots, 10};
+    Drawn drawn;
+    std::int64_t sum = 0;
+    for (std::int64_t i = 0; i < grid.bins(); ++i) {
+      drawn.tokens.push_back(6);
+      drawn.cost.push_back(100 + i * i);
+      if (i % 4 == 3) sum += drawn.cost.back();
+    }
+    CHECK(schedule(drawn.samples(), grid, Objective::kLockstep, true).bound == sum);
+  }
+}
+
 /// Two long samples of middling size share no bin, though neither is above half the cap.
 void a_bound_knows_what_shares_no_bin() {
   std::mt19937_64 random(3);
@@ -304,6 +319,7 @@ int main() {
   a_long_slot_holds_what_fits();
   a_long_slot_is_filled_with_the_densest();
   a_bound_knows_what_a_bin_holds();
+  a_bound_needs_not_every_number_of_long_slots();
   a_bound_knows_what_shares_no_bin();
   a_slot_lasts_longer_to_save_another();
   costs_up_to_the_limit_do_not_wrap();
