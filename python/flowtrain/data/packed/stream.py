@@ -67,7 +67,7 @@ class Stream:
         self._iterator = iter(self._dataset)
         if place["iterator"] is not None:
             self._iterator.load_state_dict(copy.deepcopy(place["iterator"]))
-        mark = {"lengths": 0, **{name: place[name] for name in ("marked", *_STATES)}}
+        mark = {name: place[name] for name in ("marked", *_STATES)} | {"lengths": 0}
         self._marks.append(mark)
         waiting = {row[0]: row[1] for row in place["waiting"]}
         for position in range(place["marked"], place["read"]):
@@ -89,8 +89,7 @@ class Stream:
                         "has read (a shuffle buffer is mostly left out)"
                     )
                 self._kept[position] = size, sample
-        # States of before had no checksum.
-        if mark["lengths"] != place.get("lengths", mark["lengths"]):
+        if mark["lengths"] != place["lengths"]:
             raise PackingError(
                 f"samples {place['marked']} to {place['read'] - 1}: their lengths have checksum "
                 f"{mark['lengths']}, and {place['lengths']} when this state was saved: read again, "
