@@ -83,7 +83,7 @@ def _started(config: RunConfig, job: Job, resume: bool) -> Iterator[list[ForkSer
 
 
 def _rank(words: list[str], rank: int, size: int, log: str) -> None:
-    """What a forked process does: one rank, until its end."""
+    """Run one rank to its end, in the forked process."""
     from flowtrain.train.worker import main  # Forked with it.
 
     # The server ends with the tests.

@@ -1,4 +1,4 @@
-"""What cannot be had: sizes, numbers, memory. Each error says what, how much, and how."""
+"""Limits of sizes, numbers and memory; each error names the value, the limit and the way out."""
 
 from __future__ import annotations
 

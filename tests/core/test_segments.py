@@ -103,7 +103,7 @@ def test_a_dropped_segment_keeps_what_is_in_use_and_then_gives_its_memory_back(n
         item = Consumer(pool).get(timeout_s=1.0)
         assert item.key == 7
         item.release()
-        # Whoever sweeps next sees that nothing of it is in use.
+        # The next sweep sees that nothing of it is in use.
         deadline = time.monotonic() + 10
         while len(pool.stats()["segments"]) > 1:
             assert time.monotonic() < deadline

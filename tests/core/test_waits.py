@@ -151,7 +151,7 @@ def test_control_c_ends_a_wait(name: str, spawn: Spawn) -> None:
             "pool.wait_dead(60)",
             "Pool.open('nobody-makes-this', timeout_s=60)",
         ):
-            # Who starts the tests in the background has them ignore the signal.
+            # Tests that a shell started in the background ignore the signal.
             waiter = spawn(
                 "import signal; signal.signal(2, signal.default_int_handler)\n"
                 "pool = Pool.open(sys.argv[1]); print('up')\n"

@@ -59,6 +59,7 @@ std::string unique_name(const char* what) {
   return std::string("cpp-") + what + "-" + std::to_string(::getpid());
 }
 
+/// An address of an earlier use of an entry never resolves, however often the entry is used again.
 void an_address_is_stale_for_ever() {
   const auto pool = Pool::create({unique_name("stale"), "main", {"default"}, 1, 8});
   const memory::Address first = memory::make_address(1, 1, 0);
@@ -86,7 +87,7 @@ void an_entry_without_a_new_generation_is_not_used_again() {
   refuse = false;
   CHECK(pool->add_segment(one_page(), false) == 1 && generation_of(word) == kLastGeneration);
   pool->drop_segment(1);
-  // What is left to others is its cells.
+  // Its cells stay usable by other entries.
   for (std::uint32_t number = 2; number <= kMaxSegments; ++number) {
     CHECK(pool->add_segment(one_page(), false) == number);
   }
@@ -117,7 +118,7 @@ void segments_that_grow_use_the_room_of_those_before() {
   pool->close();
 }
 
-/// Whatever was added and dropped before, a segment fits wherever consecutive cells are free.
+/// After any adds and drops, a segment fits wherever enough consecutive cells are free.
 void a_segment_fits_wherever_there_is_room() {
   constexpr std::uint32_t kCells = 60;
   const auto pool = Pool::create({unique_name("model"), "main", {"default"}, kCells, 8});
@@ -187,7 +188,7 @@ void a_death_in_the_middle_of_adding_loses_no_room() {
   pool->close();
 }
 
-/// Who cuts slabs writes to cells after it looked whose they are: they go to nobody else meanwhile.
+/// Cutting slabs checks who owns cells, then writes to them: no cell changes hands in between.
 void cells_change_hands_only_while_nobody_cuts() {
   const auto pool = Pool::create({unique_name("carve"), "main", {"default"}, 1, 8});
   const os::Fd folder = os::open_pool_folder(pool->name());

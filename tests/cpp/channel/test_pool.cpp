@@ -149,7 +149,7 @@ void an_open_that_fails_leaves_the_pool() {
   pool->close();
 }
 
-/// Who removes a pool cannot remove a folder in which a handle makes its socket meanwhile.
+/// A removal leaves the folder if a handle makes its socket in it at the same time.
 void the_last_handle_of_a_removed_pool_removes_its_folder() {
   const std::string path = os::runtime_folder() + "/" + unique_name("removed");
   const auto maker = Pool::create({unique_name("removed"), "main", {"default"}, 16, 8});

@@ -175,7 +175,7 @@ void a_lease_sleeps_while_another_thread_is_in_the_hook() {
   pool->close();
 }
 
-/// Whoever is told a number has the segment.
+/// add_segment returns a number only if the segment is there.
 void an_entry_that_changes_while_it_is_made_is_heard_of() {
   const auto pool = Pool::create({unique_name("damaged"), "main", {"default"}, 16, 8});
   pool->segments().attach([&](const os::Mapping&, const std::string&) -> std::shared_ptr<void> {
@@ -187,7 +187,6 @@ void an_entry_that_changes_while_it_is_made_is_heard_of() {
   pool->close();
 }
 
-/// An entry that is used again, and again, never resolves an address of an earlier use.
 /// The socket of a handle gives the memory of the segment that was asked for, and of no other.
 void a_segment_is_served_by_its_pool_and_generation() {
   const auto pool = Pool::create({unique_name("serve"), "main", {"default"}, 1, 8});
@@ -308,7 +307,7 @@ int mappings_of(const Pool& pool) {
   return count;
 }
 
-/// Who closes a pool need not drop the handle to have the memory back.
+/// Closing a handle frees the memory, also while the handle object lives.
 void a_closed_handle_keeps_only_the_memory_that_is_viewed() {
   const auto pool = Pool::create({unique_name("keeps"), "main", {"default"}, 4, 8});
   pool->add_segment(one_page(), false);
