@@ -74,7 +74,7 @@ std::uint32_t Segments::add(const memory::Carving& carving, bool prefault, std::
   const SegmentWord making = load(entry);
   try {
     os::Fd fd = os::sealed_memfd(pool_ + "." + std::to_string(index + 1), carving.bytes);
-    auto mapping = std::make_shared<os::Mapping>(fd, carving.bytes, text(index));
+    auto mapping = unmapper_->share(os::Mapping(fd, carving.bytes, text(index)));
     if (prefault) mapping->prefault();
     call_hook(*mapping, index);
     fill(index, carving);
@@ -210,7 +210,7 @@ Segments::Found Segments::map(std::uint32_t index, SegmentWord word, Question& q
     };
     const std::uint64_t bytes = entry.bytes;
     if (fd && *fd && same() && os::is_sealed(*fd, bytes)) {
-      auto mapping = std::make_shared<os::Mapping>(*fd, bytes, text(index));
+      auto mapping = unmapper_->share(os::Mapping(*fd, bytes, text(index)));
       call_hook(*mapping, index);
       if (!fill_slot(index, {std::move(mapping), generation_of(word), {}})) return Found::kGone;
       control_.header().space.notify();  // Waiting leases use mapped segments only.
@@ -437,17 +437,21 @@ Segments::Held Segments::held(std::uint32_t number) const {
 }
 
 void Segments::close() {
-  std::array<Slot, kMaxSegments> gone;  // Unmapped once the locks are given back.
-  const std::scoped_lock lock(adding_, mapping_);
-  closed_ = true;  // The drain that follows is to find every segment.
-  server_.reset();
-  hook_ = nullptr;
-  questions_ = {};
-  const std::lock_guard slots_lock(slots_mutex_);
-  for (std::uint32_t i = 0; i < kMaxSegments; ++i) exchange(i, gone[i]);
+  {
+    std::array<Slot, kMaxSegments> gone;  // Unmapped once the locks are given back.
+    const std::scoped_lock lock(adding_, mapping_);
+    closed_ = true;  // The drain that follows is to find every segment.
+    server_.reset();
+    hook_ = nullptr;
+    questions_ = {};
+    const std::lock_guard slots_lock(slots_mutex_);
+    for (std::uint32_t i = 0; i < kMaxSegments; ++i) exchange(i, gone[i]);
+  }
+  unmapper_->wait();
 }
 
 void Segments::abandon() noexcept {
+  unmapper_->abandon();
   questions_ = {};
   for (Slot& slot : slots_) slot.fd.reset();
   if (server_) server_->abandon();

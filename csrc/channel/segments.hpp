@@ -14,6 +14,7 @@
 #include "channel/control.hpp"
 #include "channel/free_room.hpp"
 #include "channel/lanes.hpp"
+#include "channel/unmapper.hpp"
 #include "memory/carve.hpp"
 #include "os/fd_socket.hpp"
 #include "os/mapping.hpp"
@@ -43,7 +44,8 @@ using MappingHook =
 /// Threads:  any; a thread of its own serves the memory of segments made here to other handles.
 /// Progress: resolve takes a short lock. The first use of a segment asks its owner for it; nobody
 ///           waits for the answer but map_all, which has a deadline. A hook may take its time. add
-///           waits for whoever cuts slabs or adds a segment, at most kCarveSeconds.
+///           waits for whoever cuts slabs or adds a segment, at most kCarveSeconds. What a hook
+///           attached ends on a thread of its own, see Unmapper; only close waits for it.
 /// Ordering: segment.word publishes an entry.
 /// Errors:   making a segment throws; a stale address resolves to nothing.
 class Segments {
@@ -97,8 +99,8 @@ class Segments {
   };
   Held held(std::uint32_t number) const;
 
-  /// Unmaps all memory and ends what was attached to it; memory that is viewed stays until its last
-  /// view ends. Afterwards add and map throw PoolClosed.
+  /// Unmaps all memory and waits for the end of what was attached to it; memory that is viewed
+  /// stays until its last view ends. Afterwards add and map throw PoolClosed.
   void close();
   /// In a forked child: leave memory and socket to the parent.
   void abandon() noexcept;
@@ -132,7 +134,7 @@ class Segments {
   bool fill_slot(std::uint32_t index, Slot slot) noexcept;
   void drop_stale(std::uint32_t index) noexcept;
   /// Under slots_mutex_. What the slot held is then in `slot`, to be unmapped once the lock is
-  /// given back, which can take long.
+  /// given back.
   void exchange(std::uint32_t index, Slot& slot) noexcept;
   bool in_use(const SegmentEntry& entry) const noexcept;
   /// Under adding_ or mapping_. Throws PoolClosed after close.
@@ -155,6 +157,7 @@ class Segments {
   mutable std::mutex slots_mutex_;  // Never held while another process is asked.
   std::array<Slot, kMaxSegments> slots_;
   std::atomic<std::uint64_t> mapped_{0};  // Slots with a mapping; written under slots_mutex_.
+  std::shared_ptr<Unmapper> unmapper_ = std::make_shared<Unmapper>();
   std::unique_ptr<os::FdServer> server_;
 };
 

@@ -149,7 +149,8 @@ assert log() == 1
 del view, lease
 other.close()
 del pool, other
-import gc; gc.collect()
+import gc, time; gc.collect()
+while log() < 2: time.sleep(0.001)  # A thread of its own ends it.
 print(log())
 """
     printed, calls = run(code)

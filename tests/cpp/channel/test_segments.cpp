@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <thread>
 
 #include "base/error.hpp"
 #include "channel/consumer.hpp"
@@ -28,7 +29,7 @@ namespace {
 /// Counts what lives by mapping, and reads the memory at the end of each.
 struct Book {
   std::map<const std::byte*, int> made;
-  int alive = 0;
+  std::atomic<int> alive = 0;
 
   MappingHook hook() {
     return [this](const os::Mapping& mapping, const std::string&) {
@@ -68,7 +69,55 @@ void every_mapping_gets_its_own_once() {
   // The lease's memory may still be written, so its registration lives on with it.
   CHECK(book.alive == 1);
   lease.reset();
+  const Deadline deadline = Deadline::in(10);
+  while (book.alive != 0 && !deadline.passed()) ::usleep(1000);
+  CHECK(book.alive == 0);
   other->close();
+}
+
+/// To end a device's registration takes seconds, and the caller may hold the GIL.
+void what_is_attached_ends_on_a_thread_of_its_own() {
+  const auto pool = Pool::create({unique_name("ends"), "main", {"default"}, 16, 8});
+  const auto owner = Pool::open(pool->name(), "other", Deadline::in(5));
+  const auto caller = std::this_thread::get_id();
+  std::atomic<int> ended = 0, by_caller = 0;
+  const auto wait_for = [&](int number) {
+    const Deadline deadline = Deadline::in(10);
+    while (ended != number && !deadline.passed()) ::usleep(1000);
+    CHECK(ended == number && by_caller == 0);
+  };
+  pool->segments().attach([&](const os::Mapping& mapping, const std::string&) {
+    return std::shared_ptr<void>(mapping.data(), [&](void*) {
+      by_caller += std::this_thread::get_id() == caller;
+      ++ended;
+    });
+  });
+  const auto producer =
+      std::make_shared<Producer>(pool, "default", std::nullopt, Producer::Credits{});
+  const auto lease = [&] { return producer->lease({8, 1, {16, 0, 0, 0}, 16}, Deadline::in(5)); };
+  owner->add_segment(one_page(), false);
+  auto last_view = lease();
+  owner->drop_segment(1);
+  last_view->abort();
+  pool->segments().sweep();
+  pool->segments().refresh();
+  CHECK(ended == 0);
+  last_view.reset();
+  wait_for(1);
+
+  owner->add_segment(one_page(), false);
+  lease()->abort();
+  owner->drop_segment(1);
+  pool->segments().refresh();  // Forgets it, unless another thread was faster.
+  wait_for(2);
+
+  owner->add_segment(one_page(), false);
+  auto of_closed = lease();
+  pool->close();
+  CHECK(ended == 2);
+  of_closed.reset();
+  wait_for(3);
+  owner->close();
 }
 
 void a_hook_that_fails_at_once_is_forgotten() {
@@ -350,6 +399,7 @@ int main() {
   a_dead_segment_is_let_go_though_its_entry_is_used_again();
   a_segment_is_served_by_its_pool_and_generation();
   every_mapping_gets_its_own_once();
+  what_is_attached_ends_on_a_thread_of_its_own();
   a_hook_that_fails_at_once_is_forgotten();
   a_hook_that_fails_is_heard_by_whoever_adds();
   an_entry_that_changes_while_it_is_made_is_heard_of();
