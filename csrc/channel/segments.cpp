@@ -250,6 +250,13 @@ void Segments::exchange(std::uint32_t index, Slot& slot) noexcept {
   std::swap(slots_[index], slot);
   const std::uint64_t others = mapped_.load(std::memory_order_relaxed) & ~bit;
   mapped_.store(slots_[index].mapping ? others | bit : others, std::memory_order_relaxed);
+  generations_[index].store(slots_[index].generation, std::memory_order_relaxed);
+}
+
+/// Whether the segment that an entry has by now is mapped, and not only a former one.
+bool Segments::is_mapped(std::uint32_t index, SegmentWord word) const noexcept {
+  return (mapped() >> index & 1) != 0 &&
+         generations_[index].load(std::memory_order_relaxed) == generation_of(word);
 }
 
 SlabView Segments::resolve(memory::Address address, std::uint64_t bytes) {
@@ -317,20 +324,19 @@ std::vector<int> Segments::asked() {
 }
 
 bool Segments::has_unmapped() const noexcept {
-  const std::uint64_t here = mapped();
   for (std::uint32_t i = 0; i < control_.num_segments(); ++i) {
-    if ((here >> i & 1) == 0 && has_memory(load(control_.segment(i)))) return true;
+    const SegmentWord word = load(control_.segment(i));
+    if (has_memory(word) && !is_mapped(i, word)) return true;
   }
   return false;
 }
 
 std::string Segments::unmapped() const {
-  const std::uint64_t here = mapped();
   const std::unique_lock lock(mapping_, std::try_to_lock);
   std::string all;
   for (std::uint32_t i = 0; i < control_.num_segments(); ++i) {
     const SegmentWord word = load(control_.segment(i));
-    if ((here >> i & 1) != 0 || !has_memory(word)) continue;
+    if (!has_memory(word) || is_mapped(i, word)) continue;
     const std::uint16_t owner = owner_of(word);
     if (!lanes_.is_alive(owner)) continue;
     all += "; " + text(i) + " is not mapped here, since ";

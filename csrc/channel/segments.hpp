@@ -71,7 +71,8 @@ class Segments {
   bool map_all(const Deadline& deadline, const Interrupted& interrupted);
   /// Sockets on which answers come.
   std::vector<int> asked();
-  /// One bit for each segment that is mapped, by its index.
+  /// One bit for each segment that is mapped, by its index; also while its entry is in use again
+  /// and the mapping that is not yet dropped is that of the former segment.
   std::uint64_t mapped() const noexcept { return mapped_.load(std::memory_order_relaxed); }
   /// Whether there is memory that is not mapped.
   bool has_unmapped() const noexcept;
@@ -136,6 +137,7 @@ class Segments {
   /// Under slots_mutex_. What the slot held is then in `slot`, to be unmapped once the lock is
   /// given back.
   void exchange(std::uint32_t index, Slot& slot) noexcept;
+  bool is_mapped(std::uint32_t index, SegmentWord word) const noexcept;
   bool in_use(const SegmentEntry& entry) const noexcept;
   /// Under adding_ or mapping_. Throws PoolClosed after close.
   void check_open() const;
@@ -156,7 +158,9 @@ class Segments {
   std::array<std::optional<Question>, kMaxSegments> questions_;  // Under mapping_.
   mutable std::mutex slots_mutex_;  // Never held while another process is asked.
   std::array<Slot, kMaxSegments> slots_;
-  std::atomic<std::uint64_t> mapped_{0};  // Slots with a mapping; written under slots_mutex_.
+  // Slots with a mapping, and their generations; written under slots_mutex_.
+  std::atomic<std::uint64_t> mapped_{0};
+  std::array<std::atomic<std::uint16_t>, kMaxSegments> generations_{};
   std::shared_ptr<Unmapper> unmapper_ = std::make_shared<Unmapper>();
   std::unique_ptr<os::FdServer> server_;
 };

@@ -286,10 +286,17 @@ void a_dead_segment_is_let_go_though_its_entry_is_used_again() {
   CHECK(view.data[0] == std::byte{0});  // A view keeps its memory.
 
   add();
+  CHECK(!peer.has_unmapped());
+  pool->drop_segment(1);
+  pool->add_segment(one_page(), false);
+  CHECK(peer.held(1).mapped && peer.has_unmapped());
+  pool->drop_segment(1);
+
+  add();
   CHECK(open_memory_of(*pool) == 1);
   // The next use is of an owner that died before it served anybody.
   std::atomic<SegmentWord>& word = pool->control().segment(0).word;
-  word = segment_word(SegmentState::kDraining, 4, 7);
+  word = segment_word(SegmentState::kDraining, 6, 7);
   CHECK(peer.refresh() && !peer.held(1).mapped);
   CHECK(pool->segments().refresh() && open_memory_of(*pool) == 0);
   pool->close();
