@@ -55,6 +55,8 @@ def in_one_unit(problem: Problem) -> tuple[IntArray, IntArray]:
     if problem.encoder_cost is None or not len(problem):
         return problem.cost, numpy.zeros(len(problem), numpy.int64)
     share = Fraction(problem.encoder_unit) / Fraction(problem.unit)
+    if not problem.cost.any() or not problem.encoder_cost.any():
+        share = Fraction(1)  # Zeros are the same in any unit.
     more, less = share.as_integer_ratio()
     sums = int(problem.cost.sum()) * less, int(problem.encoder_cost.sum()) * more
     if max(sums) < _MOST_SUM:
@@ -66,7 +68,7 @@ def in_one_unit(problem: Problem) -> tuple[IntArray, IntArray]:
             f"{problem.unit:.3g}: they are too far apart to be balanced together, by more than "
             f"{sys.float_info.max:.3g}; give both costs in the same unit"
         )
-    encoder = problem.encoder_cost * (problem.encoder_unit / problem.unit)
+    encoder = problem.encoder_cost * float(share)
     if encoder.sum() < _MOST_SUM and max(problem.cost.max(), encoder.max()) >= _FINE:
         return problem.cost, numpy.rint(encoder).astype(numpy.int64)
     # The backbone's unit is too coarse for the encoder, or too fine for 62 bits.

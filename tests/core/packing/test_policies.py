@@ -135,6 +135,17 @@ def test_modules_too_far_apart_are_named(policy: str, cost: float) -> None:
         schedule([1] * 6, [cost] * 6, encoder, ranks=2, microbatches=1, token_cap=3, policy=policy)
 
 
+@pytest.mark.parametrize("policy", ["flowtrain-rigid", "dflop"])
+@pytest.mark.parametrize("tiny", [1e-310, 1e-305])
+def test_a_module_without_cost_has_no_unit(policy: str, tiny: float) -> None:
+    shape: dict[str, Any] = {"ranks": 2, "microbatches": 1, "token_cap": 4, "policy": policy}
+    costs = [tiny, 2 * tiny, 3 * tiny, 4 * tiny]
+    for cost, encoder in ((costs, [0.0] * 4), (costs, [0] * 4), ([0.0] * 4, costs)):
+        plan = schedule([1] * 4, cost, encoder, **shape)
+        assert (plan.slot == 0).all()
+        assert (plan.encoder_rank == plan.rank).all()
+
+
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("largest", [10**12, 10**15])
 def test_costs_may_be_floating_point_operations(policy: str, largest: int) -> None:
