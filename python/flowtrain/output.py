@@ -1,50 +1,98 @@
-"""Standard output that its reader may close before everything is written."""
+"""Writing to a standard output that may be closed by its reader, or be full."""
 
 from __future__ import annotations
 
+import errno
+import io
 import os
-import select
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
+from typing import TextIO
 
 
-def show(text: str, *, otherwise: str) -> None:
-    """Print on standard output; where nobody can read it any more, the caller goes on.
+class OutputError(OSError):
+    """Standard output cannot be written."""
+
+    def __str__(self) -> str:
+        return f"standard output: {self.strerror}"
+
+
+def show(text: str, *, otherwise: str) -> bool:
+    """Print on standard output, and continue where that fails.
 
     Args:
         text: Printed and flushed.
-        otherwise: Said on standard error where it could not be.
+        otherwise: Printed on standard error where standard output fails.
+
+    Returns:
+        False where standard output failed, unless its reader has closed it.
     """
     try:
         print(text, end="", flush=True)
     except OSError as error:
         print(f"standard output: {error.strerror}; {otherwise}", file=sys.stderr, flush=True)
         _discard()
+        return error.errno == errno.EPIPE
+    return True
 
 
 @contextmanager
 def while_read() -> Iterator[None]:
-    """Print within the block, which ends without an error where the reader has gone.
+    """Print within the block, which ends without an error where the reader closes the output.
 
-    All that was printed is written when the block has ended.
+    Everything printed is written when the block ends, or never will be.
+
+    Raises:
+        OutputError: Standard output fails in another way.
     """
-    try:
-        yield
-        # There is no standard output where the shell has closed it (`>&-`).
-        if sys.stdout is not None:
-            sys.stdout.flush()
-    except BrokenPipeError:
-        # The pipe may be another one: that of a process, or a connection.
-        if sys.stdout is None or not _reader_has_gone():
+    with redirect_stdout(_named(sys.stdout)):
+        try:
+            yield
+            _flush()
+        except OutputError as error:
+            _discard()
+            if error.errno != errno.EPIPE:
+                raise
+        except BaseException:
+            try:
+                _flush()
+            except OutputError:
+                _discard()  # The error that ended the block is the one to report.
             raise
-        _discard()
 
 
-def _reader_has_gone() -> bool:
-    poll = select.poll()
-    poll.register(sys.stdout.fileno(), 0)
-    return any(events & select.POLLERR for _, events in poll.poll(0))
+class _Descriptor(io.FileIO):
+    """Names standard output in its errors, which are then told from those of other files."""
+
+    def write(self, data: object) -> int:
+        try:
+            return super().write(data)  # type: ignore[arg-type]
+        except OSError as error:
+            raise OutputError(error.errno, error.strerror) from error
+
+
+def _named(output: TextIO) -> TextIO:
+    """The same output by a stream that raises OutputError, if it is a file."""
+    if not isinstance(output, io.TextIOWrapper):  # None where the shell closed it (`>&-`).
+        return output
+    try:
+        file = _Descriptor(output.fileno(), "wb", closefd=False)
+    except io.UnsupportedOperation:  # A stream in memory.
+        return output
+    output.flush()
+    return io.TextIOWrapper(
+        io.BufferedWriter(file),
+        encoding=output.encoding,
+        errors=output.errors,
+        line_buffering=output.line_buffering,
+        write_through=output.write_through,
+    )
+
+
+def _flush() -> None:
+    if sys.stdout is not None:
+        sys.stdout.flush()
 
 
 def _discard() -> None:

@@ -8,26 +8,30 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from flowtrain.output import while_read
+from flowtrain.output import OutputError, while_read
 from flowtrain_core import FlowTrainError
 
 _VERBS = ("demo", "train", "data", "pack", "top", "bench", "clean", "doctor")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a verb; 0 on success, 1 if a run failed, 2 if what was asked for cannot be."""
+    """Run a verb; 0 on success, 1 if the run or its output failed, 2 if the request is invalid."""
     parser = argparse.ArgumentParser(prog="flowtrain", description=__doc__)
     parser.add_argument("--debug", action="store_true", help="show where an error came from")
     verbs = parser.add_subparsers(dest="verb", required=True)
     for verb in _VERBS:
         importlib.import_module(f"flowtrain.cli.{verb}").add_parser(verbs)
-    given = parser.parse_args(argv)
     # Progress bars of a library would tear the one line that shows a run.
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    run: Callable[[argparse.Namespace], int] = given.run
+    given = argparse.Namespace(debug=False)
+    code = 0
     try:
-        code = 0
         with while_read():
+            try:
+                parser.parse_args(argv, given)
+            except SystemExit as end:  # After --help, which may still fail to be written.
+                return int(end.code or 0)
+            run: Callable[[argparse.Namespace], int] = given.run
             code = run(given)
         return code
     except KeyboardInterrupt:
@@ -37,6 +41,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         extra = getattr(given, "extra", "demo")
         return _say(f"{error.name} is not installed; run: pip install 'flowtrain[{extra}]'", 2)
+    except OutputError as error:
+        return _say(str(error), 1)
     except (ValueError, OSError) as error:
         if given.debug:
             raise

@@ -41,5 +41,5 @@ def run(given: argparse.Namespace) -> int:
 
     run_ranks = wait_for_ranks if given.by_hand else run_gangs
     summary = train(config, resume=given.resume, run_ranks=run_ranks)
-    show(json.dumps(summary) + "\n", otherwise=f"the summary is in {config.run / SUMMARY}")
-    return 0
+    otherwise = f"the summary is in {config.run / SUMMARY}"
+    return 0 if show(json.dumps(summary) + "\n", otherwise=otherwise) else 1

@@ -73,6 +73,54 @@ def test_output_that_nobody_reads_is_no_error(
     assert capfd.readouterr().err == ""
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["clean"],
+        ["data", "show", "{config}", "--index", "0", "1"],
+        ["train", "{config}", "--print-config"],
+    ],
+)
+def test_a_full_disk_is_an_error_of_standard_output(
+    config: Path,
+    arguments: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    # Leaving the block writes what is still buffered, as the end of a process does.
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert main([argument.format(config=config) for argument in arguments]) == 1
+    assert capfd.readouterr().err == "flowtrain: standard output: No space left on device\n"
+
+
+def test_a_run_whose_summary_finds_a_full_disk_says_where_it_is(
+    config: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("flowtrain.train.launch.train", lambda *_, **__: {"steps": 4})
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert main(["train", str(config)]) == 1
+    path = config.parent / "run" / "summary.json"
+    said = f"standard output: No space left on device; the summary is in {path}\n"
+    assert capfd.readouterr().err == said
+
+
+def test_another_error_is_reported_before_that_of_a_full_disk(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> NoReturn:
+        print("unwritten")
+        raise SystemCallError("no such pool")
+
+    monkeypatch.setattr(top, "list_pools", fail)
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert main(["top"]) == 2
+    assert capfd.readouterr().err == "flowtrain: no such pool\n"
+
+
 def test_a_sample_is_shown_with_its_cost(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["data", "show", str(config), "--index", "1", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
