@@ -15,6 +15,7 @@ from flowtrain.models.export import save_final
 from flowtrain.train.atomic import PART, commit
 from flowtrain.train.checkpoint import load_part
 from flowtrain.train.rank import DTYPES
+from flowtrain.train.resume import check_model
 
 
 def write_final(config: RunConfig, checkpoint: Path) -> dict[str, float]:
@@ -26,7 +27,11 @@ def write_final(config: RunConfig, checkpoint: Path) -> dict[str, float]:
 
     Returns:
         How far each module moved from where it started: relative norm of the difference.
+
+    Raises:
+        ConfigError: Files of the model have changed since the run began.
     """
+    check_model(config)
     adapter = adapter_for(config.model.folder)
     model = adapter.build(
         "full",
@@ -43,6 +48,7 @@ def write_final(config: RunConfig, checkpoint: Path) -> dict[str, float]:
     if part.exists():
         shutil.rmtree(part)
     save_final(part, config.model.folder, cast(PreTrainedModel, model))
+    check_model(config)  # The files that were copied are those of the run as well.
     commit(part, final)
     change = {}
     for world in ("encoder", "backbone"):

@@ -40,8 +40,9 @@ def train(
         The summary, also written to `RUN/summary.json`.
 
     Raises:
-        ConfigError: The run folder is in use or holds another run, the port is taken, or a field
-            has changed that a resumed run cannot change (`flowtrain.train.resume.RULES`).
+        ConfigError: The run folder is in use or holds another run, the port is taken, a field has
+            changed that a resumed run cannot change (`flowtrain.train.resume.RULES`), or files of
+            the model have changed since the run began.
         RunFailed: A rank failed or died, and all others have ended; or the ranks left no
             checkpoint of the last step, or `RUN/final` cannot be written.
     """

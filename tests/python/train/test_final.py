@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,12 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_model_state_dict
 from transformers import AutoModelForImageTextToText
 
-from flowtrain.config import RunConfig, from_dict
+from flowtrain.config import ConfigError, RunConfig, from_dict
 from flowtrain.data.tiny_model import SMALLEST, write_tiny_model
 from flowtrain.models.adapter import adapter_for
 from flowtrain.train import final
 from flowtrain.train.final import write_final
+from flowtrain.train.resume import FINGERPRINT, fingerprint
 
 
 def make_checkpoint(config: RunConfig, seed: int) -> Path:
@@ -30,18 +32,27 @@ def make_checkpoint(config: RunConfig, seed: int) -> Path:
     return checkpoint
 
 
-def test_a_final_model_replaces_the_one_before_only_when_it_is_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def config(tmp_path: Path) -> RunConfig:
+    """A run that has begun."""
     write_tiny_model(tmp_path / "model", SMALLEST)
+    (tmp_path / "data.jsonl").touch()
     config = from_dict(
         {
             "run": tmp_path / "run",
             "model": {"config": tmp_path / "model"},
-            "data": {"path": "unused"},
+            "data": {"path": tmp_path / "data.jsonl"},
             "train": {"steps": 1},
         }
     )
+    config.run.mkdir()
+    (config.run / FINGERPRINT).write_text(json.dumps(fingerprint(config)))
+    return config
+
+
+def test_a_final_model_replaces_the_one_before_only_when_it_is_whole(
+    config: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     checkpoints = [make_checkpoint(config, seed) for seed in (1, 2)]
     write_final(config, checkpoints[0])
     (config.run / "final" / "stale.json").write_text("{}")
@@ -66,3 +77,26 @@ def test_a_final_model_replaces_the_one_before_only_when_it_is_whole(
         "full", weights=None, seed=2, dtype=torch.float32, device=torch.device("cpu")
     )
     assert all(torch.equal(value, loaded[name]) for name, value in built.state_dict().items())
+
+
+@pytest.mark.parametrize("when", ["before", "while it is copied"])
+def test_a_final_model_has_no_file_that_changed_during_the_run(
+    when: str, config: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint = make_checkpoint(config, 1)
+    template = config.model.folder / "chat_template.jinja"
+    save_final = final.save_final
+
+    def change_and_save(*arguments: Any) -> None:
+        template.write_text("changed")
+        save_final(*arguments)
+
+    if when == "before":
+        template.write_text("changed")
+    else:
+        monkeypatch.setattr(final, "save_final", change_and_save)
+    with pytest.raises(
+        ConfigError, match=r"chat_template\.jinja changed after the start of the run"
+    ):
+        write_final(config, checkpoint)
+    assert not (config.run / "final").exists()
