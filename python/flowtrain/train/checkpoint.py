@@ -22,6 +22,7 @@ from torch.distributed.checkpoint.state_dict import (
     set_model_state_dict,
     set_optimizer_state_dict,
 )
+from torch.distributed.checkpoint.storage import WriteResult
 
 from flowtrain.config.load import dump
 from flowtrain.config.schema import RunConfig
@@ -78,7 +79,9 @@ def _using(folder: Path) -> Iterator[None]:
             if isinstance(error, CheckpointException):
                 cause, _ = next(iter(error.failures.values()))
             cause = _of_the_system(cause)
-            raise CheckpointError(f"{folder}: {type(cause).__name__}: {cause}") from error
+            raise CheckpointError(
+                f"{folder}: {type(cause).__name__}: {cause}; correct that, and go on with --resume"
+            ) from error
 
 
 def _of_the_system(error: BaseException) -> BaseException:
@@ -91,6 +94,21 @@ def _of_the_system(error: BaseException) -> BaseException:
     while found is not None and not isinstance(found, OSError):
         found = found.__cause__ or found.__context__
     return found or error
+
+
+class _Writer(dcp.FileSystemWriter):
+    """Raises the system's error where a file cannot be written.
+
+    The ranks of a world exchange their errors by pickle, which drops the causes of an error.
+    """
+
+    def write_data(
+        self, plan: dcp.SavePlan, planner: dcp.SavePlanner
+    ) -> torch.futures.Future[list[WriteResult]]:
+        try:
+            return super().write_data(plan, planner)
+        except Exception as error:
+            raise _of_the_system(error) from None
 
 
 def _tensors(module: Module) -> dict[str, Any]:
@@ -130,7 +148,9 @@ class Checkpoints:
             part.mkdir(parents=True, exist_ok=True)
         folder = part / self._world.name
         with _using(folder):
-            dcp.save(_tensors(module), checkpoint_id=folder, no_dist=self._world.size == 1)
+            dcp.save(
+                _tensors(module), storage_writer=_Writer(folder), no_dist=self._world.size == 1
+            )
         if self._world.name == "encoder":
             if self._world.leads:
                 self._board.put(f"saved/{done}/encoder", module.stepped)

@@ -15,6 +15,7 @@ from typing import Any, get_type_hints
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from flowtrain.config import ConfigError, RunConfig, from_dict, load
 from flowtrain.plan import StepPlan
@@ -54,11 +55,11 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def train(config: RunConfig, first: int = 0) -> tuple[list[float], Module]:
+def train(config: RunConfig, first: int = 0, *, ranks: int = 1) -> tuple[list[float], Module]:
     """Learning rates of the steps from `first` on, by the backbone alone, and what was trained."""
     torch.manual_seed(config.train.seed)
     module = Module.build(torch.nn.Linear(3, 2), config, trains=True)
-    world: Any = SimpleNamespace(name="backbone", size=1, leads=True)
+    world: Any = SimpleNamespace(name="backbone", size=ranks, leads=True)
     board: Any = SimpleNamespace(get=lambda *_, **__: 0, delete=lambda _: None)
     checkpoints = Checkpoints(config, world, board)
     if first:
@@ -206,16 +207,26 @@ def test_a_checkpoint_that_cannot_be_written_or_read_is_named_with_the_cause(fol
         train(config, first=4)
 
 
+@pytest.fixture
+def group() -> Iterator[None]:
+    """A process group: its one rank hears of errors as the ranks of a larger one do, by pickle."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.usefixtures("group")
+@pytest.mark.parametrize("ranks", [1, 2])
 def test_a_disk_that_is_full_within_a_tensor_is_the_cause_that_is_named(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    ranks: int, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state = {"small": torch.zeros(4), "large": torch.zeros(2000)}
     monkeypatch.setattr("flowtrain.train.checkpoint._tensors", lambda _: state)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
     try:
-        with pytest.raises(CheckpointError, match=r"backbone: OSError: .*File too large"):
-            train(configuration(folder))
+        with pytest.raises(CheckpointError, match=r"backbone: OSError: .*File too large.*--resume"):
+            train(configuration(folder), ranks=ranks)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
