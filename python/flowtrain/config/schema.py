@@ -188,8 +188,9 @@ class FlowConfig:
     """Timeout for a rank that is silent. Each rank's process beats about once a second, also in
     a long step, checkpoint or compilation, and slow ranks are waited for. The run ends when for
     this long a rank has not beaten, all ranks have only waited for each other, or a rank's readers
-    have finished no read. Ranks that die are found within seconds. A rank that hangs in a call
-    which gives up Python's lock beats on and is not found."""
+    have finished no read; the start of its first reader does not count. Ranks that die are found
+    within seconds. A rank that hangs in a call which gives up Python's lock beats on and is not
+    found."""
     start_deadline_s: float = 300.0
     """Timeout for the processes of all ranks to join the job, models not yet loaded."""
 

@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import queue
 import signal
+import threading
 import traceback
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -31,6 +32,11 @@ class _Reader:
 
     def __init__(self, make_reader: Callable[[], Any]) -> None:
         self.make = functools.cache(make_reader)
+
+    def start(self) -> None:
+        """Make the reader; an error is left to the calls, each of which tries again."""
+        with suppress(Exception):
+            self.make()
 
     def call(self, method: str, arguments: tuple[Any, ...]) -> Any:
         return getattr(self.make(), method)(*arguments)
@@ -58,6 +64,11 @@ class _ReaderProcess:
         self._process.start()
         # The end of the process is seen as the end of the pipe only if nobody else holds its side.
         theirs.close()
+
+    def start(self) -> None:
+        """Wait until the process can answer; its death is left to the calls."""
+        with suppress(EOFError, OSError):
+            self._pipe.recv()
 
     def call(self, method: str, arguments: tuple[Any, ...]) -> Any:
         try:
@@ -99,16 +110,20 @@ class ReaderPool:
         # with the thread that started it.
         self._readers: list[_Reader | _ReaderProcess] = [
             _ReaderProcess(make_reader, number) for number in range(workers)
-        ] or [reader := _Reader(make_reader)]
+        ] or [_Reader(make_reader)]
         # One thread for each reader, so that a thread always finds a reader that is idle.
         self._idle: queue.SimpleQueue[_Reader | _ReaderProcess] = queue.SimpleQueue()
-        for each in self._readers:
-            self._idle.put(each)
+        self._started = threading.Event()
         self._executor = ThreadPoolExecutor(
             len(self._readers), thread_name_prefix="flowtrain-reader"
         )
-        if workers == 0:
-            self._executor.submit(reader.make)
+        for reader in self._readers:
+            self._executor.submit(self._start, reader)
+
+    @property
+    def started(self) -> bool:
+        """Whether a reader has started, so that calls are being answered."""
+        return self._started.is_set()
 
     def submit(self, method: str, *arguments: Any) -> Future[Any]:
         """Result of `reader.method(*arguments)`; its exception too.
@@ -117,6 +132,13 @@ class ReaderPool:
             ReaderDied: The process that read for this call was killed.
         """
         return self._executor.submit(self._call, method, arguments)
+
+    def _start(self, reader: _Reader | _ReaderProcess) -> None:
+        try:
+            reader.start()
+        finally:
+            self._idle.put(reader)
+            self._started.set()
 
     def _call(self, method: str, arguments: tuple[Any, ...]) -> Any:
         reader = self._idle.get()
@@ -149,8 +171,8 @@ def _serve(make_reader: Callable[[], Any], pipe: Connection, parent: int) -> Non
     # Ctrl-C reaches the whole terminal; the rank decides when its readers end.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     reader = _Reader(make_reader)
-    with suppress(Exception):  # Each call meets the same error, and passes it on.
-        reader.make()
+    reader.start()
+    pipe.send("started")
     while True:
         try:
             method, arguments = pipe.recv()

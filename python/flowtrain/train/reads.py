@@ -25,7 +25,8 @@ class Reads:
 
     Readers that finish one request after another are slow, and are waited for. If no request of
     the rank has finished for `deadline_s`, a slow read cannot be told from one that hangs, and the
-    rank ends. Time is counted in periods, so that a job that was stopped as a whole can go on.
+    rank ends. Time is counted in periods, so that a job that was stopped as a whole can go on, and
+    from the start of a reader on: a process that imports its libraries is no read that hangs.
 
     Args:
         reader: The readers.
@@ -59,7 +60,7 @@ class Reads:
         """
         finished, periods = self._finished, 0
         while not wait([read.future], timeout=self._period_s).done:
-            if self._finished != finished:
+            if self._finished != finished or not self._reader.started:
                 finished, periods = self._finished, 0
                 continue
             periods += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import signal
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -69,6 +71,18 @@ def test_a_reader_process_that_dies_is_an_error_of_the_sample() -> None:
         reads = Reads(reader, DATA, deadline_s=60)
         with pytest.raises(DataError, match=r"train.jsonl: sample 3: _exit: .*process"):
             reads.result(reads.submit("_exit", 3))
+
+
+def start_slowly() -> ModuleType:
+    time.sleep(1.0)
+    return os
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_the_start_of_a_reader_is_no_read_that_hangs(workers: int) -> None:
+    with ReaderPool(start_slowly, workers) as reader:
+        reads = Reads(reader, DATA, deadline_s=0.4)
+        assert reads.result(reads.submit("strerror", errno.ENOENT)) == "No such file or directory"
 
 
 PATIENT = """
