@@ -69,6 +69,25 @@ CASES: dict[str, Callable[[int], PackedLoader]] = {
 }
 
 
+def held() -> tuple[int, int]:
+    """Threads and open files of this process."""
+    return len(os.listdir("/proc/self/task")), len(os.listdir("/proc/self/fd"))
+
+
+def closed() -> dict[str, Any]:
+    """What is held after a loader for each of several epochs, beside one that stays open."""
+    group = dist.new_group([0, 1])
+    rows, seen = 0, {}
+    with loader(group=group) as stays:
+        for epoch in range(5):
+            with loader(group=group) as made:
+                made.set_epoch(epoch)
+                rows += sum(len(batch) for batch, _ in made)
+            seen[epoch] = held()
+        rows += sum(len(batch) for batch, _ in stays)
+    return {"rows": rows, "held": seen}
+
+
 def outcome(make: Callable[[int], PackedLoader], rank: int) -> dict[str, Any]:
     loaded: list[int] = []
     try:
@@ -84,6 +103,7 @@ def run(folder: Path, rank: int) -> None:
         "gloo", init_method=f"file://{folder / 'store'}", rank=rank, world_size=2
     )
     found = {name: outcome(make, rank) for name, make in CASES.items()}
+    found["closed"] = closed()
     alone = loader(timeout_s=1)
     if rank == 0:
         found["alone"] = outcome(lambda _: alone, rank)

@@ -66,6 +66,14 @@ def test_a_stream_that_ends_on_one_rank_ends_on_all(found: Found) -> None:
 
 
 @pytest.mark.limit(120)
+def test_closed_loaders_leave_no_threads_and_no_sockets(found: Found) -> None:
+    assert sum(rank["closed"]["rows"] for rank in found) == 6 * 48
+    for rank in found:
+        first, *later = rank["closed"]["held"].values()
+        assert later == [first] * 4
+
+
+@pytest.mark.limit(120)
 def test_a_rank_that_is_alone_is_told_so(found: Found) -> None:
     made = found[0]["made alone"]["error"]
     assert "did not all make their loader within timeout_s=0.5: one has ended, or makes" in made

@@ -73,7 +73,8 @@ def test_two_ranks_train_as_a_plain_loop_does_and_go_on_from_a_checkpoint(
 ) -> None:
     losses, weights = plain(loop)
     whole = run(tmp_path, "start")
-    assert "rank 1 has token_cap=131, and rank 0 has 130" in whole["refused"]
+    assert "rank 1 has token_cap=131, and rank 0 has 130" in whole["differing"]
+    assert "the loader was closed" in whole["afterwards"]
     for name, weight in weights.items():  # Losses are float32, whatever the model is.
         torch.testing.assert_close(whole["model"][name], weight, rtol=0, atol=1e-6)
     assert whole["losses"] == pytest.approx(losses, abs=1e-4)  # Rounded, as the Trainer logs them.

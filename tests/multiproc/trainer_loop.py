@@ -80,11 +80,10 @@ def arguments(folder: Path, **others: Any) -> TrainingArguments:
     )
 
 
-def differing(trainer: Trainer) -> str:
-    """What is said where ranks were given other arguments."""
-    pack_batches(trainer, token_cap=130 + trainer.args.process_index)
+def refusal(loader: Any) -> str:
+    """What is said where a loader is iterated."""
     try:
-        next(iter(trainer.get_train_dataloader()))
+        next(iter(loader))
     except PackingError as error:
         return str(error)
     return ""
@@ -98,15 +97,18 @@ def train(folder: Path, resume: bool) -> None:
         train_dataset=data,
         data_collator=DataCollatorWithFlattening(),
     )
-    refused = differing(trainer)
+    pack_batches(trainer, token_cap=130 + trainer.args.process_index)
+    differing = refusal(trainer.get_train_dataloader())
     pack_batches(trainer, token_cap=130, cost=lambda sample: len(sample["input_ids"]) ** 2)
     if resume:
         data.read.clear()
     trainer.train(resume_from_checkpoint=resume)
+    afterwards = refusal(trainer.callback_handler.train_dataloader)
     if trainer.args.process_index == 0:
         losses = [row["loss"] for row in trainer.state.log_history if "loss" in row]
         found = {"model": trainer.model.state_dict(), "losses": losses, "read": len(data.read)}
-        found["refused"] = refused
+        found["differing"] = differing
+        found["afterwards"] = afterwards
         torch.save(found, folder / ("resumed.pt" if resume else "whole.pt"))
     trainer.accelerator.wait_for_everyone()
     torch.distributed.destroy_process_group()

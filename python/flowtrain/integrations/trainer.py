@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
+from transformers import TrainerCallback
 
 from flowtrain.data.packed.agreement import Agreement
 from flowtrain.data.packed.indexed import IndexedSource
@@ -73,9 +74,13 @@ def pack_batches(
             labels.
     """
     _check(trainer)
+    connected = _Connected()
+    trainer.remove_callback(_Connected)  # That of an earlier call.
+    trainer.add_callback(connected)
     make = partial(
         _loader,
         trainer,
+        connected,
         fields=Fields(length=length, cost=cost),
         token_cap=token_cap,
         objective=objective,
@@ -145,8 +150,20 @@ def _model_parallel(trainer: Trainer) -> bool:
     return config is not None and config.non_data_parallel_size > 1
 
 
+class _Connected(TrainerCallback):
+    """Closes the connections over which ranks compare their plans when training ends."""
+
+    def __init__(self) -> None:
+        self.agreement: Agreement | None = None
+
+    def on_train_end(self, *_: Any, **__: Any) -> None:
+        if self.agreement is not None:
+            self.agreement.close()
+
+
 def _loader(
     trainer: Trainer,
+    connected: _Connected,
     *,
     fields: Fields,
     token_cap: int,
@@ -196,6 +213,7 @@ def _loader(
     if args.world_size > 1:
         made_with = {**source.order, **source.plan}
         agreement = Agreement(None, timeout_s=args.ddp_timeout, made_with=made_with)
+        connected.agreement = agreement
     # As the Trainer seeds its own workers: torch's seeds are the same on every rank.
     seeded = partial(seed_worker, num_workers=args.dataloader_num_workers, rank=args.process_index)
     return DataLoader(

@@ -16,14 +16,14 @@ from flowtrain.packing import FormedStep, PackingError
 from flowtrain_core import __version__
 
 if TYPE_CHECKING:
-    from torch.distributed import ProcessGroup
+    from torch.distributed import ProcessGroup, ProcessGroupGloo
 
 
 class Agreement:
     """Compares this rank's steps with those of the others.
 
     Over a gloo group of its own, so that it meets neither the collectives of the loop nor a device,
-    and the loader may be read by any thread.
+    and the loader may be read by any thread. The group ends with `close`, or with this object.
 
     Args:
         group: The data-parallel ranks, of which each makes its own at the same point of its
@@ -38,19 +38,14 @@ class Agreement:
     def __init__(
         self, group: ProcessGroup | None, *, timeout_s: float, made_with: dict[str, Any]
     ) -> None:
+        self._ranks = distributed.get_world_size(group)
         try:
-            self._group: Any = distributed.new_group(
-                None if group is None else distributed.get_process_group_ranks(group),
-                timeout=timedelta(seconds=timeout_s),
-                backend="gloo",
-                use_local_synchronization=group is not None,
-            )
+            self._group: Any = _connected(group, timedelta(seconds=timeout_s))
         except RuntimeError as error:
             raise RuntimeError(
                 f"the ranks did not all make their loader within timeout_s={timeout_s}: one has "
                 f"ended, or makes none (a loader for one rank alone takes rank and ranks): {error}"
             ) from error
-        self._ranks = distributed.get_world_size(self._group)
         self._timeout_s = timeout_s
         self._made_with = {"flowtrain": __version__, "numpy": numpy.__version__, **made_with}
 
@@ -63,7 +58,8 @@ class Agreement:
             content: Checksum of what was read for it.
 
         Raises:
-            PackingError: A rank has other steps; raised on every rank, with what differs.
+            PackingError: A rank has other steps; raised on every rank, with what differs. Or this
+                was closed.
             RuntimeError: A rank has ended, or did not come in time.
         """
         mine = {
@@ -101,10 +97,32 @@ class Agreement:
             "one on each)"
         )
 
+    def close(self) -> None:
+        """Close the connections to the other ranks."""
+        self._group = None
+
     def _gathered(self, mine: torch.Tensor) -> list[torch.Tensor]:
+        if self._group is None:
+            raise PackingError("the ranks can no longer compare their plans: the loader was closed")
         every = [torch.empty_like(mine) for _ in range(self._ranks)]
-        distributed.all_gather(every, mine, group=self._group)
+        self._group.allgather([every], [mine]).wait()
         return every
+
+
+def _connected(group: ProcessGroup | None, timeout: timedelta) -> ProcessGroupGloo:
+    """A gloo group of the same ranks that torch does not keep: it ends with its last reference.
+
+    Groups of `new_group` with local synchronization are named by how many there are, so that one
+    made after another was destroyed would read the addresses of the destroyed one.
+    """
+    store = distributed.distributed_c10d._get_default_store()
+    rank = distributed.get_rank(group)
+    ranks = distributed.get_process_group_ranks(group)
+    name = f"flowtrain/{hashlib.blake2b(json.dumps(ranks).encode(), digest_size=8).hexdigest()}"
+    # The same number on all ranks, as each makes its loaders in the same order.
+    number = store.add(f"{name}/made/{rank}", 1)
+    prefixed = distributed.PrefixStore(f"{name}/{number}", store)
+    return distributed.ProcessGroupGloo(prefixed, rank, len(ranks), timeout)
 
 
 def _difference(every: list[dict[str, Any]]) -> tuple[int, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Generator, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch.utils.data import IterableDataset, default_collate
@@ -68,6 +68,10 @@ class PackedLoader:
     read again up to the place. One with `state_dict` stays where it was: workers read copies of it,
     and without workers a `copy.deepcopy` is read. What data sets draw at random is theirs to
     restore.
+
+    **Closing.** Ranks compare plans over connections that stay open until `close()`, the end of a
+    `with loader:`, or the end of the object. A program that makes many loaders closes each of them,
+    at the same point on every rank.
 
     Args:
         dataset: Map-style (`__getitem__` and `__len__`) or iterable; the same on every rank.
@@ -186,6 +190,7 @@ class PackedLoader:
             made_with = {**self._source.order, **self._source.plan}
             self._agreement = Agreement(group, timeout_s=timeout_s, made_with=made_with)
         self._running: Generator[Loaded] | None = None
+        self._closed = False
 
     @property
     def left_out(self) -> list[int]:
@@ -211,9 +216,11 @@ class PackedLoader:
         Raises:
             PackingError: A step that its microbatches do not hold, one that had begun as another
                 when the state was saved, a sample of a stream above the cap, or a rank that has
-                other steps than this one.
+                other steps than this one. Or the loader was closed.
             RuntimeError: The iterator was ended, or the ranks could not be compared.
         """
+        if self._closed:
+            raise PackingError("this loader was closed; make another one")
         self._end_iteration()
         if self._place is not self._begin and self._source.ended(self._place):
             self._begin = self._source.start(self._place["epoch"] + 1)
@@ -230,9 +237,9 @@ class PackedLoader:
                 yield batch, microbatch
                 if self._running is not running:
                     raise RuntimeError(
-                        "this iterator of the loader was ended by a newer one, by set_epoch or by "
-                        "load_state_dict; a PackedLoader has one place: exhaust one iterator "
-                        "before the next, or make a second loader"
+                        "this iterator of the loader was ended by a newer one, by set_epoch, by "
+                        "load_state_dict or by close; a PackedLoader has one place: exhaust one "
+                        "iterator before the next, or make a second loader"
                     )
             if compared < 0 or not self._source.planned_ahead:
                 self._compare(None)
@@ -290,6 +297,22 @@ class PackedLoader:
             )
         self._end_iteration()
         self._begin = self._place = place
+
+    def close(self) -> None:
+        """End the running iterator, and close the connections to the other ranks.
+
+        A second call does nothing. The state, and what was left out, can still be read.
+        """
+        self._closed = True
+        self._end_iteration()
+        if self._agreement is not None:
+            self._agreement.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def _compare(self, step: FormedStep | None, content: int = 0) -> None:
         if self._agreement is not None:

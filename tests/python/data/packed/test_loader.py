@@ -105,6 +105,19 @@ def test_what_a_stream_leaves_out_behind_its_last_step_is_listed() -> None:
     assert batches_of(made) == [[0, 2]] and made.left_out == [1, 3]
 
 
+@pytest.mark.parametrize("kind", ["indexed", "again"])
+def test_a_closed_loader_says_so_when_it_is_iterated(kind: str) -> None:
+    with loader(kind, "exact") as made:
+        batches = iter(made)
+        next(batches)
+    made.close()
+    assert made.state_dict()["place"]["microbatch"] == 1
+    with pytest.raises(RuntimeError, match="this iterator of the loader was ended .* by close"):
+        next(batches)
+    with pytest.raises(PackingError, match="this loader was closed"):
+        next(iter(made))
+
+
 def test_a_step_without_room_names_the_way_out() -> None:
     with pytest.raises(PackingError, match="16 samples with .* microbatches=None"):
         list(loader("indexed", "exact", token_cap=60))
