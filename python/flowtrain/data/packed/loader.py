@@ -13,7 +13,14 @@ from flowtrain.data.packed.agreement import Agreement
 from flowtrain.data.packed.indexed import IndexedSource
 from flowtrain.data.packed.seeds import seed_of
 from flowtrain.data.packed.sizes import Fields, Given
-from flowtrain.data.packed.source import Loaded, Loading, Oversize, Source, leaves_out
+from flowtrain.data.packed.source import (
+    Loaded,
+    Loading,
+    Oversize,
+    Source,
+    StreamPosition,
+    leaves_out,
+)
 from flowtrain.data.packed.streamed import StreamedSource
 from flowtrain.packing import FormedStep, Microbatch, PackingError, StepShape
 from flowtrain.packing.slots import whole
@@ -193,8 +200,12 @@ class PackedLoader:
         self._closed = False
 
     @property
-    def left_out(self) -> list[int]:
-        """Samples above the cap: of a map-style data set all, of a stream those met so far."""
+    def left_out(self) -> list[int] | list[StreamPosition]:
+        """Samples above the cap that are left out.
+
+        Of a map-style data set the indices of all of them, sorted. Of a stream those met so far,
+        each once, as (epoch, worker, position).
+        """
         return self._source.left_out
 
     def __len__(self) -> int:

@@ -15,6 +15,20 @@ Place = dict[str, Any]
 """Where loading goes on: plain numbers, but for what a stream says of itself."""
 
 
+class StreamPosition(NamedTuple):
+    """Identifies a sample of a stream.
+
+    Attributes:
+        epoch: The epoch in which it was read.
+        worker: The worker that read it; 0 where this process reads.
+        position: Its number among the samples of that worker in that epoch, from 0.
+    """
+
+    epoch: int
+    worker: int
+    position: int
+
+
 class Loaded(NamedTuple):
     """A batch as a source hands it on.
 
@@ -54,7 +68,6 @@ class Source(Protocol):
     """Microbatches of one rank from any place on.
 
     Attributes:
-        left_out: Samples above the cap that were left out.
         planned_ahead: Whether all sizes are known, so that ranks whose first steps agree have the
             same ones throughout.
         order: What decides which samples are used up at the end of a step: equal where a place
@@ -62,10 +75,14 @@ class Source(Protocol):
         plan: What decides where the samples of a step go: equal as well within a step.
     """
 
-    left_out: list[int]
     planned_ahead: bool
     order: dict[str, Any]
     plan: dict[str, Any]
+
+    @property
+    def left_out(self) -> list[int] | list[StreamPosition]:
+        """Samples above the cap that were left out: indices, or positions in a stream."""
+        ...
 
     def start(self, epoch: int) -> Place:
         """The place before an epoch's first batch."""

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from flowtrain.data.packed.seeds import drawing_from, seed_of
 from flowtrain.data.packed.sizes import Fields
-from flowtrain.data.packed.source import Loaded, Loading, Place, order_of
+from flowtrain.data.packed.source import Loaded, Loading, Place, StreamPosition, order_of
 from flowtrain.data.packed.stream import Stream
 from flowtrain.data.packed.workers import init_within
 from flowtrain.packing import FormedStep, Microbatch, PackingError, StepFormer, microbatches_of
@@ -39,8 +39,8 @@ class StreamedSource:
         begin = init_within(loading.options.get("worker_init_fn"))
         self._options = {**loading.options, "worker_init_fn": begin}
         self._workers: int = loading.options["num_workers"]
-        self.left_out: list[int] = []
-        self._passed: set[tuple[int, int]] = set()  # Worker and position of those left out.
+        self.left_out: list[StreamPosition] = []
+        self._listed: set[StreamPosition] = set()
         self.planned_ahead = False
         self.order = {**order_of(loading.shape), "num_workers": self._workers, "seed": seed}
         self.plan = asdict(loading.shape)
@@ -60,9 +60,10 @@ class StreamedSource:
         )
         for step, batches in reading:
             # Read again, in another iteration or from a state, they are the same ones.
-            for position in step.left_out:
-                if (step.worker, position) not in self._passed:
-                    self._passed.add((step.worker, position))
+            for number in step.left_out:
+                position = StreamPosition(place["epoch"], step.worker, number)
+                if position not in self._listed:
+                    self._listed.add(position)
                     self.left_out.append(position)
             if step.formed is None:
                 continue

@@ -6,7 +6,17 @@ from typing import Any
 
 import pytest
 import torch
-from python.data.packed.kinds import ROWS, STEPS, Rows, Sample, batches_of, epoch, ids, loader
+from python.data.packed.kinds import (
+    ROWS,
+    STEPS,
+    Again,
+    Rows,
+    Sample,
+    batches_of,
+    epoch,
+    ids,
+    loader,
+)
 
 from flowtrain.data import PackedLoader
 from flowtrain.packing import PackingError
@@ -94,15 +104,38 @@ def test_samples_above_the_cap_are_refused_or_left_out(kind: str) -> None:
     ranks = [loader(kind, "stream", token_cap=40, oversize="leave_out", rank=r) for r in range(2)]
     loaded = [i for rank in ranks for seen in epoch(rank) if not seen[5] for i in seen[0]]
     assert sorted(loaded + long) == list(range(len(ROWS)))
-    assert ranks[0].left_out == ranks[1].left_out == long
+    listed = long if kind == "indexed" else [(0, 0, i) for i in long]
+    assert ranks[0].left_out == ranks[1].left_out == listed
+    ranks[0].set_epoch(0)
     list(ranks[0])
-    assert ranks[0].left_out == long
+    assert ranks[0].left_out == listed
 
 
 def test_what_a_stream_leaves_out_behind_its_last_step_is_listed() -> None:
     rows = Rows([{"id": i, "input_ids": [1] * length} for i, length in enumerate([2, 9, 2, 9])])
     made = PackedLoader(rows, 2, token_cap=4, oversize="leave_out", collate_fn=ids)
-    assert batches_of(made) == [[0, 2]] and made.left_out == [1, 3]
+    assert batches_of(made) == [[0, 2]] and made.left_out == [(0, 0, 1), (0, 0, 3)]
+
+
+def test_what_a_stream_leaves_out_is_listed_by_epoch_and_worker() -> None:
+    class Turned(Again):
+        def set_epoch(self, epoch: int) -> None:
+            self.epoch = epoch
+
+        def mine(self) -> list[Sample]:
+            lengths = [9, 2, 2, 9] if self.epoch else [2, 9, 2, 9]
+            return [{"id": i, "input_ids": [1] * length} for i, length in enumerate(lengths)]
+
+    # Both workers read all of it.
+    made = PackedLoader(
+        Turned(), 2, token_cap=4, oversize="leave_out", num_workers=2, collate_fn=ids
+    )
+    for number in (0, 1, 1):
+        made.set_epoch(number)
+        list(made)
+    epochs = {0: (1, 3), 1: (0, 3)}
+    expected = [(e, worker, i) for e, at in epochs.items() for worker in range(2) for i in at]
+    assert sorted(made.left_out) == expected
 
 
 @pytest.mark.parametrize("kind", ["indexed", "again"])
