@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Literal, Self, TypedDict
 
-from numpy import bool_, int32, int64
+from numpy import int32, int64
 from numpy.typing import NDArray
 from typing_extensions import Buffer
 
@@ -539,24 +539,6 @@ class packing:  # noqa: N801
         tokens: NDArray[int64], token_cap: int, order: NDArray[int64] | None = None
     ) -> NDArray[int32]:
         """Bin of each sample, each into the fullest bin with room or a new one."""
-    @staticmethod
-    def next_fit(
-        tokens: NDArray[int64],
-        token_cap: int,
-        order: NDArray[int64] | None = None,
-        others: NDArray[int64] | None = None,
-        other_cap: int = 0,
-    ) -> NDArray[int32]:
-        """Bin of each sample, each into the last bin or, at either cap, a new one."""
-    @staticmethod
-    def difference(values: NDArray[int64], parts: int, equal_count: bool = False) -> NDArray[int32]:
-        """Part of each value by the largest differencing method."""
-    @staticmethod
-    def nearest_subset(values: NDArray[int64], target: int) -> NDArray[bool_]:
-        """The subset whose sum is nearest to the target."""
-    @staticmethod
-    def bottleneck_match(paired: NDArray[int64], alone: NDArray[int64]) -> NDArray[int32]:
-        """Column of each row such that the largest of what results is least."""
     @staticmethod
     def balance_two(
         tokens: NDArray[int64],

@@ -8,10 +8,7 @@
 
 #include "base/error.hpp"
 #include "bindings/bindings.hpp"
-#include "packing/best_fit.hpp"
 #include "packing/bins.hpp"
-#include "packing/deferral.hpp"
-#include "packing/differencing.hpp"
 #include "packing/input.hpp"
 #include "packing/order.hpp"
 #include "packing/place.hpp"
@@ -63,8 +60,8 @@ py::tuple integer_costs(const py::array& cost, const char* name) {
 
 Objective objective_of(const std::string& name) {
   if (name == "lockstep") return Objective::kLockstep;
-  if (name == "free") return Objective::kFree;
-  if (name == "makespan") return Objective::kMakespan;
+  if (name == "free") return Objective::kAccumulate;
+  if (name == "makespan") return Objective::kMaxMicrobatch;
   if (name == "pipeline") return Objective::kPipeline;
   throw BadArgument("objective '" + name + "': choose from lockstep, free, makespan, pipeline");
 }
@@ -111,8 +108,6 @@ py::tuple search_bins(const Ints& tokens, std::uint32_t bins, std::int64_t token
   return py::make_tuple(found.impossible, found.tries);
 }
 
-constexpr std::int64_t kNoCap = std::int64_t{1} << 62;
-
 std::vector<std::int32_t> signed_bins(const std::vector<std::uint32_t>& bins) {
   return {bins.begin(), bins.end()};  // kNone becomes -1.
 }
@@ -154,41 +149,6 @@ py::array_t<std::int32_t> best_fit(const Ints& tokens, std::int64_t token_cap,
   return bins_of(packing::best_fit(lengths, order_of(order, lengths.size()), token_cap));
 }
 
-py::array_t<std::int32_t> next_fit(const Ints& tokens, std::int64_t token_cap,
-                                   const std::optional<Ints>& order,
-                                   const std::optional<Ints>& others, std::int64_t other_cap) {
-  const auto lengths = span_of(tokens, "tokens");
-  const auto second = others ? span_of(*others, "others") : lengths;
-  packing::check({lengths, second}, {1, 1, token_cap});
-  return bins_of(packing::next_fit(lengths, second, order_of(order, lengths.size()), token_cap,
-                                   others ? other_cap : kNoCap));
-}
-
-py::array_t<std::int32_t> difference(const Ints& values, std::uint32_t parts, bool equal_count) {
-  const auto sizes = span_of(values, "values");
-  packing::check({sizes, sizes}, {parts, 1, kNoCap});
-  return bins_of(packing::difference(sizes, packing::order_descending(sizes), parts, equal_count));
-}
-
-py::array_t<bool> nearest_subset(const Ints& values, std::int64_t target) {
-  const auto sizes = span_of(values, "values");
-  packing::check({sizes, sizes}, {1, 1, kNoCap});
-  const std::vector<std::uint8_t> chosen = packing::nearest_subset(sizes, target);
-  py::array_t<bool> out(static_cast<py::ssize_t>(chosen.size()));
-  std::copy(chosen.begin(), chosen.end(), out.mutable_data());
-  return out;
-}
-
-py::array_t<std::int32_t> bottleneck_match(
-    const py::array_t<std::int64_t, py::array::c_style>& paired, const Ints& alone) {
-  if (paired.ndim() != 2 || paired.shape(0) != alone.size()) {
-    throw BadArgument("paired: shape must be [len(alone), columns]");
-  }
-  return array_of(packing::bottleneck_match(
-      std::span(paired.data(), static_cast<std::size_t>(paired.size())), span_of(alone, "alone"),
-      static_cast<std::uint32_t>(paired.shape(1))));
-}
-
 py::array_t<std::int32_t> balance_two(const Ints& tokens, const Ints& cost,
                                       const Ints& encoder_cost, std::uint32_t bins,
                                       std::int64_t token_cap, std::uint32_t rounds,
@@ -216,12 +176,6 @@ void bind_packing(py::module_& module) {
   room.def("search_bins", &search_bins, tokens, py::arg("bins"), token_cap);
   room.def("longest_first", &longest_first, tokens, cost, py::arg("bins"), token_cap);
   room.def("best_fit", &best_fit, tokens, token_cap, py::arg("order") = py::none());
-  room.def("next_fit", &next_fit, tokens, token_cap, py::arg("order") = py::none(),
-           py::arg("others") = py::none(), py::arg("other_cap") = 0);
-  room.def("difference", &difference, py::arg("values"), py::arg("parts"),
-           py::arg("equal_count") = false);
-  room.def("nearest_subset", &nearest_subset, py::arg("values"), py::arg("target"));
-  room.def("bottleneck_match", &bottleneck_match, py::arg("paired"), py::arg("alone"));
   room.def("balance_two", &balance_two, tokens, cost, py::arg("encoder_cost"), py::arg("bins"),
            token_cap, py::arg("rounds") = 0, py::arg("work") = 0);
   room.def("bound", &bound, tokens, cost, ranks, microbatches, token_cap, objective, stages,

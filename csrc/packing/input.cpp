@@ -12,19 +12,19 @@
 namespace flowtrain::packing {
 namespace {
 
-constexpr std::int64_t kMostSum = std::int64_t{1} << 62;
-constexpr std::uint32_t kMostBins = 1U << 24;
+constexpr std::int64_t kMaxSum = std::int64_t{1} << 62;
+constexpr std::uint32_t kMaxBins = 1U << 24;
 
-/// Throws if a value is negative, or if the sum exceeds `most`; that message ends with `said`.
-void check_sum(std::span<const std::int64_t> values, const std::string& name, std::int64_t most,
-               const std::string& said) {
+/// Throws if a value is negative, or if the sum exceeds `limit`; that message ends with `reason`.
+void check_sum(std::span<const std::int64_t> values, const std::string& name, std::int64_t limit,
+               const std::string& reason) {
   std::int64_t sum = 0;
   for (std::size_t i = 0; i < values.size(); ++i) {
     if (values[i] < 0) {
       throw BadArgument(name + "[" + std::to_string(i) + "]=" + std::to_string(values[i]) +
                         ": must not be negative");
     }
-    if (values[i] > most - sum) throw BadArgument(name + ": " + said);
+    if (values[i] > limit - sum) throw BadArgument(name + ": " + reason);
     sum += values[i];
   }
 }
@@ -32,10 +32,10 @@ void check_sum(std::span<const std::int64_t> values, const std::string& name, st
 }  // namespace
 
 void check(const Samples& samples, const Grid& grid) {
-  if (grid.ranks == 0 || grid.slots == 0 || grid.slots > kMostBins / grid.ranks) {
+  if (grid.ranks == 0 || grid.slots == 0 || grid.slots > kMaxBins / grid.ranks) {
     throw BadArgument(
         "ranks=" + std::to_string(grid.ranks) + ", microbatches=" + std::to_string(grid.slots) +
-        ": both must be at least 1, and their product " + "at most " + std::to_string(kMostBins));
+        ": both must be at least 1, and their product " + "at most " + std::to_string(kMaxBins));
   }
   if (grid.token_cap < 1) {
     throw BadArgument("token_cap=" + std::to_string(grid.token_cap) + ": must be at least 1");
@@ -51,8 +51,8 @@ void check(const Samples& samples, const Grid& grid) {
                       " tokens exceed token_cap=" + std::to_string(grid.token_cap) +
                       "; raise token_cap, shorten the sample or pass oversize='leave_out'");
   }
-  check_sum(samples.tokens, "tokens", kMostSum, "their sum exceeds 2^62");
-  check_sum(samples.cost, "cost", kMostSum / grid.stages,
+  check_sum(samples.tokens, "tokens", kMaxSum, "their sum exceeds 2^62");
+  check_sum(samples.cost, "cost", kMaxSum / grid.stages,
             "its sum times stages=" + std::to_string(grid.stages) +
                 " exceeds 2^62; give costs in a larger unit");
 }
@@ -78,7 +78,7 @@ double scale(std::span<const double> cost, std::span<std::int64_t> out, const ch
 }
 
 double reduce(std::span<const std::int64_t> cost, std::span<std::int64_t> out, const char* name) {
-  check_sum(cost, name, kMostSum, "their sum exceeds 2^62; give costs in a larger unit");
+  check_sum(cost, name, kMaxSum, "their sum exceeds 2^62; give costs in a larger unit");
   std::int64_t divisor = 0;
   for (const std::int64_t value : cost) {
     if (divisor != 1) divisor = std::gcd(divisor, value);

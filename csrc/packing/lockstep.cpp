@@ -1,30 +1,26 @@
 #include <algorithm>
+#include <cstdlib>
 #include <utility>
 
-#include "packing/align.hpp"
 #include "packing/bound.hpp"
-#include "packing/long_slots.hpp"
+#include "packing/layout.hpp"
 #include "packing/objectives.hpp"
-#include "packing/peel.hpp"
-#include "packing/profile.hpp"
+#include "packing/repartition.hpp"
+#include "packing/search.hpp"
+#include "packing/slots.hpp"
 
 namespace flowtrain::packing {
 namespace {
 
 constexpr std::uint32_t kRounds = 4;
+constexpr std::uint32_t kPartners = 2;  // Of each long bin.
 // Part of a plan's value: what is nearer to the bound needs no better one.
 constexpr std::int64_t kNearPart = 1024;
-
-std::vector<std::int64_t> bin_targets(std::span<const std::int64_t> slots, const Grid& grid) {
-  std::vector<std::int64_t> targets(grid.bins());
-  for (std::uint32_t b = 0; b < grid.bins(); ++b) targets[b] = slots[b / grid.ranks];
-  return targets;
-}
 
 /// Targets from what bins are: in aligned slots, the mean of the slot. Where sizes do not let all
 /// bins be equal, few slots are longer then, and the others shorter.
 std::vector<std::int64_t> slot_means(const Bins& bins, std::uint32_t ranks) {
-  const std::vector<std::uint32_t> aligned = align(bins.loads());
+  const std::vector<std::uint32_t> aligned = align(bins);
   std::vector<std::int64_t> targets(bins.count());
   for (std::size_t first = 0; first < aligned.size(); first += ranks) {
     std::int64_t sum = 0;
@@ -34,9 +30,26 @@ std::vector<std::int64_t> slot_means(const Bins& bins, std::uint32_t ranks) {
   return targets;
 }
 
+/// Brings each long bin nearer to its target, by dividing its samples and those of one of the
+/// others anew.
+void adjust_long_bins(Slots& slots, std::int64_t token_cap, std::int64_t tolerance) {
+  Bins& bins = slots.bins;
+  if (slots.long_bins == bins.count()) return;
+  Repartitioner repartitioner(bins, token_cap);
+  std::uint32_t partner = slots.long_bins;
+  for (std::uint32_t round = 0; round < kPartners; ++round) {
+    for (std::uint32_t b = 0; b < slots.long_bins; ++b) {
+      if (std::abs(bins.load(b) - slots.targets[b]) <= tolerance) continue;
+      repartitioner.divide(
+          b, partner,
+          {.target = slots.targets[b], .movable = 12, .offset = round, .tolerance = tolerance});
+      if (++partner == bins.count()) partner = slots.long_bins;
+    }
+  }
+}
+
 /// Refines all but the long bins, in rounds: each towards what the slots then are.
-void even_out_slots(Bins& bins, std::span<const std::int64_t> targets, std::uint32_t long_bins,
-                    const Grid& grid, const Effort& effort) {
+void even_out_slots(Slots& slots, const Grid& grid, const Effort& effort) {
   std::uint64_t done = 0;
   for (std::uint32_t k = 1; k <= kRounds; ++k) {
     Effort round = effort;
@@ -44,41 +57,37 @@ void even_out_slots(Bins& bins, std::span<const std::int64_t> targets, std::uint
     if (done >= round.work) continue;
     round.work -= done;
     // What the long bins gave and took is made up for before anything else.
-    const bool first = k == 1 && long_bins > 0;
-    const std::vector<std::int64_t> means = slot_means(bins, grid.ranks);
-    done += refine(bins, first ? targets : means, long_bins, grid.token_cap, round);
+    const bool first = k == 1 && slots.long_bins > 0;
+    const auto targets = first ? slots.targets : slot_means(slots.bins, grid.ranks);
+    done += refine(slots.bins, targets, slots.long_bins, grid.token_cap, round);
   }
 }
 
 struct Plan {
   Bins bins;
-  std::vector<std::uint32_t> aligned;
   std::int64_t value;
+  std::size_t unplaced;
+  bool has_long_slots;
 };
 
-/// Refines, and sorts bins into slots.
-Plan finish(Bins bins, std::span<const std::int64_t> targets, std::uint32_t long_bins,
-            const Step& step) {
+Plan make_plan(const Step& step, Gather gather) {
   const auto& [samples, order, grid, refined, closed] = step;
+  Slots slots = fill_slots(samples, order, grid, gather);
+  const bool has_long_slots = slots.long_bins > 0;
+  if (slots.unplaced > 0 && closed && pack_by_tokens(slots.bins, grid.token_cap, true)) {
+    slots.unplaced = slots.long_bins = 0;
+  }
   if (refined) {
     const std::int64_t tolerance = sum(samples.cost) / grid.bins() / 2048;
-    std::uint64_t work = 16384 + 20 * samples.size();
-    if (long_bins > 0) {
-      const std::uint64_t done =
-          fill_long_bins(bins, order, targets, long_bins, grid.token_cap, tolerance);
-      // At least some, since what the long bins gave and took is not yet even.
-      work = std::max(work / 3, work - std::min(work, done));
-    }
-    const Effort effort{.passes = 64,
-                        .work = work,
-                        .patience = 3,
-                        .tolerance = tolerance,
-                        .alike = alike(samples, order, bins.count())};
-    even_out_slots(bins, targets, long_bins, grid, effort);
+    adjust_long_bins(slots, grid.token_cap, tolerance);
+    even_out_slots(
+        slots, grid,
+        {.passes = 64, .work = 16384 + 14 * samples.size(), .patience = 3, .tolerance = tolerance});
   }
-  std::vector<std::uint32_t> aligned = align(bins.loads());
-  const std::int64_t value = lockstep_cost(bins.loads(), aligned, grid.ranks);
-  return {std::move(bins), std::move(aligned), value};
+  const std::vector<std::uint32_t> aligned = align(slots.bins);
+  std::int64_t value = 0;
+  for (std::size_t k = 0; k < aligned.size(); k += grid.ranks) value += slots.bins.load(aligned[k]);
+  return {std::move(slots.bins), value, slots.unplaced, has_long_slots};
 }
 
 }  // namespace
@@ -86,23 +95,20 @@ Plan finish(Bins bins, std::span<const std::int64_t> targets, std::uint32_t long
 Schedule lockstep(const Step& step) {
   const auto& [samples, order, grid, refined, closed] = step;
   Schedule out(samples.size());
-  std::vector<std::int64_t> targets = bin_targets(slot_targets(samples, order, grid), grid);
-  std::uint32_t long_bins = 0;
-  while (targets[long_bins] > targets.back() + targets.back() / 512) ++long_bins;
-  Bins bins = fill(samples, order, targets, grid.token_cap, step.overflow(), &out.unplaced);
-  Plan plan = finish(std::move(bins), targets, long_bins, step);
+  Plan best = make_plan(step, Gather::kAboveEven);
   out.bound =
-      lockstep_bound(samples, order, grid, refined ? plan.value - plan.value / kNearPart : 0);
-  if (refined && long_bins > 0 && plan.value - out.bound > out.bound / kFarPart) {
-    Peeled peeled = peel(samples, order, grid);
-    Plan other = finish(std::move(peeled.bins), peeled.targets, peeled.long_bins, step);
-    if (peeled.unplaced <= out.unplaced && other.value < plan.value) {
-      plan = std::move(other);
-      out.unplaced = peeled.unplaced;
+      lockstep_bound(samples, order, grid, refined ? best.value - best.value / kNearPart : 0);
+  for (const Gather gather : {Gather::kBinByBin, Gather::kAboveHalf, Gather::kFarAbove}) {
+    const bool far = best.value - out.bound > out.bound / kFarPart;
+    if (!refined || !best.has_long_slots || !far) break;
+    Plan other = make_plan(step, gather);
+    if (std::pair(other.unplaced, other.value) < std::pair(best.unplaced, best.value)) {
+      best = std::move(other);
     }
   }
-  lay_out(out, plan.bins, plan.aligned, grid.ranks);
-  out.value = plan.value;
+  lay_out(out, best.bins, grid.ranks);
+  out.value = best.value;
+  out.unplaced = best.unplaced;
   return out;
 }
 

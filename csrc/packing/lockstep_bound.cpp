@@ -13,50 +13,40 @@
 namespace flowtrain::packing {
 namespace {
 
-__extension__ using Wide = __int128;
+constexpr std::size_t kMaxTries = 160;       // Prices that are tried.
+constexpr std::size_t kMaxVisits = 1 << 18;  // Samples that are visited, in all tries ...
+constexpr std::size_t kMaxVisitsEach = 64;   // ... and as a multiple of their number.
+constexpr std::size_t kMaxLongSlots = 64;    // Numbers of long slots that are tried.
+constexpr std::size_t kVisitsPerHalf = 3;    // Of a sample above half the cap, which is sorted.
+constexpr std::int64_t kFirstParts = 8;      // Steps of a search are one part in so many at first,
+constexpr std::int64_t kLastEdgeParts = 64;  // ... where edges are tried for the last time,
+constexpr std::int64_t kLastParts = 1024;    // ... and at the end.
 
-constexpr std::size_t kTries = 160;      // Prices that are tried, ...
-constexpr std::size_t kLooks = 1 << 18;  // ... and samples that are looked at for this: ...
-constexpr std::size_t kLooksEach = 64;   // ... each so often at most.
-constexpr std::size_t kHelping = 64;     // Maximum numbers of long slots that are tried.
-constexpr std::size_t kPerHalf = 3;      // Looks at one above half the cap, as these are sorted.
-constexpr std::int64_t kFirst = 8;       // A search starts with steps of one part in so many, ...
-constexpr std::int64_t kLast = 64;       // ... tries measures for the last time with these, ...
-constexpr std::int64_t kFine = 1024;     // ... and ends with these.
-
-/// Measures of samples besides their tokens, of which no bin holds more than the cap either.
+/// A measure of samples other than their tokens, of which no bin holds more than the cap either.
 ///
-/// With an edge of so many of kParts parts of the cap, up to half of them, a sample longer than all
-/// but the edge counts as the cap, one shorter than the edge nothing: a bin with the one has no
-/// room but for the other. By kThirds a sample counts as many halves of the cap as it exceeds
-/// thirds.
+/// With an edge of so many of kParts parts of the cap, up to half of it, a sample longer than the
+/// cap less the edge counts as the whole cap, and one shorter than the edge as nothing: a bin with
+/// the former has room only for the latter.
 ///
 /// Source: Fekete and Schepers (2001), dual feasible functions.
 class Measure {
  public:
   static constexpr int kParts = 20;
-  static constexpr int kThirds = kParts / 2 + 1;
 
   Measure(int edge, std::int64_t token_cap)
-      : low_(edge == kThirds ? token_cap / 3 + 1
-                             : static_cast<std::int64_t>(Wide{token_cap} * edge / kParts)),
-        high_(edge == kThirds ? token_cap - divide_up(token_cap, 3) : token_cap - low_),
-        token_cap_(token_cap),
-        half_(edge == kThirds) {}
+      : low_(static_cast<std::int64_t>(Wide{token_cap} * edge / kParts)), token_cap_(token_cap) {}
 
   std::int64_t operator()(std::int64_t tokens) const {
     if (tokens < low_) return 0;
-    if (tokens > high_) return token_cap_;
-    return half_ ? token_cap_ / 2 : tokens;
+    return tokens > token_cap_ - low_ ? token_cap_ : tokens;
   }
 
  private:
-  std::int64_t low_, high_, token_cap_;
-  bool half_;
+  std::int64_t low_, token_cap_;
 };
 
-/// What room costs: a token as much as in the sample at place `like` by descending density, nothing
-/// past the last; and what a bin holds by a measure, `full` if it is the cap.
+/// Prices of room: a token costs what it costs in the sample at place `like` by descending density,
+/// or nothing past the last; and `full` is the price of the whole cap by a measure.
 struct Prices {
   std::size_t like = 0;
   std::int64_t full = 0;
@@ -65,17 +55,15 @@ struct Prices {
   bool operator==(const Prices&) const = default;
 };
 
-// Measures that searches begin with, those of each apart.
-constexpr std::array kThirds{Measure::kThirds};
-constexpr std::array kEdges{10, 8, 6, 4, 2};
+constexpr std::array kEdges{10, 8, 6, 4, 2};  // That searches begin with.
 
 /// What searches for prices may still do.
 struct Budget {
-  std::size_t tries = kTries;
-  std::size_t looks;  ///< At samples.
+  std::size_t tries = kMaxTries;
+  std::size_t visits;  ///< Of samples.
 };
 
-/// Orders values so that each group of so many holds none that is less than one of the next.
+/// Orders values such that no value of a group of `size` is lower than one of the next group.
 void group_descending(std::span<Wide> values, std::size_t size) {
   if (values.size() <= size) return;
   const std::size_t middle = (values.size() / size + 1) / 2 * size;
@@ -85,17 +73,13 @@ void group_descending(std::span<Wide> values, std::size_t size) {
   group_descending(values.subspan(middle), size);
 }
 
-/// The slots that samples above half the cap make long, and what they carry at most.
+/// The slots that samples above half the cap make long, and an upper bound of what they carry.
 class LongSlots {
  public:
   /// `order` is samples by descending cost, and not empty.
-  LongSlots(const Samples& samples, std::span<const std::uint32_t> order, const Grid& grid)
-      : ranks_(grid.ranks),
-        total_(std::accumulate(samples.cost.begin(), samples.cost.end(), std::int64_t{0})),
-        lengths_{samples.cost[order[0]]} {
-    const std::int64_t tokens =
-        std::accumulate(samples.tokens.begin(), samples.tokens.end(), std::int64_t{0});
-    token_cap_ = std::clamp<std::int64_t>(tokens, 1, grid.token_cap);
+  LongSlots(const Samples& samples, Order order, const Grid& grid)
+      : ranks_(grid.ranks), total_(sum(samples.cost)), lengths_{samples.cost[order[0]]} {
+    token_cap_ = std::clamp<std::int64_t>(packing::sum(samples.tokens), 1, grid.token_cap);
     for (const std::uint32_t i : order) {
       if (samples.tokens[i] <= token_cap_ / 2) continue;
       if (halves_ > 0 && halves_ % grid.ranks == 0) lengths_.push_back(samples.cost[i]);
@@ -108,9 +92,8 @@ class LongSlots {
       if (Wide{sum} * grid.slots > Wide{even()} * static_cast<std::int64_t>(q))
         helping_.push_back(q);
     }
-    // Each number alone gives a bound, and near numbers give near ones. All of them would take time
-    // in proportion to slots times samples.
-    const std::size_t all = helping_.size(), some = std::min(all, kHelping);
+    // Each number gives a bound, and neighbours similar ones; all would take slots x samples time.
+    const std::size_t all = helping_.size(), some = std::min(all, kMaxLongSlots);
     const std::size_t apart = std::max<std::size_t>(1, some - 1);
     for (std::size_t k = 0; k < some; ++k) helping_[k] = helping_[k * (all - 1) / apart];
     helping_.resize(some);
@@ -122,7 +105,7 @@ class LongSlots {
   std::int64_t even() const { return divide_up(total_, ranks_); }
   std::int64_t longest() const { return lengths_[0]; }
   /// How many slots are long together; others carry their share of the total, so they say nothing.
-  /// Of more than kHelping such numbers only kHelping, the first and the last among them.
+  /// Of more than kMaxLongSlots such numbers only kMaxLongSlots, the first and the last among them.
   const std::vector<std::size_t>& helping() const { return helping_; }
 
   /// Prices of the densest samples that fill q slots.
@@ -183,15 +166,14 @@ class LongSlots {
 
   /// The best that a search finds, which begins with the prices of the densest samples, and ends
   /// when it has found enough or has looked at so many samples.
-  std::int64_t search(std::size_t q, std::span<const int> edges, std::int64_t enough,
-                      Budget& budget) const {
+  std::int64_t search(std::size_t q, std::int64_t enough, Budget& budget) const {
     Prices prices = filled(q);
     std::int64_t best = bound(q, prices);
     const auto look = [&](const Prices& at) {
-      const std::size_t looks = at.like + kPerHalf * std::min(at.like, halves_);
-      if (best >= enough || budget.tries == 0 || budget.looks < looks) return false;
+      const std::size_t visits = at.like + kVisitsPerHalf * std::min(at.like, halves_);
+      if (best >= enough || budget.tries == 0 || budget.visits < visits) return false;
       --budget.tries;
-      budget.looks -= looks;
+      budget.visits -= visits;
       const std::int64_t found = bound(q, at);
       if (found <= best) return false;
       best = found;
@@ -204,14 +186,14 @@ class LongSlots {
       at.like = static_cast<std::size_t>(
           std::clamp(static_cast<std::int64_t>(at.like) + likes, weightless_, size));
       at.full = std::clamp<std::int64_t>(at.full + full, 0, longest());
-      if (at.edge != Measure::kThirds) at.edge = std::clamp(at.edge + edge, 1, Measure::kParts / 2);
+      at.edge = std::clamp(at.edge + edge, 1, Measure::kParts / 2);
       return at != prices && look(at);
     };
-    for (std::int64_t part = kFirst; part <= kFine; part *= 2) {
+    for (std::int64_t part = kFirstParts; part <= kLastParts; part *= 2) {
       const auto likes = std::max<std::int64_t>(1, size / part);
       const auto full = std::max<std::int64_t>(1, longest() / part);
-      for (const int edge : edges) {
-        if (prices.full > 0 || part > kLast) break;
+      for (const int edge : kEdges) {
+        if (prices.full > 0 || part > kLastEdgeParts) break;
         look({.like = prices.like, .full = full, .edge = edge});
       }
       while (towards(likes, 0, 0) || towards(-likes, 0, 0) ||
@@ -231,7 +213,7 @@ class LongSlots {
     bool half;  ///< Whether it is above half the cap.
   };
 
-  void sort_by_density(const Samples& samples, std::span<const std::uint32_t> order) {
+  void sort_by_density(const Samples& samples, Order order) {
     densest_.reserve(order.size());
     for (const std::uint32_t i : order) {
       if (samples.tokens[i] > 0 || samples.cost[i] == 0) continue;
@@ -257,8 +239,8 @@ class LongSlots {
 
 }  // namespace
 
-std::int64_t lockstep_bound(const Samples& samples, std::span<const std::uint32_t> order,
-                            const Grid& grid, std::int64_t enough) {
+std::int64_t lockstep_bound(const Samples& samples, Order order, const Grid& grid,
+                            std::int64_t enough) {
   if (order.empty()) return 0;
   const LongSlots slots(samples, order, grid);
   std::int64_t best = std::max(slots.even(), slots.longest());
@@ -267,11 +249,10 @@ std::int64_t lockstep_bound(const Samples& samples, std::span<const std::uint32_
     quick.emplace_back(slots.bound(q, slots.filled(q)), q);
   std::stable_sort(quick.begin(), quick.end(), std::greater<>());
   if (!quick.empty()) best = std::max(best, quick.front().first);
-  Budget budget{.looks = std::min(kLooks, kLooksEach * samples.size())};
+  Budget budget{.visits = std::min(kMaxVisits, kMaxVisitsEach * samples.size())};
   for (const auto& [found, q] : quick) {
     if (best >= enough) break;
-    best = std::max(best, slots.search(q, kEdges, enough, budget));
-    best = std::max(best, slots.search(q, kThirds, enough, budget));
+    best = std::max(best, slots.search(q, enough, budget));
   }
   return best;
 }

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "packing/fill.hpp"
+#include "packing/refine.hpp"
 #include "packing/schedule.hpp"
 
 namespace flowtrain::packing {
@@ -15,14 +15,24 @@ struct Step {
   const Grid& grid;
   bool refined;
   bool closed;
-
-  Overflow overflow() const { return closed ? Overflow::kSearch : Overflow::kLeave; }
 };
 
 Schedule lockstep(const Step& step);
-Schedule free_running(const Step& step);
-/// `thorough` false leaves out what comes after the common refinement, for one bin among several.
-Schedule makespan(const Step& step, bool thorough = true);
+Schedule accumulate(const Step& step);
+Schedule max_microbatch(const Step& step);
 Schedule pipeline(const Step& step);
+
+/// Tokens that a rank may be given before they are packed into its slots, which loses a little room
+/// to their lengths.
+std::int64_t rank_room(const Grid& grid);
+
+/// Balances ranks, and then packs each rank's samples into its slots. Of a pipeline, samples that
+/// are heavier than an even microbatch are gathered on few ranks, which then have less other work.
+///
+/// Args: `end` is when the slowest rank should end; `rank_cap` is the maximum tokens of a rank
+///   before its slots are packed; `effort` is for the ranks.
+/// Returns: false where tokens or ranks do not suffice.
+bool balance_ranks(const Step& step, std::int64_t end, std::int64_t rank_cap, const Effort& effort,
+                   Schedule& out);
 
 }  // namespace flowtrain::packing

@@ -11,13 +11,11 @@ namespace flowtrain::packing {
 /// every rank has the same order.
 std::vector<std::uint32_t> order_by_cost(const Samples& samples);
 
-/// Samples by descending value, then index; the `ignored` lowest bits of what a value is below the
-/// largest count for nothing, which is quicker where a rough order will do.
-std::vector<std::uint32_t> order_descending(std::span<const std::int64_t> values, int ignored = 0);
+/// Samples by descending value, then index.
+std::vector<std::uint32_t> order_descending(std::span<const std::int64_t> values);
 
-/// The samples of `by_cost` by descending cost per token, equal ones mostly in that order. None
-/// counts as less than a token.
-std::vector<std::uint32_t> order_by_density(const Samples& samples,
-                                            std::span<const std::uint32_t> by_cost);
+/// The samples of `by_cost` by descending cost per token, equal ones in that order. A sample counts
+/// as one token at least.
+std::vector<std::uint32_t> order_by_density(const Samples& samples, Order by_cost);
 
 }  // namespace flowtrain::packing

@@ -2,16 +2,19 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <span>
 
 namespace flowtrain::packing {
 
+__extension__ using Wide = __int128;                ///< For products of costs and tokens.
+using Order = std::span<const std::uint32_t>;       ///< Samples, in an order.
 inline constexpr std::uint32_t kNone = UINT32_MAX;  ///< No bin, or no sample.
 
 /// Samples of one step, one entry each.
 ///
 /// Costs are in any unit; their sum fits 62 bits, and so does that of the tokens. Kernels trust
-/// this: `check` in schedule.hpp is where callers are told.
+/// this: `check` in input.hpp reports what breaks it.
 struct Samples {
   std::span<const std::int64_t> tokens;
   std::span<const std::int64_t> cost;
@@ -23,10 +26,14 @@ struct Samples {
 struct Grid {
   std::uint32_t ranks;
   std::uint32_t slots;
-  std::int64_t token_cap;    ///< Most tokens of one bin.
+  std::int64_t token_cap;    ///< Maximum tokens of one bin.
   std::uint32_t stages = 1;  ///< Of each rank's pipeline.
 
   std::uint32_t bins() const { return ranks * slots; }
 };
+
+inline std::int64_t sum(std::span<const std::int64_t> values) {
+  return std::accumulate(values.begin(), values.end(), std::int64_t{0});
+}
 
 }  // namespace flowtrain::packing

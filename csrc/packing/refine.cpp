@@ -1,31 +1,19 @@
 #include "packing/refine.hpp"
 
 #include <algorithm>
-#include <bit>
 #include <numeric>
 #include <vector>
 
 #include "packing/order.hpp"
-#include "packing/share.hpp"
+#include "packing/repartition.hpp"
 
 namespace flowtrain::packing {
-namespace {
-
-__extension__ using Wide = __int128;
-
-// Rough first, since most pairs part after it.
-std::uint32_t free_samples(std::uint32_t pass) { return pass < 2 ? 12 : 14; }
-std::uint32_t free_bundles(std::uint32_t pass) { return pass < 4 ? 14 : pass < 8 ? 16 : 20; }
-
-}  // namespace
 
 std::uint64_t refine(Bins& bins, std::span<const std::int64_t> targets, std::uint32_t first,
                      std::int64_t token_cap, const Effort& effort) {
   std::vector<std::uint32_t> live(bins.count() - first);
   std::iota(live.begin(), live.end(), first);
-  // Bins that differ by less than a sixteenth of the tolerance may come in any order.
-  const int ignored = std::bit_width(static_cast<std::uint64_t>(effort.tolerance) / 16);
-  Sharer sharer(bins, token_cap);
+  Repartitioner repartitioner(bins, token_cap);
   std::vector<std::uint8_t> failures(bins.count());
   std::vector<std::int64_t> excess;
   std::uint64_t work = 0;
@@ -41,7 +29,7 @@ std::uint64_t refine(Bins& bins, std::span<const std::int64_t> targets, std::uin
         static_cast<std::int64_t>(all / static_cast<std::int64_t>(excess.size())) +
         effort.tolerance;
     if (*std::max_element(excess.begin(), excess.end()) <= limit) return work;
-    const std::vector<std::uint32_t> sorted = order_descending(excess, ignored);
+    const std::vector<std::uint32_t> sorted = order_descending(excess);
     for (std::size_t i = 0; i < half; ++i) {
       // The worst with the best, or, as those may be of few and large samples, with the middle;
       // and another partner in every pass, for whom one could not help.
@@ -52,9 +40,10 @@ std::uint64_t refine(Bins& bins, std::span<const std::int64_t> targets, std::uin
       const std::uint32_t high = live[above], low = live[below];
       if (work >= effort.work) return work;
       const std::int64_t apart = bins.load(high) - targets[high] - (bins.load(low) - targets[low]);
-      const std::uint32_t free = effort.alike ? free_bundles(pass) : free_samples(pass);
-      const Deal deal{bins.load(high) - apart / 2, free, pass, effort.tolerance / 4, effort.alike};
-      const auto [better, sums] = sharer.share(high, low, deal);
+      // Rough first, since most pairs need no more.
+      const std::uint32_t movable = pass < 2 ? 12 : pass < 8 ? 14 : 20;
+      const auto [better, sums] = repartitioner.divide(
+          high, low, {bins.load(high) - apart / 2, movable, pass, effort.tolerance / 4});
       work += sums;
       if (better) {
         failures[high] = failures[low] = 0;

@@ -13,10 +13,10 @@ struct Effort {
   std::uint64_t work = 0;      ///< Sums of subsets to form, about 10 ns each.
   std::uint8_t patience = 0;   ///< Failures in a row after which a bin is left as it is.
   std::int64_t tolerance = 0;  ///< Excess over the average that is left alone.
-  bool alike = false;          ///< Whether many samples are equal.
 };
 
-/// Pairs the bins farthest above their targets with those farthest below, and shares anew.
+/// Pairs the bins farthest above their targets with those farthest below, and divides their samples
+/// anew.
 ///
 /// Invariant: the largest excess over a target never grows, and no bin goes over the cap.
 /// Returns: the work done.

@@ -12,8 +12,8 @@ Schedule schedule(const Samples& samples, const Grid& grid, Objective objective,
   const Step step{samples, order, grid, refined, closed};
   switch (objective) {
     case Objective::kLockstep: return lockstep(step);
-    case Objective::kFree: return free_running(step);
-    case Objective::kMakespan: return makespan(step);
+    case Objective::kAccumulate: return accumulate(step);
+    case Objective::kMaxMicrobatch: return max_microbatch(step);
     case Objective::kPipeline: return pipeline(step);
   }
   return Schedule(samples.size());
@@ -24,8 +24,8 @@ std::int64_t bound(const Samples& samples, const Grid& grid, Objective objective
   switch (objective) {
     case Objective::kLockstep:
       return lockstep_bound(samples, order, grid, thorough ? INT64_MAX : 0);
-    case Objective::kFree: return makespan_bound(samples, order, grid.ranks);
-    case Objective::kMakespan: return makespan_bound(samples, order, grid.bins());
+    case Objective::kAccumulate: return max_bin_bound(samples, order, grid.ranks);
+    case Objective::kMaxMicrobatch: return max_bin_bound(samples, order, grid.bins());
     case Objective::kPipeline: return pipeline_bound(samples, order, grid);
   }
   return 0;

@@ -1,16 +1,13 @@
 #include "packing/search.hpp"
 
 #include <algorithm>
-#include <functional>
-#include <numeric>
+#include <set>
+#include <utility>
 
-#include "packing/integer_set.hpp"
 #include "packing/order.hpp"
 
 namespace flowtrain::packing {
 namespace {
-
-__extension__ using Wide = __int128;
 
 /// Samples of equal tokens: places in the order of all.
 struct Kind {
@@ -31,27 +28,26 @@ class Searcher {
       : size_(tokens.size()),
         bins_(bins),
         token_cap_(token_cap),
-        spare_(Wide{token_cap} * bins - std::accumulate(tokens.begin(), tokens.end(), Wide{0})),
-        order_(order_descending(tokens)),
-        remaining_(tokens.size() + 1) {
+        spare_(Wide{token_cap} * bins - sum(tokens)),
+        order_(order_descending(tokens)) {
     for (std::size_t k = 0; k < order_.size(); ++k) {
       const std::int64_t length = tokens[order_[k]];
       if (kinds_.empty() || kinds_.back().tokens != length) kinds_.push_back({length, k, 0});
       ++kinds_.back().left;
     }
-    for (std::size_t k = 0; k < kinds_.size(); ++k) remaining_.insert(k);
+    for (std::size_t k = 0; k < kinds_.size(); ++k) remaining_.insert(remaining_.end(), k);
   }
 
   Wide spare() const { return spare_; }
 
   /// Returns: whether all samples have a bin, or all ways were tried before the tries ended. With
   /// `evenly` each complete bin may only leave its share of the room to spare.
-  bool run(bool evenly, std::uint64_t most_tries, Search& out) {
+  bool run(bool evenly, std::uint64_t max_tries, Search& out) {
     opened_.push_back({0, token_cap_});
     while (path_.size() < size_) {
       Open& bin = opened_.back();
-      if (const auto k = longest_within(bin.room, from_); k != IntegerSet::kNoValue) {
-        if (out.tries == most_tries) return false;
+      if (const auto k = longest_within(bin.room, from_); k != kinds_.size()) {
+        if (out.tries == max_tries) return false;
         ++out.tries;
         path_.push_back(k);
         bin.room -= kinds_[k].tokens;
@@ -60,7 +56,7 @@ class Searcher {
         continue;
       }
       // What another bin would have to take could as well be here: such a bin is not complete.
-      const bool complete = longest_within(bin.room, 0) == IntegerSet::kNoValue;
+      const bool complete = longest_within(bin.room, 0) == kinds_.size();
       const Wide spare = evenly ? spare_ * static_cast<Wide>(opened_.size()) / bins_ : spare_;
       if (complete && wasted_ + bin.room <= spare && opened_.size() < bins_) {
         wasted_ += bin.room;
@@ -112,10 +108,13 @@ class Searcher {
     from_ = k + 1;
   }
 
-  std::uint64_t longest_within(std::int64_t room, std::uint64_t from) const {
+  /// The first kind from `from` on that fits into so much room, or the number of kinds.
+  std::size_t longest_within(std::int64_t room, std::size_t from) const {
     const auto at = std::partition_point(kinds_.begin(), kinds_.end(),
                                          [&](const Kind& kind) { return kind.tokens > room; });
-    return remaining_.at_least(std::max(from, static_cast<std::uint64_t>(at - kinds_.begin())));
+    const auto found =
+        remaining_.lower_bound(std::max(from, static_cast<std::size_t>(at - kinds_.begin())));
+    return found == remaining_.end() ? kinds_.size() : *found;
   }
 
   std::size_t size_;
@@ -123,15 +122,31 @@ class Searcher {
   std::int64_t token_cap_;
   Wide spare_;  ///< Room that all bins may leave.
   std::vector<std::uint32_t> order_;
-  std::vector<Kind> kinds_;        ///< Longest first.
-  IntegerSet remaining_;           ///< Kinds of which samples are left.
-  std::vector<std::size_t> path_;  ///< Kinds, in the order in which they were put into bins.
+  std::vector<Kind> kinds_;          ///< Longest first.
+  std::set<std::size_t> remaining_;  ///< Kinds of which samples are left.
+  std::vector<std::size_t> path_;    ///< Kinds, in the order in which they were put into bins.
   std::vector<Open> opened_;
-  Wide wasted_ = 0;         ///< Room of the complete bins.
-  std::uint64_t from_ = 0;  ///< The first kind that the open bin may still take.
+  Wide wasted_ = 0;       ///< Room of the complete bins.
+  std::size_t from_ = 0;  ///< The first kind that the open bin may still take.
 };
 
 }  // namespace
+
+std::vector<std::uint32_t> best_fit(std::span<const std::int64_t> tokens, Order order,
+                                    std::int64_t token_cap) {
+  std::vector<std::uint32_t> bin_of(tokens.size(), kNone);
+  std::set<std::pair<std::int64_t, std::uint32_t>> open;  // Room, and the bin that has it.
+  for (const std::uint32_t i : order) {
+    const auto fullest = open.lower_bound({tokens[i], 0});
+    auto [room, bin] = fullest == open.end()
+                           ? std::pair{token_cap, static_cast<std::uint32_t>(open.size())}
+                           : *fullest;
+    if (fullest != open.end()) open.erase(fullest);
+    open.emplace(room - tokens[i], bin);
+    bin_of[i] = bin;
+  }
+  return bin_of;
+}
 
 Search search_bins(std::span<const std::int64_t> tokens, std::uint32_t bins,
                    std::int64_t token_cap) {
@@ -152,6 +167,20 @@ Search search_bins(std::span<const std::int64_t> tokens, std::uint32_t bins,
   out.bin_of = searcher.bin_of();
   out.impossible = all && out.bin_of.empty();
   return out;
+}
+
+bool pack_by_tokens(Bins& bins, std::int64_t token_cap, bool thorough) {
+  const auto tokens = bins.samples().tokens;
+  std::vector<std::uint32_t> bin_of = best_fit(tokens, order_descending(tokens), token_cap);
+  const auto fits = [&](std::uint32_t bin) { return bin < bins.count(); };
+  if (!std::all_of(bin_of.begin(), bin_of.end(), fits)) {
+    if (!thorough) return false;
+    bin_of = search_bins(tokens, bins.count(), token_cap).bin_of;
+    if (bin_of.empty()) return false;
+  }
+  for (std::uint32_t b = 0; b < bins.count(); ++b) bins.clear(b);
+  for (std::uint32_t i = 0; i < bin_of.size(); ++i) bins.add(i, bin_of[i]);
+  return true;
 }
 
 }  // namespace flowtrain::packing

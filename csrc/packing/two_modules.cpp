@@ -5,17 +5,15 @@
 #include <bit>
 #include <numeric>
 
+#include "packing/bound.hpp"
 #include "packing/order.hpp"
 #include "packing/search.hpp"
 
 namespace flowtrain::packing {
 namespace {
 
-constexpr std::size_t kFree = 10;
-constexpr std::size_t kSubsets = std::size_t{1} << kFree;
-constexpr std::uint32_t kMostSquarings = 4;
-// Lower powers take many small excesses for a large one.
-constexpr std::uint32_t kFinalSquarings = 7;
+constexpr std::size_t kMovable = 10;
+constexpr std::size_t kSubsets = std::size_t{1} << kMovable;
 
 /// What an exchange takes from one bin to another.
 struct Step {
@@ -54,12 +52,12 @@ class TwoModules {
     }
     for (const std::uint32_t i : order_descending(longer)) {
       std::uint32_t best = kNone;
-      std::int64_t least = INT64_MAX;
+      std::int64_t lowest = INT64_MAX;
       for (std::uint32_t b = 0; b < bins_.size(); ++b) {
         if (bins_[b].tokens + samples_.tokens[i] > cap_) continue;
         const std::int64_t longest =
             std::max(bins_[b].backbone + samples_.cost[i], bins_[b].encoder + encoder_[i]);
-        if (longest < least) least = longest, best = b;
+        if (longest < lowest) lowest = longest, best = b;
       }
       fit = fit && best != kNone;
       if (best != kNone) add(bins_[best], i);
@@ -72,7 +70,7 @@ class TwoModules {
     for (std::uint32_t i = 0; i < bin_of.size(); ++i) add(bins_[bin_of[i]], i);
   }
 
-  void pair_up(std::uint32_t round, std::uint32_t rounds) {
+  void pair_up(std::uint32_t round) {
     std::vector<std::int64_t> longest(bins_.size());
     for (std::size_t b = 0; b < bins_.size(); ++b) longest[b] = bins_[b].longest();
     const std::vector<std::uint32_t> sorted = order_descending(longest);
@@ -80,49 +78,44 @@ class TwoModules {
     for (std::size_t i = 0; i < half; ++i) {
       Bin& high = bins_[sorted[i]];
       Bin& low = bins_[sorted[sorted.size() - 1 - (i + round) % half]];
-      switch (round * kMostSquarings / rounds) {
-        case 0: share<1>(high, low, round); break;
-        case 1: share<2>(high, low, round); break;
-        case 2: share<3>(high, low, round); break;
-        default: share<4>(high, low, round); break;
-      }
+      share(high, low, round);
     }
   }
 
   /// Exchanges up to one sample each way between the bin with the largest load and another, such
-  /// that the larger load of the two is least or, where it stays, their squares are.
+  /// that the larger load of the two is lowest or, where that stays, the sum of their squares.
   ///
   /// Returns: whether any exchange is better than none.
   bool relieve_worst() {
     Bin& a = worst();
-    std::int64_t least = a.longest();
+    std::int64_t lowest = a.longest();
     double best = 0;
     return exchange(a, [&](const Bin& b, const Step& step) {
       const std::int64_t longest = std::max(a.longest_after(step, -1), b.longest_after(step, 1));
-      if (longest > least) return false;
+      if (longest > lowest) return false;
       const double squares = growth(step.backbone, b.backbone - a.backbone) +
                              growth(step.encoder, b.encoder - a.encoder);
-      if (longest == least && squares >= best) return false;
-      least = longest;
+      if (longest == lowest && squares >= best) return false;
+      lowest = longest;
       best = squares;
       return true;
     });
   }
 
-  /// Relieves the worst bin at the least cost to another, which may be the worst then; what was
+  /// Relieves the worst bin at the lowest cost to another, which may be the worst then; what was
   /// exchanged stays where it is until `let_go`, or it would come straight back.
   ///
   /// Returns: whether there was any such exchange.
   bool kick() {
     Bin& a = worst();
-    const std::int64_t most = a.longest();
-    std::int64_t least = INT64_MAX;
+    const std::int64_t before = a.longest();
+    std::int64_t lowest = INT64_MAX;
     return exchange(
         a,
         [&](const Bin& b, const Step& step) {
           const std::int64_t longest = b.longest_after(step, 1);
-          if (longest >= least || a.longest_after(step, -1) >= most) return false;
-          least = longest;
+          if (longest >= lowest || a.longest_after(step, -1) >= before) return false;
+          lowest = longest;
           return true;
         },
         true);
@@ -133,11 +126,11 @@ class TwoModules {
   /// Shares the worst bin anew with each other, for when no single exchange helps.
   ///
   /// Returns: whether its largest load is less.
-  bool share_worst(std::uint32_t turn) {
+  bool share_worst(std::uint32_t round) {
     Bin& a = worst();
     const std::int64_t before = a.longest();
     for (Bin& b : bins_) {
-      if (&b != &a) share<kFinalSquarings>(a, b, turn);
+      if (&b != &a) share(a, b, round);
     }
     return worst().longest() < before;
   }
@@ -213,30 +206,29 @@ class TwoModules {
     return static_cast<double>(moved) * static_cast<double>(apart + moved);
   }
 
-  template <std::uint32_t kSquarings>
+  /// The sixteenth power: lower ones take many small excesses for a large one.
   static double power(double x) {
-    for (std::uint32_t k = 0; k < kSquarings; ++k) x *= x;
+    for (int k = 0; k < 4; ++k) x *= x;
     return x;
   }
 
-  template <std::uint32_t kSquarings>
   void share(Bin& a, Bin& b, std::uint32_t round) {
-    // The free samples are the last; turns make every one free in time.
+    // The last samples are movable: every sample is among them in some round.
     for (Bin* bin : {&a, &b}) {
       const std::size_t count = bin->samples.size();
-      const std::size_t turn = count > kFree / 2 ? round % count : 0;
-      std::rotate(bin->samples.begin(), bin->samples.begin() + static_cast<std::ptrdiff_t>(turn),
+      const std::size_t shift = count > kMovable / 2 ? round % count : 0;
+      std::rotate(bin->samples.begin(), bin->samples.begin() + static_cast<std::ptrdiff_t>(shift),
                   bin->samples.end());
     }
-    const std::size_t from_a =
-        std::min(a.samples.size(), std::max(kFree / 2, kFree - std::min(kFree, b.samples.size())));
-    const std::size_t from_b = std::min(b.samples.size(), kFree - from_a);
-    std::array<std::uint32_t, kFree> free;
-    std::copy_n(a.samples.rbegin(), from_a, free.begin());
-    std::copy_n(b.samples.rbegin(), from_b, free.begin() + static_cast<std::ptrdiff_t>(from_a));
+    const std::size_t from_a = std::min(
+        a.samples.size(), std::max(kMovable / 2, kMovable - std::min(kMovable, b.samples.size())));
+    const std::size_t from_b = std::min(b.samples.size(), kMovable - from_a);
+    std::array<std::uint32_t, kMovable> movable;
+    std::copy_n(a.samples.rbegin(), from_a, movable.begin());
+    std::copy_n(b.samples.rbegin(), from_b, movable.begin() + static_cast<std::ptrdiff_t>(from_a));
     const std::size_t count = from_a + from_b;
 
-    // What `a` would hold with each subset of the free samples: sums double with every sample.
+    // What `a` would hold with each subset of the movable samples: sums double with every sample.
     std::array<double, kSubsets> one, other;
     std::array<std::int64_t, kSubsets> held;
     const std::int64_t backbone = a.backbone + b.backbone, encoder = a.encoder + b.encoder;
@@ -244,9 +236,9 @@ class TwoModules {
         2.0 / static_cast<double>(std::max<std::int64_t>(1, std::max(backbone, encoder)));
     Bin kept{a.backbone, a.encoder, a.tokens, {}};
     for (std::size_t k = 0; k < from_a; ++k) {
-      kept.backbone -= samples_.cost[free[k]];
-      kept.encoder -= encoder_[free[k]];
-      kept.tokens -= samples_.tokens[free[k]];
+      kept.backbone -= samples_.cost[movable[k]];
+      kept.encoder -= encoder_[movable[k]];
+      kept.tokens -= samples_.tokens[movable[k]];
     }
     one[0] = static_cast<double>(kept.backbone) * scale;
     other[0] = static_cast<double>(kept.encoder) * scale;
@@ -254,9 +246,9 @@ class TwoModules {
     const std::size_t subsets = std::size_t{1} << count;
     work_ += subsets;
     for (std::size_t k = 0, half = 1; k < count; ++k, half *= 2) {
-      const double cost = static_cast<double>(samples_.cost[free[k]]) * scale;
-      const double work = static_cast<double>(encoder_[free[k]]) * scale;
-      const std::int64_t tokens = samples_.tokens[free[k]];
+      const double cost = static_cast<double>(samples_.cost[movable[k]]) * scale;
+      const double work = static_cast<double>(encoder_[movable[k]]) * scale;
+      const std::int64_t tokens = samples_.tokens[movable[k]];
       for (std::size_t subset = 0; subset < half; ++subset) {
         one[half + subset] = one[subset] + cost;
         other[half + subset] = other[subset] + work;
@@ -267,15 +259,15 @@ class TwoModules {
     const double rest = static_cast<double>(encoder) * scale;
     std::array<double, kSubsets> rating;
     for (std::size_t subset = 0; subset < subsets; ++subset) {
-      rating[subset] = power<kSquarings>(one[subset]) + power<kSquarings>(other[subset]) +
-                       power<kSquarings>(both - one[subset]) +
-                       power<kSquarings>(rest - other[subset]);
+      rating[subset] = power(one[subset]) + power(other[subset]) + power(both - one[subset]) +
+                       power(rest - other[subset]);
     }
     const std::size_t start = (std::size_t{1} << from_a) - 1;
     std::size_t best_subset = start;
-    const std::int64_t least = a.tokens + b.tokens - cap_;
+    const std::int64_t min_tokens = a.tokens + b.tokens - cap_;
     for (std::size_t subset = 0; subset < subsets; ++subset) {
-      if (rating[subset] < rating[best_subset] && held[subset] <= cap_ && held[subset] >= least) {
+      if (rating[subset] < rating[best_subset] && held[subset] <= cap_ &&
+          held[subset] >= min_tokens) {
         best_subset = subset;
       }
     }
@@ -286,7 +278,7 @@ class TwoModules {
       *bin = {};
       for (const std::uint32_t i : kept) add(*bin, i);
     }
-    for (std::size_t k = 0; k < count; ++k) add((best_subset >> k & 1U) ? a : b, free[k]);
+    for (std::size_t k = 0; k < count; ++k) add((best_subset >> k & 1U) ? a : b, movable[k]);
   }
 
   const Samples& samples_;
@@ -296,19 +288,6 @@ class TwoModules {
   std::vector<std::uint8_t> held_;  ///< Samples that exchanges leave where they are.
   std::uint64_t work_ = 0;
 };
-
-/// At most what any bins can have as their largest load.
-std::int64_t least_longest(const Samples& samples, std::span<const std::int64_t> encoder,
-                           std::int64_t bins) {
-  std::int64_t least = 0;
-  for (const std::span<const std::int64_t> module : {samples.cost, encoder}) {
-    if (module.empty()) continue;
-    const std::int64_t sum = std::accumulate(module.begin(), module.end(), std::int64_t{0});
-    least =
-        std::max({least, (sum + bins - 1) / bins, *std::max_element(module.begin(), module.end())});
-  }
-  return least;
-}
 
 }  // namespace
 
@@ -320,14 +299,18 @@ std::vector<std::uint32_t> balance_two(const Samples& samples,
     const Search search = search_bins(samples.tokens, grid.bins(), grid.token_cap);
     if (!search.bin_of.empty()) modules.put(search.bin_of);
   }
-  for (std::uint32_t round = 0; round < rounds; ++round) modules.pair_up(round, rounds);
-  const std::int64_t bound = least_longest(samples, encoder, grid.bins());
-  std::int64_t least = modules.longest();
+  for (std::uint32_t round = 0; round < rounds; ++round) modules.pair_up(round);
+  std::int64_t bound = 0;
+  for (const auto cost : {samples.cost, encoder}) {
+    const Samples module{samples.tokens, cost};
+    bound = std::max(bound, max_bin_bound(module, order_by_cost(module), grid.bins()));
+  }
+  std::int64_t lowest = modules.longest();
   std::vector<std::uint32_t> best = modules.bin_of();
-  for (std::uint32_t turn = 0; modules.work() < work && least > bound; ++turn) {
-    if (!modules.relieve_worst() && !modules.kick() && !modules.share_worst(turn)) break;
-    if (modules.longest() >= least) continue;
-    least = modules.longest();
+  for (std::uint32_t round = 0; modules.work() < work && lowest > bound; ++round) {
+    if (!modules.relieve_worst() && !modules.kick() && !modules.share_worst(round)) break;
+    if (modules.longest() >= lowest) continue;
+    lowest = modules.longest();
     best = modules.bin_of();
     modules.let_go();
   }

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy
 
-from flowtrain_core._C import packing as kernels
 from flowtrain_core.packing.policies._grid import in_turn
+from flowtrain_core.packing.policies._partition import next_fit
 from flowtrain_core.packing.problem import Layout, Problem
 
 
@@ -13,8 +13,7 @@ def arrival_order(problem: Problem) -> Layout:
     """Give each microbatch as many samples, as they come; a full one is closed early."""
     each = max(1, -(-len(problem) // problem.bins))
     ones = numpy.ones(len(problem), numpy.int64)
-    bins = kernels.next_fit(problem.tokens, problem.token_cap, others=ones, other_cap=each)
-    return in_turn(problem, bins)
+    return in_turn(problem, next_fit(problem.tokens, problem.token_cap, ones, each))
 
 
 def in_order_packing(problem: Problem) -> Layout:
@@ -22,4 +21,5 @@ def in_order_packing(problem: Problem) -> Layout:
 
     Source: Megatron-Core, `megatron/core/datasets/data_schedule.py`.
     """
-    return in_turn(problem, kernels.next_fit(problem.tokens, problem.token_cap))
+    cap = problem.token_cap
+    return in_turn(problem, next_fit(problem.tokens, cap, problem.tokens, cap))

@@ -6,6 +6,7 @@ import numpy
 
 from flowtrain_core._C import packing as kernels
 from flowtrain_core.packing.policies._grid import fewest_that_hold, in_turn, sums
+from flowtrain_core.packing.policies._partition import difference
 from flowtrain_core.packing.problem import Layout, PlaceArray, Problem
 
 
@@ -33,13 +34,13 @@ def equal_count_differencing(problem: Problem) -> Layout:
     """
     # Samples that cost nothing would pile up in one part, whatever its tokens.
     cost = numpy.maximum(problem.cost, 1)
-    rank = kernels.difference(cost, problem.ranks, equal_count=True)
+    rank = difference(cost, problem.ranks, equal_count=True)
     mine = [numpy.flatnonzero(rank == r) for r in range(problem.ranks)]
 
     def pack(slots: int) -> PlaceArray | None:
         slot = numpy.zeros(len(problem), numpy.int32)
         for own in mine:
-            part = kernels.difference(cost[own], slots)
+            part = difference(cost[own], slots)
             if sums(problem.tokens[own], part, slots).max() > problem.token_cap:
                 return None
             slot[own] = _light_at_both_ends(sums(cost[own], part, slots))[part]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy
 
-from flowtrain_core._C import packing as kernels
 from flowtrain_core.packing.policies._grid import sums
+from flowtrain_core.packing.policies._partition import bottleneck_match, nearest_subset
 from flowtrain_core.packing.problem import IntArray, Layout, Problem
 
 
@@ -102,15 +102,13 @@ def _deferred(
     for row, high in enumerate(over):
         inside = numpy.flatnonzero(place == high)
         for column, low in enumerate(under):
-            chosen = inside[
-                kernels.nearest_subset(cost[inside], int(loads[high] - loads[low]) // 2)
-            ]
+            chosen = inside[nearest_subset(cost[inside], int(loads[high] - loads[low]) // 2)]
             if used[low] + tokens[chosen].sum() > problem.token_cap:
                 chosen = chosen[:0]
             given = int(cost[chosen].sum())
             moves[row, column] = chosen
             paired[row, column] = max(loads[high] - given, loads[low] + given)
-    match = kernels.bottleneck_match(paired, loads[over]) if len(over) else numpy.zeros(0, int)
+    match = bottleneck_match(paired, loads[over]) if len(over) else numpy.zeros(0, int)
     order = numpy.empty(count, numpy.int64)
     alone = [int(low) for column, low in enumerate(under) if column not in set(match.tolist())]
     position = 0

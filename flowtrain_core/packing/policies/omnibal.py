@@ -7,8 +7,8 @@ import math
 import numpy
 from numpy.random import Generator
 
-from flowtrain_core._C import packing as kernels
 from flowtrain_core.packing.policies._grid import in_turn, sums
+from flowtrain_core.packing.policies._partition import next_fit
 from flowtrain_core.packing.problem import IntArray, Layout, PlaceArray, Problem
 
 _SLACK_TOKENS = 128  # A group this near to the cap is kept.
@@ -59,7 +59,8 @@ def _groups(
         if not len(rest):
             break
         order = _shuffled(numpy.random.default_rng((seed, number)), rest)
-        drawn = kernels.next_fit(problem.tokens, problem.token_cap, order, vision, cap)[rest]
+        bins = next_fit(problem.tokens[order], problem.token_cap, vision[order], cap)
+        drawn = bins[numpy.argsort(order, kind="stable")]
         count = int(drawn.max()) + 1
         tokens = sums(problem.tokens[rest], drawn, count)
         images = sums(vision[rest], drawn, count)

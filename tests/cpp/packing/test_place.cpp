@@ -2,8 +2,8 @@
 #include <numeric>
 
 #include "check.hpp"
-#include "packing/align.hpp"
 #include "packing/draw.hpp"
+#include "packing/layout.hpp"
 #include "packing/order.hpp"
 #include "packing/place.hpp"
 
@@ -65,42 +65,43 @@ void each_sample_goes_where_most_is_missing() {
   CHECK(left_over > 100);
 }
 
-void tight_packing_takes_the_fullest_bin() {
-  const Drawn drawn{{60, 50, 40, 50}, {1, 1, 1, 1}};
-  Bins bins(drawn.samples(), 2);
-  const std::vector<std::uint32_t> order{0, 1, 2, 3};
-  CHECK(place_tightly(bins, order, 100) == 0);
-  CHECK(bins.bin_of()[2] == bins.bin_of()[0] && bins.bin_of()[3] == bins.bin_of()[1]);
-  CHECK(bins.tokens(0) == 100 && bins.tokens(1) == 100);
-}
-
+/// In any order of slots and ranks no other cut of the bins makes a shorter sum.
 void aligned_bins_make_the_shortest_slots() {
   std::mt19937_64 random(7);
   for (int round = 0; round < 200; ++round) {
     const std::uint32_t ranks = round % 2 == 0 ? 2 : 3;
     std::vector<std::int64_t> loads(6);
     for (std::int64_t& load : loads) load = uniform(random, 0, 9);
+    const std::vector<std::int64_t> tokens(6, 1);
+    const Samples samples{tokens, loads};
+    Bins bins(samples, 6);
+    for (std::uint32_t b = 0; b < 6; ++b) bins.add(b, b);
     std::vector<std::uint32_t> any(loads.size());
     std::iota(any.begin(), any.end(), 0U);
-    std::int64_t best = INT64_MAX;
-    do {
+    const auto sum_of_slowest = [&](const std::vector<std::uint32_t>& order) {
       std::int64_t sum = 0;
-      for (std::size_t first = 0; first < any.size(); first += ranks) {
+      for (std::size_t first = 0; first < order.size(); first += ranks) {
         std::int64_t slowest = 0;
-        for (std::size_t k = 0; k < ranks; ++k) slowest = std::max(slowest, loads[any[first + k]]);
+        for (std::size_t k = 0; k < ranks; ++k) {
+          slowest = std::max(slowest, loads[order[first + k]]);
+        }
         sum += slowest;
       }
-      best = std::min(best, sum);
-    } while (std::next_permutation(any.begin(), any.end()));
-    const std::vector<std::uint32_t> aligned = align(loads);
-    CHECK(lockstep_cost(loads, aligned, ranks) == best);
-    const std::vector<std::uint32_t> dealt = deal_ranks(loads, aligned, ranks);
-    for (std::size_t first = 0; first < dealt.size(); first += ranks) {
-      std::vector<std::uint32_t> slot(dealt.begin() + static_cast<std::ptrdiff_t>(first),
-                                      dealt.begin() + static_cast<std::ptrdiff_t>(first + ranks));
-      std::sort(slot.begin(), slot.end());
-      for (std::uint32_t r = 0; r < ranks; ++r) CHECK(slot[r] == r);
+      return sum;
+    };
+    std::int64_t best = INT64_MAX;
+    do best = std::min(best, sum_of_slowest(any));
+    while (std::next_permutation(any.begin(), any.end()));
+    const std::vector<std::uint32_t> aligned = align(bins);
+    CHECK(sum_of_slowest(aligned) == best);
+    Schedule out(6);
+    lay_out(out, bins, ranks);
+    std::vector<std::int32_t> dealt;
+    for (std::size_t i = 0; i < 6; ++i) {
+      dealt.push_back(out.slot[i] * static_cast<std::int32_t>(ranks) + out.rank[i]);
     }
+    std::sort(dealt.begin(), dealt.end());
+    for (std::int32_t b = 0; b < 6; ++b) CHECK(dealt[static_cast<std::size_t>(b)] == b);
   }
 }
 
@@ -109,6 +110,5 @@ void aligned_bins_make_the_shortest_slots() {
 int main() {
   the_order_is_stable_and_descending();
   each_sample_goes_where_most_is_missing();
-  tight_packing_takes_the_fullest_bin();
   aligned_bins_make_the_shortest_slots();
 }

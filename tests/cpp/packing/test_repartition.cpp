@@ -2,13 +2,13 @@
 
 #include "check.hpp"
 #include "packing/draw.hpp"
-#include "packing/share.hpp"
+#include "packing/repartition.hpp"
 
 using namespace flowtrain::packing;
 
 namespace {
 
-void every_division_is_looked_at() {
+void every_division_is_considered() {
   std::mt19937_64 random(3);
   int improved = 0;
   for (int round = 0; round < 200; ++round) {
@@ -20,25 +20,25 @@ void every_division_is_looked_at() {
       bins.add(i, static_cast<std::uint32_t>(random() % 2));
       total += drawn.cost[i];
     }
-    const std::int64_t wish = uniform(random, 0, total);
-    std::int64_t best = std::abs(bins.load(0) - wish);
+    const std::int64_t target = uniform(random, 0, total);
+    std::int64_t best = std::abs(bins.load(0) - target);
     const std::int64_t before = best;
     for (std::uint32_t subset = 0; subset < (1U << count); ++subset) {
       std::int64_t sum = 0;
       for (std::size_t i = 0; i < count; ++i) sum += (subset >> i & 1U) ? drawn.cost[i] : 0;
-      best = std::min(best, std::abs(sum - wish));
+      best = std::min(best, std::abs(sum - target));
     }
-    const Shared shared = Sharer(bins, 1 << 20).share(0, 1, {wish, 14, 0, 0});
-    CHECK(std::abs(bins.load(0) - wish) == best);
-    CHECK(shared.better == (best < before));
+    const Divided divided = Repartitioner(bins, 1 << 20).divide(0, 1, {target, 14, 0, 0});
+    CHECK(std::abs(bins.load(0) - target) == best);
+    CHECK(divided.better == (best < before));
     CHECK(bins.load(0) + bins.load(1) == total);
-    improved += shared.better;
+    improved += divided.better;
   }
   CHECK(improved > 100);
 }
 
 /// Fifty samples of three kinds: far more divisions than of fourteen samples.
-void equal_samples_are_told_by_their_number() {
+void equal_samples_move_in_bundles() {
   std::mt19937_64 random(5);
   for (int round = 0; round < 60; ++round) {
     const std::int64_t cost[3] = {uniform(random, 500, 999), uniform(random, 200, 499), 101};
@@ -49,17 +49,17 @@ void equal_samples_are_told_by_their_number() {
     }
     Bins bins(drawn.samples(), 2);
     for (std::uint32_t i = 0; i < 50; ++i) bins.add(i, static_cast<std::uint32_t>(random() % 2));
-    const std::int64_t total = bins.load(0) + bins.load(1), wish = uniform(random, 0, total);
+    const std::int64_t total = bins.load(0) + bins.load(1), target = uniform(random, 0, total);
     std::int64_t best = total;
     for (std::int64_t x = 0; x <= 17; ++x) {
       for (std::int64_t y = 0; y <= 17; ++y) {
         for (std::int64_t z = 0; z <= 16; ++z) {
-          best = std::min(best, std::abs(x * cost[0] + y * cost[1] + z * cost[2] - wish));
+          best = std::min(best, std::abs(x * cost[0] + y * cost[1] + z * cost[2] - target));
         }
       }
     }
-    Sharer(bins, 1 << 20).share(0, 1, {wish, 20, 0, 0, true});
-    CHECK(std::abs(bins.load(0) - wish) == best);
+    Repartitioner(bins, 1 << 20).divide(0, 1, {target, 20, 0, 0});
+    CHECK(std::abs(bins.load(0) - target) == best);
     CHECK(bins.load(0) + bins.load(1) == total);
   }
 }
@@ -69,7 +69,7 @@ void costs_beyond_a_word_are_exact() {
   const Drawn drawn{{1, 1, 1, 1}, {large, large + 3, large + 1, 2}};
   Bins bins(drawn.samples(), 2);
   for (std::uint32_t i = 0; i < 4; ++i) bins.add(i, 0);
-  Sharer(bins, 100).share(0, 1, {2 * large + 4, 14, 0, 0});
+  Repartitioner(bins, 100).divide(0, 1, {2 * large + 4, 14, 0, 0});
   CHECK(bins.load(0) == 2 * large + 4);
 }
 
@@ -85,10 +85,10 @@ void the_cap_holds_and_nothing_is_lost() {
       total += drawn.cost[i];
     }
     const std::int64_t cap = std::max(bins.tokens(0), bins.tokens(1)) + uniform(random, 0, 10);
-    const std::int64_t wish = total / 2, before = std::abs(bins.load(0) - wish);
-    const auto turn = static_cast<std::uint32_t>(round % 7);
-    Sharer(bins, cap).share(0, 1, {wish, 12, turn, 0, round % 3 == 0});
-    CHECK(std::abs(bins.load(0) - wish) <= before);
+    const std::int64_t target = total / 2, before = std::abs(bins.load(0) - target);
+    const auto offset = static_cast<std::uint32_t>(round % 7);
+    Repartitioner(bins, cap).divide(0, 1, {target, 12, offset, 0});
+    CHECK(std::abs(bins.load(0) - target) <= before);
     CHECK(bins.tokens(0) <= cap && bins.tokens(1) <= cap);
     std::int64_t load[2] = {0, 0};
     for (std::uint32_t i = 0; i < count; ++i) {
@@ -102,8 +102,8 @@ void the_cap_holds_and_nothing_is_lost() {
 }  // namespace
 
 int main() {
-  every_division_is_looked_at();
-  equal_samples_are_told_by_their_number();
+  every_division_is_considered();
+  equal_samples_move_in_bundles();
   costs_beyond_a_word_are_exact();
   the_cap_holds_and_nothing_is_lost();
 }
