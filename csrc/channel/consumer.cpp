@@ -72,7 +72,7 @@ void Item::give_back() noexcept {
   if (pool.forked()) return;
   if (!is_mine()) return;
   consumer_->note_released(cell_, descriptor_, taken_ns_);
-  pool.control().free_cell(cell_);
+  pool.control().release_cell(cell_);
 }
 
 Consumer::Consumer(std::shared_ptr<Pool> pool, const std::string& ring, bool strict,
@@ -118,7 +118,8 @@ void Consumer::note_lost() const noexcept {
 }
 
 lockfree::Run Consumer::pop(std::size_t most) {
-  const auto cells = static_cast<std::uint32_t>(std::min<std::size_t>(most, lockfree::kMostInRun));
+  const auto cells =
+      static_cast<std::uint32_t>(std::min<std::size_t>(most, lockfree::kMaxRunCells));
   const std::lock_guard lock(mutex_);
   const lockfree::Run run = view_.pop_run(cells, lane_->number(), (**lane_).intent);
   if (run != view_.kDamaged) return run;
@@ -185,7 +186,7 @@ std::shared_ptr<Item> Consumer::open_first(const lockfree::Run& run, bool heard,
   if (const auto wrong = fault(descriptor, run.first)) {
     if (heard) {
       note_lost();
-      control.free_cell(run.first);
+      control.release_cell(run.first);
     }
     put_back(heard ? lockfree::Run{run.first + 1, run.count - 1} : run);
     throw PoolCorrupt(text() + ": an item in cell " + std::to_string(run.first) + " is refused: " +
@@ -213,7 +214,7 @@ std::shared_ptr<Item> Consumer::open_first(const lockfree::Run& run, bool heard,
     throw StaleAddress("");
   }
   note_lost();
-  control.free_cell(run.first);
+  control.release_cell(run.first);
   if (!strict_) return nullptr;
   put_back({run.first + 1, run.count - 1});
   throw StaleAddress(text() + ": the memory of an item in cell " + std::to_string(run.first) +

@@ -11,10 +11,10 @@ namespace {
 /// Whether tables of these sizes can be indexed by the numbers that are stored for them.
 bool is_sound(const Geometry& geometry) {
   return geometry.max_lanes >= 1 && geometry.max_lanes <= UINT16_MAX && geometry.max_cells >= 1 &&
-         geometry.max_cells <= lockfree::kMostCells && geometry.num_rings >= 1 &&
+         geometry.max_cells <= lockfree::kMaxCells && geometry.num_rings >= 1 &&
          geometry.num_rings <= UINT16_MAX && std::has_single_bit(geometry.ring_capacity) &&
          geometry.ring_capacity >= geometry.max_cells &&
-         geometry.ring_capacity <= lockfree::kMostCells;
+         geometry.ring_capacity <= lockfree::kMaxCells;
 }
 
 }  // namespace

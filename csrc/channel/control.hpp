@@ -218,9 +218,8 @@ class Control {
   }
 
   /// Gives a cell back and wakes who waits for space. Its lane must answer for it.
-  void free_cell(std::uint32_t i) const noexcept {
-    const lockfree::CellWord used = word(i).load(std::memory_order_relaxed);
-    word(i).store(lockfree::freed(used), std::memory_order_release);  // sync: cell.word
+  void release_cell(std::uint32_t i) const noexcept {
+    lockfree::release(word(i));
     // For searches, see FreeMap, and for those who wait, see Event.
     std::atomic_thread_fence(std::memory_order_seq_cst);
     free_map().note_free(i);

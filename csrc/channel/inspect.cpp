@@ -57,7 +57,7 @@ std::vector<RingInfo> ring_infos(const Control& control) {
   }
   for (std::uint32_t c = 0; c < control.num_cells(); ++c) {
     const auto word = control.word(c).load(std::memory_order_acquire);  // sync: cell.word
-    if (lockfree::state_of(word) != lockfree::CellState::kInRing) continue;
+    if (lockfree::state_of(word) != lockfree::CellState::kPublished) continue;
     const Cell& cell = control.cell(c);
     const std::uint16_t ring = cell.ring;
     if (ring >= infos.size()) continue;

@@ -19,11 +19,11 @@ namespace flowtrain::channel {
 class Magazine {
  public:
   static constexpr std::uint32_t kNone = UINT32_MAX;
-  static constexpr std::uint32_t kMostInStack = 7;
+  static constexpr std::uint32_t kMaxStackCells = 7;
 
   void push(std::uint64_t bytes, std::uint32_t cell) noexcept {
     Stack& stack = stack_of(bytes);
-    stack.count = std::min(stack.count + 1, kMostInStack);
+    stack.count = std::min(stack.count + 1, kMaxStackCells);
     stack.cells[stack.count - 1] = cell;
   }
 
@@ -37,7 +37,7 @@ class Magazine {
  private:
   struct Stack {
     std::uint32_t count = 0;
-    std::array<std::uint32_t, kMostInStack> cells;
+    std::array<std::uint32_t, kMaxStackCells> cells;
   };
   static constexpr int kStackBits = 5;
 

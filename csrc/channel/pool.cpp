@@ -263,9 +263,9 @@ std::string Pool::holders() const {
     const std::string label = control_.label_of(lockfree::owner_of(word));
     switch (lockfree::state_of(word)) {
       case CellState::kFree: break;
-      case CellState::kOwned: ++counts[label].written; break;
-      case CellState::kInRing: ++counts[label].waiting; break;
-      case CellState::kHeld: ++counts[label].read; break;
+      case CellState::kLeased: ++counts[label].written; break;
+      case CellState::kPublished: ++counts[label].waiting; break;
+      case CellState::kTaken: ++counts[label].read; break;
     }
   }
   std::string text;

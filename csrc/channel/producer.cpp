@@ -305,7 +305,7 @@ void Producer::publish(std::span<const Parcel> parcels) {
   for (std::size_t i = 0; i < parcels.size();) {
     lockfree::Run run{parcels[i].grant.cell, 0};
     for (; i < parcels.size() && parcels[i].grant.cell == run.first + run.count &&
-           run.count < lockfree::kMostInRun;
+           run.count < lockfree::kMaxRunCells;
          ++i) {
       ++run.count;
     }

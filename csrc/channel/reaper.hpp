@@ -13,7 +13,7 @@
 namespace flowtrain::channel {
 
 /// Points between two looks of a reaper, at which anything may happen to the cell.
-enum class ReapPoint { kNotPinned, kNotInRing, kNotIntended };
+enum class ReapPoint { kNotPublishing, kNotInRing, kNotTaking };
 
 /// How a reaper works: what is shipped. Torture delays it, and shows what each look is for.
 struct ReapRules {
@@ -27,7 +27,7 @@ struct ReapRules {
 /// Memory:   the pool's control tables.
 /// Threads:  one reaper at a time over all processes, by the reaper's byte lock.
 /// Progress: never waits for another participant.
-/// Ordering: cell.word, ring.slot, lane.pin and lane.cin, as in IndexRing.
+/// Ordering: cell.word, ring.slot, lane.publishing and lane.taking, as in IndexRing.
 /// Errors:   never throws.
 ///
 /// A cell that the dead lane
@@ -56,9 +56,9 @@ class Reaper {
       if (lockfree::owner_of(word) != dead_) continue;
       switch (lockfree::state_of(word)) {
         case CellState::kFree: break;
-        case CellState::kOwned: free(c); break;
-        case CellState::kHeld: redeliver(c); break;
-        case CellState::kInRing:
+        case CellState::kLeased: free(c); break;
+        case CellState::kTaken: redeliver(c); break;
+        case CellState::kPublished:
           marked.emplace(c, word);
           if (const auto ring = ring_of(c)) rings.insert(*ring);
           break;
@@ -74,12 +74,12 @@ class Reaper {
     for (const auto& [c, word] : marked) done &= settle_marked(c, word);
     lockfree::LaneIntent& intent = control_.lane(dead_).intent;
     const auto taking =
-        lockfree::run_of(intent.cin.load(std::memory_order_acquire));  // sync: lane.cin
+        lockfree::run_of(intent.taking.load(std::memory_order_acquire));  // sync: lane.taking
     const std::uint32_t end = std::min(taking.first + taking.count, control_.num_cells());
     for (std::uint32_t c = taking.first; c < end; ++c) done &= settle_intended(c);
     if (!done) return false;
-    intent.pin.store(0, std::memory_order_release);  // sync: lane.pin
-    intent.cin.store(0, std::memory_order_release);  // sync: lane.cin
+    intent.publishing.store(0, std::memory_order_release);  // sync: lane.publishing
+    intent.taking.store(0, std::memory_order_release);      // sync: lane.taking
     return true;
   }
 
@@ -97,7 +97,7 @@ class Reaper {
       case Intended::kByDead: return true;  // Settled with the lane that intended to take it.
       case Intended::kByNobody: break;
     }
-    Rules::at(ReapPoint::kNotIntended);
+    Rules::at(ReapPoint::kNotTaking);
     // Between the look at the ring and the look at the intents it may have moved on.
     if (Rules::kChecksAgain && (in_ring(c) || word_of(c) != seen)) return false;
     if (control_.cell(c).producer == dead_) {
@@ -112,22 +112,22 @@ class Reaper {
   /// A cell that the dead lane intended to take: taken and never used, or not taken.
   bool settle_intended(std::uint32_t c) noexcept {
     const CellWord seen = word_of(c);
-    if (lockfree::state_of(seen) != CellState::kInRing) return true;
+    if (lockfree::state_of(seen) != CellState::kPublished) return true;
     const std::uint16_t producer = lockfree::owner_of(seen);
     // While its producer still pins it, nobody can tell a cell that was taken from one that is
     // about to be published. Before the look at the ring: a cell that is not in it was taken
     // only if it had been published by then.
     if (producer < control_.geometry().max_lanes) {
       const lockfree::LaneIntent& from = control_.lane(producer).intent;
-      const auto pinned =
-          lockfree::run_of(from.pin.load(std::memory_order_acquire));  // sync: lane.pin
+      const auto pinned = lockfree::run_of(
+          from.publishing.load(std::memory_order_acquire));  // sync: lane.publishing
       if (pinned.holds(c) && alive_(producer)) return false;
     }
-    Rules::at(ReapPoint::kNotPinned);
+    Rules::at(ReapPoint::kNotPublishing);
     if (in_ring(c)) return true;
     Rules::at(ReapPoint::kNotInRing);
     if (intent_on(c) == Intended::kByLiving) return false;
-    Rules::at(ReapPoint::kNotIntended);
+    Rules::at(ReapPoint::kNotTaking);
     if (Rules::kChecksAgain && (in_ring(c) || word_of(c) != seen)) return false;
     redeliver(c);
     return true;
@@ -137,7 +137,7 @@ class Reaper {
     // What was not published has no key.
     control_.record(mine_).flight.note(
         {now_ns(), 0, control_.cell(c).slab_bytes, c, Act::kFreed, dead_});
-    control_.free_cell(c);
+    control_.release_cell(c);
   }
 
   void redeliver(std::uint32_t c) noexcept {
@@ -180,7 +180,7 @@ class Reaper {
     for (std::uint32_t i = 0; i < control_.geometry().max_lanes; ++i) {
       const lockfree::LaneIntent& intent = control_.lane(i).intent;
       const auto taking =
-          lockfree::run_of(intent.cin.load(std::memory_order_acquire));  // sync: lane.cin
+          lockfree::run_of(intent.taking.load(std::memory_order_acquire));  // sync: lane.taking
       if (!taking.holds(c)) continue;
       if (alive_(static_cast<std::uint16_t>(i))) return Intended::kByLiving;
       found = Intended::kByDead;

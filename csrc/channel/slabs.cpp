@@ -6,7 +6,6 @@
 
 namespace flowtrain::channel {
 
-using lockfree::CellState;
 using lockfree::FreeMap;
 
 namespace {
@@ -55,7 +54,7 @@ std::uint32_t Slabs::try_take_in(std::uint32_t segment, std::uint64_t bytes) noe
 
 void Slabs::give_back(std::uint32_t cell, std::uint64_t bytes) noexcept {
   magazine_.push(bytes, cell);
-  control_.free_cell(cell);
+  control_.release_cell(cell);
 }
 
 std::uint32_t Slabs::try_all(Look look, std::uint64_t bytes, std::uint64_t among) noexcept {
@@ -158,13 +157,7 @@ std::uint32_t Slabs::start_in(std::uint32_t first, std::uint32_t end) const noex
 
 bool Slabs::try_own(const SegmentEntry& entry, SegmentWord word, std::uint32_t epoch,
                     std::uint32_t c) const noexcept {
-  lockfree::AtomicCell& cell = control_.word(c);
-  lockfree::CellWord seen = cell.load(std::memory_order_relaxed);
-  if (lockfree::state_of(seen) != CellState::kFree ||
-      !cell.compare_exchange_strong(seen, lockfree::moved(seen, CellState::kOwned, lane_),
-                                    std::memory_order_seq_cst)) {  // sync: cell.word
-    return false;
-  }
+  if (!lockfree::try_lease(control_.word(c), lane_)) return false;
   // Who ends a drained segment, or undoes its cuts, does so after it found every cell free. In
   // the one order of these accesses, either it saw this cell in use, or this look sees that. The
   // fence pairs with the one in Segments::reserve: what was read of an entry made anew comes with
@@ -175,7 +168,7 @@ bool Slabs::try_own(const SegmentEntry& entry, SegmentWord word, std::uint32_t e
       entry.cut_epoch.load(std::memory_order_seq_cst) == epoch) {  // sync: segment.epoch
     return true;
   }
-  control_.free_cell(c);
+  control_.release_cell(c);
   return false;
 }
 

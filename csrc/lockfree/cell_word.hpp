@@ -5,20 +5,20 @@
 
 namespace flowtrain::lockfree {
 
-/// Where a cell is in its life.
+/// State of a cell.
 enum class CellState : std::uint8_t {
-  kFree = 0,    ///< Nobody's.
-  kOwned = 1,   ///< A producer writes into it.
-  kInRing = 2,  ///< A producer is publishing it, or has.
-  kHeld = 3,    ///< A consumer reads it.
+  kFree = 0,       ///< Of no lane.
+  kLeased = 1,     ///< A producer writes into the slab.
+  kPublished = 2,  ///< Being published, or in a ring.
+  kTaken = 3,      ///< A consumer reads the slab.
 };
 
-/// State of a cell with the lane that answers for it and its generation, in one word:
-/// `[generation:32 | publications:14 | owner:16 | state:2]`. An allocation is one compare-and-swap
-/// that carries its owner, so nothing anonymous can leak.
+/// State of a cell, the lane that holds the cell, and the cell's generation, in one word:
+/// `[generation:32 | publications:14 | owner:16 | state:2]`. The compare-and-swap that leases a
+/// cell also names its owner, so a death never leaks an anonymous cell.
 ///
-/// Publications are counted, also those by whoever puts an item back, since a reaper that finds a
-/// word unchanged concludes that the cell was not published in between.
+/// The word counts publications, including those of consumers that put an item back: a reaper that
+/// reads the same word twice knows that the cell was not published in between.
 using CellWord = std::uint64_t;
 using AtomicCell = std::atomic<CellWord>;
 
@@ -38,15 +38,71 @@ constexpr std::uint16_t owner_of(CellWord word) {
 constexpr std::uint64_t publications_of(CellWord word) { return word >> 18 & kPublicationsMask; }
 constexpr std::uint64_t generation_of(CellWord word) { return word >> 32; }
 
-/// The same cell in another state, of the same generation.
+/// The word of the same cell and generation in another state. Counts a publication.
 constexpr CellWord moved(CellWord word, CellState state, std::uint16_t owner) {
   return cell_word(state, owner, generation_of(word),
-                   publications_of(word) + (state == CellState::kInRing ? 1 : 0));
+                   publications_of(word) + (state == CellState::kPublished ? 1 : 0));
 }
 
-/// The cell given back; its next life has another generation.
+/// The word of the freed cell. Its generation is one higher.
 constexpr CellWord freed(CellWord word) {
   return cell_word(CellState::kFree, 0, generation_of(word) + 1);
+}
+
+// All transitions of a cell:
+//
+//   from                transition  to          by
+//   kFree               try_lease   kLeased     a producer
+//   kLeased             publish     kPublished  its producer
+//   kTaken              publish     kPublished  its consumer, to put the item back; a reaper, for a
+//                                               dead consumer
+//   kPublished          publish     kPublished  a reaper, for a dead lane
+//   kPublished          take        kTaken      the consumer that removed the cell from its ring
+//   kPublished          unpublish   kLeased     the publisher that found the ring full
+//   kLeased             release     kFree       its producer, to abort; a reaper, for a dead lane
+//   kTaken              release     kFree       its consumer
+//   kPublished          release     kFree       a reaper, if the cell never entered a ring
+//
+// Only try_lease competes with others. In each other state exactly one participant may write the
+// word: its owner, the consumer that removed the cell from a ring, or the reaper of a dead owner.
+
+/// Leases a free cell to `lane`; false if the cell is not free, or another lane was faster.
+inline bool try_lease(AtomicCell& cell, std::uint16_t lane) noexcept {
+  CellWord seen = cell.load(std::memory_order_relaxed);
+  // Sequentially consistent: see SlabAllocator::try_lease_cell.
+  return state_of(seen) == CellState::kFree &&
+         cell.compare_exchange_strong(seen, moved(seen, CellState::kLeased, lane),
+                                      std::memory_order_seq_cst);  // sync: cell.word
+}
+
+namespace detail {
+
+inline void move(AtomicCell& cell, CellState state, std::uint16_t lane) noexcept {
+  const CellWord word = cell.load(std::memory_order_relaxed);
+  cell.store(moved(word, state, lane), std::memory_order_release);  // sync: cell.word
+}
+
+}  // namespace detail
+
+/// Marks a cell as published by `lane`, before the cell enters a ring.
+inline void publish(AtomicCell& cell, std::uint16_t lane) noexcept {
+  detail::move(cell, CellState::kPublished, lane);
+}
+
+/// Undoes `publish` of a cell that did not enter the ring.
+inline void unpublish(AtomicCell& cell, std::uint16_t lane) noexcept {
+  detail::move(cell, CellState::kLeased, lane);
+}
+
+/// Marks a cell as read by `lane`, after the cell left its ring.
+inline void take(AtomicCell& cell, std::uint16_t lane) noexcept {
+  detail::move(cell, CellState::kTaken, lane);
+}
+
+/// Frees a cell; Control::release_cell also tells those who wait for one.
+inline void release(AtomicCell& cell) noexcept {
+  const CellWord used = cell.load(std::memory_order_relaxed);
+  cell.store(freed(used), std::memory_order_release);  // sync: cell.word
 }
 
 }  // namespace flowtrain::lockfree

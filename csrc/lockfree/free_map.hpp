@@ -9,19 +9,21 @@
 
 namespace flowtrain::lockfree {
 
-/// Where free cells may be, so that a search need not look at every word: one bit for each group
-/// of eight cells, whose words share a cache line, says that none of them was free.
+/// Hints at free cells, so that a search need not read every word. Each group of eight cells, whose
+/// words share a cache line, has one bit: set if no cell of the group was free when a search last
+/// read it.
 ///
-/// Memory:   placed by the caller; zero bytes say that any cell may be free.
+/// Memory:   placed by the caller; zero bytes mean that any cell may be free.
 /// Threads:  any number, in any processes.
-/// Progress: a search looks at each group once, or twice; noting is wait-free.
-/// Ordering: a cell's word is the truth, and a bit only a hint. Who frees stores the word and then
-///           looks at the bit, who sets the bit then looks at the words again: one of them sees
-///           the other. A death in between leaves free cells behind a bit, for `scan` to find.
+/// Progress: a search reads each group at most twice; note_free is wait-free.
+/// Ordering: a cell's word is the truth, a bit only a hint. A thread that frees a cell stores the
+///           word, then reads the bit; a thread that sets the bit then reads the words again. One
+///           of the two sees the other. A death in between can leave free cells in a group whose
+///           bit is set; `scan` finds them.
 /// Errors:   never throws.
 class FreeMap {
  public:
-  /// On a line of its own, since who works in one place need not wait for who works in another.
+  /// On a cache line of its own, so that lanes that work in different groups do not share one.
   struct alignas(kCacheLine) Bits {
     std::atomic<std::uint64_t> full{0};
   };
@@ -29,16 +31,16 @@ class FreeMap {
   static constexpr std::uint32_t kCellsInGroup = 8;
   static constexpr std::uint32_t kCellsInWord = 64 * kCellsInGroup;
 
-  /// Bits for so many cells.
+  /// Number of Bits for `cells` cells.
   static constexpr std::uint32_t bits_for(std::uint32_t cells) {
     return (cells + kCellsInWord - 1) / kCellsInWord;
   }
 
-  /// @param cells  Words of whole groups, each on a cache line of its own.
+  /// @param cells  Words of whole groups, each group on a cache line of its own.
   FreeMap(Bits* bits, AtomicCell* cells) : bits_(bits), cells_(cells) {}
 
-  /// Tells searches of a cell that was freed. Between the store of its word and this there must be
-  /// a sequentially consistent fence.
+  /// Clears the bit of a cell that was freed. The caller has a sequentially consistent fence
+  /// between the store of the word and this call.
   void note_free(std::uint32_t cell) const noexcept {
     std::atomic<std::uint64_t>& full = bits_[cell / kCellsInWord].full;
     const std::uint64_t bit = bit_of(cell / kCellsInGroup);
@@ -51,18 +53,18 @@ class FreeMap {
     void operator()() const noexcept {}
   };
 
-  /// The first cell of [first, end), going round from `from`, that seems to be free and that `take`
-  /// takes; kNone if there is none by the hints.
+  /// Searches [first, end), from `from` on and around, the groups whose bit is not set. Returns the
+  /// first cell that is free and that `take` accepts, or kNone.
   ///
-  /// @param looked  Called when no cell of a group was free, before its bit is set; for tests.
-  template <class Take, class Looked = Nothing>
+  /// @param before_mark  Called before the bit of a group without a free cell is set; for tests.
+  template <class Take, class BeforeMark = Nothing>
   std::uint32_t find(std::uint32_t first, std::uint32_t end, std::uint32_t from, Take&& take,
-                     Looked&& looked = {}) const noexcept {
-    const std::uint32_t cell = find_in(from, end, take, looked);
-    return cell != kNone || from == first ? cell : find_in(first, from, take, looked);
+                     BeforeMark&& before_mark = {}) const noexcept {
+    const std::uint32_t cell = find_in(from, end, take, before_mark);
+    return cell != kNone || from == first ? cell : find_in(first, from, take, before_mark);
   }
 
-  /// The same without the hints, which it mends.
+  /// Searches all words of [first, end), and clears the bits that hide a free cell.
   template <class Take>
   std::uint32_t scan(std::uint32_t first, std::uint32_t end, Take&& take) const noexcept {
     for (std::uint32_t c = first; c < end; ++c) {
@@ -78,12 +80,12 @@ class FreeMap {
     return std::uint64_t{1} << group % 64;
   }
 
-  template <class Take, class Looked>
+  template <class Take, class BeforeMark>
   std::uint32_t find_in(std::uint32_t first, std::uint32_t end, Take& take,
-                        Looked& looked) const noexcept {
+                        BeforeMark& before_mark) const noexcept {
     for (std::uint32_t c = first; c < end;) {
       const std::uint32_t group = c / kCellsInGroup;
-      // Groups from this one on, to the end of the word.
+      // One bit for each group from this one to the end of the word.
       const std::uint64_t open =
           ~bits_[group / 64].full.load(std::memory_order_relaxed) >> group % 64;
       if (open == 0) {
@@ -95,7 +97,7 @@ class FreeMap {
       if (begin >= end) break;
       std::uint32_t free = free_in(next, std::memory_order_relaxed);
       if (free == 0) {
-        looked();
+        before_mark();
         mark_full(next);
       }
       for (; free != 0; free &= free - 1) {
@@ -107,7 +109,7 @@ class FreeMap {
     return kNone;
   }
 
-  /// One bit for each cell of a group that is free. Without branches, which nobody can predict.
+  /// One bit for each free cell of a group. Branches here would be unpredictable.
   std::uint32_t free_in(std::uint32_t group, std::memory_order order) const noexcept {
     std::uint32_t free = 0;
 #pragma GCC unroll 8
@@ -120,7 +122,7 @@ class FreeMap {
 
   void mark_full(std::uint32_t group) const noexcept {
     std::atomic<std::uint64_t>& full = bits_[group / 64].full;
-    // Sequentially consistent, both: see Ordering.
+    // Both sequentially consistent: see Ordering.
     full.fetch_or(bit_of(group), std::memory_order_seq_cst);  // sync: cells.full
     if (free_in(group, std::memory_order_seq_cst) != 0) {     // sync: cell.word
       full.fetch_and(~bit_of(group), std::memory_order_relaxed);

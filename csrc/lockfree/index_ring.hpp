@@ -12,18 +12,18 @@
 
 namespace flowtrain::lockfree {
 
-using AtomicCell = std::atomic<CellWord>;
 using AtomicSlot = std::atomic<SlotWord>;
 
-/// What a lane is moving right now, as runs. A reaper reads them after a death to tell a cell
-/// that was never published from one that was taken and never used.
+/// The runs of cells that a lane is moving. After the lane's death a reaper reads them to tell a
+/// cell that was never published from one that was taken and never used.
 struct alignas(kCacheLine) LaneIntent {
-  std::atomic<RunWord> pin{0};  ///< Cells that the lane is publishing.
-  std::atomic<RunWord> cin{0};  ///< Cells that the lane is taking.
+  std::atomic<RunWord> publishing{0};
+  std::atomic<RunWord> taking{0};
 };
 
-/// Tickets that all before were published (tail) or taken (head): where a newcomer begins to look.
-/// Each is on a line of its own, and moved now and then by whoever comes by.
+/// Tickets before which every slot was filled (tail) or emptied (head): where a new participant
+/// starts to search. Any participant advances them, but not at every ticket. Each has a cache line
+/// of its own.
 struct RingHints {
   alignas(kCacheLine) std::atomic<std::uint64_t> tail{0};
   alignas(kCacheLine) std::atomic<std::uint64_t> head{0};
@@ -32,11 +32,12 @@ struct RingHints {
 static_assert(sizeof(LaneIntent) == kCacheLine && sizeof(RingHints) == 2 * kCacheLine);
 static_assert(AtomicSlot::is_always_lock_free && AtomicCell::is_always_lock_free);
 
-/// Points of the protocol right after which a participant may die or stop; kSettled is the end of
-/// a push or a pop.
-enum class RingPoint { kPinned, kMarkedInRing, kPublished, kIntended, kTaken, kSettled };
+/// Points of the protocol right after which a participant may die or stop. kPublishing and kTaking:
+/// the lane's intent is set. kMarked: the cells are marked as published. kPublished, kTaken: the
+/// slot is exchanged. kDone: the end of a push or a pop.
+enum class RingPoint { kPublishing, kMarked, kPublished, kTaking, kTaken, kDone };
 
-/// What happens at each point: nothing, in what is shipped; tests stop or kill there.
+/// Called at each point. The shipped one does nothing; tests stop or kill participants there.
 struct NoHooks {
   static void at(RingPoint) noexcept {}
 };
@@ -46,33 +47,32 @@ struct NoHooks {
 /// Memory:   placed by the caller; holds no pointers into shared memory beyond this process.
 /// Threads:  one at a time; any number of participants in any processes, each with a lane of its
 ///           own.
-/// Progress: lock-free; a participant that stops or dies anywhere never holds the others up.
-/// Ordering: ring.slot publishes a cell and gives its slot back. Slot writes are all
-///           read-modify-writes, so they form one release sequence: whoever acquires a slot and
-///           no longer finds a cell in it also sees the taker's intent, or its later kHeld.
+/// Progress: lock-free; a participant that stops or dies at any point never blocks the others.
+/// Ordering: ring.slot publishes a cell and returns its slot. All writes of slots are
+///           read-modify-writes, so they form one release sequence: a thread that acquires a slot
+///           and no longer finds a cell in it also sees the taker's intent, or its later kTaken.
 /// Errors:   never throws; full, empty and damaged are return values. Every process of the pool can
-///           write the slots: a run of cells that there are not is not taken, and a ring whose
-///           slots and hints fit no order is given up after a great many looks at which nobody
-///           moved.
+///           write the slots: a run of cells that do not exist is not taken, and a walk over slots
+///           and hints that contradict each other ends after a bounded number of steps.
 ///
-/// A participant walks the slots from where it was, or from the hint if that is further: a slot
-/// whose phase is past the ticket's was filled, or taken, by somebody, who need not be waited for.
-/// Slots are filled and taken in the order of tickets, so one that is not past says that the ring
+/// A participant walks the slots from its own position, or from the hint if that is further. It
+/// skips a slot whose phase is past its ticket: another participant has filled or emptied it. Slots
+/// are filled and emptied in the order of tickets, so a slot that is not past means that the ring
 /// is full, or empty.
 template <class Hooks = NoHooks>
 class IndexRing {
  public:
   static constexpr std::uint32_t kNone = UINT32_MAX;
-  /// Tickets between two moves of a shared hint: most operations then write the slot alone.
+  /// Tickets from one advance of a shared hint to the next: most operations write only the slot.
   static constexpr std::uint64_t kTicketsPerHint = 16;
-  /// What is taken out of a ring that was damaged.
+  /// Result of a pop from a damaged ring.
   static constexpr Run kDamaged{UINT32_MAX, UINT32_MAX};
 
   IndexRing() = default;
   /// @param capacity   Slots; a power of two.
   /// @param num_cells  Cells that slots may name.
   IndexRing(RingHints* hints, AtomicSlot* slots, std::uint32_t capacity, AtomicCell* cells,
-            std::uint32_t num_cells = kMostCells)
+            std::uint32_t num_cells = kMaxCells)
       : hints_(hints),
         slots_(slots),
         cells_(cells),
@@ -80,19 +80,20 @@ class IndexRing {
         mask_(capacity - 1),
         log2_(static_cast<std::uint32_t>(std::countr_zero(capacity))) {}
 
-  /// Publishes a cell that `lane` owns; false if the ring is full, and the lane owns it still.
+  /// Publishes a cell that `lane` holds. Returns false if the ring is full: the lane then holds the
+  /// cell as leased.
   bool push(std::uint32_t cell, std::uint16_t lane, LaneIntent& intent) noexcept(kNoexcept) {
     return push_run({cell, 1}, lane, intent);
   }
 
-  /// The same for 1 to kMostInRun cells, by one compare-and-swap for all.
+  /// Publishes 1 to kMaxRunCells cells by one compare-and-swap.
   bool push_run(const Run& run, std::uint16_t lane, LaneIntent& intent) noexcept(kNoexcept) {
-    intent.pin.store(run_word(run), std::memory_order_release);  // sync: lane.pin
-    Hooks::at(RingPoint::kPinned);
-    mark(run, CellState::kInRing, lane);
-    Hooks::at(RingPoint::kMarkedInRing);
+    intent.publishing.store(run_word(run), std::memory_order_release);  // sync: lane.publishing
+    Hooks::at(RingPoint::kPublishing);
+    move<publish>(run, lane);
+    Hooks::at(RingPoint::kMarked);
     tail_ = std::max(tail_, hints_->tail.load(std::memory_order_acquire));  // sync: ring.tail
-    for (Chase chase; chase.goes_on(hints_->tail, tail_, mask_);) {
+    for (Walk walk; walk.may_step(hints_->tail, tail_, mask_);) {
       AtomicSlot& slot = slots_[tail_ & mask_];
       SlotWord word = slot.load(std::memory_order_acquire);  // sync: ring.slot
       const std::int32_t past = phases_past(word, lap(tail_));
@@ -104,29 +105,29 @@ class IndexRing {
                                               std::memory_order_acq_rel)) {  // sync: ring.slot
         Hooks::at(RingPoint::kPublished);
         if (++tail_ % kTicketsPerHint == 0) advance(hints_->tail, tail_);
-        intent.pin.store(0, std::memory_order_release);  // sync: lane.pin
-        Hooks::at(RingPoint::kSettled);
+        intent.publishing.store(0, std::memory_order_release);  // sync: lane.publishing
+        Hooks::at(RingPoint::kDone);
         return true;
       }
     }
-    mark(run, CellState::kOwned, lane);
-    intent.pin.store(0, std::memory_order_release);  // sync: lane.pin
-    Hooks::at(RingPoint::kSettled);
+    move<unpublish>(run, lane);
+    intent.publishing.store(0, std::memory_order_release);  // sync: lane.publishing
+    Hooks::at(RingPoint::kDone);
     return false;
   }
 
-  /// Takes the oldest cell for `lane`, which holds it from then on; kNone if the ring is empty.
+  /// Takes the oldest cell for `lane`; kNone if the ring is empty.
   std::uint32_t pop(std::uint16_t lane, LaneIntent& intent) noexcept(kNoexcept) {
     const Run run = pop_run(1, lane, intent);
     return run.count == 0 ? kNone : run.first;
   }
 
-  /// Takes the oldest run, or the first `most` cells of it, by one compare-and-swap; kDamaged
-  /// where what is next is no run.
-  Run pop_run(std::uint32_t most, std::uint16_t lane, LaneIntent& intent) noexcept(kNoexcept) {
+  /// Takes the oldest run, or its first `max_cells` cells, by one compare-and-swap. Returns an
+  /// empty run if the ring is empty, and kDamaged if the next slot holds no valid run.
+  Run pop_run(std::uint32_t max_cells, std::uint16_t lane, LaneIntent& intent) noexcept(kNoexcept) {
     head_ = std::max(head_, hints_->head.load(std::memory_order_acquire));  // sync: ring.head
     bool intended = false;
-    for (Chase chase; chase.goes_on(hints_->head, head_, mask_);) {
+    for (Walk walk; walk.may_step(hints_->head, head_, mask_);) {
       AtomicSlot& slot = slots_[head_ & mask_];
       SlotWord word = slot.load(std::memory_order_acquire);  // sync: ring.slot
       const std::int32_t past = phases_past(word, lap(head_));
@@ -135,18 +136,18 @@ class IndexRing {
         continue;
       }
       if (past < 1) {
-        if (intended) intent.cin.store(0, std::memory_order_release);  // sync: lane.cin
-        Hooks::at(RingPoint::kSettled);
+        if (intended) intent.taking.store(0, std::memory_order_release);  // sync: lane.taking
+        Hooks::at(RingPoint::kDone);
         return {};
       }
-      const Run there = run_in(word);
-      if (there.count == 0 || there.first + there.count > num_cells_) break;
-      const Run run{there.first, std::min(there.count, most)};
-      const Run rest{there.first + run.count, there.count - run.count};
+      const Run found = run_in(word);
+      if (found.count == 0 || found.first + found.count > num_cells_) break;
+      const Run run{found.first, std::min(found.count, max_cells)};
+      const Run rest{found.first + run.count, found.count - run.count};
       prefetch(run);
-      intent.cin.store(run_word(run), std::memory_order_release);  // sync: lane.cin
+      intent.taking.store(run_word(run), std::memory_order_release);  // sync: lane.taking
       intended = true;
-      Hooks::at(RingPoint::kIntended);
+      Hooks::at(RingPoint::kTaking);
       const SlotWord after =
           rest.count == 0 ? empty_slot(lap(head_) + 1) : full_slot(lap(head_), rest);
       if (!slot.compare_exchange_strong(word, after,
@@ -155,20 +156,20 @@ class IndexRing {
       }
       Hooks::at(RingPoint::kTaken);
       if (rest.count == 0 && ++head_ % kTicketsPerHint == 0) advance(hints_->head, head_);
-      mark(run, CellState::kHeld, lane);
-      intent.cin.store(0, std::memory_order_release);  // sync: lane.cin
-      Hooks::at(RingPoint::kSettled);
+      move<take>(run, lane);
+      intent.taking.store(0, std::memory_order_release);  // sync: lane.taking
+      Hooks::at(RingPoint::kDone);
       return run;
     }
-    intent.cin.store(0, std::memory_order_release);  // sync: lane.cin
-    Hooks::at(RingPoint::kSettled);
+    intent.taking.store(0, std::memory_order_release);  // sync: lane.taking
+    Hooks::at(RingPoint::kDone);
     return kDamaged;
   }
 
-  /// Whether the next pop would find the ring empty; a hint, for waiting. False if it is damaged.
+  /// Whether the next pop would find the ring empty; a hint for waiting. False if it is damaged.
   bool looks_empty() noexcept {
     head_ = std::max(head_, hints_->head.load(std::memory_order_acquire));  // sync: ring.head
-    for (Chase chase; chase.goes_on(hints_->head, head_, mask_); ++head_) {
+    for (Walk walk; walk.may_step(hints_->head, head_, mask_); ++head_) {
       const SlotWord word =
           slots_[head_ & mask_].load(std::memory_order_acquire);  // sync: ring.slot
       const std::int32_t past = phases_past(word, lap(head_));
@@ -177,7 +178,7 @@ class IndexRing {
     return false;
   }
 
-  /// Calls `visit` with every run in the ring; for a reaper, which has time.
+  /// Calls `visit` with every run in the ring. Reads all slots: for reapers.
   template <class Visit>
   void for_each(Visit&& visit) const noexcept {
     for (std::uint64_t i = 0; i <= mask_; ++i) {
@@ -193,52 +194,51 @@ class IndexRing {
   }
 
  private:
-  static constexpr bool kNoexcept = noexcept(Hooks::at(RingPoint::kPinned));
+  static constexpr bool kNoexcept = noexcept(Hooks::at(RingPoint::kPublishing));
 
-  /// Looks at slots that others move on meanwhile. They may be as quick as the walk is, so now and
-  /// then it goes on from their hint. While the hint moves somebody makes progress, and none is
-  /// made in a ring that was damaged; but who damages one may move its hint as well.
-  class Chase {
+  /// Bounds a walk over slots that other participants change meanwhile. They may be as fast as the
+  /// walk, so it catches up with their hint now and then. While the hint moves, some participant
+  /// makes progress; in a damaged ring none does, unless the process that damages it moves the hint
+  /// too, so the steps of one walk are limited as well.
+  class Walk {
    public:
-    bool goes_on(const std::atomic<std::uint64_t>& hint, std::uint64_t& at,
-                 std::uint64_t mask) noexcept {
-      if (++looks_ % kTicketsPerHint != 0) return true;
+    bool may_step(const std::atomic<std::uint64_t>& hint, std::uint64_t& at,
+                  std::uint64_t mask) noexcept {
+      if (++steps_ % kTicketsPerHint != 0) return true;
       const std::uint64_t now = hint.load(std::memory_order_acquire);  // sync: ring.tail, ring.head
       at = std::max(at, now);
-      if (now != seen_) since_ = looks_;
+      if (now != seen_) since_ = steps_;
       seen_ = now;
-      return looks_ - since_ < kMostIdle + 4 * mask && looks_ < kMost + 4 * mask;
+      return steps_ - since_ < kMaxIdleSteps + 4 * mask && steps_ < kMaxSteps + 4 * mask;
     }
 
    private:
-    static constexpr std::uint64_t kMostIdle = 1 << 16;  ///< Looks without progress.
-    static constexpr std::uint64_t kMost = 1 << 22;      ///< About 50 ms.
+    static constexpr std::uint64_t kMaxIdleSteps = 1 << 16;  ///< While the hint does not move.
+    static constexpr std::uint64_t kMaxSteps = 1 << 22;      ///< About 50 ms.
 
-    std::uint64_t looks_ = 0;
+    std::uint64_t steps_ = 0;
     std::uint64_t since_ = 0;
     std::uint64_t seen_ = 0;
   };
 
-  /// Has the words of a run come to this core while the slot does.
+  /// Fetches the words of a run while the exchange of the slot is under way.
   void prefetch(const Run& run) const noexcept {
-    constexpr std::uint32_t kWordsOfLine = kCacheLine / sizeof(AtomicCell);
-    for (std::uint32_t c = run.first; c < run.first + run.count; c += kWordsOfLine) {
+    constexpr std::uint32_t kWordsPerLine = kCacheLine / sizeof(AtomicCell);
+    for (std::uint32_t c = run.first; c < run.first + run.count; c += kWordsPerLine) {
       prefetch_to_write(&cells_[c]);
     }
     prefetch_to_write(&cells_[run.first + run.count - 1]);
   }
 
-  /// Moves the cells of a run to another state. Their words are the lane's to write.
-  void mark(const Run& run, CellState state, std::uint16_t lane) noexcept {
-    for (std::uint32_t c = run.first; c < run.first + run.count; ++c) {
-      const CellWord word = cells_[c].load(std::memory_order_relaxed);
-      cells_[c].store(moved(word, state, lane), std::memory_order_release);  // sync: cell.word
-    }
+  /// Moves each cell of a run by a transition of cell_word.hpp.
+  template <void (*kTransition)(AtomicCell&, std::uint16_t) noexcept>
+  void move(const Run& run, std::uint16_t lane) noexcept {
+    for (std::uint32_t c = run.first; c < run.first + run.count; ++c) kTransition(cells_[c], lane);
   }
 
   std::uint64_t lap(std::uint64_t ticket) const noexcept { return ticket >> log2_; }
 
-  /// Moves a hint on to a ticket, unless it is there or further.
+  /// Advances a hint to a ticket, unless it is there already or further.
   static void advance(std::atomic<std::uint64_t>& hint, std::uint64_t to) noexcept {
     std::uint64_t from = hint.load(std::memory_order_relaxed);
     while (from < to && !hint.compare_exchange_weak(

@@ -71,7 +71,7 @@ class CellQueue {
 
     void own(lockfree::AtomicCell& cell) const noexcept {
       auto word = cell.load(std::memory_order_relaxed);
-      const auto owned = lockfree::moved(word, lockfree::CellState::kOwned, lane_);
+      const auto owned = lockfree::moved(word, lockfree::CellState::kLeased, lane_);
       if (queue_.load_.shared) {
         cell.compare_exchange_strong(word, owned, std::memory_order_acq_rel);  // sync: cell.word
       } else {

@@ -109,7 +109,7 @@ class Worker {
     for (std::uint32_t i = 0; i < load_.pairs; ++i) {
       Held& held = held_[draw(held_.size())];
       if (load_.elsewhere) {
-        control.free_cell(held.cell);
+        control.release_cell(held.cell);
       } else {
         slabs_->give_back(held.cell, held.bytes);
       }

@@ -35,7 +35,7 @@ inline void dawdle(std::uint64_t rarity) noexcept {
 /// The ring's points, with delays.
 struct Delays {
   static void at(lockfree::RingPoint point) noexcept {
-    const bool inside = point != lockfree::RingPoint::kSettled;
+    const bool inside = point != lockfree::RingPoint::kDone;
     seat->window.store(inside ? 1 : 0, std::memory_order_relaxed);
     if (inside) dawdle(16);
   }
@@ -43,8 +43,8 @@ struct Delays {
 
 /// The protocol as it is shipped, but for the delays.
 struct Whole {
-  static constexpr bool kPin = true;
-  static constexpr bool kCin = true;
+  static constexpr bool kPublishing = true;
+  static constexpr bool kTaking = true;
   static constexpr bool kGeneration = true;
 
   using Hooks = Delays;
@@ -55,11 +55,11 @@ struct Whole {
   }
 };
 
-struct WithoutPin : Whole {
-  static constexpr bool kPin = false;
+struct WithoutPublishing : Whole {
+  static constexpr bool kPublishing = false;
 };
-struct WithoutCin : Whole {
-  static constexpr bool kCin = false;
+struct WithoutTaking : Whole {
+  static constexpr bool kTaking = false;
 };
 struct WithoutRecheck : Whole {
   static constexpr bool kChecksAgain = false;

@@ -57,7 +57,7 @@ class Participant {
   [[noreturn]] void produce() {
     const std::uint16_t me = join(LaneRole::kProducer);
     lockfree::LaneIntent unseen;
-    lockfree::LaneIntent& intent = Protocol::kPin ? control_.lane(me).intent : unseen;
+    lockfree::LaneIntent& intent = Protocol::kPublishing ? control_.lane(me).intent : unseen;
     auto ring = control_.ring<Delays>(0);
     for (;;) {
       const lockfree::Run run = own(me);
@@ -112,14 +112,14 @@ class Participant {
     lockfree::CellWord word = control_.word(c).load(std::memory_order_relaxed);
     return lockfree::state_of(word) == lockfree::CellState::kFree &&
            control_.word(c).compare_exchange_strong(
-               word, lockfree::moved(word, lockfree::CellState::kOwned, me),
+               word, lockfree::moved(word, lockfree::CellState::kLeased, me),
                std::memory_order_acq_rel);  // sync: cell.word
   }
 
   [[noreturn]] void consume() {
     const std::uint16_t me = join(LaneRole::kConsumer);
     lockfree::LaneIntent unseen;
-    lockfree::LaneIntent& intent = Protocol::kCin ? control_.lane(me).intent : unseen;
+    lockfree::LaneIntent& intent = Protocol::kTaking ? control_.lane(me).intent : unseen;
     auto ring = control_.ring<Delays>(0);
     for (;;) {
       const auto most = static_cast<std::uint32_t>(1 + draw() % kMostAtOnce);
@@ -138,7 +138,7 @@ class Participant {
     dawdle(16);
     good = good && is_whole(c, item);
     const auto word = control_.word(c).load(std::memory_order_relaxed);
-    good = good && word == lockfree::moved(word, lockfree::CellState::kHeld, me);
+    good = good && word == lockfree::moved(word, lockfree::CellState::kTaken, me);
     if (!good) arena_.ledger.counters().corrupt.fetch_add(1, std::memory_order_relaxed);
     release(c, item);
   }
@@ -152,8 +152,8 @@ class Participant {
     return true;
   }
 
-  /// As Control::free_cell, with the ledger's entry right behind the store, so that hardly anybody
-  /// dies between the two.
+  /// As Control::release_cell, with the ledger's entry right behind the store, so that hardly
+  /// anybody dies between the two.
   void release(std::uint32_t c, std::uint64_t item) {
     const auto word = control_.word(c).load(std::memory_order_relaxed);
     // Without a generation the words of one life are those of the next.

@@ -201,12 +201,12 @@ Storm storm(const Options& options) {
   const std::uint32_t of_a_role = std::min(2 * std::thread::hardware_concurrency(), kMostOfARole);
   const Shape shape = options.tight ? kTight : Shape{of_a_role, of_a_role, 64, kSettleS};
   if (options.without.empty()) return Driver<Whole>(options, shape).run();
-  if (options.without == "pin") return Driver<WithoutPin>(options, shape).run();
-  if (options.without == "cin") return Driver<WithoutCin>(options, shape).run();
+  if (options.without == "publishing") return Driver<WithoutPublishing>(options, shape).run();
+  if (options.without == "taking") return Driver<WithoutTaking>(options, shape).run();
   if (options.without == "re-check") return Driver<WithoutRecheck>(options, shape).run();
   if (options.without == "generation") return Driver<WithoutGeneration>(options, shape).run();
   throw BadArgument("torture: without='" + options.without +
-                    "' must be pin, cin, re-check or generation");
+                    "' must be publishing, taking, re-check or generation");
 }
 
 }  // namespace flowtrain::channel::torture

@@ -15,7 +15,7 @@ struct Options {
   /// One producer, one cell and many readers: the same cell comes back at once, which is what
   /// most parts of the protocol are there for.
   bool tight = false;
-  /// "", or a part of the protocol that the participants work without: "pin", "cin",
+  /// "", or a part of the protocol that the participants work without: "publishing", "taking",
   /// "re-check" or "generation". The storm then has to show what the part is for.
   std::string without;
 };

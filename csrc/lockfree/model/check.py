@@ -1,4 +1,4 @@
-"""Checks every run of the models of ring and event with SPIN; fails where one ends as it must not.
+"""Checks the models of ring and event with SPIN; fails if a run has another outcome than it must.
 
 python csrc/lockfree/model/check.py [--jobs N] [NAME ...]
 """
@@ -17,37 +17,37 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
-# The search tables of one run: the largest run needs a third of it.
-MOST_MIB = 4096
-DEEPEST = 100_000
+# Of the search tables of one run; the largest run needs a third.
+MAX_MIB = 4096
+MAX_DEPTH = 100_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Run:
-    """One search of all states: sizes and faults of the model, and how it must end."""
+    """One search of all states: sizes and faults of the model, and the required outcome."""
 
     name: str
     sizes: dict[str, int] = field(default_factory=dict)
     model: str = "ring.pml"
     runs: bool = False
-    """Cells travel in runs of two, too."""
+    """Also publish and take runs of two cells."""
     breaks: str = ""
-    """Macro that removes a part of the protocol: then there must be a counterexample."""
+    """Macro that breaks a part of the protocol; the search must then find a counterexample."""
     progress: bool = False
     """Look for an endless execution instead of a broken assertion."""
     macros: dict[str, int] = field(init=False)
 
     def __post_init__(self) -> None:
         usual = {"PRODUCERS": 1, "CONSUMERS": 1, "REAPERS": 1, "CELLS": 1, "ITEMS": 1}
-        usual |= {"CRASHES": 0, "STOPS": 0, "BOUNCES": 0}
+        usual |= {"CRASHES": 0, "STOPS": 0, "PUT_BACKS": 0}
         sizes = usual | self.sizes
         object.__setattr__(self, "macros", sizes | {"CAPACITY": sizes["CELLS"]})
 
 
 TAKERS = {"CONSUMERS": 2, "ITEMS": 2, "CRASHES": 2}
 PRODUCERS = {"PRODUCERS": 2, "CELLS": 2, "CRASHES": 2}
-REAPERS = {"REAPERS": 2, "CRASHES": 2, "BOUNCES": 1}
-PUT_BACK = {"CONSUMERS": 2, "CRASHES": 1, "BOUNCES": 2}
+REAPERS = {"REAPERS": 2, "CRASHES": 2, "PUT_BACKS": 1}
+PUT_BACK = {"CONSUMERS": 2, "CRASHES": 1, "PUT_BACKS": 2}
 STOPS = {"CONSUMERS": 2, "ITEMS": 2, "CRASHES": 1, "STOPS": 1}
 RUNS_TAKEN = {"CONSUMERS": 2, "CELLS": 2, "ITEMS": 2, "CRASHES": 1}
 RUNS_DYING = {"CELLS": 2, "ITEMS": 2, "CRASHES": 2}
@@ -64,14 +64,14 @@ RUNS = (
     Run(name="two reapers, an item put back, two die", sizes=REAPERS),
     Run(name="an item put back twice, one dies", sizes=PUT_BACK),
     Run(name="no endless execution of two pushes, one stops", sizes=ENDLESS_PUSH, progress=True),
-    Run(name="without pin", sizes=TAKERS, breaks="NO_PIN"),
-    Run(name="without cin", sizes=TAKERS, breaks="NO_CIN"),
+    Run(name="without publishing", sizes=TAKERS, breaks="NO_PUBLISHING"),
+    Run(name="without taking", sizes=TAKERS, breaks="NO_TAKING"),
     Run(name="without the re-check", sizes=TAKERS, breaks="NO_RECHECK"),
     Run(name="without the generation", sizes=TAKERS, breaks="NO_GENERATION"),
     Run(name="without the count of publications", sizes=PUT_BACK, breaks="NO_PUBLICATIONS"),
-    Run(name="pin looked at after the ring", sizes=TAKERS, breaks="PIN_AFTER_RING"),
-    Run(name="redeliveries told by their attempt", sizes=REAPERS, breaks="BY_ATTEMPT"),
-    Run(name="of a run, the first settled", sizes=RUNS_DYING, runs=True, breaks="ONLY_FIRST"),
+    Run(name="publishing read after the ring", sizes=TAKERS, breaks="PUBLISHING_AFTER_RING"),
+    Run(name="redeliveries recognized by their attempt", sizes=REAPERS, breaks="BY_ATTEMPT"),
+    Run(name="only a run's first cell settled", sizes=RUNS_DYING, runs=True, breaks="ONLY_FIRST"),
     Run(name="no wake is lost", model="event.pml"),
     Run(name="a look before the announcement", model="event.pml", breaks="LOOK_FIRST"),
     Run(name="the word read before the change", model="event.pml", breaks="READ_FIRST"),
@@ -82,7 +82,7 @@ RUNS = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
-    """What SPIN found."""
+    """Result of a search."""
 
     states: int
     violation: str
@@ -102,9 +102,9 @@ def search(run: Run) -> Outcome:
         macros += [f"-D{run.breaks}"] if run.breaks else []
         macros += ["-DRUNS"] if run.runs else []
         mode = ["-DNP", "-DNOSTUTTER"] if run.progress else ["-DSAFETY"]
-        limits = ["-DCOLLAPSE", "-DVECTORSZ=2048", f"-DMEMLIM={MOST_MIB}"]
-        # Waiting is no deadlock: the model itself says what must hold when nobody can move.
-        options = ["-E", f"-m{DEEPEST}", "-w25", "-n", *(["-l"] if run.progress else [])]
+        limits = ["-DCOLLAPSE", "-DVECTORSZ=2048", f"-DMEMLIM={MAX_MIB}"]
+        # Waiting is no deadlock: the model asserts what must hold when no process can move.
+        options = ["-E", f"-m{MAX_DEPTH}", "-w25", "-n", *(["-l"] if run.progress else [])]
         for command in (
             ["spin", "-a", *macros, str(FOLDER / run.model)],
             ["cc", "-O3", "-w", *mode, *limits, "-o", "pan", "pan.c"],
@@ -125,18 +125,18 @@ def search(run: Run) -> Outcome:
     )
 
 
-def is_as_it_must(run: Run, outcome: Outcome) -> bool:
-    """Whether a sound model was searched to its end, and a broken one gave a counterexample."""
+def is_expected(run: Run, outcome: Outcome) -> bool:
+    """Whether a sound model was searched completely, or a broken one gave a counterexample."""
     if run.breaks:
         return bool(outcome.violation)
     return outcome.complete and not outcome.violation
 
 
 def main() -> int:
-    """Run what was asked for; 0 if every run ended as it must."""
+    """Runs the selected searches; returns 0 if all outcomes are as required."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", help="runs whose name holds one of these")
-    parser.add_argument("--jobs", type=int, default=2, help="searches at a time (default: 2)")
+    parser.add_argument("names", nargs="*", help="select runs whose name contains one of these")
+    parser.add_argument("--jobs", type=int, default=2, help="parallel searches (default: 2)")
     given = parser.parse_args()
     if shutil.which("spin") is None:
         print("model: spin is not installed; run: apt-get install spin", file=sys.stderr)
@@ -145,7 +145,7 @@ def main() -> int:
     failed = 0
     with concurrent.futures.ThreadPoolExecutor(given.jobs) as pool:
         for run, outcome in zip(runs, pool.map(search, runs), strict=True):
-            good = is_as_it_must(run, outcome)
+            good = is_expected(run, outcome)
             failed += not good
             found = outcome.violation or ("no violation" if outcome.complete else "cut short")
             print(
@@ -153,7 +153,7 @@ def main() -> int:
                 f"{outcome.seconds:.0f} s: {found}",
                 flush=True,
             )
-    print(f"model: {len(runs) - failed} of {len(runs)} runs ended as they must")
+    print(f"model: {len(runs) - failed} of {len(runs)} runs ended as required")
     return 1 if failed or not runs else 0
 
 

@@ -1,8 +1,8 @@
-/* os::Event: a wake is never lost, though a waiter dies asleep. README.md says what is modelled.
+/* os::Event: a wake is never lost, even if a waiter dies asleep. README.md says what is modelled.
  *
- * One statement is one access to shared memory, or one call of the kernel, in the order of event.hpp.
- * Each notifier adds one, and waiters wait for the last. Nobody wakes by time here, as the shipped
- * wait does after a while. LOOK_FIRST, READ_FIRST and SAME_WORD break it, each in its way.
+ * One statement is one access to shared memory, or one system call, in the order of event.hpp. Each
+ * notifier adds one to a value, and waiters wait for the last. Waits have no time limit here, unlike
+ * the shipped ones. LOOK_FIRST, READ_FIRST and SAME_WORD each break one part.
  */
 #define WAITERS 2
 #define NOTIFIERS 3
@@ -28,7 +28,7 @@ proctype waiter(byte me) {
      :: ready -> break
      :: else
      fi;
-     /* FUTEX_WAIT looks at the word and falls asleep in one. */
+     /* FUTEX_WAIT compares the word and falls asleep in one step. */
      d_step { if :: word == announced -> asleep[me] = true :: else fi }
      if
      :: !asleep[me]
@@ -79,6 +79,6 @@ init {
     :: else -> break
     od
   }
-  timeout; /* Nobody can move any more. */
+  timeout; /* When no process can move. */
   assert(gone == WAITERS)
 }

@@ -1,14 +1,14 @@
-/* The ring with its cells, lanes and reaper: README.md says what is modelled, and what is not.
+/* The ring with its cells, lanes and reaper. README.md says what is modelled, and what is not.
  *
- * One statement is one access to shared memory, in the order of index_ring.hpp, producer.cpp,
- * consumer.cpp, reaper.hpp and undertaker.hpp; everything in one `atomic` or `d_step` besides such
- * an access is private to the participant, or a ghost: state that only assertions read.
+ * One statement is one access to shared memory, in the order of cell_word.hpp, index_ring.hpp,
+ * reaper.hpp and recovery.hpp. Everything else in the same `atomic` or `d_step` is private to the
+ * participant, or a ghost: state that only assertions read.
  *
  * Sizes and faults are macros: PRODUCERS, CONSUMERS, REAPERS (pool handles), CELLS, CAPACITY,
- * ITEMS (that each producer publishes), CRASHES, STOPS, BOUNCES (items that a consumer puts back
- * since it cannot map them). RUNS lets a producer publish two cells at once, and a consumer take
- * one of them. NO_PIN, NO_CIN, NO_RECHECK, NO_GENERATION, NO_PUBLICATIONS,
- * PIN_AFTER_RING, BY_ATTEMPT, ONLY_FIRST and NO_WALK break it, each in its way.
+ * ITEMS (published by each producer), CRASHES, STOPS, PUT_BACKS (items that a consumer puts back
+ * because it cannot map them). RUNS lets a producer publish two cells at once, and a consumer take
+ * one of them. NO_PUBLISHING, NO_TAKING, NO_RECHECK, NO_GENERATION, NO_PUBLICATIONS,
+ * PUBLISHING_AFTER_RING, BY_ATTEMPT, ONLY_FIRST and NO_WALK each remove or break one part.
  */
 #define LANES (PRODUCERS + CONSUMERS + REAPERS)
 #define FIRST_CONSUMER PRODUCERS
@@ -17,20 +17,20 @@
 
 /* Words, as in cell_word.hpp and slot.hpp, with narrower fields. */
 #define FREE 0
-#define OWNED 1
-#define IN_RING 2
-#define HELD 3
+#define LEASED 1
+#define PUBLISHED 2
+#define TAKEN 3
 #define WORD(state, owner, count) ((state) | (owner) << 2 | (count) << 5)
 #define STATE(word) ((word) & 3)
 #define OWNER(word) ((word) >> 2 & 7)
 /* Generation and publications. */
 #define COUNTS(word) ((word) >> 5)
 #ifdef NO_PUBLICATIONS
-#define PUBLISHED(state) 0
+#define COUNTED(state) 0
 #else
-#define PUBLISHED(state) ((state) == IN_RING)
+#define COUNTED(state) ((state) == PUBLISHED)
 #endif
-#define MOVED(word, state, owner) WORD(state, owner, COUNTS(word) + PUBLISHED(state))
+#define MOVED(word, state, owner) WORD(state, owner, COUNTS(word) + COUNTED(state))
 #define PUBLICATIONS 8
 #ifdef NO_GENERATION
 #define FREED(word) WORD(FREE, 0, 0)
@@ -57,33 +57,33 @@
 short word[CELLS];
 short slot[CAPACITY];
 byte tail, head;
-byte pin[LANES], cin[LANES];
+byte publishing[LANES], taking[LANES];
 byte lane_state[LANES];
 byte cell_producer[CELLS];
 bool attempted[CELLS];
 
-/* The kernel: byte locks of the lanes, and of the right to reap (lane + 1). */
+/* The kernel: byte locks of the lanes, and the recovery lock (lane + 1 of its holder). */
 bool locked[LANES];
-byte right;
+byte recovery_lock;
 bool stopped[LANES];
 
-/* A reaping that has to be retried is retried once something has moved: the same outcome as
- * retrying all the time, without a cycle of states that means nothing. */
+/* A recovery that has to be retried is retried once something has moved. The outcome is that of
+ * retrying all the time, without a meaningless cycle of states. */
 bool pending, moved;
 #define STEP moved = pending
 
-/* Ghosts. Item 0 is none; tickets below `filled` were published, those below `emptied` taken. */
+/* Ghosts. Item 0 is none. Tickets below `filled` were published, those below `emptied` taken. */
 byte filled, emptied;
 byte item[CELLS];
 byte in_ring[CELLS];
-byte holder[CELLS]; /* Lane + 1 that took it and has not given it back. */
+byte holder[CELLS]; /* Lane + 1 that took the cell and has not released it. */
 bool published[ALL_ITEMS + 1], committed[ALL_ITEMS + 1];
 
 #define alive(lane) (lane_state[lane] == ALIVE && locked[lane])
 #define lost(lane) (lane_state[lane] == ALIVE && !locked[lane])
 #define held_by_living(c) (holder[c] != 0 && locked[holder[c] - 1])
 
-/* Control::free_cell, inside a step of the caller. */
+/* Control::release_cell, inside a step of the caller. */
 inline free_cell(c) {
   assert(in_ring[c] == 0);
   assert(!held_by_living(c));
@@ -94,10 +94,10 @@ inline free_cell(c) {
 }
 
 inline publish_ghost(c) {
-  assert(in_ring[c] == 0);         /* Never twice in the ring, */
-  assert(!held_by_living(c));      /* nor while somebody reads it, */
-  assert(STATE(word[c]) == IN_RING && item[c] != 0);
-  assert(!committed[item[c]]);     /* nor after its use. */
+  assert(in_ring[c] == 0);         /* Not in the ring already, */
+  assert(!held_by_living(c));      /* not being read, */
+  assert(STATE(word[c]) == PUBLISHED && item[c] != 0);
+  assert(!committed[item[c]]);     /* not released before. */
   in_ring[c] = 1;
   holder[c] = 0;
   published[item[c]] = true
@@ -117,8 +117,8 @@ inline take_ghost(c) {
   holder[c] = me + 1
 }
 
-/* Every second ticket, by whoever has it, if it comes to that. Between its load and its
- * compare-and-swap a hint only grows, so that both are one step. */
+/* Every second ticket advances the hint. A hint only grows, so its load and its compare-and-swap
+ * are one step. */
 #define TICKETS_PER_HINT 2
 #define move_hint(hint, from, limit) \
   if \
@@ -128,9 +128,9 @@ inline take_ghost(c) {
   :: else \
   fi
 
-/* The looks at slots that were passed, which they stay, are one step with the look at the next.
- * Where a lane begins does not matter then: it comes to the same slot from any ticket that all
- * before were passed, be it the hint or where the lane was last. */
+/* A slot that was passed stays passed, so reading such slots is one step with reading the next one.
+ * The start of the walk does not matter then: from the hint, and from the lane's own position, it
+ * comes to the same slot. */
 #ifdef NO_WALK
 #define WALK(ticket, phases)
 #else
@@ -147,25 +147,25 @@ inline take_ghost(c) {
 #define SOME_FULL IS_FULL(slot[0])
 #endif
 
-/* Where a participant is: before which access. */
+/* The next access of a participant. */
 #define LEASE 0
 #define FILL 1
-#define PIN 2
+#define ANNOUNCE_PUSH 2
 #define MARK 3
 #define TAIL 4
 #define SLOT 5
 #define PUBLISH 6
 #define ADVANCE_TAIL 8
-#define UNPIN 9
+#define END_PUSH 9
 #define AFTER_PUSH 10
 #define WAIT 11
 #define HEAD 12
 #define LOOK 13
-#define INTEND 15
+#define ANNOUNCE_POP 15
 #define TAKE 16
 #define ADVANCE_HEAD 18
-#define HOLD 19
-#define UNINTEND 20
+#define MARK_TAKEN 19
+#define END_POP 20
 #define USE 21
 #define NEXT_LANE 22
 #define DYING_LANE 23
@@ -173,28 +173,28 @@ inline take_ghost(c) {
 #define NEXT_MARKED 25
 #define READ_INTENT 26
 #define READ_INTENDED_WORD 27
-#define CHECK_PIN 28
+#define CHECK_PUBLISHING 28
 #define LOOK_IN_RING 29
 #define LOOK_FOR_INTENT 30
 #define LOOK_AGAIN 31
 #define CHECK_WORD 32
 #define ATTEMPT 33
 #define FREE_IT 34
-#define CLEAR_PIN 35
-#define CLEAR_CIN 36
-#define BURIED 37
+#define CLEAR_PUBLISHING 35
+#define CLEAR_TAKING 36
+#define RECLAIMED 37
 
-/* IndexRing::push_run of `cells`, with c, t and w of the participant; there is a slot for every
- * cell. */
-#ifdef NO_PIN
-#define SET_PIN(value) skip
+/* IndexRing::push_run of `cells`, with c, t and w of the participant. There is a slot for every
+ * cell, so the ring is never full. */
+#ifdef NO_PUBLISHING
+#define SET_PUBLISHING(value) skip
 #else
-#define SET_PIN(value) pin[me] = value; STEP
+#define SET_PUBLISHING(value) publishing[me] = value; STEP
 #endif
 #define PUSH_STEPS \
-  :: d_step { at == PIN -> SET_PIN(cells); k = 0; at = MARK } \
+  :: d_step { at == ANNOUNCE_PUSH -> SET_PUBLISHING(cells); k = 0; at = MARK } \
   :: d_step { at == MARK -> \
-       word[FIRST(cells) + k] = MOVED(word[FIRST(cells) + k], IN_RING, me); \
+       word[FIRST(cells) + k] = MOVED(word[FIRST(cells) + k], PUBLISHED, me); \
        STEP; \
        k++; \
        if :: k == COUNT(cells) -> k = 0; at = TAIL :: else fi } \
@@ -205,15 +205,15 @@ inline take_ghost(c) {
        assert(PHASE(w) >= PHASE(EMPTY(t / CAPACITY))); \
        if \
        :: w == EMPTY(t / CAPACITY) -> at = PUBLISH \
-       :: else -> at = TAIL /* Without the walk alone. */ \
+       :: else -> at = TAIL /* Only without the walk. */ \
        fi } \
   :: d_step { at == PUBLISH -> \
        if \
        :: slot[t % CAPACITY] == w -> publish_slot(t, cells); STEP; at = ADVANCE_TAIL \
        :: else -> at = SLOT \
        fi } \
-  :: d_step { at == ADVANCE_TAIL -> move_hint(tail, t, filled); at = UNPIN } \
-  :: d_step { at == UNPIN -> SET_PIN(0); t = 0; w = 0; cells = 0; at = AFTER_PUSH }
+  :: d_step { at == ADVANCE_TAIL -> move_hint(tail, t, filled); at = END_PUSH } \
+  :: d_step { at == END_PUSH -> SET_PUBLISHING(0); t = 0; w = 0; cells = 0; at = AFTER_PUSH }
 
 proctype producer(byte me) {
   byte c, t, cells, k, count;
@@ -221,29 +221,29 @@ proctype producer(byte me) {
   byte at = LEASE;
   {
     do
-    :: atomic { /* Slabs::try_own: one compare-and-swap, of whichever cell is free. */
+    :: atomic { /* try_lease of any free cell: one compare-and-swap. */
          at == LEASE && count < ITEMS;
          if
          :: STATE(word[0]) == FREE -> c = 0
          :: STATE(word[CELLS - 1]) == FREE -> c = CELLS - 1
          fi;
-         word[c] = MOVED(word[c], OWNED, me);
+         word[c] = MOVED(word[c], LEASED, me);
          STEP;
          at = FILL
        }
-    :: d_step { at == FILL -> /* Nobody reads these of a cell that is OWNED. */
+    :: d_step { at == FILL -> /* No other lane reads these fields of a LEASED cell. */
          attempted[c] = false;
          cell_producer[c] = me;
          count++;
          item[c] = me * ITEMS + count;
          cells = RUN(c - COUNT(cells), COUNT(cells) + 1);
-         at = PIN
+         at = ANNOUNCE_PUSH
        }
 #ifdef RUNS
-    :: atomic { /* The next cell, too, for one push of both. */
-         at == PIN && c + 1 < CELLS && count < ITEMS && STATE(word[c + 1]) == FREE;
+    :: atomic { /* The next cell too, to push both at once. */
+         at == ANNOUNCE_PUSH && c + 1 < CELLS && count < ITEMS && STATE(word[c + 1]) == FREE;
          c++;
-         word[c] = MOVED(word[c], OWNED, me);
+         word[c] = MOVED(word[c], LEASED, me);
          STEP;
          at = FILL
        }
@@ -256,19 +256,19 @@ proctype producer(byte me) {
   } unless { !locked[me] || stopped[me] }
 }
 
-#ifdef NO_CIN
-#define SET_CIN(value) skip
+#ifdef NO_TAKING
+#define SET_TAKING(value) skip
 #else
-#define SET_CIN(value) cin[me] = value; STEP
+#define SET_TAKING(value) taking[me] = value; STEP
 #endif
 
 proctype consumer(byte me) {
-  byte c, h, t, cells, k, bounces;
+  byte c, h, t, cells, k, put_backs;
   short w;
   byte at = WAIT;
   {
     do
-    :: d_step { /* Event::wait on looks_empty, which looks again and again. */
+    :: d_step { /* Event::wait on looks_empty, which is polled. */
          at == WAIT && SOME_FULL -> at = HEAD
        }
     /* IndexRing::pop */
@@ -279,16 +279,16 @@ proctype consumer(byte me) {
          assert(PHASE(w) >= PHASE(EMPTY(h / CAPACITY)));
          if
          :: w == EMPTY(h / CAPACITY) -> at = AFTER_PUSH
-         :: PHASE(w) == PHASE(FULL(h / CAPACITY, 0)) -> cells = RUN_IN(w); at = INTEND
-         :: else -> at = HEAD /* Without the walk alone. */
+         :: PHASE(w) == PHASE(FULL(h / CAPACITY, 0)) -> cells = RUN_IN(w); at = ANNOUNCE_POP
+         :: else -> at = HEAD /* Only without the walk. */
          fi
        }
-    :: d_step { at == AFTER_PUSH -> SET_CIN(0); c = 0; h = 0; w = 0; cells = 0; at = WAIT }
-    :: d_step { at == INTEND -> SET_CIN(cells); at = TAKE }
+    :: d_step { at == AFTER_PUSH -> SET_TAKING(0); c = 0; h = 0; w = 0; cells = 0; at = WAIT }
+    :: d_step { at == ANNOUNCE_POP -> SET_TAKING(cells); at = TAKE }
 #ifdef RUNS
-    :: d_step { at == INTEND && COUNT(cells) == 2 -> /* Wants one only. */
+    :: d_step { at == ANNOUNCE_POP && COUNT(cells) == 2 -> /* Wants one only. */
          cells = RUN(FIRST(cells), 1);
-         SET_CIN(cells);
+         SET_TAKING(cells);
          at = TAKE
        }
 #endif
@@ -302,7 +302,7 @@ proctype consumer(byte me) {
                slot[h % CAPACITY] = FULL(h / CAPACITY, RUN(FIRST(cells) + 1, 1));
                h = 0;
                w = 0;
-               at = HOLD
+               at = MARK_TAKEN
             :: else ->
                assert(h == emptied);
                emptied++;
@@ -313,16 +313,16 @@ proctype consumer(byte me) {
          :: else -> cells = 0; at = LOOK
          fi
        }
-    :: d_step { at == ADVANCE_HEAD -> move_hint(head, h, emptied); h = 0; w = 0; at = HOLD }
-    :: d_step { at == HOLD ->
-         word[FIRST(cells) + k] = MOVED(word[FIRST(cells) + k], HELD, me);
+    :: d_step { at == ADVANCE_HEAD -> move_hint(head, h, emptied); h = 0; w = 0; at = MARK_TAKEN }
+    :: d_step { at == MARK_TAKEN ->
+         word[FIRST(cells) + k] = MOVED(word[FIRST(cells) + k], TAKEN, me);
          STEP;
          k++;
-         if :: k == COUNT(cells) -> k = 0; at = UNINTEND :: else fi
+         if :: k == COUNT(cells) -> k = 0; at = END_POP :: else fi
        }
-    :: d_step { at == UNINTEND -> SET_CIN(0); c = FIRST(cells); at = USE }
-    :: d_step { at == USE -> /* Reads it, and gives it back: from then on it is committed. */
-         assert(word[c] == WORD(HELD, me, COUNTS(word[c])) && holder[c] == me + 1);
+    :: d_step { at == END_POP -> SET_TAKING(0); c = FIRST(cells); at = USE }
+    :: d_step { at == USE -> /* Reads and releases the item: from then on it is committed. */
+         assert(word[c] == WORD(TAKEN, me, COUNTS(word[c])) && holder[c] == me + 1);
          assert(published[item[c]] && !committed[item[c]]);
          committed[item[c]] = true;
          holder[c] = 0;
@@ -332,10 +332,10 @@ proctype consumer(byte me) {
          :: else -> c = 0; cells = 0; at = WAIT
          fi
        }
-    :: d_step { at == USE && COUNT(cells) == 1 && bounces < BOUNCES -> /* Cannot map it. */
-         bounces++;
+    :: d_step { at == USE && COUNT(cells) == 1 && put_backs < PUT_BACKS -> /* Cannot map it. */
+         put_backs++;
          holder[c] = 0;
-         at = PIN
+         at = ANNOUNCE_PUSH
        }
     PUSH_STEPS
     od
@@ -343,12 +343,12 @@ proctype consumer(byte me) {
 }
 
 /* The order of settle_intended's looks. */
-#ifdef PIN_AFTER_RING
+#ifdef PUBLISHING_AFTER_RING
 #define FIRST_CHECK LOOK_IN_RING
 #define SECOND_CHECK LOOK_FOR_INTENT
-#define THIRD_CHECK CHECK_PIN
+#define THIRD_CHECK CHECK_PUBLISHING
 #else
-#define FIRST_CHECK CHECK_PIN
+#define FIRST_CHECK CHECK_PUBLISHING
 #define SECOND_CHECK LOOK_IN_RING
 #define THIRD_CHECK LOOK_FOR_INTENT
 #endif
@@ -357,16 +357,17 @@ proctype consumer(byte me) {
 #else
 #define AFTER_INTENT LOOK_AGAIN
 #endif
-/* What a dead lane marked as published and nobody ever saw: freed, unless it is a redelivery. */
+/* A cell that a dead lane marked as published and that never entered the ring is freed, unless it
+ * is a redelivery. */
 #ifdef BY_ATTEMPT
 #define IS_REDELIVERY attempted[c]
 #else
 #define IS_REDELIVERY cell_producer[c] != d
 #endif
 #ifdef ONLY_FIRST
-#define SETTLED_OF(taking) 1
+#define SETTLED_OF(intended) 1
 #else
-#define SETTLED_OF(taking) COUNT(taking)
+#define SETTLED_OF(intended) COUNT(intended)
 #endif
 #define JUDGED (settling_intended || IS_REDELIVERY -> ATTEMPT : FREE_IT)
 
@@ -383,19 +384,19 @@ proctype consumer(byte me) {
 #define BY_NOBODY 0
 #define BY_DEAD 1
 
-/* A pool handle's monitor: Undertaker::bury_the_dead and Reaper::run. The walk over the rings before
- * settle_marked only saves time. */
+/* A pool handle's monitor: Recovery::reclaim_dead and Reaper::run. The walk over the rings before
+ * settle_marked only saves time, and is left out. */
 proctype reaper(byte me) {
-  byte d, c, i, found, t, cells, k, taking;
+  byte d, c, i, found, t, cells, k, intended;
   short w, seen;
   byte at = WAIT;
   short marked[CELLS]; /* The word, or 0. */
   bool settling_intended, done, all;
   {
     do
-    :: d_step { /* Something to bury, and the right to. */
-         at == WAIT && right == 0 && (pending && moved || ANY_LOST) ->
-         right = me + 1;
+    :: d_step { /* A dead lane to reclaim, and the lock. */
+         at == WAIT && recovery_lock == 0 && (pending && moved || ANY_LOST) ->
+         recovery_lock = me + 1;
          pending = true;
          moved = false;
          all = true;
@@ -410,7 +411,7 @@ proctype reaper(byte me) {
          if
          :: d < LANES -> at = DYING_LANE
          :: else ->
-            right = 0;
+            recovery_lock = 0;
             if :: all -> pending = false; moved = false :: else fi;
             d = 0;
             all = false;
@@ -427,8 +428,8 @@ proctype reaper(byte me) {
             :: OWNER(seen) != d || STATE(seen) == FREE -> c++
             :: else ->
                if
-               :: STATE(seen) == OWNED -> at = FREE_IT
-               :: STATE(seen) == HELD -> at = ATTEMPT
+               :: STATE(seen) == LEASED -> at = FREE_IT
+               :: STATE(seen) == TAKEN -> at = ATTEMPT
                :: else -> marked[c] = seen; c++
                fi
             fi
@@ -440,8 +441,8 @@ proctype reaper(byte me) {
          :: settling_intended ->
             c++;
             if
-            :: c < FIRST(taking) + SETTLED_OF(taking) -> at = READ_INTENDED_WORD
-            :: else -> at = CLEAR_PIN
+            :: c < FIRST(intended) + SETTLED_OF(intended) -> at = READ_INTENDED_WORD
+            :: else -> at = CLEAR_PUBLISHING
             fi
          :: !settling_intended && marked[c] != 0 -> marked[c] = 0; c++; at = NEXT_MARKED
          :: else -> c++; at = SCAN
@@ -461,24 +462,24 @@ proctype reaper(byte me) {
     /* Reaper::settle_intended */
     :: d_step { at == READ_INTENT ->
          if
-         :: cin[d] == 0 -> at = CLEAR_PIN
-         :: else -> taking = cin[d]; c = FIRST(taking); at = READ_INTENDED_WORD
+         :: taking[d] == 0 -> at = CLEAR_PUBLISHING
+         :: else -> intended = taking[d]; c = FIRST(intended); at = READ_INTENDED_WORD
          fi
        }
     :: d_step { at == READ_INTENDED_WORD ->
          seen = word[c];
          if
-         :: STATE(seen) != IN_RING -> at = AFTER_PUSH
+         :: STATE(seen) != PUBLISHED -> at = AFTER_PUSH
          :: else -> i = 0; at = FIRST_CHECK
          fi
        }
-    :: d_step { at == CHECK_PIN ->
+    :: d_step { at == CHECK_PUBLISHING ->
          if
-         :: HOLDS(pin[OWNER(seen)], c) && alive(OWNER(seen)) -> done = false; at = AFTER_PUSH
+         :: HOLDS(publishing[OWNER(seen)], c) && alive(OWNER(seen)) -> done = false; at = AFTER_PUSH
          :: else -> at = SECOND_CHECK
          fi
        }
-    /* Reaper::in_ring, then intent_on, then both looks again. */
+    /* Reaper::in_ring, then intent_on, then both again. */
     :: d_step { at == LOOK_IN_RING ->
          if
          :: i == CAPACITY ->
@@ -489,15 +490,15 @@ proctype reaper(byte me) {
          :: else -> i++
          fi
        }
-    :: d_step { at == LOOK_FOR_INTENT -> /* Producers and pool handles never have a cin. */
+    :: d_step { at == LOOK_FOR_INTENT -> /* Producers and pool handles never take. */
          if
-         :: i < FIRST_REAPER && HOLDS(cin[i], c) && alive(i) ->
+         :: i < FIRST_REAPER && HOLDS(taking[i], c) && alive(i) ->
             done = false;
             i = 0;
             found = 0;
             at = AFTER_PUSH
-         :: i < FIRST_REAPER && HOLDS(cin[i], c) && !alive(i) -> found = BY_DEAD; i++
-         :: i < FIRST_REAPER && !HOLDS(cin[i], c) -> i++
+         :: i < FIRST_REAPER && HOLDS(taking[i], c) && !alive(i) -> found = BY_DEAD; i++
+         :: i < FIRST_REAPER && !HOLDS(taking[i], c) -> i++
          :: else ->
             i = 0;
             if
@@ -525,25 +526,25 @@ proctype reaper(byte me) {
          fi
        }
     :: d_step { at == FREE_IT -> free_cell(c); at = AFTER_PUSH }
-    :: d_step { at == ATTEMPT -> attempted[c] = true; cells = RUN(c, 1); at = PIN }
+    :: d_step { at == ATTEMPT -> attempted[c] = true; cells = RUN(c, 1); at = ANNOUNCE_PUSH }
     PUSH_STEPS
-    :: d_step { at == CLEAR_PIN ->
+    :: d_step { at == CLEAR_PUBLISHING ->
          settling_intended = false;
-         taking = 0;
+         intended = 0;
          c = 0;
          seen = 0;
          if
-         :: done -> pin[d] = 0; at = CLEAR_CIN
+         :: done -> publishing[d] = 0; at = CLEAR_TAKING
          :: else -> all = false; d++; at = NEXT_LANE
          fi
        }
-    :: d_step { at == CLEAR_CIN -> cin[d] = 0; done = false; at = BURIED }
-    :: d_step { at == BURIED -> lane_state[d] = DEAD; d++; at = NEXT_LANE }
+    :: d_step { at == CLEAR_TAKING -> taking[d] = 0; done = false; at = RECLAIMED }
+    :: d_step { at == RECLAIMED -> lane_state[d] = DEAD; d++; at = NEXT_LANE }
     od
   } unless { !locked[me] || stopped[me] }
 }
 
-/* Ends or stops any participant, at any step of its own; the last pool handle stays. */
+/* Kills or stops any participant before any of its steps, but never kills the last pool handle. */
 proctype faults() {
   byte crashes, stops, i;
   do
@@ -557,7 +558,7 @@ proctype faults() {
        if
        :: locked[i] && !stopped[i] ->
           locked[i] = false;
-          if :: right == i + 1 -> right = 0 :: else fi;
+          if :: recovery_lock == i + 1 -> recovery_lock = 0 :: else fi;
           STEP
        :: else
        fi;
@@ -579,9 +580,9 @@ proctype faults() {
   od
 }
 
-/* When nobody can move any more: nothing is lost, nothing leaked, nobody waits for the stopped. */
-#define MOVED_BY(c, lane) (stopped[lane] && (HOLDS(pin[lane], c) || HOLDS(cin[lane], c) || \
-  STATE(word[c]) != FREE && OWNER(word[c]) == lane && !(STATE(word[c]) == IN_RING && in_ring[c])))
+/* When no participant can move: nothing is lost or leaked, and none waits for a stopped one. */
+#define MOVED_BY(c, lane) (stopped[lane] && (HOLDS(publishing[lane], c) || HOLDS(taking[lane], c) || \
+  STATE(word[c]) != FREE && OWNER(word[c]) == lane && !(STATE(word[c]) == PUBLISHED && in_ring[c])))
 
 proctype at_rest() {
   byte c, i, kept;
@@ -602,12 +603,12 @@ proctype at_rest() {
        :: else -> break
        od;
        if
-       :: i < LANES -> kept++ /* In the hands of somebody who was stopped. */
-       :: i == LANES && in_ring[c] == 1 -> assert(!served && STATE(word[c]) == IN_RING); kept++
+       :: i < LANES -> kept++ /* Held by a stopped participant. */
+       :: i == LANES && in_ring[c] == 1 -> assert(!served && STATE(word[c]) == PUBLISHED); kept++
        :: else -> assert(STATE(word[c]) == FREE)
        fi;
        if
-       :: item[c] != 0 -> committed[item[c]] = true /* Not lost, that is. */
+       :: item[c] != 0 -> committed[item[c]] = true /* Counts as not lost. */
        :: else
        fi;
        c++
@@ -621,9 +622,9 @@ proctype at_rest() {
     i = 0;
     do
     :: i < LANES ->
-       /* Everybody dead was reaped, unless somebody who is stopped may still hold its cell. */
+       /* Every dead lane was reclaimed, unless a stopped one may still hold its cell. */
        assert(locked[i] || lane_state[i] == LEFT || lane_state[i] == DEAD || kept > 0);
-       /* Who was left alone has published everything, unless no cell is left to publish. */
+       /* A producer without a fault has published everything, unless no cell is left. */
        assert(i >= PRODUCERS || !locked[i] || stopped[i] || kept == CELLS);
        i++
     :: else -> break

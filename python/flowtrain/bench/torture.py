@@ -9,7 +9,7 @@ import numpy
 from flowtrain.bench.alone import call
 from flowtrain.bench.conditions import conditions
 
-Without = Literal["", "pin", "cin", "re-check", "generation"]
+Without = Literal["", "publishing", "taking", "re-check", "generation"]
 PARTS = get_args(Without)[1:]
 
 FAULTS = ("lost", "committed_twice", "corrupt", "crashed", "leaked_slabs", "leaked_bytes")

@@ -34,7 +34,7 @@ def add_parser(verbs: Any) -> None:
         "--without",
         default="",
         metavar="PART",
-        help="leave out pin, cin, re-check or generation, to see what it is for",
+        help="leave out publishing, taking, re-check or generation, to see what it is for",
     )
 
 

@@ -9,9 +9,9 @@ namespace {
 void the_last_one_comes_first() {
   Magazine magazine;
   CHECK(magazine.pop(4096) == Magazine::kNone);
-  for (std::uint32_t c = 0; c < Magazine::kMostInStack + 5; ++c) magazine.push(4096, c);
-  CHECK(magazine.pop(4096) == Magazine::kMostInStack + 4);
-  for (std::uint32_t left = Magazine::kMostInStack - 1; left > 0; --left) {
+  for (std::uint32_t c = 0; c < Magazine::kMaxStackCells + 5; ++c) magazine.push(4096, c);
+  CHECK(magazine.pop(4096) == Magazine::kMaxStackCells + 4);
+  for (std::uint32_t left = Magazine::kMaxStackCells - 1; left > 0; --left) {
     CHECK(magazine.pop(4096) == left - 1);
   }
   CHECK(magazine.pop(4096) == Magazine::kNone);

@@ -38,7 +38,7 @@ struct Fixture {
     control.word(cell) = lockfree::cell_word(state, lane, 1);
   }
   void publish(std::uint16_t lane = kProducer) {
-    set(CellState::kOwned, lane);
+    set(CellState::kLeased, lane);
     CHECK(control.ring(0).push(kCell, lane, control.lane(lane).intent));
   }
   /// Out of the ring, as between a taker's compare-and-swap and its word.
@@ -47,8 +47,12 @@ struct Fixture {
     CHECK(control.ring(0).pop(kOther, control.lane(kOther).intent) == kCell);
     control.word(kCell) = word;
   }
-  std::atomic<lockfree::RunWord>& pin(std::uint16_t lane) { return control.lane(lane).intent.pin; }
-  std::atomic<lockfree::RunWord>& cin(std::uint16_t lane) { return control.lane(lane).intent.cin; }
+  std::atomic<lockfree::RunWord>& publishing(std::uint16_t lane) {
+    return control.lane(lane).intent.publishing;
+  }
+  std::atomic<lockfree::RunWord>& taking(std::uint16_t lane) {
+    return control.lane(lane).intent.taking;
+  }
   CellState state() const { return lockfree::state_of(control.word(kCell)); }
   bool in_ring() const { return control.ring(0).contains(kCell); }
   bool redelivered() const { return in_ring() && control.cell(kCell).attempt == 1; }
@@ -58,8 +62,8 @@ struct Fixture {
 
 void a_cell_being_written_is_freed() {
   Fixture f;
-  f.set(CellState::kOwned, kProducer);
-  f.set(CellState::kOwned, kOther, kCell + 1);
+  f.set(CellState::kLeased, kProducer);
+  f.set(CellState::kLeased, kOther, kCell + 1);
   CHECK(f.reap(kProducer));
   CHECK(f.state() == CellState::kFree);
   CHECK(lockfree::generation_of(f.control.word(kCell)) == 2);
@@ -68,31 +72,31 @@ void a_cell_being_written_is_freed() {
 
 void a_cell_being_read_is_delivered_again() {
   Fixture f;
-  f.set(CellState::kHeld, kConsumer);
+  f.set(CellState::kTaken, kConsumer);
   CHECK(f.reap(kConsumer));
-  CHECK(f.redelivered() && f.state() == CellState::kInRing);
+  CHECK(f.redelivered() && f.state() == CellState::kPublished);
   CHECK(f.control.lane(kReaper).items_redelivered == 1);
 }
 
 void a_published_cell_stays_in_the_ring() {
   Fixture f;
   f.publish();
-  f.pin(kProducer) = kNamed;  // Died before it could clear the pin.
+  f.publishing(kProducer) = kNamed;  // Died before it cleared this.
   CHECK(f.reap(kProducer));
-  CHECK(f.in_ring() && f.control.cell(kCell).attempt == 0 && f.pin(kProducer) == 0);
+  CHECK(f.in_ring() && f.control.cell(kCell).attempt == 0 && f.publishing(kProducer) == 0);
 }
 
 void a_cell_never_published_is_freed() {
   Fixture f;
-  f.set(CellState::kInRing, kProducer);
-  f.pin(kProducer) = kNamed;
+  f.set(CellState::kPublished, kProducer);
+  f.publishing(kProducer) = kNamed;
   CHECK(f.reap(kProducer));
   CHECK(f.state() == CellState::kFree && !f.in_ring());
 }
 
 void a_redelivery_that_was_cut_short_is_finished() {
   Fixture f;
-  f.set(CellState::kInRing, kOther);  // A reaper that died before its push.
+  f.set(CellState::kPublished, kOther);  // A reaper that died before its push.
   f.control.cell(kCell).attempt = 1;
   CHECK(f.reap(kOther));
   CHECK(f.redelivered());
@@ -100,56 +104,57 @@ void a_redelivery_that_was_cut_short_is_finished() {
 
 void an_item_put_back_by_a_dying_consumer_is_not_lost() {
   Fixture f;
-  f.set(CellState::kInRing, kConsumer);  // It could not map the memory, and died before its push.
+  f.set(CellState::kPublished,
+        kConsumer);  // It could not map the memory, and died before its push.
   f.control.cell(kCell).producer = kProducer;
   CHECK(f.reap(kConsumer));
-  CHECK(f.in_ring() && f.state() == CellState::kInRing);
+  CHECK(f.in_ring() && f.state() == CellState::kPublished);
 }
 
 void a_living_taker_is_waited_for() {
   Fixture f;
   f.publish();
   f.take_away();
-  f.cin(kConsumer) = kNamed;
+  f.taking(kConsumer) = kNamed;
   CHECK(!f.reap(kProducer));
-  CHECK(f.state() == CellState::kInRing && !f.in_ring());
-  f.set(CellState::kHeld, kConsumer);  // The taker went on.
-  f.cin(kConsumer) = 0;
+  CHECK(f.state() == CellState::kPublished && !f.in_ring());
+  f.set(CellState::kTaken, kConsumer);  // The taker went on.
+  f.taking(kConsumer) = 0;
   CHECK(f.reap(kProducer));
-  CHECK(f.state() == CellState::kHeld);
+  CHECK(f.state() == CellState::kTaken);
 }
 
 void a_cell_taken_and_never_used_is_delivered_again() {
   Fixture f;
   f.publish();
   f.take_away();
-  f.cin(kConsumer) = kNamed;
+  f.taking(kConsumer) = kNamed;
   CHECK(f.reap(kConsumer));
-  CHECK(f.redelivered() && f.cin(kConsumer) == 0);
+  CHECK(f.redelivered() && f.taking(kConsumer) == 0);
 }
 
 void an_intent_that_came_to_nothing_is_dropped() {
   Fixture f;
   f.publish();
-  f.cin(kConsumer) = kNamed;  // Died before its compare-and-swap.
+  f.taking(kConsumer) = kNamed;  // Died before its compare-and-swap.
   CHECK(f.reap(kConsumer));
-  CHECK(f.in_ring() && f.control.cell(kCell).attempt == 0 && f.cin(kConsumer) == 0);
+  CHECK(f.in_ring() && f.control.cell(kCell).attempt == 0 && f.taking(kConsumer) == 0);
   f.take_away();
-  f.set(CellState::kHeld, kOther);
-  f.cin(kConsumer) = kNamed;  // Died after another was faster.
+  f.set(CellState::kTaken, kOther);
+  f.taking(kConsumer) = kNamed;  // Died after another was faster.
   CHECK(f.reap(kConsumer));
-  CHECK(f.state() == CellState::kHeld && !f.in_ring());
+  CHECK(f.state() == CellState::kTaken && !f.in_ring());
 }
 
 void a_cell_in_motion_by_its_producer_is_not_judged() {
   Fixture f;
   f.publish();
   f.take_away();
-  f.pin(kProducer) = kNamed;
-  f.cin(kConsumer) = kNamed;
+  f.publishing(kProducer) = kNamed;
+  f.taking(kConsumer) = kNamed;
   CHECK(!f.reap(kConsumer));  // Perhaps taken, perhaps about to be published.
   CHECK(!f.in_ring());
-  f.pin(kProducer) = 0;  // It had been published, then.
+  f.publishing(kProducer) = 0;  // It had been published, then.
   CHECK(f.reap(kConsumer));
   CHECK(f.redelivered());
 }
@@ -162,17 +167,17 @@ struct PutBackMeanwhile {
   static void at(ReapPoint point) {
     Control& control = f->control;
     auto& intent = control.lane(kOther).intent;
-    if (point == ReapPoint::kNotPinned) CHECK(control.ring(0).pop(kOther, intent) == kCell);
-    if (point != ReapPoint::kNotIntended) return;
-    intent.pin = kNamed;
-    control.word(kCell) = lockfree::moved(control.word(kCell), CellState::kInRing, kOther);
+    if (point == ReapPoint::kNotPublishing) CHECK(control.ring(0).pop(kOther, intent) == kCell);
+    if (point != ReapPoint::kNotTaking) return;
+    intent.publishing = kNamed;
+    control.word(kCell) = lockfree::moved(control.word(kCell), CellState::kPublished, kOther);
   }
 };
 
 void an_item_put_back_again_meanwhile_is_not_delivered_twice() {
   Fixture f;
   f.publish();
-  f.cin(kConsumer) = kNamed;  // Died before its compare-and-swap.
+  f.taking(kConsumer) = kNamed;  // Died before its compare-and-swap.
   auto& intent = f.control.lane(kOther).intent;
   CHECK(f.control.ring(0).pop(kOther, intent) == kCell);
   CHECK(f.control.ring(0).push(kCell, kOther, intent));
@@ -186,28 +191,28 @@ void two_living_intents_are_told_apart() {
   Fixture f;
   f.publish();
   f.take_away();
-  f.cin(kConsumer) = kNamed;
-  f.cin(kOther) = kNamed;  // One of the two has it.
+  f.taking(kConsumer) = kNamed;
+  f.taking(kOther) = kNamed;  // One of the two has it.
   CHECK(!f.reap(kConsumer));
   CHECK(!f.in_ring());
-  f.cin(kOther) = 0;
+  f.taking(kOther) = 0;
   CHECK(f.reap(kConsumer));
   CHECK(f.redelivered());
 }
 
-/// The producer dies between its compare-and-swap and clearing its pin, the taker between its
+/// The producer dies between its compare-and-swap and clearing `publishing`, the taker between its
 /// own and its word: whoever is reaped first, the item is delivered once more.
 void both_ends_dead_lose_nothing(bool producer_first) {
   Fixture f;
   f.publish();
   f.take_away();
-  f.pin(kProducer) = kNamed;
-  f.cin(kConsumer) = kNamed;
+  f.publishing(kProducer) = kNamed;
+  f.taking(kConsumer) = kNamed;
   const std::uint16_t first = producer_first ? kProducer : kConsumer;
   const std::uint16_t second = producer_first ? kConsumer : kProducer;
   CHECK(f.reap(first, {second}));
   CHECK(f.reap(second, {first}));
-  CHECK(f.redelivered() && f.pin(kProducer) == 0 && f.cin(kConsumer) == 0);
+  CHECK(f.redelivered() && f.publishing(kProducer) == 0 && f.taking(kConsumer) == 0);
   CHECK(f.control.ring(0).pop(kOther, f.control.lane(kOther).intent) == kCell && !f.in_ring());
 }
 
@@ -216,14 +221,14 @@ void a_run_is_settled_cell_by_cell() {
   Fixture f;
   const lockfree::Run all{2, 4};
   for (std::uint32_t c = all.first; c < all.first + all.count; ++c) {
-    f.set(CellState::kOwned, kProducer, c);
+    f.set(CellState::kLeased, kProducer, c);
   }
   auto ring = f.control.ring(0);
   CHECK(ring.push_run(all, kProducer, f.control.lane(kProducer).intent));
   CHECK(ring.pop_run(3, kConsumer, f.control.lane(kConsumer).intent) == (lockfree::Run{2, 3}));
-  f.set(CellState::kInRing, kProducer, 3);
-  f.set(CellState::kInRing, kProducer, 4);
-  f.cin(kConsumer) = lockfree::run_word({2, 3});
+  f.set(CellState::kPublished, kProducer, 3);
+  f.set(CellState::kPublished, kProducer, 4);
+  f.taking(kConsumer) = lockfree::run_word({2, 3});
   CHECK(f.reap(kProducer) == false);  // Its taker may live.
   CHECK(f.reap(kConsumer, {kProducer}));
   CHECK(f.reap(kProducer));
@@ -239,9 +244,9 @@ void a_run_is_settled_cell_by_cell() {
 
 void a_run_never_published_is_freed_whole() {
   Fixture f;
-  f.set(CellState::kInRing, kProducer, 2);
-  f.set(CellState::kOwned, kProducer, 3);  // Died between its marks.
-  f.pin(kProducer) = lockfree::run_word({2, 2});
+  f.set(CellState::kPublished, kProducer, 2);
+  f.set(CellState::kLeased, kProducer, 3);  // Died between its marks.
+  f.publishing(kProducer) = lockfree::run_word({2, 2});
   CHECK(f.reap(kProducer));
   for (const std::uint32_t c : {2, 3}) {
     CHECK(lockfree::state_of(f.control.word(c)) == CellState::kFree);

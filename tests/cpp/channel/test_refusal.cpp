@@ -138,7 +138,7 @@ void a_ring_out_of_order_ends_its_taker() {
 void what_was_taken_away_is_not_given_back() {
   Fixture f;
   const auto lease = f.lease();
-  const auto theirs = lockfree::cell_word(lockfree::CellState::kHeld, 7, 0);
+  const auto theirs = lockfree::cell_word(lockfree::CellState::kTaken, 7, 0);
   f.control().word(0) = theirs;
   CHECK(says(corrupt([&] { lease->publish({1, 0}); }), "no longer this producer's"));
   lease->abort();

@@ -19,7 +19,7 @@ struct Fixture {
   bool own(std::uint32_t c, std::uint16_t lane = 0) {
     CellWord seen = cells[c];
     return state_of(seen) == CellState::kFree &&
-           cells[c].compare_exchange_strong(seen, moved(seen, CellState::kOwned, lane));
+           cells[c].compare_exchange_strong(seen, moved(seen, CellState::kLeased, lane));
   }
   std::uint32_t find(std::uint32_t first, std::uint32_t end, std::uint32_t from) {
     return map().find(first, end, from, [this](std::uint32_t c) { return own(c); });

@@ -28,7 +28,7 @@ struct Fixture {
     return {&hints, slots.data(), static_cast<std::uint32_t>(slots.size()), words.data()};
   }
   void own(std::uint32_t cell, std::uint16_t lane) {
-    words[cell] = cell_word(CellState::kOwned, lane, 0);
+    words[cell] = cell_word(CellState::kLeased, lane, 0);
   }
 
   RingHints hints;
@@ -53,9 +53,9 @@ void random_use_is_first_in_first_out(std::uint64_t first_ticket) {
       f.own(cell, 0);
       const bool pushed = ring.push(cell, 0, f.lanes[0]);
       CHECK(pushed == (model.size() < 8));
-      CHECK(f.lanes[0].pin == 0);
+      CHECK(f.lanes[0].publishing == 0);
       const CellState now = state_of(f.words[cell]);
-      CHECK(now == (pushed ? CellState::kInRing : CellState::kOwned));
+      CHECK(now == (pushed ? CellState::kPublished : CellState::kLeased));
       if (!pushed) continue;
       CHECK(ring.contains(cell) && !ring.looks_empty());
       model.push_back(cell);
@@ -63,13 +63,13 @@ void random_use_is_first_in_first_out(std::uint64_t first_ticket) {
       if (free.empty()) free.push_back(cell + 100);  // Never: nine cells, eight slots.
     } else {
       const std::uint32_t cell = ring.pop(1, f.lanes[1]);
-      CHECK(f.lanes[1].cin == 0);
+      CHECK(f.lanes[1].taking == 0);
       if (model.empty()) {
         CHECK(cell == kNone && ring.looks_empty());
         continue;
       }
       CHECK(cell == model.front() && !ring.contains(cell));
-      CHECK(f.words[cell] == cell_word(CellState::kHeld, 1, 0, 1));
+      CHECK(f.words[cell] == cell_word(CellState::kTaken, 1, 0, 1));
       model.pop_front();
       free.push_back(cell);
     }
@@ -104,7 +104,7 @@ void runs_are_split_by_their_takers() {
       if (model.size() + run.count > 64) continue;  // Its cells are in the ring still.
       for (std::uint32_t c = run.first; c < run.first + run.count; ++c) f.own(c, 0);
       if (!ring.push_run(run, 0, f.lanes[0])) {
-        CHECK(f.words[run.first] == cell_word(CellState::kOwned, 0, 0, 1));
+        CHECK(f.words[run.first] == cell_word(CellState::kLeased, 0, 0, 1));
         continue;
       }
       for (std::uint32_t c = run.first; c < run.first + run.count; ++c) {
@@ -114,10 +114,10 @@ void runs_are_split_by_their_takers() {
       next = (next + run.count) % 64;
     } else {
       const Run run = ring.pop_run(wanted, 1, f.lanes[1]);
-      CHECK(f.lanes[1].cin == 0 && run.count <= wanted && (run.count > 0) == !model.empty());
+      CHECK(f.lanes[1].taking == 0 && run.count <= wanted && (run.count > 0) == !model.empty());
       for (std::uint32_t c = run.first; c < run.first + run.count; ++c) {
         CHECK(c == model.front() && !ring.contains(c));
-        CHECK(f.words[c] == cell_word(CellState::kHeld, 1, 0, 1));
+        CHECK(f.words[c] == cell_word(CellState::kTaken, 1, 0, 1));
         model.pop_front();
       }
     }
@@ -187,12 +187,12 @@ void a_stopped_participant_holds_nobody_up(RingPoint point) {
   Fixture f(2, 4, 4);
   auto ring = f.ring();
   f.own(0, 0);
-  if (point == RingPoint::kIntended || point == RingPoint::kTaken) ring.push(0, 0, f.lanes[0]);
+  if (point == RingPoint::kTaking || point == RingPoint::kTaken) ring.push(0, 0, f.lanes[0]);
   StopAt::point = point;
   auto stopping = f.ring<StopAt>();
   bool stopped = false;
   try {
-    if (point == RingPoint::kIntended || point == RingPoint::kTaken) {
+    if (point == RingPoint::kTaking || point == RingPoint::kTaken) {
       stopping.pop(1, f.lanes[1]);
     } else {
       stopping.push(0, 0, f.lanes[0]);
@@ -202,7 +202,7 @@ void a_stopped_participant_holds_nobody_up(RingPoint point) {
   }
   CHECK(stopped);
   // The others pass it by, for more than a lap.
-  const bool first_is_there = point == RingPoint::kPublished || point == RingPoint::kIntended;
+  const bool first_is_there = point == RingPoint::kPublished || point == RingPoint::kTaking;
   if (first_is_there) CHECK(ring.pop(3, f.lanes[3]) == 0);
   for (int round = 0; round < 5; ++round) {
     f.own(1, 2);
@@ -217,7 +217,7 @@ void a_stopped_participant_holds_nobody_up(RingPoint point) {
 struct Overtaken {
   static inline std::function<void()> others;
   static void at(RingPoint now) {
-    if (now == RingPoint::kIntended) others();
+    if (now == RingPoint::kTaking) others();
   }
 };
 
@@ -249,8 +249,8 @@ int main() {
   runs_are_split_by_their_takers();
   nothing_is_lost_or_doubled_between_threads();
   a_reader_that_others_overtake_follows_them();
-  for (const auto point : {RingPoint::kPinned, RingPoint::kMarkedInRing, RingPoint::kPublished,
-                           RingPoint::kIntended, RingPoint::kTaken}) {
+  for (const auto point : {RingPoint::kPublishing, RingPoint::kMarked, RingPoint::kPublished,
+                           RingPoint::kTaking, RingPoint::kTaken}) {
     a_stopped_participant_holds_nobody_up(point);
   }
 }

@@ -49,5 +49,5 @@ def test_each_part_of_the_protocol_is_missed(without: Without) -> None:
 
 
 def test_an_unknown_part_is_named() -> None:
-    with pytest.raises(ValueError, match="without='pins' must be pin, cin, re-check or"):
-        storm(kills=1, stops=0, without="pins")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="without='pin' must be publishing, taking, re-check or"):
+        storm(kills=1, stops=0, without="pin")  # type: ignore[arg-type]
