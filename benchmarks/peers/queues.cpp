@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "channel/descriptor.hpp"
+#include "channel/layout/descriptor.hpp"
 #include "channel/measure/relay.hpp"
 #if __has_include(<boost/lockfree/queue.hpp>)
 #define WITH_BOOST 1

@@ -10,8 +10,8 @@
 #include "bindings/fast_call.hpp"
 #include "bindings/views.hpp"
 #include "channel/consumer.hpp"
-#include "channel/dtype.hpp"
-#include "channel/inspect.hpp"
+#include "channel/layout/dtype.hpp"
+#include "channel/telemetry/inspect.hpp"
 #include "channel/producer.hpp"
 #include "memory/copy.hpp"
 

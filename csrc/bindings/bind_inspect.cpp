@@ -4,7 +4,7 @@
 
 #include "base/clock.hpp"
 #include "bindings/bindings.hpp"
-#include "channel/inspect.hpp"
+#include "channel/telemetry/inspect.hpp"
 
 namespace py = pybind11;
 

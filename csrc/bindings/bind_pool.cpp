@@ -4,9 +4,9 @@
 
 #include "base/error.hpp"
 #include "bindings/bindings.hpp"
-#include "channel/inspect.hpp"
+#include "channel/telemetry/inspect.hpp"
 #include "channel/pool.hpp"
-#include "channel/registry.hpp"
+#include "channel/liveness/registry.hpp"
 #include "os/available_memory.hpp"
 
 namespace py = pybind11;

@@ -5,7 +5,7 @@
 #include <chrono>
 
 #include "base/deadline.hpp"
-#include "channel/control.hpp"
+#include "channel/layout/control.hpp"
 
 namespace flowtrain::bindings {
 

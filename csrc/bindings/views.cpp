@@ -2,7 +2,7 @@
 
 #include "base/error.hpp"
 #include "bindings/dlpack.hpp"
-#include "channel/dtype.hpp"
+#include "channel/layout/dtype.hpp"
 
 namespace py = pybind11;
 

@@ -12,9 +12,9 @@
 #include <thread>
 
 #include "base/error.hpp"
-#include "channel/monitor.hpp"
-#include "channel/names.hpp"
-#include "channel/registry.hpp"
+#include "channel/layout/names.hpp"
+#include "channel/liveness/monitor.hpp"
+#include "channel/liveness/registry.hpp"
 #include "os/byte_lock.hpp"
 #include "os/folder.hpp"
 
@@ -50,16 +50,16 @@ PoolEntry entry_of(const std::string& name) {
   const std::string path = folder_of(name) + "/control";
   std::error_code none;
   const bool there = std::filesystem::is_regular_file(std::filesystem::symlink_status(path, none));
-  PoolEntry entry{name, 0, there};  // A look that fails must not declare a living pool dead.
+  PoolEntry entry{name, 0, there};  // If reading fails, a living pool must not count as dead.
   try {
     const os::Fd file = os::open_file(path);
     if (!file) return {name, 0, false};
-    // Lanes are locked bytes in every version, also in one that cannot be read here.
+    // Living lanes are locked bytes in every version, also in one that this code cannot read.
     entry.alive = os::is_any_byte_locked(file);
     const std::optional<Control> control = Control::find(file, path);
     if (control) entry.creator_pid = control->header().creator_pid;
   } catch (const Error&) {
-    // Of another version, damaged, no file, or out of descriptors: it cannot be opened.
+    // It cannot be opened: of another version, damaged, no file, or out of descriptors.
   }
   return entry;
 }
@@ -79,7 +79,7 @@ Pool::Pool(const PoolOptions& options, os::Fd folder, os::Fd file, Control contr
       control_(std::move(control)),
       lanes_(std::make_unique<Lanes>(control_, file_)),
       segments_(std::make_unique<Segments>(control_, *lanes_, name_, folder_)),
-      cutter_(std::make_unique<Cutter>(control_, *lanes_)) {}
+      bump_allocator_(std::make_unique<BumpAllocator>(control_, *lanes_)) {}
 
 std::shared_ptr<Pool> Pool::create(const PoolOptions& options, const Interrupted& interrupted) {
   check_options(options);
@@ -93,7 +93,7 @@ std::shared_ptr<Pool> Pool::create(const PoolOptions& options, const Interrupted
       throw PoolExists("pool '" + options.name + "': it exists, made by " + maker +
                        ", and is in use; open it or choose another name");
     }
-    os::remove_pool_folder(options.name);  // Left by a run of which nobody lives.
+    os::remove_pool_folder(options.name);  // Of dead processes.
   }
   try {
     const Geometry geometry{options.max_lanes, options.max_cells,
@@ -101,7 +101,7 @@ std::shared_ptr<Pool> Pool::create(const PoolOptions& options, const Interrupted
                             std::bit_ceil(options.max_cells)};
     const std::string path = folder_of(options.name) + "/control";
     os::Fd file;
-    // A handle that closes may remove the folder of its own name while it is empty.
+    // A closing handle of a former pool may remove the folder while it is empty.
     while (!file) {
       os::make_pool_folder(options.name);
       file = os::create_file(path, Control::file_bytes(geometry));
@@ -143,7 +143,7 @@ std::shared_ptr<Pool> Pool::open(const std::string& name, const std::string& lab
       os::Fd folder = os::open_pool_folder(name);
       os::Fd file = folder ? os::open_file(os::path_in(folder, "control")) : os::Fd();
       std::optional<Control> control = file ? Control::find(file, path) : std::nullopt;
-      // One of which nobody lives was left by a crash, and is about to be made anew.
+      // A pool without a living process was left by a crash, and may be created anew.
       dead = control && !os::is_any_byte_locked(file);
       if (control && !dead) {
         const PoolOptions options{name, label, {}, 0, 0};
@@ -154,8 +154,8 @@ std::shared_ptr<Pool> Pool::open(const std::string& name, const std::string& lab
     if (pool) {
       pool->start();
       if (!os::is_linked(pool->file_)) continue;
-      // A mapped segment outlives its owner. The monitor asks slow owners again.
-      if (!pool->segments_->map_all(Deadline::in(kOwnersAnswerS), interrupted)) return nullptr;
+      // A mapped segment outlives its owner, so map early. The monitor retries slow owners.
+      if (!pool->segments_->map_all(Deadline::in(kOwnerResponseS), interrupted)) return nullptr;
       return pool;
     }
     if (deadline.passed()) {
@@ -170,7 +170,7 @@ std::shared_ptr<Pool> Pool::open(const std::string& name, const std::string& lab
 }
 
 void Pool::start() {
-  lane_ = lanes_->take(LaneRole::kPool, 0, label_, name_);
+  lane_ = lanes_->join(LaneRole::kPool, 0, label_, name_);
   joined_ = true;
   segments_->refresh();
   monitor_ = std::make_unique<Monitor>(*this);
@@ -178,8 +178,8 @@ void Pool::start() {
 
 Pool::~Pool() {
   close();
-  file_.reset();  // Before it is forgotten: a child that is forked in between closes nothing.
-  forget_pool(this);
+  file_.reset();  // While registered, so that a child forked before this also closes it.
+  unregister_pool(this);
 }
 
 void Pool::close() {
@@ -187,13 +187,13 @@ void Pool::close() {
   if (joined_) {
     monitor_.reset();
     segments_->close();
-    segments_->drain(lane_);
+    segments_->drain_all(lane_);
     lanes_->leave(lane_);
   }
   if (creator_) {
     os::remove_pool_folder(folder_, name_);
   } else if (!os::is_linked(file_)) {
-    os::remove_empty_pool_folder(name_);  // A socket of this handle may have kept it.
+    os::remove_empty_pool_folder(name_);  // This handle's socket may have kept it.
   }
   dead_changed_.notify_all();
 }
@@ -219,7 +219,7 @@ void Pool::check_open() const {
 
 std::unique_ptr<LaneHold> Pool::join(LaneRole role, std::uint16_t ring) {
   check_open();
-  return std::make_unique<LaneHold>(shared_from_this(), lanes_->take(role, ring, label_, name_));
+  return std::make_unique<LaneHold>(shared_from_this(), lanes_->join(role, ring, label_, name_));
 }
 
 std::uint32_t Pool::add_segment(const memory::Carving& carving, bool prefault,
@@ -309,7 +309,7 @@ bool pool_exists(const std::string& name) {
 
 bool unlink_pool(const std::string& name, bool only_left, const Interrupted& interrupted) {
   check_name("pool", name);
-  // Makers have this lock until a lane of theirs is locked.
+  // A process that creates a pool holds this lock until its lane is locked.
   const os::FolderLock alone = os::lock_runtime_folder(interrupted);
   if (!alone) return false;
   if (only_left && entry_of(name).alive) return false;

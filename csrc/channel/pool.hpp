@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "base/deadline.hpp"
-#include "channel/control.hpp"
-#include "channel/cutter.hpp"
-#include "channel/lanes.hpp"
-#include "channel/segments.hpp"
+#include "channel/cells/bump_allocator.hpp"
+#include "channel/layout/control.hpp"
+#include "channel/liveness/lanes.hpp"
+#include "channel/segments/segments.hpp"
 #include "os/fd.hpp"
 
 namespace flowtrain::channel {
@@ -22,7 +22,7 @@ namespace flowtrain::channel {
 class Monitor;
 class Pool;
 
-/// A lane that this process holds; leaves it in its destructor.
+/// Holds a lane of this process, and leaves it in its destructor.
 class LaneHold {
  public:
   LaneHold(std::shared_ptr<Pool> pool, std::uint16_t lane) : pool_(std::move(pool)), lane_(lane) {}
@@ -49,16 +49,16 @@ struct PoolOptions {
 /// One process's handle of a pool: control file, lanes and segments.
 ///
 /// Memory:   control words in a file, data in sealed memfds that die with their holders.
-/// Threads:  any; threads of its own watch lanes and map new segments, see Monitor.
-/// Progress: joining and adding take a mutex; nothing waits without a deadline.
+/// Threads:  any; threads of its own detect deaths and map new segments, see Monitor.
+/// Progress: join and add_segment take a mutex; every wait has a deadline.
 /// Ordering: as in Lanes, Segments and IndexRing.
 /// Errors:   throws on the control path; after close every call throws PoolClosed.
 class Pool : public std::enable_shared_from_this<Pool> {
  public:
-  /// Null only where `interrupted` ended the wait for other makers.
+  /// Null only if `interrupted` ended the wait for other processes that create pools.
   static std::shared_ptr<Pool> create(const PoolOptions& options,
                                       const Interrupted& interrupted = {});
-  /// Null only where `interrupted` ended the wait.
+  /// Null only if `interrupted` ended the wait.
   static std::shared_ptr<Pool> open(const std::string& name, const std::string& label,
                                     const Deadline& deadline, const Interrupted& interrupted = {});
   ~Pool();
@@ -71,33 +71,34 @@ class Pool : public std::enable_shared_from_this<Pool> {
   const Control& control() const { return control_; }
   Lanes& lanes() { return *lanes_; }
   Segments& segments() { return *segments_; }
-  Cutter& cutter() { return *cutter_; }
+  BumpAllocator& bump_allocator() { return *bump_allocator_; }
 
   std::unique_ptr<LaneHold> join(LaneRole role, std::uint16_t ring);
   /// Returns the number of the new segment, or 0 if `interrupted` ended the wait.
   std::uint32_t add_segment(const memory::Carving& carving, bool prefault,
                             const Interrupted& interrupted = {});
-  /// Gives a segment of this handle up: its memory goes with the last slab in use.
+  /// Ends leases from a segment of this handle. Its memory is freed with the last slab in use.
   void drop_segment(std::uint32_t number);
   std::uint32_t ring_number(const std::string& name) const;
   std::vector<std::string> ring_names() const;
-  /// Slabs in use by the label of the lane that answers for them, for messages.
+  /// Slabs in use, by the label of the lane that holds them, for messages.
   std::string holders() const;
 
-  /// Next pool handle found dead since this one joined; nothing when the wait ends.
+  /// Waits for the next pool handle that dies; nothing at the deadline. Deaths before this handle
+  /// joined do not count.
   std::optional<LaneInfo> wait_dead(const Deadline& deadline);
   void report_dead(const LaneInfo& lane);
 
-  /// Leaves the pool; its maker removes its name, unless another pool has it now. Items and leases
-  /// that live stay readable.
+  /// Leaves the pool. The handle that created it also removes the pool's name, unless another pool
+  /// has this name by now. Existing items and leases stay readable.
   void close();
   bool closed() const { return closed_.load(std::memory_order_relaxed); }
   /// Throws PoolClosed after close, and in a forked child.
   void check_open() const;
-  /// Throws PoolClosed in a forked child alone: what was taken before close stays usable.
+  /// Throws PoolClosed only in a forked child: existing items and leases stay usable after close.
   void check_not_forked() const;
   bool forked() const { return forked_.load(std::memory_order_relaxed); }
-  /// In a forked child: drop what the parent's death must not find held.
+  /// In a forked child: closes the files whose locks are the parent's.
   void abandon() noexcept;
 
  private:
@@ -106,7 +107,7 @@ class Pool : public std::enable_shared_from_this<Pool> {
 
   std::string name_;
   std::string label_;
-  os::Fd folder_;  // Files are opened through it: another pool may get the name.
+  os::Fd folder_;  // Opens files by it, because another pool may get the name.
   bool creator_ = false;
   std::atomic<bool> closed_{false};
   std::atomic<bool> forked_{false};
@@ -114,9 +115,9 @@ class Pool : public std::enable_shared_from_this<Pool> {
   Control control_;
   std::unique_ptr<Lanes> lanes_;
   std::unique_ptr<Segments> segments_;
-  std::unique_ptr<Cutter> cutter_;
+  std::unique_ptr<BumpAllocator> bump_allocator_;
   std::uint16_t lane_ = 0;
-  bool joined_ = false;  // The lane is held; not so where start threw before.
+  bool joined_ = false;  // Whether the lane is held; start may throw before.
   std::unique_ptr<Monitor> monitor_;
   std::mutex dead_mutex_;
   std::condition_variable dead_changed_;
@@ -126,16 +127,16 @@ class Pool : public std::enable_shared_from_this<Pool> {
 /// A pool of this user, by its folder.
 struct PoolEntry {
   std::string name;
-  std::int32_t creator_pid;  ///< 0 where its maker never finished it, or was of another version.
-  bool alive;                ///< Some process holds a lane of it.
+  std::int32_t creator_pid;  ///< 0 if it was never finished, or is of another version.
+  bool alive;                ///< Whether a process holds a lane of it.
 };
 std::vector<PoolEntry> list_pools();
 /// Whether a pool of this name can be opened.
 bool pool_exists(const std::string& name);
-/// Removes a pool's name; false if there was none, or where `interrupted` ended the wait for those
-/// who make pools. Those who have it open keep it.
+/// Removes a pool's name. Returns false if there was none, or if `interrupted` ended the wait for
+/// processes that create pools. Open handles stay usable.
 ///
-/// @param only_left  Leave it, and say false, where somebody has it open or is making it.
+/// @param only_left  Return false, and keep the name, if a process has the pool open or creates it.
 bool unlink_pool(const std::string& name, bool only_left = false,
                  const Interrupted& interrupted = {});
 

@@ -1,4 +1,4 @@
-"""Many items at once: in order, all or none, and safe from the death of who took them."""
+"""Batches of items: in order, all or none, and redelivered after the death of their consumer."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def test_batches_are_taken_in_order_whatever_their_sizes(slabs: Pool) -> None:
     taken: list[int] = []
     for count in (1, 7, 16, 2, 30, 5):
         leases = [producer.lease((8,), "uint8") for _ in range(count)]
-        leases = leases[::2] + leases[1::2]  # Slabs that do not all follow one another.
+        leases = leases[::2] + leases[1::2]  # Slabs that are not all consecutive.
         for i, lease in enumerate(leases):
             memoryview(lease)[:] = bytes([sent + i] * 8)
         producer.publish_many(leases, range(sent, sent + count))
         sent += count
-        while len(taken) < sent - 2:  # Two stay behind, and come with what follows.
+        while len(taken) < sent - 2:  # Two stay in the ring, for the next batch.
             items = consumer.get_many(min(6, sent - 2 - len(taken)))
             assert len(items) <= 6
             for item in items:
@@ -56,7 +56,7 @@ def test_a_batch_with_a_bad_lease_publishes_nothing(slabs: Pool) -> None:
     foreign = other.lease((1,), "uint8")
     gone = producer.lease((1,), "uint8")
     gone.abort()
-    with pytest.raises(ValueError, match="lease 1 of 2 is not of this producer"):
+    with pytest.raises(ValueError, match="lease 1 of 2 is of another producer"):
         producer.publish_many([first, foreign], [1, 2])
     with pytest.raises(PoolClosed, match="lease 1 of 2 was published or aborted"):
         producer.publish_many([first, gone], [1, 2])
@@ -84,7 +84,7 @@ def test_a_batch_counts_against_the_credit_of_its_producer(slabs: Pool) -> None:
         producer.lease((1,), "uint8", timeout_s=0)
 
 
-def test_a_killed_taker_of_a_batch_has_what_it_held_delivered_again(
+def test_the_items_of_a_killed_consumer_of_a_batch_are_delivered_again(
     slabs: Pool, spawn: Spawn
 ) -> None:
     producer = Producer(slabs)

@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <new>
 
-#include "channel/descriptor.hpp"
+#include "channel/layout/descriptor.hpp"
 #include "channel/measure/relay.hpp"
 #include "lockfree/index_ring.hpp"
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "channel/consumer.hpp"
-#include "channel/dtype.hpp"
+#include "channel/layout/dtype.hpp"
 #include "channel/measure/relay.hpp"
 #include "channel/producer.hpp"
 

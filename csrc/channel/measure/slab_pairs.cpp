@@ -10,8 +10,8 @@
 
 #include "base/clock.hpp"
 #include "base/error.hpp"
+#include "channel/cells/slab_allocator.hpp"
 #include "channel/pool.hpp"
-#include "channel/slabs.hpp"
 #include "memory/carve.hpp"
 #include "os/child.hpp"
 #include "os/cores.hpp"
@@ -50,7 +50,7 @@ class Worker {
       pool_ = Pool::open(name, "bench", Deadline::in(kPatienceS));
     }
     lane_ = pool_->join(LaneRole::kProducer, 0);
-    slabs_.emplace(pool_->control(), pool_->cutter(), lane_->number(), pool_->lane());
+    slabs_.emplace(pool_->control(), pool_->bump_allocator(), lane_->number(), pool_->lane());
     ++board.open;
     await(board.open, load.processes);
   }
@@ -96,8 +96,8 @@ class Worker {
   }
 
   std::uint32_t take(std::uint32_t bytes) {
-    const std::uint32_t cell = slabs_->try_take(bytes);
-    if (cell == Slabs::kNone) {
+    const std::uint32_t cell = slabs_->try_lease(bytes);
+    if (cell == SlabAllocator::kNone) {
       throw PoolSpace("slab pairs: no slab of " + std::to_string(bytes) + " bytes is free");
     }
     return cell;
@@ -111,7 +111,7 @@ class Worker {
       if (load_.elsewhere) {
         control.release_cell(held.cell);
       } else {
-        slabs_->give_back(held.cell, held.bytes);
+        slabs_->release(held.cell, held.bytes);
       }
       std::swap(owed_bytes_[i % kLag], held.bytes);
       held.cell = take(held.bytes);
@@ -132,7 +132,7 @@ class Worker {
   std::uint32_t me_;
   std::shared_ptr<Pool> pool_;
   std::unique_ptr<LaneHold> lane_;
-  std::optional<Slabs> slabs_;
+  std::optional<SlabAllocator> slabs_;
   std::vector<Held> held_;
   std::array<std::uint32_t, kLag> owed_bytes_{};
   std::uint64_t random_ = 0x9E3779B97F4A7C15 + me_;

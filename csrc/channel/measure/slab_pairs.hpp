@@ -18,9 +18,9 @@ struct SlabLoad {
 
 /// Nanoseconds of a pair: a slab that is picked at random of all that a process has, of whatever
 /// class, is given back, and one is taken that has the size of what was given back kLag pairs ago.
-/// Both are the shipped calls: `Slabs::try_take`, and `Slabs::give_back`, as when a lease is
-/// aborted, or, `elsewhere`, `Control::release_cell` as when a consumer releases an item. One mean
-/// for each slice of each process; all of them work at the same time.
+/// Both are the shipped calls: `SlabAllocator::try_lease`, and `SlabAllocator::release`, as when a
+/// lease is aborted, or, `elsewhere`, `Control::release_cell` as when a consumer releases an item.
+/// One mean for each slice of each process; all of them work at the same time.
 ///
 /// The caller's process must have one thread: those that are measured are its forked children.
 ///

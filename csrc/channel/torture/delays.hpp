@@ -3,7 +3,7 @@
 #include <sched.h>
 #include <time.h>
 
-#include "channel/reaper.hpp"
+#include "channel/liveness/reaper.hpp"
 #include "channel/torture/ledger.hpp"
 
 namespace flowtrain::channel::torture {

@@ -2,8 +2,8 @@
 
 #include <unistd.h>
 
+#include "channel/liveness/recovery.hpp"
 #include "channel/torture/delays.hpp"
-#include "channel/undertaker.hpp"
 #include "os/folder.hpp"
 
 namespace flowtrain::channel::torture {
@@ -47,7 +47,7 @@ class Participant {
   std::uint16_t join(LaneRole role) {
     for (;;) {
       try {
-        return lanes_.take(role, 0, "torture", "torture");
+        return lanes_.join(role, 0, "torture", "torture");
       } catch (const PoolSpace&) {  // Until the dead are buried.
         ::usleep(1000);
       }
@@ -88,7 +88,7 @@ class Participant {
     return item;
   }
 
-  /// Some free cells in a row, each as by Slabs::try_own.
+  /// Some free cells in a row, each as by SlabAllocator::try_lease_cell.
   lockfree::Run own(std::uint16_t me) {
     const auto most = static_cast<std::uint32_t>(1 + draw() % kMostAtOnce);
     const auto take = [this, me](std::uint32_t c) { return try_own(c, me); };
@@ -173,9 +173,9 @@ class Participant {
 
   [[noreturn]] void bury() {
     const std::uint16_t me = join(LaneRole::kPool);
-    Undertaker<Protocol> undertaker(control_, lanes_, me);
+    Recovery<Protocol> recovery(control_, lanes_, me);
     for (;;) {
-      undertaker.bury_the_dead([](std::uint16_t) {});
+      recovery.reclaim_dead([](std::uint16_t) {});
       seat->window.store(0, std::memory_order_relaxed);
       ::usleep(300);
     }

@@ -342,7 +342,7 @@ proctype consumer(byte me) {
   } unless { !locked[me] || stopped[me] }
 }
 
-/* The order of settle_intended's looks. */
+/* The order of settle_taking's looks. */
 #ifdef PUBLISHING_AFTER_RING
 #define FIRST_CHECK LOOK_IN_RING
 #define SECOND_CHECK LOOK_FOR_INTENT
@@ -459,7 +459,7 @@ proctype reaper(byte me) {
          :: else -> settling_intended = true; at = READ_INTENT
          fi
        }
-    /* Reaper::settle_intended */
+    /* Reaper::settle_taking */
     :: d_step { at == READ_INTENT ->
          if
          :: taking[d] == 0 -> at = CLEAR_PUBLISHING
@@ -479,7 +479,7 @@ proctype reaper(byte me) {
          :: else -> at = SECOND_CHECK
          fi
        }
-    /* Reaper::in_ring, then intent_on, then both again. */
+    /* Reaper::in_ring, then taker_of, then both again. */
     :: d_step { at == LOOK_IN_RING ->
          if
          :: i == CAPACITY ->

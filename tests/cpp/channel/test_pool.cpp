@@ -1,5 +1,5 @@
-// A pool under threads, so that the sanitizers see what processes do to each other: two handles
-// of one pool, each with producers and consumers, and segments that come and go.
+// A pool used by threads instead of processes, so that the sanitizers see their interaction: two
+// handles of one pool, each with producers and consumers, and segments that are added and dropped.
 
 #include <fcntl.h>
 #include <sys/resource.h>
@@ -15,9 +15,9 @@
 
 #include "base/error.hpp"
 #include "channel/consumer.hpp"
-#include "channel/inspect.hpp"
 #include "channel/pool.hpp"
 #include "channel/producer.hpp"
+#include "channel/telemetry/inspect.hpp"
 #include "check.hpp"
 #include "memory/carve.hpp"
 #include "os/folder.hpp"
@@ -31,7 +31,7 @@ std::atomic<bool> out_of_descriptors{false};
 
 }  // namespace
 
-/// In place of the C library's: a monitor cannot be made.
+/// Replaces the C library's: makes the construction of a monitor fail.
 extern "C" int eventfd(unsigned int count, int flags) noexcept {
   if (out_of_descriptors) return errno = EMFILE, -1;
   return static_cast<int>(::syscall(SYS_eventfd2, count, flags));
@@ -45,9 +45,9 @@ std::string unique_name(const char* what) {
 
 Layout bytes_of(std::uint32_t bytes) { return {8, 1, {bytes, 0, 0, 0}, bytes}; }
 
-/// Producers of both handles lease sizes that vary, from classes and from cuts; consumers of both
-/// check every byte. Each sum of keys must come out once.
-void items_cross_between_handles_whole_and_once() {
+/// Producers of both handles lease varying sizes, of classes and on demand; consumers of both check
+/// every byte. The sum of keys shows that each item came once.
+void items_cross_between_handles_intact_and_once() {
   constexpr int kEach = 400, kProducers = 2;
   const std::string name = unique_name("cross");
   const auto here = Pool::create({name, "here", {"default"}, 64, 32});
@@ -98,9 +98,9 @@ void items_cross_between_handles_whole_and_once() {
   here->close();
 }
 
-/// The owner of a segment leaves while others lease from it: no lease is of memory that is gone,
-/// and the entry is used again by the next owner, one generation later.
-void a_segment_may_leave_while_others_lease_from_it() {
+/// The owner of a segment leaves while others lease from it: no lease is of unmapped memory, and
+/// the next owner reuses the entry, one generation later.
+void a_segment_may_end_while_others_lease_from_it() {
   const std::string name = unique_name("leave");
   const auto here = Pool::create({name, "here", {"default"}, 4, 32});
   std::atomic<bool> stop{false};
@@ -113,7 +113,7 @@ void a_segment_may_leave_while_others_lease_from_it() {
         const auto lease = producer->lease(bytes_of(4096), Deadline::in(0.001));
         std::memset(lease->data(), 1, 4096);
         ++leased;
-      } catch (const PoolSpace&) {  // No owner just now.
+      } catch (const PoolSpace&) {  // No owner at the moment.
       } catch (const PoolTimeout&) {
       }
     }
@@ -121,7 +121,7 @@ void a_segment_may_leave_while_others_lease_from_it() {
   for (int round = 0; round < 12; ++round) {
     const auto owner = Pool::open(name, "owner", Deadline::in(5));
     const int before = leased;
-    // All four cells, which the owner before has to have given up.
+    // All four cells: the former owner must have left.
     for (bool added = false; !added;) {
       try {
         owner->add_segment(memory::carve({{4096, 4}}), false);
@@ -139,8 +139,8 @@ void a_segment_may_leave_while_others_lease_from_it() {
   here->close();
 }
 
-/// Nobody hears of a death.
-void an_open_that_fails_leaves_the_pool() {
+/// Not a death: no handle reports one.
+void a_failed_open_leaves_its_lane() {
   const auto pool = Pool::create({unique_name("fails"), "main", {"default"}, 16, 8});
   out_of_descriptors = true;
   CHECK_THROWS(Pool::open(pool->name(), "other", Deadline::in(5)), SystemCallError);
@@ -149,7 +149,7 @@ void an_open_that_fails_leaves_the_pool() {
   pool->close();
 }
 
-/// A removal leaves the folder if a handle makes its socket in it at the same time.
+/// A removal leaves the folder if a handle creates its socket there at the same time.
 void the_last_handle_of_a_removed_pool_removes_its_folder() {
   const std::string path = os::runtime_folder() + "/" + unique_name("removed");
   const auto maker = Pool::create({unique_name("removed"), "main", {"default"}, 16, 8});
@@ -162,8 +162,8 @@ void the_last_handle_of_a_removed_pool_removes_its_folder() {
   maker->close();
 }
 
-/// As where a device registers much memory.
-void a_death_is_told_while_a_segment_is_being_mapped() {
+/// As when a device registers much memory.
+void a_death_is_reported_while_a_segment_is_being_mapped() {
   const auto pool = Pool::create({unique_name("slow"), "main", {"default"}, 16, 8});
   const auto owner = Pool::open(pool->name(), "owner", Deadline::in(5));
   std::atomic<bool> mapping{false}, done{false};
@@ -178,7 +178,7 @@ void a_death_is_told_while_a_segment_is_being_mapped() {
     const os::Fd folder = os::open_pool_folder(pool->name());
     const os::Fd control = os::open_file(os::path_in(folder, "control"));
     Lanes lanes(pool->control(), control);  // As of another process, which ends here.
-    lanes.take(LaneRole::kPool, 0, "dead", pool->name());
+    lanes.join(LaneRole::kPool, 0, "dead", pool->name());
   }
   const auto dead = pool->wait_dead(Deadline::in(20));
   done = true;
@@ -187,8 +187,8 @@ void a_death_is_told_while_a_segment_is_being_mapped() {
   pool->close();
 }
 
-/// Without descriptors nobody can look at it.
-void a_pool_that_cannot_be_looked_at_is_not_taken_for_dead() {
+/// Without file descriptors the pool cannot be read.
+void a_pool_that_cannot_be_read_does_not_count_as_dead() {
   const auto pool = Pool::create({unique_name("alive"), "main", {"default"}, 16, 8});
   rlimit before{};
   CHECK(::getrlimit(RLIMIT_NOFILE, &before) == 0);
@@ -210,10 +210,10 @@ void a_pool_that_cannot_be_looked_at_is_not_taken_for_dead() {
 }  // namespace
 
 int main() {
-  a_death_is_told_while_a_segment_is_being_mapped();
-  a_pool_that_cannot_be_looked_at_is_not_taken_for_dead();
+  a_death_is_reported_while_a_segment_is_being_mapped();
+  a_pool_that_cannot_be_read_does_not_count_as_dead();
   the_last_handle_of_a_removed_pool_removes_its_folder();
-  an_open_that_fails_leaves_the_pool();
-  items_cross_between_handles_whole_and_once();
-  a_segment_may_leave_while_others_lease_from_it();
+  a_failed_open_leaves_its_lane();
+  items_cross_between_handles_intact_and_once();
+  a_segment_may_end_while_others_lease_from_it();
 }

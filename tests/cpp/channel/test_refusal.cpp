@@ -1,4 +1,4 @@
-// What another process may write into a pool, and what it is answered: each damage by its name.
+// Damage that another process can do to a pool, and the error for each.
 
 #include <unistd.h>
 
@@ -7,8 +7,8 @@
 
 #include "base/error.hpp"
 #include "channel/consumer.hpp"
-#include "channel/inspect.hpp"
 #include "channel/producer.hpp"
+#include "channel/telemetry/inspect.hpp"
 #include "check.hpp"
 #include "memory/carve.hpp"
 #include "os/folder.hpp"
@@ -52,7 +52,7 @@ bool says(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-void an_item_is_refused_for_what_is_wrong_with_it() {
+void an_invalid_descriptor_is_refused_with_its_fault() {
   using memory::make_address;
   const struct {
     std::function<void(Cell&)> damage;
@@ -76,13 +76,13 @@ void an_item_is_refused_for_what_is_wrong_with_it() {
     damage(f.control().cell(0));
     const std::string text = corrupt([&] { f.consumer->try_get(); });
     CHECK(says(text, said) && says(text, "ring 'a': an item in cell 0") && says(text, "make"));
-    // Once: it is counted, its slab is free, and what comes behind it is delivered.
+    // Reported once: it is counted as lost, its slab is free, and the next item is delivered.
     CHECK(f.consumer->try_get()->descriptor().key_low == 2);
     CHECK(f.in_use() == 0);
   }
 }
 
-void what_comes_with_a_refused_item_is_delivered() {
+void the_other_items_of_a_batch_with_a_refused_one_are_delivered() {
   Fixture f;
   const std::array leases{f.lease(), f.lease(), f.lease()};
   f.producer->publish_many(leases, std::array<Key, 3>{{{1, 0}, {2, 0}, {3, 0}}});
@@ -93,16 +93,16 @@ void what_comes_with_a_refused_item_is_delivered() {
   CHECK(f.in_use() == 0);
 }
 
-void memory_behind_a_slab_is_not_mapped() {
+void memory_beyond_a_segment_is_not_viewed() {
   Fixture f;
   f.lease()->publish({1, 0});
   Cell& cell = f.control().cell(0);
-  // In its slab, by the cell's own word, and beyond the segment.
+  // Inside its slab, according to the cell, and beyond the segment.
   cell.slab_bytes = cell.descriptor.bytes = cell.descriptor.shape[0] = 16385;
   CHECK(says(corrupt([&] { f.consumer->try_get(); }), "beyond segment 1 of 16384 bytes"));
   f.lease()->publish({2, 0});
   cell.descriptor.bytes = cell.descriptor.shape[0] = 16385;
-  // By the segment's entry as well, which is not what was mapped.
+  // Inside the segment, according to its entry, and beyond the mapping.
   f.control().segment(0).bytes = 1 << 20;
   CHECK(f.consumer->try_get() == nullptr && f.in_use() == 0);
 }
@@ -124,33 +124,34 @@ void a_slot_that_names_no_cells_is_refused(const lockfree::Run& run) {
   const std::uint32_t capacity = f.control().geometry().ring_capacity;
   auto* slots = reinterpret_cast<lockfree::AtomicSlot*>(&f.control().ring_header(0) + 1);
   for (std::uint32_t i = 0; i < capacity; ++i) slots[i] = lockfree::full_slot(0, run);
-  CHECK(says(corrupt([&] { f.consumer->try_get(); }), "what it says to hold is not there"));
+  CHECK(says(corrupt([&] { f.consumer->try_get(); }), "its slots and hints contradict each other"));
 }
 
-void a_ring_out_of_order_ends_its_taker() {
+void a_pop_from_a_contradictory_ring_ends() {
   Fixture f;
   const std::uint32_t capacity = f.control().geometry().ring_capacity;
   auto* slots = reinterpret_cast<lockfree::AtomicSlot*>(&f.control().ring_header(0) + 1);
   for (std::uint32_t i = 0; i < capacity; ++i) slots[i] = lockfree::full_slot(1 << 20, {0, 1});
-  CHECK(says(corrupt([&] { f.consumer->try_get(); }), "what it says to hold is not there"));
+  CHECK(says(corrupt([&] { f.consumer->try_get(); }), "its slots and hints contradict each other"));
 }
 
-void what_was_taken_away_is_not_given_back() {
+void a_cell_reused_by_another_lane_is_not_released() {
   Fixture f;
   const auto lease = f.lease();
   const auto theirs = lockfree::cell_word(lockfree::CellState::kTaken, 7, 0);
   f.control().word(0) = theirs;
-  CHECK(says(corrupt([&] { lease->publish({1, 0}); }), "no longer this producer's"));
+  CHECK(says(corrupt([&] { lease->publish({1, 0}); }),
+             "was reused before this producer published it"));
   lease->abort();
   CHECK(f.control().word(0) == theirs);
   f.lease()->publish({2, 0});
   const auto item = f.consumer->try_get();
   f.control().word(1) = theirs;
-  CHECK(says(corrupt([&] { item->release(); }), "no longer this consumer's"));
+  CHECK(says(corrupt([&] { item->release(); }), "was reused before this consumer released it"));
   CHECK(f.control().word(1) == theirs);
 }
 
-void a_file_is_refused_for_its_sizes() {
+void a_file_with_impossible_sizes_is_refused() {
   Fixture f;
   const std::string path = os::runtime_folder() + "/" + f.pool->name() + "/control";
   const auto open = [&] { Pool::open(f.pool->name(), "", Deadline::in(0)); };
@@ -158,7 +159,7 @@ void a_file_is_refused_for_its_sizes() {
   const Geometry right = header.geometry;
   const auto wrong = [&](auto member, std::uint32_t value) {
     header.geometry.*member = value;
-    CHECK(says(corrupt(open), "sizes that no pool has"));
+    CHECK(says(corrupt(open), "impossible sizes"));
     header.geometry = right;
   };
   wrong(&Geometry::max_lanes, 0);
@@ -179,13 +180,13 @@ void a_file_is_refused_for_its_sizes() {
 }  // namespace
 
 int main() {
-  an_item_is_refused_for_what_is_wrong_with_it();
-  what_comes_with_a_refused_item_is_delivered();
-  memory_behind_a_slab_is_not_mapped();
+  an_invalid_descriptor_is_refused_with_its_fault();
+  the_other_items_of_a_batch_with_a_refused_one_are_delivered();
+  memory_beyond_a_segment_is_not_viewed();
   a_slab_that_is_not_in_its_segment_is_not_leased();
   a_slot_that_names_no_cells_is_refused({4, 2});
   a_slot_that_names_no_cells_is_refused({0, 0});
-  a_ring_out_of_order_ends_its_taker();
-  what_was_taken_away_is_not_given_back();
-  a_file_is_refused_for_its_sizes();
+  a_pop_from_a_contradictory_ring_ends();
+  a_cell_reused_by_another_lane_is_not_released();
+  a_file_with_impossible_sizes_is_refused();
 }

@@ -9,9 +9,9 @@
 #include <array>
 #include <vector>
 
-#include "channel/inspect.hpp"
+#include "channel/telemetry/inspect.hpp"
 #include "channel/producer.hpp"
-#include "channel/undertaker.hpp"
+#include "channel/liveness/recovery.hpp"
 #include "fuzz/input.hpp"
 #include "memory/carve.hpp"
 #include "os/byte_lock.hpp"
@@ -166,8 +166,8 @@ void bury(const Subject& subject, Pool& pool) {
   const auto control = Control::find(file, subject.path());
   if (!control) return;
   Lanes lanes(*control, file);
-  Undertaker<>(*control, lanes, pool.lane()).bury_the_dead([&](std::uint16_t lane) {
-    pool.segments().drain(lane);
+  Recovery<>(*control, lanes, pool.lane()).reclaim_dead([&](std::uint16_t lane) {
+    pool.segments().drain_all(lane);
   });
 }
 

@@ -7,7 +7,7 @@
 
 #include "base/error.hpp"
 #include "channel/consumer.hpp"
-#include "channel/dtype.hpp"
+#include "channel/layout/dtype.hpp"
 #include "check.hpp"
 
 /// What the fuzzer, or a replay of what it found, calls with each input.

@@ -27,10 +27,10 @@ struct Fixture {
   std::uint32_t scan(std::uint32_t first, std::uint32_t end) {
     return map().scan(first, end, [this](std::uint32_t c) { return own(c); });
   }
-  /// What somebody does who dies before the map hears of it.
-  void free_silently(std::uint32_t c) { cells[c] = freed(cells[c]); }
+  /// As by a process that dies before it tells the map.
+  void free_without_map(std::uint32_t c) { cells[c] = freed(cells[c]); }
   void free(std::uint32_t c) {
-    free_silently(c);
+    free_without_map(c);
     std::atomic_thread_fence(std::memory_order_seq_cst);
     map().note_free(c);
   }
@@ -39,9 +39,9 @@ struct Fixture {
   std::vector<FreeMap::Bits> bits;
 };
 
-/// A range is searched from a cell on and round, wherever it begins and ends; what lies beside it
-/// is left alone, also where it shares a group.
-void a_range_is_searched_round() {
+/// A search covers its range from any cell on and around, and leaves cells outside alone, also in a
+/// shared group.
+void a_search_covers_its_range_from_any_start() {
   constexpr std::uint32_t kCells = 1300;
   for (const auto& [first, end] : {std::pair{0U, 8U},
                                    {3U, 5U},
@@ -64,28 +64,26 @@ void a_range_is_searched_round() {
   }
 }
 
-/// Groups that were found full are not looked at again until a cell of theirs is freed.
-void what_is_full_is_passed_over_until_something_is_freed() {
+void a_full_group_is_skipped_until_a_cell_is_freed() {
   Fixture f(1024);
   while (f.find(0, 1024, 0) != kNone) continue;
-  f.free_silently(700);
+  f.free_without_map(700);
   CHECK(f.find(0, 1024, 0) == kNone);
   f.free(90);
   CHECK(f.find(0, 1024, 0) == 90 && f.find(0, 1024, 0) == kNone);
 }
 
-/// A death between the two steps of freeing hides a cell from the map, not from a scan.
-void a_scan_finds_what_the_map_was_not_told_of() {
+/// A death between the two steps of a release hides a cell from the map, not from a scan.
+void a_scan_finds_cells_hidden_by_the_map() {
   Fixture f(1024);
   while (f.find(0, 1024, 0) != kNone) continue;
-  f.free_silently(700);
-  f.free_silently(701);
+  f.free_without_map(700);
+  f.free_without_map(701);
   CHECK(f.scan(0, 1024) == 700);
-  CHECK(f.find(0, 1024, 0) == 701);  // The scan has told it.
+  CHECK(f.find(0, 1024, 0) == 701);  // The scan has corrected the map.
 }
 
-/// A cell that is freed between the look at its group and the bit that says it is full, whose
-/// freeing found no bit to clear, is not forgotten.
+/// A cell that is freed after a search read its group and before the search sets the bit.
 void a_cell_freed_while_its_group_is_marked_is_found() {
   Fixture f(8);
   for (std::uint32_t c = 0; c < 8; ++c) CHECK(f.own(c));
@@ -97,8 +95,8 @@ void a_cell_freed_while_its_group_is_marked_is_found() {
 }  // namespace
 
 int main() {
-  a_range_is_searched_round();
-  what_is_full_is_passed_over_until_something_is_freed();
-  a_scan_finds_what_the_map_was_not_told_of();
+  a_search_covers_its_range_from_any_start();
+  a_full_group_is_skipped_until_a_cell_is_freed();
+  a_scan_finds_cells_hidden_by_the_map();
   a_cell_freed_while_its_group_is_marked_is_found();
 }

@@ -46,7 +46,7 @@ void random_use_is_first_in_first_out(std::uint64_t first_ticket) {
   std::deque<std::uint32_t> model;
   std::deque<std::uint32_t> free{0, 1, 2, 3, 4, 5, 6, 7, 8};
   for (int step = 0; step < 20000; ++step) {
-    auto newcomer = f.ring();  // Knows no more than the hints.
+    auto newcomer = f.ring();  // Has only the hints.
     auto& ring = random() % 4 == 0 ? newcomer : usual;
     if (random() % 2 != 0) {
       const std::uint32_t cell = free.front();
@@ -76,8 +76,8 @@ void random_use_is_first_in_first_out(std::uint64_t first_ticket) {
   }
 }
 
-/// Else every newcomer would walk from the ring's first ticket.
-void hints_follow() {
+/// Otherwise every new participant would walk from the first ticket.
+void hints_advance() {
   Fixture f(8, 1, 2);
   auto ring = f.ring();
   const std::uint64_t tickets = 5 * IndexRing<>::kTicketsPerHint + 3;
@@ -90,7 +90,7 @@ void hints_follow() {
   }
 }
 
-/// What was published in runs is taken in runs of any size, in order, each cell once.
+/// Published runs are taken in runs of any size, in order, each cell once.
 void runs_are_split_by_their_takers() {
   Fixture f(4, 64, 2);
   auto ring = f.ring();
@@ -101,7 +101,7 @@ void runs_are_split_by_their_takers() {
     const std::uint32_t wanted = 1 + random() % 6;
     if (random() % 2 != 0) {
       const Run run{next, std::min(wanted, 64 - next)};
-      if (model.size() + run.count > 64) continue;  // Its cells are in the ring still.
+      if (model.size() + run.count > 64) continue;  // Its cells are still in the ring.
       for (std::uint32_t c = run.first; c < run.first + run.count; ++c) f.own(c, 0);
       if (!ring.push_run(run, 0, f.lanes[0])) {
         CHECK(f.words[run.first] == cell_word(CellState::kLeased, 0, 0, 1));
@@ -124,9 +124,9 @@ void runs_are_split_by_their_takers() {
   }
 }
 
-/// Three producers pass their own cells round and round through three consumers, in runs. Each cell
-/// counts its trips; a cell lost, doubled or out of its producer's order shows.
-void nothing_is_lost_or_doubled_between_threads() {
+/// Three producers circulate their own cells through three consumers, in runs. Each cell counts its
+/// trips, which shows a cell that is lost, duplicated or out of order.
+void no_cell_is_lost_or_duplicated_between_threads() {
   constexpr std::uint32_t kProducers = 3, kConsumers = 3, kOwn = 5;
   constexpr std::uint64_t kTrips = 20000;
   Fixture f(16, kProducers * kOwn, kProducers + kConsumers);
@@ -174,7 +174,7 @@ void nothing_is_lost_or_doubled_between_threads() {
   CHECK(sum == kProducers * (kTrips * (kTrips - 1) / 2));
 }
 
-/// A lane that stops for ever right after a step of its own.
+/// Stops a lane for ever right after one of its steps.
 struct StopAt {
   static inline RingPoint point;
   struct Stopped {};
@@ -183,7 +183,7 @@ struct StopAt {
   }
 };
 
-void a_stopped_participant_holds_nobody_up(RingPoint point) {
+void a_stopped_participant_blocks_no_other(RingPoint point) {
   Fixture f(2, 4, 4);
   auto ring = f.ring();
   f.own(0, 0);
@@ -201,7 +201,7 @@ void a_stopped_participant_holds_nobody_up(RingPoint point) {
     stopped = true;
   }
   CHECK(stopped);
-  // The others pass it by, for more than a lap.
+  // The others continue, for more than a lap.
   const bool first_is_there = point == RingPoint::kPublished || point == RingPoint::kTaking;
   if (first_is_there) CHECK(ring.pop(3, f.lanes[3]) == 0);
   for (int round = 0; round < 5; ++round) {
@@ -213,7 +213,7 @@ void a_stopped_participant_holds_nobody_up(RingPoint point) {
   }
 }
 
-/// Others move on whenever a reader has found something.
+/// Others use the ring whenever the reader has found a cell.
 struct Overtaken {
   static inline std::function<void()> others;
   static void at(RingPoint now) {
@@ -221,15 +221,15 @@ struct Overtaken {
   }
 };
 
-void a_reader_that_others_overtake_follows_them() {
+void a_reader_catches_up_with_others() {
   Fixture f(8, 1, 3);
   auto others = f.ring();
   auto reader = f.ring<Overtaken>();
   f.own(0, 0);
   CHECK(others.push(0, 0, f.lanes[0]));
-  int turns = 100;
+  int rounds = 100;
   Overtaken::others = [&] {
-    if (turns-- <= 0) return;
+    if (rounds-- <= 0) return;
     for (int i = 0; i < 1000; ++i) {
       CHECK(others.pop(1, f.lanes[1]) == 0);
       f.own(0, 0);
@@ -243,14 +243,14 @@ void a_reader_that_others_overtake_follows_them() {
 
 int main() {
   random_use_is_first_in_first_out(0);
-  // Close before the 31 bits of the lap run over.
+  // Shortly before the 31 bits of the lap wrap.
   random_use_is_first_in_first_out((kLapMask + 1) * 8 - 40);
-  hints_follow();
+  hints_advance();
   runs_are_split_by_their_takers();
-  nothing_is_lost_or_doubled_between_threads();
-  a_reader_that_others_overtake_follows_them();
+  no_cell_is_lost_or_duplicated_between_threads();
+  a_reader_catches_up_with_others();
   for (const auto point : {RingPoint::kPublishing, RingPoint::kMarked, RingPoint::kPublished,
                            RingPoint::kTaking, RingPoint::kTaken}) {
-    a_stopped_participant_holds_nobody_up(point);
+    a_stopped_participant_blocks_no_other(point);
   }
 }

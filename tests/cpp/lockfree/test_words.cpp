@@ -26,7 +26,7 @@ void a_run_holds_its_cells_and_no_other() {
   const Run run{5, 2};
   CHECK(!run.holds(4) && run.holds(5) && run.holds(6) && !run.holds(7));
   CHECK(!run_of(0).holds(0));
-  CHECK(run_word({0, 1}) != 0);  // Cell 0 is not nothing.
+  CHECK(run_word({0, 1}) != 0);  // Not the word for "none".
 }
 
 void a_cell_keeps_its_generation_until_it_is_freed() {

@@ -11,5 +11,5 @@ int main() {
   const Address address = make_address(7, 2, 4096);
   CHECK(address == 0x0007'02'0000001000);
   CHECK(generation_of(address) == 7 && segment_of(address) == 2 && offset_of(address) == 4096);
-  CHECK(segment_of(0) == 0);  // Null is of no segment.
+  CHECK(segment_of(0) == 0);  // Null has no segment.
 }

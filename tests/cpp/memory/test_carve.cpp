@@ -34,14 +34,14 @@ void impossible_classes_are_refused() {
   CHECK_THROWS(carve({{64, 1U << 31}, {128, 1U << 31}}), BadArgument);
 }
 
-void sizes_to_cut_are_pages_and_waste_at_most_a_ninth() {
+void slab_sizes_are_pages_and_waste_at_most_a_ninth() {
   CHECK(slab_bytes_for(0) == kPageBytes && slab_bytes_for(1) == kPageBytes);
   CHECK(slab_bytes_for(4 << 20) == 4 << 20 && slab_bytes_for((4 << 20) + 1) == 9 << 19);
   std::uint64_t before = 0, sizes = 0;
   for (std::uint64_t bytes = 1; bytes < std::uint64_t{1} << 38; bytes += 1 + bytes / 19) {
     const std::uint64_t size = slab_bytes_for(bytes);
     CHECK(size >= bytes && size >= before && size % kPageBytes == 0);
-    CHECK(slab_bytes_for(size) == size);  // A slab given back fits its own kind.
+    CHECK(slab_bytes_for(size) == size);  // A released slab fits a lease of its size.
     CHECK(bytes < 8 * kPageBytes || size - bytes <= size / 9);
     sizes += size != before;
     before = size;
@@ -49,7 +49,7 @@ void sizes_to_cut_are_pages_and_waste_at_most_a_ninth() {
   CHECK(sizes <= 8 * 38);
 }
 
-void a_segment_cut_on_demand_keeps_to_its_pages() {
+void a_segment_on_demand_has_whole_pages() {
   CHECK(carve_on_demand(10000, 100).bytes == 8192 && carve_on_demand(10000, 100).slabs == 2);
   CHECK(carve_on_demand(1 << 20, 100).slabs == 100);
   CHECK_THROWS(carve_on_demand(4095, 1), BadArgument);
@@ -61,6 +61,6 @@ void a_segment_cut_on_demand_keeps_to_its_pages() {
 int main() {
   classes_are_sorted_aligned_and_apart();
   impossible_classes_are_refused();
-  sizes_to_cut_are_pages_and_waste_at_most_a_ninth();
-  a_segment_cut_on_demand_keeps_to_its_pages();
+  slab_sizes_are_pages_and_waste_at_most_a_ninth();
+  a_segment_on_demand_has_whole_pages();
 }

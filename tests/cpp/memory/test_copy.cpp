@@ -15,7 +15,7 @@ int main() {
   for (std::size_t i = 0; i < from.size(); ++i) from[i] = static_cast<std::byte>(i * 37 >> 3);
   const auto untouched = [](std::byte b) { return b == std::byte{0xA5}; };
   memory::copy(to.data(), from.data(), 0);
-  // Heads, tails and places of the source that no block begins or ends at.
+  // Heads, tails and sources that are not aligned to blocks.
   constexpr std::array<std::pair<std::ptrdiff_t, std::size_t>, 5> kCases{{
       {0, kStreamedBytes},
       {1, kStreamedBytes + 1},

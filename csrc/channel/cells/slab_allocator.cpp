@@ -1,0 +1,183 @@
+#include "channel/cells/slab_allocator.hpp"
+
+#include <algorithm>
+
+#include "memory/carve.hpp"
+
+namespace flowtrain::channel {
+
+using lockfree::FreeMap;
+
+namespace {
+
+/// Where the searches of a producer begin, in 2^-32 of a class: 0, 1/2, 1/4, 3/4, 1/8, ... (van der
+/// Corput) for the producers by lane, so that they use different cache lines while there is room.
+std::uint32_t start_of(const Control& control, std::uint16_t lane) noexcept {
+  std::uint32_t before = 0;
+  for (std::uint32_t i = 0; i < lane; ++i) {
+    const Lane& other = control.lane(i);
+    before += other.role == LaneRole::kProducer &&
+              other.state.load(std::memory_order_relaxed) == LaneState::kAlive;
+  }
+  std::uint32_t start = 0;
+  for (std::uint32_t half = std::uint32_t{1} << 31; before != 0; before >>= 1, half >>= 1) {
+    if (before % 2 != 0) start |= half;
+  }
+  return start;
+}
+
+}  // namespace
+
+SlabAllocator::SlabAllocator(const Control& control, BumpAllocator& bump_allocator,
+                             std::uint16_t lane, std::uint16_t home) noexcept
+    : control_(control),
+      bump_allocator_(bump_allocator),
+      lane_(lane),
+      home_(home),
+      start_(start_of(control, lane)) {}
+
+std::uint32_t SlabAllocator::try_lease(std::uint64_t bytes, std::uint64_t among) noexcept {
+  for (const Search search : {Search::kHinted, Search::kAll}) {
+    const std::uint32_t cell = try_segments(search, bytes, among);
+    if (cell != kNone) return cell;
+  }
+  return kNone;
+}
+
+std::uint32_t SlabAllocator::try_lease_in(std::uint32_t segment, std::uint64_t bytes) noexcept {
+  for (const Search search : {Search::kHinted, Search::kAll}) {
+    const std::uint32_t cell = try_segment(search, segment, bytes);
+    if (cell != kNone) return cell;
+  }
+  return kNone;
+}
+
+void SlabAllocator::release(std::uint32_t cell, std::uint64_t bytes) noexcept {
+  magazine_.push(bytes, cell);
+  control_.release_cell(cell);
+}
+
+std::uint32_t SlabAllocator::try_segments(Search search, std::uint64_t bytes,
+                                          std::uint64_t among) noexcept {
+  const std::uint32_t segments = control_.num_segments();
+  for (const bool own : {true, false}) {
+    for (std::uint32_t i = 0; i < segments; ++i) {
+      const auto word =
+          control_.segment(i).word.load(std::memory_order_acquire);  // sync: segment.word
+      if ((owner_of(word) == home_) != own || (among >> i & 1) == 0) continue;
+      const std::uint32_t cell = try_segment(search, i, bytes);
+      if (cell != kNone) return cell;
+    }
+  }
+  return kNone;
+}
+
+std::uint32_t SlabAllocator::try_segment(Search search, std::uint32_t segment,
+                                         std::uint64_t bytes) noexcept {
+  const SegmentEntry& entry = control_.segment(segment);
+  const SegmentWord word = entry.word.load(std::memory_order_acquire);  // sync: segment.word
+  if (state_of(word) != SegmentState::kLive) return kNone;
+  if (entry.num_classes > 0) return try_classes(search, entry, word, bytes);
+  const std::uint64_t all = entry.bytes;
+  if (bytes > all) return kNone;
+  const std::uint64_t wanted = std::min(memory::slab_bytes_for(bytes), all);
+  const std::uint32_t cell = try_sizes(search, entry, word, wanted, wanted);
+  if (cell != kNone) return cell;
+  bump_allocator_.add_slab(segment, bytes, wanted);
+  return try_sizes(search, entry, word, bytes, UINT64_MAX);
+}
+
+std::uint32_t SlabAllocator::try_classes(Search search, const SegmentEntry& entry, SegmentWord word,
+                                         std::uint64_t bytes) noexcept {
+  const auto take = [&](std::uint32_t c) { return try_lease_cell(entry, word, 0, c); };
+  const CellRange cells = control_.cells_of(entry);
+  const std::uint32_t classes = std::min<std::uint32_t>(entry.num_classes, kMaxClasses);
+  std::uint32_t smallest = 0;  // Without an early exit, so that no branch depends on the size.
+  for (std::uint32_t k = 0; k < classes; ++k) smallest += entry.classes[k].slab_bytes < bytes;
+  for (std::uint32_t k = smallest; k < classes; ++k) {
+    const ClassEntry& size = entry.classes[k];
+    // If the entry is reused meanwhile, these values are arbitrary, and may name cells of another
+    // segment: try_lease_cell frees those again.
+    const std::uint32_t first = std::max<std::uint32_t>(size.first, cells.first);
+    const std::uint32_t end = std::min(first + size.count, cells.end);
+    if (first >= end) continue;
+    for (std::uint32_t c; (c = magazine_.pop(bytes)) != kNone;) {
+      if (first <= c && c < end && take(c)) return c;
+    }
+    const std::uint32_t cell = find(search, first, end, take);
+    if (cell != kNone) return cell;
+  }
+  return kNone;
+}
+
+/// Leases a slab of BumpAllocator of exactly `min_bytes`, or else the smallest free one up to
+/// `max_bytes`.
+std::uint32_t SlabAllocator::try_sizes(Search search, const SegmentEntry& entry, SegmentWord word,
+                                       std::uint64_t min_bytes,
+                                       std::uint64_t max_bytes) const noexcept {
+  const std::uint32_t epoch =
+      entry.reset_epoch.load(std::memory_order_acquire);  // sync: segment.epoch
+  if (epoch % 2 != 0) return kNone;
+  const CellRange cells = control_.cells_of(entry);
+  const std::uint32_t slabs =
+      entry.num_slabs.load(std::memory_order_acquire);  // sync: segment.slabs
+  const std::uint32_t first = cells.first, end = first + std::min(slabs, cells.end - first);
+  if (first >= end) return kNone;
+  for (;;) {  // Again if another producer took the best slab first.
+    std::uint32_t best = kNone;
+    std::uint64_t best_bytes = 0;
+    const auto take = [&](std::uint32_t c) {
+      const std::uint64_t size = control_.cell(c).slab_bytes;
+      if (size == min_bytes) return try_lease_cell(entry, word, epoch, c);
+      if (size > min_bytes && size <= max_bytes && (best == kNone || size < best_bytes)) {
+        best = c;
+        best_bytes = size;
+      }
+      return false;
+    };
+    const std::uint32_t cell = find(search, first, end, take);
+    if (cell != kNone) return cell;
+    if (best == kNone || try_lease_cell(entry, word, epoch, best)) return best;
+    if (entry.word.load(std::memory_order_acquire) != word ||          // sync: segment.word
+        entry.reset_epoch.load(std::memory_order_acquire) != epoch) {  // sync: segment.epoch
+      return kNone;
+    }
+  }
+}
+
+template <class Take>
+std::uint32_t SlabAllocator::find(Search search, std::uint32_t first, std::uint32_t end,
+                                  Take&& take) const noexcept {
+  const FreeMap map = control_.free_map();
+  return search == Search::kHinted ? map.find(first, end, start_in(first, end), take)
+                                   : map.scan(first, end, take);
+}
+
+std::uint32_t SlabAllocator::start_in(std::uint32_t first, std::uint32_t end) const noexcept {
+  // Always the same place, so that warm slabs are leased again.
+  const std::uint64_t groups = (end - first) / FreeMap::kCellsInGroup;
+  const auto group = static_cast<std::uint32_t>(groups * start_ >> 32);
+  const std::uint32_t cell = first + group * FreeMap::kCellsInGroup;
+  return std::max(first, cell - cell % FreeMap::kCellsInGroup);
+}
+
+/// Leases a cell, unless its segment has ended or was reset since `word` and `epoch` were read.
+bool SlabAllocator::try_lease_cell(const SegmentEntry& entry, SegmentWord word, std::uint32_t epoch,
+                                   std::uint32_t c) const noexcept {
+  if (!lockfree::try_lease(control_.word(c), lane_)) return false;
+  // A handle that ends or resets a segment first finds every cell free. In the total order of
+  // sequentially consistent accesses, either it sees this lease, or the check below sees its write.
+  // The fence pairs with the one in SegmentTable::claim: the fields of a reused entry are seen only
+  // together with its new word. A cell that belongs to another segment by now was free, and is
+  // freed at once: meanwhile it only delays the end or reset of that segment. If this process dies
+  // here, recovery frees the cell.
+  std::atomic_thread_fence(std::memory_order_acquire);
+  if (entry.word.load(std::memory_order_seq_cst) == word &&          // sync: segment.word
+      entry.reset_epoch.load(std::memory_order_seq_cst) == epoch) {  // sync: segment.epoch
+    return true;
+  }
+  control_.release_cell(c);
+  return false;
+}
+
+}  // namespace flowtrain::channel

@@ -1,0 +1,62 @@
+#pragma once
+
+#include <cstdint>
+
+#include "channel/cells/bump_allocator.hpp"
+#include "channel/cells/magazine.hpp"
+#include "channel/layout/control.hpp"
+
+namespace flowtrain::channel {
+
+/// Leases free cells, and with them their slabs, for one lane.
+///
+/// Memory:   cells of the control file, and a magazine of its own.
+/// Threads:  one at a time.
+/// Progress: lock-free. Tries the magazine, then the words that FreeMap marks, then all words.
+/// Ordering: cell.word; a lease is one compare-and-swap that names its owner.
+/// Errors:   never throws.
+class SlabAllocator {
+ public:
+  /// @param lane  Owner of the leased cells.
+  /// @param home  Lane of the pool handle, whose segments are preferred.
+  SlabAllocator(const Control& control, BumpAllocator& bump_allocator, std::uint16_t lane,
+                std::uint16_t home) noexcept;
+
+  static constexpr std::uint32_t kNone = lockfree::FreeMap::kNone;
+
+  /// Leases a cell with a slab of at least `bytes`, of the smallest class that has a free one.
+  /// kNone if no such slab is free.
+  ///
+  /// @param among  Segments to search, one bit for each index.
+  std::uint32_t try_lease(std::uint64_t bytes, std::uint64_t among = UINT64_MAX) noexcept;
+  /// Leases a cell of one segment, given by its index.
+  std::uint32_t try_lease_in(std::uint32_t segment, std::uint64_t bytes) noexcept;
+  /// Frees a cell that was leased for `bytes`. The next lease of this size tries this cell first.
+  void release(std::uint32_t cell, std::uint64_t bytes) noexcept;
+
+ private:
+  /// kHinted: search only the words that the free map marks. kAll: search all words.
+  enum class Search { kHinted, kAll };
+
+  std::uint32_t try_segments(Search search, std::uint64_t bytes, std::uint64_t among) noexcept;
+  std::uint32_t try_segment(Search search, std::uint32_t segment, std::uint64_t bytes) noexcept;
+  std::uint32_t try_classes(Search search, const SegmentEntry& entry, SegmentWord word,
+                            std::uint64_t bytes) noexcept;
+  std::uint32_t try_sizes(Search search, const SegmentEntry& entry, SegmentWord word,
+                          std::uint64_t min_bytes, std::uint64_t max_bytes) const noexcept;
+  template <class Take>
+  std::uint32_t find(Search search, std::uint32_t first, std::uint32_t end,
+                     Take&& take) const noexcept;
+  std::uint32_t start_in(std::uint32_t first, std::uint32_t end) const noexcept;
+  bool try_lease_cell(const SegmentEntry& entry, SegmentWord word, std::uint32_t epoch,
+                      std::uint32_t cell) const noexcept;
+
+  const Control& control_;
+  BumpAllocator& bump_allocator_;
+  std::uint16_t lane_;
+  std::uint16_t home_;
+  std::uint32_t start_;  ///< Where searches begin, in 2^-32 of a class.
+  Magazine magazine_;
+};
+
+}  // namespace flowtrain::channel

@@ -1,0 +1,63 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "channel/layout/descriptor.hpp"
+#include "channel/pool.hpp"
+#include "channel/segments/segments.hpp"
+#include "lockfree/cell_word.hpp"
+
+namespace flowtrain::channel {
+
+class Consumer;
+
+/// A published slab to be read, then released once.
+///
+/// Memory:   one slab of the pool, mapped while the item or a view of it lives.
+/// Threads:  one at a time; views are counted from any thread.
+/// Progress: release is wait-free.
+/// Ordering: sees everything written before the item was published.
+/// Errors:   releasing while views live throws ViewsAlive, releasing twice PoolClosed, releasing a
+///           slab that another process has reused PoolCorrupt.
+class Item {
+ public:
+  Item(std::shared_ptr<Consumer> consumer, std::uint32_t cell, const Descriptor& descriptor,
+       std::int64_t taken_ns, SlabView view);
+  /// Releases the slab if the caller did not. Views hold the item, so none is left by now.
+  ~Item();
+  Item(const Item&) = delete;
+  Item& operator=(const Item&) = delete;
+
+  const std::byte* data() const { return view_.data; }
+  const Descriptor& descriptor() const { return descriptor_; }
+  /// Deliveries before this one.
+  std::uint32_t attempt() const { return attempt_; }
+  /// Label of the producer when the item was taken.
+  const std::string& producer() const { return producer_; }
+  bool open() const { return open_; }
+  const Pool& pool() const;
+  void add_view() { views_.fetch_add(1, std::memory_order_relaxed); }
+  void drop_view() { views_.fetch_sub(1, std::memory_order_release); }  // sync: item.views
+  bool has_views() const;
+  void release();
+
+ private:
+  bool is_mine() const noexcept;
+  void release_cell() noexcept;
+
+  std::shared_ptr<Consumer> consumer_;
+  std::uint32_t cell_;
+  lockfree::CellWord word_;  ///< Of the cell, until it is released.
+  std::int64_t taken_ns_;
+  Descriptor descriptor_;
+  std::uint32_t attempt_;
+  std::string producer_;
+  SlabView view_;
+  std::atomic<int> views_{0};
+  bool open_ = true;
+};
+
+}  // namespace flowtrain::channel

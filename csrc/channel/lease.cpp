@@ -1,0 +1,50 @@
+#include "channel/lease.hpp"
+
+#include "base/error.hpp"
+#include "channel/producer.hpp"
+
+namespace flowtrain::channel {
+
+const Pool& Lease::pool() const { return producer_->pool(); }
+
+memory::Address Lease::address() const {
+  return producer_->pool().control().cell(leased_.cell).slab;
+}
+
+void Lease::publish(const Key& key) {
+  producer_->pool().check_open();
+  check_publishable("lease");
+  const Producer::Publication publication{leased_, layout_, key};
+  producer_->check_mine({&publication, 1});
+  producer_->publish({&publication, 1});
+  open_ = false;
+}
+
+void Lease::check_publishable(const std::string& what) const {
+  if (!open_) {
+    throw PoolClosed(what + " was published or aborted already; lease another slab");
+  }
+  check_not_written(what);
+}
+
+void Lease::check_not_written(const std::string& what) const {
+  if (writers_.load(std::memory_order_acquire) == 0) return;  // sync: lease.writers
+  throw ViewsAlive(what +
+                   ": another thread is writing it; publish or abort it once its write has " +
+                   "returned");
+}
+
+void Lease::abort() {
+  if (!open_) return;
+  check_not_written("lease");
+  release();
+}
+
+void Lease::release() noexcept {
+  if (!open_) return;
+  open_ = false;
+  // In a forked child the cell is still the parent's.
+  if (!producer_->pool().forked()) producer_->abort(leased_, layout_.bytes);
+}
+
+}  // namespace flowtrain::channel

@@ -1,0 +1,95 @@
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "channel/layout/descriptor.hpp"
+#include "channel/pool.hpp"
+#include "channel/segments/segments.hpp"
+#include "lockfree/cell_word.hpp"
+
+namespace flowtrain::channel {
+
+class Producer;
+
+/// dtype and shape of an item, at most kMaxDims dimensions.
+struct Layout {
+  std::uint8_t dtype;
+  std::uint8_t ndim;
+  std::array<std::uint32_t, kMaxDims> shape;
+  std::uint64_t bytes;
+};
+
+/// The caller's name of an item, 128 bits.
+struct Key {
+  std::uint64_t low;
+  std::uint64_t high;
+};
+
+/// A leased cell.
+struct LeasedCell {
+  std::uint32_t cell;
+  lockfree::CellWord word;  ///< Until the cell is published or released.
+  std::int64_t time_ns;     ///< Of the lease; 0 if it is not timed.
+};
+
+/// A slab to be written, then published once or released.
+///
+/// Memory:   one slab of the pool, mapped while the lease or a view of it lives.
+/// Threads:  one at a time, except during a Writing, beside which other threads may run.
+/// Progress: publish is lock-free, abort wait-free.
+/// Ordering: the taker of the item sees everything written before publish.
+/// Errors:   publishing twice throws PoolClosed; publishing a slab that another process has reused
+///           throws PoolCorrupt; publishing or aborting during a Writing throws ViewsAlive.
+class Lease {
+ public:
+  Lease(std::shared_ptr<Producer> producer, const LeasedCell& leased, const Layout& layout,
+        SlabView view)
+      : producer_(std::move(producer)), leased_(leased), layout_(layout), view_(std::move(view)) {}
+  ~Lease() { release(); }
+  Lease(const Lease&) = delete;
+  Lease& operator=(const Lease&) = delete;
+
+  std::byte* data() const { return view_.data; }
+  const Layout& layout() const { return layout_; }
+  memory::Address address() const;
+  void publish(const Key& key);
+  /// Releases the slab without publishing it. Does nothing after publish.
+  void abort();
+  bool open() const { return open_; }
+  const Pool& pool() const;
+
+  /// While one lives the slab is being written, and cannot be published or aborted.
+  class Writing {
+   public:
+    explicit Writing(Lease& lease) : lease_(lease) {
+      lease_.writers_.fetch_add(1, std::memory_order_relaxed);
+    }
+    ~Writing() { lease_.writers_.fetch_sub(1, std::memory_order_release); }  // sync: lease.writers
+    Writing(const Writing&) = delete;
+    Writing& operator=(const Writing&) = delete;
+
+   private:
+    Lease& lease_;
+  };
+
+ private:
+  friend class Producer;
+
+  /// Throws after publish or abort, and during a Writing. `what` names the lease in errors.
+  void check_publishable(const std::string& what) const;
+  void check_not_written(const std::string& what) const;
+  void release() noexcept;
+
+  std::shared_ptr<Producer> producer_;
+  LeasedCell leased_;
+  Layout layout_;
+  SlabView view_;
+  std::atomic<int> writers_{0};
+  bool open_ = true;
+};
+
+}  // namespace flowtrain::channel

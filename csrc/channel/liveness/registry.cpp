@@ -1,0 +1,60 @@
+#include "channel/liveness/registry.hpp"
+
+#include <pthread.h>
+
+#include <memory>
+#include <mutex>
+#include <set>
+#include <vector>
+
+#include "channel/pool.hpp"
+
+namespace flowtrain::channel {
+namespace {
+
+struct Registry {
+  std::mutex mutex;
+  std::set<Pool*> pools;
+};
+
+Registry& registry();
+
+void before_fork() { registry().mutex.lock(); }
+void after_fork_in_parent() { registry().mutex.unlock(); }
+void after_fork_in_child() {
+  for (Pool* pool : registry().pools) pool->abandon();
+  registry().mutex.unlock();
+}
+
+Registry& registry() {
+  // Never destroyed: a handle may outlive every static object.
+  static auto* instance = [] {
+    ::pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+    return new Registry;
+  }();
+  return *instance;
+}
+
+}  // namespace
+
+NoFork::NoFork() : lock_(registry().mutex) {}
+
+void NoFork::register_pool(Pool* pool) { registry().pools.insert(pool); }
+
+void unregister_pool(Pool* pool) {
+  const std::lock_guard lock(registry().mutex);
+  registry().pools.erase(pool);
+}
+
+void close_all_pools() {
+  std::vector<std::shared_ptr<Pool>> open;
+  {
+    const std::lock_guard lock(registry().mutex);
+    for (Pool* pool : registry().pools) {
+      if (auto held = pool->weak_from_this().lock()) open.push_back(std::move(held));
+    }
+  }
+  for (const auto& pool : open) pool->close();
+}
+
+}  // namespace flowtrain::channel

@@ -1,0 +1,158 @@
+#include "channel/segments/segment_table.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include "base/error.hpp"
+#include "channel/segments/placement.hpp"
+
+namespace flowtrain::channel {
+
+SegmentWord SegmentTable::word(std::uint32_t index) const noexcept {
+  return control_.segment(index).word.load(std::memory_order_acquire);  // sync: segment.word
+}
+
+std::string SegmentTable::text(std::uint32_t index) const {
+  return "segment '" + pool_ + "." + std::to_string(index + 1) + "'";
+}
+
+bool SegmentTable::replace(std::uint32_t index, SegmentWord from, SegmentWord to) noexcept {
+  return control_.segment(index).word.compare_exchange_strong(
+      from, to, std::memory_order_seq_cst);  // sync: segment.word
+}
+
+std::optional<std::uint32_t> SegmentTable::claim(std::uint32_t cells, std::uint16_t owner,
+                                                 const Interrupted& interrupted) {
+  sweep();  // Cells of slabs that were released a moment ago count as free.
+  const Deadline deadline = Deadline::in(kLockTimeoutS);
+  while (!lanes_.try_lock(PoolLock::kCarving)) {
+    if (deadline.passed()) {
+      throw PoolTimeout("pool '" + pool_ + "': no segment could be added within " +
+                        std::to_string(static_cast<int>(kLockTimeoutS)) + " s, because another " +
+                        "handle is adding slabs or segments all the time, perhaps in a process " +
+                        "that was stopped; continue that process, or end it");
+    }
+    if (interrupted && interrupted()) return std::nullopt;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  const Placement placement = Placement::find(control_, cells);
+  if (placement.fits()) take({*placement.entry, *placement.first_cell, cells}, owner);
+  lanes_.unlock(PoolLock::kCarving);
+  control_.header().space.notify();  // For producers that found the lock taken.
+  if (!placement.fits()) {
+    throw PoolSpace("pool '" + pool_ + "': no room for a segment of " + std::to_string(cells) +
+                    " slabs: " + placement.shortage(control_, cells));
+  }
+  return placement.entry;
+}
+
+/// Under PoolLock::kCarving. The entry has no cells until its word says kMaking, so a death before
+/// that changes nothing; after it, drain_all ends the segment.
+void SegmentTable::take(const Place& place, std::uint16_t owner) noexcept {
+  SegmentEntry& entry = control_.segment(place.entry);
+  const SegmentWord before = word(place.entry);
+  // A lease that sees the stores below must not mistake the entry for its former use: pairs with
+  // the fence in SlabAllocator::try_lease_cell.
+  std::atomic_thread_fence(std::memory_order_release);
+  entry.first_cell = place.first_cell;
+  entry.num_cells = place.num_cells;
+  // Only the holder of the lock raises these.
+  Header& header = control_.header();
+  header.num_cells.store(std::max(control_.num_cells(), place.first_cell + place.num_cells),
+                         std::memory_order_release);  // sync: control.num_cells
+  header.num_segments.store(std::max(control_.num_segments(), place.entry + 1),
+                            std::memory_order_release);  // sync: control.num_segments
+  const auto generation = static_cast<std::uint16_t>(generation_of(before) + 1);
+  entry.word.store(segment_word(SegmentState::kMaking, generation, owner),
+                   std::memory_order_release);  // sync: segment.word
+}
+
+void SegmentTable::fill(std::uint32_t index, const memory::Carving& carving) {
+  SegmentEntry& entry = control_.segment(index);
+  entry.num_classes = static_cast<std::uint32_t>(carving.classes.size());
+  entry.bytes = carving.bytes;
+  entry.num_slabs.store(0, std::memory_order_relaxed);
+  entry.reset_epoch.store(0, std::memory_order_relaxed);
+  const CellRange cells = control_.cells_of(entry);
+  if (cells.end - cells.first != carving.slabs) {
+    throw PoolCorrupt(text(index) + ": the " + std::to_string(carving.slabs) + " cells reserved " +
+                      "for it are missing; the control file was damaged: make the pool anew");
+  }
+  for (std::size_t k = 0; k < carving.classes.size(); ++k) {
+    const memory::CarvedClass& c = carving.classes[k];
+    const std::uint32_t first = cells.first + c.first;
+    ClassEntry& size = entry.classes[k];
+    size.slab_bytes = c.slab_bytes;
+    size.first = first;
+    size.count = c.count;
+    for (std::uint32_t i = 0; i < c.count; ++i) {
+      Cell& cell = control_.cell(first + i);
+      cell.slab = address_of(index, word(index), c.offset + c.slab_bytes * i);
+      cell.slab_bytes = c.slab_bytes;
+    }
+  }
+}
+
+void SegmentTable::make_live(std::uint32_t index, SegmentWord claimed) {
+  if (!replace(index, claimed, moved(claimed, SegmentState::kLive))) {
+    throw PoolCorrupt(text(index) + ": its entry was changed while it was made; the control " +
+                      "file was damaged: make the pool anew");
+  }
+  control_.header().segments_version.fetch_add(
+      1, std::memory_order_release);  // sync: control.segments
+  control_.header().space.notify();
+}
+
+void SegmentTable::cancel(std::uint32_t index, SegmentWord claimed) noexcept {
+  // No process used this generation: the next claim of the entry gets it.
+  const auto before = static_cast<std::uint16_t>(generation_of(claimed) - 1);
+  replace(index, claimed, segment_word(SegmentState::kDead, before, owner_of(claimed)));
+}
+
+void SegmentTable::drain(std::uint32_t number, std::uint16_t owner) {
+  const bool known = number >= 1 && number <= control_.num_segments();
+  const SegmentWord live = known ? word(number - 1) : SegmentWord{};
+  if (!known || owner_of(live) != owner || state_of(live) != SegmentState::kLive) {
+    throw BadArgument("pool '" + pool_ + "': segment " + std::to_string(number) +
+                      " is not one that this handle added and still has; stats() lists them");
+  }
+  replace(number - 1, live, moved(live, SegmentState::kDraining));
+  sweep();
+  control_.header().space.notify();  // A producer that waits for a slab of it waits in vain.
+}
+
+void SegmentTable::drain_all(std::uint16_t owner) noexcept {
+  for (std::uint32_t i = 0; i < kMaxSegments; ++i) {
+    const SegmentWord before = word(i);
+    if (owner_of(before) != owner) continue;
+    if (state_of(before) == SegmentState::kLive) {
+      replace(i, before, moved(before, SegmentState::kDraining));
+    } else if (state_of(before) == SegmentState::kMaking) {
+      replace(i, before, moved(before, SegmentState::kDead));
+    }
+  }
+  sweep();
+}
+
+void SegmentTable::sweep() noexcept {
+  for (std::uint32_t i = 0; i < control_.num_segments(); ++i) {
+    const SegmentWord before = word(i);
+    if (state_of(before) != SegmentState::kDraining || in_use(control_.segment(i))) continue;
+    if (replace(i, before, moved(before, SegmentState::kDead))) {
+      control_.header().segments_version.fetch_add(
+          1, std::memory_order_release);  // sync: control.segments
+    }
+  }
+}
+
+bool SegmentTable::in_use(const SegmentEntry& entry) const noexcept {
+  const CellRange cells = control_.cells_of(entry);
+  for (std::uint32_t c = cells.first; c < cells.end; ++c) {
+    const auto word = control_.word(c).load(std::memory_order_seq_cst);  // sync: cell.word
+    if (lockfree::state_of(word) != lockfree::CellState::kFree) return true;
+  }
+  return false;
+}
+
+}  // namespace flowtrain::channel

@@ -1,0 +1,307 @@
+#include "channel/segments/segments.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include "base/error.hpp"
+#include "os/folder.hpp"
+
+namespace flowtrain::channel {
+
+static_assert(kMaxSegments <= 64, "Segments::mapped has one bit for each");
+
+std::string Segments::socket_of(std::uint16_t owner) const {
+  return os::path_in(folder_, std::to_string(owner) + ".sock");
+}
+
+/// Hands out the memory of a segment added here, by the address of its first byte.
+os::Fd Segments::serve(memory::Address segment) {
+  const std::uint32_t index = memory::segment_of(segment) - 1U;
+  const std::lock_guard lock(slots_mutex_);
+  if (index >= kMaxSegments) return {};
+  const Slot& slot = slots_[index];
+  const bool found = slot.fd && slot.generation == memory::generation_of(segment);
+  return found ? os::duplicate(slot.fd) : os::Fd();
+}
+
+std::uint32_t Segments::add(const memory::Carving& carving, bool prefault, std::uint16_t owner,
+                            const Interrupted& interrupted) {
+  if (carving.classes.size() > kMaxClasses) {
+    throw BadArgument("pool '" + pool_ + "': " + std::to_string(carving.classes.size()) +
+                      " classes, at most " + std::to_string(kMaxClasses));
+  }
+  const std::lock_guard lock(adding_mutex_);
+  check_open();
+  if (!os::is_linked(folder_)) {
+    throw PoolNotFound(
+        "pool '" + pool_ + "': it was removed, because the handle that created it " +
+        "was closed or by Pool.unlink, so no other handle could map a new segment; " +
+        "create the pool anew");
+  }
+  if (!server_) {
+    server_ = std::make_unique<os::FdServer>(
+        socket_of(owner), nonce_, [this](std::uint64_t segment) { return serve(segment); });
+  }
+  const std::optional<std::uint32_t> claimed = table_.claim(carving.slabs, owner, interrupted);
+  if (!claimed) return 0;
+  const std::uint32_t index = *claimed;
+  const SegmentWord word = table_.word(index);
+  try {
+    os::Fd fd = os::sealed_memfd(pool_ + "." + std::to_string(index + 1), carving.bytes);
+    auto mapping = unmapper_->share(os::Mapping(fd, carving.bytes, table_.text(index)));
+    if (prefault) mapping->prefault();
+    call_hook(*mapping, index);
+    table_.fill(index, carving);
+    fill_slot(index, {std::move(mapping), generation_of(word), std::move(fd)});
+    table_.make_live(index, word);
+  } catch (...) {
+    table_.cancel(index, word);
+    throw;
+  }
+  return index + 1;
+}
+
+Segments::MapResult Segments::map(std::uint32_t index) {
+  const std::unique_lock lock(mapping_mutex_, std::try_to_lock);
+  if (!lock) return MapResult::kAwaited;  // Another thread maps, and may be in the hook.
+  check_open();
+  drop_stale(index);
+  const SegmentWord word = table_.word(index);
+  std::optional<OwnerRequest>& request = requests_[index];
+  if (!has_memory(word)) {
+    request.reset();
+    return MapResult::kGone;
+  }
+  {
+    const std::lock_guard slots_lock(slots_mutex_);
+    const Slot& slot = slots_[index];
+    if (slot.mapping && slot.generation == generation_of(word)) return MapResult::kMapped;
+  }
+  if (!request || request->generation != generation_of(word)) {
+    request.emplace(generation_of(word), Deadline::in(kOwnerResponseS), std::nullopt, "");
+  }
+  try {
+    return map(index, word, *request);
+  } catch (const Error& error) {
+    request->failure = error.what();
+    throw;
+  }
+}
+
+Segments::MapResult Segments::map(std::uint32_t index, SegmentWord word, OwnerRequest& request) {
+  const std::uint16_t owner = owner_of(word);
+  std::optional<os::PendingFd>& pending = request.pending;
+  if (!pending) {
+    pending.emplace(socket_of(owner), os::FdRequest{nonce_, address_of(index, word)});
+  }
+  if (!pending->waiting()) {
+    const std::optional<os::Fd> fd = pending->answer();
+    pending.reset();
+    const auto is_current = [&] {
+      const SegmentWord now = table_.word(index);
+      return generation_of(now) == generation_of(word) && has_memory(now);
+    };
+    const std::uint64_t bytes = control_.segment(index).bytes;
+    if (fd && *fd && is_current() && os::is_sealed(*fd, bytes)) {
+      auto mapping = unmapper_->share(os::Mapping(*fd, bytes, table_.text(index)));
+      call_hook(*mapping, index);
+      if (!fill_slot(index, {std::move(mapping), generation_of(word), {}})) return MapResult::kGone;
+      control_.header().space.notify();  // Waiting leases use only mapped segments.
+      return MapResult::kMapped;
+    }
+    if (fd || !is_current()) return MapResult::kGone;
+  }
+  // A living owner of another handle may still answer, if the request was sent or can be sent
+  // again.
+  const bool may_answer =
+      !lanes_.holds(owner) && lanes_.is_alive(owner) && (pending || os::is_linked(folder_));
+  return may_answer ? MapResult::kAwaited : MapResult::kGone;
+}
+
+// Under slots_mutex_, the word of an entry is at least as new as the entry's slot.
+
+/// Stores a mapping, unless its entry was reused meanwhile; returns whether it is stored.
+bool Segments::fill_slot(std::uint32_t index, Slot slot) noexcept {
+  const std::lock_guard lock(slots_mutex_);
+  const bool current = generation_of(table_.word(index)) == slot.generation;
+  if (current) exchange(index, slot);
+  return current;
+}
+
+/// Drops the mapping of a dead segment, also if its entry was reused.
+void Segments::drop_stale(std::uint32_t index) noexcept {
+  Slot dropped;  // Unmapped after the lock is released.
+  const std::lock_guard lock(slots_mutex_);
+  const SegmentWord word = table_.word(index);
+  if (state_of(word) == SegmentState::kDead || generation_of(word) != slots_[index].generation) {
+    exchange(index, dropped);
+  }
+}
+
+/// Under slots_mutex_. The caller unmaps the former content, then in `slot`, without the lock.
+void Segments::exchange(std::uint32_t index, Slot& slot) noexcept {
+  const std::uint64_t bit = std::uint64_t{1} << index;
+  std::swap(slots_[index], slot);
+  const std::uint64_t others = mapped_.load(std::memory_order_relaxed) & ~bit;
+  mapped_.store(slots_[index].mapping ? others | bit : others, std::memory_order_relaxed);
+  generations_[index].store(slots_[index].generation, std::memory_order_relaxed);
+}
+
+/// Whether the present segment of an entry is mapped, and not only a former one.
+bool Segments::is_mapped(std::uint32_t index, SegmentWord word) const noexcept {
+  return (mapped() >> index & 1) != 0 &&
+         generations_[index].load(std::memory_order_relaxed) == generation_of(word);
+}
+
+SlabView Segments::resolve(memory::Address address, std::uint64_t bytes) {
+  const std::uint32_t index = memory::segment_of(address) - 1U;
+  if (index >= kMaxSegments) return {};
+  for (const bool retry : {true, false}) {
+    {
+      const std::lock_guard lock(slots_mutex_);
+      const Slot& slot = slots_[index];
+      if (slot.mapping && slot.generation == memory::generation_of(address)) {
+        const std::uint64_t offset = memory::offset_of(address);
+        const std::uint64_t size = slot.mapping->bytes();
+        if (offset > size || bytes > size - offset) return {};
+        return {slot.mapping->data() + offset, slot.mapping};
+      }
+    }
+    if (!retry || generation_of(table_.word(index)) != memory::generation_of(address)) break;
+    const MapResult result = map(index);
+    if (result == MapResult::kAwaited) return {nullptr, nullptr, true};
+    if (result == MapResult::kGone) break;
+  }
+  return {};
+}
+
+bool Segments::refresh() noexcept {
+  bool done = true;
+  for (std::uint32_t i = 0; i < control_.num_segments(); ++i) {
+    try {
+      done &= map(i) != MapResult::kAwaited;
+    } catch (const Error&) {
+      // Out of address space or descriptors. A reader of the segment tries again and throws; a
+      // lease that times out names the error, see unmapped.
+    }
+  }
+  return done;
+}
+
+bool Segments::map_all(const Deadline& deadline, const Interrupted& interrupted) {
+  while (!refresh() && may_answer() && !deadline.passed()) {
+    if (interrupted && interrupted()) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return true;
+}
+
+/// Whether another thread is mapping, or an owner got its request only recently.
+bool Segments::may_answer() const {
+  const std::unique_lock lock(mapping_mutex_, std::try_to_lock);
+  return !lock || std::any_of(requests_.begin(), requests_.end(), [](const auto& request) {
+    return request && !request->deadline.passed();
+  });
+}
+
+std::vector<int> Segments::pending_sockets() {
+  std::vector<int> sockets;
+  const std::unique_lock lock(mapping_mutex_, std::try_to_lock);
+  if (!lock) return sockets;
+  for (const std::optional<OwnerRequest>& request : requests_) {
+    if (!request || !request->pending) continue;
+    if (const int socket = request->pending->socket(); socket >= 0) sockets.push_back(socket);
+  }
+  return sockets;
+}
+
+bool Segments::has_unmapped() const noexcept {
+  for (std::uint32_t i = 0; i < control_.num_segments(); ++i) {
+    const SegmentWord word = table_.word(i);
+    if (has_memory(word) && !is_mapped(i, word)) return true;
+  }
+  return false;
+}
+
+std::string Segments::unmapped() const {
+  const std::unique_lock lock(mapping_mutex_, std::try_to_lock);
+  std::string all;
+  for (std::uint32_t i = 0; i < control_.num_segments(); ++i) {
+    const SegmentWord word = table_.word(i);
+    if (!has_memory(word) || is_mapped(i, word)) continue;
+    const std::uint16_t owner = owner_of(word);
+    if (!lanes_.is_alive(owner)) continue;
+    all += "; " + table_.text(i) + " is not mapped here, because ";
+    const std::optional<OwnerRequest>& request = requests_[i];
+    if (lock && request && !request->failure.empty()) {
+      all += "that failed: " + request->failure;
+    } else {
+      all += "its owner '" + control_.label_of(owner) + "' (pid " +
+             std::to_string(control_.lane(owner).pid) + ") has not answered";
+    }
+  }
+  return all;
+}
+
+void Segments::check_open() const {
+  if (closed_) throw PoolClosed("pool '" + pool_ + "': this handle is closed; open it again");
+}
+
+void Segments::call_hook(const os::Mapping& mapping, std::uint32_t index) const {
+  if (hook_ && !mapping.has_attached()) mapping.attach(hook_(mapping, table_.text(index)));
+}
+
+std::uint64_t Segments::attach(MappingHook hook) {
+  const std::scoped_lock lock(adding_mutex_, mapping_mutex_);
+  const bool first = !hook_;
+  if (first) hook_ = std::move(hook);
+  std::uint64_t bytes = 0;
+  for (std::uint32_t i = 0; i < kMaxSegments; ++i) {
+    std::shared_ptr<const os::Mapping> mapping;
+    {
+      const std::lock_guard slots_lock(slots_mutex_);
+      mapping = slots_[i].mapping;
+    }
+    if (!mapping) continue;
+    try {
+      call_hook(*mapping, i);
+    } catch (...) {
+      // Future segments are mapped without it.
+      if (first) hook_ = nullptr;
+      throw;
+    }
+    bytes += mapping->bytes();
+  }
+  return bytes;
+}
+
+Segments::Held Segments::held(std::uint32_t number) const {
+  const std::lock_guard lock(slots_mutex_);
+  const auto& mapping = slots_[number - 1].mapping;
+  return {mapping != nullptr, mapping && mapping->has_attached()};
+}
+
+void Segments::close() {
+  {
+    std::array<Slot, kMaxSegments> dropped;  // Unmapped after the locks are released.
+    const std::scoped_lock lock(adding_mutex_, mapping_mutex_);
+    closed_ = true;  // No segment is added after this, so the drain that follows finds all.
+    server_.reset();
+    hook_ = nullptr;
+    requests_ = {};
+    const std::lock_guard slots_lock(slots_mutex_);
+    for (std::uint32_t i = 0; i < kMaxSegments; ++i) exchange(i, dropped[i]);
+  }
+  unmapper_->wait();
+}
+
+void Segments::abandon() noexcept {
+  unmapper_->abandon();
+  requests_ = {};
+  for (Slot& slot : slots_) slot.fd.reset();
+  if (server_) server_->abandon();
+  static_cast<void>(server_.release());
+}
+
+}  // namespace flowtrain::channel

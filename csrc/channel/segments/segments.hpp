@@ -1,0 +1,159 @@
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/deadline.hpp"
+#include "channel/layout/control.hpp"
+#include "channel/liveness/lanes.hpp"
+#include "channel/segments/segment_table.hpp"
+#include "channel/segments/unmapper.hpp"
+#include "memory/carve.hpp"
+#include "os/fd_socket.hpp"
+#include "os/mapping.hpp"
+
+namespace flowtrain::channel {
+
+/// How long calls that may wait allow an owner to answer. After that they continue with the memory
+/// that is mapped.
+inline constexpr double kOwnerResponseS = 0.1;
+
+/// Memory of a slab, with its mapping; null if it is not available.
+struct SlabView {
+  std::byte* data = nullptr;
+  std::shared_ptr<const os::Mapping> keep;
+  bool awaited = false;  ///< Null only until the living owner hands out the memory.
+  explicit operator bool() const { return data != nullptr; }
+};
+
+/// Makes an object that lives as long as a mapping; `what` names the segment in errors.
+using MappingHook =
+    std::function<std::shared_ptr<void>(const os::Mapping& mapping, const std::string& what)>;
+
+/// The segments that one handle has mapped: resolves global addresses.
+///
+/// Memory:   sealed memfds. A mapping lives as long as its segment, and beyond it as long as a view
+///           of one of its slabs.
+/// Threads:  any; a thread of its own hands out the memory of segments added here.
+/// Progress: resolve takes a short lock. The first use of a segment sends its owner a request; only
+///           map_all waits for the answer, with a deadline. A hook may take long. add waits as
+///           SegmentTable::claim. What a hook attached ends on a thread of its own, see Unmapper;
+///           only close waits for it.
+/// Ordering: segment.word publishes an entry.
+/// Errors:   add throws; a stale address resolves to nothing.
+class Segments {
+ public:
+  /// @param folder  Of the pool; has the sockets of owners.
+  Segments(const Control& control, Lanes& lanes, std::string pool, const os::Fd& folder)
+      : control_(control),
+        lanes_(lanes),
+        table_(control, lanes, pool),
+        nonce_(control.header().nonce),
+        pool_(std::move(pool)),
+        folder_(folder) {}
+
+  /// Adds a segment owned by `owner`. Returns its number, or 0 if `interrupted` ended the wait.
+  std::uint32_t add(const memory::Carving& carving, bool prefault, std::uint16_t owner,
+                    const Interrupted& interrupted = {});
+  SlabView resolve(memory::Address address, std::uint64_t bytes);
+  /// Maps the memory that owners have handed out, sends requests for new segments, and drops dead
+  /// ones; false while an answer is missing. A mapped segment outlives its owner, so this is done
+  /// early.
+  bool refresh() noexcept;
+  /// Repeats refresh until the deadline, or until all missing answers are of owners that got their
+  /// request kOwnerResponseS ago or earlier; false only if `interrupted` ended it.
+  bool map_all(const Deadline& deadline, const Interrupted& interrupted);
+  /// Sockets on which answers will arrive.
+  std::vector<int> pending_sockets();
+  /// One bit for each mapped segment, by its index. The bit stays set if the entry is reused, until
+  /// the former segment is dropped.
+  std::uint64_t mapped() const noexcept { return mapped_.load(std::memory_order_relaxed); }
+  /// Whether there is memory that is not mapped.
+  bool has_unmapped() const noexcept;
+  /// The unmapped segments and the reasons, for messages; empty if all are mapped.
+  std::string unmapped() const;
+
+  /// As in SegmentTable.
+  void drain(std::uint32_t number, std::uint16_t owner) { table_.drain(number, owner); }
+  void drain_all(std::uint16_t owner) noexcept { table_.drain_all(owner); }
+  void sweep() noexcept { table_.sweep(); }
+
+  /// Calls `hook` for every present and future mapping of this handle, and attaches its result to
+  /// the mapping. Only the first hook counts. If it throws here, it is forgotten. If it throws for
+  /// a later segment, the caller that adds or reads that segment gets the error, and `unmapped`
+  /// names it.
+  ///
+  /// @return Bytes of the present mappings.
+  std::uint64_t attach(MappingHook hook);
+
+  /// Whether this handle has mapped a segment, and attached something to the mapping.
+  struct Held {
+    bool mapped;
+    bool attached;
+  };
+  Held held(std::uint32_t number) const;
+
+  /// Unmaps all memory and waits for the end of what was attached to it. Memory with views stays
+  /// until its last view ends. Afterwards add and map throw PoolClosed.
+  void close();
+  /// In a forked child: leaves memory and socket to the parent.
+  void abandon() noexcept;
+
+ private:
+  enum class MapResult { kMapped, kAwaited, kGone };
+
+  /// A request to the owner of a segment.
+  struct OwnerRequest {
+    std::uint16_t generation;
+    Deadline deadline;                     ///< Of calls that wait only for this owner.
+    std::optional<os::PendingFd> pending;  ///< Empty if it has to be sent again.
+    std::string failure;                   ///< Why the last mapping failed.
+  };
+
+  struct Slot {
+    std::shared_ptr<const os::Mapping> mapping;
+    std::uint16_t generation = 0;
+    os::Fd fd;  ///< Only of segments added here.
+  };
+
+  MapResult map(std::uint32_t index);
+  MapResult map(std::uint32_t index, SegmentWord word, OwnerRequest& request);
+  bool may_answer() const;
+  bool fill_slot(std::uint32_t index, Slot slot) noexcept;
+  void drop_stale(std::uint32_t index) noexcept;
+  void exchange(std::uint32_t index, Slot& slot) noexcept;
+  bool is_mapped(std::uint32_t index, SegmentWord word) const noexcept;
+  /// Under adding_mutex_ or mapping_mutex_. Throws PoolClosed after close.
+  void check_open() const;
+  void call_hook(const os::Mapping& mapping, std::uint32_t index) const;
+  std::string socket_of(std::uint16_t owner) const;
+  os::Fd serve(memory::Address segment);
+
+  const Control& control_;
+  Lanes& lanes_;
+  SegmentTable table_;
+  std::uint64_t nonce_;
+  std::string pool_;
+  const os::Fd& folder_;
+  std::mutex adding_mutex_;
+  mutable std::mutex mapping_mutex_;
+  bool closed_ = false;                                             // Written under both.
+  MappingHook hook_;                                                // Written under both.
+  std::array<std::optional<OwnerRequest>, kMaxSegments> requests_;  // Under mapping_mutex_.
+  mutable std::mutex slots_mutex_;  // Never held while another process is asked.
+  std::array<Slot, kMaxSegments> slots_;
+  // Slots with a mapping, and their generations; written under slots_mutex_.
+  std::atomic<std::uint64_t> mapped_{0};
+  std::array<std::atomic<std::uint16_t>, kMaxSegments> generations_{};
+  std::shared_ptr<Unmapper> unmapper_ = std::make_shared<Unmapper>();
+  std::unique_ptr<os::FdServer> server_;
+};
+
+}  // namespace flowtrain::channel

@@ -1,0 +1,46 @@
+#include "channel/segments/unmapper.hpp"
+
+#include <exception>
+#include <thread>
+#include <utility>
+
+namespace flowtrain::channel {
+
+std::shared_ptr<const os::Mapping> Unmapper::share(os::Mapping mapping) {
+  auto owned = std::make_unique<const os::Mapping>(std::move(mapping));
+  return {owned.release(), [self = shared_from_this()](const os::Mapping* last) {
+            self->destroy(std::unique_ptr<const os::Mapping>(last));
+          }};
+}
+
+void Unmapper::destroy(std::unique_ptr<const os::Mapping> mapping) noexcept {
+  // What is not queued here is destroyed on return, after the lock is released.
+  if (!mapping->has_attached() || abandoned_.load(std::memory_order_relaxed)) return;
+  try {
+    const std::lock_guard lock(mutex_);
+    if (!working_) std::thread([self = shared_from_this()] { self->work(); }).detach();
+    working_ = true;
+    queue_.push_back(std::move(mapping));
+  } catch (const std::exception&) {
+    // Out of threads or memory.
+  }
+}
+
+void Unmapper::work() noexcept {
+  std::unique_lock lock(mutex_);
+  while (!queue_.empty()) {
+    auto mappings = std::exchange(queue_, {});
+    lock.unlock();
+    mappings.clear();
+    lock.lock();
+  }
+  working_ = false;
+  finished_.notify_all();
+}
+
+void Unmapper::wait() {
+  std::unique_lock lock(mutex_);
+  finished_.wait(lock, [this] { return !working_; });
+}
+
+}  // namespace flowtrain::channel
