@@ -12,4 +12,13 @@ inline std::int64_t now_ns() noexcept {
       .count();
 }
 
+/// Measures the time since it was made.
+class Stopwatch {
+ public:
+  std::int64_t elapsed_ns() const noexcept { return now_ns() - start_ns_; }
+
+ private:
+  std::int64_t start_ns_ = now_ns();
+};
+
 }  // namespace flowtrain

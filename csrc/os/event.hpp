@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 
+#include "base/clock.hpp"
 #include "base/cpu.hpp"
 #include "base/deadline.hpp"
 #include "base/math.hpp"
@@ -71,12 +72,12 @@ class alignas(kCacheLine) Event {
   template <class Ready>
   bool wait(const Deadline& deadline, Spin& spin, Ready&& ready) noexcept {
     if (ready()) return true;
-    const Deadline start = Deadline::in(0);
+    const Stopwatch stopwatch;
     const std::int64_t budget_ns = spin.budget_ns();
-    for (std::int64_t waited_ns = 0; waited_ns < budget_ns; waited_ns = start.waited_ns()) {
+    for (std::int64_t waited_ns = 0; waited_ns < budget_ns; waited_ns = stopwatch.elapsed_ns()) {
       pause_core();
       if (!ready()) continue;
-      spin.learn(start.waited_ns());
+      spin.learn(stopwatch.elapsed_ns());
       return true;
     }
     while (!deadline.passed()) {
@@ -86,7 +87,7 @@ class alignas(kCacheLine) Event {
       const bool done = ready();
       if (!done) futex_wait(word_, announced, deadline.left_ns(kLongestSleepNs));
       if (!done && !ready()) continue;
-      spin.learn(start.waited_ns());
+      spin.learn(stopwatch.elapsed_ns());
       return true;
     }
     return ready();
