@@ -5,9 +5,8 @@
 namespace flowtrain::memory {
 
 /// Global address: `[generation:16 | segment:8 | offset:40]`. Segment 0 is null. Every process
-/// resolves it with a table of its own; the generation is that of the segment's entry, which never
-/// has the same one twice, so that an address that outlived its segment is detected and never
-/// dereferenced.
+/// resolves addresses with a table of its own. An entry of the segment table never has the same
+/// generation twice, so an address that outlived its segment is detected and never dereferenced.
 using Address = std::uint64_t;
 
 inline constexpr int kOffsetBits = 40;

@@ -5,13 +5,13 @@
 
 namespace flowtrain::memory {
 
-/// So many slabs of one size.
+/// Slabs of one size.
 struct SlabClass {
   std::uint64_t slab_bytes;
   std::uint32_t count;
 };
 
-/// One class with its place in the segment.
+/// A class with its place in the segment.
 struct CarvedClass {
   std::uint64_t slab_bytes;
   std::uint64_t offset;
@@ -19,7 +19,8 @@ struct CarvedClass {
   std::uint32_t count;
 };
 
-/// How a segment is cut into slabs, smallest class first; no classes if it is cut on demand.
+/// Division of a segment into slabs, smallest class first; without classes, slabs are allocated on
+/// demand.
 struct Carving {
   std::vector<CarvedClass> classes;
   std::uint64_t bytes = 0;  ///< Size of the segment.
@@ -33,14 +34,13 @@ struct Carving {
 /// 2**32 - 1 slabs.
 Carving carve(std::vector<SlabClass> classes);
 
-/// One segment of at most `max_slabs` slabs that are cut off as they are asked for, for when
-/// nothing is known about the items.
+/// A segment of at most `max_slabs` slabs that are allocated on demand, for items of unknown sizes.
 ///
 /// Errors: BadArgument for less than one page, or more than 1 TiB.
 Carving carve_on_demand(std::uint64_t bytes, std::uint32_t max_slabs);
 
-/// Size to cut for a lease of `bytes`: whole pages, eight sizes to each doubling, so that a slab
-/// given back fits what is asked for next, and of more than eight pages at most a ninth is wasted.
+/// Slab size for a lease of `bytes` on demand: whole pages, eight sizes per doubling. So a released
+/// slab fits later leases of similar size, and slabs of more than eight pages waste at most a ninth.
 std::uint64_t slab_bytes_for(std::uint64_t bytes);
 
 }  // namespace flowtrain::memory

@@ -17,12 +17,12 @@ namespace {
 constexpr std::size_t kBlockBytes = 4 * kCacheLine;
 constexpr std::size_t kAheadBytes = 2048;
 
-/// Whole blocks, to a place on a cache line.
+/// Copies whole blocks; `to` is aligned to a cache line.
 __attribute__((target("avx2"))) void stream(std::byte* to, const std::byte* from,
                                             std::size_t bytes) noexcept {
   for (std::size_t at = 0; at < bytes; at += kBlockBytes) {
     for (std::size_t line = 0; line < kBlockBytes; line += kCacheLine) {
-      // Beyond the end it is a hint like any other.
+      // Harmless beyond the end.
       _mm_prefetch(reinterpret_cast<const char*>(from + at + line + kAheadBytes), _MM_HINT_T0);
     }
     for (std::size_t part = 0; part < kBlockBytes; part += sizeof(__m256i)) {
@@ -30,7 +30,7 @@ __attribute__((target("avx2"))) void stream(std::byte* to, const std::byte* from
                           _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + at + part)));
     }
   }
-  _mm_sfence();  // Such stores are ordered by nothing else.
+  _mm_sfence();  // Nothing else orders these stores.
 }
 
 bool can_stream() noexcept {

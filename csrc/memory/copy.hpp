@@ -4,17 +4,16 @@
 
 namespace flowtrain::memory {
 
-/// From so many bytes on, what is copied is not kept in caches: it would not stay there until
-/// somebody reads it.
+/// Copies of at least this size bypass the caches: they would be evicted before they are read.
 inline constexpr std::size_t kStreamedBytes = std::size_t{16} << 20;
 
-/// memcpy, which writes much memory past the caches. A plain copy first reads what it is about to
-/// overwrite, which costs most where pages are small, as in shared memory.
+/// memcpy that bypasses the caches for large copies. A plain copy first reads the memory that it
+/// overwrites, which costs most with small pages, as in shared memory.
 ///
-/// Memory:   the two must not overlap.
+/// Memory:   the ranges must not overlap.
 /// Threads:  any.
 /// Progress: wait-free.
-/// Ordering: what was written is seen by whoever sees a later release of this thread.
+/// Ordering: a thread that sees a later release of this thread sees the copy.
 /// Errors:   never throws.
 void copy(std::byte* to, const std::byte* from, std::size_t bytes) noexcept;
 
