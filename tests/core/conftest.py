@@ -1,4 +1,4 @@
-"""A pool name of its own for each test, and processes that cannot outlive it."""
+"""A unique pool name for each test, and processes that do not outlive it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _numbers = itertools.count()
 
 @pytest.fixture
 def spawn() -> Iterator[Spawn]:
-    """Starts `Process(code, *args)`; what still runs at the end of the test is killed."""
+    """Starts `Process(code, *args)`. Kills the processes that still run at the end of the test."""
     processes: list[Process] = []
 
     def start(code: str, *args: object) -> Process:
@@ -31,7 +31,7 @@ def spawn() -> Iterator[Spawn]:
 
 @pytest.fixture
 def name() -> Iterator[str]:
-    """A pool name that nobody else has; its folder is gone after the test."""
+    """A unique pool name. Its folder is removed after the test."""
     name = f"test-{os.getpid()}-{next(_numbers)}"
     yield name
     Pool.unlink(name)

@@ -1,4 +1,4 @@
-"""Python processes that a test talks to by lines, and may kill."""
+"""Python processes that a test communicates with by lines, and may kill."""
 
 from __future__ import annotations
 
@@ -10,14 +10,20 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from flowtrain_core import Pool
+
 ROOT = Path(__file__).resolve().parents[2]
 PRELUDE = "import sys, time\nfrom flowtrain_core import *\n"
 
 Spawn = Callable[..., "Process"]
 
 
+def in_use(pool: Pool) -> int:
+    return sum(segment["in_use_slabs"] for segment in pool.stats()["segments"])
+
+
 class Process:
-    """Python code that runs in a process of its own and talks by lines."""
+    """Python code that runs in a process of its own and communicates by lines."""
 
     def __init__(self, code: str, *args: object) -> None:
         path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
@@ -39,7 +45,7 @@ class Process:
         self.popen.stdin.flush()
 
     def stop(self) -> None:
-        """Stop every thread of the process, and wait until the last one has stopped."""
+        """Stop the process, and wait until all its threads have stopped."""
         self.popen.send_signal(signal.SIGSTOP)
         threads = Path(f"/proc/{self.popen.pid}/task")
         while any(

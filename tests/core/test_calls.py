@@ -12,11 +12,11 @@ from core.processes import Spawn
 from flowtrain_core import Consumer, Item, Lease, Pool, Producer
 
 
-def test_parameters_go_by_place_and_by_name(pool: Pool) -> None:
+def test_parameters_are_given_by_position_and_by_name(pool: Pool) -> None:
     producer, consumer = Producer(pool), Consumer(pool)
     producer.lease((2, 3), "uint8", 1).publish(1)
     producer.lease(timeout_s=None, dtype="uint8", shape=[2, 3]).publish(key=2)
-    # A name that was put together is another object than the one in the source.
+    # A name built at run time is another object than the one in the source.
     names: dict[str, Any] = {"".join(("sha", "pe")): (2, 3), "".join(("dty", "pe")): "uint8"}
     producer.lease(**names).publish(3)
     for key in (1, 2, 3):
@@ -41,7 +41,7 @@ def test_parameters_go_by_place_and_by_name(pool: Pool) -> None:
         (lambda p: Producer.lease(3, (1,), "uint8"), "'int'"),
     ],
 )
-def test_a_wrong_call_says_what_is_wrong(
+def test_a_wrong_call_names_its_error(
     pool: Pool, call: Callable[[Any], object], message: str
 ) -> None:
     with pytest.raises(TypeError, match=message):
@@ -66,7 +66,7 @@ def test_a_dimension_beyond_32_bits_is_named(pool: Pool, size: int) -> None:
         "Item.__new__(Item).key",
     ],
 )
-def test_an_object_that_was_never_made_is_an_error(spawn: Spawn, use: str) -> None:
+def test_an_object_without_init_is_an_error(spawn: Spawn, use: str) -> None:
     process = spawn(f"try: {use}\nexcept Exception: print('raised')")
     assert process.line() == "raised"
 

@@ -1,4 +1,4 @@
-"""CUDA as far as a machine without a device can tell: built in, absent, never in the way."""
+"""CUDA on a machine without a device: built in or absent, without side effects."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def targets(extension: bytes) -> set[tuple[str, int]]:
 
 
 @built
-def test_the_kernels_are_there_for_old_and_new_devices() -> None:
+def test_the_kernels_are_built_for_old_and_new_devices() -> None:
     found = targets(Path(_C.__file__).read_bytes())
     assert {("sass", 80), ("sass", 90), ("ptx", 90)} <= found
 
 
 @built
 @no_device
-def test_a_machine_without_a_device_says_why_and_what_helps() -> None:
+def test_a_machine_without_a_device_names_the_reason_and_the_way_out() -> None:
     assert not cuda.available()
     assert cuda.devices() == []
     assert "install the driver" in cuda.why_not() or "nvidia-smi" in cuda.why_not()
@@ -62,7 +62,7 @@ def test_a_machine_without_a_device_says_why_and_what_helps() -> None:
         lambda: cuda.synchronize(device=0, stream=0),
     ],
 )
-def test_every_use_of_a_device_that_is_not_there_is_an_error(use: object) -> None:
+def test_every_use_of_a_missing_device_is_an_error(use: object) -> None:
     assert callable(use)
     with pytest.raises(CudaError, match="CUDA cannot be used"):
         use()
@@ -70,14 +70,14 @@ def test_every_use_of_a_device_that_is_not_there_is_an_error(use: object) -> Non
 
 @built
 @no_device
-def test_a_pool_that_could_not_be_registered_goes_on(pool: Pool) -> None:
+def test_a_pool_that_could_not_be_registered_works(pool: Pool) -> None:
     with pytest.raises(CudaError):
         cuda.register_host(pool, device=0)
     assert pool.add_segment(bytes=1 << 16) == 2
 
 
 @built
-def test_a_word_of_processors_alone_needs_no_device(tmp_path: Path) -> None:
+def test_a_word_used_only_by_the_cpu_needs_no_device(tmp_path: Path) -> None:
     path = str(tmp_path / "word.sock")
     with cuda.Word() as mine, pytest.raises(ValueError, match="at most"):
         mine.serve(path)
@@ -86,7 +86,7 @@ def test_a_word_of_processors_alone_needs_no_device(tmp_path: Path) -> None:
         mine.store(7)
         assert theirs.wait(7, timeout_s=0.0) == 7
         theirs.poison()
-        # Above every value, and below the sign bit: a device compares by the difference's sign.
+        # Above every value, and below the sign bit: a device compares by the sign of a difference.
         assert mine.wait(cuda.Word.LARGEST, timeout_s=0.0) == cuda.Word.POISON == 2**63 - 1
         mine.store(cuda.Word.LARGEST + 1)
 
@@ -109,7 +109,7 @@ def test_a_wait_for_a_word_ends_when_it_is_closed() -> None:
 
 
 @built
-def test_a_wait_for_a_word_hears_signals() -> None:
+def test_a_wait_for_a_word_handles_signals() -> None:
     with cuda.Word() as word:
         before = signal.signal(signal.SIGALRM, lambda *_: word.store(1))
         try:
@@ -137,7 +137,7 @@ def test_the_import_does_not_open_the_driver() -> None:
 @pytest.mark.limit(600)
 def test_a_build_without_cuda_lacks_it_by_name(tmp_path: Path) -> None:
     sources = tmp_path / "sources"
-    # A copy: the build of the sources themselves must keep what it was configured with.
+    # A copy, because the build of the sources must keep its configuration.
     for folder in ("csrc", "flowtrain_core", "python/flowtrain"):
         skip = shutil.ignore_patterns("*.so", "__pycache__")
         shutil.copytree(ROOT / folder, sources / folder, ignore=skip)

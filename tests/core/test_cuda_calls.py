@@ -1,7 +1,7 @@
-"""What the core asks of a CUDA driver, in which order, and what it undoes after a refusal.
+"""The calls of a CUDA driver that the core makes, their order, and how it undoes them on errors.
 
-The driver is `fake/libcuda.cpp`, whose device memory is the host's: it shows calls and lifetimes,
-and nothing of a device.
+The driver is `fake/libcuda.cpp`, whose device memory is host memory: it tests calls and lifetimes,
+not devices.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run(driver: Path, tmp_path: Path) -> RunCode:
-    """Runs code with the fake driver: what it printed, and the calls that it made."""
+    """Runs code with the fake driver. Returns its output and its calls of the driver."""
 
     def start(code: str, *args: object, refuse: str = "") -> tuple[str, list[str]]:
         log = tmp_path / "calls"
@@ -126,7 +126,7 @@ except CudaError as error:
     assert calls == [*calls[: calls.index(refuse) + 1], *undone]
 
 
-def test_memory_for_network_cards_is_asked_for_and_done_without(run: RunCode) -> None:
+def test_memory_for_network_cards_is_requested_and_optional(run: RunCode) -> None:
     code = "print(cuda.Segment(1, device=0).rdma)"
     assert run(code)[0] == "True"
     assert run(code, refuse="cuMemCreate")[0] == "False"
@@ -150,7 +150,7 @@ del view, lease
 other.close()
 del pool, other
 import gc, time; gc.collect()
-while log() < 2: time.sleep(0.001)  # A thread of its own ends it.
+while log() < 2: time.sleep(0.001)  # Ends on another thread.
 print(log())
 """
     printed, calls = run(code)
@@ -183,8 +183,8 @@ for name, call in calls.items():
     thread.start()
     theirs = other.add_segment(classes=[(4096, 2)])
     Producer(other, segment=theirs).lease((9,), "uint8").publish(1)
-    # Asks the owner. Once it has answered, the next call maps the segment; where this thread was
-    # delayed, the pool's own may have mapped it before.
+    # Sends the owner a request. After its answer the next call maps the segment, unless this thread
+    # was delayed and the pool's own thread mapped it before.
     if consumer.try_get() is None:
         time.sleep(0.002)
         call(theirs)
@@ -227,7 +227,7 @@ print(open(os.environ["FAKE_CUDA_LOG"]).read().count("cuMemHostUnregister"))
     assert calls.count("cuMemRelease") == 1
 
 
-def test_poison_frees_a_waiter_of_every_value(run: RunCode) -> None:
+def test_poison_ends_waits_for_every_value(run: RunCode) -> None:
     code = """
 word = cuda.Word(device=0)
 word.write_on(0, 2)

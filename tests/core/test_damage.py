@@ -1,4 +1,4 @@
-"""A look from outside at a control file that anybody wrote into: a result or an error, no crash."""
+"""Inspection of a damaged control file: a result or an error, never a crash."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ print("looked", round)
 """
 
 
-def test_whatever_the_file_says_looking_ends(name: str, spawn: Spawn) -> None:
+def test_inspection_of_a_damaged_file_ends(name: str, spawn: Spawn) -> None:
     maker = spawn(
         "pool = Pool.create(sys.argv[1], bytes=1 << 16, max_cells=8, max_lanes=4, rings=['a', 'b'],"
         " label='encoder.0')\n"

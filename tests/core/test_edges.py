@@ -1,4 +1,4 @@
-"""Edges: what is in flight, what is done when it is too much, and what they say of themselves."""
+"""Edges: limits of what is in flight, what happens at a limit, and explanations."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from flowtrain_core import (
 Eventually = Callable[[Callable[[], object]], None]
 
 
-def test_a_producer_that_does_not_wait_says_what_is_in_flight(pool: Pool) -> None:
+def test_a_producer_that_does_not_wait_names_what_is_in_flight(pool: Pool) -> None:
     producer, consumer = Producer(pool, max_items=1, when_full="fail"), Consumer(pool)
     producer.lease((1000,), "uint8").publish(1)
     with pytest.raises(PoolFull) as caught:
@@ -45,7 +45,9 @@ def test_a_producer_that_does_not_wait_says_what_is_in_flight(pool: Pool) -> Non
         Producer(pool, when_full="drop")  # type: ignore[arg-type]
 
 
-def test_what_the_first_segment_cannot_take_spills_into_the_next_and_is_counted(name: str) -> None:
+def test_items_that_the_first_segment_cannot_hold_spill_and_are_counted(
+    name: str,
+) -> None:
     with Pool.create(name, classes=[(4096, 1)]) as pool:
         first = pool.stats()["segments"][0]["id"]
         second, unused = (pool.add_segment(classes=[(8192, 2)]) for _ in range(2))
@@ -57,7 +59,7 @@ def test_what_the_first_segment_cannot_take_spills_into_the_next_and_is_counted(
             return lease.address >> 40 & 0xFF
 
         assert [lease(10), lease(20), lease(30)] == [second, second, first]
-        with pytest.raises(PoolTimeout, match="no slab"):  # Never in a segment that is not named.
+        with pytest.raises(PoolTimeout, match="no slab"):  # Never a segment that is not named.
             lease(10)
         consumer.get().release()
         assert lease(5) == second
@@ -82,7 +84,7 @@ def test_a_strict_producer_raises_instead_of_spilling(name: str) -> None:
             producer.lease((1,), "uint8", timeout_s=3600)
         held.abort()
         held = producer.lease((1,), "uint8")
-        # To wait for credit, or for the only segment, is no spill.
+        # Waiting for credit, or for the only segment, is not spilling.
         only = Producer(pool, segment=1, strict=True)
         with pytest.raises(PoolTimeout):
             only.lease((1,), "uint8", timeout_s=0.01)
@@ -122,7 +124,7 @@ def test_threads_that_share_a_strict_producer_wait_for_credit(name: str) -> None
         assert not faults
 
 
-def test_a_strict_consumer_hears_of_items_whose_memory_died(name: str, spawn: Spawn) -> None:
+def test_a_strict_consumer_raises_for_items_whose_memory_died(name: str, spawn: Spawn) -> None:
     with Pool.create(name, classes=[(4096, 1)]) as pool:
         owner = spawn(
             "pool = Pool.open(sys.argv[1]); segment = pool.add_segment(classes=[(4096, 2)])\n"
@@ -139,14 +141,14 @@ def test_a_strict_consumer_hears_of_items_whose_memory_died(name: str, spawn: Sp
             consumer = Consumer(late, strict=True)
             with pytest.raises(StaleAddress, match="died with its owner"):
                 consumer.get_many(8)
-            # What came with it is behind what there was; the error waits for who gets nothing else.
+            # The rest of the batch went to the end of the ring. The error waits for an empty batch.
             assert [item.key for item in consumer.get_many(8)] == [9]
             with pytest.raises(StaleAddress, match="died with its owner"):
                 consumer.get_many(8)
             assert late.lost() == 2
 
 
-def test_the_credits_of_a_dead_consumer_come_back(pool: Pool, spawn: Spawn) -> None:
+def test_the_credits_of_a_dead_consumer_return(pool: Pool, spawn: Spawn) -> None:
     producer = Producer(pool, max_items=2)
     for key in range(2):
         producer.lease((1,), "uint8").publish(key)
@@ -167,7 +169,7 @@ def test_the_credits_of_a_dead_consumer_come_back(pool: Pool, spawn: Spawn) -> N
     assert limits.in_flight_items == len(leases)
 
 
-def test_128_lanes_die_at_once_and_what_they_held_comes_back(
+def test_128_lanes_die_at_once_and_their_slabs_return(
     name: str, spawn: Spawn, eventually: Eventually
 ) -> None:
     with Pool.create(name, classes=[(64, 128)], max_lanes=256) as pool:
@@ -188,17 +190,17 @@ def test_128_lanes_die_at_once_and_what_they_held_comes_back(
         assert sum(lane.state == "alive" for lane in pool.lanes()) == 1 + 64 + 2 * 64
         for reader in readers:
             reader.kill()
-        consumers = [Consumer(pool) for _ in range(50)]  # The lanes that were left.
+        consumers = [Consumer(pool) for _ in range(50)]  # In the free lanes.
         got = {consumers[i % 50].get(timeout_s=30).key for i in range(128)}
         assert got == set(range(128))
         eventually(lambda: sum(lane.state == "dead" for lane in pool.lanes()) == 128)
-        more = [Consumer(pool) for _ in range(100)]  # Lanes of the dead are used again.
+        more = [Consumer(pool) for _ in range(100)]  # In lanes of dead processes.
         for producer in producers:
             producer.lease((1,), "uint8", timeout_s=0.0).abort()
         del more
 
 
-def test_an_edge_explains_its_path_and_those_it_does_not_take(pool: Pool) -> None:
+def test_an_edge_explains_its_path_and_the_others(pool: Pool) -> None:
     producer, consumer = Producer(pool, max_bytes=1 << 20), Consumer(pool)
     assert producer.explain().bytes_per_s is None
     producer.lease((1000,), "uint8").publish(1)

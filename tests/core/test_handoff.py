@@ -1,4 +1,4 @@
-"""Items between processes: contents, keys, order, and that nothing is copied."""
+"""Items between processes: contents, keys, order, without copies."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_reader_and_writer_map_the_same_pages(name: str, spawn: Spawn) -> None:
         lease.publish(1)
         assert reader.line() == "01020304"
         assert memory_files("self") == memory_files(reader.popen.pid) != set()
-        written[0] = 0xFF  # Seen by the reader, who has not taken a copy.
+        written[0] = 0xFF  # The reader sees it, because it has no copy.
         reader.tell()
         assert reader.line() == "ff02"
 

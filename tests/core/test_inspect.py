@@ -1,4 +1,4 @@
-"""What a pool tells an observer, while it lives and after everybody in it was killed."""
+"""Inspection of a pool, in use and after all its processes were killed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ time.sleep(60)
 """
 
 
-def test_a_crash_leaves_a_record_of_what_everybody_did(name: str, spawn: Spawn) -> None:
+def test_a_crash_leaves_a_record_of_every_lane(name: str, spawn: Spawn) -> None:
     process = spawn(BUSY, name)
     assert process.line() == "busy"
     process.kill()
@@ -45,7 +45,7 @@ def test_a_crash_leaves_a_record_of_what_everybody_did(name: str, spawn: Spawn) 
     assert sum(size["in_use_slabs"] for size in segment["classes"]) == 3
 
 
-def test_waits_are_counted_where_they_happen(pool: Pool) -> None:
+def test_each_wait_is_counted_on_its_side(pool: Pool) -> None:
     producer, consumer = Producer(pool), Consumer(pool)
     for key in range(3):
         producer.lease((1,), "uint8").publish(key)
@@ -73,6 +73,6 @@ def test_an_observer_takes_no_lane(pool: Pool) -> None:
     assert len(pool.lanes()) == before
 
 
-def test_a_pool_that_is_not_there_is_named() -> None:
+def test_a_missing_pool_is_named() -> None:
     with pytest.raises(PoolNotFound, match="no-such-pool"):
         inspect("no-such-pool")

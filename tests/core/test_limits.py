@@ -22,7 +22,7 @@ from flowtrain_core import (
 RUNTIME = Path(f"/dev/shm/flowtrain-{os.geteuid()}")
 
 
-def test_what_can_never_fit_is_refused_at_once(pool: Pool) -> None:
+def test_a_lease_that_can_never_fit_is_refused_at_once(pool: Pool) -> None:
     with pytest.raises(ValueError, match="1048577 bytes exceeds the largest slab of 1048576 bytes"):
         Producer(pool).lease(((1 << 20) + 1,), "uint8")
     with pytest.raises(ValueError, match="exceeds max_bytes=100"):
@@ -98,15 +98,15 @@ def test_dtypes_that_only_look_like_one_are_refused(
         Producer(pool).lease((1,), dtype)
 
 
-def test_more_memory_than_there_is_names_both_numbers(name: str) -> None:
-    # Beside torch: with a C++ runtime of its own, the core could not read numbers from files.
+def test_too_much_memory_names_both_numbers(name: str) -> None:
+    # With torch imported: with a second C++ runtime the core could not read numbers from files.
     with contextlib.suppress(ImportError):
         importlib.import_module("torch")
     with Pool.create(name) as pool:
         with pytest.raises(PoolSpace, match=r"\d{13} bytes .* \d+ are available") as caught:
             pool.add_segment(classes=[(1 << 40, 1)], prefault=False)
         assert isinstance(caught.value, MemoryError)
-        pool.add_segment(classes=[(4096, 1)])  # What failed is not in the way.
+        pool.add_segment(classes=[(4096, 1)])  # The failed one has no effect.
 
 
 def test_control_tables_larger_than_shared_memory_name_both_numbers(name: str) -> None:

@@ -22,7 +22,7 @@ from flowtrain_core import (
 RUNTIME = Path(f"/dev/shm/flowtrain-{os.geteuid()}")
 
 
-def test_names_are_checked_before_anything_is_made_or_removed(name: str) -> None:
+def test_names_are_checked_before_any_effect(name: str) -> None:
     for bad in ("", "a/b", "..", ".x", "a b", "x" * 48):
         for call in (Pool.create, Pool.open, Pool.exists, Pool.unlink):
             with pytest.raises(ValueError, match="letters, digits"):
@@ -40,7 +40,7 @@ def test_names_are_checked_before_anything_is_made_or_removed(name: str) -> None
             Producer(pool, max_items=0)
 
 
-def test_a_pool_is_made_once_found_by_name_and_gone_with_its_maker(name: str) -> None:
+def test_a_pool_is_created_once_found_by_name_and_removed_by_its_creator(name: str) -> None:
     with pytest.raises(PoolNotFound, match="there is none") as caught:
         Pool.open(name, timeout_s=0.01)
     assert isinstance(caught.value, FileNotFoundError)
@@ -63,7 +63,7 @@ def test_a_handle_removes_only_its_own_pool(name: str) -> None:
     Pool.unlink(name)
     with Pool.create(name, bytes=1 << 16) as second:
         Producer(second).lease((1,), "uint8").publish(7)
-        # The folder and the sockets under this name are the second pool's now.
+        # The folder and the sockets of this name are now the second pool's.
         with pytest.raises(PoolNotFound, match="was removed"):
             late.add_segment(bytes=1 << 16)
         first.close()
@@ -73,14 +73,14 @@ def test_a_handle_removes_only_its_own_pool(name: str) -> None:
     assert not (RUNTIME / name).exists()
 
 
-def test_open_waits_for_the_pool_to_be_made(name: str, spawn: Spawn) -> None:
+def test_open_waits_until_the_pool_is_created(name: str, spawn: Spawn) -> None:
     opener = spawn("print('up'); Pool.open(sys.argv[1], timeout_s=30); print('open')", name)
     assert opener.line() == "up"
     with Pool.create(name):
         assert opener.line() == "open"
 
 
-def test_what_a_crash_left_cannot_be_opened_and_does_not_block_the_name(
+def test_a_pool_left_by_a_crash_cannot_be_opened_and_does_not_block_its_name(
     name: str, spawn: Spawn
 ) -> None:
     maker = spawn("pool = Pool.create(sys.argv[1]); print('made'); sys.stdin.readline()", name)

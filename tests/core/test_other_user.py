@@ -1,4 +1,4 @@
-"""Another user, and another process of this one: what the kernel is asked to refuse them."""
+"""Access by another user, and by another process of this user: what the kernel refuses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ THEIRS = Path(f"/dev/shm/flowtrain-{NOBODY}")
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can start another user's")
 
-# Each line of input is an expression; what it raises, or is, comes back.
+# Evaluates each line of input, and prints its value or its error.
 AS_NOBODY = """
 import os, socket
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
@@ -72,7 +72,7 @@ def test_another_user_can_neither_find_open_read_write_nor_shrink(name: str, spa
 
 
 @needs_root
-def test_a_socket_gives_another_user_nothing_even_if_it_lies_open(
+def test_a_socket_gives_another_user_nothing_even_with_open_permissions(
     name: str, link: Path, spawn: Spawn
 ) -> None:
     with Pool.create(name, bytes=1 << 16):
@@ -85,13 +85,13 @@ def test_a_socket_gives_another_user_nothing_even_if_it_lies_open(
         for process in (ours, nobody):
             process.tell(f"ask('{link}', {request!r})")
         assert ours.line().startswith("(b'\\x01', [")
-        # Hung up on before it asked, while it asked, or before it had its answer.
+        # Connections closed before, during and after the request.
         refused = ("(b'', [])", "ConnectionResetError", "BrokenPipeError")
         assert nobody.line().split(":")[0] in refused
 
 
 @needs_root
-def test_a_folder_that_somebody_else_laid_out_is_not_used(name: str, spawn: Spawn) -> None:
+def test_a_folder_of_another_user_is_not_used(name: str, spawn: Spawn) -> None:
     existed = THEIRS.exists()
     if existed:
         THEIRS.rename(THEIRS.with_suffix(".kept"))
@@ -106,7 +106,7 @@ def test_a_folder_that_somebody_else_laid_out_is_not_used(name: str, spawn: Spaw
             THEIRS.with_suffix(".kept").rename(THEIRS)
 
 
-def test_memory_cannot_be_shrunk_nor_its_seals_be_lifted_by_who_has_it(name: str) -> None:
+def test_a_holder_of_memory_can_neither_shrink_nor_unseal_it(name: str) -> None:
     with Pool.create(name, bytes=1 << 16):
         memory = memfd_of(name)
         for bytes_wanted in (0, 1 << 17):

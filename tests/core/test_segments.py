@@ -1,4 +1,4 @@
-"""Memory of a pool: classes of slabs, slabs that are cut as they are asked for, growth and end."""
+"""Memory of a pool: classes of slabs, slabs on demand, growth and end of segments."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from flowtrain_core import (
 )
 
 
-def test_a_pool_without_memory_says_how_to_get_some(name: str) -> None:
+def test_a_pool_without_memory_names_the_way_out(name: str) -> None:
     with Pool.create(name) as pool, pytest.raises(PoolSpace, match="add_segment"):
         Producer(pool).lease((1,), "uint8")
 
 
-def test_cells_lanes_and_segments_run_out_with_a_way_out(name: str) -> None:
+def test_errors_of_exhausted_cells_lanes_and_segments_name_the_way_out(name: str) -> None:
     with Pool.create(name, max_cells=8, max_lanes=3) as pool:
         with pytest.raises(PoolSpace, match="9 slabs.*max_cells=8.*raise max_cells"):
             pool.add_segment(classes=[(64, 9)])
@@ -32,7 +32,7 @@ def test_cells_lanes_and_segments_run_out_with_a_way_out(name: str) -> None:
         Consumer(pool)
 
 
-def test_a_segment_that_grows_uses_the_room_it_had(name: str) -> None:
+def test_a_growing_segment_reuses_its_cells(name: str) -> None:
     with Pool.create(name, max_cells=30) as pool, Pool.open(name) as other:
         mine, theirs = pool.add_segment(classes=[(64, 1)]), other.add_segment(classes=[(64, 1)])
         for slabs in range(2, 11):
@@ -54,7 +54,7 @@ def test_a_segment_that_grows_uses_the_room_it_had(name: str) -> None:
             pool.add_segment(classes=[(64, 1)])
 
 
-def test_memory_without_classes_is_cut_as_it_is_asked_for(name: str) -> None:
+def test_memory_without_classes_is_divided_on_demand(name: str) -> None:
     with Pool.create(name, bytes=64 << 20, prefault=False) as pool:
         producer = Producer(pool)
 
@@ -67,7 +67,7 @@ def test_memory_without_classes_is_cut_as_it_is_asked_for(name: str) -> None:
                 assert len({lease.address for lease in leases}) == len(leases)
                 return len(leases)
 
-        # All of it for one size, then, once nothing is in use, all of it for another.
+        # All memory for one size, then, once no slab is in use, for another.
         assert fill(4 << 20) == 16
         assert fill(9 << 20) == 7
         assert fill(64 << 20) == 1
@@ -81,7 +81,7 @@ def test_memory_without_classes_is_cut_as_it_is_asked_for(name: str) -> None:
             producer.lease(((64 << 20) + 1,), "uint8")
 
 
-def test_a_slab_given_back_is_used_again_before_more_is_cut(name: str) -> None:
+def test_a_released_slab_is_reused_before_a_new_one_is_made(name: str) -> None:
     with Pool.create(name, bytes=1 << 20) as pool:
         producer = Producer(pool)
         addresses = set()
@@ -92,7 +92,7 @@ def test_a_slab_given_back_is_used_again_before_more_is_cut(name: str) -> None:
         assert len(addresses) == 1
 
 
-def test_a_dropped_segment_keeps_what_is_in_use_and_then_gives_its_memory_back(name: str) -> None:
+def test_a_dropped_segment_keeps_slabs_in_use_and_then_frees_its_memory(name: str) -> None:
     with Pool.create(name, bytes=1 << 20) as pool:
         [first] = pool.stats()["segments"]
         producer = Producer(pool)
@@ -103,7 +103,7 @@ def test_a_dropped_segment_keeps_what_is_in_use_and_then_gives_its_memory_back(n
         item = Consumer(pool).get(timeout_s=1.0)
         assert item.key == 7
         item.release()
-        # The next sweep sees that nothing of it is in use.
+        # The next sweep finds no slab in use.
         deadline = time.monotonic() + 10
         while len(pool.stats()["segments"]) > 1:
             assert time.monotonic() < deadline

@@ -1,4 +1,4 @@
-"""What holds for the core as a whole: its stub, its import, and its pairs of orderings."""
+"""The core as a whole: its stub, its import, and its pairs of orderings."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def cuda_names(stub: dict[str, set[str]]) -> set[str]:
     return {name for name in stub[""] if name.lower().startswith("cuda")} - always
 
 
-def test_the_stub_names_what_the_extension_has() -> None:
+def test_the_stub_matches_the_extension() -> None:
     stub = stub_names()
     module = {n for n in vars(_C) if not n.startswith("_")} | {"__version__"}
     if not _C.cuda_built:
@@ -59,17 +59,17 @@ def test_the_stub_names_what_the_extension_has() -> None:
         assert stub[name] == {n for n in vars(room) if not n.startswith("_")}, name
     for name, kind in inspect.getmembers(_C, inspect.isclass):
         own = {n for n in vars(kind) if not n.startswith("_") or n in spoken}
-        # Constructors and the buffer protocol have other names below.
+        # Constructors and the buffer protocol have other names in the extension.
         assert stub[name] - {"__init__", "__buffer__"} == own, name
 
 
-def test_all_that_is_public_is_exported() -> None:
+def test_all_public_names_are_exported() -> None:
     stub = stub_names()
     assert set(flowtrain_core.__all__) == stub[""] - cuda_names(stub) - {"cuda_built", "packing"}
     assert all(hasattr(flowtrain_core, name) for name in flowtrain_core.__all__)
 
 
-def test_the_import_is_quick_and_pulls_in_nothing_optional() -> None:
+def test_the_import_is_fast_and_imports_nothing_optional() -> None:
     code = (
         "import json, sys, time; before = set(sys.modules); start = time.perf_counter()\n"
         "import flowtrain_core; seconds = time.perf_counter() - start\n"
@@ -87,7 +87,7 @@ def test_the_import_is_quick_and_pulls_in_nothing_optional() -> None:
         best = min(best, seconds)
         roots = {module.split(".")[0] for module in modules}
         assert not roots & {"numpy", "torch", "pydantic", "yaml", "flowtrain"}
-    # The smallest of five is the import's own; a loaded machine only adds to it.
+    # The minimum of five, because load only adds to it.
     assert best < 0.05
 
 
@@ -106,7 +106,7 @@ def test_a_missing_extension_names_the_command_that_builds_it(tmp_path: Path) ->
     assert run.returncode == 1
     assert "ImportError: flowtrain_core: the compiled extension _C is missing" in run.stderr
     assert "pip install flowtrain" in run.stderr
-    # A wheel installed elsewhere on the path is found behind the sources' folder.
+    # A wheel installed elsewhere on the path is found after the sources' folder.
     run = subprocess.run(
         [sys.executable, "-S", "-c", "import flowtrain_core; print(flowtrain_core.list_pools)"],
         cwd=tmp_path,
@@ -139,7 +139,7 @@ def sync_words(text: str) -> dict[str, set[str]]:
     return sides
 
 
-def test_every_ordering_that_is_named_has_both_its_sides() -> None:
+def test_every_named_ordering_has_both_sides() -> None:
     sides: dict[str, set[str]] = {}
     for file in sorted((ROOT / "csrc").rglob("*.[ch]pp")):
         for word, found in sync_words(file.read_text()).items():

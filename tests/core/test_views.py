@@ -1,4 +1,4 @@
-"""Views: what importers see, what keeps memory alive, and when release refuses."""
+"""Views: what importers see, what keeps memory alive, and when release raises."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ def test_torch_sees_what_was_written(pool: Pool, dtype: str) -> None:
     assert torch.equal(torch.from_dlpack(item), values)
 
 
-def test_the_buffer_protocol_has_no_bfloat16_and_says_where_to_go(pool: Pool) -> None:
+def test_the_buffer_protocol_has_no_bfloat16_and_names_the_way_out(pool: Pool) -> None:
     lease = Producer(pool).lease((2,), "bfloat16")
     with pytest.raises(BufferError, match="DLPack"):
         memoryview(lease)
 
 
-def test_numpy_makes_no_array_of_what_has_no_buffer(pool: Pool) -> None:
+def test_numpy_makes_no_array_without_a_buffer(pool: Pool) -> None:
     lease = Producer(pool).lease((2,), "bfloat16")
     with pytest.raises(BufferError, match="bfloat16"):
         numpy.asarray(lease)
@@ -90,7 +90,7 @@ def test_shapes_from_none_to_four_dimensions(pool: Pool, shape: tuple[int, ...])
 def test_release_refuses_while_a_view_lives(pool: Pool, view: type) -> None:
     item = hand_over(pool, Producer(pool).lease((4,), "uint8"))
     first = view(item)
-    second = first[1:]  # A view of the view.
+    second = first[1:]  # A view of a view.
     del first
     with pytest.raises(ViewsAlive, match="1 view of it is alive"):
         item.release()
@@ -108,7 +108,7 @@ def test_an_error_is_not_hidden_by_the_views_it_leaves(pool: Pool) -> None:
         assert view.nbytes == 4
         del item, view, raised
     item = hand_over(pool, Producer(pool).lease((4,), "uint8"))
-    with pytest.raises(ViewsAlive), item:  # Without an error it is.
+    with pytest.raises(ViewsAlive), item:  # Without another error it is raised.
         view = memoryview(item)
     del item, view
     gc.collect()
@@ -125,7 +125,7 @@ def test_release_refuses_while_a_tensor_lives(pool: Pool) -> None:
     item.release()
 
 
-def test_a_capsule_that_nobody_imports_counts_as_a_view_until_it_goes(pool: Pool) -> None:
+def test_a_capsule_that_is_not_imported_counts_as_a_view_while_it_lives(pool: Pool) -> None:
     item = hand_over(pool, Producer(pool).lease((4,), "uint8"))
     capsule = item.__dlpack__(max_version=(1, 0))
     with pytest.raises(ViewsAlive):
@@ -167,9 +167,9 @@ def test_items_are_read_only_and_leases_are_not(pool: Pool) -> None:
     assert memoryview(item).readonly
 
 
-def test_an_item_is_not_exported_where_read_only_cannot_be_said(pool: Pool) -> None:
+def test_an_item_is_not_exported_by_a_protocol_without_read_only(pool: Pool) -> None:
     lease = Producer(pool).lease((4,), "uint8")
-    assert "dltensor" in str(lease.__dlpack__())  # Writable, as that protocol takes it.
+    assert "dltensor" in str(lease.__dlpack__())  # Leases are writable.
     item = hand_over(pool, lease)
     for version in (None, (0, 8)):
         with pytest.raises(BufferError, match="read-only"):
@@ -180,7 +180,7 @@ def test_an_item_is_not_exported_where_read_only_cannot_be_said(pool: Pool) -> N
 def test_a_lease_is_neither_aborted_nor_published_while_it_is_written(name: str) -> None:
     source = numpy.ones(1 << 27, numpy.uint8)
     with Pool.create(name, classes=[(source.size, 1)], prefault=False) as pool:
-        for _ in range(10):  # Until this thread looks before the copy is over.
+        for _ in range(10):  # Until this thread runs during the copy.
             lease = Producer(pool).lease(source.shape, source.dtype)
             seen = numpy.asarray(lease)
             seen[0] = 0
@@ -195,7 +195,7 @@ def test_a_lease_is_neither_aborted_nor_published_while_it_is_written(name: str)
                 except ViewsAlive as error:
                     refused += "another thread is writing it" in str(error)
                 except PoolClosed:
-                    break  # The copy was over before, and the lease was aborted.
+                    break  # The copy had ended, and the lease was aborted.
             writer.join()
             lease.abort()
             if refused == 2:
@@ -203,14 +203,14 @@ def test_a_lease_is_neither_aborted_nor_published_while_it_is_written(name: str)
     raise AssertionError("a lease that was being written could be given away")
 
 
-def test_nothing_is_viewed_or_done_twice_after_the_end(pool: Pool) -> None:
+def test_a_finished_lease_or_item_allows_no_views_and_no_second_end(pool: Pool) -> None:
     lease = Producer(pool).lease((4,), "uint8")
     item = hand_over(pool, lease)
     with pytest.raises(PoolClosed, match="already"):
         lease.publish(2)
     with pytest.raises((PoolClosed, BufferError)):
         memoryview(lease)
-    lease.abort()  # Changes nothing: it is the reader's now.
+    lease.abort()  # No effect: the slab is the reader's now.
     item.release()
     with pytest.raises(PoolClosed, match="already"):
         item.release()

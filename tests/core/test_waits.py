@@ -1,4 +1,4 @@
-"""Waits: who is woken, and what ends them: a deadline, a close, Ctrl-C, the end of the memory."""
+"""Waits: what wakes them, and what ends them: deadline, close, Ctrl-C, end of the memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from flowtrain_core import (
 RUNTIME = Path(f"/dev/shm/flowtrain-{os.geteuid()}")
 
 
-def test_a_full_pool_times_out_and_names_who_holds_it(pool: Pool) -> None:
+def test_a_full_pool_times_out_and_names_the_holders(pool: Pool) -> None:
     producer, consumer = Producer(pool), Consumer(pool)
     leases = [producer.lease((1 << 20,), "uint8") for _ in range(2)]
     leases[0].publish(1)
@@ -54,7 +54,7 @@ def test_a_sleeping_consumer_and_a_sleeping_producer_are_woken(pool: Pool) -> No
     got: list[int] = []
 
     def consume() -> None:
-        got.append(consumer.get(timeout_s=30).key)  # The item is dropped, hence released.
+        got.append(consumer.get(timeout_s=30).key)  # Dropping the item releases it.
 
     def publish() -> None:
         time.sleep(0.05)
@@ -70,7 +70,7 @@ def test_a_sleeping_consumer_and_a_sleeping_producer_are_woken(pool: Pool) -> No
 
 
 @pytest.mark.parametrize("limit", [{"max_items": 2}, {"max_bytes": 2000}])
-def test_credits_bound_what_is_in_flight_and_come_back_on_release(
+def test_credits_limit_what_is_in_flight_and_return_on_release(
     pool: Pool, limit: dict[str, int]
 ) -> None:
     producer, consumer = Producer(pool, **limit), Consumer(pool)
@@ -78,7 +78,7 @@ def test_credits_bound_what_is_in_flight_and_come_back_on_release(
     lease = producer.lease((1000,), "uint8")
     with pytest.raises(PoolTimeout, match="no credit .* 2 items of 2000 bytes are in flight"):
         producer.lease((1000,), "uint8", timeout_s=0.01)
-    Producer(pool).lease((1000,), "uint8").abort()  # Another producer has credits of its own.
+    Producer(pool).lease((1000,), "uint8").abort()  # Another producer has its own credits.
     item = consumer.get()
     with pytest.raises(PoolTimeout):
         producer.lease((1000,), "uint8", timeout_s=0.01)
@@ -104,7 +104,7 @@ def test_closing_a_port_ends_the_waits_of_other_threads(pool: Pool) -> None:
     threads = [threading.Thread(target=wait, args=(each,)) for each in waits]
     for thread in threads:
         thread.start()
-    time.sleep(0.1)  # Where they do not wait yet, they find a closed port all the same.
+    time.sleep(0.1)  # If they do not wait yet, they find a closed port.
     producer.close()
     consumer.close()
     for thread in threads:
@@ -116,7 +116,7 @@ def test_closing_a_port_ends_the_waits_of_other_threads(pool: Pool) -> None:
     held.abort()
 
 
-def test_a_lease_waits_for_no_memory_that_is_gone(name: str, spawn: Spawn) -> None:
+def test_a_lease_does_not_wait_for_memory_that_is_gone(name: str, spawn: Spawn) -> None:
     with Pool.create(name) as pool:
         owner = spawn(
             "pool = Pool.open(sys.argv[1]); print(pool.add_segment(bytes=4096)); sys.stdin.read()",
@@ -135,7 +135,7 @@ def test_a_lease_waits_for_no_memory_that_is_gone(name: str, spawn: Spawn) -> No
 
         for producer in producers:
             threading.Thread(target=wait, args=(producer,), daemon=True).start()
-        time.sleep(0.1)  # Where they do not wait yet, they find no memory all the same.
+        time.sleep(0.1)  # If they do not wait yet, they find no memory.
         for segment, end in zip(segments, (lambda: pool.drop_segment(1), owner.kill), strict=True):
             end()
             assert f"segment {segment}: there is no memory to lease" in ended.get(timeout=20)
@@ -151,7 +151,7 @@ def test_control_c_ends_a_wait(name: str, spawn: Spawn) -> None:
             "pool.wait_dead(60)",
             "Pool.open('nobody-makes-this', timeout_s=60)",
         ):
-            # Tests that a shell started in the background ignore the signal.
+            # A process that a shell started in the background ignores the signal.
             waiter = spawn(
                 "import signal; signal.signal(2, signal.default_int_handler)\n"
                 "pool = Pool.open(sys.argv[1]); print('up')\n"
@@ -165,7 +165,7 @@ def test_control_c_ends_a_wait(name: str, spawn: Spawn) -> None:
         held.abort()
 
 
-def test_control_c_ends_the_wait_for_another_maker(name: str, spawn: Spawn) -> None:
+def test_control_c_ends_the_wait_for_another_creator(name: str, spawn: Spawn) -> None:
     folder = os.open(f"/dev/shm/flowtrain-{os.geteuid()}", os.O_RDONLY)
     for call in ("Pool.create(sys.argv[1])", "Pool.unlink(sys.argv[1])"):
         waiter = spawn(
@@ -189,7 +189,7 @@ def test_control_c_and_the_end_of_the_process_end_the_wait_to_add_a_segment(
     name: str, spawn: Spawn
 ) -> None:
     with Pool.create(name, max_lanes=8), (RUNTIME / name / "control").open("r+b") as control:
-        # The byte behind those of the lanes and of the right to reap.
+        # The byte behind those of the lanes and of the recovery lock.
         carve = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 8 + 1, 1, 0)
         fcntl.fcntl(control, fcntl.F_OFD_SETLK, carve)
         adder = spawn(
