@@ -6,7 +6,7 @@
 #include <string>
 
 #include "channel/layout/descriptor.hpp"
-#include "channel/measure/relay.hpp"
+#include "measure/relay.hpp"
 #if __has_include(<boost/lockfree/queue.hpp>)
 #define WITH_BOOST 1
 #include <boost/interprocess/ipc/message_queue.hpp>
@@ -17,11 +17,11 @@ namespace {
 
 using flowtrain::kCacheLine;
 using flowtrain::channel::Descriptor;
-using flowtrain::channel::measure::bounce;
-using flowtrain::channel::measure::flow;
-using flowtrain::channel::measure::kInFlight;
-using flowtrain::channel::measure::Load;
-using flowtrain::channel::measure::Slice;
+using flowtrain::measure::bounce;
+using flowtrain::measure::flow;
+using flowtrain::measure::kInFlight;
+using flowtrain::measure::Load;
+using flowtrain::measure::Slice;
 
 Descriptor describe(std::uint32_t producer, std::uint64_t sequence) {
   return {producer, 64, sequence, 0, sequence, {1, 2, 3, 4}, static_cast<std::uint16_t>(producer),

@@ -15,6 +15,7 @@ void bind_channel(pybind11::module_& module);
 void bind_inspect(pybind11::module_& module);
 void bind_cuda(pybind11::module_& module);
 void bind_packing(pybind11::module_& module);
+void bind_measure(pybind11::module_& module);
 void bind_torture(pybind11::module_& module);
 
 /// Makes the classes of a module raise where pybind11 would go on without an object: in a call on

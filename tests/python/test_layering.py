@@ -32,6 +32,8 @@ CPP_ROOM_SEES: dict[str, tuple[str, ...]] = {
     "cuda": ("base", "os", "memory"),
     "transport": ("base", "os", "memory", "cuda"),
     "channel": ("base", "os", "lockfree", "memory", "transport"),
+    "measure": ("base", "os", "lockfree", "memory", "channel"),
+    "torture": ("base", "os", "lockfree", "memory", "channel"),
 }
 CPP_ROOM_SEES["bindings"] = tuple(CPP_ROOM_SEES)
 

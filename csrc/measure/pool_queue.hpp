@@ -6,10 +6,19 @@
 
 #include "channel/consumer.hpp"
 #include "channel/layout/dtype.hpp"
-#include "channel/measure/relay.hpp"
 #include "channel/producer.hpp"
+#include "measure/relay.hpp"
 
-namespace flowtrain::channel::measure {
+namespace flowtrain::measure {
+
+using channel::Consumer;
+using channel::dtype_number;
+using channel::Key;
+using channel::Layout;
+using channel::Lease;
+using channel::Pool;
+using channel::Producer;
+using channel::Recording;
 
 /// A pool as a queue: a sender leases slabs and publishes them, a receiver gets the items and
 /// releases them, as users do, with a handle of the pool in each process.
@@ -92,4 +101,4 @@ class PoolQueue {
   std::string name_;
 };
 
-}  // namespace flowtrain::channel::measure
+}  // namespace flowtrain::measure

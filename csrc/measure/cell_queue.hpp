@@ -4,10 +4,12 @@
 #include <new>
 
 #include "channel/layout/descriptor.hpp"
-#include "channel/measure/relay.hpp"
 #include "lockfree/index_ring.hpp"
+#include "measure/relay.hpp"
 
-namespace flowtrain::channel::measure {
+namespace flowtrain::measure {
+
+using channel::Descriptor;
 
 /// The shipped ring as a queue: a sender owns free cells, writes their descriptors and publishes
 /// them; a receiver takes them, reads the descriptors and frees them.
@@ -152,4 +154,4 @@ class CellQueue {
   lockfree::AtomicSlot* slots_;
 };
 
-}  // namespace flowtrain::channel::measure
+}  // namespace flowtrain::measure

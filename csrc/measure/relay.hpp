@@ -2,9 +2,9 @@
 
 #include <new>
 
-#include "channel/measure/crew.hpp"
+#include "measure/crew.hpp"
 
-namespace flowtrain::channel::measure {
+namespace flowtrain::measure {
 
 /// Waits of a member: it looks, and after some looks gives its core to somebody else.
 template <class Ready>
@@ -126,4 +126,4 @@ Slice bounce(double seconds) {
   return slice;
 }
 
-}  // namespace flowtrain::channel::measure
+}  // namespace flowtrain::measure

@@ -7,12 +7,18 @@
 #include "base/error.hpp"
 #include "channel/consumer.hpp"
 #include "channel/producer.hpp"
-#include "channel/torture/torture.hpp"
 #include "os/child.hpp"
 #include "os/shared_zeros.hpp"
+#include "torture/torture.hpp"
 
-namespace flowtrain::channel::torture {
+namespace flowtrain::torture {
 namespace {
+
+using channel::Consumer;
+using channel::Control;
+using channel::Layout;
+using channel::Pool;
+using channel::Producer;
 
 constexpr std::uint64_t kSlabBytes = 4096;
 constexpr double kPatienceS = 30.0;
@@ -122,4 +128,4 @@ double idle_cpu_percent(double seconds) {
   return board.result;
 }
 
-}  // namespace flowtrain::channel::torture
+}  // namespace flowtrain::torture

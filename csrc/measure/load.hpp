@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-namespace flowtrain::channel::measure {
+namespace flowtrain::measure {
 
 /// Descriptors that are under way at most, whatever the queue.
 inline constexpr std::uint32_t kInFlight = 1024;
@@ -25,4 +25,4 @@ struct Slice {
   double ping_after_ns;
 };
 
-}  // namespace flowtrain::channel::measure
+}  // namespace flowtrain::measure

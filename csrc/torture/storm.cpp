@@ -5,12 +5,14 @@
 #include <thread>
 #include <unordered_set>
 
-#include "channel/torture/participants.hpp"
-#include "channel/torture/torture.hpp"
 #include "os/child.hpp"
+#include "torture/participants.hpp"
+#include "torture/torture.hpp"
 
-namespace flowtrain::channel::torture {
+namespace flowtrain::torture {
 namespace {
+
+using channel::Geometry;
 
 constexpr std::uint32_t kLanes = 192;
 constexpr std::uint32_t kSlabWords = 64;
@@ -209,4 +211,4 @@ Storm storm(const Options& options) {
                     "' must be publishing, taking, re-check or generation");
 }
 
-}  // namespace flowtrain::channel::torture
+}  // namespace flowtrain::torture

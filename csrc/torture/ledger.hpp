@@ -9,7 +9,7 @@
 #include "base/math.hpp"
 #include "os/shared_zeros.hpp"
 
-namespace flowtrain::channel::torture {
+namespace flowtrain::torture {
 
 /// What one participant says of itself; its successors use it after it.
 struct alignas(kCacheLine) Seat {
@@ -61,4 +61,4 @@ class Ledger {
   os::SharedZeros zeros_{kCountersBytes + 2 * kMostItems, "torture: the ledger"};
 };
 
-}  // namespace flowtrain::channel::torture
+}  // namespace flowtrain::torture

@@ -1,8 +1,8 @@
 #pragma once
 
-#include "channel/measure/load.hpp"
+#include "measure/load.hpp"
 
-namespace flowtrain::channel::measure {
+namespace flowtrain::measure {
 
 /// Descriptors of 64 bytes per second through the shipped ring, between processes: each owns cells,
 /// writes, publishes, or takes, reads, frees.
@@ -20,4 +20,4 @@ Slice ring_round_trip(double seconds);
 /// Errors: as ring_flow.
 Slice pool_flow(const Load& load, bool records);
 
-}  // namespace flowtrain::channel::measure
+}  // namespace flowtrain::measure

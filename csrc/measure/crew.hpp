@@ -15,12 +15,12 @@
 #include "base/deadline.hpp"
 #include "base/error.hpp"
 #include "base/math.hpp"
-#include "channel/measure/load.hpp"
+#include "measure/load.hpp"
 #include "os/child.hpp"
 #include "os/futex.hpp"
 #include "os/shared_zeros.hpp"
 
-namespace flowtrain::channel::measure {
+namespace flowtrain::measure {
 
 /// Median time of a round in nanoseconds, over blocks of rounds short enough that most see no
 /// interrupt, until `over`.
@@ -187,4 +187,4 @@ class Crew {
   Board& board_;
 };
 
-}  // namespace flowtrain::channel::measure
+}  // namespace flowtrain::measure

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-namespace flowtrain::channel::torture {
+namespace flowtrain::torture {
 
 /// A storm of kills and stops: what is done to whom.
 struct Options {
@@ -56,4 +56,4 @@ std::vector<double> reclaim_times_ms(std::uint32_t kills);
 /// caller's process must have one thread.
 double idle_cpu_percent(double seconds);
 
-}  // namespace flowtrain::channel::torture
+}  // namespace flowtrain::torture

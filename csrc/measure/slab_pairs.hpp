@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace flowtrain::channel::measure {
+namespace flowtrain::measure {
 
 /// A pool that is nearly full, and who gives slabs back and takes others.
 struct SlabLoad {
@@ -27,4 +27,4 @@ struct SlabLoad {
 /// Errors: BadArgument for a load that no slab is free in, or of which a process has none.
 std::vector<double> slab_pairs_ns(const SlabLoad& load);
 
-}  // namespace flowtrain::channel::measure
+}  // namespace flowtrain::measure

@@ -2,11 +2,17 @@
 
 #include <unistd.h>
 
-#include "channel/liveness/recovery.hpp"
-#include "channel/torture/delays.hpp"
+#include "channel/undertaker.hpp"
 #include "os/folder.hpp"
+#include "torture/delays.hpp"
 
-namespace flowtrain::channel::torture {
+namespace flowtrain::torture {
+
+using channel::Cell;
+using channel::Control;
+using channel::LaneRole;
+using channel::Lanes;
+using channel::Undertaker;
 
 enum class Role : std::uint8_t { kProducer, kConsumer, kReaper };
 
@@ -189,4 +195,4 @@ class Participant {
   os::Spin spin_;
 };
 
-}  // namespace flowtrain::channel::torture
+}  // namespace flowtrain::torture

@@ -4,9 +4,11 @@
 #include <time.h>
 
 #include "channel/liveness/reaper.hpp"
-#include "channel/torture/ledger.hpp"
+#include "torture/ledger.hpp"
 
-namespace flowtrain::channel::torture {
+namespace flowtrain::torture {
+
+using channel::ReapPoint;
 
 /// Of the participant that this process is.
 inline Seat* seat = nullptr;
@@ -68,4 +70,4 @@ struct WithoutGeneration : Whole {
   static constexpr bool kGeneration = false;
 };
 
-}  // namespace flowtrain::channel::torture
+}  // namespace flowtrain::torture

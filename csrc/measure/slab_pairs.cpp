@@ -1,4 +1,4 @@
-#include "channel/measure/slab_pairs.hpp"
+#include "measure/slab_pairs.hpp"
 
 #include <algorithm>
 #include <array>
@@ -16,8 +16,14 @@
 #include "os/child.hpp"
 #include "os/cores.hpp"
 
-namespace flowtrain::channel::measure {
+namespace flowtrain::measure {
 namespace {
+
+using channel::Control;
+using channel::LaneHold;
+using channel::LaneRole;
+using channel::Pool;
+using channel::Slabs;
 
 constexpr double kPatienceS = 30.0;
 constexpr std::uint32_t kLag = 16;
@@ -167,4 +173,4 @@ std::vector<double> slab_pairs_ns(const SlabLoad& load) {
   return {board.times_ns(), board.times_ns() + results};
 }
 
-}  // namespace flowtrain::channel::measure
+}  // namespace flowtrain::measure

@@ -1,9 +1,9 @@
-#include "channel/measure/ring.hpp"
+#include "measure/ring.hpp"
 
-#include "channel/measure/cell_queue.hpp"
-#include "channel/measure/pool_queue.hpp"
+#include "measure/cell_queue.hpp"
+#include "measure/pool_queue.hpp"
 
-namespace flowtrain::channel::measure {
+namespace flowtrain::measure {
 
 namespace {
 
@@ -32,4 +32,4 @@ Slice pool_flow(const Load& load, bool records) {
   return records ? flow<PoolQueue<Recording::kOn>>(load) : flow<PoolQueue<Recording::kOff>>(load);
 }
 
-}  // namespace flowtrain::channel::measure
+}  // namespace flowtrain::measure
