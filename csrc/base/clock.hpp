@@ -12,10 +12,11 @@ inline std::int64_t now_ns() noexcept {
       .count();
 }
 
-/// Measures the time since it was made.
+/// Time since it was made.
 class Stopwatch {
  public:
   std::int64_t elapsed_ns() const noexcept { return now_ns() - start_ns_; }
+  double elapsed_s() const noexcept { return static_cast<double>(elapsed_ns()) * 1e-9; }
 
  private:
   std::int64_t start_ns_ = now_ns();

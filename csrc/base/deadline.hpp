@@ -7,21 +7,21 @@
 
 namespace flowtrain {
 
-/// Asked now and then during a wait; true ends the wait early, without a result.
+/// Called now and then during a wait; true ends the wait early, without a result.
 using Interrupted = std::function<bool()>;
 
 /// Point in monotonic time by which a wait ends. Every wait takes one.
 class Deadline {
  public:
   static Deadline in(double seconds) {
-    // A year stands in for anything longer, so that arithmetic on time points cannot overflow.
+    // At most a year, so that arithmetic on time points cannot overflow.
     const double bounded = std::clamp(seconds, 0.0, 3.2e7);
     const auto now = Clock::now();
     return {now, now + std::chrono::duration_cast<Clock::duration>(
                            std::chrono::duration<double>(bounded))};
   }
 
-  /// The same, but at most `seconds` from now.
+  /// This deadline, or `seconds` from now if that is sooner.
   Deadline within(double seconds) const {
     const Deadline soon = in(seconds);
     return {from_, std::min(when_, soon.when_)};
@@ -29,14 +29,14 @@ class Deadline {
 
   bool passed() const { return Clock::now() >= when_; }
 
-  /// Time left, at most `most_ns`, never negative.
-  std::int64_t left_ns(std::int64_t most_ns) const {
+  /// Time left, clamped to 0 to `max_ns`.
+  std::int64_t left_ns(std::int64_t max_ns) const {
     const auto left =
         std::chrono::duration_cast<std::chrono::nanoseconds>(when_ - Clock::now()).count();
-    return std::clamp<std::int64_t>(left, 0, most_ns);
+    return std::clamp<std::int64_t>(left, 0, max_ns);
   }
 
-  /// Time since it was set.
+  /// Time since the deadline was set.
   std::int64_t waited_ns() const {
     return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - from_).count();
   }

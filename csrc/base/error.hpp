@@ -5,10 +5,9 @@
 
 namespace flowtrain {
 
-/// Kinds of failure of the control path. This list is the only one: the bindings turn each
-/// entry into a Python exception of the same name.
+/// Errors of the control path. The bindings make a Python exception of the same name of each entry.
 ///
-/// Columns: name, second Python base next to FlowTrainError.
+/// Columns: name, second Python base besides FlowTrainError.
 #define FLOWTRAIN_ERRORS(X)                \
   X(PoolTimeout, PyExc_TimeoutError)       \
   X(PoolFull, PyExc_RuntimeError)          \
@@ -36,10 +35,10 @@ class Error : public std::runtime_error {
 FLOWTRAIN_ERRORS(FLOWTRAIN_DECLARE_ERROR)
 #undef FLOWTRAIN_DECLARE_ERROR
 
-/// A system call failed: what was done to what, and errno in words.
+/// Throws SystemCallError: the operation and its object, then errno in words.
 [[noreturn]] void throw_errno(const std::string& what);
 
-/// The caller passed something that cannot be; becomes ValueError in Python.
+/// An invalid argument; becomes ValueError in Python.
 using BadArgument = std::invalid_argument;
 
 }  // namespace flowtrain

@@ -12,8 +12,8 @@
 
 namespace flowtrain {
 
-/// A field of shared memory that somebody may read while it is being rewritten: never torn, and
-/// without an order of its own. What was read counts only once another word confirms it.
+/// A field of shared memory that may be read while it is rewritten. Reads are never torn and impose
+/// no order: a value read is valid only once another word confirms it.
 template <class T>
 class Relaxed {
  public:
@@ -27,8 +27,8 @@ class Relaxed {
   std::atomic<T> value_;
 };
 
-/// A copy of what another process may write meanwhile. The compiler may not look at the original
-/// again, so that what was checked of the copy stays so.
+/// A copy of memory that another process may write at any time. The compiler cannot read the
+/// original again, so checks of the copy stay true.
 template <class T>
 T copy_once(const T& shared) noexcept {
   T copy = shared;
@@ -36,16 +36,17 @@ T copy_once(const T& shared) noexcept {
   return copy;
 }
 
-/// A short text of that kind, cut off at kMostBytes; what is read is UTF-8, whatever was written.
+/// A short text of Relaxed words, truncated to kMaxBytes. Reads return valid UTF-8, whatever was
+/// written.
 class RelaxedText {
  public:
-  static constexpr std::size_t kMostBytes = 47;
+  static constexpr std::size_t kMaxBytes = 47;
 
   operator std::string() const {
     std::array<std::uint64_t, 6> words{};
     for (std::size_t i = 0; i < words.size(); ++i) words[i] = words_[i];
     std::array<char, sizeof(words)> bytes{};
-    std::memcpy(bytes.data(), words.data(), kMostBytes);
+    std::memcpy(bytes.data(), words.data(), kMaxBytes);
     std::string text = bytes.data();
     if (!is_utf8(text)) {
       std::replace_if(text.begin(), text.end(), [](char c) { return (c & 0x80) != 0; }, '?');
@@ -54,7 +55,7 @@ class RelaxedText {
   }
   RelaxedText& operator=(std::string_view text) noexcept {
     std::array<std::uint64_t, 6> words{};
-    std::memcpy(words.data(), text.data(), std::min(text.size(), kMostBytes));
+    std::memcpy(words.data(), text.data(), std::min(text.size(), kMaxBytes));
     for (std::size_t i = 0; i < words.size(); ++i) words_[i] = words[i];
     return *this;
   }

@@ -6,10 +6,9 @@
 
 namespace flowtrain {
 
-/// Whether bytes are text in UTF-8, by the rules that Python holds to: shortest forms alone, and
-/// no surrogates.
+/// Whether bytes are valid UTF-8 by Python's rules: no overlong forms, no surrogates.
 inline bool is_utf8(std::string_view bytes) {
-  constexpr std::uint32_t kLeast[] = {0, 0x80, 0x800, 0x10000};
+  constexpr std::uint32_t kMinPoint[] = {0, 0x80, 0x800, 0x10000};
   for (std::size_t i = 0; i < bytes.size();) {
     const auto first = static_cast<unsigned char>(bytes[i++]);
     const std::size_t more = first < 0x80             ? 0
@@ -24,7 +23,7 @@ inline bool is_utf8(std::string_view bytes) {
       if ((next & 0xc0) != 0x80) return false;
       point = point << 6 | (next & 0x3fU);
     }
-    if (point < kLeast[more] || point > 0x10ffff || (point >= 0xd800 && point < 0xe000)) {
+    if (point < kMinPoint[more] || point > 0x10ffff || (point >= 0xd800 && point < 0xe000)) {
       return false;
     }
   }

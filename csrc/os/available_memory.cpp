@@ -34,7 +34,7 @@ std::vector<Words> read_lines(const std::string& path) {
   return lines;
 }
 
-/// Not by a stream: where the process has a second C++ runtime, streams may read no numbers.
+/// Not by a stream: in a process with two C++ runtimes, streams may fail to parse numbers.
 std::optional<std::uint64_t> to_number(const std::string& text) {
   std::uint64_t number = 0;
   const char* end = text.data() + text.size();
@@ -42,7 +42,7 @@ std::optional<std::uint64_t> to_number(const std::string& text) {
   return result.ec == std::errc() && result.ptr == end ? std::optional(number) : std::nullopt;
 }
 
-/// The number in a file of one word, or behind `key` in one of many lines.
+/// The number in a file of one word, or after `key` in a file of several lines.
 std::optional<std::uint64_t> read_number(const std::string& path, const std::string& key = "") {
   for (const Words& words : read_lines(path)) {
     if (key.empty() && words.size() == 1) return to_number(words[0]);
@@ -51,27 +51,27 @@ std::optional<std::uint64_t> read_number(const std::string& path, const std::str
   return std::nullopt;
 }
 
-/// Whether a comma-separated list has a word.
-bool lists(const std::string& list, const std::string& word) {
+/// Whether a comma-separated list contains a word.
+bool contains(const std::string& list, const std::string& word) {
   return ("," + list + ",").find("," + word + ",") != std::string::npos;
 }
 
-/// Path of this process in the hierarchy that accounts memory, `/` where it is not told.
+/// Path of this process in the memory hierarchy; `/` if it is unknown.
 std::string cgroup_of_self(const std::string& root, const Files& files) {
   std::ifstream file(root + "/proc/self/cgroup");
   for (std::string line; std::getline(file, line);) {  // number:controllers:path
     const std::size_t first = line.find(':'), second = line.find(':', first + 1);
     if (second == std::string::npos) continue;
     const std::string controllers = line.substr(first + 1, second - first - 1);
-    const bool found = &files == &kV2 ? line.starts_with("0::") : lists(controllers, "memory");
+    const bool found = &files == &kV2 ? line.starts_with("0::") : contains(controllers, "memory");
     if (found) return line.substr(second + 1);
   }
   return "/";
 }
 
-/// Memory that one cgroup leaves of its limit; nothing if it has no limit.
+/// Memory left below the limit of one cgroup; nothing if it has no limit.
 std::optional<std::uint64_t> left_in(const std::string& folder, const Files& files) {
-  const auto limit = read_number(folder + "/" + files.limit);  // "max": none.
+  const auto limit = read_number(folder + "/" + files.limit);  // "max" is not a number: no limit.
   const auto used = read_number(folder + "/" + files.used);
   if (!limit || !used) return std::nullopt;
   const std::uint64_t inactive = read_number(folder + "/memory.stat", files.inactive).value_or(0);
@@ -79,16 +79,16 @@ std::optional<std::uint64_t> left_in(const std::string& folder, const Files& fil
   return *limit - std::min(*limit, kept);
 }
 
-/// Lowers `available` to what the cgroups of this process in one mounted hierarchy leave.
+/// Lowers `available` to the memory left in the cgroups of this process in one mounted hierarchy.
 ///
-/// @param top  Cgroup that is mounted at `mount`: a container may see only its own.
+/// @param top  Cgroup mounted at `mount`; in a container it may be the container's own.
 void limit_by(AvailableMemory& available, const std::string& root, const std::string& mount,
               const std::string& top, const Files& files) {
   const std::string path = cgroup_of_self(root, files);
   const std::string prefix = top == "/" ? "" : top;
-  // A hierarchy may be mounted a second time, for others, by a cgroup that is not above this one.
+  // The mount may show another part of the hierarchy, which does not contain this process.
   if (path != top && !path.starts_with(prefix + "/")) return;
-  if (path.starts_with("/..")) return;  // Nor is the top of the cgroup namespace.
+  if (path.starts_with("/..")) return;  // Outside of the cgroup namespace.
   std::string below = path.substr(prefix.size());
   if (below == "/") below.clear();
   for (;; below.resize(below.rfind('/'))) {
@@ -103,7 +103,7 @@ void limit_by(AvailableMemory& available, const std::string& root, const std::st
 }  // namespace
 
 AvailableMemory available_memory(const std::string& root) {
-  // Unknown: what the machine has in all is the best guess that refuses the impossible.
+  // If MemAvailable is unknown, all memory of the machine is the limit.
   const auto all = static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES)) *
                    static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
   const auto kib = read_number(root + "/proc/meminfo", "MemAvailable:");
@@ -114,7 +114,7 @@ AvailableMemory available_memory(const std::string& root) {
     if (mount.size() < 6 || mount.end() - dash < 4) continue;
     if (dash[1] == "cgroup2") {
       limit_by(available, root, mount[4], mount[3], kV2);
-    } else if (dash[1] == "cgroup" && lists(dash[3], "memory")) {
+    } else if (dash[1] == "cgroup" && contains(dash[3], "memory")) {
       limit_by(available, root, mount[4], mount[3], kV1);
     }
   }

@@ -5,17 +5,17 @@
 
 namespace flowtrain::os {
 
-/// Memory that new pages can still be had from, shared memory included.
+/// Memory available for new pages, shared memory included.
 struct AvailableMemory {
   std::uint64_t bytes;
-  std::string limit;  ///< Which limit is the lowest, for messages.
+  std::string limit;  ///< Name of the lowest limit, for messages.
 };
 
-/// The minimum of what the kernel estimates for the machine and what each memory cgroup of this
-/// process, up to the topmost that can be seen, leaves of its limit (cgroup v1 and v2). File cache
-/// that a cgroup has not used lately counts as available.
+/// Minimum of the kernel's estimate for the machine and of the memory left below the limit of each
+/// visible memory cgroup of this process (cgroup v1 and v2). A cgroup's inactive file cache counts
+/// as available.
 ///
-/// @param root  Folder in which `/proc` and `/sys` are looked up.
+/// @param root  Folder that holds `/proc` and `/sys`.
 AvailableMemory available_memory(const std::string& root = "");
 
 }  // namespace flowtrain::os

@@ -28,13 +28,13 @@ void unlock_byte(const Fd& file, std::uint64_t byte) noexcept {
 
 bool is_byte_locked(const Fd& file, std::uint64_t byte) noexcept {
   struct flock lock = one_byte(F_WRLCK, byte);
-  // A failing query must not declare a living process dead.
+  // A failed query must not declare a live process dead.
   return ::fcntl(file.get(), F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
 }
 
 bool is_any_byte_locked(const Fd& file) noexcept {
   struct flock lock = one_byte(F_WRLCK, 0);
-  lock.l_len = 0;  // To the end, wherever that is.
+  lock.l_len = 0;  // 0: up to the end of the file.
   return ::fcntl(file.get(), F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
 }
 

@@ -8,11 +8,11 @@ namespace flowtrain::os {
 
 /// Locks on single bytes of a file, held by the open file description (F_OFD_SETLK).
 ///
-/// The kernel drops them when the last descriptor of the description closes, hence at any death
-/// of the process, without process ids and across PID namespaces. A forked child shares the
-/// description, so the descriptor has to be closed there (see channel/registry.hpp).
+/// The kernel drops a lock when the last descriptor of the description closes, hence at any death
+/// of the process. This needs no process ids and works across PID namespaces. A forked child shares
+/// the description, so it must close the descriptor (see channel/registry.hpp).
 ///
-/// Threads: one description cannot exclude itself; callers serialise within a process.
+/// Threads: a description does not exclude itself; callers synchronise within a process.
 
 /// Takes the exclusive lock of a byte; false if another description holds it.
 bool try_lock_byte(const Fd& file, std::uint64_t byte) noexcept;

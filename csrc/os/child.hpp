@@ -15,9 +15,10 @@
 
 namespace flowtrain::os {
 
-/// A forked child that runs `work` and ends; killed with its owner. Errors go to stderr.
+/// A forked child that runs `work` and exits. The destructor kills it. Errors go to stderr.
 ///
-/// The calling process must have one thread: of the others a child has the locks, and not them.
+/// The calling process must have one thread: a child inherits the locks of other threads, but not
+/// the threads.
 template <class Work>
 class Child {
  public:
@@ -48,7 +49,7 @@ class Child {
   void send(int signal) const {
     if (pid_ > 0) ::kill(pid_, signal);
   }
-  /// Stops it until SIGCONT; false if it has ended.
+  /// Stops the child until SIGCONT. Returns false if it has ended.
   bool stop() {
     int status = 0;
     send(SIGSTOP);
@@ -59,13 +60,13 @@ class Child {
   }
 
   enum class End { kDone, kFailed, kKilled };
-  /// Waits for its end.
-  End wait() { return *ask(0); }
-  /// Its end; nothing while it works.
-  std::optional<End> poll() { return ask(WNOHANG); }
+  /// Waits until the child ends.
+  End wait() { return *wait_with(0); }
+  /// How the child ended; nothing while it runs.
+  std::optional<End> poll() { return wait_with(WNOHANG); }
 
  private:
-  std::optional<End> ask(int options) {
+  std::optional<End> wait_with(int options) {
     if (pid_ == 0) return end_;
     int status = 0;
     pid_t found = 0;
@@ -73,7 +74,7 @@ class Child {
       found = ::waitpid(pid_, &status, options);
     } while (found < 0 && errno == EINTR);
     if (found == 0) return std::nullopt;
-    if (found < 0) status = 1 << 8;  // Somebody else has waited for it.
+    if (found < 0) status = 1 << 8;  // Another caller has waited for it; counts as failed.
     ended(status);
     return end_;
   }

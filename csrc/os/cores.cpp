@@ -12,16 +12,16 @@ std::vector<int> cores() {
       if (CPU_ISSET(core, &allowed)) found.push_back(core);
     }
   }
-  // Above CPU_SETSIZE cores the call fails; one is then what can be counted on.
+  // The call fails on machines with more than CPU_SETSIZE cores.
   if (found.empty()) found.push_back(0);
   return found;
 }
 
-void pin_to_core(std::uint32_t turn) {
+void pin_to_core(std::uint32_t index) {
   const std::vector<int> all = cores();
   cpu_set_t one;
   CPU_ZERO(&one);
-  CPU_SET(all[turn % all.size()], &one);
+  CPU_SET(all[index % all.size()], &one);
   ::sched_setaffinity(0, sizeof(one), &one);
 }
 

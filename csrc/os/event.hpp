@@ -12,46 +12,47 @@
 
 namespace flowtrain::os {
 
-/// How long one waiter spins before it sleeps: waking a sleeper costs tens of microseconds, so
-/// whoever has been waiting for no longer than that lately spins that long. It never yields: on a
-/// busy core that hands out whole time slices, where a sleeper would be woken at once.
+/// Time that a waiter spins before it sleeps. Waking a sleeper costs tens of microseconds, so a
+/// waiter whose last wait was short spins for twice as long as that wait, within limits. It never
+/// yields, since on a busy core a yield can take a whole time slice, while a sleeper is woken at
+/// once.
 class Spin {
  public:
   std::int64_t budget_ns() const { return budget_ns_.load(std::memory_order_relaxed); }
   void learn(std::int64_t waited_ns) {
-    const std::int64_t next =
-        waited_ns > kMostNs / 2 ? kLeastNs : std::max(kLeastNs, 2 * waited_ns);
+    const std::int64_t next = waited_ns > kMaxNs / 2 ? kMinNs : std::max(kMinNs, 2 * waited_ns);
     budget_ns_.store(next, std::memory_order_relaxed);
   }
 
  private:
-  static constexpr std::int64_t kLeastNs = 20'000;
-  static constexpr std::int64_t kMostNs = 100'000;
-  std::atomic<std::int64_t> budget_ns_{kLeastNs};
+  static constexpr std::int64_t kMinNs = 20'000;
+  static constexpr std::int64_t kMaxNs = 100'000;
+  std::atomic<std::int64_t> budget_ns_{kMinNs};
 };
 
-/// Something that may have changed: waiters spin, then sleep on a futex; notifying costs one
-/// fence and one load while nobody sleeps.
+/// A condition that processes wait for: waiters spin, then sleep on a futex. While no waiter
+/// sleeps, notify costs one fence and one load.
 ///
 /// Memory:   placed by the caller, also in shared memory; zero bytes are a valid event.
 /// Threads:  any number, in any processes.
-/// Progress: notify is wait-free. A waiter that dies asleep, or gives up, costs one wake that
-///           nobody hears. A notifier that dies before its wake costs a sleeper kLongestSleepNs.
-/// Ordering: what was done before notify is seen by the predicate of a waiter it wakes.
-/// Errors:   never throws; a wait that ran out returns false.
+/// Progress: notify is wait-free. A waiter that dies asleep, or gives up, costs one superfluous
+///           wake. A notifier that dies before its wake delays a sleeper by kMaxSleepNs.
+/// Ordering: writes before notify are visible to the predicate of a waiter that it wakes.
+/// Errors:   never throws; a wait that times out returns false.
 ///
-/// The word counts up, and is odd from when a waiter announces that it is about to sleep until a
-/// notifier finds it so. There is no count of waiters, since nobody could take a dead one off it.
+/// The word counts up. It is odd from the moment a waiter announces that it will sleep until a
+/// notifier makes it even. There is no count of waiters: a dead waiter could not be subtracted.
 ///
-/// A waiter announces itself, fences, then looks; a notifier changes what is looked at, fences,
-/// then reads the word. By the order of the two fences, either the look sees the change, or the
-/// notifier reads the announcement or what came after it in the word's own order. What it then
-/// reads is
-///   - odd: it makes the word even and wakes;
-///   - even: another notifier did so after the announcement. It wakes the waiter, or the waiter no
-///     longer finds the value to sleep on. Either way the waiter announces itself anew, which the
-///     first notifier did not read, so that this time the look sees the change.
-/// The fences order all of this; the accesses to the word need no order of their own.
+/// A waiter announces itself, fences, then calls its predicate; a notifier writes the data that the
+/// predicate reads, fences, then reads the word. By the order of the two fences, either the
+/// predicate sees the data, or the notifier reads the announcement or a later value of the word.
+/// If the notifier reads
+///   - an odd value, it makes the word even and wakes;
+///   - an even value, another notifier made it even after the announcement. That notifier wakes the
+///     waiter, or the waiter finds the word changed and does not sleep. Either way the waiter
+///     announces itself again. The first notifier did not read this second announcement, so this
+///     time the predicate sees the data.
+/// The fences alone give this order; accesses to the word are relaxed.
 class alignas(kCacheLine) Event {
  public:
   void notify() noexcept {
@@ -59,25 +60,25 @@ class alignas(kCacheLine) Event {
     std::atomic_thread_fence(std::memory_order_seq_cst);
     notify_after_fence();
   }
-  /// The same for a caller with such a fence of its own behind what it did.
+  /// As notify, for a caller that has already executed such a fence after its writes.
   void notify_after_fence() noexcept {
     std::uint32_t seen = word_.load(std::memory_order_relaxed);
     if (seen % 2 == 0) return;
-    // Where it fails another notifier was faster; it may die before it wakes anybody.
+    // If it fails, another notifier was faster, but may die before its wake: so wake in any case.
     word_.compare_exchange_strong(seen, seen + 1, std::memory_order_relaxed);
     futex_wake_all(word_);
   }
 
-  /// Waits until `ready()` is true or the deadline passes; the last word is `ready`'s.
+  /// Waits until `ready()` is true or the deadline passes. Returns the last value of `ready()`.
   template <class Ready>
   bool wait(const Deadline& deadline, Spin& spin, Ready&& ready) noexcept {
     if (ready()) return true;
-    const Stopwatch stopwatch;
+    const Stopwatch watch;
     const std::int64_t budget_ns = spin.budget_ns();
-    for (std::int64_t waited_ns = 0; waited_ns < budget_ns; waited_ns = stopwatch.elapsed_ns()) {
+    for (std::int64_t waited_ns = 0; waited_ns < budget_ns; waited_ns = watch.elapsed_ns()) {
       pause_core();
       if (!ready()) continue;
-      spin.learn(stopwatch.elapsed_ns());
+      spin.learn(watch.elapsed_ns());
       return true;
     }
     while (!deadline.passed()) {
@@ -85,16 +86,16 @@ class alignas(kCacheLine) Event {
       // Pairs with the fence in notify.
       std::atomic_thread_fence(std::memory_order_seq_cst);
       const bool done = ready();
-      if (!done) futex_wait(word_, announced, deadline.left_ns(kLongestSleepNs));
+      if (!done) futex_wait(word_, announced, deadline.left_ns(kMaxSleepNs));
       if (!done && !ready()) continue;
-      spin.learn(stopwatch.elapsed_ns());
+      spin.learn(watch.elapsed_ns());
       return true;
     }
     return ready();
   }
 
  private:
-  static constexpr std::int64_t kLongestSleepNs = 100'000'000;
+  static constexpr std::int64_t kMaxSleepNs = 100'000'000;
 
   std::atomic<std::uint32_t> word_{0};
 };

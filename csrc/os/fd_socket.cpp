@@ -58,7 +58,7 @@ struct OneFdMessage {
   msghdr message{};
 };
 
-/// Every descriptor that came with a message: what nobody takes would stay open for ever.
+/// Every descriptor of a message: a descriptor that is not taken would stay open.
 std::vector<Fd> take_fds(msghdr& message) {
   std::vector<Fd> fds;
   for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr;
@@ -74,7 +74,7 @@ std::vector<Fd> take_fds(msghdr& message) {
   return fds;
 }
 
-/// Socket on which the answer of a server of this user comes; empty where there is none.
+/// Socket for the answer of a server of this user; empty if there is none.
 Fd ask(const std::string& path, const FdRequest& request, int flags) {
   const sockaddr_un address = address_of(path);
   Fd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | flags, 0));
@@ -109,7 +109,7 @@ FdServer::FdServer(const std::string& path, std::uint64_t nonce, Find find)
       find_(std::move(find)),
       socket_(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)) {
   const sockaddr_un address = address_of(path);
-  ::unlink(path.c_str());  // Left by a dead process whose lane this one now holds.
+  ::unlink(path.c_str());  // Left by a dead process that held this lane before.
   if (!socket_ ||
       ::bind(socket_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 ||
       ::listen(socket_.get(), 64) != 0) {
@@ -137,7 +137,7 @@ void FdServer::serve(const std::stop_token& stop) {
     if (::poll(&waiting, 1, kPollMs) <= 0) continue;
     const Fd client(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC));
     if (!client) {
-      // The client stays in the queue, and poll would return at once.
+      // The client stays in the queue, so poll would return at once: a busy loop.
       const bool exhausted =
           errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS;
       if (exhausted) std::this_thread::sleep_for(std::chrono::milliseconds(kPollMs));
@@ -147,7 +147,7 @@ void FdServer::serve(const std::stop_token& stop) {
     try {
       answer(client.get());
     } catch (const Error&) {
-      // Such as out of descriptors: hung up on, the client asks again.
+      // For example out of descriptors. The connection closes, and the client asks again.
     }
   }
 }
@@ -155,7 +155,7 @@ void FdServer::serve(const std::stop_token& stop) {
 void FdServer::answer(int client) {
   limit_waits(client);
   FdRequest request{};
-  // MSG_TRUNC: the length of what was sent, also where it is more than there is room for.
+  // MSG_TRUNC: returns the length of the message even if it exceeds the buffer.
   if (::recv(client, &request, sizeof(request), MSG_TRUNC) != sizeof(request)) return;
   const Fd fd = request.nonce == nonce_ ? find_(request.id) : Fd();
   OneFdMessage out;
@@ -187,7 +187,7 @@ std::optional<Fd> receive_fd(const std::string& path, const FdRequest& request) 
   const Fd socket = ask(path, request, 0);
   const Deadline deadline = Deadline::in(1.0);
   pollfd waiting{socket.get(), POLLIN, 0};
-  // A signal ends the poll early, and would end a blocking receive without an answer.
+  // Polls, since a signal would end a blocking receive without an answer.
   while (socket && ::poll(&waiting, 1, kPollMs) <= 0) {
     if (deadline.passed()) return std::nullopt;
   }

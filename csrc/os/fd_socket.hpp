@@ -11,8 +11,8 @@
 
 namespace flowtrain::os {
 
-/// What a client asks for. The nonce is of the server that is meant: a path may have passed to
-/// another one.
+/// Request for a descriptor. The nonce names the server: another server may have taken over the
+/// path.
 struct FdRequest {
   std::uint64_t nonce;
   std::uint64_t id;
@@ -22,24 +22,22 @@ struct FdRequest {
 ///
 /// Memory:   nothing shared.
 /// Threads:  one thread of its own, which calls `find`.
-/// Progress: a client that says nothing is dropped after a second.
+/// Progress: a client that sends nothing is dropped after a second.
 /// Ordering: a request is an FdRequest, the answer one byte and perhaps a descriptor.
-/// Errors:   a peer of another user (SO_PEERCRED) gets nothing, nor does a request with another
-///           nonce; where `find` throws, the client is left without an answer. The constructor
-///           throws.
+/// Errors:   a peer of another user (SO_PEERCRED) gets no answer; a request with another nonce gets
+///           no descriptor. If `find` throws, the client gets no answer. The constructor throws.
 class FdServer {
  public:
   using Find = std::function<Fd(std::uint64_t id)>;
 
-  /// @param find  A descriptor of its own for what is asked, or an empty one; must be safe to call
-  ///              from another thread.
+  /// @param find  Returns a new descriptor for an id, or an empty one. Called from another thread.
   FdServer(const std::string& path, std::uint64_t nonce, Find find);
   ~FdServer();
   FdServer(const FdServer&) = delete;
   FdServer& operator=(const FdServer&) = delete;
 
-  /// In a forked child, where the thread does not exist: forget it instead of joining it, and
-  /// leave the socket to the parent.
+  /// For a forked child, in which the thread does not exist: detaches the thread instead of joining
+  /// it, and leaves the socket path to the parent.
   void abandon() noexcept;
 
  private:
@@ -53,24 +51,24 @@ class FdServer {
   std::jthread thread_;
 };
 
-/// A descriptor that was asked for and may not have come yet.
+/// A descriptor that was requested and may not have arrived yet.
 class PendingFd {
  public:
   PendingFd(const std::string& path, const FdRequest& request);
 
-  /// Whether there is nothing to be had yet.
+  /// Whether the answer is still to come.
   bool waiting() const noexcept;
-  /// As receive_fd; to be asked for once, when the wait is over.
+  /// As receive_fd. Call it once, when `waiting` is false.
   std::optional<Fd> answer() const;
-  /// Readable once the wait is over; -1 if no server took the request.
+  /// Readable once the answer has arrived; -1 if no server took the request.
   int socket() const { return socket_.get(); }
 
  private:
   Fd socket_;
 };
 
-/// Asks the server at `path` for a descriptor: an empty Fd if it has none, nothing if no server of
-/// this user answers as one does within a second.
+/// Requests a descriptor from the server at `path`. An empty Fd if the server has none; nothing if
+/// no server of this user gives a valid answer within a second.
 std::optional<Fd> receive_fd(const std::string& path, const FdRequest& request);
 
 }  // namespace flowtrain::os

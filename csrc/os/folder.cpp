@@ -20,7 +20,8 @@ namespace {
 
 const std::string kTmpfs = "/dev/shm";
 
-/// Makes a folder that only this user can enter, or accepts one that is so already.
+/// Makes a folder that only this user can enter, or accepts an existing one. Returns whether it was
+/// made.
 bool make_private(const std::string& path) {
   const bool made = ::mkdir(path.c_str(), 0700) == 0;
   if (!made && errno != EEXIST) throw_errno(path + ": mkdir");
@@ -34,8 +35,8 @@ bool make_private(const std::string& path) {
 
 std::string runtime_path() { return kTmpfs + "/flowtrain-" + std::to_string(::geteuid()); }
 
-/// Reserves the pages of a file: 0, or what errno would be. In one call, which a file larger than
-/// tmpfs does not begin; on older kernels a signal ends it and undoes what it did.
+/// Reserves the pages of a file. Returns 0 or the error number. On older kernels a signal ends the
+/// call and undoes its work, hence the loop.
 int reserve(const Fd& fd, std::uint64_t bytes) {
   for (;;) {
     const int failed = ::posix_fallocate(fd.get(), 0, static_cast<off_t>(bytes));
@@ -43,7 +44,7 @@ int reserve(const Fd& fd, std::uint64_t bytes) {
   }
 }
 
-/// Bytes that tmpfs has left. One without a limit (size=0) says that it has no blocks at all.
+/// Free bytes of tmpfs. A tmpfs without a limit (size=0) reports 0 blocks.
 std::uint64_t tmpfs_bytes() {
   struct statvfs info{};
   if (::statvfs(kTmpfs.c_str(), &info) != 0 || info.f_blocks == 0) return UINT64_MAX;
@@ -115,7 +116,7 @@ void remove_pool_folder(const Fd& folder, const std::string& name) noexcept {
 }
 
 void remove_empty_pool_folder(const std::string& name) noexcept {
-  // A folder that came after it under the name is not empty, or is about to be made again.
+  // A newer folder of this name is not empty, or its maker tries again.
   ::rmdir((runtime_path() + "/" + name).c_str());
 }
 
@@ -136,7 +137,7 @@ std::vector<std::string> pool_names() {
 }
 
 Fd create_file(const std::string& path, std::uint64_t bytes) {
-  // Asked first: pages beyond what there is would be taken from everybody before the call fails.
+  // Checked first: the reservation would use up all memory before it fails.
   if (bytes > tmpfs_bytes()) throw_full(path, bytes);
   if (const AvailableMemory memory = available_memory(); bytes > memory.bytes) {
     throw PoolSpace(path + ": needs " + std::to_string(bytes) + " bytes and " +

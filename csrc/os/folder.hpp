@@ -12,11 +12,11 @@ namespace flowtrain::os {
 
 /// Folder of this user's pools on tmpfs, `/dev/shm/flowtrain-<uid>`, made with mode 0700.
 ///
-/// Errors: SystemCallError if it is a link, or belongs to somebody else, or others may enter it.
+/// Errors: SystemCallError if it is a link, belongs to another user, or is open to other users.
 std::string runtime_folder();
 
-/// The lock of a folder, given back in its destructor: a child forked meanwhile shares the lock,
-/// and would keep it where the parent only closed its descriptor.
+/// Lock of a folder. The destructor unlocks it explicitly: closing the descriptor would leave the
+/// lock with any child forked meanwhile.
 class FolderLock {
  public:
   FolderLock() = default;
@@ -31,49 +31,51 @@ class FolderLock {
   Fd folder_;
 };
 
-/// Excludes every other maker and remover of pools while the result lives, or until its holder
-/// dies. Empty only where `interrupted` ended the wait.
+/// Excludes all other processes from making and removing pools while the result lives, or until its
+/// holder dies. Empty only if `interrupted` ended the wait.
 ///
 /// Errors: PoolTimeout after ten seconds.
 FolderLock lock_runtime_folder(const Interrupted& interrupted = {});
 
-/// Makes `runtime_folder()/name` with mode 0700; false if it is there already.
+/// Makes `runtime_folder()/name` with mode 0700. Returns false if it exists.
 bool make_pool_folder(const std::string& name);
 
-/// Removes a pool's folder with everything in it, whose ever it is; false if there was none. For
-/// who has the runtime folder locked.
+/// Removes a pool's folder and its contents, whichever pool has the name now. Returns false if
+/// there was none. The caller holds the lock of the runtime folder.
 bool remove_pool_folder(const std::string& name);
 
-/// Opens a pool's folder; an empty Fd if there is none. What is reached through the result is in
-/// this very folder, also after its name was removed and given to another.
+/// Opens a pool's folder; an empty Fd if there is none. The result refers to this folder even after
+/// its name was removed and taken by another pool.
 Fd open_pool_folder(const std::string& name);
 
-/// Path of a file in a folder that is open.
+/// Path of a file in an open folder.
 std::string path_in(const Fd& folder, const std::string& file);
 
-/// Removes all that is in a pool's folder, and the name if it is still the folder's. Needs no lock.
+/// Removes the contents of a pool's folder, and its name unless another pool has taken it. Needs no
+/// lock.
 void remove_pool_folder(const Fd& folder, const std::string& name) noexcept;
 
-/// Removes a pool's folder if nothing is in it.
+/// Removes a pool's folder if it is empty.
 void remove_empty_pool_folder(const std::string& name) noexcept;
 
 /// Names of all pools of this user.
 std::vector<std::string> pool_names();
 
 /// Another open file description of the same file. Byte locks belong to a description, and a
-/// mapping keeps one alive, also in forked children: what is mapped must not be what is locked.
+/// mapping keeps its description alive, also in forked children: lock and map different
+/// descriptions.
 Fd reopen_file(const Fd& fd);
 
-/// Whether the file still has a name: a file removed since it was opened has not.
+/// Whether the file still has a name, that is, was not removed since it was opened.
 bool is_linked(const Fd& fd);
 
-/// Makes a file of fixed size, mode 0600, that must not exist; its pages are reserved, so that
-/// writing to it can never fault for lack of space. An empty Fd if its folder is not there.
+/// Makes a file of fixed size with mode 0600, which must not exist. Reserves its pages, so that a
+/// write to it never faults for lack of space. An empty Fd if its folder does not exist.
 ///
-/// Errors: PoolSpace where tmpfs or memory has not so many bytes left, naming both numbers.
+/// Errors: PoolSpace, naming both numbers, if tmpfs or memory has fewer bytes left.
 Fd create_file(const std::string& path, std::uint64_t bytes);
 
-/// Opens a file read-write without following links; an empty Fd if it is not there.
+/// Opens a file read-write without following links; an empty Fd if it does not exist.
 Fd open_file(const std::string& path);
 
 std::uint64_t file_bytes(const Fd& fd);

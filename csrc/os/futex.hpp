@@ -12,7 +12,7 @@
 namespace flowtrain::os {
 
 /// Sleeps while `*word == expected`, for at most `timeout_ns`. The word may lie in shared
-/// memory. Wakes are allowed to be spurious.
+/// memory. Wakes may be spurious.
 inline void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t expected,
                        std::int64_t timeout_ns) noexcept {
   const timespec timeout{timeout_ns / 1'000'000'000, timeout_ns % 1'000'000'000};

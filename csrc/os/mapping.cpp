@@ -36,13 +36,13 @@ Mapping::~Mapping() {
 void Mapping::prefault() const {
   constexpr std::size_t kShare = std::size_t{64} << 20;
   const std::size_t workers = std::clamp<std::size_t>(bytes_ / kShare, 1, cores().size());
-  // Starts of whole pages of any size that a kernel has; elsewhere the advice is refused.
+  // A multiple of any page size, since the kernel refuses an unaligned start.
   constexpr std::size_t kPages = std::size_t{2} << 20;
   const std::size_t step = round_up(bytes_ / workers + 1, kPages);
   std::vector<std::jthread> threads;
   for (std::size_t from = 0; from < bytes_; from += step) {
     threads.emplace_back([this, from, step] {
-      // An old kernel without this advice leaves the pages to be touched one by one later.
+      // Older kernels lack this advice; pages are then touched at first use.
       ::madvise(data_ + from, std::min(step, bytes_ - from), MADV_POPULATE_WRITE);
     });
   }

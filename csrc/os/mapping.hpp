@@ -31,12 +31,12 @@ class Mapping {
   std::byte* data() const { return data_; }
   std::size_t bytes() const { return bytes_; }
 
-  /// Touches every page, from all cores that the caller may use: the first touch of a page costs
-  /// more than any copy.
+  /// Touches every page, on all cores that the caller may use: the first touch of a page costs more
+  /// than any copy.
   void prefault() const;
 
-  /// Keeps what others know of this memory, such as a device's registration of it, and ends it
-  /// before the memory is unmapped. Not safe against itself.
+  /// Keeps an object that depends on this memory, such as a device's registration, and destroys it
+  /// before the memory is unmapped. Not thread-safe.
   void attach(std::shared_ptr<void> what) const { attached_ = std::move(what); }
   bool has_attached() const { return attached_ != nullptr; }
 
@@ -49,11 +49,11 @@ class Mapping {
 /// A memfd of fixed size: sealed against shrinking and growing, so that no peer can make an
 /// access fault by truncating it.
 ///
-/// Errors: PoolSpace where the machine, or a cgroup of this process, has not so much memory left,
-///         naming both numbers.
+/// Errors: PoolSpace, naming both numbers, if the machine or a cgroup of this process has less
+///         memory left.
 Fd sealed_memfd(const std::string& name, std::size_t bytes);
 
-/// Whether a descriptor got from a peer is sealed and has the size it claims.
+/// Whether a descriptor from a peer is sealed and has the given size.
 bool is_sealed(const Fd& fd, std::size_t bytes);
 
 }  // namespace flowtrain::os

@@ -10,10 +10,9 @@
 
 namespace flowtrain::os {
 
-/// Owner of zeroed memory without a name, which forked children share; pages come as they are
-/// touched, so that what is not used costs nothing.
+/// Owner of anonymous zeroed memory that forked children share. Pages are allocated at first touch.
 ///
-/// Errors: SystemCallError where it cannot be mapped; `what` names it.
+/// Errors: SystemCallError if it cannot be mapped; `what` names it.
 class SharedZeros {
  public:
   SharedZeros(std::size_t bytes, const std::string& what) : bytes_(bytes) {

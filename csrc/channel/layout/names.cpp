@@ -9,7 +9,7 @@
 namespace flowtrain::channel {
 namespace {
 
-constexpr std::size_t kMaxNameBytes = RelaxedText::kMostBytes;
+constexpr std::size_t kLongestName = RelaxedText::kMaxBytes;
 
 }  // namespace
 
