@@ -6,7 +6,7 @@
 #include <string>
 
 #include "channel/layout/descriptor.hpp"
-#include "measure/relay.hpp"
+#include "measure/queue_bench.hpp"
 #if __has_include(<boost/lockfree/queue.hpp>)
 #define WITH_BOOST 1
 #include <boost/interprocess/ipc/message_queue.hpp>

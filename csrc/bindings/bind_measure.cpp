@@ -3,6 +3,7 @@
 #include <tuple>
 
 #include "bindings/bindings.hpp"
+#include "measure/idle_pool.hpp"
 #include "measure/ring.hpp"
 #include "measure/slab_pairs.hpp"
 
@@ -46,6 +47,8 @@ void bind_measure(py::module_& module) {
   module.def(
       "_ring_round_trip", [](double seconds) { return slice(measure::ring_round_trip(seconds)); },
       py::kw_only(), py::arg("seconds"));
+  module.def("_reclaim_times_ms", &measure::reclaim_times_ms, py::arg("kills"));
+  module.def("_idle_cpu_percent", &measure::idle_cpu_percent, py::arg("seconds"));
 }
 
 }  // namespace flowtrain::bindings

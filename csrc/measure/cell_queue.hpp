@@ -5,7 +5,7 @@
 
 #include "channel/layout/descriptor.hpp"
 #include "lockfree/index_ring.hpp"
-#include "measure/relay.hpp"
+#include "measure/queue_bench.hpp"
 
 namespace flowtrain::measure {
 
@@ -14,10 +14,10 @@ using channel::Descriptor;
 /// The shipped ring as a queue: a sender owns free cells, writes their descriptors and publishes
 /// them; a receiver takes them, reads the descriptors and frees them.
 ///
-/// Each sender has cells of its own: no search for a free one is measured. It uses them in turn,
-/// and since nobody else may, a store owns one. With `Load::shared` it does as in a pool, whose
-/// producers share all cells: it uses the lowest that are free, warm in caches, and a
-/// compare-and-swap owns each.
+/// Each sender has its own cells, so the search for a free cell is not measured. It uses them in
+/// turn, and owns a cell by a store, since no other sender may. With `Load::shared` it works as in
+/// a pool, whose producers share all cells: it uses the lowest free cells, which are warm in
+/// caches, and owns each by a compare-and-swap.
 class CellQueue {
  public:
   using Ring = lockfree::IndexRing<>;
@@ -60,7 +60,7 @@ class CellQueue {
         ++sent_;
       }
       next_ = after(run);
-      // Who waits for the slot below has the words of a later run come meanwhile.
+      // Fetches the words of a later run while push_run waits for a slot.
       queue_.prefetch_words(after(next_));
       return ring_.push_run(run, lane_, queue_.lanes_[lane_]);
     }
@@ -81,7 +81,7 @@ class CellQueue {
       }
     }
 
-    /// Looks at the last first: looks at what is about to be freed hold its reader up.
+    /// Reads the last cell first: reading a word that is about to be freed delays its reader.
     bool is_free(const lockfree::Run& run) const noexcept {
       std::uint32_t left = run.count;
       while (left > 0 && lockfree::state_of(queue_.words_[run.first + left - 1].load(
@@ -114,7 +114,7 @@ class CellQueue {
       queue_.prefetch(run, prefetch_to_read);
       for (std::uint32_t c = run.first; c < run.first + run.count; ++c) {
         const Descriptor seen = queue_.cells_[c];
-        asm volatile("" : : "m"(seen));  // It is read, though nobody needs it.
+        asm volatile("" : : "m"(seen));  // Keeps the read.
         const auto word = queue_.words_[c].load(std::memory_order_relaxed);
         queue_.words_[c].store(lockfree::freed(word),
                                std::memory_order_release);  // sync: cell.word
@@ -132,7 +132,7 @@ class CellQueue {
   static constexpr std::size_t kBytesOfCell =
       sizeof(Descriptor) + sizeof(lockfree::AtomicCell) + sizeof(lockfree::AtomicSlot);
 
-  /// As a producer and a consumer do it.
+  /// As Producer and Consumer do.
   template <class Fetch>
   void prefetch(const lockfree::Run& run, Fetch&& fetch) const noexcept {
     for (std::uint32_t c = run.first; c < run.first + run.count; ++c) fetch(&cells_[c]);

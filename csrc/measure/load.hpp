@@ -4,21 +4,21 @@
 
 namespace flowtrain::measure {
 
-/// Descriptors that are under way at most, whatever the queue.
+/// Capacity of every queue, in descriptors.
 inline constexpr std::uint32_t kInFlight = 1024;
 
-/// Who moves descriptors through a queue, and how.
+/// Processes that move descriptors through a queue, and how.
 struct Load {
   std::uint32_t producers;
   std::uint32_t consumers;
-  std::uint32_t batch;  ///< Descriptors at a time.
+  std::uint32_t batch;  ///< Descriptors per send.
   double seconds;
-  std::uint32_t pauses = 1;  ///< Of a core, between two looks of who waits.
-  bool shared = false;  ///< Whether others might allocate the cells of a sender, if it has any.
+  std::uint32_t pauses = 1;  ///< Pauses of a core between two polls of a waiter.
+  bool shared = false;  ///< Own cells by compare-and-swap, as if other senders could own them too.
 };
 
-/// A figure, and a bare ping-pong of one word between the same two cores before and after it:
-/// cores of a virtual machine move, and figures compare only where these agree.
+/// A figure measured between two ping-pong runs on the same cores. Cores of a virtual machine may
+/// be moved, so figures compare only if their ping-pongs agree.
 struct Slice {
   double value;
   double ping_before_ns;

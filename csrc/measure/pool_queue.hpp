@@ -7,7 +7,7 @@
 #include "channel/consumer.hpp"
 #include "channel/layout/dtype.hpp"
 #include "channel/producer.hpp"
-#include "measure/relay.hpp"
+#include "measure/queue_bench.hpp"
 
 namespace flowtrain::measure {
 
@@ -20,8 +20,8 @@ using channel::Pool;
 using channel::Producer;
 using channel::Recording;
 
-/// A pool as a queue: a sender leases slabs and publishes them, a receiver gets the items and
-/// releases them, as users do, with a handle of the pool in each process.
+/// A pool as a queue, used as by users: a sender leases and publishes slabs, a receiver gets and
+/// releases items, and each process has its own pool handle.
 template <Recording kRecording>
 class PoolQueue {
  public:
@@ -33,7 +33,7 @@ class PoolQueue {
   class Sender {
    public:
     Sender(PoolQueue& queue, std::uint32_t i)
-        : pool_(i == 0 ? make(queue) : Pool::open(queue.name_, "", Deadline::in(kPatienceS))),
+        : pool_(i == 0 ? make(queue) : Pool::open(queue.name_, "", Deadline::in(kTimeoutS))),
           producer_(std::make_shared<Producer>(pool_, "default", std::nullopt, Producer::Credits{},
                                                kRecording)),
           keys_(queue.load_.batch) {}
@@ -70,8 +70,8 @@ class PoolQueue {
   class Receiver {
    public:
     Receiver(PoolQueue& queue, std::uint32_t)
-        : consumer_(std::make_shared<Consumer>(
-              Pool::open(queue.name_, "", Deadline::in(kPatienceS)), "default", false, kRecording)),
+        : consumer_(std::make_shared<Consumer>(Pool::open(queue.name_, "", Deadline::in(kTimeoutS)),
+                                               "default", false, kRecording)),
           batch_(queue.load_.batch) {}
 
     std::uint32_t receive() {
@@ -92,7 +92,7 @@ class PoolQueue {
   };
 
  private:
-  static constexpr double kPatienceS = 10.0;
+  static constexpr double kTimeoutS = 10.0;
   static constexpr std::uint64_t kSlabBytes = 4096;
   static constexpr std::uint32_t kSlabs = 64;
   static constexpr Layout kLayout{*dtype_number("uint8"), 1, {kSlabBytes}, kSlabBytes};

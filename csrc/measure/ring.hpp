@@ -4,18 +4,18 @@
 
 namespace flowtrain::measure {
 
-/// Descriptors of 64 bytes per second through the shipped ring, between processes: each owns cells,
-/// writes, publishes, or takes, reads, frees.
+/// Descriptors of 64 bytes per second through the shipped ring, between processes. Producers own
+/// cells, write and publish them; consumers take, read and free them.
 ///
-/// Errors: BadArgument for no producer, no consumer, or a batch that a producer's share of
-/// kInFlight does not hold twice, or that does not divide it.
+/// Errors: BadArgument for no producer, no consumer, or a batch that does not divide a producer's
+/// share of kInFlight into two or more.
 Slice ring_flow(const Load& load);
 
-/// Nanoseconds that one descriptor takes there through one ring and back through another.
+/// Nanoseconds of a round trip of one descriptor, through one ring and back through another.
 Slice ring_round_trip(double seconds);
 
-/// Items per second through a pool, leased, published, got and released between processes; with
-/// records as shipped, or without any, to see what they cost.
+/// Items per second through a pool: leased and published in some processes, got and released in
+/// others. Without `records`, no counters, times and events are recorded.
 ///
 /// Errors: as ring_flow.
 Slice pool_flow(const Load& load, bool records);

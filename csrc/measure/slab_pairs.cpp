@@ -25,10 +25,10 @@ using channel::LaneRole;
 using channel::Pool;
 using channel::Slabs;
 
-constexpr double kPatienceS = 30.0;
+constexpr double kTimeoutS = 30.0;
 constexpr std::uint32_t kLag = 16;
 
-/// What the processes tell each other; their times lie behind it.
+/// State that the processes share, followed by their times.
 struct alignas(kCacheLine) Board {
   std::atomic<std::uint32_t> open;
   std::atomic<std::uint32_t> filled;
@@ -38,7 +38,7 @@ struct alignas(kCacheLine) Board {
   double* times_ns() { return reinterpret_cast<double*>(this + 1); }
 };
 
-/// One of the processes.
+/// One of the measured processes.
 class Worker {
  public:
   Worker(const SlabLoad& load, Board& board, std::uint32_t me, const std::string& name)
@@ -48,12 +48,12 @@ class Worker {
       pool_ = Pool::create({name, "bench", {"default"}, load.slabs, 2 * load.processes + 2});
       std::vector<memory::SlabClass> classes;
       for (std::uint32_t k = 0; k < load.classes; ++k) {
-        classes.push_back({bytes_of(k), of_a_class()});
+        classes.push_back({class_bytes(k), slabs_per_class()});
       }
       pool_->add_segment(memory::carve(classes), false);
     } else {
       await(board.open, 1);
-      pool_ = Pool::open(name, "bench", Deadline::in(kPatienceS));
+      pool_ = Pool::open(name, "bench", Deadline::in(kTimeoutS));
     }
     lane_ = pool_->join(LaneRole::kProducer, 0);
     slabs_.emplace(pool_->control(), pool_->bump_allocator(), lane_->number(), pool_->lane());
@@ -68,7 +68,8 @@ class Worker {
     double* const times_ns = board_.times_ns() + std::size_t{me_} * load_.slices;
     slice();  // Warm-up.
     for (std::uint32_t i = 0; i < load_.slices; ++i) times_ns[i] = slice();
-    // Nobody is measured while another is done, and the pool's maker leaves last.
+    // Works until all are done, so that all are measured under the same load. The process that made
+    // the pool leaves last.
     for (++board_.done; board_.done < load_.processes;) slice();
     ++board_.left;
     await(board_.left, load_.processes);
@@ -80,23 +81,24 @@ class Worker {
     std::uint32_t bytes;
   };
 
-  static std::uint32_t bytes_of(std::uint32_t k) { return (k + 1) * 4096; }
-  std::uint32_t of_a_class() const { return load_.slabs / load_.classes; }
+  static std::uint32_t class_bytes(std::uint32_t k) { return (k + 1) * 4096; }
+  std::uint32_t slabs_per_class() const { return load_.slabs / load_.classes; }
 
   static void await(const std::atomic<std::uint32_t>& count, std::uint32_t wanted) {
-    const Deadline deadline = Deadline::in(kPatienceS);
+    const Deadline deadline = Deadline::in(kTimeoutS);
     while (count < wanted) {
-      if (deadline.passed()) throw PoolTimeout("slab pairs: another process did not come along");
+      if (deadline.passed())
+        throw PoolTimeout("slab pairs: another process did not follow in time");
     }
   }
 
   void fill() {
-    for (std::uint32_t i = 0; i < kLag; ++i) owed_bytes_[i] = bytes_of(i % load_.classes);
-    const auto all = static_cast<std::uint32_t>(load_.fill * of_a_class());
+    for (std::uint32_t i = 0; i < kLag; ++i) owed_bytes_[i] = class_bytes(i % load_.classes);
+    const auto all = static_cast<std::uint32_t>(load_.fill * slabs_per_class());
     const std::uint32_t mine = all * (me_ + 1) / load_.processes - all * me_ / load_.processes;
     for (std::uint32_t i = 0; i < mine; ++i) {
       for (std::uint32_t k = 0; k < load_.classes; ++k) {
-        held_.push_back({take(bytes_of(k)), bytes_of(k)});
+        held_.push_back({take(class_bytes(k)), class_bytes(k)});
       }
     }
   }
@@ -111,7 +113,7 @@ class Worker {
 
   double slice() {
     const Control& control = pool_->control();
-    const std::int64_t start = now_ns();
+    const Stopwatch watch;
     for (std::uint32_t i = 0; i < load_.pairs; ++i) {
       Held& held = held_[draw(held_.size())];
       if (load_.elsewhere) {
@@ -122,10 +124,10 @@ class Worker {
       std::swap(owed_bytes_[i % kLag], held.bytes);
       held.cell = take(held.bytes);
     }
-    return static_cast<double>(now_ns() - start) / load_.pairs;
+    return static_cast<double>(watch.elapsed_ns()) / load_.pairs;
   }
 
-  /// Below `end`.
+  /// Random number below `end`.
   std::uint64_t draw(std::uint64_t end) {  // xorshift64
     random_ ^= random_ << 13;
     random_ ^= random_ >> 7;
@@ -151,8 +153,9 @@ std::vector<double> slab_pairs_ns(const SlabLoad& load) {
   if (load.classes < 1 || load.processes < 1 || load.pairs < 1 || load.slices < 1) {
     throw BadArgument(what + "classes, processes, pairs and slices must be at least 1");
   }
-  const double of_a_class = std::floor(static_cast<double>(load.slabs) / load.classes);
-  if (load.fill * of_a_class < load.processes || load.fill * of_a_class > of_a_class - 1) {
+  const double slabs_per_class = std::floor(static_cast<double>(load.slabs) / load.classes);
+  if (load.fill * slabs_per_class < load.processes ||
+      load.fill * slabs_per_class > slabs_per_class - 1) {
     throw BadArgument(what + "fill=" + std::to_string(load.fill) + " of " +
                       std::to_string(load.slabs) + " slabs in " + std::to_string(load.classes) +
                       " classes leaves a process without a slab, or a class without a free one");

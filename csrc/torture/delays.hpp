@@ -10,8 +10,8 @@ namespace flowtrain::torture {
 
 using channel::ReapPoint;
 
-/// Of the participant that this process is.
-inline Seat* seat = nullptr;
+/// Slot of the participant that this process runs.
+inline ParticipantSlot* own_slot = nullptr;
 inline std::uint64_t random_state = 1;
 
 inline std::uint64_t draw() noexcept {  // xorshift64*
@@ -21,52 +21,52 @@ inline std::uint64_t draw() noexcept {  // xorshift64*
   return random_state * 0x2545F4914F6CDD1D;
 }
 
-/// Now and then some microseconds, asleep or giving way, so that the others come in between.
-/// One time in `rarity`, a power of two.
-inline void dawdle(std::uint64_t rarity) noexcept {
-  const std::uint64_t lot = draw() >> 32;
-  if (lot % rarity != 0) return;
-  if (lot % (2 * rarity) == 0) {
-    const timespec nap{0, static_cast<long>(lot >> 8) % 200'000};
+/// Sleeps or yields for some microseconds in one of `period` calls, so that other participants run
+/// in between. `period` is a power of two.
+inline void random_delay(std::uint64_t period) noexcept {
+  const std::uint64_t bits = draw() >> 32;
+  if (bits % period != 0) return;
+  if (bits % (2 * period) == 0) {
+    const timespec nap{0, static_cast<long>(bits >> 8) % 200'000};
     ::nanosleep(&nap, nullptr);
   } else {
-    for (std::uint64_t i = 0; i < (lot >> 8) % 8; ++i) ::sched_yield();
+    for (std::uint64_t i = 0; i < (bits >> 8) % 8; ++i) ::sched_yield();
   }
 }
 
-/// The ring's points, with delays.
-struct Delays {
+/// Delays at the ring's hook points.
+struct RingDelays {
   static void at(lockfree::RingPoint point) noexcept {
-    const bool inside = point != lockfree::RingPoint::kDone;
-    seat->window.store(inside ? 1 : 0, std::memory_order_relaxed);
-    if (inside) dawdle(16);
+    const bool inside = point != lockfree::RingPoint::kSettled;
+    own_slot->window.store(inside ? 1 : 0, std::memory_order_relaxed);
+    if (inside) random_delay(16);
   }
 };
 
-/// The protocol as it is shipped, but for the delays.
-struct Whole {
+/// The shipped protocol, with delays.
+struct Shipped {
   static constexpr bool kPublishing = true;
   static constexpr bool kTaking = true;
   static constexpr bool kGeneration = true;
 
-  using Hooks = Delays;
+  using Hooks = RingDelays;
   static constexpr bool kChecksAgain = true;
   static void at(ReapPoint) noexcept {
-    seat->window.store(1, std::memory_order_relaxed);
-    dawdle(2);  // A reaper is rare, and looks at what moves fast.
+    own_slot->window.store(1, std::memory_order_relaxed);
+    random_delay(2);  // A reaper runs rarely, and reads words that change fast.
   }
 };
 
-struct WithoutPublishing : Whole {
+struct WithoutPublishing : Shipped {
   static constexpr bool kPublishing = false;
 };
-struct WithoutTaking : Whole {
+struct WithoutTaking : Shipped {
   static constexpr bool kTaking = false;
 };
-struct WithoutRecheck : Whole {
+struct WithoutRecheck : Shipped {
   static constexpr bool kChecksAgain = false;
 };
-struct WithoutGeneration : Whole {
+struct WithoutGeneration : Shipped {
   static constexpr bool kGeneration = false;
 };
 

@@ -11,23 +11,24 @@
 
 namespace flowtrain::torture {
 
-/// What one participant says of itself; its successors use it after it.
-struct alignas(kCacheLine) Seat {
-  std::atomic<std::uint32_t> window;     ///< Not 0 inside a push, a pop or a judgement.
-  std::atomic<std::uint64_t> releasing;  ///< Item + 1 that it is releasing.
+/// State of one participant. A participant that replaces a killed one takes over its slot.
+struct alignas(kCacheLine) ParticipantSlot {
+  std::atomic<std::uint32_t> window;     ///< Not 0 during a push, a pop or a reaper's decision.
+  std::atomic<std::uint64_t> releasing;  ///< Item being released, plus 1; 0 for none.
 };
 
-/// What became of every item, outside the pool and written by nobody but who did it.
+/// Record of every item, outside the pool. Only the participant that publishes or releases an item
+/// writes its entry.
 ///
 /// Memory:   zeros, shared with forked children; an item has one byte in each table.
 /// Threads:  any, in any processes.
 /// Progress: wait-free.
-/// Ordering: none; it is read when nobody is left.
-/// Errors:   SystemCallError where it cannot be mapped.
+/// Ordering: none; read after the last participant ended.
+/// Errors:   SystemCallError if it cannot be mapped.
 class Ledger {
  public:
-  static constexpr std::uint64_t kMostItems = std::uint64_t{1} << 28;
-  static constexpr std::uint32_t kMostSeats = 256;
+  static constexpr std::uint64_t kMaxItems = std::uint64_t{1} << 28;
+  static constexpr std::uint32_t kMaxParticipants = 256;
 
   struct Counters {
     std::atomic<std::uint64_t> next;
@@ -35,13 +36,13 @@ class Ledger {
     std::atomic<std::int64_t> last_commit_ns;
     std::atomic<std::int64_t> longest_gap_ns;
     std::atomic<std::uint64_t> corrupt;
-    Seat seats[kMostSeats];
+    ParticipantSlot slots[kMaxParticipants];
   };
   using Marks = std::atomic<std::uint8_t>*;
 
   Counters& counters() const { return *reinterpret_cast<Counters*>(zeros_.data()); }
   Marks published() const { return reinterpret_cast<Marks>(zeros_.data() + kCountersBytes); }
-  Marks committed() const { return published() + kMostItems; }
+  Marks committed() const { return published() + kMaxItems; }
 
   void note_commit(std::uint64_t item) const {
     Counters& all = counters();
@@ -58,7 +59,7 @@ class Ledger {
  private:
   static constexpr std::size_t kCountersBytes = round_up(sizeof(Counters), kPageBytes);
 
-  os::SharedZeros zeros_{kCountersBytes + 2 * kMostItems, "torture: the ledger"};
+  os::SharedZeros zeros_{kCountersBytes + 2 * kMaxItems, "torture: ledger"};
 };
 
 }  // namespace flowtrain::torture

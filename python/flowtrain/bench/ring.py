@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from flowtrain.bench.alone import call
 from flowtrain.bench.conditions import conditions
+from flowtrain.bench.isolated import call
 
 PAIRS = (1, 2, 4)
 RUN = 16

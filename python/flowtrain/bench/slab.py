@@ -12,8 +12,8 @@ from typing import Any
 import numpy
 
 from flowtrain.bench import progress
-from flowtrain.bench.alone import call
 from flowtrain.bench.conditions import conditions, percentiles_us
+from flowtrain.bench.isolated import call
 from flowtrain.workloads import PRESETS, preset
 from flowtrain_core import Lease, Pool, Producer
 

@@ -1,4 +1,4 @@
-"""The ring under kills and stops at random instructions, by a ledger outside the pool."""
+"""Fault injection: kills and stops participants of the ring, and checks every item by a ledger."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Any, Literal, get_args
 
 import numpy
 
-from flowtrain.bench.alone import call
 from flowtrain.bench.conditions import conditions
+from flowtrain.bench.isolated import call
 
 Without = Literal["", "publishing", "taking", "re-check", "generation"]
 PARTS = get_args(Without)[1:]
@@ -26,15 +26,15 @@ def run(
     tight: bool = False,
     without: Without = "",
 ) -> dict[str, Any]:
-    """A storm, then what a death and a wait cost at rest, with the conditions of both."""
+    """Inject faults, then measure an idle pool; with the conditions of the machine."""
     common = conditions()
-    found = storm(
+    found = inject_faults(
         kills=kills, stops=stops, seconds=seconds, seed=seed, tight=tight, without=without
     )
-    return {"bench": "torture", **found, **at_rest(), **common}
+    return {"bench": "torture", **found, **idle_pool(), **common}
 
 
-def storm(
+def inject_faults(
     *,
     kills: int,
     stops: int,
@@ -43,35 +43,35 @@ def storm(
     tight: bool = False,
     without: Without = "",
 ) -> dict[str, Any]:
-    """Kill and stop participants of a ring, and count what went wrong.
+    """Kill and stop participants of a ring, and count the faults that follow.
 
     Args:
         kills: Participants to kill (SIGKILL), of producers, consumers and reapers.
-        stops: Participants to stop for 50 ms (SIGSTOP) in the middle of an operation.
-        seconds: The storm ends then, whatever was done by then.
-        seed: Of the choices; when the kernel runs whom is its own.
+        stops: Participants to stop for 50 ms (SIGSTOP) during an operation.
+        seconds: Injection ends after this time, even with faults left.
+        seed: Seed of the random choices; the kernel's scheduling stays random.
         tight: One producer and one cell for all readers, instead of 64 cells and twice as many
             producers and consumers as cores.
-        without: A part of the protocol to leave out, which must then lead to faults.
+        without: A part of the protocol to run without; faults must then follow.
 
     Returns:
-        Counts by name. All of `FAULTS` are 0 if the ring holds. `kills_in_window` is the share of
-        kills that hit a push, a pop or a judgement; `longest_stall_ms` is the longest time
-        between two commits, `stalled_by_stop` the number of stops during which there was none.
+        Counts by name. All of `FAULTS` are 0 if the ring is correct. `kills_in_window` is the
+        share of kills during a push, a pop or a decision of a reaper; `longest_stall_ms` is the
+        longest time between two commits, `stalled_by_stop` the number of stops without a commit.
 
     Raises:
         ValueError: A number is negative, or `without` is no part.
-        RuntimeError: The program that runs it failed.
+        RuntimeError: The process of the run failed.
     """
     if min(kills, stops) < 0 or seconds <= 0:
         raise ValueError(
             f"torture: kills={kills}, stops={stops} and seconds={seconds} must be at least 0"
         )
     found: dict[str, Any] = call(
-        "_storm",
+        "_inject_faults",
         kills=kills,
         stops=stops,
-        most_s=seconds,
+        max_s=seconds,
         seed=seed,
         tight=tight,
         without=without,
@@ -79,8 +79,8 @@ def storm(
     return found
 
 
-def at_rest() -> dict[str, float]:
-    """What a death and a wait cost on a pool that is otherwise idle.
+def idle_pool() -> dict[str, float]:
+    """Measure the reclaim of a dead process's slab, and the CPU time of a waiting process.
 
     Returns:
         `reclaim_p50_ms` and `reclaim_p99_ms`, from the kill of a process that holds a slab until
@@ -96,5 +96,5 @@ def at_rest() -> dict[str, float]:
 
 
 def faults(found: dict[str, Any]) -> dict[str, int]:
-    """What must not be, of what torture returned; empty if the ring held."""
+    """Nonzero counts of `FAULTS`; empty if the ring is correct."""
     return {name: found[name] for name in FAULTS if found[name] != 0}

@@ -27,14 +27,14 @@ def add_parser(verbs: Any) -> None:
     of_torture = _kind(kinds, "torture", "kill and stop participants of a ring", run_torture)
     of_torture.add_argument("--kills", type=int, default=1000)
     of_torture.add_argument("--stops", type=int, default=20)
-    of_torture.add_argument("--seconds", type=float, default=600.0, help="end the storm then")
+    of_torture.add_argument("--seconds", type=float, default=600.0, help="time limit")
     of_torture.add_argument("--seed", type=int, default=1)
     of_torture.add_argument("--tight", action="store_true", help="one producer and one cell")
     of_torture.add_argument(
         "--without",
         default="",
         metavar="PART",
-        help="leave out publishing, taking, re-check or generation, to see what it is for",
+        help="run without publishing, taking, re-check or generation, to see its faults",
     )
 
 

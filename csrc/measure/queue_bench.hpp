@@ -2,17 +2,19 @@
 
 #include <new>
 
-#include "measure/crew.hpp"
+#include "measure/worker_group.hpp"
 
 namespace flowtrain::measure {
 
-/// Waits of a member: it looks, and after some looks gives its core to somebody else.
+/// Polls until `ready` or the end of the group's work; yields the core after every kPolls polls.
+///
+/// @return  Whether it was ready.
 template <class Ready>
-bool look_until(const Crew& crew, std::uint32_t pauses, Ready&& ready) {
-  constexpr int kPatience = 64;
-  for (int looks = 1; !ready(); ++looks) {
-    if (crew.over()) return false;
-    if (looks % kPatience == 0) {
+bool poll_until(const WorkerGroup& group, std::uint32_t pauses, Ready&& ready) {
+  constexpr int kPolls = 64;
+  for (int polls = 1; !ready(); ++polls) {
+    if (group.over()) return false;
+    if (polls % kPolls == 0) {
       ::sched_yield();
     } else {
       for (std::uint32_t i = 0; i < pauses; ++i) pause_core();
@@ -21,33 +23,33 @@ bool look_until(const Crew& crew, std::uint32_t pauses, Ready&& ready) {
   return true;
 }
 
-/// A queue in shared memory, with the bytes that it wants behind it.
+/// A queue in shared memory, followed by the bytes it asks for.
 template <class Queue>
 class Placed {
  public:
   explicit Placed(const Load& load)
-      : memory_(kBehind + Queue::bytes(load), "queue"),
-        queue_(new (memory_.data()) Queue(memory_.data() + kBehind, load)) {}
+      : memory_(kOffset + Queue::bytes(load), "queue"),
+        queue_(new (memory_.data()) Queue(memory_.data() + kOffset, load)) {}
   ~Placed() { queue_->~Queue(); }
   Placed(const Placed&) = delete;
   Placed& operator=(const Placed&) = delete;
   Queue& operator*() const { return *queue_; }
 
  private:
-  static constexpr std::size_t kBehind = round_up(sizeof(Queue), kPageBytes);
+  static constexpr std::size_t kOffset = round_up(sizeof(Queue), kPageBytes);
   os::SharedZeros memory_;
   Queue* queue_;
 };
 
 /// Moves descriptors of 64 bytes through a queue between processes.
 ///
-/// A Queue lies in memory that the processes share, with as many zeroed bytes as it wants:
+/// A Queue lies in memory that the processes share, with the number of zeroed bytes it asks for:
 ///   static std::size_t bytes(const Load&);
 ///   Queue(std::byte* zeros, const Load&);
-///   Queue::Sender(Queue&, std::uint32_t producer);    bool send(): a batch, or nothing;
-///   Queue::Receiver(Queue&, std::uint32_t consumer);  std::uint32_t receive(): how many.
+///   Queue::Sender(Queue&, std::uint32_t producer);    bool send(): a whole batch, or nothing;
+///   Queue::Receiver(Queue&, std::uint32_t consumer);  std::uint32_t receive(): number received.
 ///
-/// @return  Descriptors received in a second.
+/// @return  Descriptors received per second.
 template <class Queue>
 Slice flow(const Load& load) {
   struct alignas(kCacheLine) Count {
@@ -57,7 +59,7 @@ Slice flow(const Load& load) {
   const Placed<Queue> queue(load);
   const os::SharedZeros counters(load.consumers * sizeof(Count), "counters");
   auto* const counts = reinterpret_cast<Count*>(counters.data());
-  Crew crew(load.producers, load.consumers);
+  WorkerGroup group(load.producers, load.consumers);
   const auto received = [&] {
     std::uint64_t sum = 0;
     for (std::uint32_t i = 0; i < load.consumers; ++i) {
@@ -65,31 +67,31 @@ Slice flow(const Load& load) {
     }
     return sum;
   };
-  return crew.run(
+  return group.run(
       [&](std::uint32_t i) {
         typename Queue::Sender sender(*queue, i);
-        while (look_until(crew, load.pauses, [&] { return sender.send(); })) {
+        while (poll_until(group, load.pauses, [&] { return sender.send(); })) {
         }
       },
       [&](std::uint32_t i) {
         typename Queue::Receiver receiver(*queue, i);
         std::uint64_t sum = 0;
-        std::uint32_t some = 0;
-        while (look_until(crew, load.pauses, [&] { return (some = receiver.receive()) > 0; })) {
-          counts[i].value.store(sum += some, std::memory_order_relaxed);
+        std::uint32_t count = 0;
+        while (poll_until(group, load.pauses, [&] { return (count = receiver.receive()) > 0; })) {
+          counts[i].value.store(sum += count, std::memory_order_relaxed);
         }
       },
       [&] {
         ::usleep(kWarmUpNs / 1000);
         const std::uint64_t before = received();
-        const std::int64_t start = now_ns();
+        const Stopwatch watch;
         ::usleep(static_cast<useconds_t>(load.seconds * 1e6));
         const auto moved = static_cast<double>(received() - before);
-        return moved / (static_cast<double>(now_ns() - start) * 1e-9);
+        return moved / watch.elapsed_s();
       });
 }
 
-/// Sends one descriptor there through one queue and back through another.
+/// Sends one descriptor through one queue and back through another.
 ///
 /// @return  Median time of a round trip in nanoseconds.
 template <class Queue>
@@ -99,23 +101,23 @@ Slice bounce(double seconds) {
   const Placed<Queue> back(one);
   const os::SharedZeros result(sizeof(double), "result");
   auto& median_ns = *reinterpret_cast<double*>(result.data());
-  Crew crew(1, 1);
-  Slice slice = crew.run(
+  WorkerGroup group(1, 1);
+  Slice slice = group.run(
       [&](std::uint32_t) {
         typename Queue::Sender sender(*there, 0);
         typename Queue::Receiver receiver(*back, 0);
         median_ns = median_round_ns(
             [&] {
-              return look_until(crew, one.pauses, [&] { return sender.send(); }) &&
-                     look_until(crew, one.pauses, [&] { return receiver.receive() > 0; });
+              return poll_until(group, one.pauses, [&] { return sender.send(); }) &&
+                     poll_until(group, one.pauses, [&] { return receiver.receive() > 0; });
             },
-            [&](std::size_t) { return crew.over(); });
+            [&](std::size_t) { return group.over(); });
       },
       [&](std::uint32_t) {
         typename Queue::Sender sender(*back, 0);
         typename Queue::Receiver receiver(*there, 0);
-        while (look_until(crew, one.pauses, [&] { return receiver.receive() > 0; }) &&
-               look_until(crew, one.pauses, [&] { return sender.send(); })) {
+        while (poll_until(group, one.pauses, [&] { return receiver.receive() > 0; }) &&
+               poll_until(group, one.pauses, [&] { return sender.send(); })) {
         }
       },
       [&] {

@@ -1,3 +1,5 @@
+#include "measure/idle_pool.hpp"
+
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -9,9 +11,8 @@
 #include "channel/producer.hpp"
 #include "os/child.hpp"
 #include "os/shared_zeros.hpp"
-#include "torture/torture.hpp"
 
-namespace flowtrain::torture {
+namespace flowtrain::measure {
 namespace {
 
 using channel::Consumer;
@@ -21,31 +22,31 @@ using channel::Pool;
 using channel::Producer;
 
 constexpr std::uint64_t kSlabBytes = 4096;
-constexpr double kPatienceS = 30.0;
+constexpr double kTimeoutS = 30.0;
 
-/// What a child and its parent tell each other.
+/// State that the parent and its children share.
 struct Board {
-  std::atomic<std::int32_t> holder;  ///< A process that holds a slab; 0 once it is back.
+  std::atomic<std::int32_t> holder;  ///< Process that holds a slab; 0 once the slab is free.
   std::atomic<bool> ready;
   double result;
 };
 
 template <class Condition>
 void await(const char* what, Condition&& condition) {
-  const Deadline deadline = Deadline::in(kPatienceS);
+  const Deadline deadline = Deadline::in(kTimeoutS);
   while (!condition()) {
     if (deadline.passed()) {
-      throw PoolTimeout(std::string("torture: ") + what + " did not happen within " +
-                        std::to_string(kPatienceS) + " s");
+      throw PoolTimeout(std::string("idle pool: ") + what + " did not happen within " +
+                        std::to_string(kTimeoutS) + " s");
     }
     ::usleep(20);
   }
 }
 
-std::string pool_name() { return "torture-" + std::to_string(::getpid()); }
+std::string pool_name() { return "bench-idle-" + std::to_string(::getpid()); }
 
 std::shared_ptr<Pool> make_pool(const std::string& name) {
-  auto pool = Pool::create({name, "torture", {"default"}, 8, 64});
+  auto pool = Pool::create({name, "bench", {"default"}, 8, 64});
   pool->add_segment(memory::carve({{kSlabBytes, 8}}), true);
   return pool;
 }
@@ -61,19 +62,19 @@ bool all_free(const Control& control) {
 }  // namespace
 
 std::vector<double> reclaim_times_ms(std::uint32_t kills) {
-  const os::SharedZeros zeros(sizeof(Board), "torture: the board");
+  const os::SharedZeros zeros(sizeof(Board), "idle pool: board");
   Board& board = *reinterpret_cast<Board*>(zeros.data());
   const std::string name = pool_name();
-  // Who kills and watches the slab come back, with the monitor of a pool handle of its own.
-  os::Child watcher([&] {
+  // Kills the holder, and watches the slab become free, by the monitor of its own pool handle.
+  os::Child killer([&] {
     const auto pool = make_pool(name);
     board.ready = true;
     for (std::uint32_t k = 0; k < kills; ++k) {
       await("a lease", [&] { return board.holder != 0; });
-      const std::int64_t start = now_ns();
+      const Stopwatch watch;
       ::kill(board.holder, SIGKILL);
       await("a reclaim", [&] { return all_free(pool->control()); });
-      board.result = static_cast<double>(now_ns() - start) * 1e-6;
+      board.result = static_cast<double>(watch.elapsed_ns()) * 1e-6;
       board.holder = 0;
     }
   });
@@ -81,27 +82,27 @@ std::vector<double> reclaim_times_ms(std::uint32_t kills) {
   std::vector<double> times;
   for (std::uint32_t k = 0; k < kills; ++k) {
     os::Child holder([&] {
-      const auto pool = Pool::open(name, "holder", Deadline::in(kPatienceS));
+      const auto pool = Pool::open(name, "holder", Deadline::in(kTimeoutS));
       const auto producer =
           std::make_shared<Producer>(pool, "default", std::nullopt, Producer::Credits{});
       const Layout layout{0, 1, {1}, 1};
-      const auto lease = producer->lease(layout, Deadline::in(kPatienceS));
-      ::usleep(static_cast<useconds_t>(30'000));  // Until every handle has seen it join.
+      const auto lease = producer->lease(layout, Deadline::in(kTimeoutS));
+      ::usleep(static_cast<useconds_t>(30'000));  // Until the other handle has seen it join.
       board.holder = ::getpid();
       for (;;) ::pause();
     });
     if (holder.wait() != decltype(holder)::End::kKilled)
-      throw PoolCorrupt("torture: who was to hold a slab ended early");
+      throw PoolCorrupt("idle pool: the process that holds a slab ended early");
     await("a reclaim", [&] { return board.holder == 0; });
     times.push_back(board.result);
   }
-  watcher.wait();
+  killer.wait();
   std::sort(times.begin(), times.end());
   return times;
 }
 
 double idle_cpu_percent(double seconds) {
-  const os::SharedZeros zeros(sizeof(Board), "torture: the board");
+  const os::SharedZeros zeros(sizeof(Board), "idle pool: board");
   Board& board = *reinterpret_cast<Board*>(zeros.data());
   const std::string name = pool_name();
   os::Child waiting([&] {
@@ -118,14 +119,14 @@ double idle_cpu_percent(double seconds) {
     const double before = used_s();
     try {
       consumer->get(Deadline::in(seconds));
-    } catch (const PoolTimeout&) {  // As it must: there is no producer.
+    } catch (const PoolTimeout&) {  // Expected: there is no producer.
       board.result = (used_s() - before) / seconds * 100.0;
       board.ready = true;
     }
   });
   waiting.wait();
-  if (!board.ready) throw PoolCorrupt("torture: the process that was to wait ended early");
+  if (!board.ready) throw PoolCorrupt("idle pool: the process that waits ended early");
   return board.result;
 }
 
-}  // namespace flowtrain::torture
+}  // namespace flowtrain::measure

@@ -16,12 +16,12 @@ using channel::Undertaker;
 
 enum class Role : std::uint8_t { kProducer, kConsumer, kReaper };
 
-/// What participants share.
-struct Arena {
+/// State that all participants share.
+struct SharedState {
   const Control& control;
   const os::Fd& file;
   const Ledger& ledger;
-  std::uint64_t* slabs;  ///< One after another, in memory shared with every child.
+  std::uint64_t* slabs;  ///< Contiguous, in memory shared with every child.
   std::uint32_t slab_words;
 };
 
@@ -29,10 +29,10 @@ struct Arena {
 template <class Protocol>
 class Participant {
  public:
-  Participant(const Arena& arena, Role role)
-      : arena_(arena),
-        control_(arena.control),
-        file_(os::reopen_file(arena.file)),  // Byte locks belong to a description of its own.
+  Participant(const SharedState& shared, Role role)
+      : shared_(shared),
+        control_(shared.control),
+        file_(os::reopen_file(shared.file)),  // Its own description: byte locks belong to one.
         lanes_(control_, file_),
         role_(role) {}
 
@@ -40,21 +40,21 @@ class Participant {
     switch (role_) {
       case Role::kProducer: produce();
       case Role::kConsumer: consume();
-      case Role::kReaper: bury();
+      case Role::kReaper: reap();
     }
     ::_exit(1);
   }
 
  private:
-  static constexpr double kNapS = 0.005;
-  static constexpr std::uint32_t kMostAtOnce = 4;
-  static constexpr std::uint64_t kSpread = 0x9E3779B97F4A7C15;
+  static constexpr double kWaitS = 0.005;
+  static constexpr std::uint32_t kMaxRun = 4;
+  static constexpr std::uint64_t kPatternStep = 0x9E3779B97F4A7C15;
 
   std::uint16_t join(LaneRole role) {
     for (;;) {
       try {
-        return lanes_.join(role, 0, "torture", "torture");
-      } catch (const PoolSpace&) {  // Until the dead are buried.
+        return lanes_.take(role, 0, "torture", "torture");
+      } catch (const PoolSpace&) {  // Until a reaper frees the lane of a dead participant.
         ::usleep(1000);
       }
     }
@@ -62,54 +62,56 @@ class Participant {
 
   [[noreturn]] void produce() {
     const std::uint16_t me = join(LaneRole::kProducer);
-    lockfree::LaneIntent unseen;
-    lockfree::LaneIntent& intent = Protocol::kPublishing ? control_.lane(me).intent : unseen;
-    auto ring = control_.ring<Delays>(0);
+    lockfree::LaneIntent private_intent;  // No reaper sees it.
+    lockfree::LaneIntent& intent =
+        Protocol::kPublishing ? control_.lane(me).intent : private_intent;
+    auto ring = control_.ring<RingDelays>(0);
     for (;;) {
-      const lockfree::Run run = own(me);
-      std::uint64_t items[kMostAtOnce];
+      const lockfree::Run run = own_free_cells(me);
+      std::uint64_t items[kMaxRun];
       for (std::uint32_t i = 0; i < run.count; ++i) items[i] = fill(run.first + i, me);
       if (!ring.push_run(run, me, intent)) ::_exit(1);  // There is a slot for every cell.
       for (std::uint32_t i = 0; i < run.count; ++i) {
-        arena_.ledger.published()[items[i]].store(1, std::memory_order_relaxed);
+        shared_.ledger.published()[items[i]].store(1, std::memory_order_relaxed);
       }
       control_.ring_header(0).filled.notify();
     }
   }
 
-  /// Writes a new item into a cell; its number.
+  /// Writes a new item into a cell. Returns the item's number.
   std::uint64_t fill(std::uint32_t c, std::uint16_t me) {
     Cell& cell = control_.cell(c);
     cell.attempt = 0;
     cell.producer = me;
     const std::uint64_t item =
-        arena_.ledger.counters().next.fetch_add(1, std::memory_order_relaxed);
-    if (item >= Ledger::kMostItems) {
+        shared_.ledger.counters().next.fetch_add(1, std::memory_order_relaxed);
+    if (item >= Ledger::kMaxItems) {
       for (;;) ::pause();
     }
-    std::uint64_t* const slab = arena_.slabs + std::uint64_t{c} * arena_.slab_words;
-    for (std::uint32_t i = 0; i < arena_.slab_words; ++i) slab[i] = item * kSpread + i;
+    std::uint64_t* const slab = shared_.slabs + std::uint64_t{c} * shared_.slab_words;
+    for (std::uint32_t i = 0; i < shared_.slab_words; ++i) slab[i] = item * kPatternStep + i;
     cell.descriptor.key_low = item;
     cell.ring = 0;
     return item;
   }
 
-  /// Some free cells in a row, each as by SlabAllocator::try_lease_cell.
-  lockfree::Run own(std::uint16_t me) {
-    const auto most = static_cast<std::uint32_t>(1 + draw() % kMostAtOnce);
+  /// Owns 1 to kMaxRun adjacent free cells, each as Slabs::try_own does.
+  lockfree::Run own_free_cells(std::uint16_t me) {
+    const auto max_count = static_cast<std::uint32_t>(1 + draw() % kMaxRun);
     const auto take = [this, me](std::uint32_t c) { return try_own(c, me); };
     const lockfree::FreeMap map = control_.free_map();
     const std::uint32_t end = control_.num_cells();
     for (;;) {
       std::uint32_t first = lockfree::FreeMap::kNone;
-      control_.header().space.wait(Deadline::in(kNapS), spin_, [&]() noexcept {
+      control_.header().space.wait(Deadline::in(kWaitS), spin_, [&]() noexcept {
         first = map.find(0, end, 0, take);
         if (first == lockfree::FreeMap::kNone) first = map.scan(0, end, take);
         return first != lockfree::FreeMap::kNone;
       });
       if (first == lockfree::FreeMap::kNone) continue;
       lockfree::Run run{first, 1};
-      while (run.count < most && first + run.count < end && take(first + run.count)) ++run.count;
+      while (run.count < max_count && first + run.count < end && take(first + run.count))
+        ++run.count;
       return run;
     }
   }
@@ -124,14 +126,14 @@ class Participant {
 
   [[noreturn]] void consume() {
     const std::uint16_t me = join(LaneRole::kConsumer);
-    lockfree::LaneIntent unseen;
-    lockfree::LaneIntent& intent = Protocol::kTaking ? control_.lane(me).intent : unseen;
-    auto ring = control_.ring<Delays>(0);
+    lockfree::LaneIntent private_intent;  // No reaper sees it.
+    lockfree::LaneIntent& intent = Protocol::kTaking ? control_.lane(me).intent : private_intent;
+    auto ring = control_.ring<RingDelays>(0);
     for (;;) {
-      const auto most = static_cast<std::uint32_t>(1 + draw() % kMostAtOnce);
-      const lockfree::Run run = ring.pop_run(most, me, intent);
+      const auto max_count = static_cast<std::uint32_t>(1 + draw() % kMaxRun);
+      const lockfree::Run run = ring.pop_run(max_count, me, intent);
       if (run.count == 0) {
-        control_.ring_header(0).filled.wait(Deadline::in(kNapS), spin_,
+        control_.ring_header(0).filled.wait(Deadline::in(kWaitS), spin_,
                                             [&]() noexcept { return !ring.looks_empty(); });
       }
       for (std::uint32_t i = 0; i < run.count; ++i) use(run.first + i, me);
@@ -140,54 +142,54 @@ class Participant {
 
   void use(std::uint32_t c, std::uint16_t me) {
     const std::uint64_t item = control_.cell(c).descriptor.key_low;
-    bool good = is_whole(c, item);
-    dawdle(16);
-    good = good && is_whole(c, item);
+    bool good = has_pattern(c, item);
+    random_delay(16);
+    good = good && has_pattern(c, item);
     const auto word = control_.word(c).load(std::memory_order_relaxed);
-    good = good && word == lockfree::moved(word, lockfree::CellState::kTaken, me);
-    if (!good) arena_.ledger.counters().corrupt.fetch_add(1, std::memory_order_relaxed);
+    good = good && word == lockfree::moved(word, lockfree::CellState::kHeld, me);
+    if (!good) shared_.ledger.counters().corrupt.fetch_add(1, std::memory_order_relaxed);
     release(c, item);
   }
 
-  bool is_whole(std::uint32_t c, std::uint64_t item) const {
-    const std::uint64_t* const slab = arena_.slabs + std::uint64_t{c} * arena_.slab_words;
-    if (item >= Ledger::kMostItems) return false;
-    for (std::uint32_t i = 0; i < arena_.slab_words; ++i) {
-      if (slab[i] != item * kSpread + i) return false;
+  bool has_pattern(std::uint32_t c, std::uint64_t item) const {
+    const std::uint64_t* const slab = shared_.slabs + std::uint64_t{c} * shared_.slab_words;
+    if (item >= Ledger::kMaxItems) return false;
+    for (std::uint32_t i = 0; i < shared_.slab_words; ++i) {
+      if (slab[i] != item * kPatternStep + i) return false;
     }
     return true;
   }
 
-  /// As Control::release_cell, with the ledger's entry right behind the store, so that hardly
-  /// anybody dies between the two.
+  /// As Control::free_cell, with the ledger's entry directly after the store, so that a kill
+  /// between the two is unlikely.
   void release(std::uint32_t c, std::uint64_t item) {
     const auto word = control_.word(c).load(std::memory_order_relaxed);
-    // Without a generation the words of one life are those of the next.
+    // Without a generation, the words of a cell repeat from one use to the next.
     const auto free = Protocol::kGeneration ? lockfree::freed(word)
                                             : lockfree::cell_word(lockfree::CellState::kFree, 0, 0);
-    seat->releasing.store(item + 1, std::memory_order_relaxed);
-    // Who is killed has done what came before in the program: only the compiler is to be told.
-    std::atomic_signal_fence(std::memory_order_seq_cst);      // sync: seat.releasing
+    own_slot->releasing.store(item + 1, std::memory_order_relaxed);
+    // A killed process has executed its instructions in program order: a compiler fence suffices.
+    std::atomic_signal_fence(std::memory_order_seq_cst);      // sync: slot.releasing
     control_.word(c).store(free, std::memory_order_release);  // sync: cell.word
-    if (item < Ledger::kMostItems) arena_.ledger.note_commit(item);
-    std::atomic_signal_fence(std::memory_order_seq_cst);  // sync: seat.releasing
-    seat->releasing.store(0, std::memory_order_relaxed);
+    if (item < Ledger::kMaxItems) shared_.ledger.note_commit(item);
+    std::atomic_signal_fence(std::memory_order_seq_cst);  // sync: slot.releasing
+    own_slot->releasing.store(0, std::memory_order_relaxed);
     std::atomic_thread_fence(std::memory_order_seq_cst);
     control_.free_map().note_free(c);
     control_.header().space.notify_after_fence();
   }
 
-  [[noreturn]] void bury() {
+  [[noreturn]] void reap() {
     const std::uint16_t me = join(LaneRole::kPool);
     Recovery<Protocol> recovery(control_, lanes_, me);
     for (;;) {
-      recovery.reclaim_dead([](std::uint16_t) {});
-      seat->window.store(0, std::memory_order_relaxed);
+      undertaker.bury_the_dead([](std::uint16_t) {});
+      own_slot->window.store(0, std::memory_order_relaxed);
       ::usleep(300);
     }
   }
 
-  const Arena& arena_;
+  const SharedState& shared_;
   const Control& control_;
   os::Fd file_;
   Lanes lanes_;
