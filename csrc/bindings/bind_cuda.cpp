@@ -8,6 +8,8 @@
 #include <mutex>
 
 #include "base/error.hpp"
+#include "bindings/arguments.hpp"
+#include "bindings/gil.hpp"
 #include "channel/pool.hpp"
 #include "cuda/copy.hpp"
 #include "cuda/device.hpp"
@@ -25,14 +27,15 @@ namespace {
 
 using cuda::DeviceFacts;
 
-constexpr os::FdRequest kOnly{0, 0};  // A served handle has one descriptor.
+constexpr os::FdRequest kRequest{0, 0};  // A server has one descriptor.
 
-/// An owner from the core for Python: closed once, by `close`, a context manager or its end. It is
-/// used with the GIL; what a call without it uses stays until that call returns.
+/// Holds an owner of the core for Python until `close`, the end of a context manager, or
+/// destruction. Use it with the GIL. A call that releases the GIL keeps its value alive by `get`.
 template <class T>
-class Held {
+class Closable {
  public:
-  Held(T value, const char* what) : value_(std::make_shared<T>(std::move(value))), what_(what) {}
+  Closable(T value, const char* what)
+      : value_(std::make_shared<T>(std::move(value))), what_(what) {}
 
   std::shared_ptr<T> get() const {
     if (!value_) throw PoolClosed(std::string(what_) + ": it is closed");
@@ -47,10 +50,10 @@ class Held {
   }
   bool closed() const { return !value_; }
 
-  /// Serves a descriptor to processes of this user until this is closed.
+  /// Serves a descriptor to processes of this user until close.
   void serve(const std::string& path, const os::Fd& fd) {
-    server_ = std::make_unique<os::FdServer>(path, kOnly.nonce, [&fd](std::uint64_t id) {
-      return id == kOnly.id ? os::duplicate(fd) : os::Fd();
+    server_ = std::make_unique<os::FdServer>(path, kRequest.nonce, [&fd](std::uint64_t id) {
+      return id == kRequest.id ? os::duplicate(fd) : os::Fd();
     });
   }
   void keep(os::Fd fd) { fd_ = std::move(fd); }
@@ -60,23 +63,23 @@ class Held {
   std::shared_ptr<T> value_;
   const char* what_;
   os::Fd fd_;
-  std::unique_ptr<os::FdServer> server_;  // Ends before the descriptor.
+  std::unique_ptr<os::FdServer> server_;  // Destroyed before the descriptor.
 };
 
-using Memory = Held<cuda::HostRegistration>;
-using Vmm = Held<cuda::VmmSegment>;
-using Ipc = Held<cuda::IpcSegment>;
-using Word = Held<cuda::StreamWord>;
+using Memory = Closable<cuda::HostRegistration>;
+using Vmm = Closable<cuda::VmmSegment>;
+using Ipc = Closable<cuda::IpcSegment>;
+using Word = Closable<cuda::StreamWord>;
 
 CUstream stream_of(std::uintptr_t stream) { return reinterpret_cast<CUstream>(stream); }
 
 os::Fd fetch(const std::string& path) {
   const WithoutGil release;
-  std::optional<os::Fd> fd = os::receive_fd(path, kOnly);
+  std::optional<os::Fd> fd = os::receive_fd(path, kRequest);
   if (!fd || !*fd) {
     throw SystemCallError(path +
-                          ": nobody serves a descriptor there; let the process that made "
-                          "the segment call serve() first, and live on");
+                          ": no process serves a descriptor there; call serve() in the process "
+                          "that made it, and keep that process running");
   }
   return std::move(*fd);
 }
@@ -84,7 +87,7 @@ os::Fd fetch(const std::string& path) {
 std::uint64_t register_host(channel::Pool& pool, int device) {
   pool.check_open();
   const WithoutGil release;
-  static_cast<void>(cuda::device_facts(device));  // An error of the device comes before any lock.
+  static_cast<void>(cuda::device_facts(device));  // Reports a bad device before any lock is taken.
   return pool.segments().attach([device](const os::Mapping& mapping, const std::string& what) {
     return std::make_shared<cuda::HostRegistration>(mapping.data(), mapping.bytes(), device, what);
   });
@@ -99,7 +102,8 @@ void add_close(Class& type) {
       .def("__exit__", [](T& self, const py::args&) { self.close(); });
 }
 
-/// What both kinds of device segments show; torch.as_tensor and cupy.asarray read the interface.
+/// Properties of both kinds of device segments. torch.as_tensor and cupy.asarray read the
+/// interface.
 template <class Class>
 void add_memory(Class& type) {
   using T = typename Class::type;
@@ -190,7 +194,7 @@ void bind_memory(py::module_& module) {
               }
               self.keep(std::move(fd));
             }
-            static_cast<void>(self.get());  // It may have been closed meanwhile.
+            static_cast<void>(self.get());  // Throws if it was closed meanwhile.
             self.serve(path, self.kept());
           },
           py::arg("path"))
@@ -218,7 +222,7 @@ void bind_memory(py::module_& module) {
 }
 
 std::optional<std::uint64_t> wait(const Word& self, std::uint64_t value, const Deadline& deadline) {
-  constexpr double kSliceS = 0.05;  // Between looks for a signal, or for a close.
+  constexpr double kSliceS = 0.05;  // Between checks for a signal or a close.
   for (;;) {
     const auto word = self.get();
     std::optional<std::uint64_t> seen;

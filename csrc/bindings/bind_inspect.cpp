@@ -73,7 +73,7 @@ py::dict lane_dict(const Observer& pool, const LaneInfo& info) {
   out["ring"] = info.role == LaneRole::kPool ? py::object(py::none())
                                              : py::str(pool.control().ring_name(info.ring));
   out["pid"] = info.pid;
-  // Where everybody is dead, nobody is left to write it down.
+  // The word may still say alive: if all processes are dead, none is left to change it.
   out["state"] = pool.lanes().is_lost(info.index) ? "dead" : state_name(info.state);
   out["generation"] = info.generation;
   const auto count = [](const std::atomic<std::uint64_t>& counter) {

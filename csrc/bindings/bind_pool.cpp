@@ -3,7 +3,9 @@
 #include <algorithm>
 
 #include "base/error.hpp"
+#include "bindings/arguments.hpp"
 #include "bindings/bindings.hpp"
+#include "bindings/gil.hpp"
 #include "channel/telemetry/inspect.hpp"
 #include "channel/pool.hpp"
 #include "channel/liveness/registry.hpp"
@@ -26,7 +28,7 @@ std::uint32_t add_segment(Pool& pool, const py::object& bytes,
   }
   memory::Carving carving;
   if (!classes) {
-    // A quarter of the cells, so that several such segments fit.
+    // A quarter of the cells, so that four such segments fit.
     const std::uint32_t cells = std::max(1U, pool.control().geometry().max_cells / 4);
     carving = memory::carve_on_demand(
         static_cast<std::uint64_t>(number_in(bytes, "add_segment: bytes", 0, INT64_MAX)), cells);
@@ -215,7 +217,7 @@ void bind_pool(py::module_& module) {
 
   module.def("list_pools", &channel::list_pools);
   module.def("_available_bytes", [] { return os::available_memory().bytes; });
-  // Another thread may hold what a close waits for, and ask for the GIL.
+  // Without the GIL: close may wait for a thread that waits for the GIL.
   py::module_::import("atexit").attr("register")(
       py::cpp_function(&channel::close_all_pools, py::call_guard<WithoutGil>()));
 }

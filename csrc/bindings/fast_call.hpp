@@ -10,27 +10,27 @@
 #include <string>
 #include <utility>
 
-#include "bindings/bindings.hpp"
+#include "bindings/gil.hpp"
 
 namespace flowtrain::bindings {
 
-/// Methods on the path of every item, called as the interpreter calls its own: pybind11's dispatch
-/// by name and overload takes longer than what they do.
+/// Methods called for every item, bound by the interpreter's own vectorcall: pybind11's dispatch by
+/// name and overload takes longer than the methods themselves.
 
-/// Names of a method's parameters, each of which may be given by place or by name.
+/// Names of a method's parameters, each of which may be passed by position or by keyword.
 template <std::size_t N>
 class Parameters {
  public:
   using Values = std::array<PyObject*, N>;
 
-  /// @param required  So many, the first ones, have no default.
+  /// @param required  Number of leading parameters without a default.
   Parameters(const char* method, const std::array<const char*, N>& names, std::size_t required)
       : method_(method), required_(required) {
-    // Kept for good, as the interpreter keeps the names in calls: equal ones are the same object.
+    // Interned and never freed, like the keywords of calls, so that equal names are one object.
     for (std::size_t i = 0; i < N; ++i) names_[i] = PyUnicode_InternFromString(names[i]);
   }
 
-  /// Borrowed values by place; null for those left to their defaults.
+  /// Borrowed values by position; null for a parameter left to its default.
   ///
   /// Errors: TypeError, as from a Python function.
   Values bind(PyObject* const* args, Py_ssize_t num_args, PyObject* keywords) const {
@@ -41,7 +41,7 @@ class Parameters {
     const Py_ssize_t named = keywords == nullptr ? 0 : PyTuple_GET_SIZE(keywords);
     for (Py_ssize_t k = 0; k < named; ++k) {
       PyObject* const name = PyTuple_GET_ITEM(keywords, k);
-      const std::size_t i = place_of(name);
+      const std::size_t i = position_of(name);
       if (i == N) fail("got an unexpected keyword argument '%U'", name);
       if (values[i] != nullptr) fail("got multiple values for argument '%U'", name);
       values[i] = args[given + static_cast<std::size_t>(k)];
@@ -53,7 +53,7 @@ class Parameters {
   }
 
  private:
-  std::size_t place_of(PyObject* name) const {
+  std::size_t position_of(PyObject* name) const {
     for (std::size_t i = 0; i < N; ++i) {
       if (names_[i] == name) return i;
     }
@@ -74,7 +74,7 @@ class Parameters {
   std::array<PyObject*, N> names_;
 };
 
-/// The C++ object of a `self`, whose type the interpreter has checked.
+/// The C++ object of `self`. The interpreter has checked its type.
 template <class T>
 T& self_of(PyObject* self) {
   const auto* instance = reinterpret_cast<pybind11::detail::instance*>(self);
@@ -86,8 +86,8 @@ T& self_of(PyObject* self) {
   return *static_cast<T*>(instance->simple_value_holder[0]);
 }
 
-/// A new Python object that holds `made`, which no other does. Unlike `cast` it looks for none that
-/// does, and enters no table for others to find it in.
+/// A new Python object that holds `made`, which no other Python object may hold. Unlike `cast` it
+/// neither searches pybind11's table of instances nor enters the object there.
 template <class T>
 pybind11::object wrapped(std::shared_ptr<T> made) {
   static auto* const type = reinterpret_cast<PyTypeObject*>(pybind11::type::of<T>().ptr());
@@ -102,7 +102,7 @@ pybind11::object wrapped(std::shared_ptr<T> made) {
   return object;
 }
 
-/// What the interpreter calls: errors of any kind become Python's.
+/// Entry point for the interpreter; turns every C++ exception into a Python error.
 template <auto kMethod>
 PyObject* fast_call(PyObject* self, PyObject* const* args, Py_ssize_t num_args,
                     PyObject* keywords) noexcept {
@@ -118,10 +118,10 @@ PyObject* fast_call(PyObject* self, PyObject* const* args, Py_ssize_t num_args,
 
 /// Adds a method to a type.
 ///
-/// @param signature  `name(self, ...)` with `\n--\n\n` behind it, as `inspect` reads it.
+/// @param signature  `name(self, ...)` followed by `\n--\n\n`, which `inspect` parses.
 template <auto kMethod>
 void add_fast(pybind11::handle type, const char* name, const char* signature) {
-  // The descriptor keeps a pointer to it.
+  // Static: the descriptor keeps a pointer to it.
   static PyMethodDef method{
       name, reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&fast_call<kMethod>)),
       METH_FASTCALL | METH_KEYWORDS, signature};

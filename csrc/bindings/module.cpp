@@ -7,14 +7,15 @@ void flowtrain::bindings::guard_classes(py::module_& module) {
   for (const auto& [name, value] : py::dict(module.attr("__dict__"))) {
     auto* const type = reinterpret_cast<PyTypeObject*>(value.ptr());
     if (!py::isinstance<py::type>(value) || PyType_IsSubtype(type, base) == 0) continue;
-    // Asked for memory for an object that was never made, at its first use.
+    // Called at the first use of an object whose __init__ never ran.
     py::detail::get_type_info(type)->operator_new = [](std::size_t) -> void* {
       throw py::type_error("self: its __init__() was not called");
     };
     value.attr("__reduce_ex__") = py::cpp_function(
         [](const py::object& self, const py::object&) {
-          throw py::type_error(std::string("cannot pickle '") + Py_TYPE(self.ptr())->tp_name +
-                               "': it is of this process; open the pool in the other by its name");
+          throw py::type_error(
+              std::string("cannot pickle '") + Py_TYPE(self.ptr())->tp_name +
+              "': it belongs to this process; open the pool by its name in the other process");
         },
         py::name("__reduce_ex__"), py::is_method(value));
   }
@@ -25,7 +26,8 @@ PYBIND11_MODULE(_C, module) {
   module.attr("__version__") = FLOWTRAIN_VERSION;
   flowtrain::bindings::bind_errors(module);
   flowtrain::bindings::bind_pool(module);
-  flowtrain::bindings::bind_channel(module);
+  flowtrain::bindings::bind_producer(module);
+  flowtrain::bindings::bind_consumer(module);
   flowtrain::bindings::bind_inspect(module);
   flowtrain::bindings::bind_cuda(module);
   flowtrain::bindings::bind_packing(module);

@@ -26,7 +26,7 @@ Exported describe(void* data, std::uint8_t dtype, int ndim, const std::uint32_t*
   return out;
 }
 
-/// A managed tensor of either version, together with what it refers to.
+/// A managed tensor of either version, and the view it refers to.
 template <class Managed>
 struct Holder {
   explicit Holder(Exported&& from) : exported(std::move(from)) {
@@ -54,7 +54,7 @@ struct Holder {
 
 template <class Managed>
 py::object capsule_of(Holder<Managed>* holder, const char* name) {
-  // An importer renames the capsule; one that nobody imported is destroyed here.
+  // An importer renames the capsule; this frees a capsule that was never imported.
   const auto destroy = [](PyObject* capsule) {
     for (const char* unused : {kName, kVersionedName}) {
       if (!PyCapsule_IsValid(capsule, unused)) continue;
@@ -107,7 +107,7 @@ py::object to_dlpack(Exported exported, const py::object& max_version) {
       !max_version.is_none() && max_version.cast<std::pair<int, int>>().first >= 1;
   if (!versioned && exported.read_only) {
     throw py::buffer_error(
-        "__dlpack__: an item is read-only, which DLPack before 1.0 cannot say; ask with "
+        "__dlpack__: an item is read-only, which DLPack before 1.0 cannot express; pass "
         "max_version=(1, 0), or copy the item");
   }
   if (!versioned) {

@@ -9,8 +9,9 @@
 
 namespace flowtrain::bindings {
 
-/// Zero-copy views of a lease (writable) or an item (read-only): the memory, what it is, and
-/// what keeps it alive. An item counts its views, so that it can refuse to be released.
+/// Zero-copy view of a lease (writable) or an item (read-only): the memory, its type and shape, and
+/// a reference that keeps it alive. An item counts its views, and cannot be released while any
+/// live.
 struct Exported {
   std::shared_ptr<void> keep;
   std::shared_ptr<channel::Item> item;  ///< Null for a lease.
@@ -25,12 +26,13 @@ struct Exported {
 Exported export_lease(const std::shared_ptr<channel::Lease>& lease);
 Exported export_item(const std::shared_ptr<channel::Item>& item);
 
-/// The capsule of `__dlpack__`, versioned where the importer says that it knows 1.0.
+/// The capsule of `__dlpack__`, versioned if the importer supports DLPack 1.0.
 ///
-/// Errors: BufferError for an item where it does not: the older capsule has no read-only flag.
+/// Errors: BufferError for an item if it does not: the older capsule has no read-only flag.
 pybind11::object to_dlpack(Exported exported, const pybind11::object& max_version);
 
-/// Fills the buffer protocol's view; -1 with a Python error set where it has no such dtype.
+/// Fills a view of the buffer protocol. Returns -1, with a Python error set, if the protocol lacks
+/// the dtype.
 int fill_buffer(PyObject* exporter, Exported exported, Py_buffer* view, int flags);
 void release_buffer(Py_buffer* view);
 

@@ -1,0 +1,89 @@
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <memory>
+
+#include "base/error.hpp"
+#include "bindings/dlpack.hpp"
+#include "bindings/views.hpp"
+
+namespace flowtrain::bindings {
+
+/// Protocols by which numpy, torch and others view a lease or an item without a copy.
+
+inline Exported exported(const std::shared_ptr<channel::Lease>& lease) {
+  return export_lease(lease);
+}
+inline Exported exported(const std::shared_ptr<channel::Item>& item) { return export_item(item); }
+
+/// The buffer protocol of a class. Set as type slots, because releasebuffer must count down the
+/// views.
+template <class T>
+pybind11::custom_type_setup buffer_slots() {
+  return pybind11::custom_type_setup([](PyHeapTypeObject* type) {
+    type->ht_type.tp_as_buffer = &type->as_buffer;
+    type->as_buffer.bf_getbuffer = [](PyObject* self, Py_buffer* view, int flags) {
+      try {
+        return fill_buffer(self, exported(pybind11::handle(self).cast<std::shared_ptr<T>>()), view,
+                           flags);
+      } catch (const std::exception& error) {
+        view->obj = nullptr;
+        PyErr_SetString(PyExc_BufferError, error.what());
+        return -1;
+      }
+    };
+    type->as_buffer.bf_releasebuffer = [](PyObject*, Py_buffer* view) { release_buffer(view); };
+  });
+}
+
+/// Adds `__dlpack__` and `__dlpack_device__`, the same for leases and items.
+template <class Class>
+void add_dlpack(Class& type) {
+  using Holder = std::shared_ptr<typename Class::type>;
+  type.def(
+          "__dlpack__",
+          [](const Holder& self, const pybind11::object& stream,
+             const pybind11::object& max_version, const pybind11::object& dl_device,
+             const pybind11::object& copy) {
+            if (!stream.is_none()) {
+              throw BadArgument("__dlpack__: stream must be None, the memory is the host's");
+            }
+            if (!dl_device.is_none() && !dl_device.equal(pybind11::make_tuple(dlpack::kCpu, 0))) {
+              throw pybind11::buffer_error(
+                  "__dlpack__: the memory is the host's; copy it to a device");
+            }
+            if (!copy.is_none() && copy.cast<bool>()) {
+              throw pybind11::buffer_error("__dlpack__: copy=True is not offered; copy the view");
+            }
+            return to_dlpack(exported(self), max_version);
+          },
+          pybind11::kw_only(), pybind11::arg("stream") = pybind11::none(),
+          pybind11::arg("max_version") = pybind11::none(),
+          pybind11::arg("dl_device") = pybind11::none(), pybind11::arg("copy") = pybind11::none())
+      .def("__dlpack_device__",
+           [](const Holder&) { return pybind11::make_tuple(dlpack::kCpu, 0); });
+}
+
+/// Adds `__array__`. Numpy calls it only if the buffer protocol fails; without it numpy would
+/// swallow that error and make an array of one object.
+template <class Class>
+void add_array(Class& type) {
+  using Holder = std::shared_ptr<typename Class::type>;
+  type.def(
+      "__array__",
+      [](const pybind11::object& self, const pybind11::object& dtype,
+         const pybind11::object& copy) {
+        static_cast<void>(exported(self.cast<Holder>()));
+        const auto view =
+            pybind11::reinterpret_steal<pybind11::object>(PyMemoryView_FromObject(self.ptr()));
+        if (!view) throw pybind11::error_already_set();
+        const auto numpy = pybind11::module_::import("numpy");
+        // Before 2.0 `asarray` has no `copy`.
+        return copy.is_none() ? numpy.attr("asarray")(view, dtype)
+                              : numpy.attr("asarray")(view, dtype, pybind11::arg("copy") = copy);
+      },
+      pybind11::arg("dtype") = pybind11::none(), pybind11::arg("copy") = pybind11::none());
+}
+
+}  // namespace flowtrain::bindings

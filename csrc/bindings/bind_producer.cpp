@@ -1,0 +1,156 @@
+#include <pybind11/stl.h>
+
+#include <memory>
+
+#include "base/error.hpp"
+#include "bindings/arguments.hpp"
+#include "bindings/array_protocols.hpp"
+#include "bindings/bindings.hpp"
+#include "bindings/fast_call.hpp"
+#include "bindings/port.hpp"
+#include "channel/producer.hpp"
+#include "memory/copy.hpp"
+
+namespace py = pybind11;
+
+namespace flowtrain::bindings {
+namespace {
+
+using channel::Lease;
+using channel::Pool;
+using channel::Producer;
+
+py::object lease(PyObject* self, PyObject* const* args, Py_ssize_t num_args, PyObject* keywords) {
+  static const Parameters<3> parameters("lease", {"shape", "dtype", "timeout_s"}, 2);
+  const auto [shape, dtype, timeout_s] = parameters.bind(args, num_args, keywords);
+  Producer& producer = self_of<Producer>(self);
+  const auto layout = layout_of(shape, py::reinterpret_borrow<py::object>(dtype));
+  const double max_s = timeout_of(timeout_s);
+  // A free slab is taken without releasing the GIL.
+  std::shared_ptr<Lease> out =
+      call_at_once(producer.pool(), [&] { return producer.try_lease(layout); });
+  if (!out) {
+    const WithoutGil release;
+    out = producer.lease(layout, Deadline::in(max_s), SignalCheck());
+  }
+  if (!out) throw py::error_already_set();
+  return wrapped(std::move(out));
+}
+
+py::object publish(PyObject* self, PyObject* const* args, Py_ssize_t num_args, PyObject* keywords) {
+  static const Parameters<1> parameters("publish", {"key"}, 1);
+  const auto [key] = parameters.bind(args, num_args, keywords);
+  self_of<Lease>(self).publish(key_of(key));
+  return py::none();
+}
+
+void publish_many(Producer& producer, const std::vector<std::shared_ptr<Lease>>& leases,
+                  const std::vector<py::object>& keys) {
+  std::vector<channel::Key> out;
+  out.reserve(keys.size());
+  for (const py::object& key : keys) out.push_back(key_of(key.ptr()));
+  producer.publish_many(leases, out);
+}
+
+std::shared_ptr<Producer> make_producer(std::shared_ptr<Pool> pool, const std::string& ring,
+                                        const py::object& segment, const py::object& max_bytes,
+                                        const py::object& max_items, const std::string& when_full,
+                                        bool strict) {
+  if (when_full != "block" && when_full != "fail") {
+    throw BadArgument("producer: when_full='" + when_full + "' must be 'block' or 'fail'");
+  }
+  const auto limit = [](const py::object& given, const char* what) {
+    return given.is_none() ? INT64_MAX : number_in(given, what, 1, INT64_MAX);
+  };
+  const Producer::Credits credits{
+      limit(max_bytes, "producer: max_bytes"), limit(max_items, "producer: max_items"),
+      when_full == "fail" ? channel::WhenFull::kFail : channel::WhenFull::kBlock, strict};
+  channel::Tiers tiers = std::nullopt;
+  const auto add = [&](py::handle number) {
+    tiers.segments.push_back(static_cast<std::uint32_t>(
+        number_in(number, "producer: segment", 1, channel::kMaxSegments)));
+  };
+  if (PyIndex_Check(segment.ptr()) != 0) {
+    add(segment);
+  } else if (!segment.is_none()) {
+    for (const py::handle number : segment) add(number);
+    if (tiers.segments.empty()) {
+      throw BadArgument("producer: segment=[]: name one at least, or give None for any");
+    }
+  }
+  return std::make_shared<Producer>(std::move(pool), ring, tiers, credits);
+}
+
+py::object optional_limit(std::int64_t limit) {
+  return limit == INT64_MAX ? py::object(py::none()) : py::int_(limit);
+}
+
+py::dict producer_facts(Producer& producer) {
+  py::dict out = port_facts(producer);
+  const Producer::Credits& credits = producer.credits();
+  const Producer::Usage usage = producer.usage();
+  out["tiers"] = producer.tiers();
+  out["max_items"] = optional_limit(credits.max_items);
+  out["max_bytes"] = optional_limit(credits.max_bytes);
+  out["when_full"] = credits.when_full == channel::WhenFull::kFail ? "fail" : "block";
+  out["strict"] = credits.strict;
+  out["in_flight_items"] = usage.items_in_flight;
+  out["in_flight_bytes"] = usage.bytes_in_flight;
+  out["timed_bytes"] = usage.written.bytes;
+  out["timed_ns"] = usage.written.ns;
+  out["spilled_items"] = usage.spilled.items;
+  out["spilled_bytes"] = usage.spilled.bytes;
+  return out;
+}
+
+/// Copies an object with the buffer protocol into a slab, without the GIL.
+void write(Lease& lease, const py::object& source) {
+  Py_buffer view;
+  if (PyObject_GetBuffer(source.ptr(), &view, PyBUF_CONTIG_RO) != 0) throw py::error_already_set();
+  const std::unique_ptr<Py_buffer, decltype(&PyBuffer_Release)> held(&view, &PyBuffer_Release);
+  lease.pool().check_not_forked();
+  if (!lease.open()) {
+    throw PoolClosed("write: the lease was published or aborted already; lease another slab");
+  }
+  const auto bytes = static_cast<std::uint64_t>(view.len);
+  if (bytes != lease.layout().bytes) {
+    throw BadArgument("write: the source has " + std::to_string(bytes) + " bytes and the lease " +
+                      std::to_string(lease.layout().bytes) + "; lease the size of the source");
+  }
+  const Lease::Writing writing(lease);
+  const WithoutGil release;
+  memory::copy(lease.data(), static_cast<const std::byte*>(view.buf), bytes);
+}
+
+}  // namespace
+
+void bind_producer(py::module_& module) {
+  py::class_<Lease, std::shared_ptr<Lease>> lease_type(module, "Lease", buffer_slots<Lease>());
+  add_dlpack(lease_type);
+  add_array(lease_type);
+  add_fast<&publish>(lease_type, "publish", "publish($self, /, key)\n--\n\n");
+  lease_type.def("write", &write, py::arg("source"))
+      .def("abort", &Lease::abort)
+      .def_property_readonly("shape",
+                             [](const Lease& self) {
+                               return shape_tuple(self.layout().shape.data(), self.layout().ndim);
+                             })
+      .def_property_readonly("dtype",
+                             [](const Lease& self) { return dtype_name(self.layout().dtype); })
+      .def_property_readonly("nbytes", [](const Lease& self) { return self.layout().bytes; })
+      .def_property_readonly("address", &Lease::address);
+
+  py::class_<Producer, std::shared_ptr<Producer>> producer_type(module, "Producer");
+  producer_type
+      .def(py::init(&make_producer), py::arg("pool"), py::arg("ring") = "default", py::kw_only(),
+           py::arg("segment") = py::none(), py::arg("max_bytes") = py::none(),
+           py::arg("max_items") = py::none(), py::arg("when_full") = "block",
+           py::arg("strict") = false)
+      .def("explain", &explain<&producer_facts, Producer>, py::kw_only(),
+           py::arg("measure") = false)
+      .def("publish_many", &publish_many, py::arg("leases"), py::arg("keys"));
+  add_fast<&lease>(producer_type, "lease", "lease($self, /, shape, dtype, timeout_s=None)\n--\n\n");
+  add_close(producer_type);
+}
+
+}  // namespace flowtrain::bindings
