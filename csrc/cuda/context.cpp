@@ -43,7 +43,7 @@ ContextScope::ContextScope(int device) {
 
 ContextScope::~ContextScope() {
   CUcontext popped = nullptr;
-  // A driver that is shutting down refuses, and then nothing is current any more.
+  // A driver that is shutting down refuses; then no context is current anyway.
   static_cast<void>(driver().CtxPopCurrent(&popped));
 }
 

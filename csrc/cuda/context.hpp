@@ -6,15 +6,15 @@
 
 namespace flowtrain::cuda {
 
-/// Makes a device's primary context, the one that torch and the runtime use, the calling
-/// thread's current one, and restores what was current at the end of the block.
+/// Makes a device's primary context, which torch and the CUDA runtime use too, current in the
+/// calling thread. The destructor restores the context that was current before.
 ///
-/// Memory:   a context is retained once a process and device, and never released: whoever else
-///           uses the device in this process shares it.
+/// Memory:   a context is retained once per process and device, and never released, since other
+///           users of the device in this process share it.
 /// Threads:  any; the current context is a property of the thread.
 /// Progress: the first use of a device makes its context, which takes tenths of a second.
 /// Ordering: none.
-/// Errors:   CudaError; a number that no device has is a BadArgument.
+/// Errors:   CudaError; BadArgument if there is no such device.
 class ContextScope {
  public:
   explicit ContextScope(int device);
@@ -23,16 +23,16 @@ class ContextScope {
   ContextScope& operator=(const ContextScope&) = delete;
 };
 
-/// The handle of device number `device`.
+/// Handle of a device.
 ///
-/// Errors: BadArgument for a number that no device has.
+/// Errors: BadArgument if there is no such device.
 CUdevice device_handle(int device);
 
-/// How a device is called in messages, e.g. `device 0`.
+/// Name of a device in messages, e.g. `device 0`.
 std::string device_text(int device);
 
-/// The process that made a handle: CUDA does not survive a fork, so a child must leave alone
-/// what it inherited.
+/// Whether the calling process is the one that made this object. CUDA does not survive a fork, so a
+/// child must not free the handles that it inherited.
 class MadeHere {
  public:
   MadeHere();

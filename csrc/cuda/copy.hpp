@@ -6,9 +6,8 @@
 
 namespace flowtrain::cuda {
 
-/// Enqueue a copy on a stream of `device`. Both sides must live, and be left alone, until the
-/// stream has passed it. Host memory that is not registered is staged by the driver, and the call
-/// may then wait.
+/// Enqueues a copy on a stream of `device`. Keep both sides alive and unchanged until the copy is
+/// done. The driver stages host memory that is not registered, and the call may then block.
 ///
 /// Errors: CudaError.
 void copy_to_device(int device, CUdeviceptr target, const void* source, std::size_t bytes,
@@ -17,9 +16,9 @@ void copy_to_host(int device, void* target, CUdeviceptr source, std::size_t byte
 void copy_on_device(int device, CUdeviceptr target, CUdeviceptr source, std::size_t bytes,
                     CUstream stream);
 
-/// Waits until the stream has done all that was enqueued before.
+/// Waits until all work enqueued on the stream is done.
 ///
-/// Errors: CudaError, also for what an earlier call of the stream did wrong.
+/// Errors: CudaError, also for errors of earlier asynchronous work.
 void synchronize(int device, CUstream stream);
 
 }  // namespace flowtrain::cuda

@@ -28,7 +28,7 @@ DeviceFacts device_facts(int device) {
   const std::string what = device_text(device);
   const auto attribute = [&](CUdevice_attribute which, int unknown = 0) {
     int value = unknown;
-    // An attribute that an older driver does not know is a capability that is not there.
+    // An older driver may not know the attribute: then the device lacks the capability.
     return driver().DeviceGetAttribute(&value, which, handle) == CUDA_SUCCESS ? value : unknown;
   };
   std::array<char, 256> name{};
@@ -42,7 +42,7 @@ DeviceFacts device_facts(int device) {
   DeviceFacts facts{};
   facts.ordinal = device;
   facts.name = name.data();
-  // The driver has no attribute for it; a slice is called `... MIG 1g.18gb`.
+  // The driver has no attribute for it, but slices are named `... MIG 1g.18gb`.
   facts.mig = facts.name.find(" MIG ") != std::string::npos;
   facts.uuid = uuid_text(uuid, facts.mig);
   facts.pci_bus_id = bus.data();

@@ -6,7 +6,7 @@
 
 namespace flowtrain::cuda {
 
-/// What is known of a device without making a context on it.
+/// Properties of a device, read without making a context on it.
 struct DeviceFacts {
   int ordinal;
   std::string name;
@@ -15,23 +15,23 @@ struct DeviceFacts {
   std::uint64_t memory_bytes;
   int capability_major;
   int capability_minor;
-  bool mig;            ///< A slice of a device: it shares no memory with other processes' slices.
+  bool mig;            ///< A MIG slice, which shares no memory with other slices.
   bool host_register;  ///< Host memory can be registered.
   bool host_pointers;  ///< Registered memory has the same address on the device.
-  bool vmm;            ///< Virtual memory management: memory apart from addresses.
-  bool posix_fd;       ///< Its memory can be exported as a descriptor.
-  bool fabric;         ///< Or as a fabric handle; whether an allocation gets one is another matter.
-  bool vmm_rdma;       ///< Such memory can be read and written by a network card.
+  bool vmm;            ///< Virtual memory management is supported.
+  bool posix_fd;       ///< Its memory can be exported as a POSIX descriptor.
+  bool fabric;         ///< Fabric handles are supported, though not of every allocation.
+  bool vmm_rdma;       ///< GPUDirect RDMA of exported memory is supported.
   bool stream_words;   ///< A stream can write and wait for a 64-bit word.
-  int numa_node;       ///< Host memory nearest to it; -1 where that is unknown.
+  int numa_node;       ///< Nearest NUMA node of the host; -1 if unknown.
 };
 
-/// The devices that this process sees; none where there is no driver.
+/// Devices visible to this process; none without a driver.
 std::vector<DeviceFacts> devices();
 
-/// Facts of one device.
+/// Properties of one device.
 ///
-/// Errors: BadArgument for a number that no device has.
+/// Errors: BadArgument if there is no such device.
 DeviceFacts device_facts(int device);
 
 }  // namespace flowtrain::cuda

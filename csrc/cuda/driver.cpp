@@ -9,7 +9,7 @@ namespace {
 
 constexpr const char* kLibrary = "libcuda.so.1";
 
-/// What opening the driver came to, once a process.
+/// Result of opening the driver, once per process.
 struct Opened {
   Driver driver;
   std::string why_not;
@@ -17,7 +17,7 @@ struct Opened {
   int devices = 0;
 };
 
-/// Name of a result; the driver of a newer result may not know it.
+/// Name of a result; an older driver may not know it.
 std::string name_of(const Driver& driver, CUresult result) {
   const char* name = nullptr;
   const char* text = nullptr;
@@ -28,7 +28,7 @@ std::string name_of(const Driver& driver, CUresult result) {
   return std::string(name) + " (" + text + ")";
 }
 
-/// Fills the table; the name of the first function that the driver lacks.
+/// Fills the table. Returns the name of the first function that the driver lacks, if any.
 std::optional<std::string> fill(Driver& driver, PFN_cuGetProcAddress_v12000 find) {
   const auto get = [&](const char* name, int version) -> void* {
     void* found = nullptr;
@@ -54,12 +54,11 @@ Opened open() {
                   "(docker run --gpus all)";
     return out;
   }
-  // Never closed: the driver cannot be unloaded while contexts of others, such as torch's, live.
+  // Never closed: other libraries, such as torch, may still have contexts.
   const auto find =
       reinterpret_cast<PFN_cuGetProcAddress_v12000>(::dlsym(library, "cuGetProcAddress_v2"));
   if (find == nullptr) {
-    out.why_not = std::string(kLibrary) +
-                  ": older than CUDA 12.0, which is the oldest that can be used; update the driver";
+    out.why_not = std::string(kLibrary) + ": older than CUDA 12.0, the minimum; update the driver";
     return out;
   }
   if (const auto missing = fill(out.driver, find)) {
@@ -67,22 +66,23 @@ Opened open() {
     return out;
   }
   if (const CUresult result = out.driver.Init(0); result != CUDA_SUCCESS) {
-    out.why_not = "cuInit: " + name_of(out.driver, result) +
-                  "; see whether nvidia-smi works, what CUDA_VISIBLE_DEVICES says, and whether "
-                  "this process was forked from one that uses CUDA";
+    out.why_not =
+        "cuInit: " + name_of(out.driver, result) +
+        "; check nvidia-smi, CUDA_VISIBLE_DEVICES, and whether this process was forked from one "
+        "that uses CUDA";
     return out;
   }
   out.driver.DriverGetVersion(&out.version);
   const CUresult result = out.driver.DeviceGetCount(&out.devices);
   if (result != CUDA_SUCCESS || out.devices == 0) {
     out.devices = 0;
-    out.why_not = "the driver sees no device; see what nvidia-smi and CUDA_VISIBLE_DEVICES say";
+    out.why_not = "the driver sees no device; check nvidia-smi and CUDA_VISIBLE_DEVICES";
   }
   return out;
 }
 
 const Opened& opened() {
-  // Never destroyed: handles that are freed at the end of the process still call the driver.
+  // Never destroyed: handles freed at the end of the process still call the driver.
   static const auto* instance = new Opened(open());
   return *instance;
 }

@@ -9,8 +9,8 @@
 
 namespace flowtrain::cuda {
 
-/// Entry points of the driver and the version of the interface that each is asked for in. One
-/// line makes the member `MemCreate` out of `cuMemCreate`.
+/// Entry points of the driver, each with the interface version to look up. A line declares, for
+/// example, the member `MemCreate` for `cuMemCreate`.
 #define FLOWTRAIN_CUDA_CALLS(X)          \
   X(Init, 2000)                          \
   X(DriverGetVersion, 2020)              \
@@ -51,31 +51,31 @@ namespace flowtrain::cuda {
   X(MemcpyDtoHAsync, 3020)               \
   X(MemcpyDtoDAsync, 3020)
 
-/// The driver's functions, found at run time, so that nothing links against libcuda.
+/// Functions of the driver, looked up at run time so that nothing links against libcuda.
 struct Driver {
 #define FLOWTRAIN_CUDA_MEMBER(name, version) PFN_cu##name##_v##version name = nullptr;
   FLOWTRAIN_CUDA_CALLS(FLOWTRAIN_CUDA_MEMBER)
 #undef FLOWTRAIN_CUDA_MEMBER
 };
 
-/// The driver, opened and initialised by the first call of the process.
+/// The driver, opened and initialised by the first call.
 ///
-/// Errors: CudaError with the text of why_not where there is none.
+/// Errors: CudaError with the text of why_not.
 const Driver& driver();
 
-/// Why no device can be used here, with the way out; empty where one can. Never throws.
+/// Why no device can be used, and what to do; empty if one can. Never throws.
 std::string why_not();
 
-/// Version of the driver's interface, e.g. 13000; 0 where there is none.
+/// Version of the driver, e.g. 13000; 0 without one.
 int driver_version();
 
-/// Devices that can be used; 0 where why_not has a reason.
+/// Number of usable devices; 0 if why_not has a reason.
 int device_count();
 
-/// Throws CudaError where a call failed: the call, what it was done to, the result's name.
+/// Throws CudaError, naming the object, the call and the result, if a call failed.
 void check(CUresult result, const char* call, const std::string& what);
 
-/// `cuMemCreate` of the table, checked: FLOWTRAIN_CUDA(MemCreate, "segment", &handle, ...).
+/// A checked call of the table: FLOWTRAIN_CUDA(MemCreate, "segment", &handle, ...).
 #define FLOWTRAIN_CUDA(name, what, ...) \
   ::flowtrain::cuda::check(::flowtrain::cuda::driver().name(__VA_ARGS__), "cu" #name, what)
 

@@ -23,8 +23,8 @@ IpcSegment IpcSegment::create(int device, std::uint64_t bytes) {
 IpcSegment IpcSegment::open(int device, const std::string& handle, std::uint64_t bytes) {
   CUipcMemHandle raw{};
   if (handle.size() != sizeof(raw)) {
-    throw BadArgument("IPC handle of " + std::to_string(handle.size()) + " bytes: it has " +
-                      std::to_string(sizeof(raw)) + "; pass on what handle() gave");
+    throw BadArgument("IPC handle of " + std::to_string(handle.size()) + " bytes: must have " +
+                      std::to_string(sizeof(raw)) + "; pass the result of handle()");
   }
   std::memcpy(&raw, handle.data(), sizeof(raw));
   const ContextScope scope(device);
@@ -44,8 +44,8 @@ std::string IpcSegment::handle() const {
   CUipcMemHandle raw{};
   FLOWTRAIN_CUDA(IpcGetMemHandle,
                  text() +
-                     ": not on MIG slices, nor between containers with process spaces of "
-                     "their own",
+                     ": not supported on MIG slices, nor between containers with "
+                     "separate PID namespaces",
                  &raw, address_);
   return {reinterpret_cast<const char*>(&raw), sizeof(raw)};
 }
@@ -76,7 +76,7 @@ IpcSegment::~IpcSegment() {
     const ContextScope scope(device_);
     static_cast<void>(owner_ ? driver().MemFree(address_) : driver().IpcCloseMemHandle(address_));
   } catch (const Error&) {
-    // The driver is shutting down, and frees what the process holds.
+    // The driver is shutting down, and frees the memory of the process itself.
   }
 }
 

@@ -7,27 +7,26 @@
 
 namespace flowtrain::cuda {
 
-/// Device memory shared by the older way: one allocation and a handle of 64 bytes, which is plain
-/// data. For devices and drivers where memory cannot be exported as a descriptor.
+/// Device memory shared by legacy IPC: one allocation and a handle, which is 64 bytes of plain
+/// data. For devices and drivers that cannot export memory as a descriptor.
 ///
-/// Memory:   of the device and its maker: freed in the maker's destructor, which must run after
+/// Memory:   device memory of its creator, freed in the creator's destructor, which must run after
 ///           every opener has closed.
-/// Threads:  any; a segment is used by one at a time while it is made or closed.
+/// Threads:  any; one at a time while a segment is made or closed.
 /// Progress: making, opening and closing call the driver; freeing waits for the device.
-/// Ordering: as VmmSegment's.
-/// Errors:   CudaError; the process that made a segment cannot open it, and MIG slices cannot
-///           share memory so.
+/// Ordering: as VmmSegment.
+/// Errors:   CudaError, also if the process that made a segment opens it, and on MIG slices.
 class IpcSegment {
  public:
   static IpcSegment create(int device, std::uint64_t bytes);
   /// Maps a segment of another process.
-  /// @param handle  What its maker's handle() gave.
+  /// @param handle  Result of the creator's handle().
   static IpcSegment open(int device, const std::string& handle, std::uint64_t bytes);
   IpcSegment(IpcSegment&& other) noexcept;
   IpcSegment& operator=(IpcSegment&& other) noexcept;
   ~IpcSegment();
 
-  /// The handle for other processes: sizeof(CUipcMemHandle) bytes.
+  /// Handle for other processes, of sizeof(CUipcMemHandle) bytes.
   std::string handle() const;
 
   CUdeviceptr address() const { return address_; }

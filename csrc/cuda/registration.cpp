@@ -12,13 +12,13 @@ HostRegistration::HostRegistration(void* data, std::size_t bytes, int device,
   const ContextScope scope(device);
   const std::string which =
       what + " (" + std::to_string(bytes) + " bytes, " + device_text(device) + ")";
-  // Portable: every device of the process may use it, whichever registers it.
+  // Portable: valid for every device of the process.
   const CUresult result = driver().MemHostRegister(
       data, bytes, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP);
   if (result == CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED) {
     throw CudaError(which +
-                    ": cuMemHostRegister: this memory, or a part of it, is registered in this "
-                    "process already; register a mapping once and share the registration");
+                    ": cuMemHostRegister: this memory, or a part of it, is already registered in "
+                    "this process; register a mapping once and share the registration");
   }
   if (result == CUDA_ERROR_OUT_OF_MEMORY || result == CUDA_ERROR_NOT_PERMITTED) {
     check(result, "cuMemHostRegister",
@@ -54,7 +54,7 @@ HostRegistration::~HostRegistration() {
     const ContextScope scope(device_);
     static_cast<void>(driver().MemHostUnregister(data_));
   } catch (const Error&) {
-    // The driver is shutting down, and has let go of the pages itself.
+    // The driver is shutting down, and has unlocked the pages itself.
   }
 }
 

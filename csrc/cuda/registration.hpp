@@ -7,16 +7,16 @@
 
 namespace flowtrain::cuda {
 
-/// Host memory that devices may read and write by themselves: page-locked and mapped, so that
-/// copies run at the bus's speed and beside computation. Ends in its destructor, which must run
-/// before the memory is unmapped and after the last copy.
+/// Registration of host memory with the devices: page-locked and mapped, so that copies are
+/// asynchronous and run at the speed of the bus. The destructor must run after the last copy and
+/// before the memory is unmapped.
 ///
-/// Memory:   the caller's; the pages are locked as long as this lives.
+/// Memory:   the caller's; its pages stay locked while this lives.
 /// Threads:  any.
-/// Progress: locks each page, which takes long for gigabytes: done once, at set-up.
+/// Progress: locks each page, which takes long for gigabytes: do it once, at set-up.
 /// Ordering: none.
-/// Errors:   CudaError where the device cannot, the memory is registered already, or no more
-///           pages may be locked.
+/// Errors:   CudaError if the device cannot register memory, the memory is already registered, or
+///           the limit of locked pages is reached.
 class HostRegistration {
  public:
   /// @param what  Names the memory in errors.
@@ -25,7 +25,7 @@ class HostRegistration {
   HostRegistration& operator=(HostRegistration&& other) noexcept;
   ~HostRegistration();
 
-  /// Address by which the device sees the memory.
+  /// Address of the memory on the device.
   CUdeviceptr device_address() const { return device_address_; }
   void* data() const { return data_; }
   std::size_t bytes() const { return bytes_; }

@@ -51,7 +51,7 @@ VmmSegment VmmSegment::create(int device, std::uint64_t bytes) {
   CUmemAllocationProp properties = properties_of(device, segment.rdma_);
   CUresult result = driver().MemCreate(&segment.handle_, rounded, &properties, 0);
   if (result != CUDA_SUCCESS && segment.rdma_) {
-    // The attribute speaks of the device; virtual machines may refuse it for an allocation.
+    // The device reports the capability, but a virtual machine may refuse such an allocation.
     segment.rdma_ = false;
     properties = properties_of(device, false);
     result = driver().MemCreate(&segment.handle_, rounded, &properties, 0);
@@ -69,7 +69,7 @@ VmmSegment VmmSegment::import(int device, const os::Fd& fd, std::uint64_t bytes)
   if (bytes % granularity != 0) {
     throw BadArgument("device segment of " + std::to_string(bytes) +
                       " bytes: not a multiple of the granularity, " + std::to_string(granularity) +
-                      "; give the bytes of the segment as its maker has them");
+                      "; pass the nbytes of the segment in the process that made it");
   }
   VmmSegment segment(device, bytes, false);
   // The driver takes the descriptor in place of the pointer to a handle.
@@ -134,7 +134,7 @@ VmmSegment::~VmmSegment() {
     if (address_ != 0) static_cast<void>(driver().MemAddressFree(address_, bytes_));
     if (has_handle_) static_cast<void>(driver().MemRelease(handle_));
   } catch (const Error&) {
-    // The driver is shutting down, and frees what the process holds.
+    // The driver is shutting down, and frees the memory of the process itself.
   }
 }
 

@@ -27,8 +27,8 @@ StreamWord StreamWord::create(std::optional<int> device) {
 StreamWord StreamWord::open(os::Fd fd, std::optional<int> device) {
   if (!os::is_sealed(fd, kPageBytes)) {
     throw BadArgument(
-        "stream word: the descriptor is not that of a word; pass on what the "
-        "process that made it serves");
+        "stream word: the descriptor is not that of a word; pass the one that the "
+        "process that made the word serves");
   }
   return {std::move(fd), device};
 }
@@ -40,7 +40,7 @@ StreamWord::StreamWord(os::Fd fd, std::optional<int> device)
 
 const HostRegistration& StreamWord::registered() const {
   if (!registration_) {
-    throw BadArgument("stream word: it was made for no device; give device= to use it on a stream");
+    throw BadArgument("stream word: made without a device; pass device= to use it on a stream");
   }
   return *registration_;
 }
@@ -53,7 +53,7 @@ void StreamWord::write_on(CUstream stream, std::uint64_t value) const {
   check_value(value);
   const CUdeviceptr address = registered().device_address();
   const ContextScope scope(device_);
-  // By default a fence of the whole system comes before the write.
+  // The default flags put a system-wide fence before the write.
   FLOWTRAIN_CUDA(StreamWriteValue64, kWhat, stream, address, value, CU_STREAM_WRITE_VALUE_DEFAULT);
 }
 
@@ -86,10 +86,10 @@ void StreamWord::poison() const noexcept {
 
 std::optional<std::uint64_t> StreamWord::wait(std::uint64_t value,
                                               const Deadline& deadline) const noexcept {
-  // The clock costs more than the word: it is asked now and then.
-  constexpr int kLooks = 256;
+  // Reading the clock costs more than reading the word.
+  constexpr int kPolls = 256;
   do {
-    for (int i = 0; i < kLooks; ++i) {
+    for (int i = 0; i < kPolls; ++i) {
       const std::uint64_t seen = load();
       if (seen >= value) return seen;
     }

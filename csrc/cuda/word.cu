@@ -7,7 +7,7 @@ namespace flowtrain::cuda {
 namespace {
 
 __global__ void store_word(std::uint64_t* address, std::uint64_t value) {
-  // A release for the whole system: pairs with the acquire of StreamWord::load.
+  // System-wide release: pairs with the acquire of StreamWord::load.
   asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(address), "l"(value) : "memory");
 }
 
