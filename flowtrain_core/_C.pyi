@@ -18,40 +18,40 @@ class FlowTrainError(Exception):
     """Base of every error that the core raises."""
 
 class CudaError(FlowTrainError, RuntimeError):
-    """A call of the CUDA driver failed; the message has the call, its object and the result."""
+    """A call of the CUDA driver failed; the message names the call, its object and the result."""
 
 class PoolClosed(FlowTrainError, ValueError):
     """A handle, lease or item was used after its end, or in a forked child."""
 
 class PoolCorrupt(FlowTrainError, RuntimeError):
-    """What another process wrote cannot be: a control file of another version, or damaged."""
+    """Invalid data of another process, such as a damaged control file or one of another version."""
 
 class PoolExists(FlowTrainError, FileExistsError):
     """A pool of this name is in use."""
 
 class PoolFull(FlowTrainError, RuntimeError):
-    """A producer that does not wait had no slab or credit; the message says who holds them."""
+    """A producer with when_full="fail" got no slab or credit; the message names the holders."""
 
 class PoolNotFound(FlowTrainError, FileNotFoundError):
-    """There is no pool of this name, or nobody of it lives."""
+    """There is no pool of this name, or none of its processes is alive."""
 
 class PoolSpace(FlowTrainError, MemoryError):
-    """Shared memory, lanes, cells or segments do not suffice; the message has the numbers."""
+    """Too little shared memory, lanes, cells or segments; the message has the numbers."""
 
 class PoolTimeout(FlowTrainError, TimeoutError):
-    """A deadline passed; the message says what was waited for, and who holds the space."""
+    """A deadline passed; the message names the awaited resource and its holders."""
 
 class StaleAddress(FlowTrainError, LookupError):
     """An address outlived its segment."""
 
 class SystemCallError(FlowTrainError, OSError):
-    """A system call failed; the message says what was done to what."""
+    """A system call failed; the message names the call and its object."""
 
 class ViewsAlive(FlowTrainError, BufferError):
-    """An item was to be released while tensors, arrays or memoryviews over it live."""
+    """Release of an item while tensors, arrays or memoryviews over it are alive."""
 
 class LaneInfo:
-    """A participant, as it was when asked."""
+    """A participant, at the time of the call."""
 
     @property
     def index(self) -> int: ...
@@ -65,7 +65,7 @@ class LaneInfo:
     def state(self) -> Literal["alive", "left", "dead"]: ...
 
 class PoolEntry:
-    """A pool of this user, by its folder."""
+    """A pool of this user."""
 
     @property
     def name(self) -> str: ...
@@ -73,7 +73,7 @@ class PoolEntry:
     def creator_pid(self) -> int: ...
     @property
     def alive(self) -> bool:
-        """Whether some process has it open."""
+        """Whether a process has it open."""
 
 class _SegmentStats(TypedDict):
     id: int
@@ -93,7 +93,7 @@ class _PoolStats(TypedDict):
     lost: int
 
 class Pool:
-    """One process's handle of a pool of shared memory."""
+    """Handle of a pool of shared memory."""
 
     @staticmethod
     def create(
@@ -107,35 +107,36 @@ class Pool:
         label: str = "",
         prefault: bool = True,
     ) -> Pool:
-        """Makes a pool; closing this handle removes its name.
+        """Creates a pool. Closing this handle removes its name.
 
         Args:
             name: Letters, digits, `.`, `_` and `-`; at most 47.
-            bytes: Size of a first segment, cut into slabs as they are asked for: in full for items
-                of one kind, while a mix of sizes is better served by classes.
-            classes: Or the sizes of its slabs, as (slab_bytes, count).
-            rings: Names of the rings; more cannot be added.
-            max_cells: Most slabs over all segments.
-            max_lanes: Most pool handles, producers and consumers at a time.
-            label: What this process is called in messages, at most 47 bytes.
+            bytes: Size of a first segment, cut into slabs on demand. Items of one size can use all
+                of it; for a mix of sizes pass classes.
+            classes: Instead of bytes, the slabs of the first segment, as (slab_bytes, count).
+            rings: Names of the rings. None can be added later.
+            max_cells: Maximum slabs over all segments.
+            max_lanes: Maximum pool handles, producers and consumers at a time.
+            label: Name of this process in messages, at most 47 bytes.
             prefault: Touch every page of the segment now.
 
         Raises:
-            PoolExists: A living process has a pool of this name; what a crash left is replaced.
+            PoolExists: A live process has a pool of this name. A pool left by a crash is replaced.
             PoolSpace: Too little memory.
             PoolTimeout: Another process has been making or removing a pool for ten seconds.
-            ValueError: A name or number is out of its range.
+            ValueError: A name or number is out of range.
         """
 
     @staticmethod
     def open(name: str, *, label: str = "", timeout_s: float = 0.0) -> Pool:
-        """Opens a pool, waiting for it to appear.
+        """Opens a pool, waiting up to timeout_s for it to appear.
 
-        Maps its memory, so that what others publish can be read after their death. An owner that
-        does not answer within 0.1 s, since it is stopped, is left to be asked again later.
+        Maps its memory, so that items can be read after the death of their producer. If the owner
+        of a segment does not answer within 0.1 s, because it is stopped, mapping is tried again
+        later.
 
         Raises:
-            PoolNotFound: There is none of which anybody lives within timeout_s.
+            PoolNotFound: No pool of this name with a live process appeared within timeout_s.
         """
 
     @staticmethod
@@ -144,11 +145,14 @@ class Pool:
 
     @staticmethod
     def unlink(name: str, *, only_left: bool = False) -> bool:
-        """Removes a pool's name, as after its creator's death; false if there was none.
+        """Removes a pool's name, for example after its creator's death.
 
         Args:
-            name: Of the pool.
-            only_left: Leave it, and return false, where somebody has it open or is making it.
+            name: Name of the pool.
+            only_left: Remove it only if no process has it open or is making it.
+
+        Returns:
+            Whether the name was removed.
 
         Raises:
             PoolTimeout: Another process has been making or removing a pool for ten seconds.
@@ -161,21 +165,21 @@ class Pool:
         classes: Sequence[tuple[int, int]] | None = None,
         prefault: bool = True,
     ) -> int:
-        """Adds memory that this handle owns: it is gone for new readers when the handle closes.
+        """Adds a segment owned by this handle. New readers cannot map it once the handle closes.
 
         Returns:
             Number of the segment, for `Producer(segment=)`.
 
         Raises:
-            PoolSpace: Too little memory, all 64 segments are taken, or max_cells does not suffice.
+            PoolSpace: Too little memory, all 64 segments are in use, or max_cells is too small.
             PoolTimeout: Another handle has been cutting slabs or adding a segment for ten seconds.
         """
 
     def drop_segment(self, segment: int) -> None:
-        """Gives up a segment that this handle added.
+        """Drops a segment that this handle added.
 
-        Nothing more is leased from it; what was published stays, and the memory goes when the
-        last slab in use is released.
+        No more slabs are leased from it. Published items stay; the memory is freed when the last
+        slab in use is released.
 
         Raises:
             ValueError: This handle has no such segment.
@@ -192,27 +196,27 @@ class Pool:
     @property
     def rings(self) -> tuple[str, ...]: ...
     def lanes(self) -> list[LaneInfo]:
-        """Participants; those that left or died stay until their lane is reused."""
+        """Participants, including those that left or died, until their lane is reused."""
 
     def wait_dead(self, timeout_s: float) -> LaneInfo | None:
-        """The next pool handle whose process died since this one opened; None on timeout."""
+        """The next pool handle whose process has died since this one opened; None on timeout."""
 
     def stats(self) -> _PoolStats:
-        """Use of each segment now, and counters of the whole pool that never fall."""
+        """Current use of each segment, and counters of the whole pool, which never fall."""
 
     def lost(self) -> int:
-        """Items dropped because their memory died with its owner before it was mapped."""
+        """Items lost because the owner of their memory died before it was mapped."""
 
     def close(self) -> None:
-        """Leaves the pool and its memory; items and leases that live keep theirs."""
+        """Leaves the pool. Live items and leases keep their memory."""
 
     def __enter__(self) -> Self: ...
     def __exit__(self, *args: object) -> None: ...
 
 class Lease:
-    """A slab being written: `numpy.asarray(lease)` or `torch.from_dlpack(lease)`.
+    """A slab being written, by `numpy.asarray(lease)` or `torch.from_dlpack(lease)`.
 
-    Published once, or given back by `abort`, or when it is dropped.
+    Publish it once. `abort` or garbage collection frees it unpublished.
     """
 
     @property
@@ -226,27 +230,26 @@ class Lease:
         """Global address: generation (16 bits), segment (8), offset (40)."""
 
     def publish(self, key: int) -> None:
-        """Hands the slab to the ring's consumers; 0 <= key < 2**128.
+        """Publishes the slab to the ring's consumers, with 0 <= key < 2**128.
 
         Raises:
-            PoolClosed: It was published or aborted already.
+            PoolClosed: It was already published or aborted.
             ViewsAlive: Another thread is in `write`.
         """
 
     def write(self, source: Buffer | NDArray[Any]) -> None:
-        """Copies a C-contiguous buffer into the slab, byte for byte, whatever its dtype.
+        """Copies the bytes of a C-contiguous buffer into the slab; the dtypes may differ.
 
-        From 16 MiB on it writes past the caches, which is faster than `memcpy`; other Python
-        threads run meanwhile.
+        Releases the GIL. From 16 MiB on it bypasses the caches, which is faster than `memcpy`.
 
         Raises:
-            ValueError: It has not as many bytes as the lease.
-            BufferError: It is not contiguous.
-            PoolClosed: The lease was published or aborted already, or this is a forked child.
+            ValueError: The buffer and the lease differ in bytes.
+            BufferError: The buffer is not contiguous.
+            PoolClosed: The lease was already published or aborted, or this is a forked child.
         """
 
     def abort(self) -> None:
-        """Gives the slab back unpublished.
+        """Frees the slab without publishing it.
 
         Raises:
             ViewsAlive: Another thread is in `write`.
@@ -254,11 +257,11 @@ class Lease:
 
     def __buffer__(self, flags: int, /) -> memoryview: ...
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        """What numpy asks for where the buffer protocol fails.
+        """Called by numpy if the buffer protocol fails.
 
         Raises:
-            PoolClosed: It was given away or released, or this is a forked child.
-            BufferError: The dtype is bfloat16, which numpy has not; use torch.from_dlpack.
+            PoolClosed: It was published, aborted or released, or this is a forked child.
+            BufferError: The dtype is bfloat16, which numpy lacks; use torch.from_dlpack.
         """
 
     def __dlpack__(
@@ -272,10 +275,10 @@ class Lease:
     def __dlpack_device__(self) -> tuple[int, int]: ...
 
 class Item:
-    """A published slab being read, read-only: `numpy.asarray(item)`, `torch.from_dlpack(item)`.
+    """A published slab, read-only, by `numpy.asarray(item)` or `torch.from_dlpack(item)`.
 
-    Released once, or when it and its views are gone. Torch has no read-only tensors: what is
-    written to one changes the item for whoever reads it next.
+    Release it once; otherwise it is released when it and its views are gone. Torch has no
+    read-only tensors: a write to one changes the item for its next reader.
     """
 
     @property
@@ -290,19 +293,19 @@ class Item:
     def address(self) -> int: ...
     @property
     def attempt(self) -> int:
-        """Deliveries before this one, to consumers that died."""
+        """Number of earlier deliveries, to consumers that died."""
 
     @property
     def producer(self) -> str:
-        """Label of the process that published it."""
+        """Label of the process that published the item."""
 
     def release(self) -> None:
-        """Gives the slab back.
+        """Frees the slab.
 
         Raises:
-            ViewsAlive: Tensors, arrays or memoryviews over it live.
-            PoolClosed: It was released already, or this is a forked child.
-            PoolCorrupt: Its slab was taken away by who may not; it is not given back.
+            ViewsAlive: Tensors, arrays or memoryviews over it are alive.
+            PoolClosed: It was already released, or this is a forked child.
+            PoolCorrupt: Another process changed the state of its slab; it is not freed.
         """
 
     def __enter__(self) -> Self: ...
@@ -313,19 +316,19 @@ class Item:
         trace: TracebackType | None,
         /,
     ) -> None:
-        """Releases it, if that was not done.
+        """Releases the item unless it was released.
 
-        Where the body raised while views live, its error goes on instead, and the slab is given
-        back once the item and its views are gone. In a forked child, too, its error goes on.
+        If the block raises while views are alive, or in a forked child, its error propagates. The
+        slab is then freed once the item and its views are gone.
         """
 
     def __buffer__(self, flags: int, /) -> memoryview: ...
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        """What numpy asks for where the buffer protocol fails.
+        """Called by numpy if the buffer protocol fails.
 
         Raises:
-            PoolClosed: It was given away or released, or this is a forked child.
-            BufferError: The dtype is bfloat16, which numpy has not; use torch.from_dlpack.
+            PoolClosed: It was published, aborted or released, or this is a forked child.
+            BufferError: The dtype is bfloat16, which numpy lacks; use torch.from_dlpack.
         """
 
     def __dlpack__(
@@ -339,13 +342,13 @@ class Item:
         """A read-only capsule of DLPack 1.0.
 
         Raises:
-            BufferError: max_version is below (1, 0), where read-only cannot be said.
+            BufferError: max_version is below (1, 0), which has no read-only flag.
         """
 
     def __dlpack_device__(self) -> tuple[int, int]: ...
 
 class Producer:
-    """Puts items into one ring."""
+    """Publishes items to one ring."""
 
     def __init__(
         self,
@@ -363,50 +366,52 @@ class Producer:
         Args:
             pool: Pool to join.
             ring: Ring to publish to.
-            segment: Lease from this segment only, or from these in order of preference: a lease
-                for which the first has no slab *spills* into the next, and is counted. Without
-                any, from all there are, the handle's own ones first.
-            max_bytes: Most bytes in flight: leased, published, and not yet released.
-            max_items: Most items in flight.
-            when_full: Without a slab or credit, wait until the deadline, or raise PoolFull.
-            strict: Raise PoolFull where a lease would spill.
+            segment: Segment to lease from, or several in order of preference. A lease for which the
+                first has no slab *spills* into the next, and is counted. By default all segments,
+                the handle's own ones first.
+            max_bytes: Maximum bytes in flight: leased or published, and not yet released.
+            max_items: Maximum items in flight.
+            when_full: Without a slab or credit, "block" until the deadline, or "fail" with
+                PoolFull.
+            strict: Raise PoolFull instead of spilling.
 
         Raises:
-            PoolSpace: All lanes are taken.
-            ValueError: A number is out of its range, or the pool has no such ring.
+            PoolSpace: All lanes are in use.
+            ValueError: A number is out of range, or the pool has no such ring.
         """
 
     def explain(self, *, measure: bool = False) -> Explanation:
-        """What path this edge takes, which it does not and why, its limits and what it does.
+        """Explains the path of this edge, the paths not taken, its limits and its rate.
 
         Args:
-            measure: Copy 32 MiB of memory to say what could be expected; takes milliseconds.
+            measure: Also copy 32 MiB, for the rate to expect; takes milliseconds.
         """
 
     def lease(self, shape: Sequence[int], dtype: object, timeout_s: float | None = None) -> Lease:
-        """A slab for an item, waiting for space and credit.
+        """Leases a slab for an item, waiting for space and credit.
 
         Args:
-            shape: At most four dimensions, each below 2**32.
+            shape: Up to four dimensions, each below 2**32.
             dtype: A name like "bfloat16", or a numpy or torch dtype.
             timeout_s: Seconds to wait; 60 if None.
 
         Raises:
-            PoolTimeout: Neither came free; the message says who holds the space.
-            PoolFull: Neither is free, with when_full="fail"; or it would spill, with strict=True.
-            PoolSpace: There is no memory, or it went during the wait: dropped, or its owner gone.
-            ValueError: It can never fit, or the dtype or shape is none.
+            PoolTimeout: No slab or credit became free; the message names the holders.
+            PoolFull: No slab or credit is free, with when_full="fail"; or the lease would spill,
+                with strict=True.
+            PoolSpace: There is no segment, or it was dropped or lost its owner during the wait.
+            ValueError: The item can never fit, or the dtype or shape is invalid.
         """
 
     def publish_many(self, leases: Sequence[Lease], keys: Sequence[int]) -> None:
-        """Publishes leases of this producer in the order given; where one may not be, none.
+        """Publishes leases of this producer in the given order; all of them or, on an error, none.
 
-        Slabs that follow one another, as those leased one after another mostly do, go through
-        the ring together, which is what makes a batch cheap.
+        Adjacent slabs, as of most successive leases, go through the ring in one operation, which
+        makes a batch cheap.
 
         Raises:
-            PoolClosed: One was published or aborted already.
-            ValueError: One is another producer's, or there is not one key for each.
+            PoolClosed: A lease was already published or aborted.
+            ValueError: A lease is another producer's, or leases and keys differ in number.
         """
 
     def close(self) -> None: ...
@@ -414,7 +419,7 @@ class Producer:
     def __exit__(self, *args: object) -> None: ...
 
 class Consumer:
-    """Takes items out of one ring."""
+    """Takes items from one ring."""
 
     def __init__(self, pool: Pool, ring: str = "default", *, strict: bool = False) -> None:
         """Joins the pool.
@@ -422,32 +427,32 @@ class Consumer:
         Args:
             pool: Pool to join.
             ring: Ring to take from.
-            strict: Raise StaleAddress for an item whose memory died with its owner before this
-                process had mapped it; else it is counted as lost and passed over.
+            strict: Raise StaleAddress for an item whose owner died before this process mapped its
+                memory. Otherwise such an item is counted as lost and skipped.
         """
 
     def explain(self, *, measure: bool = False) -> Explanation:
-        """What path this edge takes, and which it does not and why; see Producer.explain."""
+        """Explains the path of this edge and the paths not taken; see Producer.explain."""
 
     def get(self, timeout_s: float | None = None) -> Item:
-        """The next item, waiting for it; 60 seconds if None.
+        """Waits for the next item, up to timeout_s; 60 seconds if None.
 
-        An item in memory whose owner lives and has not handed it over yet, since it is stopped, is
-        passed over and goes to the end of the ring.
+        An item whose memory is not mapped yet, because the live owner is stopped and does not hand
+        it over, is skipped and goes to the end of the ring.
 
         Raises:
-            PoolTimeout: Nothing arrived, or only such items; the message names their owner.
-            PoolCorrupt: What arrived is not an item of this pool; the next call takes the next.
+            PoolTimeout: No item arrived, or only skipped ones; the message names their owner.
+            PoolCorrupt: An invalid item arrived; the next call takes the next item.
         """
 
     def try_get(self) -> Item | None:
-        """The next item, or None if there is none now in memory that this process has mapped."""
+        """The next item; None if the ring has none in memory that this process has mapped."""
 
     def get_many(self, max_items: int, timeout_s: float | None = None) -> list[Item]:
-        """The next items, at least one and at most max_items; waits for the first alone.
+        """Waits for the next item, and takes it with those that follow at once, up to max_items.
 
         Raises:
-            PoolTimeout: Nothing arrived.
+            PoolTimeout: No item arrived.
             ValueError: max_items is less than 1.
         """
 
@@ -456,29 +461,29 @@ class Consumer:
     def __exit__(self, *args: object) -> None: ...
 
 def list_pools() -> list[PoolEntry]:
-    """Every pool of this user on this machine."""
+    """All pools of this user on this machine."""
 
 def inspect(name: str) -> PoolSnapshot:
-    """Looks at a pool from outside, also after the death of all its processes.
+    """Reads the state of a pool from outside, even after the death of all its processes.
 
-    Times are of the clock that `time.perf_counter_ns` reads. `alloc_wait` and `transfer` are a
-    producer's (asking for a slab to having it, having it to publishing), `queue_wait` and `use` a
-    consumer's (publishing to taking, taking to giving back). Of items that follow each other in
-    less than 4 us one in 1,024 is in the histograms; counters are of all items.
+    Times are on the clock of `time.perf_counter_ns`. A producer has `alloc_wait` (request of a slab
+    to lease) and `transfer` (lease to publish); a consumer has `queue_wait` (publish to take) and
+    `use` (take to release). Counters include all items; of items less than 4 us apart, the
+    histograms sample one in 1,024.
 
     Raises:
         PoolNotFound: There is no such pool.
-        PoolCorrupt: It was made by another version.
+        PoolCorrupt: Another version made it.
     """
 
 def flight_record(name: str) -> list[FlightEvent]:
-    """The last 1,024 events of every lane of a pool, oldest first, also after a crash.
+    """The last 1,024 events of every lane of a pool, oldest first, even after a crash.
 
-    Of items that follow each other in less than 4 us they are those of one in 1,024.
+    Of items less than 4 us apart, events sample one in 1,024.
 
     Raises:
         PoolNotFound: There is no such pool.
-        PoolCorrupt: It was made by another version.
+        PoolCorrupt: Another version made it.
     """
 
 class packing:  # noqa: N801
@@ -551,10 +556,10 @@ class packing:  # noqa: N801
     ) -> NDArray[int32]:
         """Bin of each sample such that the larger load of either module is small."""
 
-# What follows is there where cuda_built is true; flowtrain_core.cuda is its face.
+# Only if cuda_built is true. flowtrain_core.cuda is the public interface.
 
 class CudaDevice:
-    """What is known of a device without making a context on it."""
+    """Properties of a device, read without making a context on it."""
 
     @property
     def ordinal(self) -> int: ...
@@ -574,7 +579,7 @@ class CudaDevice:
 
     @property
     def mig(self) -> bool:
-        """Whether it is a slice of a device."""
+        """Whether it is a MIG slice of a device."""
 
     @property
     def host_register(self) -> bool:
@@ -586,19 +591,19 @@ class CudaDevice:
 
     @property
     def vmm(self) -> bool:
-        """Whether memory can be had apart from addresses."""
+        """Whether it supports virtual memory management."""
 
     @property
     def posix_fd(self) -> bool:
-        """Whether its memory can be exported as a descriptor."""
+        """Whether its memory can be exported as a POSIX descriptor."""
 
     @property
     def fabric(self) -> bool:
-        """Or as a fabric handle."""
+        """Whether its memory can be exported as a fabric handle."""
 
     @property
     def vmm_rdma(self) -> bool:
-        """Whether a network card can read and write such memory."""
+        """Whether a network card can read and write exported memory (GPUDirect RDMA)."""
 
     @property
     def stream_words(self) -> bool:
@@ -606,19 +611,19 @@ class CudaDevice:
 
     @property
     def numa_node(self) -> int:
-        """Host memory nearest to it; -1 where that is unknown."""
+        """Nearest NUMA node of the host; -1 if unknown."""
 
 class CudaHostRegistration:
-    """Host memory that devices read and write by themselves, as long as this is open.
+    """Page-locked host memory that devices can read and write, until it is closed.
 
-    Close it before the memory is given back, and after the last copy.
+    Close it after the last copy and before the memory is freed.
     """
 
     def __init__(self, address: int, nbytes: int, *, device: int) -> None:
         """Locks the pages.
 
         Raises:
-            CudaError: The memory is registered already, or no more pages may be locked.
+            CudaError: The memory is already registered, or the limit of locked pages is reached.
         """
 
     @property
@@ -630,22 +635,22 @@ class CudaHostRegistration:
     def __exit__(self, *args: object) -> None: ...
 
 class CudaSegment:
-    """Device memory that other processes map, by virtual memory management."""
+    """Device memory that other processes can map, by virtual memory management."""
 
     def __init__(self, nbytes: int, *, device: int) -> None:
         """Makes a segment of at least nbytes, rounded up to the device's granularity.
 
         Raises:
-            CudaError: The device cannot export memory, or has not so much left.
-            ValueError: It never had so much.
+            CudaError: The device cannot export memory, or has too little left.
+            ValueError: nbytes is 0, or more than the memory of the device.
         """
 
     @staticmethod
     def receive(path: str, nbytes: int, *, device: int) -> CudaSegment:
-        """Maps the segment that another process of this user serves; nbytes as its maker has it."""
+        """Maps the segment that a process of this user serves; nbytes is the segment's own."""
 
     def serve(self, path: str) -> None:
-        """Hands a descriptor of the memory to whoever asks at the Unix socket `path`."""
+        """Serves a descriptor to processes of this user at the Unix socket `path`."""
 
     @property
     def address(self) -> int: ...
@@ -655,20 +660,20 @@ class CudaSegment:
     def device(self) -> int: ...
     @property
     def rdma(self) -> bool:
-        """Whether it was made to be read and written by a network card."""
+        """Whether it was allocated for GPUDirect RDMA."""
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]: ...
     @property
     def closed(self) -> bool: ...
     def close(self) -> None:
-        """Unmaps it; no copy may be under way, and no tensor over it be used again."""
+        """Unmaps it. No copy may be in progress, and no tensor over it may be used again."""
 
     def __enter__(self) -> Self: ...
     def __exit__(self, *args: object) -> None: ...
 
 class CudaIpcSegment:
-    """Device memory shared by the older way; its maker must close it last."""
+    """Device memory shared by a legacy IPC handle. Its creator must close it last."""
 
     def __init__(self, nbytes: int, *, device: int) -> None: ...
     @staticmethod
@@ -676,11 +681,11 @@ class CudaIpcSegment:
         """Maps a segment of another process.
 
         Raises:
-            CudaError: It is this process's own, or a slice of a device.
+            CudaError: This process made the segment, or the device is a MIG slice.
         """
 
     def handle(self) -> bytes:
-        """What another process opens it by: plain data."""
+        """Handle by which another process opens the segment."""
 
     @property
     def address(self) -> int: ...
@@ -697,39 +702,39 @@ class CudaIpcSegment:
     def __exit__(self, *args: object) -> None: ...
 
 class CudaWord:
-    """A growing 64-bit word that streams and processors of several processes write and await.
+    """A 64-bit word that CUDA streams and host threads of several processes write and wait for.
 
-    Poisoning it sets every waiter free, also the streams.
+    Its values grow. `poison` releases every waiter, streams included.
     """
 
     LARGEST: int
     POISON: int
 
     def __init__(self, *, device: int | None = None) -> None:
-        """A new word, zero; without a device only processors can use it."""
+        """Makes a word of value 0. Without a device, only host threads can use it."""
 
     @staticmethod
     def receive(path: str, *, device: int | None = None) -> CudaWord:
-        """The word that another process of this user serves."""
+        """Maps the word that another process of this user serves."""
 
     def serve(self, path: str) -> None: ...
     def write_on(self, stream: int, value: int) -> None:
-        """Enqueues a write by the stream, after all that it did before."""
+        """Enqueues a write by the stream, ordered after all its earlier work."""
 
     def store_on(self, stream: int, value: int) -> None:
-        """The same by a kernel of one thread."""
+        """As write_on, by a kernel of one thread."""
 
     def wait_on(self, stream: int, value: int) -> None:
-        """What comes after this in the stream starts when the word is at value or above."""
+        """Makes later work of the stream wait until the word is at least value."""
 
     def load(self) -> int: ...
     def store(self, value: int) -> None: ...
     def poison(self) -> None: ...
     def wait(self, value: int, *, timeout_s: float) -> int | None:
-        """Spins until the word is at value or above; the word then, None when time ran out.
+        """Spins until the word is at least value. Returns the word, or None on timeout.
 
         Raises:
-            PoolClosed: It was closed, by another thread too.
+            PoolClosed: The word is closed, possibly by another thread during the wait.
         """
 
     @property
@@ -739,28 +744,28 @@ class CudaWord:
     def __exit__(self, *args: object) -> None: ...
 
 def cuda_why_not() -> str:
-    """Why no device can be used, with the way out; empty where one can."""
+    """Why no device can be used, and what to do; empty if one can."""
 
 def cuda_driver_version() -> int:
-    """Such as 13000; 0 where there is no driver."""
+    """Driver version, such as 13000; 0 without a driver."""
 
 def cuda_devices() -> list[CudaDevice]: ...
 def cuda_copy_to_device(target: int, source: int, nbytes: int, *, device: int, stream: int) -> None:
-    """Enqueues a copy of host memory; both sides must live until the stream has passed it."""
+    """Enqueues a copy from host memory; keep both sides alive until the copy is done."""
 
 def cuda_copy_to_host(target: int, source: int, nbytes: int, *, device: int, stream: int) -> None:
-    """Enqueues a copy to host memory; both sides must live until the stream has passed it."""
+    """Enqueues a copy to host memory; keep both sides alive until the copy is done."""
 
 def cuda_copy_on_device(target: int, source: int, nbytes: int, *, device: int, stream: int) -> None:
-    """Enqueues a copy; both sides must live until the stream has passed it."""
+    """Enqueues a copy; keep both sides alive until the copy is done."""
 
 def cuda_synchronize(*, device: int, stream: int) -> None:
-    """Waits until the stream has done all that was enqueued before."""
+    """Waits until all work enqueued on the stream is done."""
 
 def cuda_register_host(pool: Pool, *, device: int) -> int:
-    """Registers every segment that this handle has mapped or will map; done once a handle.
+    """Registers every segment that this handle has mapped or will map. Call it once per handle.
 
-    Each registration ends with the handle's close, or where views live, with the last of them.
+    A registration ends when the handle closes and no view of the segment is alive.
 
     Returns:
         Bytes of the segments mapped so far.

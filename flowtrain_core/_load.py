@@ -1,4 +1,4 @@
-"""Finds the compiled extension, also where the sources' folder hides an installed wheel."""
+"""Finds the compiled extension, even if a source folder hides the installed wheel."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _INSTALL = "pip install flowtrain (in a checkout: pip install -e .)"
 
 
 def load_extension() -> None:
-    """Imports `flowtrain_core._C`, so that it can be imported by name from then on.
+    """Imports `flowtrain_core._C`, so that later imports by name find it.
 
     Raises:
-        ImportError: It was not built, or is of another version; the message names the command
-            that builds it.
+        ImportError: It was not built, or has another version; the message names the command that
+            builds it.
     """
     try:
         module = importlib.import_module(_NAME)
@@ -31,8 +31,8 @@ def load_extension() -> None:
     if module.__version__ != __version__:
         del sys.modules[_NAME]
         raise ImportError(
-            f"flowtrain_core: the extension {module.__file__} is version {module.__version__} and "
-            f"the sources are {__version__}; run {_INSTALL}"
+            f"flowtrain_core: the extension {module.__file__} has version {module.__version__} and "
+            f"the sources have {__version__}; run {_INSTALL}"
         )
 
 

@@ -1,11 +1,11 @@
-"""CUDA devices: what they can do, memory that processes share on them, words of their streams.
+"""CUDA devices: capabilities, device memory shared between processes, and stream words.
 
-Nothing here touches a device, or opens the driver, before it is called. Streams are given as the
-integer that torch's `stream.cuda_stream` or CuPy's `stream.ptr` is; 0 is the default stream.
+Importing this module neither opens the driver nor touches a device. A stream is passed as an
+integer, torch's `stream.cuda_stream` or CuPy's `stream.ptr`; 0 is the default stream.
 
     if not cuda.available():
         print(cuda.why_not())
-    cuda.register_host(pool, device=0)      # copies to and from the pool now run by themselves
+    cuda.register_host(pool, device=0)      # copies to and from the pool are now asynchronous
     segment = cuda.Segment(1 << 30, device=0)
     torch.as_tensor(segment, device="cuda")  # the segment's own bytes
 """
@@ -70,11 +70,11 @@ __all__ = [
 
 
 def why_not() -> str:
-    """Why no device can be used by this process, with the way out; empty where one can."""
+    """Why this process cannot use a device, and what to do; empty if it can."""
     if not _C.cuda_built:
         return (
             "flowtrain_core was built without CUDA: no nvcc was found, or FLOWTRAIN_CUDA=OFF; "
-            "build it where the CUDA toolkit is (CUDACXX=/path/to/nvcc pip install flowtrain)"
+            "build it with the CUDA toolkit (CUDACXX=/path/to/nvcc pip install flowtrain)"
         )
     return _C.cuda_why_not()
 
@@ -85,12 +85,12 @@ def available() -> bool:
 
 
 def devices() -> list[Device]:
-    """The devices that this process sees; none where `why_not` has a reason."""
+    """The devices visible to this process; none if `why_not` has a reason."""
     return _C.cuda_devices() if available() else []
 
 
 def driver_version() -> tuple[int, int]:
-    """Version of CUDA that the driver speaks, such as (13, 0); (0, 0) where there is none."""
+    """CUDA version that the driver supports, such as (13, 0); (0, 0) without a driver."""
     version = _C.cuda_driver_version() if _C.cuda_built else 0
     return version // 1000, version % 1000 // 10
 

@@ -1,4 +1,4 @@
-"""What `Producer.explain` and `Consumer.explain` return: an edge, told as plain data."""
+"""Description of an edge, returned by `Producer.explain` and `Consumer.explain`."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _PROBE_BYTES = 32 << 20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Path:
-    """A way that an item's bytes could go."""
+    """A path that an item's bytes could take."""
 
     name: str
     taken: bool
     why: str
-    """Why it is taken, or why it is not and what would change that."""
+    """Why it is taken, or why not and what would change that."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Segment:
-    """A segment that this edge's items lie in, or may."""
+    """A segment that may hold items of this edge."""
 
     id: int
     owner: str
@@ -33,14 +33,14 @@ class Segment:
     bytes: int
     in_use_bytes: int
     mapped: bool
-    """This process has it mapped; else it maps it at the first use."""
+    """Mapped by this process; if not, it will be at its first use."""
     registered: bool
-    """This process has it registered with a device."""
+    """Registered with a device by this process."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """What a producer may have in flight, and has; `None` is no limit."""
+    """Limits of a producer, and its items in flight; `None` is no limit."""
 
     max_items: int | None
     max_bytes: int | None
@@ -53,7 +53,7 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Explanation:
-    """One edge, from one end. `str()` of it is a report for people."""
+    """One edge, seen from one end. `str()` makes a readable report."""
 
     pool: str
     ring: str
@@ -62,20 +62,20 @@ class Explanation:
     lane: int
     strict: bool
     paths: tuple[Path, ...]
-    """One is taken; the others are not."""
+    """All paths, best first; exactly one is taken."""
     segments: tuple[Segment, ...]
-    """Of a producer with tiers those, in its order; else all of the pool."""
+    """A producer's tiers, in its order; otherwise all segments of the pool."""
     limits: Limits | None
-    """Of a producer."""
+    """None for a consumer."""
     bytes_per_s: float | None
-    """What a producer published, by the time from having a slab to publishing it: an item is
-    written meanwhile, and perhaps computed. None before the first."""
+    """Bytes that a producer published, over the time between its leases and publishes, in which
+    items are written and perhaps computed. None before the first item."""
     expected_bytes_per_s: float | None
-    """Of one core that copies memory, where it was to be measured."""
+    """Rate of a memory copy on one core, if `measure` was set."""
 
     @property
     def path(self) -> Path:
-        """The one that is taken."""
+        """The path that is taken."""
         return next(path for path in self.paths if path.taken)
 
     def __str__(self) -> str:
@@ -102,12 +102,14 @@ class Explanation:
         if self.bytes_per_s is not None:
             lines.append(f"  measured: {self.bytes_per_s / 1e9:.2f} GB/s while items were written")
         if self.expected_bytes_per_s is not None:
-            lines.append(f"  expected: {self.expected_bytes_per_s / 1e9:.2f} GB/s, a copy's")
+            lines.append(
+                f"  expected: {self.expected_bytes_per_s / 1e9:.2f} GB/s, the rate of a copy"
+            )
         return "\n".join(lines)
 
 
 def explanation_of(facts: Mapping[str, Any], measure: bool) -> Explanation:
-    """The explanation of what the core says of an edge."""
+    """Make an explanation of the core's facts of an edge."""
     producer = "tiers" in facts
     segments = _segments(facts["segments"], facts["tiers"] if producer else ())
     return Explanation(
@@ -131,39 +133,38 @@ def _segments(there: Sequence[Mapping[str, Any]], tiers: Sequence[int]) -> tuple
 
 
 def _paths(segments: Sequence[Segment]) -> tuple[Path, ...]:
-    """Every path that there is between two processes, best first, and what speaks against it."""
+    """All paths between two processes, best first, each with the reason for or against it."""
     registered = bool(segments) and all(each.registered for each in segments)
-    cuda_lacks = cuda.why_not()
-    not_registered = cuda_lacks or (
+    no_cuda = cuda.why_not()
+    not_registered = no_cuda or (
         "its segments are not registered with a device in this process; "
-        "flowtrain_core.cuda.register_host(pool, device=0) does it"
+        "call flowtrain_core.cuda.register_host(pool, device=0)"
     )
     return (
         Path(
             name="device memory",
             taken=False,
-            why=cuda_lacks
-            or "a ring carries host memory; flowtrain_core.cuda.Segment shares a device's own",
+            why=no_cuda
+            or "a ring carries host memory; flowtrain_core.cuda.Segment shares device memory",
         ),
         Path(
             name="registered shared memory",
             taken=registered,
-            why="page-locked for a device: its copies run by themselves; zero copy between "
-            "processes"
+            why="page-locked for a device: asynchronous copies; zero copy between processes"
             if registered
             else not_registered,
         ),
         Path(
             name="shared memory",
             taken=not registered,
-            why="what is registered is the same pages, and more"
+            why="the same pages are registered, which is better"
             if registered
             else "both ends read and write the same pages: zero copy",
         ),
         Path(
             name="another host",
             taken=False,
-            why="a pool is of one host; nothing here moves items to another",
+            why="a pool is on one host; nothing here moves items to another",
         ),
     )
 
@@ -179,7 +180,7 @@ def _bytes_per_s(facts: Mapping[str, Any]) -> float | None:
 
 @functools.cache
 def _copy_bytes_per_s() -> float:
-    """The best of three copies of memory that is warm."""
+    """Best rate of three copies of warm memory."""
     source, target = memoryview(bytearray(_PROBE_BYTES)), memoryview(bytearray(_PROBE_BYTES))
     best = float("inf")
     for _ in range(3):

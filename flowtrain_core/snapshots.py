@@ -1,4 +1,4 @@
-"""What `inspect` and `flight_record` return."""
+"""Types that `inspect` and `flight_record` return."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import TypedDict
 
 
 class HistogramCounts(TypedDict):
-    """Durations by power of two: `counts[b]` of them took [2**b, 2**(b+1)) ns, the last longer."""
+    """Durations by power of two: `counts[b]` took [2**b, 2**(b+1)) ns; the last bucket is open."""
 
     counts: list[int]
     sum_ns: int
 
 
 class LaneSnapshot(TypedDict):
-    """A participant; counters and histograms go on when a lane is reused, and never fall."""
+    """A participant. Counters and histograms never fall, even when a lane is reused."""
 
     index: int
     label: str
@@ -56,7 +56,7 @@ class SegmentSnapshot(TypedDict):
 
 
 class RingSnapshot(TypedDict):
-    """Items that were published to a ring and not yet taken."""
+    """Items published to a ring and not yet taken."""
 
     name: str
     items: int
@@ -64,12 +64,12 @@ class RingSnapshot(TypedDict):
 
 
 class PoolSnapshot(TypedDict):
-    """One look at a pool."""
+    """State of a pool at one time."""
 
     name: str
     creator_pid: int
     nonce: int
-    """Another for every pool that is made, also under one name."""
+    """Differs for every pool created, also under the same name."""
     time_ns: int
     lanes: list[LaneSnapshot]
     rings: list[RingSnapshot]
@@ -77,7 +77,7 @@ class PoolSnapshot(TypedDict):
 
 
 class FlightEvent(TypedDict):
-    """What a lane did: leased, aborted, published, taken, released, redelivered or freed."""
+    """An event of a lane: leased, aborted, published, taken, released, redelivered or freed."""
 
     time_ns: int
     lane: int
