@@ -3,7 +3,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-/// Ends the test with file, line and text when a condition does not hold, in any build.
+/// Aborts the test with file, line and text if a condition is false, in any build type.
 #define CHECK(condition)                                                                 \
   do {                                                                                   \
     if (!(condition)) {                                                                  \

@@ -1,7 +1,7 @@
-// A pool whose control file is anything: some of its words are changed before it is opened, after,
-// and while items are held. Whatever it says, every call ends, with a result or with an error.
+// A pool with a damaged control file: words are changed before it is opened, after that, and while
+// items are held. Every call must end, with a result or an error.
 //
-// Input: a byte that says what to do, then changes: phase and table, width, place, value.
+// Input: a byte that selects the calls, then changes: phase and table, width, place, value.
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -32,9 +32,9 @@ struct Table {
   std::uint64_t bytes;
 };
 
-/// The control file of a small pool in the middle of its life: a segment with classes and one that
-/// is cut, items leased, in two rings and held. Its maker "lives", as far as locks tell, and hands
-/// out its segments; the others in it are dead.
+/// Control file of a small pool in use: a segment with classes and one cut on demand; items leased,
+/// queued in two rings, and held. By its lock the creator is alive, and it serves its segments; the
+/// other participants are dead.
 class Subject {
  public:
   Subject() : name_("fuzz-" + std::to_string(::getpid())), folder_(folder()) {
@@ -58,7 +58,7 @@ class Subject {
     CHECK(::ftruncate(file_.get(), static_cast<off_t>(image_.size())) == 0);
     std::memcpy(mapping_.data(), image_.data(), image_.size());
   }
-  void cut_short(std::uint64_t bytes) {
+  void truncate(std::uint64_t bytes) {
     CHECK(::ftruncate(file_.get(), static_cast<off_t>(bytes % image_.size())) == 0);
   }
   void change(std::uint64_t table, std::uint64_t width, std::uint64_t place, std::uint64_t value) {
@@ -123,7 +123,7 @@ class Subject {
   std::unique_ptr<os::FdServer> server_;
 };
 
-/// Changes of the three phases, in their order.
+/// Changes, by phase.
 class Changes {
  public:
   Changes(Subject& subject, fuzz::Input& input) : subject_(subject) {
@@ -146,7 +146,7 @@ class Changes {
   std::array<std::vector<Change>, 3> phases_;
 };
 
-void look_from_outside(const std::string& name) {
+void observe(const std::string& name) {
   attempt([&] {
     const Observer seen(name);
     segment_infos(seen.control());
@@ -160,8 +160,8 @@ void look_from_outside(const std::string& name) {
   attempt([&] { pool_exists(name); });
 }
 
-/// As another handle's monitor would: this one's own has its lock.
-void bury(const Subject& subject, Pool& pool) {
+/// Reclaims as the monitor of another handle: the lock of this handle's monitor is its own.
+void reclaim(const Subject& subject, Pool& pool) {
   const os::Fd file = os::open_file(subject.path());
   const auto control = Control::find(file, subject.path());
   if (!control) return;
@@ -176,7 +176,7 @@ void consume(const std::shared_ptr<Pool>& pool, const std::string& ring, Changes
   for (int i = 0; i < 4; ++i) {
     attempt([&] {
       std::vector<std::shared_ptr<Item>> items = consumer->get_many(3, Deadline::in(0));
-      for (const auto& item : items) fuzz::check_whole(*item);
+      for (const auto& item : items) fuzz::check_valid(*item);
       changes.make(2);
       for (const auto& item : items) item->release();
     });
@@ -204,26 +204,26 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   static Subject subject;
   fuzz::Input input(data, size);
   subject.restore();
-  const std::uint64_t what = input.number(1);
-  if (what == 1) {
-    subject.cut_short(input.number(4));
-    look_from_outside(subject.name());
+  const std::uint64_t selected = input.number(1);
+  if (selected == 1) {
+    subject.truncate(input.number(4));
+    observe(subject.name());
     attempt([] { Pool::open(subject.name(), "fuzz", Deadline::in(0)); });
     return 0;
   }
   Changes changes(subject, input);
   changes.make(0);
-  look_from_outside(subject.name());
+  observe(subject.name());
   attempt([&] {
     const auto pool = Pool::open(subject.name(), "fuzz", Deadline::in(0));
     changes.make(1);
-    attempt([&] { bury(subject, *pool); });
+    attempt([&] { reclaim(subject, *pool); });
     for (const std::string ring : {"a", "b"}) {
       attempt([&] { consume(pool, ring, changes); });
       attempt([&] { produce(pool, ring, changes); });
     }
     attempt([&] { pool->holders(); });
-    if (what == 2) {
+    if (selected == 2) {
       attempt([&] { pool->add_segment(memory::carve({{4096, 2}}), false); });
       attempt(
           [&] { pool->drop_segment(pool->add_segment(memory::carve_on_demand(8192, 2), false)); });

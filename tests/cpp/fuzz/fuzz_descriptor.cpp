@@ -1,7 +1,7 @@
-// One item whose cell (descriptor and slab header) is changed after it was published. It is given
-// out whole, or refused; the next one is not harmed.
+// One item whose cell (descriptor and slab header) is changed after it was published. The consumer
+// gets a valid item or an error; the next item is intact.
 //
-// Input: pairs of place and value, each a byte of the cell.
+// Input: pairs of place and value, one per changed byte of the cell.
 
 #include <unistd.h>
 
@@ -14,7 +14,7 @@ using namespace flowtrain::channel;
 
 namespace {
 
-/// A pool of one slab, its producer and its consumer.
+/// A pool of one slab, with a producer and a consumer.
 struct Subject {
   Subject() : pool(Pool::create({"fuzz-item-" + std::to_string(::getpid()), "", {"a"}, 2, 4})) {
     pool->add_segment(memory::carve({{4096, 1}}), false);
@@ -46,7 +46,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   fuzz::attempt([] {
     if (const auto item = subject.consumer->try_get()) {
-      fuzz::check_whole(*item);
+      fuzz::check_valid(*item);
       CHECK(item->descriptor().bytes <= 4096);
     }
   });

@@ -1,6 +1,6 @@
-// Both ends of the socket that hands out descriptors, against a peer that says anything.
+// Both ends of the descriptor socket, against a peer that sends arbitrary messages.
 //
-// Input: which end, then for a client its messages, for a server its answer.
+// Input: the end under test, then the messages of the client, or the answer of the server.
 
 #include <fcntl.h>
 #include <sys/socket.h>
@@ -20,7 +20,7 @@ using namespace flowtrain;
 
 namespace {
 
-constexpr std::size_t kMostFds = 4;
+constexpr std::size_t kMaxFds = 4;
 
 std::string path_of(const char* what) {
   return std::filesystem::temp_directory_path() /
@@ -36,13 +36,13 @@ sockaddr_un address_of(const std::string& path) {
 
 os::Fd new_socket() { return os::Fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)); }
 
-/// One message: some bytes, and control data of which all but the descriptors is made up.
+/// One message: some bytes, and control data that is arbitrary except for its descriptors.
 void send_message(int to, fuzz::Input& input, int fd) {
   char payload[64] = {};
   iovec part{payload, input.number(1) % sizeof(payload)};
   payload[0] = static_cast<char>(input.number(1));
-  const std::uint64_t fds = input.number(1) % (kMostFds + 1);
-  alignas(cmsghdr) char control[CMSG_SPACE(kMostFds * sizeof(int))] = {};
+  const std::uint64_t fds = input.number(1) % (kMaxFds + 1);
+  alignas(cmsghdr) char control[CMSG_SPACE(kMaxFds * sizeof(int))] = {};
   msghdr message{};
   message.msg_iov = &part;
   message.msg_iovlen = 1;
@@ -59,15 +59,16 @@ void send_message(int to, fuzz::Input& input, int fd) {
   ::sendmsg(to, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
-/// A machine that is busy for a second is no fault of the server, one that never answers is.
+/// Retries on a timeout, which a busy machine may cause. A server that never answers hangs the
+/// test.
 os::Fd answer(const std::string& path, const os::FdRequest& request) {
   for (;;) {
     if (std::optional<os::Fd> fd = os::receive_fd(path, request)) return std::move(*fd);
   }
 }
 
-/// A server stays one, whatever a client sends.
-void ask_a_server(fuzz::Input& input) {
+/// The server still works, whatever a client sends.
+void fuzz_server(fuzz::Input& input) {
   static const os::Fd memory = os::sealed_memfd("fuzz", 4096);
   static const std::string path = path_of("served");
   static const os::FdServer server(
@@ -86,8 +87,8 @@ void ask_a_server(fuzz::Input& input) {
   CHECK(os::is_sealed(answer(path, {0, 5}), 4096));
 }
 
-/// Whatever a server answers, no descriptor of it stays open that the caller does not have.
-void be_asked(fuzz::Input& input) {
+/// Whatever a server answers, the client leaks no descriptor.
+void fuzz_client(fuzz::Input& input) {
   static const std::string path = path_of("asked");
   static const os::Fd listener = [] {
     os::Fd socket = new_socket();
@@ -113,7 +114,7 @@ void be_asked(fuzz::Input& input) {
     peer.join();
     if (got && *got) CHECK(::fcntl(got->get(), F_GETFD) == FD_CLOEXEC);
   }
-  // The end of the pipe: nobody has it open for writing any more.
+  // End of file: no descriptor for writing is open any more.
   char byte;
   CHECK(::read(reader.get(), &byte, 1) == 0);
 }
@@ -131,9 +132,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   static const Cleaner cleaner;
   fuzz::Input input(data, size);
   if (input.number(1) % 2 == 0) {
-    ask_a_server(input);
+    fuzz_server(input);
   } else {
-    be_asked(input);
+    fuzz_client(input);
   }
   return 0;
 }

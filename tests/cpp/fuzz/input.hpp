@@ -10,24 +10,24 @@
 #include "channel/layout/dtype.hpp"
 #include "check.hpp"
 
-/// What the fuzzer, or a replay of what it found, calls with each input.
+/// Called with each input, by the fuzzer or by replay.cpp.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
 
 namespace flowtrain::fuzz {
 
-/// The bytes of an input, one after another; zeros behind its end.
+/// Reads the bytes of an input in order; zeros after its end.
 class Input {
  public:
   Input(const std::uint8_t* data, std::size_t size) : data_(data), left_(size) {}
 
   bool empty() const { return left_ == 0; }
-  /// `width` bytes as a number, the lowest first.
+  /// Next `width` bytes as a little-endian number.
   std::uint64_t number(std::size_t width) {
     std::uint64_t value = 0;
-    const std::size_t some = std::min(width, left_);
-    std::memcpy(&value, data_, some);
-    data_ += some;
-    left_ -= some;
+    const std::size_t count = std::min(width, left_);
+    std::memcpy(&value, data_, count);
+    data_ += count;
+    left_ -= count;
     return value;
   }
 
@@ -36,7 +36,7 @@ class Input {
   std::size_t left_;
 };
 
-/// What the core may answer to damage: an error of its own kinds. All else ends the run.
+/// Makes a call that may throw an error of the core. Any other exception ends the run.
 template <class Call>
 void attempt(Call&& call) {
   try {
@@ -46,8 +46,8 @@ void attempt(Call&& call) {
   }
 }
 
-/// An item that was given out is whole: views of it are made from its shape alone.
-inline void check_whole(const channel::Item& item) {
+/// Checks that dtype, shape and bytes of an item agree, since views are made of its shape alone.
+inline void check_valid(const channel::Item& item) {
   const channel::Descriptor& d = item.descriptor();
   CHECK(d.dtype < channel::kDtypes.size() && d.ndim <= channel::kMaxDims);
   std::uint64_t bytes = channel::kDtypes[d.dtype].bits / 8, strides = bytes;

@@ -1,5 +1,5 @@
-// Runs a fuzz target over a kept corpus, where there is no fuzzer: each line of a file is an input
-// in hexadecimal.
+// Runs a fuzz target over a kept corpus, without a fuzzer. Each line of the file is an input in
+// hexadecimal.
 
 #include <cstdio>
 #include <fstream>
@@ -14,7 +14,7 @@ int main(int argc, char** argv) {
   CHECK(file);
   int inputs = 0;
   for (std::string line; std::getline(file, line); ++inputs) {
-    // Seen only where the next line is never reached.
+    // The last line printed names the input that failed.
     std::fprintf(stderr, "%s:%d\n", argv[1], inputs + 1);
     std::vector<std::uint8_t> bytes;
     for (std::size_t i = 0; i + 1 < line.size(); i += 2) {

@@ -1,11 +1,11 @@
-"""Fuzz what other processes can write, with libFuzzer, and keep what it finds.
+"""Fuzz all input from other processes with libFuzzer, and keep the corpus.
 
     python tests/cpp/fuzz/run.py BUILD --seconds 600 [--keep]
 
-BUILD is a folder of `fuzz_*` programs built with `-fsanitize=fuzzer-no-link,...`; each gets its
-share of the time. A kept corpus is `corpus/fuzz_*.txt`, one input in hexadecimal a line, which
-`replay.cpp` runs without a fuzzer; `--keep` writes it anew, as few inputs as reach all that was
-reached. Ends with 1 at the first fault, and names the input.
+BUILD is a folder of `fuzz_*` programs built with `-fsanitize=fuzzer-no-link,...`; each gets an
+equal share of the time. The kept corpora are `corpus/fuzz_*.txt`, one input in hexadecimal per
+line, which `replay.cpp` runs without a fuzzer. `--keep` rewrites them with a minimal set of inputs
+of the same coverage. Exits with 1 at the first fault, and names the input.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 KEPT = HERE / "corpus"
-MOST_BYTES = 160  # Of an input: a dozen changes.
+MAX_BYTES = 160  # Per input: a dozen changes.
 
 
 def unpack(kept: Path, folder: Path) -> None:
@@ -37,9 +37,9 @@ def fuzz(program: Path, seconds: int, *, keep: bool) -> bool:
     corpus = program.parent / "corpus" / program.name
     kept = KEPT / f"{program.name}.txt"
     unpack(kept, corpus)
-    found = program.parent / "found"  # What ends with a fault.
+    found = program.parent / "found"  # Inputs that end with a fault.
     found.mkdir(exist_ok=True)
-    options = [f"-max_len={MOST_BYTES}", "-len_control=0", "-timeout=10", "-rss_limit_mb=4096"]
+    options = [f"-max_len={MAX_BYTES}", "-len_control=0", "-timeout=10", "-rss_limit_mb=4096"]
     done = subprocess.run(
         [
             *(program, *options, f"-max_total_time={seconds}", "-print_final_stats=1"),
@@ -55,22 +55,22 @@ def fuzz(program: Path, seconds: int, *, keep: bool) -> bool:
     runs = next(line for line in done.stderr.splitlines() if line.startswith("Done "))
     print(f"{program.name}: {runs[5:]}, no fault")
     if keep:
-        few = program.parent / "few" / program.name
-        few.mkdir(parents=True, exist_ok=True)
-        for old in few.iterdir():
+        minimal = program.parent / "minimal" / program.name
+        minimal.mkdir(parents=True, exist_ok=True)
+        for old in minimal.iterdir():
             old.unlink()
         subprocess.run(
-            [program, *options, "-merge=1", few, corpus], check=True, capture_output=True
+            [program, *options, "-merge=1", minimal, corpus], check=True, capture_output=True
         )
-        print(f"{kept.name}: {pack(few, kept)} inputs, {kept.stat().st_size} bytes")
+        print(f"{kept.name}: {pack(minimal, kept)} inputs, {kept.stat().st_size} bytes")
     return True
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("build", type=Path)
-    parser.add_argument("--seconds", type=int, default=600, help="in all (default: 600)")
-    parser.add_argument("--keep", action="store_true", help="write the kept corpus anew")
+    parser.add_argument("--seconds", type=int, default=600, help="total time (default: 600)")
+    parser.add_argument("--keep", action="store_true", help="rewrite the kept corpus")
     given = parser.parse_args()
     programs = [given.build / source.stem for source in sorted(HERE.glob("fuzz_*.cpp"))]
     if missing := [program.name for program in programs if not program.exists()]:

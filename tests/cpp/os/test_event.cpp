@@ -1,4 +1,4 @@
-// Who waits is woken, and a waiter that died asleep is paid for once.
+// Waiters are woken, and a waiter that died asleep costs one superfluous wake.
 
 #include <signal.h>
 #include <sys/wait.h>
@@ -29,7 +29,7 @@ Bytes bytes_of(const Event& event) {
   return bytes;
 }
 
-/// A process that sleeps on the event, killed there.
+/// Kills a process while it sleeps on the event.
 void kill_a_sleeper(Event& event) {
   const Bytes before = bytes_of(event);
   const pid_t sleeper = ::fork();
@@ -53,7 +53,7 @@ void a_waiter_killed_asleep_costs_one_wake() {
     event.notify();
     const Bytes first = bytes_of(event);
     CHECK(first != announced);
-    // A notify that finds nobody asleep writes nothing, and so makes no system call.
+    // Without a sleeper, notify writes nothing, and so makes no system call.
     event.notify();
     CHECK(bytes_of(event) == first);
   }
@@ -84,7 +84,7 @@ void no_wake_is_lost() {
   }
 }
 
-void a_wait_that_runs_out_says_so() {
+void a_wait_that_times_out_returns_false() {
   Event event;
   Spin spin;
   CHECK(!event.wait(Deadline::in(0.01), spin, []() noexcept { return false; }));
@@ -95,5 +95,5 @@ void a_wait_that_runs_out_says_so() {
 int main() {
   a_waiter_killed_asleep_costs_one_wake();
   no_wake_is_lost();
-  a_wait_that_runs_out_says_so();
+  a_wait_that_times_out_returns_false();
 }

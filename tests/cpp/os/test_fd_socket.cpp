@@ -1,4 +1,4 @@
-// What a server of descriptors answers, and that it lives on.
+// Answers of the descriptor server, and its behaviour under errors.
 
 #include <signal.h>
 #include <sys/syscall.h>
@@ -24,7 +24,7 @@ std::atomic<int> sleeps{0};
 
 }  // namespace
 
-/// In place of the C library's, so that a sleep of the server's thread is seen.
+/// Replaces the C library's function to count sleeps of the server's thread.
 extern "C" int nanosleep(const timespec* time, timespec* left) {
   ++sleeps;
   return static_cast<int>(::syscall(SYS_nanosleep, time, left));
@@ -32,37 +32,37 @@ extern "C" int nanosleep(const timespec* time, timespec* left) {
 
 namespace {
 
-std::string path_of_socket() {
+std::string socket_path() {
   return std::filesystem::temp_directory_path() / ("fd-socket-" + std::to_string(::getpid()));
 }
 
-/// A server that is out of descriptors has no answer, which is not the answer that it has none.
-void a_server_that_cannot_answer_is_asked_again() {
+/// A server that is out of descriptors gives no answer, rather than the answer that it has none.
+void a_server_that_could_not_answer_answers_the_next_request() {
   const os::Fd memory = os::sealed_memfd("served", 4096);
   std::atomic<bool> out_of_descriptors{true};
-  const os::FdServer server(path_of_socket(), 1, [&](std::uint64_t) {
+  const os::FdServer server(socket_path(), 1, [&](std::uint64_t) {
     if (out_of_descriptors) throw SystemCallError("out of descriptors");
     return os::duplicate(memory);
   });
-  CHECK(!os::receive_fd(path_of_socket(), {1, 7}));
+  CHECK(!os::receive_fd(socket_path(), {1, 7}));
   out_of_descriptors = false;
-  const auto fd = os::receive_fd(path_of_socket(), {1, 7});
+  const auto fd = os::receive_fd(socket_path(), {1, 7});
   CHECK(fd && os::is_sealed(*fd, 4096));
-  const auto none = os::receive_fd(path_of_socket(), {2, 7});  // Of another server.
+  const auto none = os::receive_fd(socket_path(), {2, 7});  // Of another server.
   CHECK(none && !*none);
 }
 
-void a_server_that_is_closed_ends_without_a_sleep() {
+void a_closed_server_ends_without_a_sleep() {
   for (int i = 0; i < 20; ++i) {
-    const os::FdServer server(path_of_socket(), 1, [](std::uint64_t) { return os::Fd(); });
-    CHECK(os::receive_fd(path_of_socket(), {1, 7}));
+    const os::FdServer server(socket_path(), 1, [](std::uint64_t) { return os::Fd(); });
+    CHECK(os::receive_fd(socket_path(), {1, 7}));
   }
   CHECK(sleeps == 0);
 }
 
-/// As of a child that ends, or of a profiler.
+/// Such as SIGCHLD, or the signal of a profiler.
 void a_signal_does_not_end_the_wait_for_an_answer() {
-  const os::FdServer server(path_of_socket(), 1, [](std::uint64_t) {
+  const os::FdServer server(socket_path(), 1, [](std::uint64_t) {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
     return os::Fd();
   });
@@ -71,7 +71,7 @@ void a_signal_does_not_end_the_wait_for_an_answer() {
   CHECK(::sigaction(SIGALRM, &interrupt, nullptr) == 0);
   const itimerval often{{0, 5000}, {0, 5000}}, never{};
   CHECK(::setitimer(ITIMER_REAL, &often, nullptr) == 0);
-  const auto none = os::receive_fd(path_of_socket(), {1, 7});
+  const auto none = os::receive_fd(socket_path(), {1, 7});
   CHECK(::setitimer(ITIMER_REAL, &never, nullptr) == 0);
   CHECK(none && !*none);
 }
@@ -81,6 +81,6 @@ void a_signal_does_not_end_the_wait_for_an_answer() {
 int main() {
   a_signal_does_not_end_the_wait_for_an_answer();
   sleeps = 0;
-  a_server_that_is_closed_ends_without_a_sleep();
-  a_server_that_cannot_answer_is_asked_again();
+  a_closed_server_ends_without_a_sleep();
+  a_server_that_could_not_answer_answers_the_next_request();
 }

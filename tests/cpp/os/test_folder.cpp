@@ -19,7 +19,7 @@ struct statvfs file_system{};
 
 }  // namespace
 
-/// In place of the C library's: signals come while it runs, as kernels that let them end it see.
+/// Replaces the C library's function: fails with EINTR, as on kernels where a signal ends the call.
 extern "C" int posix_fallocate(int fd, off_t offset, off_t bytes) {
   if (interruptions > 0) return --interruptions, EINTR;
   return ::ftruncate(fd, offset + bytes) == 0 ? 0 : errno;
@@ -32,7 +32,7 @@ extern "C" int statvfs(const char*, struct statvfs* info) noexcept {
 
 namespace {
 
-void a_file_is_reserved_though_signals_interrupt() {
+void a_file_is_reserved_despite_signals() {
   constexpr std::uint64_t kBytes = (std::uint64_t{9} << 20) + 1;
   const std::string path = os::runtime_folder() + "/cpp-signals-" + std::to_string(::getpid());
   interruptions = 3;
@@ -43,8 +43,8 @@ void a_file_is_reserved_though_signals_interrupt() {
   CHECK(os::file_bytes(file) == kBytes && interruptions == 0);
 }
 
-/// A tmpfs mounted with size=0 says that it has no blocks, and that none are free.
-void a_tmpfs_without_a_limit_takes_a_file() {
+/// A tmpfs mounted with size=0 reports 0 blocks, and 0 free ones.
+void a_tmpfs_without_a_limit_accepts_a_file() {
   const std::string path = os::runtime_folder() + "/cpp-unlimited-" + std::to_string(::getpid());
   file_system = {};
   file_system.f_frsize = 4096;
@@ -55,6 +55,6 @@ void a_tmpfs_without_a_limit_takes_a_file() {
 }  // namespace
 
 int main() {
-  a_file_is_reserved_though_signals_interrupt();
-  a_tmpfs_without_a_limit_takes_a_file();
+  a_file_is_reserved_despite_signals();
+  a_tmpfs_without_a_limit_accepts_a_file();
 }

@@ -1,4 +1,4 @@
-// Which descriptors of a peer are taken for sealed memory.
+// Which descriptors of a peer count as sealed memory.
 
 #include <fcntl.h>
 #include <sys/mman.h>
