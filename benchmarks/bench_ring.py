@@ -22,7 +22,7 @@ from typing import Any
 from peers.queues import Queues
 
 from flowtrain.bench.conditions import conditions
-from flowtrain.bench.ring import RUN, Slice, flow, hand_off, in_one_mode, round_trip
+from flowtrain.bench.ring import RUN, Slice, comparable, flow, hand_off, round_trip
 
 PATIENT = 64
 """Pauses between two looks, where they are many."""
@@ -77,8 +77,8 @@ def measure(rounds: int, seconds: float) -> dict[str, Any]:
         these, missing = measures(seconds, queues)
         for once in these.values():
             once()  # Warm-up.
-        found = in_one_mode(these, rounds)
-    recorded = in_one_mode(hand_offs(seconds), ROUNDS_OF_RECORDS * rounds)
+        found = comparable(these, rounds)
+    recorded = comparable(hand_offs(seconds), ROUNDS_OF_RECORDS * rounds)
 
     def ratio(above: str, below: str) -> float | None:
         a, b = found.medians.get(above), found.medians.get(below)

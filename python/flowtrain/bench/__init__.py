@@ -1,1 +1,1 @@
-"""Microbenchmarks of the core on the user's machine; they need numpy alone."""
+"""Microbenchmarks of the core on the user's machine; they need only numpy."""

@@ -1,4 +1,4 @@
-"""What a figure was measured under, and how it is summed up."""
+"""Conditions of a measurement, and summary statistics."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def conditions() -> dict[str, Any]:
 
 @contextmanager
 def pinned() -> Iterator[int]:
-    """Keep this process on its first core within the block, and name another for its peer."""
+    """Pin this process to its first core within the block; yield another core for a peer."""
     cpus = os.sched_getaffinity(0)
     first, *others = sorted(cpus)
     os.sched_setaffinity(0, {first})
@@ -42,7 +42,7 @@ def pinned() -> Iterator[int]:
 
 
 def percentiles_us(times_ns: Sequence[float], prefix: str = "") -> dict[str, float]:
-    """Median and 99th percentile of times in nanoseconds, in microseconds."""
+    """Median and 99th percentile, in microseconds, of times in nanoseconds."""
     p50, p99 = numpy.percentile(times_ns, (50, 99)) / 1000
     return {f"{prefix}p50_us": round(float(p50), 3), f"{prefix}p99_us": round(float(p99), 3)}
 
@@ -55,7 +55,7 @@ def _cpu_name() -> str:
 
 
 def _commit() -> str | None:
-    """Commit of the checkout that this file lies in; None for an installed wheel."""
+    """Commit of the checkout of this file; None for an installed wheel."""
     try:
         run = subprocess.run(
             ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"],

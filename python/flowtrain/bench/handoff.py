@@ -1,4 +1,4 @@
-"""How long an item takes from one Python process to another, and back."""
+"""Latency of an item from one Python process to another, and back."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ from flowtrain.bench.conditions import conditions, percentiles_us, pinned
 from flowtrain_core import Consumer, Pool, Producer
 
 WARM_UP = 500
-_LONGEST_S = 60.0
+_TIMEOUT_S = 60.0
 
 
 def mapped_memory(name: str) -> list[tuple[str, str]]:
-    """Device and inode of the segments of a pool that this process maps."""
+    """Device and inode of each segment of a pool that this process maps."""
     maps = Path("/proc/self/maps").read_text()
     return sorted(set(re.findall(rf"(\w+:\w+) (\d+) +/memfd:{re.escape(name)}", maps)))
 
 
 def _serve(name: str, item_bytes: int, core: int, answers: Connection) -> None:
-    """Answers every item with one of the same size; an item with key 0 ends it."""
+    """Answer every item with one of the same size, until an item has key 0."""
     os.sched_setaffinity(0, {core})
-    pool = Pool.open(name, timeout_s=_LONGEST_S)
+    pool = Pool.open(name, timeout_s=_TIMEOUT_S)
     consumer, producer = Consumer(pool, "there"), Producer(pool, "back")
     shape = (item_bytes,)
     ages: list[int] = []
     answers.send(None)
     while True:
-        item = consumer.get(timeout_s=_LONGEST_S)
+        item = consumer.get(timeout_s=_TIMEOUT_S)
         now, sent = time.perf_counter_ns(), item.key
         if sent == 0:
             break
         ages.append(now - sent)
         item.release()
-        producer.lease(shape, "uint8", timeout_s=_LONGEST_S).publish(sent)
+        producer.lease(shape, "uint8", timeout_s=_TIMEOUT_S).publish(sent)
     answers.send((ages, mapped_memory(name)))
 
 
 class Handoff:
-    """Two processes that pass an item there and back without a copy.
+    """Two processes that pass an item back and forth without a copy.
 
     Args:
         core: Core of the other process.
@@ -63,19 +63,19 @@ class Handoff:
             target=_serve, args=(self._pool.name, item_bytes, core, theirs), daemon=True
         )
         self._peer.start()
-        theirs.close()  # Else nobody would hear of a peer that ended early.
+        theirs.close()  # So that recv fails if the peer ends early.
         self._answers.recv()
         self._producer = Producer(self._pool, "there")
         self._consumer = Consumer(self._pool, "back")
 
     def round_trip(self) -> None:
-        """Lease, publish, and wait for the answer, which is given back at once."""
-        lease = self._producer.lease(self._shape, "uint8", timeout_s=_LONGEST_S)
+        """Lease and publish an item, wait for its answer, and release it."""
+        lease = self._producer.lease(self._shape, "uint8", timeout_s=_TIMEOUT_S)
         lease.publish(time.perf_counter_ns())
-        self._consumer.get(timeout_s=_LONGEST_S).release()
+        self._consumer.get(timeout_s=_TIMEOUT_S).release()
 
     def finish(self) -> tuple[list[int], bool]:
-        """Ages in ns of all items as they arrived, and whether both sides map the same memory."""
+        """Age in ns of every item on arrival, and whether both sides map the same memory."""
         self._producer.lease(self._shape, "uint8").publish(0)
         ages, theirs = self._answers.recv()
         return ages, theirs == mapped_memory(self._pool.name) != []
@@ -91,12 +91,12 @@ class Handoff:
     ) -> None:
         if kind is not None:
             self._peer.kill()
-        self._peer.join(_LONGEST_S)
+        self._peer.join(_TIMEOUT_S)
         self._pool.close()
 
 
 def spinning(core: int, item_bytes: int, rounds: int) -> tuple[list[float], bool]:
-    """One-way times in ns, half of each round trip, where both sides keep up."""
+    """One-way times in ns between two spinning processes, as half of each round trip."""
     with Handoff(core, item_bytes) as handoff:
         times = [float("nan")] * (rounds + WARM_UP)
         for i in range(len(times)):
@@ -108,7 +108,7 @@ def spinning(core: int, item_bytes: int, rounds: int) -> tuple[list[float], bool
 
 
 def sleeping(core: int, rounds: int, pause_s: float = 0.003) -> list[int]:
-    """One-way times in ns to a reader that has fallen asleep."""
+    """One-way times in ns to a sleeping reader."""
     with Handoff(core) as handoff:
         for _ in range(rounds):
             time.sleep(pause_s)
@@ -118,7 +118,7 @@ def sleeping(core: int, rounds: int, pause_s: float = 0.003) -> list[int]:
 
 
 def run(item_bytes: int, rounds: int) -> dict[str, Any]:
-    """The hand-off on this machine, spinning and asleep."""
+    """Measure the hand-off on this machine, to a spinning and to a sleeping reader."""
     with pinned() as core:
         spin_ns, same = spinning(core, item_bytes, rounds)
         sleep_ns = sleeping(core, min(rounds, 500))

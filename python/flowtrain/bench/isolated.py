@@ -1,4 +1,4 @@
-"""Calls of the extension that fork: each in a process of its own, which has one thread."""
+"""Runs functions of the extension that fork in a fresh process, which has one thread."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ except Exception as error:
 
 
 def call(function: str, **arguments: object) -> Any:
-    """What the extension's function returns for these arguments, as JSON has it.
+    """Call a function of the extension in a fresh process, and return its result by JSON.
 
     Raises:
-        ValueError: It refused an argument.
-        RuntimeError: It failed otherwise, or its process ended.
+        ValueError: The function refused an argument.
+        RuntimeError: The function failed otherwise, or its process died.
     """
     done = subprocess.run(
         [sys.executable, "-c", _PROGRAM, function, json.dumps(arguments)],

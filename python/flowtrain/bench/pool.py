@@ -1,4 +1,4 @@
-"""Bandwidth of the pool: what filling a slab, reading it, and a whole flow of them reach."""
+"""Bandwidth of the pool: writing slabs, reading them, and a flow of both."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from flowtrain_core import _C, Consumer, Pool, Producer
 SIZES = (64 << 10, 1 << 20, 16 << 20, 64 << 20)
 PREFAULT_BYTES = 4 << 30
 _SLABS = 4
-_LONGEST_S = 60.0
+_TIMEOUT_S = 60.0
 
 
 def run(
@@ -28,23 +28,23 @@ def run(
 
     Args:
         sizes: Bytes of an item.
-        seconds: Time that each figure of a size is measured for, about.
-        prefault_bytes: Size of the segment that is made and prefaulted, less where the machine
-            has not so much memory left.
+        seconds: Approximate time per figure and size.
+        prefault_bytes: Size of the segment to make and prefault; less if the machine has less
+            memory available.
 
     Yields:
-        Per size in GB/s (1e9 bytes), at the median and at the 99th percentile of the time:
-        `write_cold` (first touch of fresh memory), `write` and `read` (one process, warm, in turn
-        with the next), `memcpy` (private memory to private memory, the plain alternative) and
-        `flow` (one process writes while another reads). `vs_memcpy` is `write` over `memcpy` at
-        the median. Last, how long a cold start takes.
+        Per size the rates in GB/s (1e9 bytes), at the median and at the 99th percentile of the
+        time: `write_cold` (first touch of fresh memory); `write`, `read` and `memcpy` (one process,
+        warm, in turn; `memcpy` copies between private arrays, as the baseline); and `flow` (one
+        process writes while another reads). `vs_memcpy` is `write` over `memcpy` at the median.
+        Last the time of a cold start.
     """
     ratios: dict[int, float] = {}
     for item_bytes in sizes:
         progress.show(f"items of {item_bytes} bytes")
         with pinned() as core:
-            times = alone(item_bytes, seconds)
-            times["flow"] = through(core, item_bytes, seconds)
+            times = one_process(item_bytes, seconds)
+            times["flow"] = two_processes(core, item_bytes, seconds)
         rates: dict[str, float] = {}
         for name, each in times.items():
             for suffix, percentile in (("", 50), ("_p99", 99)):
@@ -65,9 +65,9 @@ def run(
 
 
 def cold_start(wanted_bytes: int) -> dict[str, float]:
-    """Make a pool with one segment of fresh memory, prefaulted by all cores of this process."""
+    """Make a pool with one segment of fresh memory, prefaulted on all cores of this process."""
     available: int = _C._available_bytes()  # type: ignore[attr-defined]
-    # The segment and as much for everybody else.
+    # Leaves as much again for other processes.
     size = min(wanted_bytes, available // 2) // 4096 * 4096
     started = time.perf_counter()
     with Pool.create(_name(), bytes=size):
@@ -79,14 +79,14 @@ def cold_start(wanted_bytes: int) -> dict[str, float]:
     }
 
 
-def alone(item_bytes: int, seconds: float) -> dict[str, list[int]]:
-    """Times in ns of writing, reading and plain copying in turn, in one process."""
+def one_process(item_bytes: int, seconds: float) -> dict[str, list[int]]:
+    """Times in ns of writes, reads and plain copies, in turn, in one process."""
     source = numpy.ones(item_bytes, dtype=numpy.uint8)
     target = numpy.zeros(item_bytes, dtype=numpy.uint8)
     times: dict[str, list[int]] = {"write_cold": [], "write": [], "read": [], "memcpy": []}
     with Pool.create(_name(), classes=[(item_bytes, _SLABS)], prefault=False) as pool:
         producer, consumer = Producer(pool), Consumer(pool)
-        # Each slab once: the pages of all of them are touched for the first time.
+        # Each slab once, so that every page is touched for the first time.
         leases = [producer.lease((item_bytes,), "uint8") for _ in range(_SLABS)]
         for lease in leases:
             times["write_cold"].append(_timed_ns(lease.write, source))
@@ -102,40 +102,40 @@ def alone(item_bytes: int, seconds: float) -> dict[str, list[int]]:
     return times
 
 
-def through(core: int, item_bytes: int, seconds: float) -> list[int]:
-    """Times in ns from item to item: one process writes, another, on its own core, reads."""
+def two_processes(core: int, item_bytes: int, seconds: float) -> list[int]:
+    """Times in ns between successive items: one process writes, another on its own core reads."""
     here, there = multiprocessing.Pipe()
     with Pool.create(_name(), classes=[(item_bytes, _SLABS)]) as pool:
         reader = multiprocessing.get_context("spawn").Process(
             target=_read, args=(pool.name, item_bytes, core, there), daemon=True
         )
         reader.start()
-        there.close()  # Else nobody would hear of a reader that ended early.
+        there.close()  # So that recv fails if the reader ends early.
         here.recv()
         producer = Producer(pool)
         source = numpy.ones(item_bytes, dtype=numpy.uint8)
         end = time.monotonic() + seconds
         more = True
         while more:
-            lease = producer.lease((item_bytes,), "uint8", timeout_s=_LONGEST_S)
+            lease = producer.lease((item_bytes,), "uint8", timeout_s=_TIMEOUT_S)
             lease.write(source)
             more = time.monotonic() < end
             lease.publish(int(more))
         times: list[int] = here.recv()
-        reader.join(_LONGEST_S)
+        reader.join(_TIMEOUT_S)
     return times
 
 
 def _read(name: str, item_bytes: int, core: int, answers: Connection) -> None:
-    """Copies items out until one has key 0; answers with the times from each to the next."""
+    """Copy items until one has key 0, then send the times between successive items."""
     os.sched_setaffinity(0, {core})
     target = numpy.zeros(item_bytes, dtype=numpy.uint8)
-    pool = Pool.open(name, timeout_s=_LONGEST_S)
+    pool = Pool.open(name, timeout_s=_TIMEOUT_S)
     consumer = Consumer(pool)
     answers.send(None)
     arrivals, more = [], True
     while more:
-        with consumer.get(timeout_s=_LONGEST_S) as item:
+        with consumer.get(timeout_s=_TIMEOUT_S) as item:
             numpy.copyto(target, numpy.asarray(item))
             more = bool(item.key)
         arrivals.append(time.perf_counter_ns())
@@ -149,7 +149,7 @@ def _timed_ns(copy: Callable[..., None], *arrays: Any) -> int:
 
 
 def _rate(item_bytes: int, times_ns: list[int], percentile: float) -> float:
-    """GB/s at a percentile of the times, three digits: a small item may have waited long."""
+    """GB/s at a percentile of the times, to three digits; slow small items are far below 1."""
     if not times_ns:
         return 0.0
     return float(f"{item_bytes / float(numpy.percentile(times_ns, percentile)):.3g}")

@@ -1,16 +1,16 @@
-"""What a benchmark is at, for who watches it."""
+"""Progress of a benchmark, on a terminal."""
 
 from __future__ import annotations
 
 import sys
 
 
-def show(what: str) -> None:
-    """Name the step on stderr, in place of the one before; nothing where that is no terminal."""
+def show(step: str) -> None:
+    """Show the current step on stderr, over the previous one, if stderr is a terminal."""
     if sys.stderr.isatty():
-        print(f"\r\033[K{what}", end="", file=sys.stderr, flush=True)
+        print(f"\r\033[K{step}", end="", file=sys.stderr, flush=True)
 
 
 def clear() -> None:
-    """Remove it, before something else is printed."""
+    """Clear the line before other output."""
     show("")

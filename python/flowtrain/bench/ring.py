@@ -1,4 +1,4 @@
-"""How many descriptors a second go through the ring, one by one and in runs."""
+"""Descriptors per second through the ring, one by one and in runs."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from flowtrain.bench.isolated import call
 
 PAIRS = (1, 2, 4)
 RUN = 16
-SAME_CORES = 0.25
-"""Ping-pongs of one core mode differ by less than this share of their median."""
+MAX_DEVIATION = 0.25
+"""Maximum deviation of a ping-pong from the median, as a share, of slices that are kept."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Slice:
-    """A figure, and a bare ping-pong of one word between the cores before and after it."""
+    """A figure measured between two ping-pong runs of one word on the same cores."""
 
     value: float
     ping_before_ns: float
@@ -38,18 +38,18 @@ def flow(
     pauses: int = 1,
     shared: bool = False,
 ) -> Slice:
-    """Descriptors of 64 bytes a second through the shipped ring, between processes.
+    """Descriptors of 64 bytes per second through the shipped ring, between processes.
 
-    Each process owns cells, writes, publishes, or takes, reads, frees; all of a batch, where it
-    holds more than one, is published and taken as one run.
+    Producers own cells, write and publish them; consumers take, read and free them. A batch is
+    published and taken as one run.
 
     Args:
-        producers: Processes that publish, each from cells of its own.
+        producers: Processes that publish, each from its own cells.
         consumers: Processes that take.
-        batch: Descriptors at a time.
+        batch: Descriptors per operation.
         seconds: Time of the slice.
-        pauses: Pauses of a core between two looks of who waits; many let batches pile up.
-        shared: Whether a compare-and-swap owns each cell, as in a pool, whose producers share them.
+        pauses: Pauses of a core between two polls of a waiting process; many let batches pile up.
+        shared: Own each cell by a compare-and-swap, as in a pool, whose producers share all cells.
 
     Raises:
         ValueError: No producer, no consumer, or a batch that does not divide a producer's cells.
@@ -66,17 +66,17 @@ def flow(
 
 
 def round_trip(seconds: float) -> Slice:
-    """Nanoseconds of one descriptor there through one ring and back through another."""
+    """Nanoseconds of a round trip of one descriptor, through one ring and back through another."""
     return _slice("_ring_round_trip", seconds=seconds)
 
 
 def hand_off(batch: int, seconds: float, *, records: bool) -> Slice:
-    """Items a second that one process leases and publishes, and another gets and releases.
+    """Items per second that one process leases and publishes, and another gets and releases.
 
     Args:
-        batch: Items that are published and got together.
+        batch: Items per publish and per get.
         seconds: Time of the slice.
-        records: As shipped; without counts, times and events of what the lanes did, if False.
+        records: Whether lanes record counters, times and events, as they normally do.
 
     Raises:
         ValueError: A batch that does not divide 1,024.
@@ -92,32 +92,32 @@ def _slice(function: str, **arguments: object) -> Slice:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class InOneMode:
-    """Medians of the slices that saw the cores equally near; cores of virtual machines move."""
+class ComparableSlices:
+    """Slices measured at the same distance of the cores, which can change on a virtual machine."""
 
     values: dict[str, list[float | None]]
-    """By round; None for a slice that was not kept."""
+    """Values by measure and round; None for a slice that was dropped."""
     ping_ns: float
-    """Median ping-pong: the mode that most slices saw."""
+    """Median ping-pong of all slices."""
 
     @property
     def kept(self) -> dict[str, int]:
-        return {name: len(_there(values)) for name, values in self.values.items()}
+        return {name: len(_present(values)) for name, values in self.values.items()}
 
     @property
     def medians(self) -> dict[str, float | None]:
-        return {name: _median(_there(values)) for name, values in self.values.items()}
+        return {name: _median(_present(values)) for name, values in self.values.items()}
 
     def ratio(self, above: str, below: str) -> float | None:
-        """Median of the ratios within a round: nearer than medians of values that drift."""
+        """Median of the ratios within a round, which a drift of the values affects little."""
         pairs = zip(self.values[above], self.values[below], strict=True)
         return _median([a / b for a, b in pairs if a and b])
 
 
-def in_one_mode(measures: Mapping[str, Callable[[], Slice]], rounds: int) -> InOneMode:
-    """Every measure in every round, there and back again; then what is comparable of it.
+def comparable(measures: Mapping[str, Callable[[], Slice]], rounds: int) -> ComparableSlices:
+    """Run every measure in every round, and drop slices whose ping-pong deviates from the median.
 
-    Who comes second is a percent slower or faster: in every other round it comes first.
+    Every other round runs in reverse order, since the order changes a figure by about a percent.
     """
     slices: dict[str, list[Slice]] = {name: [] for name in measures}
     for turn in range(rounds):
@@ -126,11 +126,11 @@ def in_one_mode(measures: Mapping[str, Callable[[], Slice]], rounds: int) -> InO
     usual = statistics.median(
         ping for found in slices.values() for one in found for ping in one.pings()
     )
-    return InOneMode(
+    return ComparableSlices(
         values={
             name: [
                 one.value
-                if all(abs(ping - usual) < SAME_CORES * usual for ping in one.pings())
+                if all(abs(ping - usual) < MAX_DEVIATION * usual for ping in one.pings())
                 else None
                 for one in found
             ]
@@ -140,7 +140,7 @@ def in_one_mode(measures: Mapping[str, Callable[[], Slice]], rounds: int) -> InO
     )
 
 
-def _there(values: Iterable[float | None]) -> list[float]:
+def _present(values: Iterable[float | None]) -> list[float]:
     return [value for value in values if value is not None]
 
 
@@ -153,14 +153,14 @@ def run(seconds: float = 0.1, rounds: int = 5) -> Iterator[dict[str, Any]]:
 
     Args:
         seconds: Time of one slice.
-        rounds: Slices of each way, in turn.
+        rounds: Slices per figure.
 
     Yields:
-        Per case the medians in millions of descriptors a second, `single` and in `runs` of 16,
-        of the slices whose cores were as near to each other as in most (`ping_ns`).
+        Per case the medians in millions of descriptors per second, `single` and in `runs` of 16,
+        over comparable slices, and their median ping-pong (`ping_ns`).
     """
     for pairs in PAIRS:
-        found = in_one_mode(
+        found = comparable(
             {
                 "single": partial(flow, pairs, pairs, 1, seconds),
                 "runs": partial(flow, pairs, pairs, RUN, seconds),

@@ -1,4 +1,4 @@
-"""What giving a slab back and taking another costs, and how much of a slab stays unused."""
+"""Time to free a slab and take another, and the unused share of slabs."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from flowtrain_core import Lease, Pool, Producer
 NUM_SLABS = 4096
 FILLS = (0.5, 0.9, 0.97)
 HIDDEN = 3584
-"""Width of the embeddings whose fragmentation is measured: that of Qwen2.5-VL-7B, in bfloat16."""
+"""Width of the embeddings for the fragmentation: Qwen2.5-VL-7B, in bfloat16."""
 
 _SLICE = 2000  # Pairs.
 _SAMPLES = 512
 _IN_FLIGHT = 4
-_ROOM = 16  # Largest items that the pool has room for; nothing of it is touched.
+_ROOM = 16  # Size of the pool, in largest items. Its pages are never touched.
 
 
 def run(rounds: int = 20_000) -> Iterator[dict[str, Any]]:
-    """Measure one size class and eight, at three fills, with one process and two.
+    """Measure one and eight size classes, at three fills, with one and two processes.
 
     Args:
-        rounds: Pairs of giving back and taking, of random slabs, per figure and process.
+        rounds: Pairs of freeing a random slab and taking one, per figure and process.
 
     Yields:
-        Per case the median and 99th percentile of a pair in nanoseconds, native, over slices of
-        2,000 pairs: given back by the lane that takes, as a lease is aborted (`here`), and as a
-        consumer gives an item back (`elsewhere`). Then `internal_fragmentation`: the unused share
-        of the slabs that embeddings of a preset lie in, in a pool of plain bytes. Last the sum of
-        it, with a pair from Python, an aborted lease and the next.
+        Per case the median and 99th percentile of a pair in nanoseconds, in C++, over slices of
+        2,000 pairs: freed as an aborted lease is, by the lane that takes (`here`), and as an item
+        is, by a consumer (`elsewhere`). Then per preset `internal_fragmentation`, the unused share
+        of the slabs of its embeddings, in a pool created by bytes. Last a summary, with the time of
+        a pair in Python: an aborted lease and the next one.
     """
     medians: dict[tuple[int, float, int], float] = {}
     for classes in (1, 8):
@@ -73,7 +73,7 @@ def run(rounds: int = 20_000) -> Iterator[dict[str, Any]]:
 def native_pair_ns(
     classes: int, fill: float, processes: int, where: str, rounds: int
 ) -> tuple[float, float]:
-    """Median and 99th percentile over slices of all processes, in ns."""
+    """Median and 99th percentile in ns, over the slices of all processes."""
     pairs = min(rounds, _SLICE)
     times = call(
         "_slab_pairs_ns",
@@ -112,10 +112,10 @@ def python_pairs_ns(fill: float, rounds: int) -> list[int]:
 
 
 def fragmentation(name: str) -> float:
-    """Unused share of all slabs that the embeddings of a preset's images are leased in.
+    """Unused share of the slabs leased for the embeddings of a preset's images.
 
-    The samples go through a pool of plain bytes in their order, four of them in flight, so that
-    what a larger slab wastes that was cut for another sample counts, too.
+    The samples go in order through a pool created by bytes, four in flight. So the waste of a slab
+    that was cut for another, larger sample counts too.
     """
     tokens = preset(name, _SAMPLES, seed=0).visual_tokens
     shapes = [(int(n), HIDDEN) for n in tokens if n > 0]

@@ -1,4 +1,4 @@
-"""The microbenchmarks run on a small machine, and measure what they say."""
+"""The microbenchmarks run on a small machine, and report plausible figures."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import pytest
 
 from flowtrain.bench.pool import cold_start
-from flowtrain.bench.ring import RUN, Slice, hand_off, in_one_mode
+from flowtrain.bench.ring import RUN, Slice, comparable, hand_off
 from flowtrain.cli.main import main
 from flowtrain_core import _C
 
@@ -17,7 +17,7 @@ def rows(capsys: pytest.CaptureFixture[str], *words: str) -> list[dict[str, floa
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
-def test_an_item_is_handed_over_in_the_same_memory(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_hand_off_shares_physical_pages(capsys: pytest.CaptureFixture[str]) -> None:
     [row] = rows(capsys, "handoff", "--bytes", "100000", "--rounds", "50")
     assert row["same_physical_pages"] is True
     assert 0 < row["spin_p50_us"] <= row["spin_p99_us"]
@@ -34,7 +34,7 @@ def test_bandwidth_is_measured_for_each_size(capsys: pytest.CaptureFixture[str])
     assert last["prefault_gib_per_s"] > 0
 
 
-def test_a_cold_start_leaves_half_of_what_this_process_may_have(
+def test_a_cold_start_uses_at_most_half_of_the_available_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(_C, "_available_bytes", lambda: 1 << 20, raising=False)
@@ -47,7 +47,7 @@ def test_descriptors_are_counted_one_by_one_and_in_runs(
     found = rows(capsys, "ring", "--seconds", "0.01")
     assert [row["producers"] for row in found] == [1, 2, 4]
     assert all(row["ping_ns"] > 0 for row in found)
-    # Other programs may have kept a member from its core for a whole slice.
+    # Other programs may have kept a process from its core for a whole slice.
     assert any(row["slices"] and row["single"] > 0 and row["runs"] > 0 for row in found)
 
 
@@ -57,17 +57,17 @@ def test_items_are_counted_through_a_pool(batch: int) -> None:
 
 
 def test_a_measure_whose_process_fails_says_why() -> None:
-    # 900 does not divide what may be under way.
+    # 900 does not divide the number of cells.
     with pytest.raises(ValueError, match="batch=900 must divide the 1024 cells"):
         hand_off(900, 0.01, records=True)
 
 
-def test_only_slices_of_one_core_mode_are_compared() -> None:
+def test_only_slices_with_equal_ping_pongs_are_compared() -> None:
     pings = {
         "ours": [(100, 110), (105, 400), (98, 102)],
         "theirs": [(410, 100), (400, 410), (99, 101)],
     }
-    found = in_one_mode(
+    found = comparable(
         {
             name: iter(
                 [
@@ -89,5 +89,5 @@ def test_slabs_are_measured_up_to_a_nearly_full_pool(capsys: pytest.CaptureFixtu
     assert len(pairs) == 12
     assert last["pair_ns_90"] == pairs[1, 0.9, 1]["here_p50_ns"] > 0
     assert last["pair_ns_97_two_processes"] == pairs[8, 0.97, 2]["here_p50_ns"] > 0
-    # Of what lies between two sizes, eight of which make a doubling, a part is always unused.
+    # Eight sizes per doubling leave less than a ninth of a slab unused.
     assert 0 < last["internal_fragmentation"] < 1 / 9
