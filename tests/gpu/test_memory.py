@@ -54,7 +54,7 @@ def test_a_mapping_registered_twice_is_an_error_that_says_so(device: int) -> Non
     view = torch.frombuffer(memory, dtype=torch.uint8)
     with (
         cuda.HostRegistration(view.data_ptr(), 1 << 20, device=device) as registration,
-        pytest.raises(CudaError, match="registered in this process already"),
+        pytest.raises(CudaError, match="already registered in this process"),
     ):
         assert registration.device_address != 0
         cuda.HostRegistration(view.data_ptr(), 1 << 20, device=device)
