@@ -1,4 +1,4 @@
-"""What a machine has for FlowTrain, and the way out where something is missing."""
+"""What this machine offers FlowTrain, and what to do about what is missing."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ import flowtrain_core
 from flowtrain.clean import left_pools
 from flowtrain_core import Consumer, FlowTrainError, Pool, Producer, cuda
 
-_LITTLE_SHM = 256 << 20
+_MIN_SHM_BYTES = 256 << 20
 _PROBE_BYTES = 32 << 20
 _PROBES = 5
-_MUCH_SLOWER = 4.0
+_SLOWDOWN_LIMIT = 4.0
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the report: `ok`, `warn` (something is missing) or `bad` (nothing will run)."""
+    """One line of the report: `ok`, `warn` (something is missing) or `bad` (runs will fail)."""
 
     name: str
     state: Literal["ok", "warn", "bad"]
@@ -31,7 +31,7 @@ class Finding:
 
 
 def examine() -> list[Finding]:
-    """Look at versions, shared memory, devices and what earlier runs left."""
+    """Check versions, shared memory, devices, and pools left by earlier runs."""
     return [
         Finding("python", "ok", sys.version.split()[0]),
         _core(),
@@ -48,7 +48,7 @@ def examine() -> list[Finding]:
 
 
 def _checked(name: str, check: Callable[[], Finding]) -> Finding:
-    """What a check finds; an error that ends it is the finding."""
+    """Result of a check; an error of the check is a `bad` finding."""
     try:
         return check()
     except (FlowTrainError, OSError) as error:
@@ -79,7 +79,7 @@ def _transformers() -> Finding:
 
 
 def _torchvision() -> Finding:
-    """Where it is there and does not fit torch, transformers cannot be imported either."""
+    """Check that torchvision, if installed, can be imported; transformers cannot be without it."""
     found = _package("torchvision", "hf")
     if found.state == "ok":
         try:
@@ -97,13 +97,13 @@ def _torchvision() -> Finding:
 def _shared_memory() -> Finding:
     usage = shutil.disk_usage("/dev/shm")
     text = f"{usage.free >> 20} MiB free of {usage.total >> 20} MiB in /dev/shm"
-    if usage.free < _LITTLE_SHM:
+    if usage.free < _MIN_SHM_BYTES:
         return Finding("shared memory", "warn", f"{text}; run containers with --shm-size=1g")
     return Finding("shared memory", "ok", text)
 
 
 def _edge() -> Finding:
-    """What path an edge of a pool takes here, and how fast items are written to it."""
+    """Path of an edge of a pool on this machine, and the rate of writes to it."""
     item = bytes(_PROBE_BYTES)
     with (
         Pool.create(f"doctor-{os.getpid()}", classes=[(_PROBE_BYTES, 1)]) as pool,
@@ -118,14 +118,14 @@ def _edge() -> Finding:
         edge = producer.explain(measure=True)
     found, expected = edge.bytes_per_s or 0.0, edge.expected_bytes_per_s or 0.0
     text = (
-        f"takes {edge.path.name}: {edge.path.why}; written at {found / 1e9:.1f} GB/s, where a copy "
-        f"has {expected / 1e9:.1f}"
+        f"takes {edge.path.name}: {edge.path.why}; written at {found / 1e9:.1f} GB/s; a copy "
+        f"reaches {expected / 1e9:.1f} GB/s"
     )
-    return Finding("edge", "warn" if found < expected / _MUCH_SLOWER else "ok", text)
+    return Finding("edge", "warn" if found < expected / _SLOWDOWN_LIMIT else "ok", text)
 
 
 def _cuda() -> Finding:
-    """What the core can use of CUDA; torch may be built for another version, or for none."""
+    """Devices that the core can use; torch may be built for another CUDA version, or none."""
     if reason := cuda.why_not():
         return Finding("cuda", "warn", reason)
     major, minor = cuda.driver_version()
@@ -143,9 +143,9 @@ def _gpu() -> Finding:
     except ModuleNotFoundError:
         return Finding("gpu", "warn", "unknown without torch")
     except (ImportError, OSError) as error:
-        return Finding("gpu", "bad", f"torch cannot be imported ({error}); install it anew")
+        return Finding("gpu", "bad", f"torch cannot be imported ({error}); reinstall torch")
     if not torch.cuda.is_available():
-        return Finding("gpu", "warn", "none that torch can use; training runs on the CPU")
+        return Finding("gpu", "warn", "torch can use none; training runs on the CPU")
     names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return Finding("gpu", "ok", ", ".join(names))
 
@@ -153,6 +153,6 @@ def _gpu() -> Finding:
 def _pools() -> Finding:
     left = [pool.name for pool in left_pools()]
     if not left:
-        return Finding("pools", "ok", "nothing was left by runs that died")
+        return Finding("pools", "ok", "no pools left by dead runs")
     names = ", ".join(left)
-    return Finding("pools", "warn", f"left by dead runs: {names}; flowtrain clean removes them")
+    return Finding("pools", "warn", f"left by dead runs: {names}; run flowtrain clean")

@@ -1,4 +1,4 @@
-"""Writing to a standard output that may be closed by its reader, or be full."""
+"""Standard output that may be closed by its reader, or be a file on a full disk."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class OutputError(OSError):
 
 
 def show(text: str, *, otherwise: str) -> bool:
-    """Print on standard output, and continue where that fails.
+    """Print on standard output, and continue if that fails.
 
     Args:
         text: Printed and flushed.
-        otherwise: Printed on standard error where standard output fails.
+        otherwise: Printed on standard error if standard output fails.
 
     Returns:
-        False where standard output failed, unless its reader has closed it.
+        False if standard output failed for another reason than a closed reader.
     """
     try:
         print(text, end="", flush=True)
@@ -39,14 +39,12 @@ def show(text: str, *, otherwise: str) -> bool:
 
 @contextmanager
 def while_read() -> Iterator[None]:
-    """Print within the block, which ends without an error where the reader closes the output.
-
-    Everything printed is written when the block ends, or never will be.
+    """Flush standard output after the block; end the block silently if its reader has closed it.
 
     Raises:
-        OutputError: Standard output fails in another way.
+        OutputError: Standard output failed for another reason.
     """
-    with redirect_stdout(_named(sys.stdout)):
+    with redirect_stdout(_checked(sys.stdout)):
         try:
             yield
             _flush()
@@ -63,7 +61,7 @@ def while_read() -> Iterator[None]:
 
 
 class _Descriptor(io.FileIO):
-    """Names standard output in its errors, which are then told from those of other files."""
+    """Raises OutputError, so that errors of standard output differ from those of other files."""
 
     def write(self, data: object) -> int:
         try:
@@ -72,8 +70,8 @@ class _Descriptor(io.FileIO):
             raise OutputError(error.errno, error.strerror) from error
 
 
-def _named(output: TextIO) -> TextIO:
-    """The same output by a stream that raises OutputError, if it is a file."""
+def _checked(output: TextIO) -> TextIO:
+    """A stream to the same file that raises OutputError; the same stream if it has no file."""
     if not isinstance(output, io.TextIOWrapper):  # None where the shell closed it (`>&-`).
         return output
     try:
@@ -96,6 +94,6 @@ def _flush() -> None:
 
 
 def _discard() -> None:
-    """Write to nobody from here on: what is still buffered would fail when the process ends."""
+    """Discard all further output: a buffer would otherwise fail to be flushed at exit."""
     with open(os.devnull, "wb") as nothing:
         os.dup2(nothing.fileno(), sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""Processes that end with their parent, by the kernel."""
+"""Processes that the kernel kills when their parent ends."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def end_with(parent: int) -> None:
     """Have the kernel kill this process when the thread that started it ends.
 
     Args:
-        parent: Process that started this one. Where it has ended already, this one exits.
+        parent: Process that started this one. If it has already ended, this process exits.
     """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:

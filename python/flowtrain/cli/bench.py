@@ -8,22 +8,24 @@ from collections.abc import Iterator
 from typing import Any
 
 
-def add_parser(verbs: Any) -> None:
-    parser = verbs.add_parser("bench", help=__doc__)
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser("bench", help=__doc__)
     kinds = parser.add_subparsers(dest="kind", required=True)
-    of_pool = _kind(kinds, "pool", "GB/s of writing, reading, and a flow of both", run_pool)
-    of_pool.add_argument("--bytes", type=int, nargs="+", metavar="N", help="sizes of an item")
-    of_pool.add_argument("--seconds", type=float, default=0.5, help="time of each figure")
+    of_pool = _kind(kinds, "pool", "GB/s of writes, reads, and a flow of both", run_pool)
+    of_pool.add_argument("--bytes", type=int, nargs="+", metavar="N", help="item sizes")
+    of_pool.add_argument("--seconds", type=float, default=0.5, help="time per figure")
     of_pool.add_argument(
-        "--prefault-bytes", type=int, default=4 << 30, metavar="N", help="size of a cold start"
+        "--prefault-bytes", type=int, default=4 << 30, metavar="N", help="bytes of the cold start"
     )
-    of_slab = _kind(kinds, "slab", "time to give a slab back and take another", run_slab)
+    of_slab = _kind(kinds, "slab", "time to free a slab and take another", run_slab)
     of_slab.add_argument("--rounds", type=int, default=20_000)
-    of_handoff = _kind(kinds, "handoff", "one way of an item between two processes", run_handoff)
+    of_handoff = _kind(
+        kinds, "handoff", "one-way latency of an item between two processes", run_handoff
+    )
     of_handoff.add_argument("--bytes", type=int, nargs="+", default=[64, 4 << 20], metavar="N")
     of_handoff.add_argument("--rounds", type=int, default=20_000)
-    of_ring = _kind(kinds, "ring", "descriptors a second, one by one and in runs", run_ring)
-    of_ring.add_argument("--seconds", type=float, default=0.2, help="time of each slice")
+    of_ring = _kind(kinds, "ring", "descriptors per second, one by one and in runs", run_ring)
+    of_ring.add_argument("--seconds", type=float, default=0.2, help="time per slice")
     of_torture = _kind(kinds, "torture", "kill and stop participants of a ring", run_torture)
     of_torture.add_argument("--kills", type=int, default=1000)
     of_torture.add_argument("--stops", type=int, default=20)
@@ -40,7 +42,7 @@ def add_parser(verbs: Any) -> None:
 
 def _kind(kinds: Any, name: str, text: str, run: Any) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = kinds.add_parser(name, help=text, description=text)
-    parser.add_argument("--json", action="store_true", help="one JSON object a line, no table")
+    parser.add_argument("--json", action="store_true", help="one JSON object per line, no table")
     parser.set_defaults(run=run)
     return parser
 
@@ -90,7 +92,7 @@ def run_torture(given: argparse.Namespace) -> int:
 
 
 def _show(rows: Iterator[dict[str, Any]], as_json: bool) -> int:
-    """Rows as they come: tables grow line by line, their conditions below them."""
+    """Print each row when it is measured, then the conditions."""
     from flowtrain.bench.conditions import conditions
 
     common = conditions().keys()

@@ -1,4 +1,4 @@
-"""`flowtrain clean`: remove what killed runs left in shared memory."""
+"""`flowtrain clean`: remove pools that killed runs left in shared memory."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from flowtrain_core import list_pools
 _ANOTHER = "another version of FlowTrain"
 
 
-def add_parser(verbs: Any) -> None:
-    parser = verbs.add_parser("clean", help=__doc__, description=__doc__)
-    parser.add_argument("--dry-run", action="store_true", help="say what would be removed")
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser("clean", help=__doc__, description=__doc__)
+    parser.add_argument("--dry-run", action="store_true", help="only list what would be removed")
     parser.set_defaults(run=run)
 
 
@@ -26,5 +26,5 @@ def run(given: argparse.Namespace) -> int:
             maker = f"process {pool.creator_pid}" if pool.creator_pid else _ANOTHER
             print(f"kept {pool.name}: made by {maker}, in use")
     if not removed:
-        print("nothing was left behind")
+        print("no pools to remove")
     return 0

@@ -1,4 +1,4 @@
-"""`flowtrain data digits | show | check`: make a data set, see samples, find bad lines."""
+"""`flowtrain data digits | show | check`: make a data set, print samples, find bad lines."""
 
 from __future__ import annotations
 
@@ -12,18 +12,22 @@ from typing import Any
 from flowtrain.output import while_read
 
 
-def add_parser(verbs: Any) -> None:
-    parser = verbs.add_parser("data", help=__doc__)
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser("data", help=__doc__)
     kinds = parser.add_subparsers(dest="kind", required=True)
     digits = kinds.add_parser("digits", help="write strips of handwritten digits and a tiny model")
     digits.add_argument("folder", type=Path)
     digits.add_argument("--train", type=int, default=12_000, help="training samples")
     digits.add_argument("--heldout", type=int, default=400, help="held-out strips")
     digits.add_argument("--seed", type=int, default=0)
-    digits.add_argument("--text-only", type=float, default=0.0, help="share without an image")
-    digits.add_argument("--multi-image", type=float, default=0.0, help="share with several")
+    digits.add_argument(
+        "--text-only", type=float, default=0.0, help="share of samples without an image"
+    )
+    digits.add_argument(
+        "--multi-image", type=float, default=0.0, help="share of samples with several images"
+    )
     digits.set_defaults(run=run_digits)
-    show = kinds.add_parser("show", help="print what samples become")
+    show = kinds.add_parser("show", help="print samples as the model gets them")
     _add_config(show)
     show.add_argument(
         "--index",
@@ -31,14 +35,14 @@ def add_parser(verbs: Any) -> None:
         nargs="+",
         required=True,
         metavar="N",
-        help="samples: lines of the data file from 0, without blank ones",
+        help="sample numbers: lines of the data file from 0, blank ones not counted",
     )
-    show.add_argument("--json", action="store_true", help="one JSON object a line")
+    show.add_argument("--json", action="store_true", help="one JSON object per line")
     show.set_defaults(run=run_show)
     check = kinds.add_parser("check", help="read every line and list the bad ones")
     _add_config(check)
     check.add_argument(
-        "--workers", type=int, help="processes (default: data.workers, or all cores where it is 0)"
+        "--workers", type=int, help="processes (default: data.workers, or all cores if that is 0)"
     )
     check.add_argument("--pixels", action="store_true", help="decode images, not only headers")
     check.add_argument("--json", action="store_true", help="one JSON object")
@@ -95,19 +99,19 @@ def run_check(given: argparse.Namespace) -> int:
             pixels=given.pixels,
             progress=lambda done, total: progress.update(task, completed=done, total=total),
         )
-    # The exit code holds although nobody has read every line.
+    # Keeps the exit code even if the reader closes the output early.
     with while_read():
         if given.json:
             print(json.dumps({"path": str(config.data.path), **dataclasses.asdict(found)}))
         else:
             for bad in found.bad:
-                # A message may have the name of a file that the terminal cannot show.
+                # A message may contain a file name that the terminal cannot encode.
                 encoding = sys.stdout.encoding
                 print(bad.reason.encode(encoding, "backslashreplace").decode(encoding))
             print(
                 f"{config.data.path}: {found.samples} samples, {len(found.bad)} bad; the good ones "
                 f"have {found.tokens} tokens, {found.targets} of them targets, and {found.images} "
-                f"images of {found.image_tokens} tokens; {found.over_limit} samples are over "
+                f"images of {found.image_tokens} tokens; {found.over_limit} samples exceed "
                 f"train.microbatch_tokens={config.train.microbatch_tokens}"
             )
     return 1 if found.bad else 0

@@ -1,4 +1,4 @@
-"""`flowtrain demo`: train a small Qwen3-VL from scratch and let it read."""
+"""`flowtrain demo`: train a small Qwen3-VL from scratch, then test it on held-out images."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 
-def add_parser(verbs: Any) -> None:
-    parser = verbs.add_parser("demo", help=__doc__)
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser("demo", help=__doc__)
     parser.add_argument("--out", type=Path, default=Path("demo"), help="folder (default: demo)")
     parser.add_argument("--keep-data", action="store_true", help="use the data of an earlier demo")
     parser.add_argument("overrides", nargs="*", metavar="a.b=value", help="dotted overrides")
@@ -26,7 +26,7 @@ def run(given: argparse.Namespace) -> int:
 
 
 def packing_line(summary: dict[str, Any]) -> str:
-    """What packing changed, in one line."""
+    """Effect of packing, in one line."""
     parts = [
         f"{name} {summary[f'{key}_before']:.1%} -> {summary[f'{key}_after']:.1%}"
         for name, key in (

@@ -1,4 +1,4 @@
-"""`flowtrain doctor`: what this machine has, and what is in the way."""
+"""`flowtrain doctor`: check that this machine can run FlowTrain."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import json
 from typing import Any
 
 
-def add_parser(verbs: Any) -> None:
-    parser = verbs.add_parser("doctor", help=__doc__)
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser("doctor", help=__doc__)
     parser.add_argument("--json", action="store_true", help="one JSON object")
     parser.set_defaults(run=run)
 

@@ -11,17 +11,17 @@ from collections.abc import Callable, Sequence
 from flowtrain.output import OutputError, while_read
 from flowtrain_core import FlowTrainError
 
-_VERBS = ("demo", "train", "data", "pack", "top", "bench", "clean", "doctor")
+_COMMANDS = ("demo", "train", "data", "pack", "top", "bench", "clean", "doctor")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a verb; 0 on success, 1 if the run or its output failed, 2 if the request is invalid."""
+    """Run a subcommand. Returns 0 on success, 1 if it or its output failed, 2 if misused."""
     parser = argparse.ArgumentParser(prog="flowtrain", description=__doc__)
-    parser.add_argument("--debug", action="store_true", help="show where an error came from")
-    verbs = parser.add_subparsers(dest="verb", required=True)
-    for verb in _VERBS:
-        importlib.import_module(f"flowtrain.cli.{verb}").add_parser(verbs)
-    # Progress bars of a library would tear the one line that shows a run.
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    commands = parser.add_subparsers(dest="command", required=True)
+    for command in _COMMANDS:
+        importlib.import_module(f"flowtrain.cli.{command}").add_parser(commands)
+    # Progress bars of libraries would break the status line of a run.
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     given = argparse.Namespace(debug=False)
     code = 0
@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with while_read():
             try:
                 parser.parse_args(argv, given)
-            except SystemExit as end:  # After --help, which may still fail to be written.
+            except SystemExit as end:  # For example --help, whose output is flushed below.
                 return int(end.code or 0)
             run: Callable[[argparse.Namespace], int] = given.run
             code = run(given)

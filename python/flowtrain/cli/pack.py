@@ -1,4 +1,4 @@
-"""`flowtrain pack`: what balance would win on a file of lengths, policy by policy."""
+"""`flowtrain pack`: compare packing policies on a file of sample lengths."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ if TYPE_CHECKING:
 
 _COLUMNS_HELP = """
 columns, means over the steps:
-  waiting   share of the ranks' lock-step time that they wait for the slowest
-  gap       lock-step time over what no schedule can be below
+  waiting   share of the ranks' lock-step time spent waiting for the slowest rank
+  gap       lock-step time over a proven lower bound
   dist      1 - mean / max over the ranks of a slot, of backbone cost; encoder: of encoder cost
   pad       padding, if slots were padded to their longest rank
   max/mean  cost of the costliest rank over the mean rank, over whole steps
-  fill      share of the microbatches' tokens that is used; slots: microbatches of a rank
+  fill      used share of the microbatches' tokens; slots: microbatches per rank
   ms        to schedule a step
 """
 
 
-def add_parser(verbs: Any) -> None:
-    parser = verbs.add_parser(
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser(
         "pack",
         help=__doc__,
         description=__doc__,
@@ -33,18 +33,20 @@ def add_parser(verbs: Any) -> None:
     )
     parser.add_argument(
         "trace",
-        help="a file with a number of tokens a line, or a JSON object with 'tokens' and, as far as "
-        "known, 'visual_tokens', 'cost', 'encoder_cost'; or a preset such as 'video'",
+        help="a file with, per line, a number of tokens or a JSON object with 'tokens' and "
+        "optionally 'visual_tokens', 'cost', 'encoder_cost'; or a preset such as 'video'",
     )
     parser.add_argument("--ranks", type=int, required=True, help="data-parallel ranks")
-    parser.add_argument("--cap", type=int, required=True, help="most tokens of a microbatch")
-    parser.add_argument("--microbatches", type=int, help="slots of a rank (default: those needed)")
-    parser.add_argument("--step", type=int, help="samples of a step (default: all in one)")
-    parser.add_argument("--policy", default="all", help="'all', or names with commas between")
-    parser.add_argument("--samples", type=int, default=1024, help="samples drawn of a preset")
+    parser.add_argument("--cap", type=int, required=True, help="maximum tokens per microbatch")
+    parser.add_argument(
+        "--microbatches", type=int, help="slots per rank (default: as many as needed)"
+    )
+    parser.add_argument("--step", type=int, help="samples per step (default: all in one step)")
+    parser.add_argument("--policy", default="all", help="'all', or comma-separated names")
+    parser.add_argument("--samples", type=int, default=1024, help="number of samples of a preset")
     parser.add_argument("--seed", type=int, default=0, help="seed of a preset")
     parser.add_argument("--plot", type=Path, help="write a picture; needs matplotlib")
-    parser.add_argument("--json", action="store_true", help="one JSON object a policy")
+    parser.add_argument("--json", action="store_true", help="one JSON object per policy")
     parser.set_defaults(run=run_pack, extra="pack")
 
 
@@ -99,16 +101,16 @@ def _samples(given: argparse.Namespace) -> Workload:
         return read_lengths(path)
     if given.trace in PRESETS:
         return preset(given.trace, given.samples, seed=given.seed)
-    raise ValueError(f"{path}: no such file, and no preset; presets are {', '.join(PRESETS)}")
+    raise ValueError(f"{path}: neither a file nor a preset; presets are {', '.join(PRESETS)}")
 
 
 def _left_out(work: Workload, steps: list[Any], cap: int) -> str:
-    """What the steps are without, for the title."""
+    """Samples that the steps leave out, for the title."""
     above = int((work.tokens > cap).sum())
     rest = len(work) - above - len(steps) * len(steps[0])
-    parts = [f"{rest} at the end are no full step"] if rest else []
+    parts = [f"{rest} at the end, less than a step"] if rest else []
     if above:
-        parts.append(f"{above} are longer, up to {work.tokens.max()} tokens")
+        parts.append(f"{above} longer ones, up to {work.tokens.max()} tokens")
     return f"; left out: {', '.join(parts)}" if parts else ""
 
 

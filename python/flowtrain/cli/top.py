@@ -1,4 +1,4 @@
-"""`flowtrain top [POOL]`: watch a pool: occupancy, rates, waits, who lives and who died."""
+"""`flowtrain top [POOL]`: watch a pool: occupancy, rates, waits, live and dead lanes."""
 
 from __future__ import annotations
 
@@ -9,25 +9,27 @@ from typing import Any
 
 from flowtrain_core import inspect, list_pools
 
-_LONGEST_S = 86400
+_MAX_INTERVAL_S = 86400
 
 
-def add_parser(verbs: Any) -> None:
-    parser = verbs.add_parser("top", help=__doc__, description=__doc__)
-    parser.add_argument("pool", nargs="?", help="name; not needed where there is one pool alone")
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser("top", help=__doc__, description=__doc__)
+    parser.add_argument("pool", nargs="?", help="name; optional if there is only one pool")
     parser.add_argument("--interval", type=float, default=1.0, metavar="S", help="(default: 1)")
     once = parser.add_mutually_exclusive_group()
     once.add_argument("--once", action="store_true", help="one screen, over one interval")
     once.add_argument("--json", action="store_true", help="one snapshot as JSON")
     once.add_argument("--prometheus", action="store_true", help="one scrape as Prometheus text")
-    once.add_argument("--port", type=int, help="serve Prometheus text there until interrupted")
+    once.add_argument(
+        "--port", type=int, help="serve Prometheus text on this port until interrupted"
+    )
     parser.set_defaults(run=run, extra="observe")
 
 
 def run(given: argparse.Namespace) -> int:
-    if not 0 < given.interval <= _LONGEST_S:
+    if not 0 < given.interval <= _MAX_INTERVAL_S:
         raise ValueError(
-            f"--interval {given.interval:g}: must be above 0 and at most {_LONGEST_S} seconds"
+            f"--interval {given.interval:g}: must be above 0 and at most {_MAX_INTERVAL_S} seconds"
         )
     if given.port is not None and not 0 <= given.port <= 65535:
         raise ValueError(f"--port {given.port}: must be 0 to 65535")
@@ -44,8 +46,8 @@ def run(given: argparse.Namespace) -> int:
 def _only_pool() -> str:
     names = [pool.name for pool in list_pools()]
     if len(names) != 1:
-        there = f"there are {', '.join(names)}" if names else "there is none"
-        raise ValueError(f"pool: {there}; name the one to watch")
+        found = f"there are {', '.join(names)}" if names else "there is none"
+        raise ValueError(f"pool: {found}; name the pool to watch")
     return names[0]
 
 

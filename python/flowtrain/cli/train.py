@@ -8,21 +8,21 @@ from pathlib import Path
 from typing import Any
 
 
-def add_parser(verbs: Any) -> None:
-    parser = verbs.add_parser("train", help=__doc__)
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser("train", help=__doc__)
     parser.add_argument("config", type=Path, help="YAML file")
     parser.add_argument(
         "overrides",
         nargs="*",
         metavar="a.b=value",
-        help="dotted overrides; their relative paths start from the working directory",
+        help="dotted overrides; relative paths in them start at the working directory",
     )
-    parser.add_argument("--print-config", action="store_true", help="show every field and stop")
-    parser.add_argument("--resume", action="store_true", help="go on from the latest checkpoint")
+    parser.add_argument("--print-config", action="store_true", help="print every field and exit")
+    parser.add_argument("--resume", action="store_true", help="continue from the latest checkpoint")
     parser.add_argument(
         "--by-hand",
         action="store_true",
-        help="host the run, print one torchrun command for each world, and wait for the ranks",
+        help="host the run, print a torchrun command for each world, and wait for the ranks",
     )
     parser.set_defaults(run=run)
 

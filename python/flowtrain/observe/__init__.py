@@ -1,1 +1,1 @@
-"""What a pool tells of itself, for people and for monitoring; it needs no torch."""
+"""State of a pool, for terminals and for monitoring; needs no torch."""

@@ -1,4 +1,4 @@
-"""A pool as Prometheus metrics, over prometheus-client."""
+"""Prometheus metrics of a pool, by prometheus-client."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ COUNTERS = {
     "items_published": "Items published",
     "bytes_published": "Bytes published",
     "items_taken": "Items taken",
-    "items_released": "Items given back",
-    "items_redelivered": "Items delivered again for a reader that died",
-    "items_lost": "Items whose memory had died with its owner",
-    "items_spilled": "Items that the first segment of their producer's tiers had no slab for",
-    "bytes_spilled": "Bytes of these items",
+    "items_released": "Items released",
+    "items_redelivered": "Items delivered again after the death of their reader",
+    "items_lost": "Items lost because the owner of their memory died",
+    "items_spilled": "Items that did not fit into the first segment of their producer's tiers",
+    "bytes_spilled": "Bytes of spilled items",
 }
 
 
 class PoolCollector(Collector):
-    """Reads a pool at every scrape; it takes no lane, and may outlive the pool's processes.
+    """Reads a pool at every scrape. It takes no lane, and may outlive the pool's processes.
 
-    Series are by lane number and never fall, also when a lane is reused: `flowtrain_lane_info`
-    says who has it now.
+    Series are labelled by lane number. They never fall, even when a lane is reused;
+    `flowtrain_lane_info` describes the current owner of the lane.
 
     Args:
         name: Name of the pool.
@@ -43,10 +43,10 @@ class PoolCollector(Collector):
         self._name = name
 
     def collect(self) -> Iterator[Metric]:
-        """The metrics now.
+        """Yield the current metrics.
 
         Raises:
-            PoolNotFound: The pool is gone.
+            PoolNotFound: The pool does not exist any more.
         """
         pool = inspect(self._name)
         yield from self._segments(pool["segments"])
@@ -61,7 +61,9 @@ class PoolCollector(Collector):
     def _segments(self, segments: list[SegmentSnapshot]) -> Iterator[Metric]:
         labels = ("pool", "segment", "owner", "tier")
         size = GaugeMetricFamily("flowtrain_segment_bytes", "Size of a segment", labels=labels)
-        used = GaugeMetricFamily("flowtrain_segment_used_bytes", "Slabs in use", labels=labels)
+        used = GaugeMetricFamily(
+            "flowtrain_segment_used_bytes", "Bytes of slabs in use", labels=labels
+        )
         for each in segments:
             values = (self._name, str(each["id"]), each["owner"], each["tier"])
             size.add_metric(values, each["bytes"])
@@ -70,7 +72,9 @@ class PoolCollector(Collector):
         yield used
 
     def _lanes(self, lanes: list[LaneSnapshot]) -> Iterator[Metric]:
-        info = InfoMetricFamily("flowtrain_lane", "Who has a lane", labels=("pool", "lane"))
+        info = InfoMetricFamily(
+            "flowtrain_lane", "Current owner of a lane", labels=("pool", "lane")
+        )
         for lane in lanes:
             info.add_metric(
                 (self._name, str(lane["index"])),
@@ -84,7 +88,7 @@ class PoolCollector(Collector):
         yield info
         for name, text in COUNTERS.items():
             counter = CounterMetricFamily(f"flowtrain_{name}", text, labels=("pool", "lane"))
-            for lane in lanes:  # Pool handles as well: they deliver again what a dead one held.
+            for lane in lanes:  # Pool handles too: they redeliver items of dead lanes.
                 counter.add_metric((self._name, str(lane["index"])), lane[name])  # type: ignore[literal-required]
             yield counter
         ports = [lane for lane in lanes if lane["ring"] is not None]
@@ -103,7 +107,7 @@ class PoolCollector(Collector):
 
 
 def _buckets(histogram: HistogramCounts) -> list[tuple[str, float]]:
-    """Cumulative counts by upper edge in seconds, the last edge +Inf."""
+    """Cumulative counts by upper bound in seconds; the last bound is +Inf."""
     out, seen = [], 0
     for bucket, count in enumerate(histogram["counts"]):
         seen += count

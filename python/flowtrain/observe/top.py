@@ -1,4 +1,4 @@
-"""A pool as tables: what it holds, what waits in its rings, who moves how much."""
+"""Tables of a pool: segments, rings, and the traffic of its lanes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _COLORS = {"alive": "green", "dead": "bold red", "left": "dim"}
 
 
 def render(before: PoolSnapshot, now: PoolSnapshot) -> RenderableType:
-    """The screen of `flowtrain top`: rates are of the time between the two snapshots."""
+    """Screen of `flowtrain top`, with rates over the time between two snapshots."""
     lanes = traffic(before, now)
     alive = sum(lane.state == "alive" for lane in lanes)
     dead = sum(lane.state == "dead" for lane in lanes)
@@ -71,7 +71,7 @@ def _lanes(lanes: list[LaneTraffic]) -> Table:
 
 
 def bytes_text(count: float) -> str:
-    """A count of bytes in at most five characters and a unit of 1024."""
+    """A number of bytes, rounded, in a binary unit."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < 1024:
             return f"{count:.0f} {unit}"

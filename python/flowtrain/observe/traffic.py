@@ -1,4 +1,4 @@
-"""From two looks at a pool to rates, and from histograms to percentiles."""
+"""Rates from two snapshots of a pool, and percentiles from histograms."""
 
 from __future__ import annotations
 
@@ -15,7 +15,12 @@ STAGES: tuple[Stage, ...] = ("alloc_wait", "transfer", "queue_wait", "use")
 
 
 def percentile_ns(histogram: HistogramCounts, share: float) -> float | None:
-    """Upper edge of the bucket in which a share of the durations lies; None if there is none."""
+    """Upper bound in ns of the bucket that holds the percentile; None if there are no counts.
+
+    Args:
+        histogram: Counts by duration.
+        share: Percentile, from 0 to 1.
+    """
     seen = list(accumulate(histogram["counts"]))
     if seen[-1] == 0:
         return None
@@ -24,7 +29,7 @@ def percentile_ns(histogram: HistogramCounts, share: float) -> float | None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LaneTraffic:
-    """One participant between two looks."""
+    """Traffic of one lane between two snapshots."""
 
     index: int
     label: str
@@ -33,20 +38,20 @@ class LaneTraffic:
     pid: int
     state: str
     items_per_s: float
-    """Published, or taken."""
+    """Published or taken."""
     bytes_per_s: float
     """Published; 0 for a consumer."""
     spilled: int
-    """Items that its first segment had no slab for, since the pool was made."""
+    """Spilled items since the pool was made."""
     p50_ns: dict[Stage, float | None]
-    """Of each stage that this role has, over the time between."""
+    """Per stage of this role, over the time between the snapshots."""
     p99_ns: dict[Stage, float | None]
 
 
 def traffic(before: PoolSnapshot, now: PoolSnapshot) -> list[LaneTraffic]:
-    """What every lane moved between two snapshots of one name.
+    """Traffic of every lane between two snapshots of the same pool name.
 
-    A pool that was made anew between them starts from zero.
+    If the pool was recreated in between, its counters start from zero.
     """
     seconds = max(now["time_ns"] - before["time_ns"], 1) / 1e9
     same = before["nonce"] == now["nonce"]

@@ -184,7 +184,7 @@ def test_the_doctor_reports_a_torch_that_cannot_be_imported(
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     assert main(["doctor", "--json"]) == 1
     found = json.loads(capsys.readouterr().out)["gpu"]
-    text = "torch cannot be imported (libcudnn.so.9: cannot open); install it anew"
+    text = "torch cannot be imported (libcudnn.so.9: cannot open); reinstall torch"
     assert found == {"state": "bad", "text": text}
 
 

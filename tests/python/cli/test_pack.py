@@ -31,7 +31,7 @@ def test_all_policies_are_compared_the_best_first(
     assert main([*command, "--step", "32", "--policy", "arrival,flowtrain-best"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("lengths: 3 x 32 samples on 4 ranks x 3 microbatches")
-    assert lines[0].endswith("left out: 1 are longer, up to 5000 tokens")
+    assert lines[0].endswith("left out: 1 longer ones, up to 5000 tokens")
     assert [line.split()[0] for line in lines[1:]] == ["policy", "flowtrain-best", "arrival"]
 
 
@@ -74,7 +74,7 @@ def test_a_bad_line_is_named(
         ("lengths.jsonl --step 97", "96 samples within token_cap=2000 are fewer than a step of 97"),
         ("lengths.jsonl --cap 99", "shortest of 97 samples has 100 tokens, which exceeds token_c"),
         ("empty.jsonl", "empty: has no samples"),
-        ("vidoe", "vidoe: no such file, and no preset; presets are tiles, native, video"),
+        ("vidoe", "vidoe: neither a file nor a preset; presets are tiles, native, video"),
         ("tiles --samples -1", "preset 'tiles': count=-1 must not be negative"),
     ],
 )
