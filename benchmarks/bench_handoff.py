@@ -1,9 +1,9 @@
-"""How long does an item take from one Python process to another, and what do others take?
+"""How long does an item take from one Python process to another, in FlowTrain and in its peers?
 
-One way, no copy, the two processes on two cores: half of a round trip where both sides keep up,
-and the age of the item on arrival where the reader had fallen asleep. Peers are measured in the
-same run, slice by slice in turn with ours; each figure is the median of its slices' medians. A
-peer that is not installed is null, with the reason. The last line is JSON.
+One way, without a copy, between processes on two cores: half of a round trip if both sides spin,
+and the age of the item on arrival if the reader sleeps. Peers are measured in the same run, slice
+by slice in turn with FlowTrain; each figure is the median of the medians of its slices. A peer that
+is not installed is null, with the reason. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ PEERS: dict[str, tuple[type[Echo], int]] = {
 PAUSE_S = 0.003
 
 
-class Bounces(Protocol):
+class Link(Protocol):
     def round_trip(self) -> None: ...
 
 
-def one_way_us(link: Bounces, rounds: int) -> float:
-    """Median over a slice, in which no other peer runs."""
+def one_way_us(link: Link, rounds: int) -> float:
+    """Median one-way time over a slice, with the other peers paused."""
     if isinstance(link, Echo):
         link.resume()
     times = []
@@ -58,7 +58,7 @@ def one_way_us(link: Bounces, rounds: int) -> float:
 
 
 def in_turn(measures: dict[str, Callable[[], float]], slices: int) -> dict[str, list[float]]:
-    """Every measure in every slice, one after the other."""
+    """Run every measure once per slice."""
     out: dict[str, list[float]] = {name: [] for name in measures}
     for _ in tqdm(range(slices), desc="slices", disable=not sys.stderr.isatty()):
         for name, measure in measures.items():
@@ -67,10 +67,10 @@ def in_turn(measures: dict[str, Callable[[], float]], slices: int) -> dict[str, 
 
 
 def spin(core: int, slices: int, rounds: int) -> tuple[dict[str, list[float]], dict[str, str]]:
-    """One-way times in us of ours and of the peers that are here; why the others are not."""
+    """One-way times in us of FlowTrain and the installed peers, and why other peers are missing."""
     missing: dict[str, str] = {}
     with ExitStack() as stack:
-        links: dict[str, Bounces] = {
+        links: dict[str, Link] = {
             "small": stack.enter_context(Handoff(core, SMALL)),
             "large": stack.enter_context(Handoff(core, LARGE)),
         }
@@ -95,7 +95,7 @@ def spin(core: int, slices: int, rounds: int) -> tuple[dict[str, list[float]], d
 
 
 def sleep(core: int, slices: int, rounds: int) -> tuple[dict[str, list[float]], dict[str, str]]:
-    """One-way times in us to a sleeper, ours and a bare futex's."""
+    """One-way times in us to a sleeping reader, of FlowTrain and of a bare futex."""
     measures = {"ours": lambda: median(sleeping(core, rounds, PAUSE_S)) / 1000}
     missing: dict[str, str] = {}
     if (reason := RawFutex.missing()) is not None:
@@ -137,8 +137,8 @@ def measure(slices: int, rounds: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--slices", type=int, default=15)
-    parser.add_argument("--rounds", type=int, default=1000, help="round trips of a slice")
-    parser.add_argument("--json", action="store_true", help="print nothing but the JSON line")
+    parser.add_argument("--rounds", type=int, default=1000, help="round trips per slice")
+    parser.add_argument("--json", action="store_true", help="print only the JSON line")
     given = parser.parse_args()
     result = measure(given.slices, given.rounds)
     if not given.json:

@@ -1,12 +1,12 @@
-"""What does one changed line win a training loop, and what does it cost?
+"""What does a training loop gain from `PackedLoader`, and what does the loader cost?
 
-`PackedLoader` beside the `DataLoader` that it takes the place of: with a `DistributedSampler`, and
-with the `BatchRebalanceSampler` of the Hugging Face Trainer, which is told each sample's tokens and
-knows no cap. As many samples in each step, 8 to a microbatch in the mean. `efficiency` is the share
-of the ranks' lock-step time that is spent computing, from the samples' FLOPs alone, so that padding
-costs nothing; `wait` what is lost, 1 less that. `us_per_batch` is what each loader takes of the
-loop's process for a batch of samples that take nothing to load, planning included. A sampler that
-is not installed is null. The last line is JSON.
+Compares `PackedLoader` with the `DataLoader` that it replaces: with a `DistributedSampler`, and
+with the `BatchRebalanceSampler` of the Hugging Face Trainer, which gets each sample's tokens and
+has no cap. All steps have the same number of samples, 8 per microbatch on average. `efficiency` is
+the share of the ranks' lock-step time spent computing, by the samples' FLOPs, so padding costs
+nothing; `wait` is 1 - `efficiency`. `us_per_batch` is the time each loader takes in the loop's
+process for a batch of samples that take no time to load, planning included. A sampler that is not
+installed is null. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def sampler(work: Workload, ranks: int, rank: int) -> DistributedSampler[int]:
 
 
 def rebalancing(work: Workload, ranks: int, microbatches: int, rank: int) -> Sampler[list[int]]:
-    """Errors: ImportError where transformers is not there, or is from before it had this."""
+    """Raises ImportError if transformers is missing, or too old to have the sampler."""
     from transformers.trainer_pt_utils import BatchRebalanceSampler
 
     size = ranks * microbatches * BATCH
@@ -44,13 +44,13 @@ def rebalancing(work: Workload, ranks: int, microbatches: int, rank: int) -> Sam
 
 
 def efficiency(cost: numpy.ndarray, batches: Sequence[Iterable[Sequence[int]]]) -> float:
-    """Lock-step efficiency of the ranks' batches; every microbatch waits for its slowest."""
+    """Lock-step efficiency of the ranks' batches: each microbatch waits for its slowest rank."""
     loads = numpy.array([[cost[batch].sum() for batch in of_rank] for of_rank in batches])
     return float(loads.sum() / (loads.max(axis=0).sum() * len(loads)))
 
 
 def us_per_batch(batches: Iterable[object]) -> float:
-    """Median over epochs."""
+    """Median time per batch over epochs, in microseconds."""
     taken = []
     for _ in range(5):
         start = time.perf_counter()
@@ -106,7 +106,7 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=16)
     parser.add_argument("--microbatches", type=int, default=8)
     parser.add_argument("--seed", type=int, default=6101)
-    parser.add_argument("--json", action="store_true", help="the last line alone")
+    parser.add_argument("--json", action="store_true", help="print only the JSON line")
     given = parser.parse_args()
     shape = {name: getattr(given, name) for name in ("steps", "ranks", "microbatches", "seed")}
     found = {name: measure(name, **shape) for name in LOADS}

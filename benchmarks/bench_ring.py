@@ -1,13 +1,13 @@
-"""How many descriptors go through the ring between processes, and through the queues of others?
+"""How many descriptors per second go through the ring between processes, and through other queues?
 
-Descriptors of 64 bytes, at most 1,024 under way. Ours is the whole way of a cell: owned, written,
-published, taken, read, freed; `shared` owns each by a compare-and-swap, as a pool does. Peers are
-measured in the same run and by the same harness, slice by slice in turn with ours, each slice
-between two bare ping-pongs of one word; only slices that saw the cores equally near count. A peer
-that is not installed is null, with the reason. Who waits pauses once between two looks; `patient`
-pauses often, so that batches pile up and their lines come as a stream, at the price of latency.
-Hand-offs are of a pool's items between its handles in two processes, with and without the records
-that lanes keep. The last line is JSON.
+Descriptors have 64 bytes, and every queue holds 1,024. FlowTrain's figure includes the whole life
+of a cell: owned, written, published, taken, read, freed; `shared` owns each cell by a
+compare-and-swap, as a pool does. Peers are measured in the same run and by the same harness, slice
+by slice in turn with FlowTrain. Each slice lies between two ping-pong runs of one word, and only
+slices with equal ping-pongs count. A peer that is not installed is null, with the reason. A waiting
+process pauses once between two polls; `patient` pauses often, so that batches pile up and their
+cache lines arrive as a stream, at the price of latency. Hand-offs move a pool's items between its
+handles in two processes, with and without the records of lanes. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from flowtrain.bench.conditions import conditions
 from flowtrain.bench.ring import RUN, Slice, comparable, flow, hand_off, round_trip
 
 PATIENT = 64
-"""Pauses between two looks, where they are many."""
+"""Pauses between two polls of a patient process."""
 PEERS = ("vyukov", "boost_queue", "message_queue")
-ROUNDS_OF_RECORDS = 3
-"""Rounds of hand-offs to one of the others: their difference of a percent is less than what one
-slice differs from the next."""
+RECORD_ROUNDS = 3
+"""Rounds of hand-offs per round of the others: their difference of about a percent is smaller than
+the noise of a slice."""
 
 
 def measures(
     seconds: float, queues: Queues | None
 ) -> tuple[dict[str, Callable[[], Slice]], dict[str, str]]:
-    """What can be measured here, and why the rest cannot."""
+    """Measures that can run on this machine, and why the others cannot."""
     out: dict[str, Callable[[], Slice]] = {
         "ours": partial(flow, 1, 1, 1, seconds),
         "ours_runs": partial(flow, 1, 1, RUN, seconds),
@@ -62,7 +62,7 @@ def measures(
 
 
 def hand_offs(seconds: float) -> dict[str, Callable[[], Slice]]:
-    """Items of a pool, with records as shipped, and without."""
+    """Hand-offs of a pool's items, with and without records."""
     return {
         "hand_off": partial(hand_off, 1, seconds, records=True),
         "hand_off_without_records": partial(hand_off, 1, seconds, records=False),
@@ -78,7 +78,7 @@ def measure(rounds: int, seconds: float) -> dict[str, Any]:
         for once in these.values():
             once()  # Warm-up.
         found = comparable(these, rounds)
-    recorded = comparable(hand_offs(seconds), ROUNDS_OF_RECORDS * rounds)
+    recorded = comparable(hand_offs(seconds), RECORD_ROUNDS * rounds)
 
     def ratio(above: str, below: str) -> float | None:
         a, b = found.medians.get(above), found.medians.get(below)
@@ -120,9 +120,9 @@ def measure(rounds: int, seconds: float) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=25, help="slices of each measure")
-    parser.add_argument("--seconds", type=float, default=0.06, help="time of a slice")
-    parser.add_argument("--json", action="store_true", help="print nothing but the JSON line")
+    parser.add_argument("--rounds", type=int, default=25, help="slices per measure")
+    parser.add_argument("--seconds", type=float, default=0.06, help="time per slice")
+    parser.add_argument("--json", action="store_true", help="print only the JSON line")
     given = parser.parse_args()
     result = measure(given.rounds, given.seconds)
     if not given.json:

@@ -1,7 +1,7 @@
-"""What does this machine's GPU do with the pool, and how fast?
+"""Which GPU functions of the pool work on this machine, and how fast?
 
-Each fact stands alone: one that fails prints its error, the others go on, and the exit code says
-so at the end. Every line of output is JSON; `--report` writes the same as a page.
+Facts are independent: if one fails, its error is printed, the others still run, and the exit code
+is 1. Every line of output is JSON; `--report` also writes a page.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def gbps(enqueue: Callable[[], None], nbytes: int) -> tuple[float, float]:
 
 
 def spread(values: list[float]) -> dict[str, float]:
-    """Percentiles of latencies in microseconds, without the first ones."""
+    """Percentiles of latencies in microseconds, without the warm-up."""
     kept = values[WARM_UP:]
     return {
         "p50_us": round(float(numpy.percentile(kept, 50)), 2),
@@ -65,13 +65,13 @@ def pool_name(what: str) -> str:
 
 
 def devices() -> Rows:
-    """Capabilities, as the driver tells them."""
+    """Capabilities reported by the driver."""
     fields = [name for name in dir(cuda.Device) if not name.startswith("_")]
     return [{name: getattr(device, name) for name in fields} for device in cuda.devices()]
 
 
 def registration() -> Rows:
-    """Time to register a prefaulted pool segment, and to undo it by closing."""
+    """Time to register a prefaulted pool segment, and to unregister it by close."""
     rows = []
     for gib in (1, 4):
         with Pool.create(pool_name(f"reg{gib}"), bytes=gib << 30) as pool:
@@ -144,7 +144,7 @@ def host_copies() -> Rows:
 
 
 def device_copies() -> Rows:
-    """Rate of copies within the device, counting bytes read and written."""
+    """Rate of copies within the device, as bytes read plus bytes written."""
     rows = []
     for nbytes in (64 << 20, 1 << 30, 4 << 30):
         source = torch.randint(0, 256, (nbytes,), dtype=torch.uint8, device="cuda")
@@ -161,7 +161,7 @@ def device_copies() -> Rows:
 
 
 def _share(segment: Any, pipe: Any, made_ms: float, exported_ms: float) -> Rows:
-    """Let the peer map, check and answer; compare the answer; close its side first."""
+    """Let the peer map, check and answer; check the answer; let the peer close first."""
     data = torch.as_tensor(segment, device="cuda")[:CHECKED_BYTES]
     data.copy_(gpu_peers.pattern(CHECKED_BYTES, 1))
     torch.cuda.synchronize()
@@ -186,7 +186,7 @@ def _share(segment: Any, pipe: Any, made_ms: float, exported_ms: float) -> Rows:
 
 
 def shared_by_descriptor() -> Rows:
-    """Device memory given to another process by a POSIX descriptor; every byte checked."""
+    """Device memory shared with another process by a POSIX descriptor; every byte is checked."""
     torch.zeros(1, device="cuda")
     with tempfile.TemporaryDirectory() as folder:
         started = time.perf_counter()
@@ -201,7 +201,7 @@ def shared_by_descriptor() -> Rows:
 
 
 def shared_by_handle() -> Rows:
-    """The same by a legacy IPC handle."""
+    """Device memory shared with another process by a legacy IPC handle; every byte is checked."""
     torch.zeros(1, device="cuda")
     started = time.perf_counter()
     with cuda.IpcSegment(SHARED_BYTES, device=DEVICE) as segment:
@@ -213,9 +213,9 @@ def shared_by_handle() -> Rows:
 
 
 def word_latency() -> Rows:
-    """From the call that enqueues a write to a processor of another process that sees it."""
+    """Time from the call that enqueues a write until a host thread of another process sees it."""
     rows = []
-    for how in ("write_on", "store_on", "store by the processor"):
+    for how in ("write_on", "store_on", "store by the host"):
         with (
             tempfile.TemporaryDirectory() as folder,
             cuda.Word(device=DEVICE) as word,
@@ -236,7 +236,7 @@ def word_latency() -> Rows:
                         word.store_on(stream.cuda_stream, value)
                     else:
                         word.store(value)
-                    assert back.wait(value, timeout_s=gpu_peers.PATIENCE_S) is not None
+                    assert back.wait(value, timeout_s=gpu_peers.TIMEOUT_S) is not None
                 seen = hear(pipe)
         ages = [(there - here) / 1e3 for there, here in zip(seen, begun, strict=True)]
         rows.append({"how": how, **spread(ages)})
@@ -244,7 +244,7 @@ def word_latency() -> Rows:
 
 
 def publish_from_device() -> Rows:
-    """From the start of a copy into a lease to the item in another process's hands."""
+    """Time from the start of a copy into a lease until another process has the item."""
     rows = []
     source = torch.randint(0, 256, (ITEM_BYTES,), dtype=torch.uint8, device="cuda")
     for registered in (True, False):
@@ -264,7 +264,7 @@ def publish_from_device() -> Rows:
                     event.record()
                     event.synchronize()
                     lease.publish(begun)
-                    consumer.get(timeout_s=gpu_peers.PATIENCE_S).release()
+                    consumer.get(timeout_s=gpu_peers.TIMEOUT_S).release()
                 ages = hear(pipe)
                 producer.close()
                 consumer.close()
@@ -290,8 +290,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     names = [function.__name__ for function in FACTS]
     parser.add_argument("--only", nargs="*", choices=names, default=names)
-    parser.add_argument("--json", action="store_true", help="print nothing but JSON lines")
-    parser.add_argument("--report", type=Path, help="write a page there as well")
+    parser.add_argument("--json", action="store_true", help="print only JSON lines")
+    parser.add_argument("--report", type=Path, help="also write a page to this file")
     given = parser.parse_args()
     setting = conditions()
     print(json.dumps({"conditions": setting}), flush=True)
@@ -313,7 +313,7 @@ def main() -> None:
         seconds = round(time.perf_counter() - started, 2)
         print(json.dumps({"fact": name, "seconds": seconds, "result": facts[name]}), flush=True)
         if given.report is not None:
-            # Written after every fact: a machine may be taken away in the middle.
+            # Written after every fact, in case the machine becomes unavailable.
             given.report.parent.mkdir(parents=True, exist_ok=True)
             given.report.write_text(page(setting, facts, texts))
     failed = [name for name, result in facts.items() if isinstance(result, str)]

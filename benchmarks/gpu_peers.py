@@ -1,4 +1,4 @@
-"""The other process of each fact in `gpu_facts.py`, started by spawn; none forks a CUDA process."""
+"""The second process of each fact in `gpu_facts.py`; spawned, as CUDA does not survive a fork."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 
 from flowtrain_core import Consumer, Pool, Producer, cuda
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 
 
 @contextmanager
 def peer(target: Callable[..., None], *arguments: Any) -> Iterator[Connection]:
-    """Runs `target(pipe, *arguments)` in another process; what it raises arrives by `hear`."""
+    """Run `target(pipe, *arguments)` in another process; `hear` raises its errors here."""
     here, there = multiprocessing.Pipe()
     process = multiprocessing.get_context("spawn").Process(
         target=_run, args=(target, there, arguments)
@@ -27,7 +27,7 @@ def peer(target: Callable[..., None], *arguments: Any) -> Iterator[Connection]:
         yield here
     finally:
         here.close()
-        process.join(PATIENCE_S)
+        process.join(TIMEOUT_S)
         if process.is_alive():
             process.kill()
             process.join()
@@ -41,9 +41,9 @@ def _run(target: Callable[..., None], pipe: Connection, arguments: tuple[Any, ..
 
 
 def hear(pipe: Connection) -> Any:
-    """What the peer sends; its error is raised here."""
-    if not pipe.poll(PATIENCE_S):
-        raise TimeoutError(f"the other process said nothing for {PATIENCE_S} s")
+    """Receive a message of the peer, or raise its error."""
+    if not pipe.poll(TIMEOUT_S):
+        raise TimeoutError(f"the other process sent nothing for {TIMEOUT_S} s")
     said = pipe.recv()
     if isinstance(said, Exception):
         raise said
@@ -51,7 +51,7 @@ def hear(pipe: Connection) -> Any:
 
 
 def pattern(nbytes: int, seed: int) -> Any:
-    """Bytes that no other seed has, on the device, shape [nbytes]."""
+    """Random bytes of a seed, on the device, shape [nbytes]."""
     import torch
 
     generator = torch.Generator(device="cuda").manual_seed(seed)
@@ -59,7 +59,7 @@ def pattern(nbytes: int, seed: int) -> Any:
 
 
 def _check_and_answer(pipe: Connection, segment: Any, took_ms: float, nbytes: int) -> None:
-    """Compare what the other process wrote, write an answer, and close when it was read."""
+    """Check the bytes of the other process, write an answer, and close when it was checked."""
     import torch
 
     data = torch.as_tensor(segment, device="cuda")[:nbytes]
@@ -75,10 +75,10 @@ def _check_and_answer(pipe: Connection, segment: Any, took_ms: float, nbytes: in
 
 
 def map_descriptor(pipe: Connection, path: str, nbytes: int, checked: int) -> None:
-    """Maps the segment that is served at `path`."""
+    """Map the segment served at `path`."""
     import torch
 
-    torch.zeros(1, device="cuda")  # The context is no part of what is timed.
+    torch.zeros(1, device="cuda")  # Makes the context, which is not timed.
     pipe.send("ready")
     pipe.recv()
     started = time.perf_counter()
@@ -87,7 +87,7 @@ def map_descriptor(pipe: Connection, path: str, nbytes: int, checked: int) -> No
 
 
 def open_handle(pipe: Connection, handle: bytes, nbytes: int, checked: int) -> None:
-    """Opens the segment of a legacy handle."""
+    """Open the segment of a legacy handle."""
     import torch
 
     torch.zeros(1, device="cuda")
@@ -99,33 +99,33 @@ def open_handle(pipe: Connection, handle: bytes, nbytes: int, checked: int) -> N
 
 
 def spin(pipe: Connection, path: str, answer: str, rounds: int) -> None:
-    """Sees each value of a word, notes when, and answers by a word of processors alone."""
+    """Wait for each value of a word, record the time, and answer by a word without a device."""
     word, back = cuda.Word.receive(path), cuda.Word.receive(answer)
     pipe.send("ready")
     seen = []
     for value in range(1, rounds + 1):
-        if word.wait(value, timeout_s=PATIENCE_S) is None:
-            raise TimeoutError(f"value {value} was not seen in {PATIENCE_S} s")
+        if word.wait(value, timeout_s=TIMEOUT_S) is None:
+            raise TimeoutError(f"value {value} was not seen in {TIMEOUT_S} s")
         seen.append(time.perf_counter_ns())
         back.store(value)
     pipe.send(seen)
 
 
 def consume(pipe: Connection, name: str, rounds: int) -> None:
-    """Takes every item; its key is when it was begun. Sends ages in microseconds."""
-    pool = Pool.open(name, timeout_s=PATIENCE_S)
+    """Take every item; its key is its start time. Sends the ages in microseconds."""
+    pool = Pool.open(name, timeout_s=TIMEOUT_S)
     consumer, producer = Consumer(pool, "there"), Producer(pool, "back")
     pipe.send("ready")
     ages = []
     for _ in range(rounds):
-        with consumer.get(timeout_s=PATIENCE_S) as item:
+        with consumer.get(timeout_s=TIMEOUT_S) as item:
             ages.append((time.perf_counter_ns() - item.key) / 1e3)
         producer.lease((1,), "uint8").publish(0)
     pipe.send(ages)
 
 
 def set_word(pipe: Connection, path: str, value: int | None) -> None:
-    """Stores a value in a word of another process, or poisons it where there is none."""
+    """Store a value in a word of another process, or poison the word if the value is None."""
     with cuda.Word.receive(path) as word:
         if value is None:
             word.poison()

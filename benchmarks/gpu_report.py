@@ -1,4 +1,4 @@
-"""What a report of `gpu_facts.py` opens with, and its form."""
+"""Conditions and page format of a report of `gpu_facts.py`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Rows = list[dict[str, Any]]
 
 
 def conditions() -> dict[str, Any]:
-    """Everything that a figure may depend on, taken before the first."""
+    """Machine, load and versions, before the first measurement."""
     root = Path(__file__).resolve().parents[1]
     git = subprocess.run(
         ["git", "describe", "--always", "--dirty"], cwd=root, capture_output=True, text=True
@@ -41,9 +41,9 @@ def conditions() -> dict[str, Any]:
 
 
 def page(given: dict[str, Any], facts: dict[str, Rows | str], texts: dict[str, str]) -> str:
-    """The report: conditions, then a table a fact, or its error."""
+    """Page with the conditions, then the table or the error of each fact."""
     command = "`python benchmarks/gpu_facts.py --json --report PATH`"
-    lines = ["# What a GPU does with the pool", "", f"Reproduce: {command}", ""]
+    lines = ["# The pool on a GPU", "", f"Reproduce: {command}", ""]
     lines += [f"- {key}: {value}" for key, value in given.items()]
     for name, rows in facts.items():
         lines += ["", f"## {name}", "", texts[name], ""]

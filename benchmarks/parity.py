@@ -1,8 +1,8 @@
-"""How far is training through the pool from a plain single-process loop?
+"""How much does training through the pool differ from a plain single-process loop?
 
-Trains a tiny Qwen3-VL (deepstack on; text-only and multi-image samples in the mix; clipping
-active) with FlowTrain, runs `reference_loop.py` over the same samples, each alone, and compares
-losses and weights. The last line is JSON.
+Trains a tiny Qwen3-VL with FlowTrain (deepstack on, text-only and multi-image samples, clipping
+active), runs `reference_loop.py` over the same samples, one at a time, and compares losses and
+weights. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 LR = {"sgd": 0.1, "adamw": 1e-3}
 MODELS = {
     "smallest": SMALLEST,
-    # Fewer decoder layers than deepstack taps, so that the last tap is read by nobody.
+    # Fewer decoder layers than deepstack taps, so that the last tap is unused.
     "tied": dataclasses.replace(SMALLEST, tied=True, text_depth=1),
 }
 SEED = 7

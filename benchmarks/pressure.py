@@ -1,9 +1,9 @@
 """Does the size of the pool, or the timing of the ranks, change a number or stop a run?
 
-Trains the demo's own model on the demo's own data, with several ranks of each world and random
-delays on every rank, in pools from the size of the largest plan up to four times that, and
-compares the losses of every step with those of a roomy pool without delays. One byte less than
-the least has to be refused, with the bytes that are missing. The last line is JSON.
+Trains the demo's model on the demo's data, with several ranks of each world and random delays on
+every rank, in pools from the size of the largest plan up to four times that, and compares the
+losses of every step with those of a large pool without delays. A pool of one byte less than the
+minimum must be refused, with the number of missing bytes. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def configure(folder: Path, name: str, given: argparse.Namespace, **fields: Any)
     return demo_config(folder, [f"{key}={value}" for key, value in {**common, **fields}.items()])
 
 
-def least_bytes(config: RunConfig) -> int:
-    """Size of the largest plan of a run, found by planning all of it."""
+def min_pool_bytes(config: RunConfig) -> int:
+    """Size of the largest plan of a run, by planning all of its steps."""
     adapter = adapter_for(config.model.folder)
     space = Space(
         slab_bytes=config.pool.slab_bytes,
@@ -81,13 +81,13 @@ def losses(config: RunConfig) -> list[float]:
 
 
 def measure(folder: Path, mode: str, given: argparse.Namespace, bar: Any) -> dict[str, Any]:
-    """Losses of one mode in every pool against those of a roomy one."""
+    """Compare the losses of one mode in every pool with those of a large pool."""
     shape = {"flow.mode": mode}
-    roomy = configure(
-        folder, f"{mode}-roomy", given, **shape, **{"pool.scale": 8, "debug.delay_ms": 0}
+    large = configure(
+        folder, f"{mode}-large", given, **shape, **{"pool.scale": 8, "debug.delay_ms": 0}
     )
-    least = least_bytes(roomy)
-    expected = losses(roomy)
+    least = min_pool_bytes(large)
+    expected = losses(large)
     bar.update()
     pools = {"least": {"pool.bytes": least}} | {f"{x}x": {"pool.scale": x} for x in SCALES}
     same, seconds = {}, {}
@@ -108,7 +108,7 @@ def measure(folder: Path, mode: str, given: argparse.Namespace, bar: Any) -> dic
 
 
 def refusal(config: RunConfig) -> str:
-    """What a run with too small a pool says of it."""
+    """Error message of a run whose pool is too small."""
     try:
         train(config)
     except RunFailed as error:
@@ -121,7 +121,7 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--encoders", type=int, default=2)
     parser.add_argument("--backbones", type=int, default=2)
-    parser.add_argument("--delay-ms", type=float, default=20.0, help="largest random delay")
+    parser.add_argument("--delay-ms", type=float, default=20.0, help="maximum random delay")
     parser.add_argument("--modes", nargs="+", default=["frozen", "strict"])
     parser.add_argument("--json", action="store_true", help="no table before the JSON line")
     given = parser.parse_args()

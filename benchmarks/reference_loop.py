@@ -1,8 +1,8 @@
-"""A plain Hugging Face training loop that others are compared with.
+"""A plain Hugging Face training loop, as the reference for comparisons.
 
-It imports nothing of FlowTrain. It reads which samples formed each step, and at which learning
-rate, from a `metrics.jsonl`; runs each sample alone through the unmodified model; accumulates
-gradients of (sum of losses) / (target tokens of the step); clips; and steps one optimizer.
+It imports nothing of FlowTrain. It reads the samples and the learning rate of each step from a
+`metrics.jsonl`, runs each sample alone through the unmodified model, accumulates gradients of
+(sum of losses) / (target tokens of the step), clips, and steps one optimizer.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Samples:
         text = self._processor.apply_chat_template(
             messages, tokenize=False, add_generation_prompt=ask
         )
-        # A prefix of the conversation shows only the images that it names.
+        # A prefix of the conversation gets only the images that it names.
         named = sum(part["type"] == "image" for m in messages for part in m["content"])
         kwargs = {"images": [images[:named]]} if named else {}
         out = self._processor(text=[text], return_tensors="pt", **kwargs)
@@ -93,7 +93,7 @@ def run(
     freeze_encoder: bool,
     device: str = "cpu",
 ) -> tuple[list[dict[str, float]], torch.nn.Module]:
-    """Train on the steps that another run has logged.
+    """Train on the steps logged by another run.
 
     Args:
         model: Hugging Face folder.
@@ -104,8 +104,8 @@ def run(
         optimizer: `sgd` or `adamw`.
         options: Arguments of the optimizer besides `lr`.
         clip_norm: Limit of the gradient norm, or None.
-        freeze_encoder: Whether the vision tower stays as it is.
-        device: Where the loop runs.
+        freeze_encoder: Whether to freeze the vision tower.
+        device: Device to train on.
 
     Returns:
         Step, loss, target tokens and gradient norm of each step, and the trained model.
@@ -121,7 +121,7 @@ def run(
         for parameter in net.parameters():
             parameter.data = parameter.data.to(torch_dtype)
     if device != "cpu":
-        # Float32 means float32: torch would round the inputs of convolutions.
+        # Exact float32: torch would allow TF32 in convolutions.
         torch.backends.cudnn.allow_tf32 = False
         net = net.to(device)
     net.train()

@@ -1,4 +1,4 @@
-"""The face that every peer shows: a second process that sends back what it gets."""
+"""Interface of a peer: a second process that sends every item back."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from typing import Any, ClassVar, Self
 
 
 class Echo(ABC):
-    """Two processes, the second on a core of its own, that bounce one item.
+    """Two processes, the second on its own core, that pass one item back and forth.
 
     Args:
         core: Core of the second process.
-        item_bytes: Size of the item, where the peer moves bytes.
+        item_bytes: Size of the item, if the peer copies bytes.
     """
 
     needs: ClassVar[str | None] = None
-    """Distribution that has to be installed."""
+    """Module that must be installed."""
 
     def __init__(self, core: int, item_bytes: int) -> None:
         self.core = core
@@ -50,7 +50,7 @@ class Echo(ABC):
         """Send one item and wait for its answer."""
 
     def pause(self) -> None:
-        """Stop the second process, which may be polling, while others are measured."""
+        """Stop the second process, which may spin, while other peers are measured."""
         assert self._peer.pid is not None
         os.kill(self._peer.pid, signal.SIGSTOP)
 

@@ -1,4 +1,4 @@
-"""iceoryx2's Python binding: publish and subscribe in shared memory, both sides polling."""
+"""iceoryx2's Python binding: publish-subscribe in shared memory, with both sides polling."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from peers.echo import Echo
 
 
 class Payload(ctypes.Structure):
-    """64 bytes; zero copy, so that the size does not matter."""
+    """64 bytes; with zero copy the size does not matter."""
 
     _fields_ = (("number", ctypes.c_uint64), ("rest", ctypes.c_uint8 * 56))
 
 
 def ports(name: str, out: str, back: str) -> tuple[Any, Any, Any]:
-    """The node, which has to outlive its ports, a publisher, and a subscriber."""
+    """A node, which must outlive its ports, a publisher and a subscriber."""
     import iceoryx2
 
     iceoryx2.set_log_level(iceoryx2.LogLevel.Error)
@@ -62,7 +62,7 @@ class Iceoryx(Echo):
         name = f"flowtrain-bench-{os.getpid()}-{id(self)}"
         self._node, self._publisher, self._subscriber = ports(name, "there", "back")
         self.start(serve, name)
-        # What is published before the other side has subscribed is not kept for it.
+        # Samples published before the other side subscribes are lost.
         end = time.monotonic() + 30
         while (sample := self._subscriber.receive()) is None:
             if time.monotonic() > end:

@@ -1,4 +1,4 @@
-"""Runs what may take too long, or too much memory, in a process of its own."""
+"""Runs a call with limits of time and memory, in a process of its own."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _RUNS, _SECONDS = 30, 0.5
 
 
 def timed(run: Callable[[], Any], *, wall: bool = False) -> tuple[Any, float]:
-    """What it returns, and the median of its milliseconds over the runs of half a second.
+    """Result of a call, and its median time in milliseconds over half a second of runs.
 
-    Processor time of this thread; by the clock, one run. The first run counts only if there is
-    time for no other: a fresh process has pages to copy.
+    Measures CPU time of this thread or, with `wall`, the wall time of a single run. The first run
+    counts only if there is no other, since a fresh process has pages to copy.
     """
     clock = time.perf_counter if wall else time.thread_time
     taken: list[float] = []
@@ -31,9 +31,9 @@ def timed(run: Callable[[], Any], *, wall: bool = False) -> tuple[Any, float]:
 
 
 def timed_in_turn(*runs: Callable[[], Any]) -> list[list[float]]:
-    """Milliseconds of each, of runs that take turns for half a second: row k is of round k.
+    """CPU time in milliseconds of each call, in rounds for half a second; row k is round k.
 
-    Processor time of this thread. Where a core's pace changes, the rounds can be compared.
+    Times within a round compare even if the speed of the core changes between rounds.
     """
     rounds: list[list[float]] = []
     spent = time.perf_counter()
@@ -47,7 +47,7 @@ def timed_in_turn(*runs: Callable[[], Any]) -> list[list[float]]:
 
 
 class Outcome(NamedTuple):
-    """What a call returned, or why it did not, and whether a smaller step might go."""
+    """Result of a call, or why it failed, and whether a smaller step might succeed."""
 
     result: Any
     reason: str = ""
@@ -55,11 +55,11 @@ class Outcome(NamedTuple):
 
 
 def limited(run: Callable[[], Any], *, seconds: float) -> Outcome:
-    """Call something in a forked process, which is killed when its time is over.
+    """Run a call in a forked process, which is killed after a time limit.
 
     Args:
-        run: Need not be pickled, since the process is forked; what it returns must be.
-        seconds: Its time.
+        run: The call. It need not be picklable, but its result must be.
+        seconds: Time limit.
     """
     ours, theirs = multiprocessing.Pipe(duplex=False)
     process = multiprocessing.get_context("fork").Process(target=_child, args=(theirs, run))

@@ -1,4 +1,4 @@
-"""`multiprocessing.Queue`, a small tuple."""
+"""`multiprocessing.Queue` of a small tuple."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-// Bounded queues of others, and a textbook one, under the harness of the ring. Reads questions, one
-// a line: `has | flow | round_trip`, queue, producers, consumers, batch, seconds, pauses. Answers
-// each with a line: `yes` or `no`, or the figure of a slice and both its ping-pongs.
+// Other bounded queues, and a textbook one, under the harness of the ring benchmark. Reads
+// requests, one per line: `has | flow | round_trip`, queue, producers, consumers, batch, seconds,
+// pauses. Answers each by a line: `yes` or `no`, or the figure of a slice and its two ping-pongs.
 #include <iostream>
 #include <optional>
 #include <string>
@@ -30,8 +30,9 @@ Descriptor describe(std::uint32_t producer, std::uint64_t sequence) {
 
 void use(const Descriptor& seen) { asm volatile("" : : "m"(seen)); }
 
-/// D. Vyukov's bounded queue: a sequence beside each descriptor, in slots of 72 bytes. A batch
-/// claims its slots by one compare-and-swap. Who stops between claim and publication stops all.
+/// D. Vyukov's bounded queue: slots of 72 bytes with a sequence number beside each descriptor. A
+/// batch claims its slots by one compare-and-swap. A process that stops between claim and
+/// publication blocks all others.
 class Vyukov {
  public:
   static std::size_t bytes(const Load&) { return kInFlight * sizeof(Slot); }
@@ -49,7 +50,7 @@ class Vyukov {
       const std::uint64_t count = queue_.batch_;
       std::uint64_t at = queue_.tail_.load(std::memory_order_relaxed);
       for (;;) {
-        // Backwards: the last is freed last, mostly.
+        // Backwards: the last slot is usually freed last.
         std::uint64_t i = count;
         while (i > 0 && queue_.sequence(at + i - 1) == at + i - 1) --i;
         if (i > 0) {
@@ -125,7 +126,8 @@ class Vyukov {
 
 #ifdef WITH_BOOST
 
-/// Of fixed size, so that its nodes lie inside and are named by index: it works between processes.
+/// Fixed capacity: nodes lie inside the queue and are referenced by index, so it works between
+/// processes.
 class BoostQueue {
  public:
   static std::size_t bytes(const Load&) { return 0; }
@@ -164,7 +166,7 @@ class BoostQueue {
   boost::lockfree::queue<Descriptor, boost::lockfree::capacity<kInFlight>> queue_;
 };
 
-/// Under a mutex that lies beside it.
+/// A queue under a mutex in shared memory.
 class MessageQueue {
  public:
   static std::size_t bytes(const Load&) { return 0; }
@@ -213,26 +215,26 @@ class MessageQueue {
 
 #endif
 
-struct Question {
+struct Request {
   std::string what;
   Load load;
 };
 
-/// One slice, if this queue was compiled in.
+/// Measures one slice of a queue.
 template <class Queue>
-std::optional<Slice> ask(const Question& question) {
-  if (question.what == "has") return Slice{};
-  if (question.what == "round_trip") return bounce<Queue>(question.load.seconds);
-  return flow<Queue>(question.load);
+std::optional<Slice> ask(const Request& request) {
+  if (request.what == "has") return Slice{};
+  if (request.what == "round_trip") return bounce<Queue>(request.load.seconds);
+  return flow<Queue>(request.load);
 }
 
-/// Not a part of main, all of which GCC holds for cold: it would copy descriptors by `rep movs`.
-[[gnu::noinline]] std::optional<Slice> ask(const std::string& queue, const Question& question) {
+/// Not inlined into main, which GCC optimizes as cold: it would copy descriptors by `rep movs`.
+[[gnu::noinline]] std::optional<Slice> ask(const std::string& queue, const Request& request) {
 #ifdef WITH_BOOST
-  if (queue == "boost_queue") return ask<BoostQueue>(question);
-  if (queue == "message_queue") return ask<MessageQueue>(question);
+  if (queue == "boost_queue") return ask<BoostQueue>(request);
+  if (queue == "message_queue") return ask<MessageQueue>(request);
 #endif
-  if (queue == "vyukov") return ask<Vyukov>(question);
+  if (queue == "vyukov") return ask<Vyukov>(request);
   return std::nullopt;
 }
 
@@ -240,12 +242,12 @@ std::optional<Slice> ask(const Question& question) {
 
 int main() {
   std::string queue;
-  Question question;
-  Load& load = question.load;
-  while (std::cin >> question.what >> queue >> load.producers >> load.consumers >> load.batch >>
+  Request request;
+  Load& load = request.load;
+  while (std::cin >> request.what >> queue >> load.producers >> load.consumers >> load.batch >>
          load.seconds >> load.pauses) {
-    const std::optional<Slice> found = ask(queue, question);
-    if (!found || question.what == "has") {
+    const std::optional<Slice> found = ask(queue, request);
+    if (!found || request.what == "has") {
       std::cout << (found ? "yes" : "no") << std::endl;
     } else {
       std::cout << found->value << ' ' << found->ping_before_ns << ' ' << found->ping_after_ns

@@ -1,4 +1,4 @@
-"""Bounded queues of others in C++, under the harness that measures the ring."""
+"""Other bounded queues in C++, under the harness of the ring benchmark."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ class Queues:
         *,
         pauses: int = 1,
     ) -> Slice:
-        """Descriptors of 64 bytes a second; who waits pauses that often between two looks."""
+        """Descriptors of 64 bytes per second; `pauses` are those between two polls of a waiter."""
         return self._slice("flow", queue, producers, consumers, batch, seconds, pauses)
 
     def round_trip(self, queue: str, seconds: float) -> Slice:
-        """Nanoseconds there through one queue and back through another."""
+        """Nanoseconds of a round trip through two queues."""
         return self._slice("round_trip", queue, 1, 1, 1, seconds, 1)
 
     def _slice(self, *question: object) -> Slice:

@@ -1,5 +1,5 @@
-// The limit of sleeping: one process wakes another by a futex on a shared word, and the other
-// notes how long after the write it ran. Prints the ages in nanoseconds, one a line.
+// Lower bound for waking a sleeper: one process wakes another by a futex on a shared word, and the
+// other measures the time since the write. Prints the times in nanoseconds, one per line.
 #include <linux/futex.h>
 #include <sched.h>
 #include <sys/mman.h>

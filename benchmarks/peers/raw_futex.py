@@ -1,4 +1,4 @@
-"""A futex in C++, without Python, ring or slab: the shortest that waking a sleeper can take."""
+"""A bare futex in C++, without Python, ring or slab: a lower bound for waking a sleeper."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SOURCE = Path(__file__).with_suffix(".cpp")
 
 
 class RawFutex:
-    """The compiled program, for as long as this object lives."""
+    """The compiled program; its file lives as long as this object."""
 
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory()

@@ -1,8 +1,8 @@
-"""Schedulers of other projects, called as they are published.
+"""Published schedulers of other projects.
 
-Those whose packages need much more than their scheduler (verl and TRL) are installed without it;
-the functions are then taken out of the installed source by name, unchanged. Samples are handed over
-in the form that a function asks for, and its parts are read, outside of the time it takes.
+verl and TRL need many packages beside their schedulers: they are installed without dependencies,
+and the functions are extracted, unchanged, from the installed source. Conversion of samples and
+results is not timed.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ CP_SAT_SECONDS = 10.0
 
 
 class Call(NamedTuple):
-    """A step as a function wants it: what is timed, and what reads bins out of its result.
+    """The timed call of a scheduler for one step, and the conversion of its result to bins.
 
-    Bins are of shape [num_samples]; bin b is slot b // ranks of rank b % ranks.
+    Bins have shape [num_samples]; bin b is slot b // ranks of rank b % ranks.
     """
 
     run: Callable[[], Any]
@@ -35,7 +35,7 @@ Peer = Callable[[numpy.ndarray, numpy.ndarray, int, int, int], Call]
 
 
 def installed_functions(package: str, path: str, names: list[str], **known: Any) -> dict[str, Any]:
-    """Functions and classes of an installed package's source, without importing the package."""
+    """Extract functions and classes from an installed package's source without importing it."""
     files = importlib.metadata.files(package) or []
     found = next((file for file in files if str(file) == path), None)
     if found is None:
@@ -97,7 +97,7 @@ def verl() -> Peer:
 
 
 def verl_whole_grid() -> Peer:
-    """Its Karmarkar-Karp on all bins at once; the cap is not its business."""
+    """Verl's Karmarkar-Karp on all bins at once; it ignores the cap."""
     split = _differencing()
 
     def prepare(
@@ -113,7 +113,7 @@ def verl_whole_grid() -> Peer:
 
 
 def trl() -> Peer:
-    """Best fit decreasing, which copies the tokens themselves."""
+    """Best fit decreasing, which also copies the tokens."""
     import pyarrow
     import pyarrow.compute
 
@@ -154,7 +154,7 @@ def trl() -> Peer:
 
 
 def prtpy_multifit() -> Peer:
-    """Multifit for the makespan; the cap is not its business."""
+    """Multifit for the makespan; it ignores the cap."""
     import prtpy
 
     def prepare(
@@ -171,7 +171,7 @@ def prtpy_multifit() -> Peer:
 
 
 def binpacking_constant_number() -> Peer:
-    """Greedy into a constant number of bins; the cap is not its business."""
+    """Greedy into a constant number of bins; it ignores the cap."""
     import binpacking
 
     def prepare(
@@ -187,7 +187,7 @@ def binpacking_constant_number() -> Peer:
 
 
 def cp_sat() -> Peer:
-    """OR-tools on the lock-step objective itself, under the cap, with a time limit."""
+    """OR-tools CP-SAT on the lock-step objective, under the cap, with a time limit."""
     from ortools.sat.python import cp_model
 
     def prepare(
@@ -239,14 +239,14 @@ def _longest_first(
 
 
 def _aligned(bins: numpy.ndarray, cost: numpy.ndarray) -> numpy.ndarray:
-    """Bins numbered by descending load, which is the best that can be made of them in lock-step."""
+    """Renumber bins by descending load, which is optimal for given bins in lock-step."""
     order = numpy.argsort(-numpy.bincount(bins, weights=cost), kind="stable")
     new = numpy.empty(len(order), int)
     new[order] = numpy.arange(len(order))
     return new[bins]
 
 
-# Name: how to get it, and whether it is timed by the clock, since it uses several threads.
+# Name: constructor, and whether to measure wall time, since it uses several threads.
 PEERS: dict[str, tuple[Callable[[], Peer], bool]] = {
     "verl two-level": (verl, False),
     "verl whole grid": (verl_whole_grid, False),
@@ -258,7 +258,7 @@ PEERS: dict[str, tuple[Callable[[], Peer], bool]] = {
 
 
 def load_peers() -> tuple[dict[str, Peer], dict[str, str]]:
-    """The peers that can be had, and why the others cannot."""
+    """The installed peers, and why the others are missing."""
     found, missing = {}, {}
     for name, (load, _) in PEERS.items():
         try:

@@ -26,7 +26,7 @@ class TorchShared(Echo):
         context = multiprocessing.get_context("spawn")
         self._there: Any = context.Queue()
         self._back: Any = context.Queue()
-        # Moved to shared memory once, before anything is timed.
+        # In shared memory before the timing starts.
         self._tensor = torch.zeros(item_bytes, dtype=torch.uint8).share_memory_()
         self.start(serve, self._there, self._back)
         self.round_trip()

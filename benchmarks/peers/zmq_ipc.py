@@ -1,4 +1,4 @@
-"""pyzmq, a pair of sockets over ipc, the item copied."""
+"""pyzmq: a pair of sockets over ipc, with copies."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ZmqIpc(Echo):
         super().__init__(core, item_bytes)
         import zmq
 
-        # An abstract address leaves no file.
+        # An abstract address needs no file.
         address = f"ipc://@flowtrain-bench-{os.getpid()}-{id(self)}"
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.PAIR)

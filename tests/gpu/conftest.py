@@ -1,4 +1,4 @@
-"""Tests of this folder need a device; without one each says why it is skipped."""
+"""Tests that need a device; without one they are skipped, with the reason."""
 
 from __future__ import annotations
 
