@@ -1,7 +1,7 @@
-# Run `make` for the list. Needs Python 3.11 with venv, a C++20 compiler and make; pip brings the
-# rest. Variables: PYTHON (makes .venv), TORCH (what to install where torch is missing), PIP_FLAGS
-# (say, --extra-index-url https://download.pytorch.org/whl/cpu), PY (an interpreter that has
-# everything: gpu-test and gpu-bench then use it, and neither .venv nor the network).
+# Run `make` for a list of targets. Needs Python 3.11 with venv, a C++20 compiler and make; pip
+# installs the rest. Variables: PYTHON (makes .venv), TORCH (requirement to install if torch is
+# missing), PIP_FLAGS (such as --extra-index-url https://download.pytorch.org/whl/cpu), PY (an
+# interpreter with all packages: gpu-test and gpu-bench use it instead of .venv, without network).
 
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
@@ -13,7 +13,7 @@ STAMPS := $(VENV)/stamps
 BUILD_TOOLS := 'setuptools>=77' wheel 'pybind11>=3' 'cmake>=3.24' ninja
 EXTENSION_SOURCES := CMakeLists.txt setup.py flowtrain_core/_version.py $(shell find csrc -type f)
 CXX_FILES = $(shell find csrc tests/cpp -name '*.[ch]pp' -o -name '*.cu' -o -name '*.cuh')
-# By default undefined behaviour is only printed.
+# By default UBSan only prints errors.
 HALT_ON_UB := UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
 FUZZ_SECONDS ?= 600
 FUZZ_CXX ?= clang++-16
@@ -27,36 +27,36 @@ else
 PY := $(BIN)/python
 GPU_NEEDS := setup
 endif
-# Processes share the cores; threads inside them would only fight.
+# Tests start several processes, which share the cores: one thread each.
 TEST_ENV := OMP_NUM_THREADS=1
 GPU_ENV := PYTHONPATH="$(CURDIR):$(CURDIR)/python:$$PYTHONPATH"
 
-# What runs inside is parallel already, and two installs into one .venv would race.
+# Recipes are parallel themselves, and two installs into one .venv would race.
 .NOTPARALLEL:
 .PHONY: help setup demo test test-deep lint bench bench-setup gpu-test gpu-extension clean \
   ctest ctest-asan ctest-tsan model fuzz gpu-bench
 
 help:
-	@echo 'setup        make .venv with everything that the demo and the tests need'
-	@echo 'demo         train a small VLM through the pool, and let plain Hugging Face read with it'
+	@echo 'setup        make .venv with everything for the demo and the tests'
+	@echo 'demo         train a small VLM through the pool, then test it with plain Hugging Face'
 	@echo 'test         lint, C++ tests, Python tests'
 	@echo 'test-deep    C++ tests under sanitizers, and the tests that take minutes'
-	@echo 'model        the ring, in every state that small sizes can reach (SPIN)'
-	@echo 'fuzz         what other processes can write, changed at random: FUZZ_SECONDS=600, KEEP=1'
+	@echo 'model        model-check the ring: all states of small sizes (SPIN)'
+	@echo 'fuzz         fuzz all input from other processes: FUZZ_SECONDS=600, KEEP=1'
 	@echo 'lint         ruff, mypy, clang-format, layering'
-	@echo 'bench        the benchmarks; a peer that is not installed is named'
+	@echo 'bench        run the benchmarks; names peers that are not installed'
 	@echo 'bench-setup  install the peers of the benchmarks'
-	@echo 'gpu-test     tests on a CUDA device'
-	@echo 'gpu-bench    what a CUDA device does with the pool; REPORT=path writes a page'
-	@echo 'clean        remove what was built, but not .venv'
+	@echo 'gpu-test     run the tests on a CUDA device'
+	@echo 'gpu-bench    measure the pool on a CUDA device; REPORT=path writes a page'
+	@echo 'clean        remove build results, but not .venv'
 
 setup: $(STAMPS)/dev $(STAMPS)/extension
 
 demo: $(STAMPS)/demo $(STAMPS)/extension
 	@$(BIN)/flowtrain demo
 
-# The extension is built first, so that pip finds it done. A torch that is there is named again, or
-# pip would replace it to have the newest torchvision.
+# Builds the extension first, so that pip finds it up to date. Names an installed torch again, since
+# pip would otherwise replace it to get the newest torchvision.
 $(STAMPS)/demo $(STAMPS)/dev: pyproject.toml setup.py $(STAMPS)/tools | $(STAMPS)/extension
 	@echo 'installing torch and the rest into $(VENV)'
 	@torch=$$($(BIN)/python -c 'from importlib.metadata import distributions; \
@@ -66,8 +66,8 @@ $(STAMPS)/demo $(STAMPS)/dev: pyproject.toml setup.py $(STAMPS)/tools | $(STAMPS
 	@$(BIN)/python -c 'import torchvision' 2> /dev/null || $(remove_torchvision)
 	@touch $(STAMPS)/demo $@
 
-# The torchvision of PyPI needs the torch of PyPI, which is built for CUDA. With another torch it
-# cannot be imported, and transformers, which only asks whether it is there, fails with it.
+# PyPI's torchvision needs PyPI's torch, which is built for CUDA. With another torch it cannot be
+# imported; transformers, which only checks whether it is installed, then fails too.
 define remove_torchvision
 { $(BIN)/pip uninstall -q -y torchvision; \
   echo 'torchvision does not fit the installed torch and was removed: AutoProcessor will not load' \
@@ -98,13 +98,13 @@ model:
 	  || { echo 'model needs SPIN; run: apt-get install spin' >&2; exit 1; }
 	@$(PYTHON) csrc/lockfree/model/check.py
 
-# Installs a Debian package, where that is possible.
+# Installs Debian packages, if this user can.
 define apt_install
 { [ $$(id -u) = 0 ] && command -v apt-get > /dev/null && { apt-get install -qq -y $(1) \
   || { apt-get update -qq && apt-get install -qq -y $(1); }; } > /dev/null 2>&1; }
 endef
 
-# KEEP=1 writes the corpus that ctest replays anew, from what was found.
+# KEEP=1 rewrites the corpus that ctest replays.
 fuzz: $(STAMPS)/tools
 	@command -v $(FUZZ_CXX) > /dev/null || $(call apt_install,$(FUZZ_PACKAGES)) \
 	  || { echo 'fuzz needs clang with libFuzzer; run: apt-get install clang-16' \
@@ -122,7 +122,7 @@ lint: setup
 	$(BIN)/clang-format --dry-run -Werror $(CXX_FILES)
 	$(BIN)/python -m pytest -q tests/python/test_layering.py
 
-# In the build folder of the extension: the library that is tested is the one that ships.
+# In the build folder of the extension, so that the shipped library is the one tested.
 ctest: EXTENSION = build/extension-$(shell $(BIN)/python -c \
   'import sys; print(sys.implementation.cache_tag)')
 ctest: $(STAMPS)/extension
@@ -144,15 +144,15 @@ $(BIN)/cmake -G Ninja -S . -B build/$(1) --log-level=WARNING \
 	  -DFLOWTRAIN_CUDA=OFF
 endef
 
-# The same, and a prefix of the run.
+# Arguments: folder under build/, sanitizers, prefix of the ctest command.
 define run_ctest
 	$(call configure,$(1),$(2))
 	$(BIN)/cmake --build build/$(1)
 	$(3) $(BIN)/ctest --test-dir build/$(1) --output-on-failure --no-tests=error
 endef
 
-# Some peers need far more than the function that is compared: they come alone. One that cannot be
-# had is named, and does not stop the others.
+# Peers in PEERS_ALONE have large dependencies that the compared functions do not need: they are
+# installed without them. A peer that cannot be installed is named, and the others continue.
 PEERS_ALONE := verl trl prtpy binpacking mip
 PEERS := iceoryx2 flatbuffers pyzmq ortools pyarrow cffi
 

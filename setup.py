@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parent
 
 
 def _tool(name: str, module: str, folder_attribute: str) -> str:
-    """The program `name`: the one that pip installed for this Python, else the one on PATH."""
+    """Path of a program: of this Python's package if installed, otherwise from PATH."""
     try:
         folder = getattr(__import__(module), folder_attribute)
     except (ImportError, AttributeError):
@@ -32,13 +32,13 @@ def _tool(name: str, module: str, folder_attribute: str) -> str:
 
 
 def _run(*command: str | Path) -> None:
-    """Run a step of the build; what it printed says why it failed, a Python stack does not."""
+    """Run a build step. On failure exit without a traceback; the step's output has the reason."""
     if subprocess.run(command, check=False).returncode != 0:
         raise SystemExit(f"flowtrain: {shlex.join(map(str, command))} failed; see above")
 
 
 class CleanBuild(build_py):
-    """Empties the packages in `build/` first, so that no wheel holds a module since deleted."""
+    """Empties the packages in `build/` first, so that no wheel has modules deleted since."""
 
     def run(self) -> None:
         """Build the pure Python part."""
@@ -48,7 +48,7 @@ class CleanBuild(build_py):
 
 
 class CMakeBuild(build_ext):
-    """Builds by CMake in a folder that is kept, so that a second build costs what changed."""
+    """Builds by CMake in a folder that is kept, so that a second build is incremental."""
 
     def build_extension(self, ext: Extension) -> None:
         """Configure, build and install `_C` where setuptools expects it."""
@@ -66,7 +66,7 @@ class CMakeBuild(build_ext):
         configure = [
             "-G",
             "Ninja",
-            # Every path is given again each time: an isolated build leaves dead ones in the cache.
+            # All paths are passed each time: an isolated build leaves stale ones in the cache.
             f"-DCMAKE_MAKE_PROGRAM={_tool('ninja', 'ninja', 'BIN_DIR')}",
             f"-DPython_EXECUTABLE={sys.executable}",
             f"-Dpybind11_DIR={pybind11.get_cmake_dir()}",
