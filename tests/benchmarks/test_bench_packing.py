@@ -1,4 +1,4 @@
-"""The schedulers' benchmark judges by rows of plain data, and goes on where it stopped."""
+"""The packing benchmark checks its bars on rows of plain data, and resumes a partial run."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def judged(*peers: dict[str, Any]) -> dict[str, Bar]:
         ({"gap": 0.1, "slots": 5}, float("-inf"), True),
     ],
 )
-def test_only_a_peer_that_keeps_the_rules_can_be_ahead(
+def test_only_a_feasible_peer_counts_as_ahead(
     figures: dict[str, Any], points: float, met: bool
 ) -> None:
     bar = judged(peer(**figures))["points behind a feasible peer, 256/8/4"]
@@ -52,15 +52,15 @@ def test_only_a_peer_that_keeps_the_rules_can_be_ahead(
     [
         ({"gap": 0.59, "ms": 9.0}, 9.0, False),
         ({"gap": 0.59, "ms": 11.0}, 11.0, True),
-        # Ours need not be better than it is, either.
+        # FlowTrain may also be worse by a little.
         ({"gap": 0.61, "ms": 0.9}, 9.0, False),
         ({"gap": 0.81, "ms": 0.9}, float("inf"), True),
         ({"gap": 0.59, "ms": 9.0, "over": 1}, float("inf"), True),
-        # Policies are of the same kernels as ours.
+        # FlowTrain's own policies are no peers.
         ({"name": "longest-first", "gap": 0.3, "ms": 0.1}, float("inf"), True),
     ],
 )
-def test_times_are_compared_with_peers_of_like_quality(
+def test_times_are_compared_with_peers_of_similar_quality(
     figures: dict[str, Any], times: float, met: bool
 ) -> None:
     bar = judged(peer(**figures))["times as fast as a comparable peer, 256/8/4"]
@@ -79,7 +79,7 @@ def test_a_bar_that_needs_a_missing_peer_is_not_met() -> None:
     }
 
 
-def test_the_median_of_the_worst_load_is_judged() -> None:
+def test_the_bar_is_on_the_median_of_the_worst_load() -> None:
     rows = Rows()
     for load, gaps in (("tiles", (0.1, 0.2, 9.0)), ("video", (0.7, 0.8, 0.9))):
         for seed, gap in enumerate(gaps):
@@ -90,14 +90,14 @@ def test_the_median_of_the_worst_load_is_judged() -> None:
     assert [row["gap"] for row in summary(rows.all)] == [0.2, 0.8]
 
 
-def test_what_takes_too_long_is_stopped_and_said() -> None:
+def test_a_call_over_its_limit_is_stopped_with_a_reason() -> None:
     assert limited(lambda: time.sleep(100), seconds=0.1)[1:] == ("longer than 0.1 s", True)
     assert limited(lambda: [] + 1, seconds=60)[1].startswith("TypeError")  # type: ignore[operator]
     assert limited(lambda: 7, seconds=60).result == 7
 
 
 @pytest.mark.multiproc
-def test_a_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
+def test_a_run_resumes_where_it_stopped(tmp_path: Path) -> None:
     command = [
         sys.executable, "benchmarks/bench_packing.py", "--json", "--ours", "--parts", "lockstep",
         "--scales", "256/8/4", "--loads", "tiles", "--rows", str(tmp_path / "rows.jsonl"),

@@ -24,7 +24,7 @@ def lease_bytes(pool: Pool, segment: int | None = None) -> tuple[Any, torch.Tens
     return lease, torch.from_dlpack(lease)
 
 
-def test_facts_are_those_that_torch_tells(device: int) -> None:
+def test_properties_equal_those_of_torch(device: int) -> None:
     (facts, *_) = cuda.devices()
     print(facts, cuda.driver_version())
     assert facts.name == torch.cuda.get_device_name(device)
@@ -34,7 +34,7 @@ def test_facts_are_those_that_torch_tells(device: int) -> None:
     assert facts.uuid.removeprefix("GPU-").removeprefix("MIG-") == uuid.removeprefix("GPU-")
 
 
-def test_a_pool_is_registered_once_with_what_it_maps_later(pool: Pool, device: int) -> None:
+def test_one_registration_covers_segments_mapped_later(pool: Pool, device: int) -> None:
     first, before = lease_bytes(pool)
     assert not before.is_pinned()
     assert cuda.register_host(pool, device=device) == SLAB
@@ -49,7 +49,7 @@ def test_a_pool_is_registered_once_with_what_it_maps_later(pool: Pool, device: i
     del first
 
 
-def test_a_mapping_registered_twice_is_an_error_that_says_so(device: int) -> None:
+def test_a_second_registration_of_memory_is_an_error(device: int) -> None:
     memory = mmap.mmap(-1, 1 << 20)
     view = torch.frombuffer(memory, dtype=torch.uint8)
     with (
@@ -58,13 +58,13 @@ def test_a_mapping_registered_twice_is_an_error_that_says_so(device: int) -> Non
     ):
         assert registration.device_address != 0
         cuda.HostRegistration(view.data_ptr(), 1 << 20, device=device)
-    # Undone by close, so that it can be done again.
+    # close ends the registration, so the memory can be registered again.
     cuda.HostRegistration(view.data_ptr(), 1 << 20, device=device).close()
     assert not view.is_pinned()
 
 
 @pytest.mark.parametrize("registered", [True, False])
-def test_bytes_go_to_the_device_and_back(registered: bool, pool: Pool, device: int) -> None:
+def test_bytes_survive_a_trip_to_the_device(registered: bool, pool: Pool, device: int) -> None:
     if registered:
         cuda.register_host(pool, device=device)
     _, host = lease_bytes(pool)
@@ -76,7 +76,7 @@ def test_bytes_go_to_the_device_and_back(registered: bool, pool: Pool, device: i
     given = {"nbytes": SLAB, "device": device, "stream": stream.cuda_stream}
 
     def copies() -> None:
-        # In a thread without a context, which CUDA calls by themselves would refuse.
+        # In a thread without a context, in which plain driver calls would fail.
         cuda.copy_to_device(there.data_ptr(), host.data_ptr(), **given)
         cuda.copy_on_device(also.data_ptr(), there.data_ptr(), **given)
         cuda.synchronize(device=device, stream=stream.cuda_stream)
@@ -91,7 +91,7 @@ def test_bytes_go_to_the_device_and_back(registered: bool, pool: Pool, device: i
 
 
 def exchange(segment: Any, pipe: Any) -> None:
-    """Each side writes what only it knows, and finds what the other wrote."""
+    """Each side writes its own pattern, and checks the pattern of the other."""
     data = torch.as_tensor(segment, device="cuda")
     assert data.data_ptr() == segment.address
     data.copy_(gpu_peers.pattern(segment.nbytes, 1))
@@ -104,7 +104,7 @@ def exchange(segment: Any, pipe: Any) -> None:
     assert torch.equal(data, gpu_peers.pattern(segment.nbytes, 2))
     pipe.send("close")
     hear(pipe)
-    # What the other process let go of is whole here.
+    # The memory stays intact after the other process unmapped it.
     assert torch.equal(data, gpu_peers.pattern(segment.nbytes, 2))
 
 
@@ -129,7 +129,7 @@ def test_a_segment_is_shared_by_handle(device: int) -> None:
             exchange(segment, pipe)
 
 
-def test_sizes_that_cannot_be_are_refused_with_the_limit(device: int, tmp_path: Path) -> None:
+def test_invalid_sizes_are_refused_with_the_limit(device: int, tmp_path: Path) -> None:
     for nbytes in (0, 1 << 50):
         with pytest.raises(ValueError, match="bytes"):
             cuda.Segment(nbytes, device=device)
@@ -142,7 +142,7 @@ def test_sizes_that_cannot_be_are_refused_with_the_limit(device: int, tmp_path: 
             cuda.Segment.receive(path, segment.nbytes - 1, device=device)
 
 
-def test_memory_comes_back_when_a_segment_closes(device: int) -> None:
+def test_memory_is_freed_when_a_segment_closes(device: int) -> None:
     torch.zeros(1, device="cuda")
     before, _ = torch.cuda.mem_get_info(device)
     with cuda.Segment(1 << 30, device=device):

@@ -12,10 +12,10 @@ from support import Run, end_runs, run_tree, write_tiny_data
 
 pytestmark = [pytest.mark.gpu, pytest.mark.limit(400)]
 
-# Float32 differs by the order of sums alone; AdamW divides small gradients by themselves and so
-# enlarges that. In bfloat16 a number has 8 bits: a loss may be off by a few times 2**-9 after
-# some steps, a tenth of what it falls by meanwhile. No bar of weights: a bias that was zero is
-# the sum of a few rounded steps.
+# Maximum relative differences of losses and weights. In float32 only the order of sums differs;
+# AdamW amplifies that where it divides small gradients by their own size. In bfloat16, with 8 bits,
+# a loss may be off by a few times 2**-9 after some steps, a tenth of its decrease. No limit for its
+# weights: a bias that starts at zero is the sum of a few rounded steps.
 BARS = {
     ("float32", "sgd"): (1e-5, 1e-4),
     ("float32", "adamw"): (1e-5, 1e-3),
@@ -54,7 +54,7 @@ def _no_run_is_left() -> Iterator[None]:
         yield
 
 
-def test_ranks_that_share_a_device_say_so_and_agree_with_the_host(tmp_path: Path) -> None:
+def test_ranks_that_share_a_device_log_it_and_agree_with_the_host(tmp_path: Path) -> None:
     write_tiny_data(tmp_path / "data", text_only=0.2, multi_image=0.2)
     flow = {"encoders": 2, "backbones": 2}
     host = Run(run_tree(tmp_path / "host", tmp_path / "data", flow=flow)).succeed()

@@ -13,8 +13,8 @@ pytestmark = pytest.mark.gpu
 
 LENGTHS = [1, 130, 17, 64, 300]
 HEADS, HEAD_DIM = 8, 64
-# Inputs are the same rounded numbers; what differs is the rounding of a few sums and of the
-# output: a few times the unit roundoff, 2**-9 and 2**-12.
+# Inputs are the same rounded numbers; sums and outputs differ by a few times the unit roundoff,
+# 2**-9 and 2**-12.
 TOLERANCE = {torch.bfloat16: 1e-2, torch.float16: 2e-3}
 
 
@@ -35,7 +35,7 @@ def one_by_one(
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("kv_heads", [2, 8])
-def test_outputs_and_gradients_are_those_of_each_document_alone(
+def test_outputs_and_gradients_equal_those_of_each_document_alone(
     dtype: torch.dtype, causal: bool, kv_heads: int
 ) -> None:
     torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""Words of streams: order, waiting, and the way out when a writer dies."""
+"""Stream words: order, waits, and poison after the death of a writer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SLAB = 4 << 20
 
 
 @pytest.mark.parametrize("how", ["write_on", "store_on"])
-def test_who_sees_the_value_sees_what_the_stream_wrote_before(
+def test_a_reader_of_the_value_sees_earlier_writes_of_the_stream(
     how: str, pool: Pool, device: int
 ) -> None:
     cuda.register_host(pool, device=device)
@@ -61,12 +61,12 @@ def test_a_stream_waits_for_a_value_of_another_process(device: int, tmp_path: Pa
         assert float(target) == 1
 
 
-def test_poison_sets_streams_and_processors_free(device: int, tmp_path: Path) -> None:
+def test_poison_releases_streams_and_host_threads(device: int, tmp_path: Path) -> None:
     path = str(tmp_path / "word.sock")
     stream = torch.cuda.Stream()
     with cuda.Word(device=device) as word:
         word.serve(path)
-        # Also the largest value that a word can have: the device compares signed differences.
+        # Even for the largest value of a word: the device compares signed differences.
         word.wait_on(stream.cuda_stream, cuda.Word.LARGEST)
         done = torch.cuda.Event()
         done.record(stream)

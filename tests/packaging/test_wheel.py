@@ -1,4 +1,4 @@
-"""What a user gets: sdist, wheel from that sdist, and both in an environment that has nothing."""
+"""The sdist, the wheel built from it, and both in an empty environment."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from pathlib import Path
 
 import pytest
 
-# The extension is built anew, from the sdist.
+# Builds the extension from the sdist.
 pytestmark = [pytest.mark.deep, pytest.mark.limit(600)]
 
 ROOT = Path(__file__).resolve().parents[2]
 MAX_WHEEL_BYTES = 10_000_000
-# What every Linux has. The driver and UCX are opened at run time, libtorch is never needed.
-# The C++ runtime is among them: torch brings none of its own, and two in a process do not mix.
+# Libraries of every Linux. The driver and UCX are opened at run time, libtorch is never needed. The
+# C++ runtime is the system's, as torch's is: two in one process would conflict.
 SYSTEM_LIBRARIES = re.compile(r"(lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s)|ld-linux-.*)\.so\.\d+")
 INSTALL_CORE = "pip install flowtrain"
 INSTALL_TRAINING = re.compile(r"pip install 'flowtrain\[[a-z,]+\]'")
 
 
 def run(*command: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """Run without this session's Python paths, and keep what it says."""
+    """Run without the Python variables of this environment, and capture the output."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     return subprocess.run(
         command, cwd=cwd, env=kept, capture_output=True, text=True, timeout=500, check=False
@@ -42,7 +42,7 @@ def output(*command: str | Path, cwd: Path) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Built:
-    """A wheel, an environment with nothing else, and the sources it came from, not built."""
+    """A wheel, an environment with only the wheel, and the unbuilt sources of the wheel."""
 
     wheel: Path
     python: Path
@@ -85,7 +85,7 @@ def test_wheel_is_small_and_holds_both_packages(built: Built) -> None:
     assert re.fullmatch(r"flowtrain_core/_C\.cpython-.*\.so", extension)
 
 
-def test_extra_for_training_brings_what_processors_of_released_models_need(built: Built) -> None:
+def test_extra_hf_has_torchvision_for_processors_of_released_models(built: Built) -> None:
     with zipfile.ZipFile(built.wheel) as archive:
         (member,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
         metadata = archive.read(member).decode()
@@ -103,9 +103,7 @@ def test_extension_needs_system_libraries_only(built: Built, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("where", ["elsewhere", "repository root"])
-def test_core_imports_where_nothing_else_is_installed(
-    built: Built, tmp_path: Path, where: str
-) -> None:
+def test_core_imports_without_other_packages(built: Built, tmp_path: Path, where: str) -> None:
     code = (
         "import sys, flowtrain_core; from flowtrain_core import Pool, _C;"
         "assert not {'torch', 'numpy'} & set(sys.modules);"
@@ -116,18 +114,18 @@ def test_core_imports_where_nothing_else_is_installed(
     assert Path(printed.strip()).is_relative_to(built.python.parents[1])
 
 
-def test_checkout_that_was_not_built_names_the_command(built: Built) -> None:
+def test_an_unbuilt_checkout_names_the_build_command(built: Built) -> None:
     done = run(sys.executable, "-S", "-c", "import flowtrain_core", cwd=built.checkout)
     assert done.returncode != 0
     assert INSTALL_CORE in done.stderr.splitlines()[-1]
 
 
-@pytest.mark.parametrize("face", ["script", "module"])
-def test_training_without_torch_names_the_extra(built: Built, tmp_path: Path, face: str) -> None:
+@pytest.mark.parametrize("entry", ["script", "module"])
+def test_training_without_torch_names_the_extra(built: Built, tmp_path: Path, entry: str) -> None:
     command = {
         "script": (built.python.parent / "flowtrain",),
         "module": (built.python, "-m", "flowtrain"),
-    }[face]
+    }[entry]
     done = run(*command, "train", "run.yaml", cwd=tmp_path)
     assert done.returncode != 0
     assert INSTALL_TRAINING.search(done.stderr)

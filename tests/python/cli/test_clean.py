@@ -1,4 +1,4 @@
-"""What killed runs left is removed, and nothing that somebody uses."""
+"""`flowtrain clean` removes pools of killed runs, and none that a process has open."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ time.sleep(60)
 """
 
 
-def test_a_dead_pool_is_removed_and_a_living_one_kept(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dead_pool_is_removed_and_a_live_one_is_kept(capsys: pytest.CaptureFixture[str]) -> None:
     dead, alive = f"clean-dead-{os.getpid()}", f"clean-alive-{os.getpid()}"
     maker = subprocess.Popen([sys.executable, "-c", MAKE, dead], stdout=subprocess.PIPE, text=True)
     assert maker.stdout is not None
@@ -48,13 +48,13 @@ def test_a_dead_pool_is_removed_and_a_living_one_kept(capsys: pytest.CaptureFixt
         assert dead not in capsys.readouterr().out
 
 
-def test_what_another_version_or_nobody_can_read_is_removed_unless_it_is_in_use(
+def test_unreadable_pools_are_removed_unless_they_are_in_use(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     runtime = Path(f"/dev/shm/flowtrain-{os.geteuid()}")
     old = (0x315F4C4F4F505446).to_bytes(8, "little") + (1).to_bytes(4, "little") + bytes(4084)
     kinds = {
-        "used": old,  # By a process of that version, which has a lane, hence the lock of a byte.
+        "used": old,  # By a process of that version, whose lane holds the lock of a byte.
         "old": old,
         "cut": old[:10],
         "zeros": bytes(4096),

@@ -18,7 +18,7 @@ from flowtrain.data.workers import ReaderPool
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data set of 140 lines, and a copy of its file with five bad ones and a blank one."""
+    """A data set of 140 lines, and a copy of its file with five bad lines and a blank one."""
     folder = tmp_path_factory.mktemp("data")
     write_tiny_data(folder / "data", samples=140)
     config = run_tree(folder / "run", folder / "data")
@@ -59,7 +59,7 @@ def test_every_bad_line_is_listed(
     assert (found["samples"], found["over_limit"], found["images"]) == (139, 1, 135)
 
 
-def test_a_file_that_changes_while_it_is_checked_is_no_list_of_bad_lines(
+def test_a_file_that_changes_during_the_check_is_an_error(
     folder: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -83,7 +83,7 @@ def test_a_file_that_changes_while_it_is_checked_is_no_list_of_bad_lines(
     assert output.err.startswith(f"flowtrain: {path}: the file changed")
 
 
-def test_a_reason_that_the_terminal_cannot_show_is_listed(
+def test_a_reason_that_the_terminal_cannot_encode_is_escaped(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bad = BadLine(line=1, reason="image \udcff.png: there is no such file")
@@ -94,7 +94,7 @@ def test_a_reason_that_the_terminal_cannot_show_is_listed(
     assert r"image \udcff.png: there is no such file" in capsys.readouterr().out
 
 
-def test_few_lines_are_asked_for_at_a_time(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_lines_are_requested_at_a_time(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("flowtrain.data.check._CHUNK", 1)
     waiting: list[int] = []
     submit = ReaderPool.submit
@@ -114,7 +114,7 @@ def test_few_lines_are_asked_for_at_a_time(folder: Path, monkeypatch: pytest.Mon
     assert most <= 4
 
 
-def test_damaged_pixels_are_found_where_they_are_asked_for(
+def test_damaged_pixels_are_found_with_the_pixels_option(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, found = check(folder, capsys, "--workers", "1", "--pixels")
@@ -123,14 +123,14 @@ def test_damaged_pixels_are_found_where_they_are_asked_for(
     assert "cut.png" in found["bad"][-1]["reason"]
 
 
-def test_a_good_file_is_summed_up(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_good_file_is_summarized(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["data", "check", str(folder / "run.yaml"), "--workers", "1"]) == 0
     [line] = capsys.readouterr().out.splitlines()
     assert "140 samples, 0 bad; " in line
     assert " 140 images of " in line
 
 
-def test_a_file_of_which_every_sample_is_dropped_is_refused(
+def test_a_file_without_a_remaining_sample_is_refused(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     short = ["data.oversize=truncate", "train.microbatch_tokens=4"]
@@ -138,9 +138,7 @@ def test_a_file_of_which_every_sample_is_dropped_is_refused(
     assert "none of 140 samples fits into train.microbatch_tokens=4" in capsys.readouterr().err
 
 
-def test_samples_are_shown_one_after_the_other(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_samples_are_printed_in_order(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["data", "show", str(folder / "run.yaml"), "--index", "7", "3", "--json"]) == 0
     shown = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [sample["index"] for sample in shown] == [7, 3]

@@ -26,7 +26,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_a_printed_configuration_is_the_one_that_would_run(
+def test_a_printed_configuration_loads_to_the_same_run(
     config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["train", str(config), "optim.lr=5e-4", "--print-config"]) == 0
@@ -35,15 +35,15 @@ def test_a_printed_configuration_is_the_one_that_would_run(
     assert load(copy) == load(config, ["optim.lr=5e-4"])
 
 
-def test_a_good_run_ends_well_where_nobody_reads_its_summary(
+def test_a_run_succeeds_although_the_reader_of_its_summary_has_gone(
     config: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("flowtrain.train.launch.train", lambda *_, **__: {"steps": 4})
     ours, theirs = os.pipe()
     os.close(ours)
-    # Leaving the block writes what is still buffered, as the end of a process does.
-    with os.fdopen(theirs, "w") as nobody:
-        monkeypatch.setattr(sys, "stdout", nobody)
+    # The end of the block flushes, as the end of a process does.
+    with os.fdopen(theirs, "w") as closed:
+        monkeypatch.setattr(sys, "stdout", closed)
         assert main(["train", str(config)]) == 0
     path = config.parent / "run" / "summary.json"
     said = f"standard output: Broken pipe; the summary is in {path}\n"
@@ -58,7 +58,7 @@ def test_a_good_run_ends_well_where_nobody_reads_its_summary(
         (["data", "check", "{config}", "train.microbatch_tokens=8", "--workers", "1"], 1),
     ],
 )
-def test_output_that_nobody_reads_is_no_error(
+def test_output_to_a_closed_pipe_is_no_error(
     config: Path,
     arguments: list[str],
     code: int,
@@ -67,8 +67,8 @@ def test_output_that_nobody_reads_is_no_error(
 ) -> None:
     ours, theirs = os.pipe()
     os.close(ours)
-    with os.fdopen(theirs, "w", buffering=256) as nobody:
-        monkeypatch.setattr(sys, "stdout", nobody)
+    with os.fdopen(theirs, "w", buffering=256) as closed:
+        monkeypatch.setattr(sys, "stdout", closed)
         assert main([argument.format(config=config) for argument in arguments]) == code
     assert capfd.readouterr().err == ""
 
@@ -88,14 +88,14 @@ def test_a_full_disk_is_an_error_of_standard_output(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    # Leaving the block writes what is still buffered, as the end of a process does.
+    # The end of the block flushes, as the end of a process does.
     with open("/dev/full", "w") as full:
         monkeypatch.setattr(sys, "stdout", full)
         assert main([argument.format(config=config) for argument in arguments]) == 1
     assert capfd.readouterr().err == "flowtrain: standard output: No space left on device\n"
 
 
-def test_a_run_whose_summary_finds_a_full_disk_says_where_it_is(
+def test_a_summary_on_a_full_disk_is_an_error_that_names_its_file(
     config: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("flowtrain.train.launch.train", lambda *_, **__: {"steps": 4})
@@ -107,7 +107,7 @@ def test_a_run_whose_summary_finds_a_full_disk_says_where_it_is(
     assert capfd.readouterr().err == said
 
 
-def test_another_error_is_reported_before_that_of_a_full_disk(
+def test_another_error_takes_precedence_over_a_full_disk(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def fail() -> NoReturn:
@@ -142,7 +142,7 @@ def test_an_error_is_one_line_and_exit_code_two(
 def test_an_error_of_the_core_is_one_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def lack_memory() -> None:  # A MemoryError of Python, beside its own base.
+    def lack_memory() -> None:  # Also a MemoryError of Python.
         raise PoolSpace("no memory")
 
     monkeypatch.setattr(top, "list_pools", lack_memory)
@@ -150,7 +150,7 @@ def test_an_error_of_the_core_is_one_line(
     assert capsys.readouterr().err == "flowtrain: no memory\n"
 
 
-def test_the_doctor_finds_nothing_bad_where_the_tests_run(
+def test_the_doctor_finds_no_fault_on_a_test_machine(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["doctor", "--json"]) == 0
@@ -162,7 +162,7 @@ def test_the_doctor_finds_nothing_bad_where_the_tests_run(
     assert found["cuda"]["text"] == cuda.why_not() or cuda.available()
 
 
-def test_the_doctor_reports_a_check_that_fails(
+def test_the_doctor_reports_a_failed_check(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refuse(*args: object) -> NoReturn:

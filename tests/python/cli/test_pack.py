@@ -17,7 +17,7 @@ def write_trace(path: Path) -> Path:
     return path
 
 
-def test_all_policies_are_compared_the_best_first(
+def test_all_policies_are_compared_best_first(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trace = write_trace(tmp_path / "lengths.jsonl")
@@ -35,7 +35,7 @@ def test_all_policies_are_compared_the_best_first(
     assert [line.split()[0] for line in lines[1:]] == ["policy", "flowtrain-best", "arrival"]
 
 
-def test_a_preset_stands_in_for_a_file(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_preset_replaces_a_file(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["pack", "tiles", "--ranks", "8", "--cap", "8192", "--policy", "in-order"]) == 0
     assert "in-order" in capsys.readouterr().out
 
@@ -78,7 +78,7 @@ def test_a_bad_line_is_named(
         ("tiles --samples -1", "preset 'tiles': count=-1 must not be negative"),
     ],
 )
-def test_what_cannot_be_packed_is_said(
+def test_impossible_packings_are_errors(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -92,7 +92,7 @@ def test_what_cannot_be_packed_is_said(
     assert message in capsys.readouterr().err
 
 
-def test_slots_suffice_where_samples_do_not_share_a_microbatch(
+def test_enough_slots_are_used_if_no_two_samples_share_a_microbatch(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trace = tmp_path / "lengths.jsonl"
@@ -102,7 +102,7 @@ def test_slots_suffice_where_samples_do_not_share_a_microbatch(
     assert json.loads(capsys.readouterr().out)["microbatches"] == 4
 
 
-def test_a_picture_is_written(tmp_path: Path) -> None:
+def test_a_plot_is_written(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     picture = tmp_path / "packed.png"
     assert main(["pack", "video", "--ranks", "8", "--cap", "26000", "--plot", str(picture)]) == 0

@@ -1,4 +1,4 @@
-"""Rates, percentiles and the faces over them."""
+"""Rates, percentiles, and their output as tables and metrics."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def pool() -> Iterator[Pool]:
         yield pool
 
 
-def test_a_percentile_is_the_edge_of_its_bucket() -> None:
+def test_a_percentile_is_the_upper_bound_of_its_bucket() -> None:
     counts = [0] * 39
     assert percentile_ns({"counts": counts, "sum_ns": 0}, 0.5) is None
     counts[3], counts[10] = 98, 2
@@ -35,7 +35,7 @@ def test_a_percentile_is_the_edge_of_its_bucket() -> None:
     assert percentile_ns({"counts": counts, "sum_ns": 0}, 0.99) == 2048
 
 
-def test_rates_are_of_the_time_between_two_looks(pool: Pool) -> None:
+def test_rates_are_over_the_time_between_two_snapshots(pool: Pool) -> None:
     producer = Producer(pool, "vision")
     producer.lease((1000,), "uint8").publish(0)
     before = inspect(pool.name)
@@ -48,21 +48,21 @@ def test_rates_are_of_the_time_between_two_looks(pool: Pool) -> None:
     assert "use" not in lane.p50_ns
 
 
-def test_a_pool_made_anew_starts_from_zero() -> None:
+def test_a_recreated_pool_starts_from_zero() -> None:
     name = f"observe-anew-{os.getpid()}"
-    looks = []
+    snapshots = []
     for items in (3, 1):
         with Pool.create(name, classes=[(4096, 4)]) as pool:
             producer = Producer(pool)
             for key in range(items):
                 producer.lease((1000,), "uint8").publish(key)
-            looks.append(inspect(name))
-    looks[1]["time_ns"] = looks[0]["time_ns"] + 1_000_000_000
-    [lane] = [lane for lane in traffic(*looks) if lane.role == "producer"]
+            snapshots.append(inspect(name))
+    snapshots[1]["time_ns"] = snapshots[0]["time_ns"] + 1_000_000_000
+    [lane] = [lane for lane in traffic(*snapshots) if lane.role == "producer"]
     assert (lane.items_per_s, lane.bytes_per_s, lane.p50_ns["alloc_wait"]) == (1.0, 1000.0, 2.0)
 
 
-def test_labels_are_shown_as_they_are() -> None:
+def test_labels_are_not_parsed_as_markup() -> None:
     name = f"observe-label-{os.getpid()}"
     with Pool.create(name, classes=[(4096, 4)], label="back[/0]") as pool:
         consumer = Consumer(pool)
@@ -84,7 +84,7 @@ def test_the_screen_shows_occupancy_and_lanes(pool: Pool) -> None:
     assert "encoder.0" in text
 
 
-def test_prometheus_series_are_those_of_the_pool(pool: Pool) -> None:
+def test_prometheus_series_have_the_values_of_the_pool(pool: Pool) -> None:
     producer, consumer = Producer(pool, "vision"), Consumer(pool, "vision")
     producer.lease((1000,), "uint8").publish(0)
     producer.lease((1000,), "uint8").publish(1)
@@ -103,7 +103,7 @@ def test_prometheus_series_are_those_of_the_pool(pool: Pool) -> None:
     assert value("flowtrain_alloc_wait_seconds_bucket", lane=lane, le="+Inf") == 2
 
 
-def test_prometheus_counts_what_was_delivered_again(pool: Pool) -> None:
+def test_prometheus_counts_redelivered_items(pool: Pool) -> None:
     Producer(pool, "vision").lease((1000,), "uint8").publish(0)
     code = (
         "import os, sys; from flowtrain_core import *\n"
@@ -125,21 +125,21 @@ def test_prometheus_counts_what_was_delivered_again(pool: Pool) -> None:
         (["--port", "70000"], "--port 70000: must be 0 to 65535"),
     ],
 )
-def test_a_number_out_of_its_range_is_named(
+def test_a_number_out_of_range_is_named(
     pool: Pool, capsys: pytest.CaptureFixture[str], words: list[str], message: str
 ) -> None:
     assert main(["top", pool.name, *words]) == 2
     assert message in capsys.readouterr().err
 
 
-def test_the_only_pool_need_not_be_named_and_none_is_an_error(
+def test_a_pool_that_does_not_exist_is_named(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["top", "no-such-pool", "--once"]) == 2
     assert "no-such-pool" in capsys.readouterr().err
 
 
-def test_a_missing_prometheus_client_is_named_with_the_extra_that_has_it(
+def test_a_missing_prometheus_client_is_an_error_with_the_extra_to_install(
     pool: Pool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
