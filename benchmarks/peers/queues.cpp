@@ -216,15 +216,15 @@ class MessageQueue {
 #endif
 
 struct Request {
-  std::string what;
+  std::string action;
   Load load;
 };
 
 /// Measures one slice of a queue.
 template <class Queue>
 std::optional<Slice> ask(const Request& request) {
-  if (request.what == "has") return Slice{};
-  if (request.what == "round_trip") return bounce<Queue>(request.load.seconds);
+  if (request.action == "has") return Slice{};
+  if (request.action == "round_trip") return bounce<Queue>(request.load.seconds);
   return flow<Queue>(request.load);
 }
 
@@ -244,10 +244,10 @@ int main() {
   std::string queue;
   Request request;
   Load& load = request.load;
-  while (std::cin >> request.what >> queue >> load.producers >> load.consumers >> load.batch >>
+  while (std::cin >> request.action >> queue >> load.producers >> load.consumers >> load.batch >>
          load.seconds >> load.pauses) {
     const std::optional<Slice> found = ask(queue, request);
-    if (!found || request.what == "has") {
+    if (!found || request.action == "has") {
       std::cout << (found ? "yes" : "no") << std::endl;
     } else {
       std::cout << found->value << ' ' << found->ping_before_ns << ' ' << found->ping_after_ns

@@ -44,9 +44,9 @@ py::object release(PyObject* self, PyObject* const* args, Py_ssize_t num_args, P
   return py::none();
 }
 
-py::list get_many(Consumer& consumer, const py::object& at_most, std::optional<double> timeout_s) {
+py::list get_many(Consumer& consumer, const py::object& given, std::optional<double> timeout_s) {
   const auto max_items =
-      static_cast<std::size_t>(number_in(at_most, "get_many: max_items", 1, INT64_MAX));
+      static_cast<std::size_t>(number_in(given, "get_many: max_items", 1, INT64_MAX));
   const double max_s = checked_timeout(timeout_s.value_or(kDefaultTimeoutS));
   std::vector<std::shared_ptr<Item>> out = try_get_many(consumer, max_items);
   if (out.empty() && arrives_at_once(consumer, max_s)) out = try_get_many(consumer, max_items);

@@ -45,7 +45,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--policy", default="all", help="'all', or comma-separated names")
     parser.add_argument("--samples", type=int, default=1024, help="number of samples of a preset")
     parser.add_argument("--seed", type=int, default=0, help="seed of a preset")
-    parser.add_argument("--plot", type=Path, help="write a picture; needs matplotlib")
+    parser.add_argument("--plot", type=Path, help="write a plot to this file; needs matplotlib")
     parser.add_argument("--json", action="store_true", help="one JSON object per policy")
     parser.set_defaults(run=run_pack, extra="pack")
 
