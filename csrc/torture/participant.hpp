@@ -97,7 +97,7 @@ class Participant {
 
   /// Owns 1 to kMaxRun adjacent free cells, each as Slabs::try_own does.
   lockfree::Run own_free_cells(std::uint16_t me) {
-    const auto max_count = static_cast<std::uint32_t>(1 + draw() % kMaxRun);
+    const auto max_run = static_cast<std::uint32_t>(1 + draw() % kMaxRun);
     const auto take = [this, me](std::uint32_t c) { return try_own(c, me); };
     const lockfree::FreeMap map = control_.free_map();
     const std::uint32_t end = control_.num_cells();
@@ -110,8 +110,7 @@ class Participant {
       });
       if (first == lockfree::FreeMap::kNone) continue;
       lockfree::Run run{first, 1};
-      while (run.count < max_count && first + run.count < end && take(first + run.count))
-        ++run.count;
+      while (run.count < max_run && first + run.count < end && take(first + run.count)) ++run.count;
       return run;
     }
   }
@@ -130,8 +129,8 @@ class Participant {
     lockfree::LaneIntent& intent = Protocol::kTaking ? control_.lane(me).intent : private_intent;
     auto ring = control_.ring<RingDelays>(0);
     for (;;) {
-      const auto max_count = static_cast<std::uint32_t>(1 + draw() % kMaxRun);
-      const lockfree::Run run = ring.pop_run(max_count, me, intent);
+      const auto max_run = static_cast<std::uint32_t>(1 + draw() % kMaxRun);
+      const lockfree::Run run = ring.pop_run(max_run, me, intent);
       if (run.count == 0) {
         control_.ring_header(0).filled.wait(Deadline::in(kWaitS), spin_,
                                             [&]() noexcept { return !ring.looks_empty(); });
