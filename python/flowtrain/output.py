@@ -38,7 +38,7 @@ def show(text: str, *, otherwise: str) -> bool:
 
 
 @contextmanager
-def while_read() -> Iterator[None]:
+def checked_stdout() -> Iterator[None]:
     """Flush standard output after the block; end the block silently if its reader has closed it.
 
     Raises:

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from flowtrain.output import while_read
+from flowtrain.output import checked_stdout
 
 
 def add_parser(commands: Any) -> None:
@@ -100,7 +100,7 @@ def run_check(given: argparse.Namespace) -> int:
             progress=lambda done, total: progress.update(task, completed=done, total=total),
         )
     # Keeps the exit code even if the reader closes the output early.
-    with while_read():
+    with checked_stdout():
         if given.json:
             print(json.dumps({"path": str(config.data.path), **dataclasses.asdict(found)}))
         else:

@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from flowtrain.output import OutputError, while_read
+from flowtrain.output import OutputError, checked_stdout
 from flowtrain_core import FlowTrainError
 
 _COMMANDS = ("demo", "train", "data", "pack", "top", "bench", "clean", "doctor")
@@ -26,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = argparse.Namespace(debug=False)
     code = 0
     try:
-        with while_read():
+        with checked_stdout():
             try:
                 parser.parse_args(argv, given)
             except SystemExit as end:  # For example --help, whose output is flushed below.
