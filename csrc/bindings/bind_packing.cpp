@@ -9,7 +9,6 @@
 #include "base/error.hpp"
 #include "bindings/bindings.hpp"
 #include "bindings/gil.hpp"
-#include "packing/best_fit.hpp"
 #include "packing/bins.hpp"
 #include "packing/input.hpp"
 #include "packing/order.hpp"

@@ -6,9 +6,9 @@
 #include "bindings/arguments.hpp"
 #include "bindings/bindings.hpp"
 #include "bindings/gil.hpp"
-#include "channel/telemetry/inspect.hpp"
-#include "channel/pool.hpp"
 #include "channel/liveness/registry.hpp"
+#include "channel/pool.hpp"
+#include "channel/telemetry/inspect.hpp"
 #include "os/available_memory.hpp"
 
 namespace py = pybind11;

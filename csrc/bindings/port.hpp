@@ -5,8 +5,8 @@
 #include <memory>
 
 #include "bindings/gil.hpp"
-#include "channel/telemetry/inspect.hpp"
 #include "channel/pool.hpp"
+#include "channel/telemetry/inspect.hpp"
 
 namespace flowtrain::bindings {
 

@@ -23,7 +23,7 @@ using channel::Control;
 using channel::LaneHold;
 using channel::LaneRole;
 using channel::Pool;
-using channel::Slabs;
+using channel::SlabAllocator;
 
 constexpr double kTimeoutS = 30.0;
 constexpr std::uint32_t kLag = 16;

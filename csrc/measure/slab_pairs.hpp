@@ -17,9 +17,10 @@ struct SlabLoad {
 };
 
 /// Nanoseconds of a pair: free a random slab of the process, then take a slab of the size that was
-/// freed kLag pairs ago. Both are the shipped calls: `Slabs::try_take`, and `Slabs::give_back` as
-/// for an aborted lease or, `elsewhere`, `Control::free_cell` as for an item that a consumer
-/// releases. One mean per slice and process; all processes work at the same time.
+/// freed kLag pairs ago. Both are the shipped calls: `SlabAllocator::try_lease`, and
+/// `SlabAllocator::release` as for an aborted lease or, `elsewhere`, `Control::release_cell` as for
+/// an item that a consumer releases. One mean per slice and process; all processes work at the same
+/// time.
 ///
 /// The caller's process must have one thread: the measured processes are its forked children.
 ///

@@ -37,7 +37,7 @@ inline void random_delay(std::uint64_t period) noexcept {
 /// Delays at the ring's hook points.
 struct RingDelays {
   static void at(lockfree::RingPoint point) noexcept {
-    const bool inside = point != lockfree::RingPoint::kSettled;
+    const bool inside = point != lockfree::RingPoint::kDone;
     own_slot->window.store(inside ? 1 : 0, std::memory_order_relaxed);
     if (inside) random_delay(16);
   }

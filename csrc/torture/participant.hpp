@@ -2,7 +2,7 @@
 
 #include <unistd.h>
 
-#include "channel/undertaker.hpp"
+#include "channel/liveness/recovery.hpp"
 #include "os/folder.hpp"
 #include "torture/delays.hpp"
 
@@ -12,7 +12,7 @@ using channel::Cell;
 using channel::Control;
 using channel::LaneRole;
 using channel::Lanes;
-using channel::Undertaker;
+using channel::Recovery;
 
 enum class Role : std::uint8_t { kProducer, kConsumer, kReaper };
 
@@ -53,7 +53,7 @@ class Participant {
   std::uint16_t join(LaneRole role) {
     for (;;) {
       try {
-        return lanes_.take(role, 0, "torture", "torture");
+        return lanes_.join(role, 0, "torture", "torture");
       } catch (const PoolSpace&) {  // Until a reaper frees the lane of a dead participant.
         ::usleep(1000);
       }
@@ -67,7 +67,7 @@ class Participant {
         Protocol::kPublishing ? control_.lane(me).intent : private_intent;
     auto ring = control_.ring<RingDelays>(0);
     for (;;) {
-      const lockfree::Run run = own_free_cells(me);
+      const lockfree::Run run = lease_free_cells(me);
       std::uint64_t items[kMaxRun];
       for (std::uint32_t i = 0; i < run.count; ++i) items[i] = fill(run.first + i, me);
       if (!ring.push_run(run, me, intent)) ::_exit(1);  // There is a slot for every cell.
@@ -95,10 +95,10 @@ class Participant {
     return item;
   }
 
-  /// Owns 1 to kMaxRun adjacent free cells, each as Slabs::try_own does.
-  lockfree::Run own_free_cells(std::uint16_t me) {
+  /// Leases 1 to kMaxRun adjacent free cells, each as SlabAllocator::try_lease_cell does.
+  lockfree::Run lease_free_cells(std::uint16_t me) {
     const auto max_run = static_cast<std::uint32_t>(1 + draw() % kMaxRun);
-    const auto take = [this, me](std::uint32_t c) { return try_own(c, me); };
+    const auto take = [this, me](std::uint32_t c) { return try_lease_cell(c, me); };
     const lockfree::FreeMap map = control_.free_map();
     const std::uint32_t end = control_.num_cells();
     for (;;) {
@@ -115,7 +115,7 @@ class Participant {
     }
   }
 
-  bool try_own(std::uint32_t c, std::uint16_t me) noexcept {
+  bool try_lease_cell(std::uint32_t c, std::uint16_t me) noexcept {
     lockfree::CellWord word = control_.word(c).load(std::memory_order_relaxed);
     return lockfree::state_of(word) == lockfree::CellState::kFree &&
            control_.word(c).compare_exchange_strong(
@@ -145,7 +145,7 @@ class Participant {
     random_delay(16);
     good = good && has_pattern(c, item);
     const auto word = control_.word(c).load(std::memory_order_relaxed);
-    good = good && word == lockfree::moved(word, lockfree::CellState::kHeld, me);
+    good = good && word == lockfree::moved(word, lockfree::CellState::kTaken, me);
     if (!good) shared_.ledger.counters().corrupt.fetch_add(1, std::memory_order_relaxed);
     release(c, item);
   }
@@ -159,7 +159,7 @@ class Participant {
     return true;
   }
 
-  /// As Control::free_cell, with the ledger's entry directly after the store, so that a kill
+  /// As Control::release_cell, with the ledger's entry directly after the store, so that a kill
   /// between the two is unlikely.
   void release(std::uint32_t c, std::uint64_t item) {
     const auto word = control_.word(c).load(std::memory_order_relaxed);
@@ -182,7 +182,7 @@ class Participant {
     const std::uint16_t me = join(LaneRole::kPool);
     Recovery<Protocol> recovery(control_, lanes_, me);
     for (;;) {
-      undertaker.bury_the_dead([](std::uint16_t) {});
+      recovery.reclaim_dead([](std::uint16_t) {});
       own_slot->window.store(0, std::memory_order_relaxed);
       ::usleep(300);
     }

@@ -9,7 +9,7 @@
 namespace flowtrain::channel {
 namespace {
 
-constexpr std::size_t kLongestName = RelaxedText::kMaxBytes;
+constexpr std::size_t kMaxNameBytes = RelaxedText::kMaxBytes;
 
 }  // namespace
 
