@@ -163,7 +163,7 @@ def main() -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--model", choices=MODELS, default="smallest")
     parser.add_argument("--optimizer", choices=("sgd", "adamw"), default="adamw")
-    parser.add_argument("--fault", help="planted fault, see flowtrain.train.faults")
+    parser.add_argument("--fault", help="value of debug.fault: a function to call in each rank")
     parser.add_argument("--json", action="store_true", help="no table before the JSON line")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:

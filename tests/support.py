@@ -20,6 +20,8 @@ import yaml
 from flowtrain.data.digits import write_digits
 from flowtrain.data.tiny_model import SMALLEST
 
+TESTS = Path(__file__).parent
+
 
 def imported(program: Path) -> ModuleType:
     """A program that tests start, as a module: what it trains on is theirs to check."""
@@ -59,6 +61,7 @@ class Run:
         self.folder = Path(tree["run"])
         config = self.folder.with_suffix(".yaml")
         config.write_text(yaml.safe_dump(tree))
+        paths = filter(None, [os.environ.get("PYTHONPATH")])
         self.process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "flowtrain", "train", str(config)),
@@ -67,6 +70,8 @@ class Run:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            # `debug.fault` names functions of `faults.py`.
+            env=os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS), *paths])},
             start_new_session=True,
         )
         self.started.append(self)

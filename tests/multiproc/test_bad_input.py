@@ -79,7 +79,7 @@ def test_the_steps_before_a_bad_image_are_trained_and_saved(
         },
         pool={"scale": 64.0},
         # Encoders run ahead, and the backbone rank waits before each slot, or for seconds.
-        debug={"fault": "pause:backbone.0"} if image == cut.name else {"delay_ms": 20.0},
+        debug={"fault": "faults:pause:backbone.0"} if image == cut.name else {"delay_ms": 20.0},
     )
     errors = failure(tree)
     assert f"{path}:41: image {tmp_path / image}: " in errors
@@ -95,7 +95,7 @@ def test_a_rank_that_cannot_say_its_edges_ends_no_step(tmp_path: Path, data: Pat
         data,
         flow={"encoders": 2, "mode": "frozen", "plan_ahead": 8},
         pool={"scale": 64.0},
-        debug={"fault": "pause:backbone.0"},
+        debug={"fault": "faults:pause:backbone.0"},
     )
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "edges").touch()

@@ -7,10 +7,10 @@ import signal
 import time
 from pathlib import Path
 
+import faults
 import pytest
 from support import Run, descendants, nothing_left, run_tree
 
-from flowtrain.train import faults
 from flowtrain.train.metrics import TIMING, read_log
 
 LONGEST_S = 30.0
@@ -57,7 +57,7 @@ def test_a_rank_killed_while_its_peer_is_inside_a_collective_is_named(
     victim: str, tmp_path: Path, data: Path
 ) -> None:
     with nothing_left():
-        run = long_run(tmp_path, data, fault=f"halt:{victim}")
+        run = long_run(tmp_path, data, fault=f"faults:halt:{victim}")
         run.wait_for_steps(2)
         status = Path(f"/proc/{run.ranks()[victim]}/status")
         end = time.monotonic() + LONGEST_S
@@ -91,7 +91,7 @@ def test_a_rank_that_is_slower_than_the_deadline_is_waited_for(tmp_path: Path, d
         flow={"encoders": 2, "backbones": 2, "deadline_s": 0.4 * faults.PAUSE_S},
         # The others wait in the pool, for a checkpoint, and in a collective.
         checkpoint={"every": 2},
-        debug={"fault": "pause:backbone.0"},
+        debug={"fault": "faults:pause:backbone.0"},
     )
     run = Run(tree)
     assert len(run.succeed()) == 4
@@ -105,7 +105,7 @@ def test_a_stopped_rank_ends_the_run_and_is_named(tmp_path: Path, data: Path) ->
         tmp_path / "run",
         data,
         flow={"encoders": 2, "backbones": 2, "deadline_s": 2.0},
-        debug={"fault": "halt:encoder.1"},
+        debug={"fault": "faults:halt:encoder.1"},
     )
     with nothing_left():
         code, errors = Run(tree).wait()

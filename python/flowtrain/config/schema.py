@@ -276,7 +276,8 @@ class DebugConfig:
     delay_ms: float = 0.0
     """Largest random delay before each action of a rank."""
     fault: str | None = None
-    """Name of a planted fault (`flowtrain.train.faults`); a run with one says so."""
+    """Function that each rank calls before it starts, as `module:function`, or as
+    `module:function:RANK` for one rank alone. Tests inject faults with it."""
 
     def __post_init__(self) -> None:
         _not_negative(debug__delay_ms=self.delay_ms)

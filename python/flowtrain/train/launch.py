@@ -14,11 +14,12 @@ from safetensors import SafetensorError
 from flowtrain.config.schema import RunConfig
 from flowtrain.data.jsonl import JsonlFile
 from flowtrain.models.adapter import adapter_for
-from flowtrain.train import atomic, faults, metrics
+from flowtrain.train import atomic, metrics
 from flowtrain.train.checkpoint import latest, read_mark
 from flowtrain.train.final import write_final
 from flowtrain.train.folder import run_folder
 from flowtrain.train.gangs import RunFailed, run_gangs
+from flowtrain.train.hook import load_hook
 from flowtrain.train.job import JobHost
 from flowtrain.train.signals import ending_by_signals
 
@@ -50,7 +51,7 @@ def train(
     adapter_for(config.model.folder)
     JsonlFile(config.data.path)
     if config.debug.fault is not None:
-        faults.check(config.debug.fault)
+        load_hook(config.debug.fault)
     started = time.perf_counter()
     with ending_by_signals(), run_folder(config, resume=resume) as trained:
         if trained < config.train.steps:

@@ -22,13 +22,13 @@ from flowtrain.data.samples import SampleReader
 from flowtrain.data.workers import ReaderPool
 from flowtrain.models.adapter import VLMAdapter, adapter_for
 from flowtrain.plan import Space
-from flowtrain.train import faults
 from flowtrain.train.backbone import BackboneRank, wanted_texts
 from flowtrain.train.board import Board
 from flowtrain.train.checkpoint import CheckpointError, Checkpoints, Mark, latest, read_mark
 from flowtrain.train.device import choose_device, register
 from flowtrain.train.encoder import EncoderRank, wanted_pixels
 from flowtrain.train.folder import note_edges
+from flowtrain.train.hook import load_hook
 from flowtrain.train.job import FIRST, LAUNCHER, Job
 from flowtrain.train.liveness import Activity, Heartbeat
 from flowtrain.train.metrics import Metrics
@@ -295,7 +295,7 @@ def main(argv: list[str] | None = None) -> None:
     try:
         config = load(options.config)
         if config.debug.fault is not None:
-            faults.plant(config.debug.fault, label=label)
+            load_hook(config.debug.fault)(label)
         worker = Worker(
             config,
             options.world,

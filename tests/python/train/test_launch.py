@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import faults
 import pytest
 from safetensors import SafetensorError
 from support import run_tree, write_tiny_data
@@ -17,6 +18,7 @@ from flowtrain.data import DataError
 from flowtrain.train import launch
 from flowtrain.train.demo import demo_config
 from flowtrain.train.gangs import RunFailed
+from flowtrain.train.hook import load_hook
 from flowtrain.train.launch import balance_of, train
 from flowtrain.train.worker import reader_maker
 
@@ -127,8 +129,20 @@ def test_a_final_model_that_cannot_be_written_is_named(
         train(config, run_ranks=partial(leave_checkpoint, steps=4))
 
 
-def test_a_fault_that_is_not_there_is_refused_before_a_rank_starts(tmp_path: Path) -> None:
+@pytest.mark.parametrize("hook", ["nope", "os:nope", "nope:fault", ":"])
+def test_a_hook_that_is_not_there_is_refused_before_a_rank_starts(
+    hook: str, tmp_path: Path
+) -> None:
     write_tiny_data(tmp_path / "data", samples=1)
-    config = from_dict(run_tree(tmp_path / "run", tmp_path / "data", debug={"fault": "nope"}))
-    with pytest.raises(ConfigError, match="debug.fault=nope: there is no such fault"):
+    config = from_dict(run_tree(tmp_path / "run", tmp_path / "data", debug={"fault": hook}))
+    with pytest.raises(ConfigError, match=rf"debug\.fault={hook}: .*; write module:function"):
         train(config, run_ranks=pytest.fail)
+
+
+def test_a_hook_is_called_in_its_rank_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[str] = []
+    monkeypatch.setattr(faults, "halt", lambda: called.append(label))
+    for label in ("encoder.0", "encoder.1"):
+        load_hook("faults:halt:encoder.1")(label)
+        load_hook("faults:halt")(label)
+    assert called == ["encoder.0", "encoder.1", "encoder.1"]

@@ -1,6 +1,7 @@
-"""Planted faults: each breaks one promise, so that a test can see the promise being checked.
+"""Injected faults: each breaks one promise, so that a test can see the promise being checked.
 
-They replace methods of the production classes in one process, which therefore need no hooks.
+A rank calls one of these functions before it starts (`debug.fault: faults:<function>`). The
+function replaces methods of FlowTrain's classes in that process.
 """
 
 from __future__ import annotations
@@ -9,11 +10,11 @@ import os
 import signal
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from flowtrain.config.schema import ConfigError
 from flowtrain.plan import Document, StepPlan
 from flowtrain.train.backbone import BackboneRank
 from flowtrain.train.checkpoint import Checkpoints
@@ -24,7 +25,7 @@ from flowtrain.train.world import World
 PAUSE_S = 5.0
 
 
-def _drop_gradient() -> None:
+def drop_gradient() -> None:
     """The gradient of one record of the second step is lost."""
     gather = RecordReceiver.gather
 
@@ -34,40 +35,36 @@ def _drop_gradient() -> None:
             out.zero_()
         return key
 
-    RecordReceiver.gather = lossy  # type: ignore[method-assign]
+    RecordReceiver.gather = lossy
 
 
-def _local_count() -> None:
+def local_count() -> None:
     """The loss is divided by the rank's own target tokens, as many loops do."""
     slot = BackboneRank._slot
 
     def local(
         self: BackboneRank, plan: StepPlan, number: int, documents: Sequence[Document], ages: Any
     ) -> tuple[float, int, int]:
-        from dataclasses import replace
-
         mine = sum(
             d.num_targets for _, docs in plan.documents_of(self._seat.world.rank) for d in docs
         )
         return slot(self, replace(plan, num_targets=mine), number, documents, ages)
 
-    BackboneRank._slot = local  # type: ignore[method-assign,assignment]
+    BackboneRank._slot = local
 
 
-def _leak_documents() -> None:
+def leak_documents() -> None:
     """Documents of a microbatch see each other."""
     batch = BackboneRank._batch
 
     def leaky(self: BackboneRank, *arguments: Any) -> Any:
-        from dataclasses import replace
-
         packed = batch(self, *arguments)
         return replace(packed, doc_lengths=[sum(packed.doc_lengths)])
 
-    BackboneRank._batch = leaky  # type: ignore[method-assign,assignment]
+    BackboneRank._batch = leaky
 
 
-def _skip_tap() -> None:
+def skip_tap() -> None:
     """The first deepstack tap does not reach the backbone."""
     gather = BackboneRank._gather
 
@@ -79,10 +76,10 @@ def _skip_tap() -> None:
                 features[:, width : 2 * width] = 0
         return features, skipped
 
-    BackboneRank._gather = without_tap  # type: ignore[method-assign,assignment]
+    BackboneRank._gather = without_tap
 
 
-def _stale_weights() -> None:
+def stale_weights() -> None:
     """From the second step on, the encoder encodes with the weights it started from."""
     encode = EncoderRank._encode
     first: list[torch.Tensor] = []
@@ -99,24 +96,15 @@ def _stale_weights() -> None:
             parameter.data = data
         return rows
 
-    EncoderRank._encode = stale  # type: ignore[method-assign]
+    EncoderRank._encode = stale
 
 
-FAULTS: dict[str, Callable[[], None]] = {
-    "drop_gradient": _drop_gradient,
-    "local_count": _local_count,
-    "leak_documents": _leak_documents,
-    "skip_tap": _skip_tap,
-    "stale_weights": _stale_weights,
-}
-
-
-def _halt() -> None:
+def halt() -> None:
     """This process stops before it joins the gradient reduction of its third step."""
     _before(World, "sum_gradients", 3, lambda: os.kill(os.getpid(), signal.SIGSTOP))
 
 
-def _pause() -> None:
+def pause() -> None:
     """This backbone rank sleeps before a slot, a checkpoint and a reduction."""
     _before(BackboneRank, "_slot", 2, lambda: time.sleep(PAUSE_S))
     _before(Checkpoints, "after", 2, lambda: time.sleep(PAUSE_S))
@@ -124,7 +112,7 @@ def _pause() -> None:
 
 
 def _before(kind: type, method: str, count: int, act: Callable[[], None]) -> None:
-    """Act before the call of a method that makes it so many."""
+    """Call `act` before call number `count` of a method."""
     plain = getattr(kind, method)
     calls = 0
 
@@ -136,37 +124,3 @@ def _before(kind: type, method: str, count: int, act: Callable[[], None]) -> Non
         return plain(*arguments, **named)
 
     setattr(kind, method, acting)
-
-
-# Of one rank, as `<fault>:<rank>`.
-RANK_FAULTS: dict[str, Callable[[], None]] = {"halt": _halt, "pause": _pause}
-
-
-def check(name: str) -> None:
-    """Refuse a name that `plant` does not know.
-
-    Raises:
-        ConfigError: There is no such fault.
-    """
-    kind, _, rank = name.partition(":")
-    if name not in FAULTS and not (rank and kind in RANK_FAULTS):
-        known = [*FAULTS, *(f"{kind}:<rank>" for kind in RANK_FAULTS)]
-        raise ConfigError(f"debug.fault={name}: there is no such fault; choose from {known}")
-
-
-def plant(name: str, *, label: str) -> None:
-    """Break this process in one way.
-
-    Args:
-        name: A key of `FAULTS`, for every rank, or `<key of RANK_FAULTS>:<rank>`, for that one.
-        label: This rank's name.
-
-    Raises:
-        ConfigError: There is no such fault.
-    """
-    check(name)
-    kind, _, rank = name.partition(":")
-    if name in FAULTS:
-        FAULTS[name]()
-    elif rank == label:
-        RANK_FAULTS[kind]()

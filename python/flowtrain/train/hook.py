@@ -1,0 +1,34 @@
+"""`debug.fault`: a function that a test has ranks call before they start."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+
+from flowtrain.config.schema import ConfigError
+
+
+def load_hook(spec: str) -> Callable[[str], None]:
+    """Import the function of a hook; it is called with the name of a rank.
+
+    Args:
+        spec: `module:function`, or `module:function:RANK` for one rank alone.
+
+    Raises:
+        ConfigError: There is no such function.
+    """
+    module, _, rest = spec.partition(":")
+    name, _, only = rest.partition(":")
+    try:
+        function: Callable[[], None] = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(
+            f"debug.fault={spec}: {error}; write module:function, or module:function:RANK for one "
+            "rank, where Python can import the module"
+        ) from error
+
+    def call(label: str) -> None:
+        if only in ("", label):
+            function()
+
+    return call
