@@ -22,9 +22,9 @@ from transformers import AutoModelForImageTextToText
 from flowtrain.config import RunConfig, from_dict
 from flowtrain.data.digits import write_digits
 from flowtrain.data.tiny_model import SMALLEST
-from flowtrain.train.gangs import run_gangs
-from flowtrain.train.launch import train
-from flowtrain.train.metrics import read_log
+from flowtrain.train.launch.local import run_gangs
+from flowtrain.train.launch.run import train
+from flowtrain.train.ranks.metrics import read_log
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "sgd": {"momentum": 0.9, "weight_decay": 0.01},

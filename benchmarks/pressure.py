@@ -26,12 +26,12 @@ from flowtrain.data.workers import ReaderPool
 from flowtrain.models.adapter import adapter_for
 from flowtrain.plan import Space
 from flowtrain.train.demo import demo_config
-from flowtrain.train.gangs import RunFailed
-from flowtrain.train.launch import train
-from flowtrain.train.metrics import read_log
-from flowtrain.train.planner import PlanSource
-from flowtrain.train.rank import DTYPES
-from flowtrain.train.reads import Reads
+from flowtrain.train.input.reads import Reads
+from flowtrain.train.launch.local import RunFailed
+from flowtrain.train.launch.run import train
+from flowtrain.train.planning.planner import PlanSource
+from flowtrain.train.ranks.context import DTYPES
+from flowtrain.train.ranks.metrics import read_log
 
 SCALES = (1, 2, 4)
 

@@ -16,11 +16,11 @@ from typing import Any
 import torch
 
 from flowtrain.plan import Document, StepPlan
-from flowtrain.train.backbone import BackboneRank
-from flowtrain.train.checkpoint import Checkpoints
-from flowtrain.train.encoder import EncoderRank
-from flowtrain.train.records import RecordKey, RecordReceiver
-from flowtrain.train.world import World
+from flowtrain.train.control.world import World
+from flowtrain.train.ranks.backbone import BackboneRank
+from flowtrain.train.ranks.encoder import EncoderRank
+from flowtrain.train.records.records import RecordKey, RecordReceiver
+from flowtrain.train.state.checkpoint import Checkpoints
 
 PAUSE_S = 5.0
 

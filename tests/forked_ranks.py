@@ -18,14 +18,14 @@ from support import nothing_left
 from flowtrain import parent
 from flowtrain.config import ConfigError, RunConfig, from_dict
 from flowtrain.models import ModelError
-from flowtrain.train import metrics
-from flowtrain.train.by_hand import watch_ranks
-from flowtrain.train.gangs import RunFailed
-from flowtrain.train.job import Job, JobHost
-from flowtrain.train.launch import train
+from flowtrain.train.control.job import Job, JobHost
+from flowtrain.train.launch.external import watch_ranks
+from flowtrain.train.launch.local import RunFailed
+from flowtrain.train.launch.run import train
+from flowtrain.train.ranks import metrics
 
 _SERVER = multiprocessing.get_context("forkserver")
-_SERVER.set_forkserver_preload(["flowtrain.train.worker", "flowtrain.models.qwen3_vl"])
+_SERVER.set_forkserver_preload(["flowtrain.train.ranks.worker", "flowtrain.models.qwen3_vl"])
 
 
 def forked_ranks(config: RunConfig, host: JobHost, *, resume: bool) -> None:
@@ -84,7 +84,7 @@ def _started(config: RunConfig, job: Job, resume: bool) -> Iterator[list[ForkSer
 
 def _rank(words: list[str], rank: int, size: int, log: str) -> None:
     """Run one rank to its end, in the forked process."""
-    from flowtrain.train.worker import main  # Forked with it.
+    from flowtrain.train.ranks.worker import main  # Forked with it.
 
     # The server ends with the tests.
     parent.end_with(os.getppid())

@@ -11,7 +11,7 @@ import faults
 import pytest
 from support import Run, descendants, nothing_left, run_tree
 
-from flowtrain.train.metrics import TIMING, read_log
+from flowtrain.train.ranks.metrics import TIMING, read_log
 
 LONGEST_S = 30.0
 

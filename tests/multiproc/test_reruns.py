@@ -13,7 +13,7 @@ from support import Run, run_tree
 
 import flowtrain_core
 from flowtrain.config import ConfigError, from_dict
-from flowtrain.train.launch import train
+from flowtrain.train.launch.run import train
 
 SHAPE = {"encoders": 2, "backbones": 2}
 

@@ -35,9 +35,9 @@ def run(given: argparse.Namespace) -> int:
         print(dump(config), end="")
         return 0
     from flowtrain.output import show
-    from flowtrain.train.by_hand import wait_for_ranks
-    from flowtrain.train.gangs import run_gangs
-    from flowtrain.train.launch import SUMMARY, train
+    from flowtrain.train.launch.external import wait_for_ranks
+    from flowtrain.train.launch.local import run_gangs
+    from flowtrain.train.launch.run import SUMMARY, train
 
     run_ranks = wait_for_ranks if given.by_hand else run_gangs
     summary = train(config, resume=given.resume, run_ranks=run_ranks)

@@ -13,9 +13,9 @@ from typing import Any
 from flowtrain.config.load import load
 from flowtrain.config.schema import ConfigError, RunConfig
 from flowtrain.data.digits import write_digits
-from flowtrain.train.folder import hold
-from flowtrain.train.launch import train
-from flowtrain.train.metrics import read_log
+from flowtrain.train.launch.run import train
+from flowtrain.train.ranks.metrics import read_log
+from flowtrain.train.state.run_folder import hold
 
 _BATCH = 64
 # A file in a demo's folder: its data and run may be deleted by the next demo.

@@ -38,7 +38,7 @@ def test_a_printed_configuration_loads_to_the_same_run(
 def test_a_run_succeeds_although_the_reader_of_its_summary_has_gone(
     config: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("flowtrain.train.launch.train", lambda *_, **__: {"steps": 4})
+    monkeypatch.setattr("flowtrain.train.launch.run.train", lambda *_, **__: {"steps": 4})
     ours, theirs = os.pipe()
     os.close(ours)
     # The end of the block flushes, as the end of a process does.

@@ -8,7 +8,7 @@ import pytest
 
 from flowtrain.cli.main import main
 from flowtrain.train.demo import start_over
-from flowtrain.train.folder import hold
+from flowtrain.train.state.run_folder import hold
 
 
 @pytest.mark.parametrize("name", ["data", "run"])

@@ -1,0 +1,61 @@
+"""The end of a run: both parts of the model in one Hugging Face folder."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import cast
+
+import torch
+from transformers import PreTrainedModel
+
+from flowtrain.config.schema import RunConfig
+from flowtrain.models.adapter import adapter_for
+from flowtrain.models.export import save_final
+from flowtrain.train.ranks.context import DTYPES
+from flowtrain.train.state.atomic import PART, commit
+from flowtrain.train.state.checkpoint import load_part
+from flowtrain.train.state.resume import check_model
+
+
+def write_final(config: RunConfig, checkpoint: Path) -> dict[str, float]:
+    """Write `RUN/final` from a checkpoint, whole or not at all; an older one is replaced.
+
+    Args:
+        config: The run.
+        checkpoint: A valid checkpoint of it.
+
+    Returns:
+        How far each module moved from where it started: relative norm of the difference.
+
+    Raises:
+        ConfigError: Files of the model have changed since the run began.
+    """
+    check_model(config)
+    adapter = adapter_for(config.model.folder)
+    model = adapter.build(
+        "full",
+        weights=config.model.path,
+        seed=config.train.seed,
+        dtype=DTYPES[config.model.dtype],
+        device=torch.device("cpu"),
+    )
+    before = {name: value.detach().clone() for name, value in model.named_parameters()}
+    for world in ("encoder", "backbone"):
+        load_part(checkpoint, world, model)
+    final = config.run / "final"
+    part = final.with_name(final.name + PART)
+    if part.exists():
+        shutil.rmtree(part)
+    save_final(part, config.model.folder, cast(PreTrainedModel, model))
+    check_model(config)  # The files that were copied are those of the run as well.
+    commit(part, final)
+    change = {}
+    for world in ("encoder", "backbone"):
+        moved = start = 0.0
+        for name, value in model.named_parameters():
+            if name.startswith("model.visual.") == (world == "encoder"):
+                moved += float((value.detach() - before[name]).double().square().sum())
+                start += float(before[name].double().square().sum())
+        change[f"{world}_weight_change"] = (moved / start) ** 0.5
+    return change

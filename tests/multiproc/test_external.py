@@ -1,0 +1,72 @@
+"""Ranks that the user starts, as two gangs of torchrun."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+import yaml
+from support import Run, nothing_left, run_tree
+
+from flowtrain.train.ranks.metrics import read_log
+
+SHAPE = {"encoders": 2, "backbones": 1}
+BIN = Path(sys.executable).parent
+
+
+@contextmanager
+def by_hand(config: Path) -> Iterator[tuple[subprocess.Popen[str], list[subprocess.Popen[str]]]]:
+    """The host of a run and the two gangs that its commands start."""
+    with ExitStack() as stack:
+
+        def start(*words: str) -> subprocess.Popen[str]:
+            process = subprocess.Popen(
+                words,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                env=os.environ | {"OMP_NUM_THREADS": "1"},
+                start_new_session=True,
+            )
+            stack.callback(process.communicate)
+            stack.callback(end, process)
+            return process
+
+        host = start(sys.executable, "-m", "flowtrain", "train", str(config), "--by-hand")
+        assert host.stdout is not None
+        commands = [shlex.split(host.stdout.readline()) for _ in range(2)]
+        assert [words[0] for words in commands] == ["torchrun", "torchrun"]
+        yield host, [start(str(BIN / words[0]), *words[1:]) for words in commands]
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def write(folder: Path, data: Path, steps: int) -> Path:
+    config = folder / "run.yaml"
+    tree = run_tree(folder / "run", data, train={"steps": steps}, flow=SHAPE)
+    config.write_text(yaml.safe_dump(tree))
+    return config
+
+
+@pytest.mark.limit(240)
+def test_two_gangs_of_torchrun_are_the_run_that_the_launcher_starts(
+    tmp_path: Path, data: Path
+) -> None:
+    with nothing_left(), by_hand(write(tmp_path, data, 3)) as (host, gangs):
+        said, _ = host.communicate(timeout=200)
+        assert host.returncode == 0, said
+        assert [gang.wait(30) for gang in gangs] == [0, 0]
+    (tmp_path / "launched").mkdir()
+    launched = Run(run_tree(tmp_path / "launched/run", data, train={"steps": 3}, flow=SHAPE))
+    assert launched.succeed() == read_log(tmp_path / "run/metrics.jsonl")
+    assert (tmp_path / "run/final/config.json").exists()

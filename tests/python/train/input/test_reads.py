@@ -1,0 +1,116 @@
+"""Waits for a rank's readers: slow ones are waited for; the sample of one that hangs is named."""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from flowtrain.data.errors import DataError
+from flowtrain.data.workers import ReaderPool
+from flowtrain.train.input.reads import Reads
+
+DATA = Path("/data/train.jsonl")
+
+
+class Slow:
+    """Reads text in 0.3 s, and pixels when the test says so."""
+
+    gate = threading.Event()
+
+    def text(self, line: int) -> int:
+        self.gate.wait(0.3)
+        return line
+
+    def pixels(self, line: int, image: int, grid: tuple[int, int, int]) -> None:
+        self.gate.wait()
+
+
+@contextmanager
+def slow(deadline_s: float) -> Iterator[Reads]:
+    Slow.gate.clear()
+    with ReaderPool(Slow, 0) as reader:
+        try:
+            yield Reads(reader, DATA, deadline_s=deadline_s)
+        finally:
+            Slow.gate.set()
+
+
+def test_readers_that_finish_one_read_after_another_are_waited_for() -> None:
+    with slow(deadline_s=0.7) as reads:
+        *_, last = [reads.submit("text", line) for line in range(6)]
+        assert reads.result(last) == 5
+
+
+def test_a_read_that_hangs_is_named_and_not_the_one_behind_it() -> None:
+    with slow(deadline_s=0.2) as reads:
+        reads.submit("pixels", 5, 1, (1, 2, 2))
+        behind = reads.submit("text", 6)
+        with pytest.raises(DataError) as caught:
+            reads.result(behind)
+        assert str(caught.value).startswith(
+            f"{DATA}: sample 5: pixels 1 (1, 2, 2): being read for more than flow.deadline_s=0.2 s"
+        )
+        assert "raise flow.deadline_s" in str(caught.value)
+
+
+def test_a_reader_process_that_dies_is_an_error_of_the_sample() -> None:
+    with ReaderPool(partial(importlib.import_module, "os"), 1) as reader:
+        reads = Reads(reader, DATA, deadline_s=60)
+        with pytest.raises(DataError, match=r"train.jsonl: sample 3: _exit: .*process"):
+            reads.result(reads.submit("_exit", 3))
+
+
+def start_slowly() -> ModuleType:
+    time.sleep(1.0)
+    return os
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_the_start_of_a_reader_is_no_read_that_hangs(workers: int) -> None:
+    with ReaderPool(start_slowly, workers) as reader:
+        reads = Reads(reader, DATA, deadline_s=0.4)
+        assert reads.result(reads.submit("strerror", errno.ENOENT)) == "No such file or directory"
+
+
+PATIENT = """
+import time
+from pathlib import Path
+from flowtrain.data.workers import ReaderPool
+from flowtrain.train.input.reads import Reads
+
+class Reader:
+    def text(self, line):
+        print("reading", flush=True)
+        for _ in range(8):
+            time.sleep(0.1)
+
+with ReaderPool(Reader, 0) as reader:
+    reads = Reads(reader, Path("train.jsonl"), deadline_s=2.0)
+    reads.result(reads.submit("text", 0))
+"""
+
+
+def test_a_rank_that_was_stopped_in_a_read_goes_on() -> None:
+    with subprocess.Popen([sys.executable, "-c", PATIENT], stdout=subprocess.PIPE) as rank:
+        try:
+            assert rank.stdout is not None
+            assert rank.stdout.readline() == b"reading\n"
+            os.kill(rank.pid, signal.SIGSTOP)
+            time.sleep(2.5)
+            os.kill(rank.pid, signal.SIGCONT)
+            assert rank.wait() == 0
+        finally:
+            rank.kill()

@@ -1,0 +1,152 @@
+"""Ranks as processes of the launcher: no signal leaves one behind."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+from support import descendants, run_tree, write_tiny_data
+from torch.distributed import TCPStore
+
+from flowtrain.train.control.store import Board
+from flowtrain.train.launch import local
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+
+
+def start_gang(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A gang of one encoder rank that only sleeps."""
+    monkeypatch.setattr(local.sys, "executable", "sleep")
+    config: Any = SimpleNamespace(run=folder)
+    job: Any = SimpleNamespace(store="", nonce="")
+    return local._start(config, job, "encoder", 1, logs=folder / "logs", resume=False)
+
+
+def test_the_handlers_of_the_caller_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    # As below nohup.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        start_gang(tmp_path, monkeypatch).close(timeout=5)
+        now = {number: signal.getsignal(number) for number in SIGNALS}
+        assert now == before | {signal.SIGHUP: signal.SIG_IGN}
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def test_a_signal_between_two_gangs_closes_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = []
+
+    def start(config: Any, job: Any, world: str, *_: Any, **__: Any) -> Any:
+        if world == "encoder":
+            raise KeyboardInterrupt
+        return SimpleNamespace(close=lambda timeout: closed.append(world))
+
+    monkeypatch.setattr(local, "_start", start)
+    config: Any = SimpleNamespace(run=tmp_path, flow=SimpleNamespace(backbones=1, encoders=1))
+    host: Any = SimpleNamespace(job=SimpleNamespace(nonce="n"))
+    with pytest.raises(KeyboardInterrupt):
+        local.run_gangs(config, host, resume=False)
+    assert closed == ["backbone"]
+
+
+@pytest.mark.parametrize("log", ["", "flowtrain: encoder.0 ends: Checkpo"])
+def test_a_rank_whose_log_is_on_a_full_disk_is_asked_on_the_board(
+    log: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    board = Board(f"127.0.0.1:{store.port}", "test", timeout_s=10)
+    board.put("failed/encoder.0", "OSError: no space")
+    gang = start_gang(tmp_path, monkeypatch)
+    [handler] = gang.subprocess_handlers.values()
+    handler.proc.wait()
+    Path(gang.stderrs[0]).write_text(log)
+    [death] = local._wait({"encoder": gang}, board)
+    gang.close(timeout=5)
+    assert death.why() == "OSError: no space"
+
+
+def run_file(folder: Path) -> Path:
+    write_tiny_data(folder / "data", samples=8)
+    path = folder / "run.yaml"
+    path.write_text(yaml.safe_dump(run_tree(folder / "run", folder / "data")))
+    return path
+
+
+def test_a_signal_to_the_launcher_ends_every_rank_and_says_no_traceback(tmp_path: Path) -> None:
+    launcher = subprocess.Popen(
+        [sys.executable, "-m", "flowtrain", "train", str(run_file(tmp_path))],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    while not (ranks := descendants(launcher.pid)) or len(ranks) < 2:
+        assert launcher.poll() is None, launcher.communicate()
+        time.sleep(0.05)
+    launcher.terminate()
+    said = launcher.communicate()[1]
+    assert launcher.returncode == 143, said
+    assert "Traceback" not in said
+    wait_for_ends(ranks)
+
+
+def wait_for_ends(processes: list[int]) -> None:
+    """Wait until each has ended, whether or not its new parent has asked for its exit code."""
+
+    def runs(process: int) -> bool:
+        try:
+            state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+        except (FileNotFoundError, ProcessLookupError):
+            return False
+        return state != "Z"
+
+    while any(map(runs, processes)):
+        time.sleep(0.05)
+
+
+# Starts a rank as the launcher does, and says its number.
+LAUNCHER_CODE = """
+import os, subprocess, sys, time
+rank = subprocess.Popen(
+    [sys.executable, "-m", "flowtrain.train.ranks.worker", *sys.argv[1:]],
+    env={**os.environ, "RANK": "0", "FLOWTRAIN_LAUNCHER": str(os.getpid())},
+)
+print(rank.pid, flush=True)
+time.sleep(1000)
+"""
+
+
+@pytest.mark.limit(60)
+def test_a_rank_that_still_connects_ends_with_its_launcher(tmp_path: Path) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        store = f"127.0.0.1:{silent.getsockname()[1]}"
+        launcher = subprocess.Popen(
+            [
+                *(sys.executable, "-c", LAUNCHER_CODE, str(run_file(tmp_path))),
+                *("--world", "encoder", "--store", store, "--nonce", "n"),
+            ],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert launcher.stdout is not None
+        rank = int(launcher.stdout.readline())
+        with silent.accept()[0]:
+            launcher.kill()
+            launcher.communicate()
+            wait_for_ends([rank])

@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import json
+import math
+import os
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import faults
+import pytest
+from safetensors import SafetensorError
+from support import run_tree, write_tiny_data
+
+from flowtrain.cli.demo import packing_line
+from flowtrain.config import ConfigError, RunConfig, from_dict
+from flowtrain.data import DataError
+from flowtrain.train.demo import demo_config
+from flowtrain.train.launch import run
+from flowtrain.train.launch.local import RunFailed
+from flowtrain.train.launch.run import balance_of, train
+from flowtrain.train.ranks.hook import load_hook
+from flowtrain.train.ranks.worker import reader_maker
+
+
+def packing(gap: float, *ratios: float) -> dict[str, object]:
+    names = ("dist_ratio", "encoder_dist_ratio", "pad_ratio")
+    packed, arrival = (dict(zip(names, r, strict=True)) for r in (ratios[:3], ratios[3:]))
+    return {"bound": 1.0, "gap": gap, "packed": packed, "arrival": arrival}
+
+
+def test_the_summary_says_what_packing_changed_over_all_steps() -> None:
+    steps = [packing(0.25, 0.0, 0.125, 0.0, 0.5, 0.25, 0.75), packing(0.75, *(6 * [0.25]))]
+    means = balance_of(steps)
+    assert means == {
+        "packing_gap": 0.5,
+        "dist_ratio_before": 0.375,
+        "encoder_dist_ratio_before": 0.25,
+        "pad_ratio_before": 0.5,
+        "dist_ratio_after": 0.125,
+        "encoder_dist_ratio_after": 0.1875,
+        "pad_ratio_after": 0.125,
+    }
+    assert packing_line({"backbone_ranks": 2, "encoder_ranks": 1, **means}) == (
+        "packing, arrival order -> packed: pad ratio 50.0% -> 12.5%, "
+        "dist ratio of 2 backbone rank(s) 37.5% -> 12.5%, of 1 encoder rank(s) 25.0% -> 18.8%"
+    )
+
+
+def test_the_demo_runs_in_a_folder_of_any_name(tmp_path: Path) -> None:
+    out = tmp_path / "a #1: b"
+    assert demo_config(out).run == out / "run"
+
+
+def leave_checkpoint(config: RunConfig, *_: Any, steps: int, **__: Any) -> None:
+    """What ranks leave that have trained so many steps."""
+    checkpoint = config.run / "checkpoints" / f"step-{steps:08d}"
+    checkpoint.mkdir(parents=True)
+    mark = {"step": steps - 1, "cursor": 0, "stepped": {}}
+    checkpoint.joinpath("mark.json").write_text(json.dumps(mark))
+
+
+@pytest.mark.parametrize("steps", [3, 5])
+def test_a_final_model_comes_from_the_last_step_alone(steps: int, tmp_path: Path) -> None:
+    write_tiny_data(tmp_path / "data", samples=1)
+    config = from_dict(run_tree(tmp_path / "run", tmp_path / "data"))
+    with pytest.raises(RunFailed, match=f"has {steps} steps, not train.steps=4"):
+        train(config, run_ranks=partial(leave_checkpoint, steps=steps))
+    assert not (config.run / "final").exists()
+
+
+def test_ranks_read_no_other_data_file_than_the_launcher(tmp_path: Path) -> None:
+    write_tiny_data(tmp_path / "data", samples=2)
+    config = from_dict(run_tree(tmp_path / "run", tmp_path / "data"))
+    os.utime(config.data.path, (1, 1))
+    first, second = config.data.path.read_text().splitlines(keepends=True)
+
+    def replace_data(config: RunConfig, *_: Any, **__: Any) -> None:
+        assert len(reader_maker(config)()) == 2
+        other = tmp_path / "other.jsonl"
+        other.write_text(second + first)
+        other.replace(config.data.path)
+        reader_maker(config)()
+
+    with pytest.raises(DataError, match=r"train\.jsonl: the file changed during the run"):
+        train(config, run_ranks=replace_data)
+
+
+def test_ranks_load_no_other_model_files_than_the_launcher_hashed(tmp_path: Path) -> None:
+    write_tiny_data(tmp_path / "data", samples=1)
+    config = from_dict(run_tree(tmp_path / "run", tmp_path / "data"))
+    template = config.model.folder / "chat_template.jinja"
+
+    def replace_template(config: RunConfig, *_: Any, **__: Any) -> None:
+        reader_maker(config)()
+        template.write_text(template.read_text() + "\n")
+        config.model.folder.joinpath("added_tokens.json").write_text("{}")
+        reader_maker(config)()
+
+    with pytest.raises(ConfigError, match=r"added_tokens\.json, chat_template\.jinja changed aft"):
+        train(config, run_ranks=replace_template)
+
+
+def test_a_summary_is_json_where_a_number_is_not_finite(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_tiny_data(tmp_path / "data", samples=1)
+    config = from_dict(run_tree(tmp_path / "run", tmp_path / "data"))
+    monkeypatch.setattr(run, "write_final", lambda *_: {"encoder_weight_change": math.nan})
+    monkeypatch.setattr(run, "_summary", lambda _: {"loss": None})
+    summary = train(config, run_ranks=partial(leave_checkpoint, steps=4))
+    assert summary["encoder_weight_change"] is None
+    text = (config.run / "summary.json").read_text()
+    assert json.loads(text, parse_constant=pytest.fail) == summary
+
+
+@pytest.mark.parametrize("error", [OSError, SafetensorError])
+def test_a_final_model_that_cannot_be_written_is_named(
+    error: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_tiny_data(tmp_path / "data", samples=1)
+    config = from_dict(run_tree(tmp_path / "run", tmp_path / "data"))
+
+    def fill_disk(*_: Any) -> None:
+        raise error("No space left on device")
+
+    monkeypatch.setattr(run, "write_final", fill_disk)
+    with pytest.raises(RunFailed, match=r"run/final: No space left on device; every step is tr"):
+        train(config, run_ranks=partial(leave_checkpoint, steps=4))
+
+
+@pytest.mark.parametrize("hook", ["nope", "os:nope", "nope:fault", ":"])
+def test_a_hook_that_is_not_there_is_refused_before_a_rank_starts(
+    hook: str, tmp_path: Path
+) -> None:
+    write_tiny_data(tmp_path / "data", samples=1)
+    config = from_dict(run_tree(tmp_path / "run", tmp_path / "data", debug={"fault": hook}))
+    with pytest.raises(ConfigError, match=rf"debug\.fault={hook}: .*; write module:function"):
+        train(config, run_ranks=pytest.fail)
+
+
+def test_a_hook_is_called_in_its_rank_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[str] = []
+    monkeypatch.setattr(faults, "halt", lambda: called.append(label))
+    for label in ("encoder.0", "encoder.1"):
+        load_hook("faults:halt:encoder.1")(label)
+        load_hook("faults:halt")(label)
+    assert called == ["encoder.0", "encoder.1", "encoder.1"]

@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from torch.distributed import TCPStore
+
+from flowtrain.config.schema import DataConfig, ModelConfig, RunConfig, TrainConfig
+from flowtrain.data import DataError
+from flowtrain.data.order import SampleOrder
+from flowtrain.data.samples import SampleMeta
+from flowtrain.data.tiny_model import SMALLEST, write_tiny_model
+from flowtrain.plan import StepPlan
+from flowtrain.train.control.store import Board
+from flowtrain.train.input.reads import Reads
+from flowtrain.train.planning.planner import Plans, PlanSource
+
+SAMPLES = 7
+STEPS = 5
+
+
+class Reader:
+    """Sizes without files; the samples on some lines are dropped."""
+
+    def __init__(self, dropped: Callable[[int], bool]) -> None:
+        self._dropped = dropped
+        self.lines: list[int] = []
+
+    def submit(self, method: str, line: int) -> Future[SampleMeta]:
+        assert method == "meta"
+        self.lines.append(line)
+        fit: Literal["dropped", "whole"] = "dropped" if self._dropped(line) else "whole"
+        done: Future[SampleMeta] = Future()
+        done.set_result(
+            SampleMeta(
+                index=line, num_tokens=10 + line, num_targets=3, grids=(), image_lengths=(), fit=fit
+            )
+        )
+        return done
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> RunConfig:
+    write_tiny_model(tmp_path / "model", SMALLEST)
+    return RunConfig(
+        run=tmp_path / "run",
+        model=ModelConfig(config=tmp_path / "model"),
+        data=DataConfig(path=tmp_path / "data.jsonl", oversize="drop"),
+        train=TrainConfig(steps=STEPS, global_batch=4, microbatch_tokens=64),
+    )
+
+
+def plans(config: RunConfig, reader: Reader, **start: int) -> list[StepPlan]:
+    from transformers import AutoConfig
+
+    pool: Any = reader
+    source = PlanSource(
+        config,
+        reads=Reads(pool, config.data.path, deadline_s=60),
+        num_samples=SAMPLES,
+        model_config=AutoConfig.from_pretrained(config.model.folder),
+        **start,
+    )
+    return list(source)
+
+
+def test_dropped_samples_are_drawn_and_counted_and_resume_goes_on_behind_them(
+    config: RunConfig,
+) -> None:
+    reader = Reader(lambda line: line in (2, 5))
+    made = plans(config, reader)
+    order = SampleOrder(SAMPLES, config.train.seed, shuffle=True)
+    drawn = [order.index(cursor) for cursor in range(made[-1].cursor)]
+    assert [s for plan in made for s in plan.samples] == [n for n in drawn if n not in (2, 5)]
+    assert [len(plan.samples) for plan in made] == [4] * STEPS
+    before = 0
+    for plan in made:
+        assert plan.cursor - before == len(plan.samples) + plan.dropped
+        before = plan.cursor
+    assert sum(plan.dropped for plan in made) == sum(n in (2, 5) for n in drawn) > 0
+    # Nothing is read that no step asks for.
+    assert reader.lines == drawn
+    for step in range(1, STEPS):
+        again = plans(
+            config, Reader(lambda line: line in (2, 5)), step=step, cursor=made[step - 1].cursor
+        )
+        assert [p.to_json() for p in again] == [p.to_json() for p in made[step:]]
+
+
+def test_a_file_of_dropped_samples_alone_is_an_error(config: RunConfig) -> None:
+    with pytest.raises(DataError, match=r"none of 7 samples fits .*=64 with data\.oversize=drop"):
+        plans(config, Reader(lambda line: True))
+    lonely = plans(config, Reader(lambda line: line != 3))
+    assert [plan.samples for plan in lonely] == [(3, 3, 3, 3)] * STEPS
+
+
+def test_a_rank_that_fails_waits_for_the_steps_before() -> None:
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+    def board() -> Board:
+        return Board(f"127.0.0.1:{store.port}", "test", timeout_s=10)
+
+    board().put("plan/0", {"plan": StepPlan(step=0, kind="train").to_json()})
+    fast, slow = (Plans(board(), readers=2) for _ in range(2))
+    fast.wait_for_others()  # It has carried out nothing yet.
+    assert fast.get(0) == slow.get(0)
+    fast.forget(0)
+    with ThreadPoolExecutor(1) as threads:
+        waits = threads.submit(fast.wait_for_others)
+        time.sleep(0.3)
+        assert not waits.done()
+        slow.forget(0)
+        waits.result()

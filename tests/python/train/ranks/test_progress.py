@@ -1,0 +1,61 @@
+"""The line that a run is watched by."""
+
+from __future__ import annotations
+
+import os
+import pty
+import sys
+from pathlib import Path
+
+import pytest
+
+from flowtrain.plan import StepPlan
+from flowtrain.train.control.close import Verdict
+from flowtrain.train.ranks.metrics import Metrics, StepTiming, read_log
+
+VERDICT = Verdict(
+    action="apply", scale=1.0, loss=2.5, grad_norm=1.0, num_targets=8, wait_s={"encoder": 0.5}
+)
+TIMING = StepTiming(seconds=1.0, pool={"segments": [], "bytes_published": 0})
+
+
+def train(folder: Path, steps: int) -> None:
+    metrics = Metrics(folder, steps=9, peak_flops=1e9, every=1)
+    for step in range(steps):
+        plan = StepPlan(step=step, kind="train")
+        metrics.step(plan, VERDICT, lr=1e-3, skipped=0, ages=[], timing=TIMING)
+    metrics.close()
+
+
+def test_progress_on_a_terminal_is_one_row_of_plain_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, theirs = pty.openpty()
+    with os.fdopen(theirs, "w") as terminal:
+        monkeypatch.setattr(sys, "stdout", terminal)
+        monkeypatch.setenv("COLUMNS", "30")
+        train(tmp_path, 2)
+        shown = ""
+        while not shown.endswith("\n"):
+            shown += os.read(ours, 4096).decode()
+    os.close(ours)
+    # Control sequences, such as one that hides the cursor, would outlive a killed rank.
+    assert "\x1b" not in shown
+    assert shown.replace("\r\n", "\n").split("\r") == [
+        "",
+        "step 1/9  loss 2.5000  grad 1",
+        "step 2/9  loss 2.5000  grad 1\n",
+    ]
+
+
+def test_training_goes_on_when_nobody_reads_its_progress(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    ours, theirs = os.pipe()
+    os.close(ours)
+    # Leaving the block writes what is still buffered, as the end of a process does.
+    with os.fdopen(theirs, "w") as nobody:
+        monkeypatch.setattr(sys, "stdout", nobody)
+        train(tmp_path, 3)
+    assert [line["step"] for line in read_log(tmp_path / "metrics.jsonl")] == [0, 1, 2]
+    assert capfd.readouterr().err.count("standard output: Broken pipe; progress is no longer") == 1

@@ -1,0 +1,102 @@
+"""The model that a run ends with is there whole, or not at all."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.state_dict import get_model_state_dict
+from transformers import AutoModelForImageTextToText
+
+from flowtrain.config import ConfigError, RunConfig, from_dict
+from flowtrain.data.tiny_model import SMALLEST, write_tiny_model
+from flowtrain.models.adapter import adapter_for
+from flowtrain.train.state import final
+from flowtrain.train.state.final import write_final
+from flowtrain.train.state.resume import FINGERPRINT, fingerprint
+
+
+def make_checkpoint(config: RunConfig, seed: int) -> Path:
+    """A checkpoint with the weights that another seed draws."""
+    checkpoint = config.run / f"checkpoint-{seed}"
+    for part in ("encoder", "backbone"):
+        module = adapter_for(config.model.folder).build(
+            part, weights=None, seed=seed, dtype=torch.float32, device=torch.device("cpu")
+        )
+        state = {"model": get_model_state_dict(module)}
+        dcp.save(state, checkpoint_id=checkpoint / part, no_dist=True)
+    return checkpoint
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> RunConfig:
+    """A run that has begun."""
+    write_tiny_model(tmp_path / "model", SMALLEST)
+    (tmp_path / "data.jsonl").touch()
+    config = from_dict(
+        {
+            "run": tmp_path / "run",
+            "model": {"config": tmp_path / "model"},
+            "data": {"path": tmp_path / "data.jsonl"},
+            "train": {"steps": 1},
+        }
+    )
+    config.run.mkdir()
+    (config.run / FINGERPRINT).write_text(json.dumps(fingerprint(config)))
+    return config
+
+
+def test_a_final_model_replaces_the_one_before_only_when_it_is_whole(
+    config: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoints = [make_checkpoint(config, seed) for seed in (1, 2)]
+    write_final(config, checkpoints[0])
+    (config.run / "final" / "stale.json").write_text("{}")
+    before = (config.run / "final" / "model.safetensors").read_bytes()
+
+    def cut_short(folder: Path, *_: Any) -> None:
+        folder.mkdir(exist_ok=True)
+        (folder / "model.safetensors").write_bytes(b"half")
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(final, "save_final", cut_short)
+        write_final(config, checkpoints[1])
+    assert (config.run / "final" / "model.safetensors").read_bytes() == before
+
+    change = write_final(config, checkpoints[1])
+    assert min(change.values()) > 0
+    assert not (config.run / "final" / "stale.json").exists()
+    assert not list(config.run.glob("final.*"))
+    loaded = AutoModelForImageTextToText.from_pretrained(config.run / "final").state_dict()
+    built = adapter_for(config.model.folder).build(
+        "full", weights=None, seed=2, dtype=torch.float32, device=torch.device("cpu")
+    )
+    assert all(torch.equal(value, loaded[name]) for name, value in built.state_dict().items())
+
+
+@pytest.mark.parametrize("when", ["before", "while it is copied"])
+def test_a_final_model_has_no_file_that_changed_during_the_run(
+    when: str, config: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint = make_checkpoint(config, 1)
+    template = config.model.folder / "chat_template.jinja"
+    save_final = final.save_final
+
+    def change_and_save(*arguments: Any) -> None:
+        template.write_text("changed")
+        save_final(*arguments)
+
+    if when == "before":
+        template.write_text("changed")
+    else:
+        monkeypatch.setattr(final, "save_final", change_and_save)
+    with pytest.raises(
+        ConfigError, match=r"chat_template\.jinja changed after the start of the run"
+    ):
+        write_final(config, checkpoint)
+    assert not (config.run / "final").exists()
