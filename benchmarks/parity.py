@@ -22,9 +22,9 @@ from transformers import AutoModelForImageTextToText
 from flowtrain.config import RunConfig, from_dict
 from flowtrain.data.digits import write_digits
 from flowtrain.data.tiny_model import SMALLEST
-from flowtrain.train.launch.local import run_gangs
+from flowtrain.train.launch.local import run_local_ranks
 from flowtrain.train.launch.run import train
-from flowtrain.train.ranks.metrics import read_log
+from flowtrain.train.state.logs import read_log
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "sgd": {"momentum": 0.9, "weight_decay": 0.01},
@@ -83,7 +83,7 @@ def compare(
     folder: Path,
     given: argparse.Namespace,
     *,
-    run_ranks: Callable[..., None] = run_gangs,
+    run_ranks: Callable[..., None] = run_local_ranks,
 ) -> dict[str, Any]:
     write_digits(
         folder / "data",

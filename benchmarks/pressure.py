@@ -26,12 +26,12 @@ from flowtrain.data.workers import ReaderPool
 from flowtrain.models.adapter import adapter_for
 from flowtrain.plan import Space
 from flowtrain.train.demo import demo_config
-from flowtrain.train.input.reads import Reads
-from flowtrain.train.launch.local import RunFailed
+from flowtrain.train.input.reads import SampleReads
+from flowtrain.train.launch.errors import RunFailed
 from flowtrain.train.launch.run import train
-from flowtrain.train.planning.planner import PlanSource
-from flowtrain.train.ranks.context import DTYPES
-from flowtrain.train.ranks.metrics import read_log
+from flowtrain.train.planning.source import PlanSource
+from flowtrain.train.state.logs import read_log
+from flowtrain.train.state.module import DTYPES
 
 SCALES = (1, 2, 4)
 
@@ -64,7 +64,7 @@ def min_pool_bytes(config: RunConfig) -> int:
     with ReaderPool(make_reader, 0) as reader:
         source = PlanSource(
             config,
-            reads=Reads(reader, config.data.path, deadline_s=config.flow.deadline_s),
+            reads=SampleReads(reader, config.data.path, deadline_s=config.flow.deadline_s),
             num_samples=len(JsonlFile(config.data.path)),
             model_config=adapter.config,
         )

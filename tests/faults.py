@@ -19,7 +19,8 @@ from flowtrain.plan import Document, StepPlan
 from flowtrain.train.control.world import World
 from flowtrain.train.ranks.backbone import BackboneRank
 from flowtrain.train.ranks.encoder import EncoderRank
-from flowtrain.train.records.records import RecordKey, RecordReceiver
+from flowtrain.train.records.key import RecordKey
+from flowtrain.train.records.receiver import RecordReceiver
 from flowtrain.train.state.checkpoint import Checkpoints
 
 PAUSE_S = 5.0
@@ -107,7 +108,7 @@ def halt() -> None:
 def pause() -> None:
     """This backbone rank sleeps before a slot, a checkpoint and a reduction."""
     _before(BackboneRank, "_slot", 2, lambda: time.sleep(PAUSE_S))
-    _before(Checkpoints, "after", 2, lambda: time.sleep(PAUSE_S))
+    _before(Checkpoints, "save_if_due", 2, lambda: time.sleep(PAUSE_S))
     _before(World, "sum_gradients", 3, lambda: time.sleep(PAUSE_S))
 
 

@@ -18,24 +18,25 @@ from support import nothing_left
 from flowtrain import parent
 from flowtrain.config import ConfigError, RunConfig, from_dict
 from flowtrain.models import ModelError
-from flowtrain.train.control.job import Job, JobHost
-from flowtrain.train.launch.external import watch_ranks
-from flowtrain.train.launch.local import RunFailed
+from flowtrain.train.control.job import Job
+from flowtrain.train.launch.errors import RunFailed
+from flowtrain.train.launch.external import wait_for_ranks
+from flowtrain.train.launch.host import JobHost
 from flowtrain.train.launch.run import train
-from flowtrain.train.ranks import metrics
+from flowtrain.train.state import logs
 
 _SERVER = multiprocessing.get_context("forkserver")
-_SERVER.set_forkserver_preload(["flowtrain.train.ranks.worker", "flowtrain.models.qwen3_vl"])
+_SERVER.set_forkserver_preload(["flowtrain.train.ranks.main", "flowtrain.models.qwen3_vl"])
 
 
 def forked_ranks(config: RunConfig, host: JobHost, *, resume: bool) -> None:
-    """Start every rank and wait until all have ended, as `run_gangs` does.
+    """Start every rank and wait until all have ended, as `run_local_ranks` does.
 
     Raises:
         RunFailed: A rank failed or died.
     """
     with _started(config, host.job, resume) as ranks:
-        watch_ranks(config, host)
+        wait_for_ranks(config, host)
         for rank in ranks:
             rank.join()
             assert rank.exitcode == 0, rank.name
@@ -45,7 +46,7 @@ def trained(tree: dict[str, Any], *, resume: bool = False) -> list[dict[str, Any
     """Metrics of every step of a run that ends well."""
     config = from_dict(tree)
     train(config, resume=resume, run_ranks=forked_ranks)
-    return metrics.read_log(config.run / metrics.METRICS)
+    return logs.read_log(config.run / logs.METRICS)
 
 
 def failure(tree: dict[str, Any]) -> str:
@@ -84,7 +85,7 @@ def _started(config: RunConfig, job: Job, resume: bool) -> Iterator[list[ForkSer
 
 def _rank(words: list[str], rank: int, size: int, log: str) -> None:
     """Run one rank to its end, in the forked process."""
-    from flowtrain.train.ranks.worker import main  # Forked with it.
+    from flowtrain.train.ranks.main import main  # Forked with it.
 
     # The server ends with the tests.
     parent.end_with(os.getppid())

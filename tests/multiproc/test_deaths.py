@@ -11,7 +11,7 @@ import faults
 import pytest
 from support import Run, descendants, nothing_left, run_tree
 
-from flowtrain.train.ranks.metrics import TIMING, read_log
+from flowtrain.train.state.logs import TIMING, read_log
 
 LONGEST_S = 30.0
 
@@ -46,7 +46,7 @@ def kill_and_check(run: Run, victim: str) -> None:
 @pytest.mark.parametrize("victim", ["encoder.1", "backbone.0", "backbone.1"])
 def test_a_killed_rank_ends_the_run_and_is_named(victim: str, tmp_path: Path, data: Path) -> None:
     with nothing_left():
-        # Delays: ranks wait for each other in records and verdicts alike.
+        # Delays: ranks wait for each other for records and for decisions.
         run = long_run(tmp_path, data, delay_ms=20.0)
         run.wait_for_steps(3)
         kill_and_check(run, victim)

@@ -15,7 +15,7 @@ import pytest
 import yaml
 from support import Run, nothing_left, run_tree
 
-from flowtrain.train.ranks.metrics import read_log
+from flowtrain.train.state.logs import read_log
 
 SHAPE = {"encoders": 2, "backbones": 1}
 BIN = Path(sys.executable).parent

@@ -35,11 +35,11 @@ def run(given: argparse.Namespace) -> int:
         print(dump(config), end="")
         return 0
     from flowtrain.output import show
-    from flowtrain.train.launch.external import wait_for_ranks
-    from flowtrain.train.launch.local import run_gangs
+    from flowtrain.train.launch.external import run_external_ranks
+    from flowtrain.train.launch.local import run_local_ranks
     from flowtrain.train.launch.run import SUMMARY, train
 
-    run_ranks = wait_for_ranks if given.by_hand else run_gangs
+    run_ranks = run_external_ranks if given.by_hand else run_local_ranks
     summary = train(config, resume=given.resume, run_ranks=run_ranks)
     otherwise = f"the summary is in {config.run / SUMMARY}"
     return 0 if show(json.dumps(summary) + "\n", otherwise=otherwise) else 1

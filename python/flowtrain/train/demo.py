@@ -1,4 +1,4 @@
-"""`flowtrain demo`: train a small Qwen3-VL through the pool, then let plain Hugging Face read."""
+"""`flowtrain demo`: trains a small Qwen3-VL, and evaluates it with plain Hugging Face."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from flowtrain.config.load import load
 from flowtrain.config.schema import ConfigError, RunConfig
 from flowtrain.data.digits import write_digits
 from flowtrain.train.launch.run import train
-from flowtrain.train.ranks.metrics import read_log
-from flowtrain.train.state.run_folder import hold
+from flowtrain.train.state.logs import read_log
+from flowtrain.train.state.run_folder import lock_run
 
 _BATCH = 64
-# A file in a demo's folder: its data and run may be deleted by the next demo.
+# A file in the folder of a demo: the next demo may delete its data and run.
 _MARK = ".flowtrain-demo"
 
 
@@ -26,20 +26,20 @@ def demo(out: Path, overrides: Sequence[str] = (), *, keep_data: bool = False) -
     """Write the data, train, and read held-out strips by greedy generation.
 
     Args:
-        out: Folder for data and run; made if it is not there. The run of an earlier demo there
-            is deleted.
+        out: Folder for data and run, created if it does not exist. The run of an earlier demo
+            there is deleted.
         overrides: Dotted overrides of `configs/demo.yaml`.
-        keep_data: Use the data of an earlier demo, which is deleted otherwise.
+        keep_data: Use the data of an earlier demo instead of deleting it.
 
     Returns:
-        What the last line of the demo shows.
+        The values in the last line of the demo's output.
 
     Raises:
-        ConfigError: `out` has data or a run that no demo wrote, or a demo that still trains.
+        ConfigError: `out` has data or a run that no demo wrote, or a demo is training there.
     """
     started = time.perf_counter()
     config = demo_config(out, overrides)
-    start_over(out, keep_data=keep_data)
+    prepare_folder(out, keep_data=keep_data)
     if not config.data.path.exists():
         write_digits(out / "data", seed=config.train.seed)
     summary = train(config)
@@ -74,22 +74,22 @@ def demo(out: Path, overrides: Sequence[str] = (), *, keep_data: bool = False) -
     }
 
 
-def start_over(out: Path, *, keep_data: bool) -> None:
-    """Make a demo's folder, or delete what an earlier demo left in it.
+def prepare_folder(out: Path, *, keep_data: bool) -> None:
+    """Create the folder of a demo, or delete what an earlier demo left in it.
 
     Raises:
-        ConfigError: `out` has data or a run that no demo wrote, or a demo that still trains.
+        ConfigError: `out` has data or a run that no demo wrote, or a demo is training there.
     """
     data, run = out / "data", out / "run"
     mark = out / _MARK
     if not mark.exists():
         for folder in (data, run):
             if folder.exists():
-                raise ConfigError(f"--out={out}: {folder} is not a demo's; choose another folder")
+                raise ConfigError(f"--out={out}: no demo wrote {folder}; choose another folder")
         out.mkdir(parents=True, exist_ok=True)
         mark.touch()
     if run.exists():
-        with hold(run):
+        with lock_run(run):
             shutil.rmtree(run)
     if data.exists() and not keep_data:
         shutil.rmtree(data)
@@ -110,19 +110,19 @@ def demo_config(out: Path, overrides: Sequence[str] = ()) -> RunConfig:
 
 
 def _quoted(path: Path) -> str:
-    """A path as YAML: a name may have a character that YAML gives a meaning."""
+    """A path as a YAML string: a name may have characters that are special in YAML."""
     return json.dumps(str(path))
 
 
 def read_heldout(model_folder: Path, data: Path) -> tuple[float, int]:
-    """Read strips with plain Hugging Face: nothing of FlowTrain's models or kernels takes part.
+    """Read strips with plain Hugging Face, without FlowTrain's models and kernels.
 
     Args:
         model_folder: A folder that `from_pretrained` loads.
-        data: JSONL of held-out strips.
+        data: JSONL file of held-out strips.
 
     Returns:
-        1 - edit distance / digits in the references, and the number of those digits.
+        Accuracy, 1 - edit distance / digits in the references, and the number of those digits.
     """
     import torch
     from transformers import AutoModelForImageTextToText, AutoProcessor
@@ -131,7 +131,7 @@ def read_heldout(model_folder: Path, data: Path) -> tuple[float, int]:
     processor = AutoProcessor.from_pretrained(model_folder)
     processor.tokenizer.padding_side = "left"
     strips = read_log(data)
-    # Strips of like length share a batch, so that little is padded and generation stops early.
+    # Strips of similar length share a batch: little padding, and generation stops early.
     strips.sort(key=lambda strip: len(strip["messages"][-1]["content"]))
     wrong = digits = 0
     for batch in _batches(strips, _BATCH):
@@ -144,18 +144,18 @@ def read_heldout(model_folder: Path, data: Path) -> tuple[float, int]:
         longest = len(batch[-1]["messages"][-1]["content"])
         with torch.inference_mode():
             out = model.generate(**inputs, do_sample=False, max_new_tokens=longest + 2)
-        said = processor.batch_decode(
+        answers = processor.batch_decode(
             out[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True
         )
-        for strip, read in zip(batch, said, strict=True):
+        for strip, answer in zip(batch, answers, strict=True):
             truth = strip["messages"][-1]["content"]
-            wrong += edit_distance(truth, read.strip())
+            wrong += edit_distance(truth, answer.strip())
             digits += len(truth)
     return 1 - wrong / digits, digits
 
 
 def edit_distance(a: str, b: str) -> int:
-    """Fewest insertions, deletions and substitutions that turn a into b (Levenshtein 1966)."""
+    """Minimum number of insertions, deletions and substitutions from a to b (Levenshtein 1966)."""
     row = list(range(len(b) + 1))
     for i, x in enumerate(a, start=1):
         diagonal, row[0] = row[0], i

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from flowtrain.cli.main import main
-from flowtrain.train.demo import start_over
-from flowtrain.train.state.run_folder import hold
+from flowtrain.train.demo import prepare_folder
+from flowtrain.train.state.run_folder import lock_run
 
 
 @pytest.mark.parametrize("name", ["data", "run"])
@@ -19,27 +19,27 @@ def test_a_folder_with_files_of_the_user_is_refused(
     mine.parent.mkdir()
     mine.touch()
     assert main(["demo", "--out", str(tmp_path)]) == 2
-    said = capsys.readouterr().err
-    assert f"{mine.parent} is not a demo's; choose another folder" in said
+    errors = capsys.readouterr().err
+    assert f"no demo wrote {mine.parent}; choose another folder" in errors
     assert [*tmp_path.iterdir()] == [mine.parent]
     assert mine.exists()
 
 
-def test_an_earlier_demo_is_deleted_unless_it_still_trains_or_the_overrides_are_wrong(
+def test_an_earlier_demo_is_deleted_unless_it_is_training_or_the_overrides_are_wrong(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    start_over(tmp_path, keep_data=False)
+    prepare_folder(tmp_path, keep_data=False)
     data, run = tmp_path / "data", tmp_path / "run"
     data.mkdir()
     run.mkdir()
     assert main(["demo", "--out", str(tmp_path), "flow.encodrs=2"]) == 2
-    with hold(run):
+    with lock_run(run):
         assert main(["demo", "--out", str(tmp_path)]) == 2
     assert "another launcher is training there" in capsys.readouterr().err
     assert data.exists()
     assert run.exists()
-    start_over(tmp_path, keep_data=True)
+    prepare_folder(tmp_path, keep_data=True)
     assert data.exists()
     assert not run.exists()
-    start_over(tmp_path, keep_data=False)
+    prepare_folder(tmp_path, keep_data=False)
     assert not data.exists()

@@ -1,4 +1,4 @@
-"""Close of a step: both worlds reach the same verdict before either optimizer moves."""
+"""Close of a step: both worlds reach the same decision before either optimizer steps."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from dataclasses import dataclass
 from typing import Literal
 
 from flowtrain.plan import StepPlan
-from flowtrain.train.control.store import Board
+from flowtrain.train.control.store import JobStore
 
 
 class NonFiniteError(RuntimeError):
-    """Loss or gradient of a step is not finite, and the run is told to abort then."""
+    """Loss or gradient of a step is not finite, and `train.nonfinite` is `abort`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Report:
-    """What one world knows of a step when its gradients are summed.
+class StepReport:
+    """What one world reports of a step after it has summed its gradients.
 
     Attributes:
-        norm: Norm of the world's gradients, of (sum of losses) / planned N.
-        loss_sum: Sum of the losses of the target tokens; the backbone's alone.
-        num_targets: Target tokens that were really there; the backbone's alone.
-        checksum: Checksum of the plan that the world carried out.
+        norm: Norm of the world's gradients of (sum of losses) / planned N.
+        checksum: Checksum of the plan that the world executed.
+        loss_sum: Sum of the losses of the target tokens; reported by the backbone only.
+        num_targets: Real number of target tokens N; reported by the backbone only.
         wait_s: Wait for the other world, mean over the ranks.
         lr: Learning rate of the step; 0 for a frozen module.
     """
@@ -36,16 +36,16 @@ class Report:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Verdict:
-    """What both worlds do with a step.
+class StepDecision:
+    """What both worlds do with the gradients of a step.
 
     Attributes:
         action: `apply` the gradients times `scale`, or `skip` the step.
-        scale: Clipping, and N planned / N real where images were skipped.
+        scale: Clipping factor, times planned N / real N where images were skipped.
         loss: Sum of losses / real N.
         grad_norm: Norm over both modules, before clipping.
-        num_targets: The real N.
-        wait_s: Each world's wait for the other in this step.
+        num_targets: Real N.
+        wait_s: Wait of each world for the other in this step.
         lr: Learning rate of the modules that train.
     """
 
@@ -58,32 +58,32 @@ class Verdict:
     lr: float = 0.0
 
 
-class Closing:
-    """Exchanges the reports of a step over the board.
+class StepClose:
+    """Exchanges the reports of a step over the job's store, and decides from them.
 
     Args:
-        board: The job's board.
-        worlds: Worlds that train and the ranks of each; a frozen encoder has no say.
-        clip_norm: Limit of the norm over both modules, or None.
-        nonfinite: What a step without a finite loss or norm leads to.
+        store: The job's store.
+        worlds: Number of ranks of each world that trains; a frozen encoder reports nothing.
+        clip_norm: Maximum norm over both modules, or None.
+        nonfinite: What to do with a step whose loss or norm is not finite.
     """
 
     def __init__(
         self,
-        board: Board,
+        store: JobStore,
         *,
         worlds: dict[str, int],
         clip_norm: float | None,
         nonfinite: Literal["abort", "skip"],
     ) -> None:
-        self._board = board
+        self._store = store
         self._worlds = worlds
         self._clip_norm = clip_norm
         self._nonfinite = nonfinite
 
-    def report(self, world: str, step: int, report: Report) -> None:
-        """Called by the leader of each world, once its gradients are summed."""
-        self._board.put(
+    def report(self, world: str, step: int, report: StepReport) -> None:
+        """Publish a world's report; called by its first rank."""
+        self._store.put(
             f"close/{step}/{world}",
             [
                 report.norm.hex(),
@@ -95,14 +95,14 @@ class Closing:
             ],
         )
 
-    def verdict(self, plan: StepPlan) -> Verdict:
-        """Called by every rank; the same words on each.
+    def decide(self, plan: StepPlan) -> StepDecision:
+        """Wait for the reports of a step; called by every rank, and returns the same on each.
 
         Raises:
-            NonFiniteError: The step is not finite and the run aborts on that.
+            NonFiniteError: Loss or norm is not finite, and `nonfinite` is `abort`.
         """
         reports = {world: self._read(world, plan.step) for world in self._worlds}
-        self._board.release(
+        self._store.release(
             f"close/{plan.step}",
             [f"close/{plan.step}/{world}" for world in self._worlds],
             readers=sum(self._worlds.values()),
@@ -110,28 +110,28 @@ class Closing:
         for world, report in reports.items():
             if report.checksum != plan.checksum():
                 raise RuntimeError(
-                    f"step {plan.step}: the {world} world carried out another plan (checksum "
-                    f"{report.checksum:#x}, here {plan.checksum():#x}); both must read one store"
+                    f"step {plan.step}: the {world} world executed another plan (checksum "
+                    f"{report.checksum:#x}, here {plan.checksum():#x}); both must use one store"
                 )
         backbone = reports["backbone"]
         num_targets = backbone.num_targets
-        unplanned = plan.num_targets / num_targets if num_targets else 0.0
+        correction = plan.num_targets / num_targets if num_targets else 0.0
         loss = backbone.loss_sum / num_targets if num_targets else 0.0
-        norm = math.hypot(*(report.norm for report in reports.values())) * unplanned
+        norm = math.hypot(*(report.norm for report in reports.values())) * correction
         finite = math.isfinite(loss) and math.isfinite(norm)
         if not finite and self._nonfinite == "abort":
             raise NonFiniteError(
                 f"step {plan.step}: loss={loss}, gradient norm={norm} over {num_targets} target "
-                f"tokens of samples {_some(plan.samples)}: not finite; lower optim.lr, or set "
-                "train.nonfinite=skip to pass over such steps"
+                f"tokens of samples {_first_of(plan.samples)}: not finite; lower optim.lr, or "
+                "set train.nonfinite=skip to skip such steps"
             )
         clip = 1.0
         if finite and self._clip_norm is not None:
-            # The constant is that of torch.nn.utils.clip_grad_norm_, so that a plain loop agrees.
+            # The constant of torch.nn.utils.clip_grad_norm_, to match a plain loop.
             clip = min(1.0, self._clip_norm / (norm + 1e-6))
-        return Verdict(
+        return StepDecision(
             action="apply" if finite and num_targets else "skip",
-            scale=clip * unplanned,
+            scale=clip * correction,
             loss=loss,
             grad_norm=norm,
             num_targets=num_targets,
@@ -139,11 +139,11 @@ class Closing:
             lr=max(report.lr for report in reports.values()),
         )
 
-    def _read(self, world: str, step: int) -> Report:
-        norm, checksum, loss_sum, num_targets, wait_s, lr = self._board.get(
-            f"close/{step}/{world}", who=f"the {world} world"
+    def _read(self, world: str, step: int) -> StepReport:
+        norm, checksum, loss_sum, num_targets, wait_s, lr = self._store.get(
+            f"close/{step}/{world}", writer=f"the {world} world"
         )
-        return Report(
+        return StepReport(
             norm=float.fromhex(norm),
             checksum=checksum,
             loss_sum=float.fromhex(loss_sum),
@@ -153,6 +153,6 @@ class Closing:
         )
 
 
-def _some(samples: tuple[int, ...], limit: int = 8) -> str:
+def _first_of(samples: tuple[int, ...], limit: int = 8) -> str:
     shown = ", ".join(map(str, samples[:limit]))
     return shown if len(samples) <= limit else f"{shown}, ... ({len(samples)} in all)"

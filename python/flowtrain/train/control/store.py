@@ -1,4 +1,4 @@
-"""The job's bulletin board: small JSON values in the store that both worlds share."""
+"""The job's store: small JSON values that the ranks of both worlds share."""
 
 from __future__ import annotations
 
@@ -10,25 +10,26 @@ from typing import Any
 
 from torch.distributed import DistStoreError, PrefixStore, Store, TCPStore
 
-from flowtrain.train.control.heartbeat import UNLIMITED_S, Activity
+from flowtrain.train.control.activity import Activity
+from flowtrain.train.control.deadline import UNLIMITED_S
 
 _POLL_S = 0.1
 
 
-class BoardTimeout(TimeoutError):
-    """A peer did not write what this rank waits for in time."""
+class StoreTimeout(TimeoutError):
+    """A peer did not write an awaited key in time."""
 
 
-class Board:
+class JobStore:
     """Keys with one writer each, read by any rank, deleted when their step has closed.
 
-    A board owns its connection: a blocking read holds it, so each thread opens its own.
+    Each object has its own connection, which a blocking read holds: a thread needs one of its own.
 
     Args:
-        address: `host:port` of the job's store.
-        nonce: Distinguishes the attempts of a job; no attempt sees another's keys.
+        address: `host:port` of the store.
+        nonce: Name of the attempt; an attempt does not see the keys of another.
         timeout_s: Timeout to connect.
-        activity: Told of waits for a key, in a board whose waits a heartbeat ends.
+        activity: Told of waits for a key. Without it, no heartbeat ends the waits.
     """
 
     def __init__(
@@ -38,72 +39,88 @@ class Board:
         self.address = address
         self.nonce = nonce
         self._activity = activity or Activity()
-        self._store: Store = PrefixStore(
+        self._keys: Store = PrefixStore(
             nonce,
             TCPStore(host, int(port), is_master=False, timeout=timedelta(seconds=timeout_s)),
         )
-        self._store.set_timeout(timedelta(seconds=UNLIMITED_S))
+        self._keys.set_timeout(timedelta(seconds=UNLIMITED_S))
 
-    def clone(self, timeout_s: float = 30.0) -> Board:
-        """A board of the same job with a connection of its own, for another thread."""
-        return Board(self.address, self.nonce, timeout_s=timeout_s)
+    def clone(self, timeout_s: float = 30.0) -> JobStore:
+        """The same store with another connection, for another thread."""
+        return JobStore(self.address, self.nonce, timeout_s=timeout_s)
 
-    def world(self, name: str) -> Store:
-        """The store of one world's process group."""
-        return PrefixStore(f"world/{name}", self._store)
+    def process_group_store(self, world: str) -> Store:
+        """Store for the process group of a world."""
+        return PrefixStore(f"world/{world}", self._keys)
 
     def put(self, key: str, value: Any) -> None:
-        self._store.set(key, json.dumps(value, separators=(",", ":")))
+        self._keys.set(key, json.dumps(value, separators=(",", ":")))
 
     def has(self, key: str) -> bool:
-        return bool(self._store.check([key]))
+        return bool(self._keys.check([key]))
 
-    def get(self, key: str, *, who: str, timeout_s: float = UNLIMITED_S) -> Any:
-        """The value of a key, waited for.
+    def get(self, key: str, *, writer: str, timeout_s: float = UNLIMITED_S) -> Any:
+        """Wait for a key and return its value.
+
+        Args:
+            key: The key.
+            writer: Rank or world that writes it, used in messages.
+            timeout_s: Timeout of the wait.
 
         Raises:
-            BoardTimeout: `who` did not write it in time.
+            StoreTimeout: The key was not written in time.
         """
-        self.wait([key], who=who, timeout_s=timeout_s)
-        return json.loads(self._store.get(key))
+        self.wait([key], writer=writer, timeout_s=timeout_s)
+        return json.loads(self._keys.get(key))
 
-    def wait(self, keys: Sequence[str], *, who: str, timeout_s: float = UNLIMITED_S) -> None:
+    def wait(self, keys: Sequence[str], *, writer: str, timeout_s: float = UNLIMITED_S) -> None:
         """Wait until every key has a value.
 
         Raises:
-            BoardTimeout: `who` did not write them in time.
+            StoreTimeout: Some of the keys were not written in time.
         """
         try:
-            with self._activity.waiting(f"{who} to write {', '.join(keys)}"):
-                self._store.wait(list(keys), timedelta(seconds=timeout_s))
+            with self._activity.waiting(f"{writer} to write {', '.join(keys)}"):
+                self._keys.wait(list(keys), timedelta(seconds=timeout_s))
         except DistStoreError as error:
             missing = [key for key in keys if not self.has(key)]
-            raise BoardTimeout(
-                f"{who} did not write {', '.join(missing)} within {timeout_s:g} s"
+            raise StoreTimeout(
+                f"{writer} did not write {', '.join(missing)} within {timeout_s:g} s"
             ) from error
 
-    def wait_deleted(self, key: str, *, who: str) -> None:
-        """Wait until `release` has deleted a key that was there."""
-        with self._activity.waiting(f"{who} to release {key}"):
+    def wait_deleted(self, key: str, *, readers: str) -> None:
+        """Wait until the last reader has released a key that exists.
+
+        Args:
+            key: The key.
+            readers: Ranks that release it, used in messages.
+        """
+        with self._activity.waiting(f"{readers} to release {key}"):
             while self.has(key):
                 time.sleep(_POLL_S)
 
     def read(self, keys: Sequence[str]) -> list[Any]:
-        """Values of keys as they are now; None for a key without one."""
-        if self._store.check(list(keys)):
-            return [json.loads(value) for value in self._store.multi_get(list(keys))]
-        return [json.loads(self._store.get(key)) if self.has(key) else None for key in keys]
+        """Current values of keys; None for a key without a value."""
+        if self._keys.check(list(keys)):
+            return [json.loads(value) for value in self._keys.multi_get(list(keys))]
+        return [json.loads(self._keys.get(key)) if self.has(key) else None for key in keys]
 
     def delete(self, key: str) -> None:
-        self._store.delete_key(key)
+        self._keys.delete_key(key)
 
     def claim(self, name: str) -> bool:
-        """Take a name that one process may have; whether this call was the first."""
-        return self._store.add(f"claimed/{name}", 1) == 1
+        """Claim a name that only one process may have; True for the first call."""
+        return self._keys.add(f"claimed/{name}", 1) == 1
 
     def release(self, name: str, keys: Sequence[str], *, readers: int) -> None:
-        """Say that this rank is done with some keys; the last of `readers` deletes them."""
+        """Release keys that this rank no longer reads; the last of `readers` calls deletes them.
+
+        Args:
+            name: Name of the group of keys, the same in all calls.
+            keys: The keys.
+            readers: Number of calls.
+        """
         counter = f"released/{name}"
-        if self._store.add(counter, 1) == readers:
+        if self._keys.add(counter, 1) == readers:
             for key in (*keys, counter):
-                self._store.delete_key(key)
+                self._keys.delete_key(key)

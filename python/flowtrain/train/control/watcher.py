@@ -1,4 +1,4 @@
-"""The watcher: ends this process, with the peer's name, when a peer has died or is silent."""
+"""The watcher: ends this process when a peer has died or is silent, and names the peer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from flowtrain.train.control.heartbeat import Heartbeat
 from flowtrain.train.control.job import HOST_LABEL
-from flowtrain.train.control.store import Board
+from flowtrain.train.control.store import JobStore
 from flowtrain_core import LaneInfo, Pool
 
 _GRACE_S = 0.5
@@ -20,28 +20,29 @@ _PERIOD_S = 0.2
 
 
 class Watcher(threading.Thread):
-    """Waits for the death of any rank of the job, and for the heartbeat's verdict.
+    """Waits for the death of any rank of the job, and for a failure that the heartbeat found.
 
-    A signal handler would not run while the main thread is inside a collective, so the watcher
-    is a thread, and it ends the whole process.
+    It is a thread, because a signal handler does not run while the main thread is inside a
+    collective, and it ends the whole process.
 
     Args:
-        pool: This rank's handle, in which every rank holds a lane.
-        board: A board of this thread's own, where a failing rank leaves its reason.
-        heartbeat: This rank's, which finds ranks that live and are silent.
+        pool: This rank's handle of the pool, in which every rank has a lane.
+        store: Store with a connection that only this thread uses; failing ranks leave their
+            reason in it.
+        heartbeat: This rank's heartbeat.
         label: This rank's name.
     """
 
-    def __init__(self, pool: Pool, board: Board, heartbeat: Heartbeat, label: str) -> None:
+    def __init__(self, pool: Pool, store: JobStore, heartbeat: Heartbeat, label: str) -> None:
         super().__init__(name="flowtrain-watcher", daemon=True)
         self._pool = pool
-        self._board = board
+        self._store = store
         self._heartbeat = heartbeat
         self._label = label
         self._stopped = threading.Event()
 
     def stop(self) -> None:
-        """End the thread: a thread inside the core must not meet the interpreter's end."""
+        """End the thread: a thread inside the core must not run when the interpreter ends."""
         self._stopped.set()
         self.join()
 
@@ -51,35 +52,35 @@ class Watcher(threading.Thread):
             if self._stopped.is_set():
                 return
             if dead is not None:
-                self._end(self._died(dead))
-            if self._heartbeat.verdict is not None:
+                self._end(self._describe(dead))
+            if self._heartbeat.failure is not None:
                 faulthandler.dump_traceback(all_threads=True)
-                self._tell(self._heartbeat.verdict)
-                self._end(self._heartbeat.verdict)
+                self._publish(self._heartbeat.failure)
+                self._end(self._heartbeat.failure)
 
-    def _died(self, dead: LaneInfo) -> str:
+    def _describe(self, dead: LaneInfo) -> str:
         if dead.label == HOST_LABEL:
-            Pool.unlink(self._pool.name)  # Its maker can no longer do so.
+            Pool.unlink(self._pool.name)  # The host can no longer do so.
         if reason := self._reason(dead.label):
             return f"rank {dead.label} (pid {dead.pid}) failed: {reason}"
         return f"rank {dead.label} (pid {dead.pid}) died"
 
     def _end(self, message: str) -> NoReturn:
-        # A rank that reached the same verdict is about to say so itself, and better.
+        # The main thread may be about to report the same failure, in more detail.
         time.sleep(_GRACE_S)
         with suppress(OSError):  # The disk of the log may be full.
             print(f"flowtrain: {self._label} ends: {message}", file=sys.stderr, flush=True)
         os._exit(1)
 
-    def _tell(self, reason: str) -> None:
-        with suppress(Exception):  # The store may be what is lost.
-            self._board.put(f"failed/{self._label}", reason)
+    def _publish(self, reason: str) -> None:
+        with suppress(Exception):  # The store itself may be lost.
+            self._store.put(f"failed/{self._label}", reason)
 
     def _reason(self, label: str) -> str | None:
         key = f"failed/{label}"
         try:
-            if not self._board.has(key):
+            if not self._store.has(key):
                 return None
-            return str(self._board.get(key, timeout_s=1.0, who=label))
+            return str(self._store.get(key, timeout_s=1.0, writer=label))
         except Exception:  # The store may have died with the rank that hosted it.
             return None

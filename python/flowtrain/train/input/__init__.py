@@ -1,0 +1,1 @@
+"""What a rank reads of its samples: sizes, tokens, and pixels."""

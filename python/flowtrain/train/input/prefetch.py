@@ -1,4 +1,4 @@
-"""Contents of planned samples, read while the step before is computed."""
+"""Prefetch: reads the samples of the next step while the current one is computed."""
 
 from __future__ import annotations
 
@@ -6,54 +6,54 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from flowtrain.plan import StepPlan
-from flowtrain.train.input.reads import Read, Reads
-from flowtrain.train.planning.planner import Plans
+from flowtrain.train.input.reads import SampleRead, SampleReads
 
 Request = tuple[str, tuple[Any, ...]]
-"""Method of the reader, and its arguments, the sample first."""
+"""Method of the reader and its arguments, the sample first."""
 
 
 class Prefetch:
-    """Submits what a rank reads of each plan, one step ahead where the plan is known.
+    """Submits the reads of each plan, one step ahead if the next plan is known.
 
     Args:
-        plans: The plans.
-        reads: Requests of this rank.
-        wants: Requests of this rank for a plan: method of the reader, and its arguments.
+        reads: Reads of this rank.
+        peek: Returns the plan of a step if it is published already.
+        requests: Returns what this rank reads for a plan.
     """
 
     def __init__(
         self,
-        plans: Plans,
-        reads: Reads,
-        wants: Callable[[StepPlan], Iterable[Request]],
+        reads: SampleReads,
+        peek: Callable[[int], StepPlan | None],
+        requests: Callable[[StepPlan], Iterable[Request]],
     ) -> None:
-        self._plans = plans
         self._reads = reads
-        self._wants = wants
-        self._pending: dict[int, dict[Request, Read]] = {}
+        self._peek = peek
+        self._requests = requests
+        self._pending: dict[int, dict[Request, SampleRead]] = {}
 
-    def step(self, plan: StepPlan) -> None:
-        """Called once a step, before its contents are asked for."""
+    def start(self, plan: StepPlan) -> None:
+        """Submit the reads of a plan and of the next one; called before `get`."""
         self._submit(plan)
-        coming = self._plans.peek(plan.step + 1)
-        if coming is not None:
-            self._submit(coming)
+        following = self._peek(plan.step + 1)
+        if following is not None:
+            self._submit(following)
 
     def get(self, step: int, request: Request) -> Any:
-        """One content of a planned step.
+        """Wait for one result of a step.
 
         Raises:
-            DataError: It cannot be read; the message is that of `Reads.result`.
+            DataError: It cannot be read; see `SampleReads.result`.
         """
         return self._reads.result(self._pending[step][request])
 
     def forget(self, step: int) -> None:
+        """Drop the results of a step."""
         self._pending.pop(step, None)
 
     def _submit(self, plan: StepPlan) -> None:
         if plan.kind == "train" and plan.step not in self._pending:
             self._pending[plan.step] = {
                 (method, arguments): self._reads.submit(method, *arguments)
-                for method, arguments in dict.fromkeys(self._wants(plan))
+                for method, arguments in dict.fromkeys(self._requests(plan))
             }

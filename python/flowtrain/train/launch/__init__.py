@@ -1,0 +1,1 @@
+"""Starts a run on this host, waits for its ranks, and writes its final model."""

@@ -1,28 +1,29 @@
-"""Ranks that the user starts: two gangs of `torchrun`, or whatever sets RANK and LOCAL_RANK."""
+"""External launch: the user starts the ranks, with `torchrun` or another launcher."""
 
 from __future__ import annotations
 
 import shlex
 
 from flowtrain.config.schema import RunConfig
-from flowtrain.train.control.job import HOST_LABEL, JobHost
-from flowtrain.train.control.store import Board
-from flowtrain.train.launch.local import RunFailed
+from flowtrain.train.control.job import HOST_LABEL
+from flowtrain.train.launch.errors import RunFailed
+from flowtrain.train.launch.host import JobHost
 
 _POLL_S = 0.2
 
 
-def commands(config: RunConfig, host: JobHost, *, resume: bool) -> list[str]:
-    """One command for each world, to be run on this host beside this process."""
+def rank_commands(config: RunConfig, host: JobHost, *, resume: bool) -> list[str]:
+    """One command for each world, to be run on this host while this process waits."""
     sizes = {"encoder": config.flow.encoders, "backbone": config.flow.backbones}
     job = host.job
     return [
         shlex.join(
             [
-                # Each gang has a rendezvous of its own; restarts are resumed runs.
+                # Each world has its own rendezvous. torchrun does not restart ranks: a restart is
+                # a resumed run.
                 *("torchrun", "--standalone", "--max-restarts=0", f"--nproc-per-node={size}"),
-                *("-m", "flowtrain.train.ranks.worker", str(config.run.absolute() / "config.yaml")),
-                *("--world", world, "--store", job.store, "--nonce", job.nonce),
+                *("-m", "flowtrain.train.ranks.main", str(config.run.absolute() / "config.yaml")),
+                *("--world", world, "--store", job.address, "--nonce", job.nonce),
                 *(("--resume",) if resume else ()),
             ]
         )
@@ -30,41 +31,41 @@ def commands(config: RunConfig, host: JobHost, *, resume: bool) -> list[str]:
     ]
 
 
-def wait_for_ranks(config: RunConfig, host: JobHost, *, resume: bool) -> None:
-    """Print how to start the ranks, and wait until all have come and gone.
+def run_external_ranks(config: RunConfig, host: JobHost, *, resume: bool) -> None:
+    """Print the commands that start the ranks, and wait until all ranks have ended.
 
     Args:
         config: The run, whose folder holds its configuration.
-        host: The job that the ranks find each other in.
-        resume: Go on from the latest checkpoint.
+        host: The job's host.
+        resume: Resume from the latest checkpoint.
 
     Raises:
         RunFailed: A rank failed or died.
     """
-    for command in commands(config, host, resume=resume):
+    for command in rank_commands(config, host, resume=resume):
         print(command, flush=True)
-    watch_ranks(config, host)
+    wait_for_ranks(config, host)
 
 
-def watch_ranks(config: RunConfig, host: JobHost) -> None:
-    """Wait until every rank has come and gone, whoever started it.
+def wait_for_ranks(config: RunConfig, host: JobHost) -> None:
+    """Wait until every rank has joined and ended, however it was started.
 
     Args:
         config: The run.
-        host: The job that the ranks find each other in.
+        host: The job's host.
 
     Raises:
         RunFailed: A rank failed or died.
     """
-    board = Board(host.job.store, host.job.nonce, timeout_s=config.flow.start_deadline_s)
+    store = host.store
     expected = {f"encoder.{r}" for r in range(config.flow.encoders)}
     expected |= {f"backbone.{r}" for r in range(config.flow.backbones)}
     while True:
         if (dead := host.pool.wait_dead(timeout_s=_POLL_S)) is not None:
             key = f"failed/{dead.label}"
-            why = board.get(key, who=dead.label) if board.has(key) else "it died"
-            raise RunFailed(f"the run ended early; rank {dead.label} (pid {dead.pid}): {why}")
+            reason = store.get(key, writer=dead.label) if store.has(key) else "it died"
+            raise RunFailed(f"the run ended early; rank {dead.label} (pid {dead.pid}): {reason}")
         alive = {lane.label for lane in host.pool.lanes() if lane.state == "alive"} - {HOST_LABEL}
-        # Ranks leave the pool last of all, after they have met at the end.
-        if not alive and all(board.has(f"done/{label}") for label in sorted(expected)):
+        # A rank leaves the pool after all ranks are done.
+        if not alive and all(store.has(f"done/{label}") for label in sorted(expected)):
             return

@@ -1,4 +1,4 @@
-"""Both worlds as gangs of processes on this host, started by torch's launcher API and watched."""
+"""Local launch: the ranks of both worlds as processes of this host, by torch's launcher API."""
 
 from __future__ import annotations
 
@@ -13,56 +13,56 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std, sta
 from torch.distributed.elastic.multiprocessing.api import SubprocessContext
 
 from flowtrain.config.schema import RunConfig
-from flowtrain.train.control.job import LAUNCHER, Job, JobHost
-from flowtrain.train.control.store import Board
-from flowtrain.train.launch.signals import handlers_kept
+from flowtrain.train.control.job import LAUNCHER_PID, Job
+from flowtrain.train.control.store import JobStore
+from flowtrain.train.launch.errors import RunFailed
+from flowtrain.train.launch.host import JobHost
+from flowtrain.train.launch.signals import restored_handlers
 
-# After a first death the others are left this long to name it themselves.
+# After the first failure, the other ranks have this long to end and report it.
 _GRACE_S = 10.0
 _POLL_S = 0.1
 
 
-class RunFailed(RuntimeError):
-    """A rank ended the run; the message names it, its reason, and its log."""
-
-
 @dataclass(frozen=True, slots=True)
-class _Death:
+class _Failure:
     label: str
     pid: int
     exit_code: int
     log: Path
-    reason: str | None
-    """What the rank left on the board."""
+    published: str | None
+    """Reason that the rank left in the store."""
 
     @property
-    def who(self) -> str:
+    def rank(self) -> str:
         return f"{self.label} (pid {self.pid})"
 
-    def why(self) -> str:
-        """What the rank said of its end, or how it ended without a word."""
+    def reason(self) -> str:
+        """The reason that the rank gave, or else how its process ended."""
         text = self.log.read_text(errors="replace") if self.log.exists() else ""
-        ends = f"flowtrain: {self.label} ends: "
-        # A full disk cuts a line short, or leaves none.
-        whole = [line for line in text.splitlines(keepends=True) if line.endswith("\n")]
-        said = [line.removeprefix(ends).rstrip() for line in whole if line.startswith(ends)]
-        # The log comes first: what the rank's watcher found later is there alone.
-        if said:
-            return said[-1]
-        if self.reason is not None:
-            return self.reason
+        prefix = f"flowtrain: {self.label} ends: "
+        # On a full disk, the last line may be incomplete or missing.
+        complete = [line for line in text.splitlines(keepends=True) if line.endswith("\n")]
+        logged = [
+            line.removeprefix(prefix).rstrip() for line in complete if line.startswith(prefix)
+        ]
+        # The log goes first: only there the rank's watcher may have named the cause later.
+        if logged:
+            return logged[-1]
+        if self.published is not None:
+            return self.published
         if self.exit_code < 0:
             return f"killed by signal {-self.exit_code}"
         return f"exit code {self.exit_code}"
 
 
-def run_gangs(config: RunConfig, host: JobHost, *, resume: bool) -> None:
+def run_local_ranks(config: RunConfig, host: JobHost, *, resume: bool) -> None:
     """Start every rank, and wait until all have ended.
 
     Args:
         config: The run, whose folder holds its configuration.
-        host: The job that the ranks find each other in.
-        resume: Go on from the latest checkpoint.
+        host: The job's host.
+        resume: Resume from the latest checkpoint.
 
     Raises:
         RunFailed: A rank failed or died; all others have ended.
@@ -70,32 +70,32 @@ def run_gangs(config: RunConfig, host: JobHost, *, resume: bool) -> None:
     job = host.job
     sizes = {"backbone": config.flow.backbones, "encoder": config.flow.encoders}
     logs = config.run / "logs" / job.nonce
-    gangs: dict[str, SubprocessContext] = {}
+    worlds: dict[str, SubprocessContext] = {}
     try:
         for world, size in sizes.items():
-            gangs[world] = _start(config, job, world, size, logs=logs, resume=resume)
-        deaths = _wait(gangs, Board(job.store, job.nonce, timeout_s=config.flow.start_deadline_s))
+            worlds[world] = _start(config, job, world, size, logs=logs, resume=resume)
+        failures = _wait(worlds, host.store)
     finally:
-        for gang in gangs.values():
-            gang.close(timeout=5)
-    if deaths:
-        raise RunFailed(f"the run ended early; {_describe(deaths)}; logs are in {logs}")
+        for processes in worlds.values():
+            processes.close(timeout=5)
+    if failures:
+        raise RunFailed(f"the run ended early; {_describe(failures)}; logs are in {logs}")
 
 
 def _start(
     config: RunConfig, job: Job, world: str, size: int, *, logs: Path, resume: bool
 ) -> SubprocessContext:
     arguments = (
-        *("-m", "flowtrain.train.ranks.worker", str(config.run / "config.yaml")),
-        *("--world", world, "--store", job.store, "--nonce", job.nonce),
+        *("-m", "flowtrain.train.ranks.main", str(config.run / "config.yaml")),
+        *("--world", world, "--store", job.address, "--nonce", job.nonce),
         *(("--resume",) if resume else ()),
     )
     folder = logs / world
     folder.mkdir(parents=True)
     # The first backbone rank shows the run's progress on this terminal.
-    shown = {r: Std.ERR if world == "backbone" and r == 0 else Std.ALL for r in range(size)}
-    with handlers_kept():
-        gang = start_processes(
+    redirects = {r: Std.ERR if world == "backbone" and r == 0 else Std.ALL for r in range(size)}
+    with restored_handlers():
+        processes = start_processes(
             name=world,
             entrypoint=sys.executable,
             args=dict.fromkeys(range(size), arguments),
@@ -106,24 +106,24 @@ def _start(
                     "WORLD_SIZE": str(size),
                     "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
                     "PYTHONUNBUFFERED": "1",
-                    LAUNCHER: str(os.getpid()),
+                    LAUNCHER_PID: str(os.getpid()),
                 }
                 for r in range(size)
             },
-            logs_specs=DefaultLogsSpecs(log_dir=str(folder), redirects=shown),
+            logs_specs=DefaultLogsSpecs(log_dir=str(folder), redirects=redirects),
         )
-    assert isinstance(gang, SubprocessContext)
-    return gang
+    assert isinstance(processes, SubprocessContext)
+    return processes
 
 
-def _wait(gangs: dict[str, SubprocessContext], board: Board) -> list[_Death]:
-    """Wait until every rank has ended; those that failed, in the order of their ends."""
+def _wait(worlds: dict[str, SubprocessContext], store: JobStore) -> list[_Failure]:
+    """Wait until every rank has ended; return the failures in the order in which they happened."""
     running = {
         (world, rank): handler.proc
-        for world, gang in gangs.items()
-        for rank, handler in gang.subprocess_handlers.items()
+        for world, processes in worlds.items()
+        for rank, handler in processes.subprocess_handlers.items()
     }
-    deaths: list[_Death] = []
+    failures: list[_Failure] = []
     limit: float | None = None
     while running and (limit is None or time.monotonic() < limit):
         time.sleep(_POLL_S)
@@ -134,22 +134,22 @@ def _wait(gangs: dict[str, SubprocessContext], board: Board) -> list[_Death]:
             del running[world, rank]
             if code != 0:
                 label = f"{world}.{rank}"
-                log = Path(gangs[world].stderrs[rank])
-                [reason] = board.read([f"failed/{label}"])
-                deaths.append(_Death(label, process.pid, code, log, reason))
+                log = Path(worlds[world].stderrs[rank])
+                [published] = store.read([f"failed/{label}"])
+                failures.append(_Failure(label, process.pid, code, log, published))
                 limit = limit or time.monotonic() + _GRACE_S
-    return deaths
+    return failures
 
 
-def _describe(deaths: Sequence[_Death]) -> str:
-    """Who ended and why; ranks that met the same error are said in one breath.
+def _describe(failures: Sequence[_Failure]) -> str:
+    """Which ranks failed and why, with ranks of the same reason together.
 
-    Causes come first: who was killed or gave a reason of its own is one, who names a peer is not.
+    Causes come before consequences: a rank that names the death of a peer is a consequence.
     """
-    together: dict[str, list[str]] = {}
-    for death in deaths:
-        together.setdefault(death.why(), []).append(death.who)
+    ranks: dict[str, list[str]] = {}
+    for failure in failures:
+        ranks.setdefault(failure.reason(), []).append(failure.rank)
     return "; ".join(
-        f"rank{'s' if len(who) > 1 else ''} {', '.join(who)}: {why}"
-        for why, who in sorted(together.items(), key=lambda pair: " died" in pair[0])
+        f"rank{'s' if len(names) > 1 else ''} {', '.join(names)}: {reason}"
+        for reason, names in sorted(ranks.items(), key=lambda pair: " died" in pair[0])
     )

@@ -1,4 +1,4 @@
-"""A run on this host: its folder, its job, its ranks, and the model that it ends with."""
+"""A whole run on this host: checks, ranks, final model, and summary."""
 
 from __future__ import annotations
 
@@ -14,47 +14,47 @@ from safetensors import SafetensorError
 from flowtrain.config.schema import RunConfig
 from flowtrain.data.jsonl import JsonlFile
 from flowtrain.models.adapter import adapter_for
-from flowtrain.train.control.job import JobHost
-from flowtrain.train.launch.local import RunFailed, run_gangs
-from flowtrain.train.launch.signals import ending_by_signals
-from flowtrain.train.ranks import metrics
+from flowtrain.train.launch.errors import RunFailed
+from flowtrain.train.launch.host import JobHost
+from flowtrain.train.launch.local import run_local_ranks
+from flowtrain.train.launch.signals import exit_on_signals
 from flowtrain.train.ranks.hook import load_hook
-from flowtrain.train.state import atomic
-from flowtrain.train.state.checkpoint import latest, read_mark
+from flowtrain.train.state import atomic, logs
+from flowtrain.train.state.checkpoint import latest, read_meta
 from flowtrain.train.state.final import write_final
-from flowtrain.train.state.run_folder import run_folder
+from flowtrain.train.state.run_folder import open_run
 
 SUMMARY = "summary.json"
 
 
 def train(
-    config: RunConfig, *, resume: bool = False, run_ranks: Callable[..., None] = run_gangs
+    config: RunConfig, *, resume: bool = False, run_ranks: Callable[..., None] = run_local_ranks
 ) -> dict[str, Any]:
     """Train on this host: start every rank, wait for the end, write `RUN/final`.
 
     Args:
         config: The run.
-        resume: Go on from the latest checkpoint, if there is one. Where that is the end of the
-            run, no rank is started, and `RUN/final` alone is written again.
-        run_ranks: Called as `run_gangs` is; returns when every rank has ended.
+        resume: Resume from the latest checkpoint, if there is one. If it is the end of the run,
+            no rank is started, and only `RUN/final` is written again.
+        run_ranks: Starts the ranks and waits for them, as `run_local_ranks` does.
 
     Returns:
         The summary, also written to `RUN/summary.json`.
 
     Raises:
-        ConfigError: The run folder is in use or holds another run, the port is taken, a field has
-            changed that a resumed run cannot change (`flowtrain.train.state.resume.RULES`), or
-            files of the model have changed since the run began.
-        RunFailed: A rank failed or died, and all others have ended; or the ranks left no
-            checkpoint of the last step, or `RUN/final` cannot be written.
+        ConfigError: The run folder is in use or holds another run, the port is in use, a field
+            has changed that must not change at a resume (`flowtrain.train.state.resume.RULES`), or
+            files of the model have changed since the start.
+        RunFailed: A rank failed or died, and all others have ended; the last step has no
+            checkpoint; or `RUN/final` cannot be written.
     """
-    # What can be wrong from the start is better said before every rank has loaded its model.
+    # Check what can be checked now, before every rank loads its model.
     adapter_for(config.model.folder)
     JsonlFile(config.data.path)
     if config.debug.fault is not None:
         load_hook(config.debug.fault)
     started = time.perf_counter()
-    with ending_by_signals(), run_folder(config, resume=resume) as trained:
+    with exit_on_signals(), open_run(config, resume=resume) as trained:
         if trained < config.train.steps:
             host = JobHost(config, first=trained)
             try:
@@ -63,13 +63,13 @@ def train(
                 host.close()
         else:
             print(
-                f"flowtrain: run={config.run}: all {trained} steps were trained before; only "
-                "RUN/final is written again; raise train.steps to go on",
+                f"flowtrain: run={config.run}: all {trained} steps are trained already; only "
+                "RUN/final is written again; raise train.steps to train more",
                 file=sys.stderr,
             )
         checkpoint = latest(config.run)
         assert checkpoint is not None
-        if (done := read_mark(checkpoint).step + 1) != config.train.steps:
+        if (done := read_meta(checkpoint).step + 1) != config.train.steps:
             raise RunFailed(
                 f"run={config.run}: the latest checkpoint, {checkpoint}, has {done} steps, not "
                 f"train.steps={config.train.steps}; RUN/final was not written"
@@ -78,18 +78,18 @@ def train(
             change = write_final(config, checkpoint)
         except (OSError, SafetensorError) as error:
             raise RunFailed(
-                f"{config.run / 'final'}: {error}; every step is trained and saved: mend that, and "
-                "go on with --resume"
+                f"{config.run / 'final'}: {error}; every step is trained and saved: "
+                "correct that, and go on with --resume"
             ) from error
     seconds = time.perf_counter() - started
-    summary = metrics.json_values({**_summary(config), **change, "seconds": seconds})
+    summary = logs.json_values({**_summary(config), **change, "seconds": seconds})
     atomic.write_text(config.run / SUMMARY, json.dumps(summary, indent=2) + "\n")
     return summary
 
 
 def _summary(config: RunConfig) -> dict[str, Any]:
-    steps = metrics.read_log(config.run / metrics.METRICS)
-    times = metrics.read_log(config.run / metrics.TIMING)
+    steps = logs.read_log(config.run / logs.METRICS)
+    times = logs.read_log(config.run / logs.TIMING)
     seconds = sum(t["seconds"] for t in times)
     return {
         "mode": config.flow.mode,
@@ -107,12 +107,12 @@ def _summary(config: RunConfig) -> dict[str, Any]:
         "peak_flops": times[-1]["peak_flops"],
         "bytes_through_pool": sum(t["bytes_through_pool"] for t in times),
         "train_seconds": seconds,
-        **balance_of([s["packing"] for s in steps]),
+        **packing_means([s["packing"] for s in steps]),
     }
 
 
-def balance_of(packings: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Means over steps: of arrival order (before), and of what was run (after).
+def packing_means(packings: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Means over steps of the ratios in arrival order (`_before`) and as packed (`_after`).
 
     Args:
         packings: `packing` of each line of the metrics.

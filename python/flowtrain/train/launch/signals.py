@@ -1,4 +1,4 @@
-"""Signals of the launcher: they end a run as an error does, so that nothing of it is left."""
+"""Signals to the launcher: they end a run as an error does, so that its ranks end as well."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from types import FrameType
 
 from torch.distributed.elastic.multiprocessing.api import SignalException
 
-_ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 @contextmanager
-def ending_by_signals() -> Iterator[None]:
-    """Raise SystemExit at a signal that would otherwise end this process at once.
+def exit_on_signals() -> Iterator[None]:
+    """Within the block, raise SystemExit at signals whose default is to end the process.
 
-    A signal that is ignored, as SIGHUP is below nohup, or that the caller handles, is left alone.
+    Signals that are ignored, as SIGHUP is under nohup, or that the caller handles are not changed.
     """
     if threading.current_thread() is not threading.main_thread():
         yield  # Only the main thread may set handlers.
         return
-    ours = [number for number in _ENDING if signal.getsignal(number) is signal.SIG_DFL]
+    ours = [number for number in _SIGNALS if signal.getsignal(number) is signal.SIG_DFL]
     for number in ours:
         signal.signal(number, _end)
     try:
@@ -33,21 +33,21 @@ def ending_by_signals() -> Iterator[None]:
 
 
 @contextmanager
-def handlers_kept() -> Iterator[None]:
-    """Put this process's handlers back after the block, in which torch sets its own."""
-    kept = {number: signal.getsignal(number) for number in (signal.SIGINT, *_ENDING)}
+def restored_handlers() -> Iterator[None]:
+    """Restore the signal handlers after the block, in which torch sets its own."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, *_SIGNALS)}
     try:
         yield
     except SignalException as error:
-        # A signal in the block met torch's handler; it means what it means outside.
+        # A signal reached torch's handler; treat it as outside of the block.
         if error.sigval == signal.SIGINT:
             raise KeyboardInterrupt from error
-        if kept[error.sigval] is not signal.SIG_IGN:
+        if before[error.sigval] is not signal.SIG_IGN:
             _end(error.sigval, None)
         raise
     finally:
         if threading.current_thread() is threading.main_thread():
-            for number, handler in kept.items():
+            for number, handler in before.items():
                 signal.signal(number, handler)
 
 

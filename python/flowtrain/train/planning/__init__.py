@@ -1,0 +1,1 @@
+"""What each step is: its samples, its microbatches, and which rank computes what."""

@@ -1,4 +1,4 @@
-"""Backbone rank: records in, losses out, gradients of the records back."""
+"""Backbone rank: receives records, computes the loss, and sends back the records' gradients."""
 
 from __future__ import annotations
 
@@ -10,37 +10,32 @@ import torch
 
 from flowtrain.models.adapter import PackedBatch
 from flowtrain.plan import Document, EncoderItem, SpaceNeed, StepPlan
-from flowtrain.train.control.close import Report
+from flowtrain.train.control.close import StepReport
 from flowtrain.train.input.prefetch import Prefetch, Request
 from flowtrain.train.planning.planner import Planner
-from flowtrain.train.ranks.context import (
-    Delays,
-    Module,
-    Seat,
-    build_closing,
-    close_step,
-    seed_dropout,
-)
+from flowtrain.train.ranks.context import RankContext
 from flowtrain.train.ranks.metrics import Metrics, StepTiming
+from flowtrain.train.ranks.step import Delays, build_close, close_step, seed_dropout
 from flowtrain.train.state.checkpoint import Checkpoints
+from flowtrain.train.state.module import Module
 from flowtrain_core.edges import Explanation
 
 
 class BackboneRank:
-    """Carries out the planned slots of one backbone rank.
+    """Executes the planned slots of one backbone rank.
 
     Args:
-        seat: This rank's place in the job.
+        context: What this rank has before its first step.
         module: The backbone.
-        prefetch: Tokens of planned samples.
-        checkpoints: Where the backbone world saves its part.
-        metrics: Log of the run; None on all ranks but the first.
-        planner: Told of every closed step; None on all ranks but the first.
+        prefetch: Reads of the planned samples' tokens.
+        checkpoints: Saves the backbone's part of the checkpoints.
+        metrics: Log of the run; None except on the first rank.
+        planner: Told of each closed step; None except on the first rank.
     """
 
     def __init__(
         self,
-        seat: Seat,
+        context: RankContext,
         module: Module,
         prefetch: Prefetch,
         checkpoints: Checkpoints,
@@ -48,26 +43,26 @@ class BackboneRank:
         metrics: Metrics | None,
         planner: Planner | None,
     ) -> None:
-        flow = seat.config.flow
-        self._seat = seat
+        flow = context.config.flow
+        self._context = context
         self._module = module
         self._prefetch = prefetch
         self._checkpoints = checkpoints
         self._metrics = metrics
         self._planner = planner
-        self._closing = build_closing(seat)
-        self._delays = Delays(seat.config, seat.world.label)
-        self._returns = flow.mode != "frozen"
-        self._granted = SpaceNeed(activation=0, gradient=0)
+        self._close_exchange = build_close(context)
+        self._delays = Delays(context.config, context.world.label)
+        self._sends_gradients = flow.mode != "frozen"
+        self._sizes = SpaceNeed(activation=0, gradient=0)
         self._closed_at = 0.0
-        self._records = seat.receiver()
-        self._gradients = seat.sender("encoder")
+        self._records = context.receiver()
+        self._gradients = context.sender("encoder")
 
     def run(self, first: int) -> None:
         """Run from step `first` to the end of the plans."""
         self._closed_at = time.perf_counter()
-        self._resize(self._seat.granted())
-        plans = self._seat.plans
+        self._resize(self._context.segments.initial(self._context.plans.first_need()))
+        plans = self._context.plans
         step = first
         while (plan := plans.get(step)).kind == "train":
             self._step(plan)
@@ -78,63 +73,67 @@ class BackboneRank:
         self._gradients.drain()
 
     def edges(self) -> list[Explanation]:
-        """What path the gradients took, and the activations."""
+        """Edges of the gradients and of the activations."""
         return self._gradients.edges() + self._records.edges()
 
     def _step(self, plan: StepPlan) -> None:
-        seat = self._seat
+        context = self._context
         waited = self._records.wait_s
-        self._prefetch.step(plan)
-        self._resize(seat.check_space(plan, self._granted))
+        self._prefetch.start(plan)
+        self._resize(context.segments.sizes_for(plan, self._sizes))
         loss_sum, num_targets, num_skipped = 0.0, 0, 0
         ages = [0.0] * len(plan.items)
-        for slot, documents in plan.documents_of(seat.world.rank):
+        for slot, documents in plan.documents_of(context.world.rank):
             self._delays.pause()
             loss, targets, skipped = self._slot(plan, slot, documents, ages)
             loss_sum += loss
             num_targets += targets
             num_skipped += skipped
         waited = self._records.wait_s - waited
-        sums = seat.world.sum([loss_sum, num_targets, waited, num_skipped, *ages])
-        seat.world.sum_gradients(self._module.trained)
-        report = Report(
+        sums = context.world.sum([loss_sum, num_targets, waited, num_skipped, *ages])
+        context.world.sum_gradients(self._module.trainable)
+        report = StepReport(
             norm=self._module.norm(),
             checksum=plan.checksum(),
             loss_sum=sums[0],
             num_targets=int(sums[1]),
-            wait_s=sums[2] / seat.world.size,
+            wait_s=sums[2] / context.world.size,
             lr=self._module.lr,
         )
-        verdict = close_step(seat, self._closing, self._module, plan, report)
+        decision = close_step(context, self._close_exchange, self._module, plan, report)
         if self._metrics is not None:
             now = time.perf_counter()
-            timing = StepTiming(seconds=now - self._closed_at, pool=seat.pool.stats())
+            timing = StepTiming(seconds=now - self._closed_at, pool=context.pool.stats())
             self._closed_at = now
             self._metrics.step(
                 plan,
-                verdict,
-                lr=verdict.lr,
+                decision,
+                lr=decision.lr,
                 skipped=int(sums[3]),
                 ages=[int(age) for age in sums[4:]],
                 timing=timing,
             )
-        self._checkpoints.after(plan, self._module)
+        self._checkpoints.save_if_due(plan, self._module)
         if self._planner is not None:
-            self._planner.closed()
+            self._planner.step_closed()
 
     def _slot(
         self, plan: StepPlan, slot: int, documents: Sequence[Document], ages: list[float]
     ) -> tuple[float, int, int]:
-        """Forward and backward of one microbatch: loss sum, target tokens, skipped documents."""
-        seat = self._seat
-        seed_dropout(seat.config.train.seed, plan.step, seat.world.rank, slot)
-        items = plan.items_for(seat.world.rank, slot)
+        """Forward and backward of one microbatch.
+
+        Returns:
+            Loss sum, number of target tokens, and number of skipped documents.
+        """
+        context = self._context
+        seed_dropout(context.config.train.seed, plan.step, context.world.rank, slot)
+        items = plan.items_for(context.world.rank, slot)
         features, skipped = self._gather(plan, items, ages)
         batch = self._batch(plan.step, documents, skipped)
-        out = seat.adapter.loss(self._module.module, batch, features)
+        out = context.adapter.loss(self._module.module, batch, features)
         if out.loss_sum.requires_grad:
             (out.loss_sum / plan.num_targets).backward()
-        if features is not None and self._returns:
+        if features is not None and self._sends_gradients:
             grad = features.grad if features.grad is not None else torch.zeros_like(features)
             for item in items:
                 self._gradients.send(
@@ -150,13 +149,17 @@ class BackboneRank:
     def _gather(
         self, plan: StepPlan, items: Sequence[EncoderItem], ages: list[float]
     ) -> tuple[torch.Tensor | None, set[int]]:
-        """Image rows of a slot, a leaf that collects their gradient, and skipped samples."""
+        """Gather the image rows of a slot.
+
+        Returns:
+            Rows, a leaf that collects their gradient, or None; and the skipped samples.
+        """
         if not items:
             return None, set()
-        seat = self._seat
+        context = self._context
         rows = sum(item.num_tokens for item in items)
         features = torch.empty(
-            (rows, seat.adapter.seam_width), dtype=seat.dtype, device=seat.world.device
+            (rows, context.adapter.seam_width), dtype=context.dtype, device=context.world.device
         )
         skipped: set[int] = set()
         for item in items:
@@ -165,27 +168,27 @@ class BackboneRank:
             ages[item.index] = float(plan.step - key.version)
             if key.skipped:
                 skipped |= self._skipped(plan.step, item)
-        return features.requires_grad_(self._returns), skipped
+        return features.requires_grad_(self._sends_gradients), skipped
 
     def _skipped(self, step: int, item: EncoderItem) -> set[int]:
-        """Samples of an item that have an image which could not be read."""
+        """Samples of an item with an image that could not be read."""
         name = f"skipped/{step}/{item.index}"
-        board = self._seat.board
-        samples = board.get(name, who=f"encoder.{item.encoder}")
-        board.delete(name)
+        store = self._context.store
+        samples = store.get(name, writer=f"encoder.{item.encoder}")
+        store.delete(name)
         return set(samples)
 
     def _batch(self, step: int, documents: Sequence[Document], skipped: set[int]) -> PackedBatch:
-        """Documents side by side, each with positions of its own."""
-        seat = self._seat
-        texts = [self._prefetch.get(step, _text_of(doc)) for doc in documents]
+        """Pack documents into one row; the positions of each start at 0."""
+        context = self._context
+        texts = [self._prefetch.get(step, _text_request(doc)) for doc in documents]
         labels = [
             np.full_like(text.labels, -100) if doc.sample in skipped else text.labels
             for doc, text in zip(documents, texts, strict=True)
         ]
-        device = seat.world.device
+        device = context.world.device
         positions = [
-            seat.adapter.position_ids(
+            context.adapter.position_ids(
                 torch.from_numpy(text.input_ids),
                 torch.from_numpy(text.mm_token_type_ids),
                 torch.tensor(doc.grids, dtype=torch.long).reshape(-1, 3),
@@ -199,18 +202,18 @@ class BackboneRank:
             doc_lengths=[doc.num_tokens for doc in documents],
         )
 
-    def _resize(self, granted: SpaceNeed) -> None:
-        if granted.gradient != self._gradients.slabs:
-            self._gradients.reserve(granted.gradient)
-        self._granted = granted
+    def _resize(self, sizes: SpaceNeed) -> None:
+        if sizes.gradient != self._gradients.slabs:
+            self._gradients.reserve(sizes.gradient)
+        self._sizes = sizes
 
 
-def wanted_texts(rank: int, plan: StepPlan) -> Iterator[Request]:
-    """Samples that one backbone rank reads for a plan."""
+def text_requests(rank: int, plan: StepPlan) -> Iterator[Request]:
+    """Samples that a backbone rank reads for a plan."""
     for _, documents in plan.documents_of(rank):
         for document in documents:
-            yield _text_of(document)
+            yield _text_request(document)
 
 
-def _text_of(document: Document) -> Request:
+def _text_request(document: Document) -> Request:
     return "text", (document.sample, document.num_tokens, document.grids)

@@ -1,4 +1,4 @@
-"""`debug.fault`: a function that a test has ranks call before they start."""
+"""`debug.fault`: a function that ranks call before they start, for tests."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ from flowtrain.config.schema import ConfigError
 
 
 def load_hook(spec: str) -> Callable[[str], None]:
-    """Import the function of a hook; it is called with the name of a rank.
+    """Import the function of a hook.
 
     Args:
-        spec: `module:function`, or `module:function:RANK` for one rank alone.
+        spec: `module:function`, or `module:function:RANK` for one rank only.
+
+    Returns:
+        A function that takes the name of a rank, and calls the hook if it is for that rank.
 
     Raises:
         ConfigError: There is no such function.

@@ -1,4 +1,4 @@
-"""Peak FLOP/s of the device that a rank trains on."""
+"""Peak FLOP/s of the devices of a job."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ _SIZES = {"cpu": 512, "cuda": 8192}
 
 
 def job_peak_flops(device: torch.device, dtype: torch.dtype, *, ranks: int) -> float:
-    """Peak of all devices that a job has.
+    """Peak FLOP/s of all devices of a job.
 
     Args:
         device: Device of this rank.
         dtype: Dtype of the training.
-        ranks: Ranks of both worlds on this host. Those that share cores or a GPU share its peak.
+        ranks: Number of ranks of both worlds. Ranks that share cores or a GPU share its peak.
     """
     if device.type == "cpu":
-        there = len(os.sched_getaffinity(0)) // torch.get_num_threads()
+        available = len(os.sched_getaffinity(0)) // torch.get_num_threads()
     else:
-        there = torch.cuda.device_count()
-    return min(ranks, max(1, there)) * peak_flops(device, dtype)
+        available = torch.cuda.device_count()
+    return min(ranks, max(1, available)) * peak_flops(device, dtype)
 
 
 def peak_flops(device: torch.device, dtype: torch.dtype) -> float:
-    """Data-sheet peak of a known GPU in bfloat16; otherwise what a large matrix product reaches.
+    """Data-sheet peak of a known GPU in bfloat16; otherwise the rate of a large matrix product.
 
     Args:
         device: Device of the rank.

@@ -1,0 +1,1 @@
+"""What a run keeps on the disk: logs, checkpoints, and the final model."""

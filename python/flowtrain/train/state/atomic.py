@@ -1,6 +1,6 @@
-"""Files and folders that are complete whenever they have their name.
+"""Writes files and folders atomically: whatever has its final name is complete.
 
-That holds after a kill, on a full disk, and after a power failure.
+This holds after a kill, on a full disk, and after a power failure.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ OLD = ".old"
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file, in place of the one that has its name.
+    """Write a file, replacing any file of that name.
 
     Raises:
-        OSError: It cannot be written; the message names it, and the one before is still there.
+        OSError: The file cannot be written; the message names it. An older file is kept.
     """
     part = path.with_name(path.name + PART)
     try:
@@ -32,11 +32,11 @@ def write_text(path: Path, text: str) -> None:
 
 
 def commit(part: Path, folder: Path) -> None:
-    """Rename a complete folder to its name, in place of the one that has it.
+    """Flush a complete folder to the disk and rename it, replacing any folder of that name.
 
     Args:
-        part: Written to the end; its files are flushed to the disk first.
-        folder: In the same parent folder as `part`.
+        part: The complete folder.
+        folder: Its new name, in the same parent folder.
     """
     for path in (*part.rglob("*"), part):
         flush(path)
@@ -48,7 +48,7 @@ def commit(part: Path, folder: Path) -> None:
 
 
 def remove(folder: Path) -> None:
-    """Remove a folder, if it is there; no half of it is left under its name."""
+    """Remove a folder, if it exists; its name never stands for a part of it."""
     old = _set_aside(folder)
     if old is not None:
         shutil.rmtree(old)
@@ -64,7 +64,7 @@ def _set_aside(folder: Path) -> Path | None:
 
 
 def flush(path: Path) -> None:
-    """Bring a file or folder to the disk, with all that any process has written to it."""
+    """Flush a file or folder to the disk, including what other processes have written to it."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

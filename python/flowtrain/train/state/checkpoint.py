@@ -1,4 +1,4 @@
-"""Checkpoints at the close of a step, valid once their folder has its final name."""
+"""Checkpoints, written at the close of a step; valid once their folder has its final name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed.checkpoint as dcp
@@ -27,39 +27,37 @@ from torch.distributed.checkpoint.storage import WriteResult
 from flowtrain.config.load import dump
 from flowtrain.config.schema import RunConfig
 from flowtrain.plan import StepPlan
-from flowtrain.train.control.store import Board
-from flowtrain.train.ranks.metrics import LOGS
+from flowtrain.train.control.store import JobStore
+from flowtrain.train.control.world import World
 from flowtrain.train.state.atomic import PART, commit, flush, remove
+from flowtrain.train.state.logs import LOGS
+from flowtrain.train.state.module import Module
 from flowtrain.train.state.resume import FINGERPRINT
-
-if TYPE_CHECKING:
-    from flowtrain.train.control.world import World
-    from flowtrain.train.ranks.context import Module
 
 _NAME = re.compile(r"step-(\d{8})")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Mark:
-    """What a run needs besides weights to go on after a step."""
+class CheckpointMeta:
+    """What a resumed run needs besides the tensors; the contents of `mark.json`."""
 
     step: int
     """Last step that the checkpoint contains."""
     cursor: int
-    """Samples drawn from the data order up to and including it."""
+    """Samples drawn from the data order up to and including that step."""
     stepped: dict[str, int]
-    """Steps that each world's optimizer has taken."""
+    """Steps that the optimizer of each world has taken."""
 
 
 def latest(run: Path) -> Path | None:
-    """The newest valid checkpoint of a run."""
+    """The newest valid checkpoint of a run, or None."""
     found = [p for p in run.joinpath("checkpoints").glob("step-*") if _NAME.fullmatch(p.name)]
     return max(found, key=lambda p: p.name, default=None)
 
 
-def read_mark(checkpoint: Path) -> Mark:
-    """The mark of a checkpoint."""
-    return Mark(**json.loads(checkpoint.joinpath("mark.json").read_text()))
+def read_meta(checkpoint: Path) -> CheckpointMeta:
+    """Read `mark.json` of a checkpoint."""
+    return CheckpointMeta(**json.loads(checkpoint.joinpath("mark.json").read_text()))
 
 
 class CheckpointError(RuntimeError):
@@ -67,10 +65,10 @@ class CheckpointError(RuntimeError):
 
 
 @contextmanager
-def _using(folder: Path) -> Iterator[None]:
-    """Save or load a folder within the block, which names it if that fails."""
+def _checkpoint_errors(folder: Path) -> Iterator[None]:
+    """Turn errors of saving or loading within the block into a CheckpointError."""
     with warnings.catch_warnings():
-        # A rank alone needs no process group, and PyTorch would warn that it has none.
+        # The only rank of a world saves without its process group, of which PyTorch warns.
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         try:
             yield
@@ -78,17 +76,17 @@ def _using(folder: Path) -> Iterator[None]:
             cause: BaseException = error
             if isinstance(error, CheckpointException):
                 cause, _ = next(iter(error.failures.values()))
-            cause = _of_the_system(cause)
+            cause = _os_error_behind(cause)
             raise CheckpointError(
                 f"{folder}: {type(cause).__name__}: {cause}; correct that, and go on with --resume"
             ) from error
 
 
-def _of_the_system(error: BaseException) -> BaseException:
-    """The system's error that an error began with, or the error itself.
+def _os_error_behind(error: BaseException) -> BaseException:
+    """The OSError that caused an error, or the error itself if there is none.
 
-    Where a disk becomes full in the middle of a file, PyTorch raises a RuntimeError about the
-    position in it.
+    If a disk becomes full in the middle of a file, PyTorch raises a RuntimeError about the position
+    in the file.
     """
     found: BaseException | None = error
     while found is not None and not isinstance(found, OSError):
@@ -97,9 +95,9 @@ def _of_the_system(error: BaseException) -> BaseException:
 
 
 class _Writer(dcp.FileSystemWriter):
-    """Raises the system's error where a file cannot be written.
+    """Raises the OSError itself if a file cannot be written.
 
-    The ranks of a world exchange their errors by pickle, which drops the causes of an error.
+    The ranks of a world exchange their errors by pickle, which drops the cause of an error.
     """
 
     def write_data(
@@ -108,13 +106,14 @@ class _Writer(dcp.FileSystemWriter):
         try:
             return super().write_data(plan, planner)
         except Exception as error:
-            raise _of_the_system(error) from None
+            raise _os_error_behind(error) from None
 
 
 def _tensors(module: Module) -> dict[str, Any]:
-    """What is saved of a module; empty optimizer state is left out, as it has no tensors.
+    """The tensors of a module and its optimizer.
 
-    The optimizer's parameter groups are left out as well: they hold the configuration's values.
+    The optimizer is left out while it has no state. Its parameter groups are always left out, since
+    their values come from the configuration.
     """
     state: dict[str, Any] = {"model": get_model_state_dict(module.module)}
     if module.optimizer is not None and module.stepped:
@@ -123,73 +122,72 @@ def _tensors(module: Module) -> dict[str, Any]:
 
 
 class Checkpoints:
-    """One world's part in saving and loading checkpoints.
+    """Saves and loads one world's part of the checkpoints.
 
     Args:
         config: The run.
         world: The world whose module is saved.
-        board: The job's board, over which the worlds agree that a checkpoint is whole.
+        store: The job's store, through which the worlds agree that a checkpoint is complete.
     """
 
-    def __init__(self, config: RunConfig, world: World, board: Board) -> None:
+    def __init__(self, config: RunConfig, world: World, store: JobStore) -> None:
         self._config = config
         self._world = world
-        self._board = board
+        self._store = store
         self._folder = config.run / "checkpoints"
 
-    def after(self, plan: StepPlan, module: Module) -> None:
-        """Save if this step is one to save at; called by every rank of both worlds."""
+    def save_if_due(self, plan: StepPlan, module: Module) -> None:
+        """Save if a checkpoint is due at this step; called by every rank of both worlds."""
         done = plan.step + 1
         every = self._config.checkpoint.every
         if done != self._config.train.steps and not (every and done % every == 0):
             return
         part = self._folder / f"step-{done:08d}{PART}"
-        if self._world.leads:
+        if self._world.is_leader:
             part.mkdir(parents=True, exist_ok=True)
         folder = part / self._world.name
-        with _using(folder):
+        with _checkpoint_errors(folder):
             dcp.save(
                 _tensors(module), storage_writer=_Writer(folder), no_dist=self._world.size == 1
             )
         if self._world.name == "encoder":
-            if self._world.leads:
-                self._board.put(f"saved/{done}/encoder", module.stepped)
-        elif self._world.leads:
+            if self._world.is_leader:
+                self._store.put(f"saved/{done}/encoder", module.stepped)
+        elif self._world.is_leader:
             self._commit(part, plan, module.stepped)
 
     def _commit(self, part: Path, plan: StepPlan, stepped: int) -> None:
         done = plan.step + 1
-        encoder = self._board.get(f"saved/{done}/encoder", who="the encoder world")
-        mark = Mark(
+        encoder = self._store.get(f"saved/{done}/encoder", writer="the encoder world")
+        meta = CheckpointMeta(
             step=plan.step,
             cursor=plan.cursor,
             stepped={"encoder": encoder, "backbone": stepped},
         )
-        with _using(part):
-            part.joinpath("mark.json").write_text(json.dumps(asdict(mark)))
+        with _checkpoint_errors(part):
+            part.joinpath("mark.json").write_text(json.dumps(asdict(meta)))
             part.joinpath("config.yaml").write_text(dump(self._config))
             shutil.copyfile(self._config.run / FINGERPRINT, part / FINGERPRINT)
-            # After a power failure the logs must have the steps that the checkpoint has.
+            # Also after a power failure, the logs must contain the steps of the checkpoint.
             for log in filter(Path.exists, (self._config.run / name for name in LOGS)):
                 flush(log)
             commit(part, part.with_suffix(""))
-        self._board.delete(f"saved/{done}/encoder")
+        self._store.delete(f"saved/{done}/encoder")
         valid = sorted(p for p in self._folder.glob("step-*") if _NAME.fullmatch(p.name))
         for old in valid[: -self._config.checkpoint.keep]:
             remove(old)
 
-    def load(self, checkpoint: Path, module: Module, mark: Mark) -> None:
-        """Fill a module and its optimizer from a checkpoint, and bring its schedule to that step.
+    def load(self, checkpoint: Path, module: Module, meta: CheckpointMeta) -> None:
+        """Load a module and the state of its optimizer, and advance its schedule to that step.
 
-        The learning rate of a step depends on the configuration and the step alone: it is that of
-        a run with this configuration from the start. Weight decay, betas and the like are the
-        configuration's as well; of the optimizer, only its state is the checkpoint's.
+        Learning rate, weight decay, betas and the like come from the configuration. The learning
+        rate of a step is that of a run which had this configuration from the start.
         """
-        module.restore_schedule(mark.step + 1)
-        module.stepped = mark.stepped[self._world.name]
+        module.restore_schedule(meta.step + 1)
+        module.stepped = meta.stepped[self._world.name]
         state = _tensors(module)
         folder = checkpoint / self._world.name
-        with _using(folder):
+        with _checkpoint_errors(folder):
             dcp.load(state, checkpoint_id=folder, no_dist=self._world.size == 1)
         set_model_state_dict(module.module, state["model"], options=StateDictOptions(strict=True))
         if module.optimizer is not None and module.stepped:
@@ -201,8 +199,8 @@ class Checkpoints:
             )
 
 
-def load_part(checkpoint: Path, world: str, module: torch.nn.Module) -> None:
-    """Fill the parameters that a world saved, in a process of its own."""
+def load_world(checkpoint: Path, world: str, module: torch.nn.Module) -> None:
+    """Load the parameters that one world saved, in a process without a process group."""
     state = get_model_state_dict(module)
     wanted = {
         key: value
@@ -210,6 +208,6 @@ def load_part(checkpoint: Path, world: str, module: torch.nn.Module) -> None:
         if key.startswith("model.visual.") == (world == "encoder")
     }
     folder = checkpoint / world
-    with _using(folder):
+    with _checkpoint_errors(folder):
         dcp.load({"model": wanted}, checkpoint_id=folder, no_dist=True)
     set_model_state_dict(module, wanted, options=StateDictOptions(strict=False))

@@ -1,4 +1,4 @@
-"""The end of a run: both parts of the model in one Hugging Face folder."""
+"""The final model: both modules in one Hugging Face folder."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from transformers import PreTrainedModel
 from flowtrain.config.schema import RunConfig
 from flowtrain.models.adapter import adapter_for
 from flowtrain.models.export import save_final
-from flowtrain.train.ranks.context import DTYPES
 from flowtrain.train.state.atomic import PART, commit
-from flowtrain.train.state.checkpoint import load_part
+from flowtrain.train.state.checkpoint import load_world
+from flowtrain.train.state.module import DTYPES
 from flowtrain.train.state.resume import check_model
 
 
 def write_final(config: RunConfig, checkpoint: Path) -> dict[str, float]:
-    """Write `RUN/final` from a checkpoint, whole or not at all; an older one is replaced.
+    """Write `RUN/final` from a checkpoint, completely or not at all; an older one is replaced.
 
     Args:
         config: The run.
-        checkpoint: A valid checkpoint of it.
+        checkpoint: A valid checkpoint of the run.
 
     Returns:
-        How far each module moved from where it started: relative norm of the difference.
+        Weight change of each module: norm of the difference to the start, relative to the start.
 
     Raises:
         ConfigError: Files of the model have changed since the run began.
@@ -42,13 +42,13 @@ def write_final(config: RunConfig, checkpoint: Path) -> dict[str, float]:
     )
     before = {name: value.detach().clone() for name, value in model.named_parameters()}
     for world in ("encoder", "backbone"):
-        load_part(checkpoint, world, model)
+        load_world(checkpoint, world, model)
     final = config.run / "final"
     part = final.with_name(final.name + PART)
     if part.exists():
         shutil.rmtree(part)
     save_final(part, config.model.folder, cast(PreTrainedModel, model))
-    check_model(config)  # The files that were copied are those of the run as well.
+    check_model(config)  # Nothing changed while the files were copied.
     commit(part, final)
     change = {}
     for world in ("encoder", "backbone"):

@@ -1,4 +1,4 @@
-"""Optimizer and schedule of one module, as a plain PyTorch loop would build them."""
+"""Optimizer and learning rate schedule of one module, as in a plain PyTorch loop."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flowtrain.config.schema import OptimConfig
 def build_optimizer(
     parameters: Iterable[torch.nn.Parameter], config: OptimConfig
 ) -> torch.optim.Optimizer:
-    """The optimizer of one module, over all its parameters alike."""
+    """Optimizer of one module; all parameters are in one group."""
     if config.name == "sgd":
         return torch.optim.SGD(
             parameters,
@@ -33,7 +33,7 @@ def build_optimizer(
 def build_schedule(
     optimizer: torch.optim.Optimizer, config: OptimConfig, *, steps: int
 ) -> lr_scheduler.LRScheduler:
-    """The learning rate over a run of `steps`; both worlds build the same one."""
+    """Learning rate over a run of `steps`, the same in both worlds."""
     if config.schedule == "onecycle":
         return lr_scheduler.OneCycleLR(
             optimizer, max_lr=config.lr, total_steps=steps, cycle_momentum=False

@@ -1,4 +1,4 @@
-"""Which fields of the configuration may change when a run is resumed, and which may not."""
+"""Which fields of the configuration may change when a run is resumed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ RULES: dict[str, Rule] = {
     "optim.betas": "taken",
     "optim.eps": "taken",
     "optim.weight_decay": "taken",
-    # A momentum of 0 leaves no state that another momentum could go on from.
+    # With a momentum of 0 there is no saved state for another momentum.
     "optim.momentum": "refused",
     "optim.schedule": "taken",
     "optim.warmup_steps": "taken",
@@ -62,19 +62,19 @@ RULES: dict[str, Rule] = {
     "debug.delay_ms": "taken",
     "debug.fault": "taken",
 }
-"""Rule of each field: `taken`, a resumed run uses the new value; `refused`, it must be as it was;
-`content`, the path may change, and what is read there may not."""
+"""Rule of each field. `taken`: a resumed run uses the new value. `refused`: the value must not
+change. `content`: the path may change, and the contents of the files must not."""
 
-# Weights come from the checkpoint, and nothing is generated during a run.
+# Weights come from the checkpoint, and a run does not generate text.
 _MODEL_FILES = ("*.json", "*.jinja", "*.model", "*.txt")
 _NOT_MODEL_FILES = ("*.index.json", "generation_config.json")
 
 
 def fingerprint(config: RunConfig) -> dict[str, Any]:
-    """What a run may not change: values of fields, and hashes of files.
+    """Values of fields and hashes of files that a resumed run must not change.
 
-    The states of the files are those of this start alone: the ranks read no other files than those
-    that are hashed here.
+    It also has the state of each file (size and time), which is valid for this start only: the
+    ranks compare it to make sure that they read the files that were hashed.
 
     Raises:
         OSError: The data file or a file of the model cannot be read.
@@ -94,23 +94,23 @@ def fingerprint(config: RunConfig) -> dict[str, Any]:
 
 
 def data_state(run: Path) -> FileState:
-    """State of a run's data file when its launcher read it."""
+    """State of a run's data file when the launcher hashed it."""
     size, time_ns = json.loads(run.joinpath(FINGERPRINT).read_text())["data_state"]
     return size, time_ns
 
 
 def check_model(config: RunConfig) -> None:
-    """Refuse files of the model that are not those that the launcher hashed.
+    """Refuse files of the model that differ from those that the launcher hashed.
 
-    To be called after they are loaded: what is as it was then was so while they were loaded.
+    Call this after they are loaded: files that are unchanged then were unchanged while loading.
 
     Raises:
-        ConfigError: A file was changed, replaced, added or removed; the message names each.
+        ConfigError: Files were changed, replaced, added or removed; the message names them.
     """
-    then = json.loads(config.run.joinpath(FINGERPRINT).read_text())["model_states"]
+    before = json.loads(config.run.joinpath(FINGERPRINT).read_text())["model_states"]
     now = _model_states(config.model.folder)
-    names = sorted(then.keys() | now.keys())
-    changed = [name for name in names if tuple(then.get(name, ())) != now.get(name, ())]
+    names = sorted(before.keys() | now.keys())
+    changed = [name for name in names if tuple(before.get(name, ())) != now.get(name, ())]
     if changed:
         raise ConfigError(
             f"{config.model.folder}: {', '.join(changed)} changed after the start of the run; "
@@ -119,7 +119,7 @@ def check_model(config: RunConfig) -> None:
 
 
 def _model_states(folder: Path) -> dict[str, FileState]:
-    """State of each file of a model that a run may not change, by name."""
+    """State of each file of a model that must not change during a run, by name."""
     return {
         path.name: file_state(path)
         for path in sorted(folder.iterdir())
@@ -129,31 +129,31 @@ def _model_states(folder: Path) -> dict[str, FileState]:
 
 
 def check_resume(checkpoint: Path, now: dict[str, Any]) -> None:
-    """Refuse to go on from a checkpoint with a configuration that is not its run's.
+    """Refuse to resume a checkpoint with a configuration that belongs to another run.
 
     Args:
         checkpoint: A valid checkpoint.
-        now: Fingerprint of the configuration to go on with.
+        now: Fingerprint of the configuration to resume with.
 
     Raises:
-        ConfigError: A field or file has changed that may not; the message names each.
+        ConfigError: Fields or files have changed that must not; the message names them.
     """
     path = checkpoint / FINGERPRINT
     if not path.exists():
         raise ConfigError(
-            f"{checkpoint}: it has no {FINGERPRINT}, as another version of FlowTrain made it; "
+            f"{checkpoint}: it has no {FINGERPRINT}, so another version of FlowTrain wrote it; "
             "start another run"
         )
-    then = json.loads(path.read_text())
+    before = json.loads(path.read_text())
     changed = [
         f"{name}={value!r} (now {now['fields'].get(name)!r})"
-        for name, value in then["fields"].items()
+        for name, value in before["fields"].items()
         if value != now["fields"].get(name)
     ]
     changed += [
         f"another content of {name}"
-        for name in sorted(then["files"].keys() | now["files"].keys())
-        if then["files"].get(name) != now["files"].get(name)
+        for name in sorted(before["files"].keys() | now["files"].keys())
+        if before["files"].get(name) != now["files"].get(name)
     ]
     if changed:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Waits for a rank's readers: slow ones are waited for; the sample of one that hangs is named."""
+"""Slow readers are waited for; if a reader hangs, its sample is named."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ import pytest
 
 from flowtrain.data.errors import DataError
 from flowtrain.data.workers import ReaderPool
-from flowtrain.train.input.reads import Reads
+from flowtrain.train.input.reads import SampleReads
 
 DATA = Path("/data/train.jsonl")
 
 
 class Slow:
-    """Reads text in 0.3 s, and pixels when the test says so."""
+    """Reads text in 0.3 s, and pixels when the test opens the gate."""
 
     gate = threading.Event()
 
@@ -39,11 +39,11 @@ class Slow:
 
 
 @contextmanager
-def slow(deadline_s: float) -> Iterator[Reads]:
+def slow(deadline_s: float) -> Iterator[SampleReads]:
     Slow.gate.clear()
     with ReaderPool(Slow, 0) as reader:
         try:
-            yield Reads(reader, DATA, deadline_s=deadline_s)
+            yield SampleReads(reader, DATA, deadline_s=deadline_s)
         finally:
             Slow.gate.set()
 
@@ -54,7 +54,7 @@ def test_readers_that_finish_one_read_after_another_are_waited_for() -> None:
         assert reads.result(last) == 5
 
 
-def test_a_read_that_hangs_is_named_and_not_the_one_behind_it() -> None:
+def test_a_read_that_hangs_is_named_and_not_a_read_that_is_queued_behind_it() -> None:
     with slow(deadline_s=0.2) as reads:
         reads.submit("pixels", 5, 1, (1, 2, 2))
         behind = reads.submit("text", 6)
@@ -68,7 +68,7 @@ def test_a_read_that_hangs_is_named_and_not_the_one_behind_it() -> None:
 
 def test_a_reader_process_that_dies_is_an_error_of_the_sample() -> None:
     with ReaderPool(partial(importlib.import_module, "os"), 1) as reader:
-        reads = Reads(reader, DATA, deadline_s=60)
+        reads = SampleReads(reader, DATA, deadline_s=60)
         with pytest.raises(DataError, match=r"train.jsonl: sample 3: _exit: .*process"):
             reads.result(reads.submit("_exit", 3))
 
@@ -79,17 +79,17 @@ def start_slowly() -> ModuleType:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_the_start_of_a_reader_is_no_read_that_hangs(workers: int) -> None:
+def test_the_timeout_of_a_read_does_not_include_the_start_of_its_reader(workers: int) -> None:
     with ReaderPool(start_slowly, workers) as reader:
-        reads = Reads(reader, DATA, deadline_s=0.4)
+        reads = SampleReads(reader, DATA, deadline_s=0.4)
         assert reads.result(reads.submit("strerror", errno.ENOENT)) == "No such file or directory"
 
 
-PATIENT = """
+STOPPED_RANK = """
 import time
 from pathlib import Path
 from flowtrain.data.workers import ReaderPool
-from flowtrain.train.input.reads import Reads
+from flowtrain.train.input.reads import SampleReads
 
 class Reader:
     def text(self, line):
@@ -98,13 +98,13 @@ class Reader:
             time.sleep(0.1)
 
 with ReaderPool(Reader, 0) as reader:
-    reads = Reads(reader, Path("train.jsonl"), deadline_s=2.0)
+    reads = SampleReads(reader, Path("train.jsonl"), deadline_s=2.0)
     reads.result(reads.submit("text", 0))
 """
 
 
-def test_a_rank_that_was_stopped_in_a_read_goes_on() -> None:
-    with subprocess.Popen([sys.executable, "-c", PATIENT], stdout=subprocess.PIPE) as rank:
+def test_a_rank_that_was_stopped_during_a_read_continues() -> None:
+    with subprocess.Popen([sys.executable, "-c", STOPPED_RANK], stdout=subprocess.PIPE) as rank:
         try:
             assert rank.stdout is not None
             assert rank.stdout.readline() == b"reading\n"

@@ -1,4 +1,4 @@
-"""Ranks as processes of the launcher: no signal leaves one behind."""
+"""Signals to the launcher leave no rank behind."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ import yaml
 from support import descendants, run_tree, write_tiny_data
 from torch.distributed import TCPStore
 
-from flowtrain.train.control.store import Board
+from flowtrain.train.control.store import JobStore
 from flowtrain.train.launch import local
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 
-def start_gang(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A gang of one encoder rank that only sleeps."""
+def start_sleeper(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """An encoder world with one rank, which only sleeps."""
     monkeypatch.setattr(local.sys, "executable", "sleep")
     config: Any = SimpleNamespace(run=folder)
-    job: Any = SimpleNamespace(store="", nonce="")
+    job: Any = SimpleNamespace(address="", nonce="")
     return local._start(config, job, "encoder", 1, logs=folder / "logs", resume=False)
 
 
@@ -34,10 +34,10 @@ def test_the_handlers_of_the_caller_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = {number: signal.getsignal(number) for number in SIGNALS}
-    # As below nohup.
+    # As under nohup.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        start_gang(tmp_path, monkeypatch).close(timeout=5)
+        start_sleeper(tmp_path, monkeypatch).close(timeout=5)
         now = {number: signal.getsignal(number) for number in SIGNALS}
         assert now == before | {signal.SIGHUP: signal.SIG_IGN}
     finally:
@@ -45,7 +45,7 @@ def test_the_handlers_of_the_caller_are_kept(
             signal.signal(number, handler)
 
 
-def test_a_signal_between_two_gangs_closes_the_first(
+def test_a_signal_between_the_starts_of_two_worlds_ends_the_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     closed = []
@@ -59,24 +59,24 @@ def test_a_signal_between_two_gangs_closes_the_first(
     config: Any = SimpleNamespace(run=tmp_path, flow=SimpleNamespace(backbones=1, encoders=1))
     host: Any = SimpleNamespace(job=SimpleNamespace(nonce="n"))
     with pytest.raises(KeyboardInterrupt):
-        local.run_gangs(config, host, resume=False)
+        local.run_local_ranks(config, host, resume=False)
     assert closed == ["backbone"]
 
 
 @pytest.mark.parametrize("log", ["", "flowtrain: encoder.0 ends: Checkpo"])
-def test_a_rank_whose_log_is_on_a_full_disk_is_asked_on_the_board(
+def test_the_reason_of_a_rank_is_in_the_store_if_its_log_is_on_a_full_disk(
     log: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    board = Board(f"127.0.0.1:{store.port}", "test", timeout_s=10)
-    board.put("failed/encoder.0", "OSError: no space")
-    gang = start_gang(tmp_path, monkeypatch)
-    [handler] = gang.subprocess_handlers.values()
+    server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store = JobStore(f"127.0.0.1:{server.port}", "test", timeout_s=10)
+    store.put("failed/encoder.0", "OSError: no space")
+    world = start_sleeper(tmp_path, monkeypatch)
+    [handler] = world.subprocess_handlers.values()
     handler.proc.wait()
-    Path(gang.stderrs[0]).write_text(log)
-    [death] = local._wait({"encoder": gang}, board)
-    gang.close(timeout=5)
-    assert death.why() == "OSError: no space"
+    Path(world.stderrs[0]).write_text(log)
+    [failure] = local._wait({"encoder": world}, store)
+    world.close(timeout=5)
+    assert failure.reason() == "OSError: no space"
 
 
 def run_file(folder: Path) -> Path:
@@ -86,7 +86,7 @@ def run_file(folder: Path) -> Path:
     return path
 
 
-def test_a_signal_to_the_launcher_ends_every_rank_and_says_no_traceback(tmp_path: Path) -> None:
+def test_a_signal_to_the_launcher_ends_every_rank_without_a_traceback(tmp_path: Path) -> None:
     launcher = subprocess.Popen(
         [sys.executable, "-m", "flowtrain", "train", str(run_file(tmp_path))],
         stdout=subprocess.PIPE,
@@ -98,9 +98,9 @@ def test_a_signal_to_the_launcher_ends_every_rank_and_says_no_traceback(tmp_path
         assert launcher.poll() is None, launcher.communicate()
         time.sleep(0.05)
     launcher.terminate()
-    said = launcher.communicate()[1]
-    assert launcher.returncode == 143, said
-    assert "Traceback" not in said
+    errors = launcher.communicate()[1]
+    assert launcher.returncode == 143, errors
+    assert "Traceback" not in errors
     wait_for_ends(ranks)
 
 
@@ -118,11 +118,11 @@ def wait_for_ends(processes: list[int]) -> None:
         time.sleep(0.05)
 
 
-# Starts a rank as the launcher does, and says its number.
+# Starts a rank as the launcher does, and prints its pid.
 LAUNCHER_CODE = """
 import os, subprocess, sys, time
 rank = subprocess.Popen(
-    [sys.executable, "-m", "flowtrain.train.ranks.worker", *sys.argv[1:]],
+    [sys.executable, "-m", "flowtrain.train.ranks.main", *sys.argv[1:]],
     env={**os.environ, "RANK": "0", "FLOWTRAIN_LAUNCHER": str(os.getpid())},
 )
 print(rank.pid, flush=True)

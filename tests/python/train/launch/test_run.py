@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import faults
 import pytest
 from safetensors import SafetensorError
 from support import run_tree, write_tiny_data
@@ -16,11 +15,10 @@ from flowtrain.cli.demo import packing_line
 from flowtrain.config import ConfigError, RunConfig, from_dict
 from flowtrain.data import DataError
 from flowtrain.train.demo import demo_config
+from flowtrain.train.input.readers import reader_factory
 from flowtrain.train.launch import run
-from flowtrain.train.launch.local import RunFailed
-from flowtrain.train.launch.run import balance_of, train
-from flowtrain.train.ranks.hook import load_hook
-from flowtrain.train.ranks.worker import reader_maker
+from flowtrain.train.launch.errors import RunFailed
+from flowtrain.train.launch.run import packing_means, train
 
 
 def packing(gap: float, *ratios: float) -> dict[str, object]:
@@ -29,9 +27,9 @@ def packing(gap: float, *ratios: float) -> dict[str, object]:
     return {"bound": 1.0, "gap": gap, "packed": packed, "arrival": arrival}
 
 
-def test_the_summary_says_what_packing_changed_over_all_steps() -> None:
+def test_the_summary_has_the_mean_effect_of_packing_over_all_steps() -> None:
     steps = [packing(0.25, 0.0, 0.125, 0.0, 0.5, 0.25, 0.75), packing(0.75, *(6 * [0.25]))]
-    means = balance_of(steps)
+    means = packing_means(steps)
     assert means == {
         "packing_gap": 0.5,
         "dist_ratio_before": 0.375,
@@ -53,7 +51,7 @@ def test_the_demo_runs_in_a_folder_of_any_name(tmp_path: Path) -> None:
 
 
 def leave_checkpoint(config: RunConfig, *_: Any, steps: int, **__: Any) -> None:
-    """What ranks leave that have trained so many steps."""
+    """Write the checkpoint of ranks that have trained a number of steps."""
     checkpoint = config.run / "checkpoints" / f"step-{steps:08d}"
     checkpoint.mkdir(parents=True)
     mark = {"step": steps - 1, "cursor": 0, "stepped": {}}
@@ -61,7 +59,7 @@ def leave_checkpoint(config: RunConfig, *_: Any, steps: int, **__: Any) -> None:
 
 
 @pytest.mark.parametrize("steps", [3, 5])
-def test_a_final_model_comes_from_the_last_step_alone(steps: int, tmp_path: Path) -> None:
+def test_a_final_model_comes_only_from_the_last_step(steps: int, tmp_path: Path) -> None:
     write_tiny_data(tmp_path / "data", samples=1)
     config = from_dict(run_tree(tmp_path / "run", tmp_path / "data"))
     with pytest.raises(RunFailed, match=f"has {steps} steps, not train.steps=4"):
@@ -69,39 +67,39 @@ def test_a_final_model_comes_from_the_last_step_alone(steps: int, tmp_path: Path
     assert not (config.run / "final").exists()
 
 
-def test_ranks_read_no_other_data_file_than_the_launcher(tmp_path: Path) -> None:
+def test_ranks_read_only_the_data_file_that_the_launcher_hashed(tmp_path: Path) -> None:
     write_tiny_data(tmp_path / "data", samples=2)
     config = from_dict(run_tree(tmp_path / "run", tmp_path / "data"))
     os.utime(config.data.path, (1, 1))
     first, second = config.data.path.read_text().splitlines(keepends=True)
 
     def replace_data(config: RunConfig, *_: Any, **__: Any) -> None:
-        assert len(reader_maker(config)()) == 2
+        assert len(reader_factory(config)()) == 2
         other = tmp_path / "other.jsonl"
         other.write_text(second + first)
         other.replace(config.data.path)
-        reader_maker(config)()
+        reader_factory(config)()
 
     with pytest.raises(DataError, match=r"train\.jsonl: the file changed during the run"):
         train(config, run_ranks=replace_data)
 
 
-def test_ranks_load_no_other_model_files_than_the_launcher_hashed(tmp_path: Path) -> None:
+def test_ranks_load_only_the_model_files_that_the_launcher_hashed(tmp_path: Path) -> None:
     write_tiny_data(tmp_path / "data", samples=1)
     config = from_dict(run_tree(tmp_path / "run", tmp_path / "data"))
     template = config.model.folder / "chat_template.jinja"
 
     def replace_template(config: RunConfig, *_: Any, **__: Any) -> None:
-        reader_maker(config)()
+        reader_factory(config)()
         template.write_text(template.read_text() + "\n")
         config.model.folder.joinpath("added_tokens.json").write_text("{}")
-        reader_maker(config)()
+        reader_factory(config)()
 
     with pytest.raises(ConfigError, match=r"added_tokens\.json, chat_template\.jinja changed aft"):
         train(config, run_ranks=replace_template)
 
 
-def test_a_summary_is_json_where_a_number_is_not_finite(
+def test_a_summary_is_json_when_a_number_is_not_finite(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_tiny_data(tmp_path / "data", samples=1)
@@ -130,19 +128,10 @@ def test_a_final_model_that_cannot_be_written_is_named(
 
 
 @pytest.mark.parametrize("hook", ["nope", "os:nope", "nope:fault", ":"])
-def test_a_hook_that_is_not_there_is_refused_before_a_rank_starts(
+def test_a_hook_that_does_not_exist_is_refused_before_a_rank_starts(
     hook: str, tmp_path: Path
 ) -> None:
     write_tiny_data(tmp_path / "data", samples=1)
     config = from_dict(run_tree(tmp_path / "run", tmp_path / "data", debug={"fault": hook}))
     with pytest.raises(ConfigError, match=rf"debug\.fault={hook}: .*; write module:function"):
         train(config, run_ranks=pytest.fail)
-
-
-def test_a_hook_is_called_in_its_rank_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    called: list[str] = []
-    monkeypatch.setattr(faults, "halt", lambda: called.append(label))
-    for label in ("encoder.0", "encoder.1"):
-        load_hook("faults:halt:encoder.1")(label)
-        load_hook("faults:halt")(label)
-    assert called == ["encoder.0", "encoder.1", "encoder.1"]

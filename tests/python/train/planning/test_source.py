@@ -1,13 +1,11 @@
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from torch.distributed import TCPStore
 
 from flowtrain.config.schema import DataConfig, ModelConfig, RunConfig, TrainConfig
 from flowtrain.data import DataError
@@ -15,16 +13,15 @@ from flowtrain.data.order import SampleOrder
 from flowtrain.data.samples import SampleMeta
 from flowtrain.data.tiny_model import SMALLEST, write_tiny_model
 from flowtrain.plan import StepPlan
-from flowtrain.train.control.store import Board
-from flowtrain.train.input.reads import Reads
-from flowtrain.train.planning.planner import Plans, PlanSource
+from flowtrain.train.input.reads import SampleReads
+from flowtrain.train.planning.source import PlanSource
 
 SAMPLES = 7
 STEPS = 5
 
 
 class Reader:
-    """Sizes without files; the samples on some lines are dropped."""
+    """Returns sizes without reading files; some samples are dropped."""
 
     def __init__(self, dropped: Callable[[int], bool]) -> None:
         self._dropped = dropped
@@ -60,7 +57,7 @@ def plans(config: RunConfig, reader: Reader, **start: int) -> list[StepPlan]:
     pool: Any = reader
     source = PlanSource(
         config,
-        reads=Reads(pool, config.data.path, deadline_s=60),
+        reads=SampleReads(pool, config.data.path, deadline_s=60),
         num_samples=SAMPLES,
         model_config=AutoConfig.from_pretrained(config.model.folder),
         **start,
@@ -68,7 +65,7 @@ def plans(config: RunConfig, reader: Reader, **start: int) -> list[StepPlan]:
     return list(source)
 
 
-def test_dropped_samples_are_drawn_and_counted_and_resume_goes_on_behind_them(
+def test_dropped_samples_are_drawn_and_counted_and_resume_continues_after_them(
     config: RunConfig,
 ) -> None:
     reader = Reader(lambda line: line in (2, 5))
@@ -82,7 +79,7 @@ def test_dropped_samples_are_drawn_and_counted_and_resume_goes_on_behind_them(
         assert plan.cursor - before == len(plan.samples) + plan.dropped
         before = plan.cursor
     assert sum(plan.dropped for plan in made) == sum(n in (2, 5) for n in drawn) > 0
-    # Nothing is read that no step asks for.
+    # Only samples of a step are read.
     assert reader.lines == drawn
     for step in range(1, STEPS):
         again = plans(
@@ -96,22 +93,3 @@ def test_a_file_of_dropped_samples_alone_is_an_error(config: RunConfig) -> None:
         plans(config, Reader(lambda line: True))
     lonely = plans(config, Reader(lambda line: line != 3))
     assert [plan.samples for plan in lonely] == [(3, 3, 3, 3)] * STEPS
-
-
-def test_a_rank_that_fails_waits_for_the_steps_before() -> None:
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-
-    def board() -> Board:
-        return Board(f"127.0.0.1:{store.port}", "test", timeout_s=10)
-
-    board().put("plan/0", {"plan": StepPlan(step=0, kind="train").to_json()})
-    fast, slow = (Plans(board(), readers=2) for _ in range(2))
-    fast.wait_for_others()  # It has carried out nothing yet.
-    assert fast.get(0) == slow.get(0)
-    fast.forget(0)
-    with ThreadPoolExecutor(1) as threads:
-        waits = threads.submit(fast.wait_for_others)
-        time.sleep(0.3)
-        assert not waits.done()
-        slow.forget(0)
-        waits.result()

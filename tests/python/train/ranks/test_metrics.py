@@ -1,7 +1,11 @@
+"""Metrics of every step are logged, and shown as one line of progress."""
+
 from __future__ import annotations
 
 import json
 import math
+import os
+import pty
 import resource
 import sys
 from pathlib import Path
@@ -9,15 +13,16 @@ from pathlib import Path
 import pytest
 
 from flowtrain.plan import StepPlan
-from flowtrain.train.control.close import Verdict
-from flowtrain.train.ranks.metrics import Metrics, StepTiming, cut, read_log
+from flowtrain.train.control.close import StepDecision
+from flowtrain.train.ranks.metrics import Metrics, StepTiming
+from flowtrain.train.state.logs import read_log
 
 
 def log_step(metrics: Metrics) -> None:
     """Log a step that is not finite."""
     metrics.step(
         StepPlan(step=0, kind="train"),
-        Verdict(
+        StepDecision(
             action="skip", scale=0, loss=math.nan, grad_norm=math.inf, num_targets=1, wait_s={}
         ),
         lr=0.1,
@@ -25,18 +30,6 @@ def log_step(metrics: Metrics) -> None:
         ages=[],
         timing=StepTiming(seconds=1.0, pool={"segments": [], "bytes_published": 0}),
     )
-
-
-def test_a_log_is_cut_where_nothing_more_can_be_written(tmp_path: Path) -> None:
-    log = tmp_path / "metrics.jsonl"
-    log.write_text('{"step":0}\n{"step":1}\n{"step":2}\n{"step":3')
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
-    try:
-        cut(log, 2)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert log.read_text() == '{"step":0}\n{"step":1}\n'
 
 
 def test_a_log_on_a_full_disk_is_named(tmp_path: Path) -> None:
@@ -50,18 +43,7 @@ def test_a_log_on_a_full_disk_is_named(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_a_damaged_line_in_the_middle_of_a_log_is_named(tmp_path: Path) -> None:
-    log = tmp_path / "metrics.jsonl"
-    text = '{"step":0}\nnot JSON\n{"step":2}\n'
-    log.write_text(text)
-    with pytest.raises(ValueError, match=r"metrics\.jsonl:2: not a line of this log"):
-        cut(log, 2)
-    assert log.read_text() == text
-    with pytest.raises(ValueError, match=r"metrics\.jsonl:2: not a line of this log"):
-        read_log(log)
-
-
-def test_a_step_that_is_not_finite_is_json_where_standard_output_is_closed(
+def test_a_step_that_is_not_finite_is_json_when_standard_output_is_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stdout", None)
@@ -71,3 +53,51 @@ def test_a_step_that_is_not_finite_is_json_where_standard_output_is_closed(
     [line] = read_log(tmp_path / "metrics.jsonl")
     assert (line["step"], line["loss"], line["grad_norm"]) == (0, None, None)
     assert json.dumps(line, allow_nan=False)
+
+
+DECISION = StepDecision(
+    action="apply", scale=1.0, loss=2.5, grad_norm=1.0, num_targets=8, wait_s={"encoder": 0.5}
+)
+TIMING = StepTiming(seconds=1.0, pool={"segments": [], "bytes_published": 0})
+
+
+def train(folder: Path, steps: int) -> None:
+    metrics = Metrics(folder, steps=9, peak_flops=1e9, every=1)
+    for step in range(steps):
+        plan = StepPlan(step=step, kind="train")
+        metrics.step(plan, DECISION, lr=1e-3, skipped=0, ages=[], timing=TIMING)
+    metrics.close()
+
+
+def test_progress_on_a_terminal_is_one_row_of_plain_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, theirs = pty.openpty()
+    with os.fdopen(theirs, "w") as terminal:
+        monkeypatch.setattr(sys, "stdout", terminal)
+        monkeypatch.setenv("COLUMNS", "30")
+        train(tmp_path, 2)
+        shown = ""
+        while not shown.endswith("\n"):
+            shown += os.read(ours, 4096).decode()
+    os.close(ours)
+    # Control sequences, such as one that hides the cursor, would outlive a killed rank.
+    assert "\x1b" not in shown
+    assert shown.replace("\r\n", "\n").split("\r") == [
+        "",
+        "step 1/9  loss 2.5000  grad 1",
+        "step 2/9  loss 2.5000  grad 1\n",
+    ]
+
+
+def test_training_continues_when_nobody_reads_its_progress(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    ours, theirs = os.pipe()
+    os.close(ours)
+    # Leaving the block writes what is still buffered, as the end of a process does.
+    with os.fdopen(theirs, "w") as nobody:
+        monkeypatch.setattr(sys, "stdout", nobody)
+        train(tmp_path, 3)
+    assert [line["step"] for line in read_log(tmp_path / "metrics.jsonl")] == [0, 1, 2]
+    assert capfd.readouterr().err.count("standard output: Broken pipe; progress is no longer") == 1

@@ -19,15 +19,15 @@ import torch.distributed as dist
 
 from flowtrain.config import ConfigError, RunConfig, from_dict, load
 from flowtrain.plan import StepPlan
-from flowtrain.train.control.close import Verdict
-from flowtrain.train.ranks.context import Module
-from flowtrain.train.ranks.metrics import LOGS
-from flowtrain.train.state.checkpoint import CheckpointError, Checkpoints, read_mark
+from flowtrain.train.control.close import StepDecision
+from flowtrain.train.state.checkpoint import CheckpointError, Checkpoints, read_meta
+from flowtrain.train.state.logs import LOGS
+from flowtrain.train.state.module import Module
 from flowtrain.train.state.resume import FINGERPRINT, RULES, check_resume, fingerprint
-from flowtrain.train.state.run_folder import run_folder
+from flowtrain.train.state.run_folder import open_run
 
 FLOW = Path(__file__).resolve().parents[4] / "docs" / "flow.md"
-APPLY = Verdict(action="apply", scale=1.0, loss=0.0, grad_norm=0.0, num_targets=1, wait_s={})
+APPLY = StepDecision(action="apply", scale=1.0, loss=0.0, grad_norm=0.0, num_targets=1, wait_s={})
 
 
 def configuration(folder: Path, **sections: dict[str, Any]) -> RunConfig:
@@ -59,20 +59,20 @@ def train(config: RunConfig, first: int = 0, *, ranks: int = 1) -> tuple[list[fl
     """Learning rates of the steps from `first` on, by the backbone alone, and what was trained."""
     torch.manual_seed(config.train.seed)
     module = Module.build(torch.nn.Linear(3, 2), config, trains=True)
-    world: Any = SimpleNamespace(name="backbone", size=ranks, leads=True)
-    board: Any = SimpleNamespace(get=lambda *_, **__: 0, delete=lambda _: None)
-    checkpoints = Checkpoints(config, world, board)
+    world: Any = SimpleNamespace(name="backbone", size=ranks, is_leader=True)
+    store: Any = SimpleNamespace(get=lambda *_, **__: 0, delete=lambda _: None)
+    checkpoints = Checkpoints(config, world, store)
     if first:
         checkpoint = config.run / "checkpoints" / f"step-{first:08d}"
-        checkpoints.load(checkpoint, module, read_mark(checkpoint))
+        checkpoints.load(checkpoint, module, read_meta(checkpoint))
     rates = []
     for step in range(first, config.train.steps):
         torch.manual_seed(step)
-        for parameter in module.trained:
+        for parameter in module.trainable:
             parameter.grad = torch.randn_like(parameter)
         rates.append(module.lr)
         module.apply(APPLY, saw_samples=True)
-        checkpoints.after(StepPlan(step=step, kind="train"), module)
+        checkpoints.save_if_due(StepPlan(step=step, kind="train"), module)
     return rates, module
 
 
@@ -92,7 +92,7 @@ def test_a_resumed_run_ends_with_the_same_bits(
     rates, whole = train(config)
     after, resumed = train(config, first=4)
     assert after == rates[4:]
-    for a, b in zip(whole.trained, resumed.trained, strict=True):
+    for a, b in zip(whole.trainable, resumed.trainable, strict=True):
         assert torch.equal(a, b)
 
 
@@ -172,21 +172,21 @@ def test_data_and_model_may_move_and_may_not_change(folder: Path) -> None:
 
 def test_fewer_steps_than_the_checkpoint_has_are_refused(folder: Path) -> None:
     config = configuration(folder)
-    with run_folder(config, resume=False) as trained:
+    with open_run(config, resume=False) as trained:
         assert trained == 0
         train(config)
-    with run_folder(config, resume=True) as trained:
+    with open_run(config, resume=True) as trained:
         assert trained == 6
     fewer = configuration(folder, train={"steps": 5})
     message = r"train\.steps=5: .*step-00000006 has 6 steps already"
-    with pytest.raises(ConfigError, match=message), run_folder(fewer, resume=True):
+    with pytest.raises(ConfigError, match=message), open_run(fewer, resume=True):
         pass
 
 
 def test_a_checkpoint_alone_makes_a_folder_one_that_holds_a_run(folder: Path) -> None:
     config = configuration(folder)
     train(config)
-    with pytest.raises(ConfigError, match="it holds a run"), run_folder(config, resume=False):
+    with pytest.raises(ConfigError, match="it holds a run"), open_run(config, resume=False):
         pass
 
 
@@ -272,12 +272,12 @@ def test_a_start_on_a_full_disk_names_the_file_and_can_be_repeated(folder: Path)
     try:
         with (
             pytest.raises(OSError, match=r"run/config\.yaml"),
-            run_folder(config, resume=False),
+            open_run(config, resume=False),
         ):
             pass
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    with run_folder(config, resume=False) as trained:
+    with open_run(config, resume=False) as trained:
         assert trained == 0
     assert not list(config.run.glob("*.part"))
 
@@ -290,7 +290,7 @@ def test_an_attempt_has_the_edges_of_its_own_ranks_alone(folder: Path) -> None:
             train(config)
         edges.mkdir()
         (edges / "backbone.1.txt").touch()
-        with run_folder(config, resume=True) as trained:
+        with open_run(config, resume=True) as trained:
             assert trained == steps
         assert [path.name for path in edges.glob("*")] == left
         shutil.rmtree(edges, ignore_errors=True)
@@ -300,10 +300,10 @@ def test_a_configuration_of_the_user_in_the_run_folder_is_not_overwritten(folder
     config = configuration(folder)
     mine = config.run / "config.yaml"
     mine.write_text("# my own\n")
-    with pytest.raises(ConfigError, match="did not write"), run_folder(config, resume=False):
+    with pytest.raises(ConfigError, match="did not write"), open_run(config, resume=False):
         pass
     assert mine.read_text() == "# my own\n"
     mine.unlink()
     for changed in (config, configuration(folder, train={"steps": 7})):
-        with run_folder(changed, resume=False):
+        with open_run(changed, resume=False):
             assert load(mine) == changed

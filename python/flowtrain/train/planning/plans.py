@@ -1,0 +1,81 @@
+"""Plans as the ranks read them."""
+
+from __future__ import annotations
+
+from flowtrain.plan import SpaceNeed, StepPlan
+from flowtrain.train.control.store import JobStore
+
+FIRST_NEED = "first_need"
+"""Key of the slabs that the first plans need."""
+
+
+class PlanError(RuntimeError):
+    """The planner could not make a plan; the message is its error."""
+
+
+def plan_key(step: int) -> str:
+    """Key of the plan of a step."""
+    return f"plan/{step}"
+
+
+class PlanReader:
+    """Reads plans from the job's store.
+
+    Args:
+        store: The job's store.
+        readers: Number of ranks that read each plan, over both worlds.
+    """
+
+    def __init__(self, store: JobStore, *, readers: int) -> None:
+        self._store = store
+        self._readers = readers
+        self._known: dict[int, StepPlan] = {}
+        self._error: str | None = None
+        self._last_done: int | None = None
+
+    def first_need(self) -> SpaceNeed:
+        """Wait for the first plans and return the slabs that they need."""
+        activation, gradient = self._store.get(FIRST_NEED, writer="the planner")
+        return SpaceNeed(activation=activation, gradient=gradient)
+
+    def get(self, step: int) -> StepPlan:
+        """Wait for the plan of a step; the end of the run if the planner failed at this step.
+
+        The error is raised later, by `check`: a rank that reads ahead must not end steps that
+        other ranks still train.
+        """
+        if step not in self._known:
+            value = self._store.get(plan_key(step), writer="the planner")
+            self._error = value.get("error")
+            self._known[step] = (
+                StepPlan(step=step, kind="end")
+                if self._error is not None
+                else StepPlan.from_json(value["plan"])
+            )
+        return self._known[step]
+
+    def check(self) -> None:
+        """Raise the planner's error, if any; called when every rank has closed all steps.
+
+        Raises:
+            PlanError: The planner failed.
+        """
+        if self._error is not None:
+            raise PlanError(self._error)
+
+    def peek(self, step: int) -> StepPlan | None:
+        """Plan of a step if it is published already."""
+        if step in self._known or self._store.has(plan_key(step)):
+            return self.get(step)
+        return None
+
+    def forget(self, step: int) -> None:
+        """Release a plan that this rank has executed."""
+        del self._known[step]
+        self._store.release(plan_key(step), [plan_key(step)], readers=self._readers)
+        self._last_done = step
+
+    def wait_for_others(self) -> None:
+        """Wait until every rank has executed and saved the steps that this rank has executed."""
+        if self._last_done is not None:
+            self._store.wait_deleted(plan_key(self._last_done), readers="every rank")

@@ -1,0 +1,107 @@
+"""Source of plans: draws the samples of each step and lays the step out."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+from flowtrain.config.schema import RunConfig
+from flowtrain.cost.flops import sample_flops, train_flops
+from flowtrain.data.errors import no_sample_fits
+from flowtrain.data.order import SampleOrder
+from flowtrain.data.samples import SampleMeta
+from flowtrain.plan import Layout, StepPlan, build_step
+from flowtrain.train.input.reads import SampleRead, SampleReads
+
+
+class PlanSource:
+    """Iterates over the plans of a run; they are the same for the same configuration.
+
+    Args:
+        config: The run.
+        reads: Reads of this rank; the sizes of samples are read one step ahead.
+        num_samples: Number of samples in the data file.
+        model_config: Hugging Face configuration, for costs.
+        step: First step to plan.
+        cursor: Number of samples that earlier steps have drawn, including dropped samples.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        *,
+        reads: SampleReads,
+        num_samples: int,
+        model_config: Any,
+        step: int = 0,
+        cursor: int = 0,
+    ) -> None:
+        self._config = config
+        self._reads = reads
+        self._model_config = model_config
+        self._order = SampleOrder(num_samples, config.train.seed, config.data.shuffle)
+        self._layout = Layout(
+            encoders=config.flow.encoders,
+            backbones=config.flow.backbones,
+            microbatch_tokens=config.train.microbatch_tokens,
+            item_tokens=config.flow.item_tokens,
+        )
+        self._step = step
+        self._cursor = cursor
+        self._num_samples = num_samples
+        self._reading: deque[SampleRead] = deque()
+
+    def __iter__(self) -> Iterator[StepPlan]:
+        while self._step < self._config.train.steps:
+            yield self._plan(*self._draw())
+            self._step += 1
+
+    def _draw(self) -> tuple[list[SampleMeta], int]:
+        """Draw the samples of the next step; also returns how many samples were dropped.
+
+        Raises:
+            DataError: A sample cannot be used, or every sample of the file is dropped.
+        """
+        batch = self._config.train.global_batch
+        # The next step is read while this one is laid out.
+        ahead = batch if self._step + 1 < self._config.train.steps else 0
+        samples: list[SampleMeta] = []
+        dropped = dropped_in_a_row = 0
+        while len(samples) < batch:
+            while len(self._reading) < batch - len(samples) + ahead:
+                line = self._order.index(self._cursor + len(self._reading))
+                self._reading.append(self._reads.submit("meta", line))
+            sample = self._reads.result(self._reading.popleft())
+            self._cursor += 1
+            if sample.fit != "dropped":
+                samples.append(sample)
+                dropped_in_a_row = 0
+                continue
+            dropped += 1
+            dropped_in_a_row += 1
+            # In any order, this many draws contain a whole epoch.
+            if dropped_in_a_row == 2 * self._num_samples:
+                raise no_sample_fits(self._config, self._num_samples)
+        return samples, dropped
+
+    def _plan(self, samples: list[SampleMeta], dropped: int) -> StepPlan:
+        flops = [
+            sample_flops(self._model_config, s.num_tokens, s.grids, num_targets=s.num_targets)
+            for s in samples
+        ]
+        frozen = self._config.flow.mode == "frozen"
+        trains = {
+            "encoder": not frozen,
+            "backbone": "backbone" not in self._config.model.freeze,
+        }
+        return build_step(
+            self._step,
+            samples,
+            [f.backbone for f in flops],
+            self._layout,
+            cursor=self._cursor,
+            dropped=dropped,
+            truncated=sum(s.fit == "truncated" for s in samples),
+            flops=sum(train_flops(f, **trains) for f in flops),
+        )

@@ -1,0 +1,69 @@
+"""The process of one rank: `python -m flowtrain.train.ranks.main`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import traceback
+from contextlib import suppress
+from pathlib import Path
+
+from torch.distributed.elastic.multiprocessing.errors import record
+
+from flowtrain import parent
+from flowtrain.config.load import load
+from flowtrain.train.control.job import LAUNCHER_PID, Job
+from flowtrain.train.ranks.hook import load_hook
+from flowtrain.train.ranks.worker import Worker
+
+
+@record
+def main(argv: list[str] | None = None) -> None:
+    """Run the rank that the arguments and torch's RANK name; exit the process if it fails."""
+    if (launcher := os.environ.get(LAUNCHER_PID)) is not None:
+        parent.end_with(int(launcher))
+    parser = argparse.ArgumentParser(prog="python -m flowtrain.train.ranks.main")
+    parser.add_argument("config", type=Path, help="config.yaml of the run")
+    parser.add_argument("--world", required=True, choices=("encoder", "backbone"))
+    parser.add_argument("--store", required=True, help="host:port of the job's store")
+    parser.add_argument("--nonce", required=True, help="name of the attempt")
+    parser.add_argument("--resume", action="store_true")
+    options = parser.parse_args(argv)
+    rank = int(os.environ["RANK"])
+    label = f"{options.world}.{rank}"
+    worker: Worker | None = None
+    try:
+        config = load(options.config)
+        if config.debug.fault is not None:
+            load_hook(config.debug.fault)(label)
+        worker = Worker(
+            config,
+            options.world,
+            rank,
+            Job(options.store, options.nonce),
+            resume=options.resume,
+        )
+        worker.run()
+    except BaseException as error:
+        print_failure(label, error)
+        if worker is not None:
+            worker.membership.fail(_reason(error))
+        # Reader threads or an unfinished collective would keep the process alive, and the other
+        # ranks wait for its end.
+        os._exit(1)
+
+
+def print_failure(label: str, error: BaseException) -> None:
+    """Print why a rank ends to standard error."""
+    with suppress(OSError):  # The disk of the log may be full; the reason is in the store too.
+        traceback.print_exception(error)
+        print(f"flowtrain: {label} ends: {_reason(error)}", file=sys.stderr, flush=True)
+
+
+def _reason(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+if __name__ == "__main__":
+    main()

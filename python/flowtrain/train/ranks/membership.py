@@ -1,0 +1,89 @@
+"""A process as a rank of its job: joins it, watches the other ranks, and leaves it."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+
+from flowtrain import parent
+from flowtrain.config.schema import ConfigError, RunConfig
+from flowtrain.train.control.activity import Activity
+from flowtrain.train.control.heartbeat import Heartbeat
+from flowtrain.train.control.job import LAUNCHER_PID, Job
+from flowtrain.train.control.store import JobStore
+from flowtrain.train.control.watcher import Watcher
+from flowtrain_core import Pool
+
+_FAILURE_S = 1.5
+
+
+class Membership:
+    """Joins a job as one rank.
+
+    Args:
+        config: The run.
+        world: `encoder` or `backbone`.
+        rank: Rank in that world.
+        job: Where the job is.
+
+    Raises:
+        ConfigError: The job has no such rank.
+        RuntimeError: Another process has joined as this rank.
+    """
+
+    def __init__(self, config: RunConfig, world: str, rank: int, job: Job) -> None:
+        flow = config.flow
+        self.label = f"{world}.{rank}"
+        self.labels = [f"encoder.{r}" for r in range(flow.encoders)]
+        self.labels += [f"backbone.{r}" for r in range(flow.backbones)]
+        if self.label not in self.labels:
+            # Checked before joining: the end of a rank that has joined ends the run.
+            raise ConfigError(
+                f"RANK={rank}: {self.label} is not a rank of the job, which has "
+                f"flow.encoders={flow.encoders} and flow.backbones={flow.backbones}; start as many"
+            )
+        self.activity = Activity()
+        self.store = JobStore(
+            job.address, job.nonce, timeout_s=flow.start_deadline_s, activity=self.activity
+        )
+        if not self.store.claim(self.label):
+            raise RuntimeError(f"{self.label} has joined already; start each command once")
+        self.pool = Pool.open(job.pool, label=self.label, timeout_s=flow.start_deadline_s)
+        self._heartbeat = Heartbeat(
+            self.activity,
+            self.store.clone(),
+            self.label,
+            self.labels,
+            deadline_s=flow.deadline_s,
+            start_deadline_s=flow.start_deadline_s,
+        )
+        self._watcher = Watcher(self.pool, self.store.clone(), self._heartbeat, self.label)
+
+    def watch(self) -> None:
+        """Start to watch the other ranks and the host."""
+        self._heartbeat.start()
+        self._watcher.start()
+        if LAUNCHER_PID in os.environ:
+            # From here on the watcher notices the launcher's death, and can report it.
+            parent.outlive()
+
+    def unwatch(self) -> None:
+        """Stop watching: from here on, ranks leave in any order."""
+        self._watcher.stop()
+        self._heartbeat.stop()
+
+    def meet(self, event: str) -> None:
+        """Wait until every rank of both worlds has reached an event."""
+        self.store.put(f"{event}/{self.label}", True)
+        self.store.wait([f"{event}/{label}" for label in self.labels], writer="every rank")
+
+    def fail(self, reason: str) -> None:
+        """Publish why this rank ends, for the launcher and the watchers of the other ranks."""
+        with suppress(Exception):  # The store may be lost; then the death of its host is seen.
+            self.store.clone(timeout_s=_FAILURE_S).put(f"failed/{self.label}", reason)
+            # A peer's death looks like a lost connection here; the watcher names the peer.
+            self._watcher.join(_FAILURE_S)
+
+    def leave(self) -> None:
+        """Leave the pool, last of all."""
+        self.pool.close()

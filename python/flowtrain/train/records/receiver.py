@@ -1,0 +1,86 @@
+"""Receiver of records."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+from flowtrain.plan import Space
+from flowtrain.train.control.activity import Activity
+from flowtrain.train.control.deadline import UNLIMITED_S
+from flowtrain.train.records.copies import Copies
+from flowtrain.train.records.key import RecordKey
+from flowtrain_core import Consumer, Item, Pool
+from flowtrain_core.edges import Explanation
+
+
+class RecordReceiver:
+    """Receives records from this rank's inbox, in any order.
+
+    Slabs that arrive before they are asked for stay in the pool, so that unread records limit how
+    far the producers run ahead.
+
+    Args:
+        pool: This rank's handle of the pool.
+        inbox: Name of this rank's ring.
+        space: How records are split into slabs.
+        activity: Told of waits for a record.
+    """
+
+    def __init__(self, pool: Pool, *, inbox: str, space: Space, activity: Activity) -> None:
+        self._consumer = Consumer(pool, ring=inbox)
+        self.inbox = inbox
+        self._space = space
+        self._activity = activity
+        self._early: dict[tuple[int, int, int], tuple[RecordKey, Item]] = {}
+        self._copies = Copies(f"{pool.label} receives")
+        self.wait_s = 0.0
+
+    def gather(self, out: torch.Tensor, *, step: int, item: int) -> RecordKey:
+        """Copy one record into `out` and release its slabs, each once it is read.
+
+        On a CUDA device the copies are enqueued on the current stream, as kernels are.
+
+        Args:
+            out: Rows to fill, shape [num_tokens, row width].
+            step: Step of the record.
+            item: Number of the item within the step.
+
+        Returns:
+            Key of its last slab; it has the version and whether an image was skipped.
+        """
+        for part, chunk in enumerate(out.split(self._space.slab_rows)):
+            key, arrived = self._wait_for(step, item, part)
+            if arrived.shape != tuple(chunk.shape):
+                raise ValueError(
+                    f"record (step {step}, item {item}, part {part}) in {self.inbox}: shape "
+                    f"{arrived.shape} where the plan has {tuple(chunk.shape)}; both worlds "
+                    "must run the same version and configuration"
+                )
+            self._copies.release(arrived, chunk)
+        return key
+
+    def edges(self) -> list[Explanation]:
+        """Current state of the edge to this rank."""
+        return [self._consumer.explain()]
+
+    def drain(self) -> None:
+        """Wait until all gathered records are released."""
+        self._copies.drain()
+
+    def _wait_for(self, step: int, item: int, part: int) -> tuple[RecordKey, Item]:
+        wanted = (step, item, part)
+        started = time.perf_counter()
+        while wanted not in self._early:
+            with self._activity.waiting(
+                f"step {step}, item {item}, part {part} to arrive in {self.inbox}"
+            ):
+                arrived = self._consumer.get(timeout_s=UNLIMITED_S)
+            key = RecordKey.unpack(arrived.key)
+            if (key.step, key.item, key.part) in self._early:
+                arrived.release()  # A second delivery of a slab that is here already.
+            else:
+                self._early[key.step, key.item, key.part] = (key, arrived)
+        self.wait_s += time.perf_counter() - started
+        return self._early.pop(wanted)

@@ -1,0 +1,112 @@
+"""Sender of records."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+from flowtrain.plan import Space
+from flowtrain.train.control.activity import Activity
+from flowtrain.train.control.deadline import UNLIMITED_S
+from flowtrain.train.records.copies import Copies
+from flowtrain.train.records.key import RecordKey
+from flowtrain_core import Pool, Producer
+from flowtrain_core.edges import Explanation
+
+
+class RecordSender:
+    """Writes records into this rank's segment and pushes them to the inboxes of their readers.
+
+    Args:
+        pool: This rank's handle of the pool.
+        readers: World that reads; the inbox of its rank r is the ring `<readers>.<r>`.
+        num_readers: Number of ranks of that world.
+        space: How records are split into slabs.
+        dtype: Dtype of the rows.
+        activity: Told of waits for a free slab.
+    """
+
+    def __init__(
+        self,
+        pool: Pool,
+        *,
+        readers: str,
+        num_readers: int,
+        space: Space,
+        dtype: torch.dtype,
+        activity: Activity,
+    ) -> None:
+        self._pool = pool
+        self._readers = readers
+        self._num_readers = num_readers
+        self._space = space
+        self._dtype = dtype
+        self._activity = activity
+        self._producers: list[Producer] = []
+        self._segment: int | None = None
+        self._copies = Copies(f"{pool.label} sends")
+        self.slabs = 0
+        self.wait_s = 0.0
+        self.sent_bytes = 0
+
+    def reserve(self, slabs: int) -> None:
+        """Write further records into a new segment.
+
+        Records in the old segment stay readable until their readers release them; its memory is
+        freed with the last of them.
+
+        Args:
+            slabs: Number of slabs of the segment.
+        """
+        for producer in self._producers:
+            producer.close()
+        if self._segment is not None:
+            self._pool.drop_segment(self._segment)
+        self._segment = self._pool.add_segment(classes=[(self._space.slab_bytes, slabs)])
+        self._producers = [
+            Producer(self._pool, ring=f"{self._readers}.{r}", segment=self._segment)
+            for r in range(self._num_readers)
+        ]
+        self.slabs = slabs
+
+    def send(
+        self,
+        rows: torch.Tensor,
+        *,
+        reader: int,
+        step: int,
+        item: int,
+        version: int,
+        skipped: bool = False,
+    ) -> None:
+        """Publish a record.
+
+        Args:
+            rows: Shape [num_tokens, row width].
+            reader: Rank that reads it, in the reading world.
+            step: Step of the record.
+            item: Number of the item within the step.
+            version: Number of steps that the weights behind the rows have seen.
+            skipped: Whether an image of the item was replaced by zeros.
+        """
+        producer = self._producers[reader]
+        for part, chunk in enumerate(rows.split(self._space.slab_rows)):
+            started = time.perf_counter()
+            with self._activity.waiting(
+                f"a free slab, of {self.slabs} of {self._space.slab_bytes} bytes, for step {step}, "
+                f"item {item}, part {part} to {self._readers}.{reader}"
+            ):
+                lease = producer.lease(tuple(chunk.shape), self._dtype, timeout_s=UNLIMITED_S)
+            self.wait_s += time.perf_counter() - started
+            key = RecordKey(step, item, part, version, skipped)
+            self._copies.publish(chunk, lease, key.pack())
+            self.sent_bytes += chunk.numel() * chunk.element_size()
+
+    def edges(self) -> list[Explanation]:
+        """Current state of the edge to each reader."""
+        return [producer.explain() for producer in self._producers]
+
+    def drain(self) -> None:
+        """Wait until all sent records are published."""
+        self._copies.drain()

@@ -1,0 +1,91 @@
+"""One module with its optimizer and schedule."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+
+from flowtrain.config.schema import RunConfig
+from flowtrain.train.control.close import StepDecision
+from flowtrain.train.state.optimizer import build_optimizer, build_schedule
+
+DTYPES = {
+    "float32": torch.float32,
+    "float64": torch.float64,
+    "bfloat16": torch.bfloat16,
+}
+
+
+@dataclass(slots=True)
+class Module:
+    """The part of the model that a world trains, with its optimizer and schedule."""
+
+    module: torch.nn.Module
+    optimizer: torch.optim.Optimizer | None
+    schedule: torch.optim.lr_scheduler.LRScheduler | None
+    stepped: int = 0
+    """Steps that the optimizer has taken; at 0 it has no state yet."""
+
+    @staticmethod
+    def build(module: torch.nn.Module, config: RunConfig, *, trains: bool) -> Module:
+        """Add optimizer and schedule to a module, or freeze it."""
+        if not trains:
+            module.requires_grad_(False)
+            return Module(module, None, None)
+        optimizer = build_optimizer(module.parameters(), config.optim)
+        schedule = build_schedule(optimizer, config.optim, steps=config.train.steps)
+        return Module(module, optimizer, schedule)
+
+    @property
+    def trainable(self) -> list[torch.nn.Parameter]:
+        return [p for p in self.module.parameters() if p.requires_grad]
+
+    def norm(self) -> float:
+        """Norm of the gradients, computed as torch.nn.utils.clip_grad_norm_ does."""
+        grads = [p.grad for p in self.trainable if p.grad is not None]
+        return float(torch.nn.utils.get_total_norm(grads)) if grads else 0.0
+
+    def apply(self, decision: StepDecision, *, saw_samples: bool) -> None:
+        """Step the optimizer or drop the gradients; the schedule advances in both cases.
+
+        Args:
+            decision: What to do with the gradients.
+            saw_samples: Whether the world had samples in this step; without any, its optimizer is
+                not stepped, as in a plain loop.
+        """
+        if self.optimizer is None:
+            return
+        if decision.action == "apply" and saw_samples:
+            if decision.scale != 1.0:
+                for parameter in self.trainable:
+                    if parameter.grad is not None:
+                        parameter.grad.mul_(decision.scale)
+            self.optimizer.step()
+            self.stepped += 1
+        self.optimizer.zero_grad(set_to_none=True)
+        if self.schedule is not None:
+            with _without_order_warning():
+                self.schedule.step()
+
+    def restore_schedule(self, steps: int) -> None:
+        """Advance a new schedule by a number of steps."""
+        if self.schedule is not None:
+            with _without_order_warning():
+                for _ in range(steps):
+                    self.schedule.step()
+
+    @property
+    def lr(self) -> float:
+        return float(self.optimizer.param_groups[0]["lr"]) if self.optimizer else 0.0
+
+
+@contextmanager
+def _without_order_warning() -> Iterator[None]:
+    """Silence PyTorch's warning when the schedule advances and the optimizer does not."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*lr_scheduler.step.*optimizer.step.*")
+        yield

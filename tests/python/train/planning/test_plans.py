@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from torch.distributed import TCPStore
+
+from flowtrain.plan import StepPlan
+from flowtrain.train.control.store import JobStore
+from flowtrain.train.planning.plans import PlanReader
+
+
+def test_a_rank_that_fails_waits_for_the_steps_before() -> None:
+    server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+    def connect() -> JobStore:
+        return JobStore(f"127.0.0.1:{server.port}", "test", timeout_s=10)
+
+    connect().put("plan/0", {"plan": StepPlan(step=0, kind="train").to_json()})
+    fast, slow = (PlanReader(connect(), readers=2) for _ in range(2))
+    fast.wait_for_others()  # It has executed no step yet.
+    assert fast.get(0) == slow.get(0)
+    fast.forget(0)
+    with ThreadPoolExecutor(1) as threads:
+        waits = threads.submit(fast.wait_for_others)
+        time.sleep(0.3)
+        assert not waits.done()
+        slow.forget(0)
+        waits.result()
