@@ -9,7 +9,7 @@ from flowtrain_core import Consumer, Pool, Producer
 
 
 def produce() -> None:
-    """Makes the pool, fills a slab in place, and waits for the reader to finish."""
+    """Creates the pool, fills a slab in place, and waits for the reader to finish."""
     with Pool.create("handoff", bytes=64 << 20) as pool:
         reader = subprocess.Popen([sys.executable, __file__, "consume"])
         lease = Producer(pool).lease((576, 1024), "float32", timeout_s=5.0)
@@ -19,7 +19,7 @@ def produce() -> None:
 
 
 def consume() -> None:
-    """Opens the pool by its name and reads the array where it lies."""
+    """Opens the pool by name and reads the array in place."""
     pool = Pool.open("handoff", timeout_s=5.0)
     item = Consumer(pool).get(timeout_s=5.0)
     try:
