@@ -1,4 +1,4 @@
-"""Configuration: frozen dataclasses, and YAML with dotted overrides over them."""
+"""Configuration: frozen dataclasses, read from YAML with dotted overrides."""
 
 from flowtrain.config.load import dump, from_dict, load
 from flowtrain.config.schema import ConfigError, RunConfig

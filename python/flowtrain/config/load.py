@@ -1,4 +1,4 @@
-"""YAML and dotted overrides into the dataclasses of a run, and back."""
+"""Converts YAML and dotted overrides to the dataclasses of a run, and back."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def load(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
     """Read a configuration.
 
     Args:
-        path: YAML file; relative paths in it start from its folder.
-        overrides: `a.b=value` each, the value in YAML; relative paths in them start from the
-            working directory.
+        path: YAML file; relative paths in it are relative to its folder.
+        overrides: Items `a.b=value` with values in YAML; relative paths in them are relative to
+            the working directory.
 
     Raises:
         ConfigError: A file or field cannot be used; the message names it.
@@ -32,17 +32,17 @@ def load(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not YAML: {error}") from error
     if not isinstance(tree, dict):
-        raise ConfigError(f"{path}: {type(tree).__name__} where fields are needed")
+        raise ConfigError(f"{path}: a {type(tree).__name__}, where fields are needed")
     _anchor(tree, RunConfig, path.resolve().parent)
     for override in overrides:
         _override(tree, override)
-    # Paths that are still relative are the overrides'.
+    # Paths that are still relative come from the overrides.
     _anchor(tree, RunConfig, Path.cwd())
     return from_dict(tree, source=str(path))
 
 
 def from_dict(tree: Mapping[str, Any], *, source: str = "config") -> RunConfig:
-    """A run from nested dictionaries.
+    """Create a configuration from nested dictionaries.
 
     Raises:
         ConfigError: A field is unknown, missing, or of the wrong type or value.
@@ -61,7 +61,7 @@ def from_dict(tree: Mapping[str, Any], *, source: str = "config") -> RunConfig:
 
 
 def to_dict(config: Any) -> dict[str, Any]:
-    """The configuration in plain types, as YAML writes it; paths are absolute."""
+    """The configuration in plain types, as written to YAML; paths are absolute."""
 
     def plain(value: Any) -> Any:
         if dataclasses.is_dataclass(value):
@@ -75,12 +75,12 @@ def to_dict(config: Any) -> dict[str, Any]:
 
 
 def dump(config: RunConfig) -> str:
-    """The whole configuration as YAML; `load` reads the same from it in any folder."""
+    """The whole configuration as YAML. `load` restores it from a file in any folder."""
     return yaml.safe_dump(to_dict(config), sort_keys=False)
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses a field that is given twice, of which YAML would keep the last."""
+    """Refuses fields that are given twice; YAML itself keeps the last value."""
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
@@ -115,7 +115,7 @@ def _fields(kind: type) -> dict[str, type]:
 
 
 def _anchor(tree: dict[str, Any], kind: type, folder: Path) -> None:
-    """Make relative paths of a file start from its folder."""
+    """Make relative paths relative to a folder."""
     for name, hint in _fields(kind).items():
         value = tree.get(name)
         if dataclasses.is_dataclass(hint) and isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""The run configuration: one tree of frozen dataclasses, the same for YAML and for Python."""
+"""Configuration of a run: a tree of frozen dataclasses, for YAML and for Python."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Mode = Literal["frozen", "strict", "bounded"]
 
 
 class ConfigError(ValueError):
-    """A configuration field has a value that cannot be used; the message names the field."""
+    """A configuration field has an unusable value; the message names the field."""
 
 
 def _require(ok: bool, message: str) -> None:
@@ -38,29 +38,29 @@ def _not_negative(**fields: float) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelConfig:
-    """Which model is trained, and how it is held."""
+    """Which model is trained, and with which dtype and device."""
 
     path: Path | None = None
     """Local Hugging Face folder with weights, tokenizer and processor."""
     config: Path | None = None
-    """Local Hugging Face folder without weights: they are drawn from `train.seed`."""
+    """Local Hugging Face folder without weights; they are initialized from `train.seed`."""
     dtype: Dtype = "float32"
     """Dtype of weights, activations and optimizer state."""
     freeze: tuple[Literal["encoder", "backbone"], ...] = ()
-    """Modules that do not train. `flow.mode: frozen` freezes the encoder by itself."""
+    """Modules that do not train. `flow.mode: frozen` freezes the encoder as well."""
     device: Literal["cpu", "cuda"] = "cpu"
-    """Torch device of every rank: `cpu`, or `cuda` (one device a rank, by local rank)."""
+    """Device of every rank: `cpu`, or `cuda` with one device per rank, by local rank."""
 
     def __post_init__(self) -> None:
         _require(
             (self.path is None) != (self.config is None),
-            f"model.path={self.path}, model.config={self.config}: give exactly one of the two, "
-            "a folder with weights (path) or one to start from a seed (config)",
+            f"model.path={self.path}, model.config={self.config}: give exactly one of the two: "
+            "path is a folder with weights, config one without",
         )
 
     @property
     def folder(self) -> Path:
-        """The Hugging Face folder, whichever way it was given."""
+        """The Hugging Face folder, from `path` or `config`."""
         folder = self.path or self.config
         assert folder is not None
         return folder
@@ -68,24 +68,24 @@ class ModelConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DataConfig:
-    """Where samples come from."""
+    """Where samples come from, and what to do with unusable ones."""
 
     path: Path
-    """JSONL file in the conversation format, one sample a line."""
+    """JSONL file in the conversation format, one sample per line."""
     image_root: Path | None = None
-    """Folder that relative image paths start from; the folder of `path` if not given."""
+    """Base folder of relative image paths; by default the folder of `path`."""
     workers: int = 0
-    """Reader processes a rank; 0 reads in a thread of the rank."""
+    """Reader processes per rank; with 0 a thread of the rank reads."""
     shuffle: bool = True
-    """Draw each epoch's order from `train.seed`; otherwise file order."""
+    """Shuffle each epoch, seeded by `train.seed`; otherwise use the order of the file."""
     bad_image: Literal["error", "skip"] = "error"
-    """An image file that cannot be used ends the run, or (`skip`) is encoded as zeros, as large
-    as its header said when it was planned, or else as the smallest image; its sample is masked
-    and counted."""
+    """What to do with an image file that cannot be used. `error` ends the run. `skip` encodes zeros
+    of the size in the image's header, or of the smallest image if there is no header, and masks
+    and counts the sample."""
     oversize: Literal["error", "drop", "truncate"] = "error"
-    """A sample longer than `train.microbatch_tokens` ends the run, is left out of the order
-    (`drop`), or keeps its first tokens and the images that fit whole (`truncate`); one that has
-    no target left is dropped. Both are counted."""
+    """What to do with a sample longer than `train.microbatch_tokens`. `error` ends the run. `drop`
+    leaves the sample out. `truncate` keeps its first tokens and the images that fit completely,
+    and drops the sample if no target is left. Dropped and truncated samples are counted."""
 
     def __post_init__(self) -> None:
         _not_negative(data__workers=self.workers)
@@ -100,19 +100,19 @@ class OptimConfig:
     lr: float = 1e-4
     """Peak learning rate."""
     betas: tuple[float, float] = (0.9, 0.999)
-    """AdamW moments."""
+    """Decay rates of AdamW's moments."""
     eps: float = 1e-8
-    """AdamW denominator."""
+    """Term added to AdamW's denominator."""
     weight_decay: float = 0.0
-    """Decay of every trained parameter."""
+    """Weight decay of every trained parameter."""
     momentum: float = 0.0
     """SGD momentum."""
     schedule: Literal["constant", "linear", "cosine", "onecycle"] = "constant"
     """Shape of the learning rate over `train.steps`."""
     warmup_steps: int = 0
-    """Linear warm-up; `onecycle` has its own and takes none."""
+    """Steps of linear warm-up; must be 0 for `onecycle`, which has its own."""
     clip_norm: float | None = 1.0
-    """Limit of the gradient norm over both modules; null turns clipping off."""
+    """Maximum gradient norm over both modules; null disables clipping."""
 
     def __post_init__(self) -> None:
         _positive(optim__lr=self.lr, optim__eps=self.eps)
@@ -131,26 +131,26 @@ class OptimConfig:
         )
         _require(
             self.schedule != "onecycle" or self.warmup_steps == 0,
-            f"optim.warmup_steps={self.warmup_steps}: onecycle warms up by itself; set it to 0",
+            f"optim.warmup_steps={self.warmup_steps}: onecycle has its own warm-up; set it to 0",
         )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainConfig:
-    """What a step is and how many there are."""
+    """Number, size and seed of the steps."""
 
     steps: int
     """Optimizer steps of the whole run."""
     global_batch: int = 32
-    """Samples of a step, over all ranks."""
+    """Samples per step, over all ranks."""
     microbatch_tokens: int = 4096
-    """Most tokens of one packed microbatch; also the longest sample."""
+    """Maximum tokens per packed microbatch, and so per sample."""
     seed: int = 0
-    """Seed of weights, data order and dropout."""
+    """Seed of initial weights, data order and dropout."""
     nonfinite: Literal["abort", "skip"] = "abort"
     """What to do with a step whose loss or gradient is not finite."""
     threads: int = 0
-    """Torch threads of a rank; 0 shares the host's cores among the ranks."""
+    """Torch threads per rank; 0 divides the host's cores among the ranks."""
 
     def __post_init__(self) -> None:
         _positive(
@@ -167,32 +167,31 @@ class TrainConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FlowConfig:
-    """Ranks of each world, and how they are coupled."""
+    """Ranks of each world, and how the worlds are coupled."""
 
     encoders: int = 1
     """Encoder ranks."""
     backbones: int = 1
     """Backbone data-parallel ranks."""
     mode: Mode = "strict"
-    """`strict`: trained, exact. `frozen`: runs ahead. `bounded`: trained, weights up to
-    `staleness` steps old."""
+    """How the encoder trains. `strict`: with the numbers of a plain loop. `bounded`: with weights
+    up to `staleness` steps old. `frozen`: not at all, so that it can run ahead."""
     staleness: int = 0
-    """Most steps by which an encoder's weights may be behind in `bounded`."""
+    """Maximum age in steps of the encoder's weights in `bounded`."""
     item_tokens: int = 1024
-    """Image tokens that an encoder rank encodes at once; a larger image is an item alone."""
+    """Maximum image tokens encoded at once on an encoder rank; a larger image is encoded alone."""
     plan_ahead: int = 4
-    """Steps planned ahead of the one that closes."""
+    """Number of steps planned ahead of the step that closes."""
     port: int = 0
     """Port of the job's store on this host; 0 lets the system choose."""
     deadline_s: float = 120.0
-    """Timeout for a rank that is silent. Each rank's process beats about once a second, also in
-    a long step, checkpoint or compilation, and slow ranks are waited for. The run ends when for
-    this long a rank has not beaten, all ranks have only waited for each other, or a rank's readers
-    have finished no read; the start of its first reader does not count. Ranks that die are found
-    within seconds. A rank that hangs in a call which gives up Python's lock beats on and is not
-    found."""
+    """Timeout for a silent rank. Each rank's process beats about once a second, also in a long
+    step, checkpoint or compilation; slow ranks are waited for. The run ends if for this long a rank
+    has not beaten, all ranks have waited for each other, or a rank's readers have finished no read;
+    the start of its first reader does not count. Ranks that die are detected within seconds. A rank
+    that hangs in a call which releases Python's lock is not detected."""
     start_deadline_s: float = 300.0
-    """Timeout for the processes of all ranks to join the job, models not yet loaded."""
+    """Timeout for the processes of all ranks to join the job, before they load their models."""
 
     def __post_init__(self) -> None:
         _positive(
@@ -211,7 +210,7 @@ class FlowConfig:
         _require(
             (self.mode == "bounded") == (self.staleness > 0),
             f"flow.staleness={self.staleness} with flow.mode={self.mode}: bounded needs a "
-            "staleness of at least 1, the other modes 0",
+            "staleness of at least 1, the other modes need 0",
         )
         _require(
             self.staleness < self.plan_ahead,
@@ -222,17 +221,17 @@ class FlowConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PoolConfig:
-    """Memory of the pool."""
+    """Size of the pool."""
 
     slab_bytes: int = 1 << 20
-    """Size of a slab; a record is cut into as many as it needs."""
+    """Size of a slab; a record is split into as many as it needs."""
     bytes: int | None = None
-    """Size of the whole pool over all ranks; null takes `scale` times the checked minimum."""
+    """Size of the pool over all ranks; null means `scale` times the minimum that the plans need."""
     max_cells: int = 4096
-    """Maximum slabs of the whole pool, over all ranks. Each has a cell in the control file; a job
-    makes more cells than that, for segments that are being replaced."""
+    """Maximum slabs of the pool over all ranks. Each slab has a cell in the control file, which has
+    further cells for segments that are being replaced."""
     scale: float = 2.0
-    """Multiple of the checked minimum, where `bytes` is null."""
+    """Size of the pool as a multiple of the minimum, if `bytes` is null."""
 
     def __post_init__(self) -> None:
         _require(
@@ -257,12 +256,12 @@ class PoolConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckpointConfig:
-    """When the run is saved."""
+    """When the run is saved, and how many checkpoints are kept."""
 
     every: int = 0
-    """Steps between checkpoints; 0 saves at the end alone."""
+    """Steps between checkpoints; 0 saves only at the end."""
     keep: int = 2
-    """Checkpoints that are kept, latest first."""
+    """Number of checkpoints to keep; the oldest are deleted."""
 
     def __post_init__(self) -> None:
         _not_negative(checkpoint__every=self.every)
@@ -271,13 +270,13 @@ class CheckpointConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DebugConfig:
-    """Faults and delays for tests; all off by default."""
+    """Faults and delays for tests, off by default."""
 
     delay_ms: float = 0.0
-    """Largest random delay before each action of a rank."""
+    """Maximum random delay before each action of a rank."""
     fault: str | None = None
     """Function that each rank calls before it starts, as `module:function`, or as
-    `module:function:RANK` for one rank alone. Tests inject faults with it."""
+    `module:function:RANK` for one rank only. Tests inject faults with it."""
 
     def __post_init__(self) -> None:
         _not_negative(debug__delay_ms=self.delay_ms)
@@ -288,7 +287,7 @@ class RunConfig:
     """A whole training run."""
 
     run: Path
-    """Folder that the run writes: metrics, logs, plans, checkpoints and `final`."""
+    """Output folder: metrics, logs, plans, checkpoints and `final`."""
     model: ModelConfig
     data: DataConfig
     train: TrainConfig
@@ -301,7 +300,7 @@ class RunConfig:
     def __post_init__(self) -> None:
         _require(
             not (set(self.model.freeze) >= {"encoder", "backbone"}),
-            "model.freeze=[encoder, backbone]: nothing would train; leave one of them out",
+            "model.freeze=[encoder, backbone]: nothing would train; remove one of them",
         )
         _require(
             "encoder" not in self.model.freeze or self.flow.mode == "frozen",
