@@ -14,13 +14,13 @@ _stderr_fd = pytest.StashKey[int]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keeps the true stderr: while a test runs, descriptor 2 is pytest's capture."""
+    """Keep the real stderr: while a test runs, descriptor 2 belongs to pytest's capture."""
     config.stash[_stderr_fd] = os.dup(2)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Grants each test, with its fixtures, 120 s or what its `limit` marker says."""
+    """Give each test, with its fixtures, 120 s or the seconds of its `limit` marker."""
     marker = item.get_closest_marker("limit")
     limit_s = float(marker.args[0]) if marker else DEFAULT_LIMIT_S
     faulthandler.dump_traceback_later(limit_s, exit=True, file=item.config.stash[_stderr_fd])

@@ -1,4 +1,4 @@
-"""Injected faults: each breaks one promise, so that a test can see the promise being checked.
+"""Injected faults: each breaks one promise, to test that the promise is checked.
 
 A rank calls one of these functions before it starts (`debug.fault: faults:<function>`). The
 function replaces methods of FlowTrain's classes in that process.
@@ -27,7 +27,7 @@ PAUSE_S = 5.0
 
 
 def drop_gradient() -> None:
-    """The gradient of one record of the second step is lost."""
+    """Lose the gradient of one record of the second step."""
     gather = RecordReceiver.gather
 
     def lossy(self: RecordReceiver, out: torch.Tensor, *, step: int, item: int) -> RecordKey:
@@ -40,14 +40,14 @@ def drop_gradient() -> None:
 
 
 def local_count() -> None:
-    """The loss is divided by the rank's own target tokens, as many loops do."""
+    """Divide the loss by the target tokens of the rank instead of the step, as many loops do."""
     slot = BackboneRank._slot
 
     def local(
         self: BackboneRank, plan: StepPlan, number: int, documents: Sequence[Document], ages: Any
     ) -> tuple[float, int, int]:
         mine = sum(
-            d.num_targets for _, docs in plan.documents_of(self._seat.world.rank) for d in docs
+            d.num_targets for _, docs in plan.documents_of(self._context.world.rank) for d in docs
         )
         return slot(self, replace(plan, num_targets=mine), number, documents, ages)
 
@@ -55,7 +55,7 @@ def local_count() -> None:
 
 
 def leak_documents() -> None:
-    """Documents of a microbatch see each other."""
+    """Let the documents of a microbatch attend to each other."""
     batch = BackboneRank._batch
 
     def leaky(self: BackboneRank, *arguments: Any) -> Any:
@@ -66,13 +66,13 @@ def leak_documents() -> None:
 
 
 def skip_tap() -> None:
-    """The first deepstack tap does not reach the backbone."""
+    """Zero the first deepstack tap on its way to the backbone."""
     gather = BackboneRank._gather
 
     def without_tap(self: BackboneRank, *arguments: Any) -> Any:
         features, skipped = gather(self, *arguments)
         if features is not None:
-            width = self._seat.adapter.config.text_config.hidden_size
+            width = self._context.adapter.config.text_config.hidden_size
             with torch.no_grad():
                 features[:, width : 2 * width] = 0
         return features, skipped
@@ -81,7 +81,7 @@ def skip_tap() -> None:
 
 
 def stale_weights() -> None:
-    """From the second step on, the encoder encodes with the weights it started from."""
+    """Let the encoder encode all steps with its initial weights."""
     encode = EncoderRank._encode
     first: list[torch.Tensor] = []
 
@@ -89,11 +89,11 @@ def stale_weights() -> None:
         parameters = list(self._module.module.parameters())
         if not first:
             first.extend(p.detach().clone() for p in parameters)
-        today = [p.data for p in parameters]
+        current = [p.data for p in parameters]
         for parameter, old in zip(parameters, first, strict=True):
             parameter.data = old
         rows = encode(self, step, item, with_graph=with_graph)
-        for parameter, data in zip(parameters, today, strict=True):
+        for parameter, data in zip(parameters, current, strict=True):
             parameter.data = data
         return rows
 
@@ -101,12 +101,12 @@ def stale_weights() -> None:
 
 
 def halt() -> None:
-    """This process stops before it joins the gradient reduction of its third step."""
+    """Stop this process before it joins the gradient reduction of its third step."""
     _before(World, "sum_gradients", 3, lambda: os.kill(os.getpid(), signal.SIGSTOP))
 
 
 def pause() -> None:
-    """This backbone rank sleeps before a slot, a checkpoint and a reduction."""
+    """Let this backbone rank sleep before a slot, a checkpoint and a reduction."""
     _before(BackboneRank, "_slot", 2, lambda: time.sleep(PAUSE_S))
     _before(Checkpoints, "save_if_due", 2, lambda: time.sleep(PAUSE_S))
     _before(World, "sum_gradients", 3, lambda: time.sleep(PAUSE_S))

@@ -1,7 +1,7 @@
-"""Runs whose ranks are forked from a process that has done their imports.
+"""Runs whose ranks are forked from a process that has imported their modules.
 
-A rank imports for seconds what a short run then uses for one. Tests of what a run computes start
-its ranks here; tests of how `flowtrain train` starts and ends them use `support.Run`.
+The imports of a rank take longer than a short run. Tests of what a run computes start its ranks
+here; tests of how `flowtrain train` starts and ends ranks use `support.Run`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SERVER.set_forkserver_preload(["flowtrain.train.ranks.main", "flowtrain.models.
 
 
 def forked_ranks(config: RunConfig, host: JobHost, *, resume: bool) -> None:
-    """Start every rank and wait until all have ended, as `run_local_ranks` does.
+    """Start every rank and wait until all have ended, like `run_local_ranks`.
 
     Raises:
         RunFailed: A rank failed or died.
@@ -43,20 +43,20 @@ def forked_ranks(config: RunConfig, host: JobHost, *, resume: bool) -> None:
 
 
 def trained(tree: dict[str, Any], *, resume: bool = False) -> list[dict[str, Any]]:
-    """Metrics of every step of a run that ends well."""
+    """Metrics of every step of a run that must succeed."""
     config = from_dict(tree)
     train(config, resume=resume, run_ranks=forked_ranks)
     return logs.read_log(config.run / logs.METRICS)
 
 
 def failure(tree: dict[str, Any]) -> str:
-    """Why a run ends, that leaves no pool."""
+    """The error of a run that must fail and must leave no pool."""
     with nothing_left():
         try:
             trained(tree)
         except (ConfigError, ModelError, RunFailed) as error:
             return str(error)
-    raise AssertionError(f"the run in {tree['run']} ended well")
+    raise AssertionError(f"the run in {tree['run']} succeeded")
 
 
 @contextmanager
@@ -67,12 +67,12 @@ def _started(config: RunConfig, job: Job, resume: bool) -> Iterator[list[ForkSer
     try:
         for world, size in (("encoder", config.flow.encoders), ("backbone", config.flow.backbones)):
             for rank in range(size):
-                words = [str(config.run / "config.yaml"), "--world", world]
-                words += ["--store", job.store, "--nonce", job.nonce]
-                words += ["--resume"] if resume else []
+                arguments = [str(config.run / "config.yaml"), "--world", world]
+                arguments += ["--store", job.store, "--nonce", job.nonce]
+                arguments += ["--resume"] if resume else []
                 label = f"{world}.{rank}"
                 process = _SERVER.Process(
-                    name=label, target=_rank, args=(words, rank, size, str(logs / label))
+                    name=label, target=_rank, args=(arguments, rank, size, str(logs / label))
                 )
                 process.start()
                 ranks.append(process)
@@ -83,7 +83,7 @@ def _started(config: RunConfig, job: Job, resume: bool) -> Iterator[list[ForkSer
             process.join()
 
 
-def _rank(words: list[str], rank: int, size: int, log: str) -> None:
+def _rank(arguments: list[str], rank: int, size: int, log: str) -> None:
     """Run one rank to its end, in the forked process."""
     from flowtrain.train.ranks.main import main  # Forked with it.
 
@@ -93,4 +93,4 @@ def _rank(words: list[str], rank: int, size: int, log: str) -> None:
         for stream in (1, 2):
             os.dup2(file.fileno(), stream)
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size)}
-    main(words)
+    main(arguments)

@@ -24,7 +24,7 @@ TESTS = Path(__file__).parent
 
 
 def imported(program: Path) -> ModuleType:
-    """A program that tests start, as a module: what it trains on is theirs to check."""
+    """A program that tests start, imported as a module, so that tests can use its data."""
     spec = importlib.util.spec_from_file_location(program.stem, program)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -37,7 +37,7 @@ def write_tiny_data(folder: Path, *, samples: int = 96, **shares: float) -> None
 
 
 def run_tree(folder: Path, source: Path, /, **sections: dict[str, Any]) -> dict[str, Any]:
-    """Fields of a short run; each section given is laid over the default one."""
+    """Configuration of a short run; given sections are merged into the default ones."""
     tree: dict[str, Any] = {
         "run": str(folder),
         "model": {"config": str(source / "model")},
@@ -53,7 +53,7 @@ def run_tree(folder: Path, source: Path, /, **sections: dict[str, Any]) -> dict[
 
 
 class Run:
-    """`flowtrain train` in a process of its own; `end_runs` ends what a failed test left."""
+    """`flowtrain train` in its own process; `end_runs` kills it if the test fails."""
 
     started: ClassVar[list[Run]] = []
 
@@ -82,14 +82,14 @@ class Run:
         return self.process.returncode, errors
 
     def succeed(self) -> list[dict[str, Any]]:
-        """Wait for a good end; the metrics of every step."""
+        """Wait until the run succeeds; return the metrics of every step."""
         code, errors = self.wait()
         assert code == 0, errors
         return self.metrics()
 
     def metrics(self) -> list[dict[str, Any]]:
         path = self.folder / "metrics.jsonl"
-        # A line that is being written has no end yet.
+        # The last line may be incomplete, since it is being written.
         text = path.read_text() if path.exists() else ""
         return [json.loads(line) for line in text.splitlines(keepends=True) if line[-1] == "\n"]
 
@@ -101,7 +101,7 @@ class Run:
             time.sleep(0.05)
 
     def ranks(self) -> dict[str, int]:
-        """Process of every rank, by its name."""
+        """Pid of every rank, by its name."""
         found = {}
         for pid in descendants(self.process.pid):
             words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
@@ -115,7 +115,7 @@ class Run:
         return found
 
     def errors(self) -> dict[str, str]:
-        """What every rank wrote on its standard error, by its name."""
+        """Standard error of every rank, by its name."""
         return {
             f"{path.parts[-5]}.{path.parts[-2]}": path.read_text()
             for path in self.folder.glob("logs/*/*/*/*/*/stderr.log")
@@ -130,13 +130,13 @@ class Run:
 
 @contextmanager
 def end_runs() -> Iterator[None]:
-    """Kill every process of the runs that the block starts, if they are still there at its end."""
+    """Kill the processes that are left of the runs that the block starts."""
     try:
         yield
     finally:
         while Run.started:
             run = Run.started.pop()
-            # Ranks outlive a launcher that was killed; each has the folder of its run in its words.
+            # Ranks outlive a killed launcher; the command of each has the folder of its run.
             config = os.fsencode(run.folder / "config.yaml")
             for pid in processes():
                 with suppress(OSError):
@@ -151,7 +151,7 @@ def processes() -> list[int]:
 
 
 def descendants(pid: int) -> list[int]:
-    """Processes below one, at any depth."""
+    """All descendants of a process."""
     children: dict[int, list[int]] = {}
     for process in processes():
         try:
@@ -169,7 +169,7 @@ def descendants(pid: int) -> list[int]:
 
 @contextmanager
 def nothing_left() -> Iterator[None]:
-    """Check that the block leaves no pool of a job in shared memory."""
+    """Check that the block leaves no pool of a dead job in shared memory."""
     import flowtrain_core
 
     def dead() -> set[str]:

@@ -8,21 +8,21 @@ from support import end_runs, write_tiny_data
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Grants these tests longer than a run may take, where they do not say how long."""
+    """Give these tests more time than a run may take, unless they have a limit of their own."""
     for item in items:
         if Path(__file__).parent in item.path.parents and not item.get_closest_marker("limit"):
             item.add_marker(pytest.mark.limit(240))
 
 
 @pytest.fixture(autouse=True)
-def _no_run_is_left() -> Iterator[None]:
+def _end_all_runs() -> Iterator[None]:
     with end_runs():
         yield
 
 
 @pytest.fixture(scope="session")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Strips, samples without an image and samples with several, and a tiny model."""
+    """Data of samples with none, one and several images, and a tiny model."""
     folder = tmp_path_factory.mktemp("data")
     write_tiny_data(folder, text_only=0.2, multi_image=0.2)
     return folder

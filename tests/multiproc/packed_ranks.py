@@ -1,4 +1,4 @@
-"""Loaders that differ between ranks, one rank a process; `test_packed_ranks.py` starts it."""
+"""Loaders that differ between ranks; `test_packed_ranks.py` starts one process per rank."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Stream(IterableDataset[Sample]):
 
 
 class SharesOut(Stream):
-    """As if it were to be read by a plain loader."""
+    """A stream that is sharded by rank already, as for a plain loader."""
 
     def __iter__(self) -> Iterator[Sample]:
         yield from self.rows[dist.get_rank() :: dist.get_world_size()]

@@ -1,4 +1,4 @@
-"""Bad input ends a run with one line that names the thing, the value and the limit."""
+"""Bad input ends a run with one line that names the object, the value and the limit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from support import Run, nothing_left, run_tree
 
 
 def broken(data: Path, folder: Path, *changes: dict[str, object], first: int = 5) -> Path:
-    """A data file whose lines from `first` on have been changed, with the images of `data`."""
+    """A data file with the images of `data`, in which the lines from `first` on are changed."""
     lines = [json.loads(line) for line in (data / "train.jsonl").read_text().splitlines()]
     for line in lines:
         line["images"] = [str(data / path) for path in line["images"]]
@@ -42,14 +42,14 @@ def test_a_missing_image_is_named_with_its_line(tmp_path: Path, data: Path) -> N
 
 
 def cut_image(data: Path, folder: Path) -> Path:
-    """An image file with a good header that ends too early."""
+    """An image file with a valid header that is cut short."""
     whole = next((data / "images" / "train").glob("*.png")).read_bytes()
     cut = folder / "cut.png"
     cut.write_bytes(whole[: len(whole) - 40])
     return cut
 
 
-# The planner reads headers and an encoder rank the pixels; both are ahead of the step that closes.
+# The planner reads headers, encoder ranks read pixels; both are ahead of the step that closes.
 @pytest.mark.parametrize(
     ("mode", "image"),
     [
@@ -78,7 +78,7 @@ def test_the_steps_before_a_bad_image_are_trained_and_saved(
             "plan_ahead": 8,
         },
         pool={"scale": 64.0},
-        # Encoders run ahead, and the backbone rank waits before each slot, or for seconds.
+        # The backbone rank waits before each slot, or for seconds, so that encoders run ahead.
         debug={"fault": "faults:pause:backbone.0"} if image == cut.name else {"delay_ms": 20.0},
     )
     errors = failure(tree)
@@ -89,7 +89,7 @@ def test_the_steps_before_a_bad_image_are_trained_and_saved(
 
 
 @pytest.mark.deep
-def test_a_rank_that_cannot_say_its_edges_ends_no_step(tmp_path: Path, data: Path) -> None:
+def test_a_rank_that_cannot_write_its_edges_ends_no_step(tmp_path: Path, data: Path) -> None:
     tree = run_tree(
         tmp_path / "run",
         data,
@@ -115,7 +115,7 @@ def test_bad_images_are_named_or_skipped(tmp_path: Path, data: Path) -> None:
     skipping = {**section, "bad_image": "skip"}
     metrics = trained(run_tree(tmp_path / "skip", data, data=skipping))
     assert [step["skipped_samples"] for step in metrics] == [3, 0, 0, 0]
-    # They count for nothing: the step is that of the five other samples.
+    # Skipped samples do not count: the step is that of the five other samples.
     first = json.loads((tmp_path / "skip" / "plan.log").read_text().splitlines()[0])
     documents = [doc for rank in first["documents"] for slot in rank for doc in slot]
     targets = sum(doc["num_targets"] for doc in documents if doc["sample"] not in (5, 6, 7))
@@ -133,7 +133,7 @@ def test_a_skipped_sample_counts_as_often_as_it_is_drawn(tmp_path: Path, data: P
     assert (sorted(step["samples"]), step["skipped_samples"]) == ([0] * 4 + [1] * 4, 4)
 
 
-def test_long_samples_are_cut_or_dropped_and_counted(tmp_path: Path, data: Path) -> None:
+def test_long_samples_are_truncated_or_dropped_and_counted(tmp_path: Path, data: Path) -> None:
     image = str(next((data / "images" / "train").glob("*.png")).resolve())
     asked = {"role": "user", "content": "<image>Read." + "?" * 300}
     told = {"role": "assistant", "content": "1" * 300 + "<image>"}
@@ -146,7 +146,7 @@ def test_long_samples_are_cut_or_dropped_and_counted(tmp_path: Path, data: Path)
     )
     section = {"path": str(path), "shuffle": False, "oversize": "truncate"}
     metrics = trained(run_tree(tmp_path / "run", data, data=section))
-    # The first keeps an image and a part of its answer, nothing of the second's answer is left.
+    # The first keeps an image and part of its answer, the second nothing of its answer.
     assert [step["truncated_samples"] for step in metrics] == [1, 0, 0, 0]
     assert [step["dropped_samples"] for step in metrics] == [1, 0, 0, 0]
     assert metrics[0]["samples"] == [0, 1, 2, 3, 4, 5, 7, 8]
@@ -154,14 +154,14 @@ def test_long_samples_are_cut_or_dropped_and_counted(tmp_path: Path, data: Path)
     assert (summary["truncated_samples"], summary["dropped_samples"]) == (1, 1)
 
 
-def test_a_pool_that_is_too_small_says_how_much_is_missing(tmp_path: Path, data: Path) -> None:
+def test_the_error_of_a_small_pool_names_the_missing_bytes(tmp_path: Path, data: Path) -> None:
     errors = failure(run_tree(tmp_path / "run", data, pool={"bytes": 8192}))
     assert "pool.bytes=8192" in errors
     assert "bytes are missing" in errors
 
 
-def test_a_slab_below_one_row_is_refused(tmp_path: Path, data: Path) -> None:
-    # One decoder layer, so that one of the two deepstack taps crosses beside the feature.
+def test_a_slab_smaller_than_a_row_is_refused(tmp_path: Path, data: Path) -> None:
+    # With one decoder layer, a row has the feature and one of the two deepstack taps.
     wide = {"slab_bytes": 4096}
     tree = run_tree(tmp_path / "run", data, pool=wide)
     config = Path(tree["model"]["config"]) / "config.json"

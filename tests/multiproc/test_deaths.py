@@ -1,4 +1,4 @@
-"""Any rank may be killed at any time: the others end, say who it was, and leave nothing."""
+"""If a rank is killed, the other ranks end, name it, and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def long_run(folder: Path, data: Path, **debug: float | str) -> Run:
 
 
 def kill_and_check(run: Run, victim: str) -> None:
-    """The others end soon and name the victim, and nothing of the run is left."""
+    """Kill a rank; the others end soon and name it, and no process of the run remains."""
     ranks = run.ranks()
     assert len(ranks) == 4
     os.kill(ranks[victim], signal.SIGKILL)
@@ -64,7 +64,7 @@ def test_a_rank_killed_while_its_peer_is_inside_a_collective_is_named(
         while "State:\tT" not in status.read_text():
             assert time.monotonic() < end
             time.sleep(0.05)
-        # Its peer has nothing left to do but to reduce with it.
+        # Until now its peer has entered the reduction.
         time.sleep(1.0)
         kill_and_check(run, victim)
 
@@ -95,7 +95,7 @@ def test_a_rank_that_is_slower_than_the_deadline_is_waited_for(tmp_path: Path, d
     )
     run = Run(tree)
     assert len(run.succeed()) == 4
-    # The log counts all of it.
+    # The log includes the pauses.
     assert sum(step["seconds"] for step in read_log(run.folder / TIMING)) > 3 * faults.PAUSE_S
 
 

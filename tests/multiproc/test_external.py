@@ -1,4 +1,4 @@
-"""Ranks that the user starts, as two gangs of torchrun."""
+"""Ranks that the user starts, with one torchrun for each world."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ BIN = Path(sys.executable).parent
 
 
 @contextmanager
-def by_hand(config: Path) -> Iterator[tuple[subprocess.Popen[str], list[subprocess.Popen[str]]]]:
-    """The host of a run and the two gangs that its commands start."""
+def external(config: Path) -> Iterator[tuple[subprocess.Popen[str], list[subprocess.Popen[str]]]]:
+    """The host of a run and the two torchruns that its commands start."""
     with ExitStack() as stack:
 
         def start(*words: str) -> subprocess.Popen[str]:
@@ -59,13 +59,13 @@ def write(folder: Path, data: Path, steps: int) -> Path:
 
 
 @pytest.mark.limit(240)
-def test_two_gangs_of_torchrun_are_the_run_that_the_launcher_starts(
+def test_ranks_started_by_torchrun_train_as_those_of_the_launcher(
     tmp_path: Path, data: Path
 ) -> None:
-    with nothing_left(), by_hand(write(tmp_path, data, 3)) as (host, gangs):
-        said, _ = host.communicate(timeout=200)
-        assert host.returncode == 0, said
-        assert [gang.wait(30) for gang in gangs] == [0, 0]
+    with nothing_left(), external(write(tmp_path, data, 3)) as (host, worlds):
+        output, _ = host.communicate(timeout=200)
+        assert host.returncode == 0, output
+        assert [world.wait(30) for world in worlds] == [0, 0]
     (tmp_path / "launched").mkdir()
     launched = Run(run_tree(tmp_path / "launched/run", data, train={"steps": 3}, flow=SHAPE))
     assert launched.succeed() == read_log(tmp_path / "run/metrics.jsonl")

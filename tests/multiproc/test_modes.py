@@ -1,4 +1,4 @@
-"""What the modes promise, and that neither pool size nor timing changes a number."""
+"""Promises of the modes; pool size and timing change no number."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_bounded_weights_are_never_older_than_allowed(tmp_path: Path, data: Path
     assert sum(m["loss"] for m in metrics[-3:]) < sum(m["loss"] for m in metrics[:3])
     edges = {path.stem: path.read_text() for path in (tmp_path / "run" / "edges").iterdir()}
     assert sorted(edges) == ["backbone.0", "backbone.1", "encoder.0", "encoder.1"]
-    # To each of two readers, and from them.
+    # One edge to each of two readers, and one from them.
     assert all(told.count("  takes shared memory: ") == 3 for told in edges.values())
 
 
@@ -43,7 +43,7 @@ def test_the_smallest_pool_gives_the_same_losses(mode: str, tmp_path: Path, data
         )
         return [step["loss"] for step in trained(tree)]
 
-    assert losses("least", 1.0, 30.0) == losses("roomy", 4.0, 0.0)
+    assert losses("small", 1.0, 30.0) == losses("large", 4.0, 0.0)
 
 
 def test_a_run_with_a_frozen_backbone_logs_the_rate_of_its_encoder(

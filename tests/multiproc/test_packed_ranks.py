@@ -1,4 +1,4 @@
-"""Ranks whose packed loaders differ end with an error on all of them, before a batch differs."""
+"""Ranks with different packed loaders all end with an error, before a batch differs."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_ranks_that_agree_share_the_samples(found: Found, case: str) -> None:
         ("equal samples that are sharded", "rank 1 has checksum_of_step="),
     ],
 )
-def test_ranks_that_differ_load_nothing_and_say_what_differs(
+def test_ranks_that_differ_load_nothing_and_name_the_difference(
     found: Found, case: str, differs: str
 ) -> None:
     zero, one = (rank[case] for rank in found)

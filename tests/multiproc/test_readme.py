@@ -1,4 +1,4 @@
-"""The examples in the README run as they stand."""
+"""The examples in the README run unchanged."""
 
 from __future__ import annotations
 

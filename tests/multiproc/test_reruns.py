@@ -1,4 +1,4 @@
-"""The same run twice writes the same log, also when it was killed in between."""
+"""A rerun writes the same logs, also if it was killed and resumed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_rerun_and_a_resumed_run_write_equal_logs(mode: str, tmp_path: Path, d
     killed.kill_all()
     assert len(killed.metrics()) < 9
     trained(tree("killed"), resume=True)
-    # Nobody was left to remove the killed run's pool; the next run has.
+    # The next run has removed the pool of the killed run.
     left = [pool.name for pool in flowtrain_core.list_pools() if not pool.alive]
     assert not [name for name in left if name.startswith("flowtrain-")]
     for file in ("metrics.jsonl", "final/model.safetensors"):

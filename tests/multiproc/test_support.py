@@ -1,4 +1,4 @@
-"""What these tests stand on: nothing of a run outlives its test, however that ends."""
+"""No process of a run outlives its test, however the test ends."""
 
 from __future__ import annotations
 

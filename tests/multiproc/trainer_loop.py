@@ -1,4 +1,4 @@
-"""A Hugging Face Trainer over packed batches, one rank a process; `test_trainer.py` starts it."""
+"""A Hugging Face Trainer over packed batches; `test_trainer.py` starts one process per rank."""
 
 from __future__ import annotations
 
