@@ -1,0 +1,51 @@
+"""A linear module that one backbone rank trains, with checkpoints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from flowtrain.config import RunConfig, from_dict
+from flowtrain.plan import StepPlan
+from flowtrain.train.control.close import StepDecision
+from flowtrain.train.state.checkpoint import Checkpoints, read_meta
+from flowtrain.train.state.module import Module
+
+APPLY = StepDecision(action="apply", scale=1.0, loss=0.0, grad_norm=0.0, num_targets=1, wait_s={})
+
+
+def configuration(folder: Path, **sections: dict[str, Any]) -> RunConfig:
+    tree: dict[str, Any] = {
+        "run": folder / "run",
+        "model": {"config": folder / "model"},
+        "data": {"path": folder / "data.jsonl"},
+        "train": {"steps": 6},
+        "checkpoint": {"every": 2, "keep": 9},
+    }
+    for name, section in sections.items():
+        tree[name] = {**tree.get(name, {}), **section}
+    return from_dict(tree)
+
+
+def train(config: RunConfig, first: int = 0, *, ranks: int = 1) -> tuple[list[float], Module]:
+    """Train from step `first` on; return the learning rate of each step, and the module."""
+    torch.manual_seed(config.train.seed)
+    module = Module.build(torch.nn.Linear(3, 2), config, trains=True)
+    world: Any = SimpleNamespace(name="backbone", size=ranks, is_leader=True)
+    store: Any = SimpleNamespace(get=lambda *_, **__: 0, delete=lambda _: None)
+    checkpoints = Checkpoints(config, world, store)
+    if first:
+        checkpoint = config.run / "checkpoints" / f"step-{first:08d}"
+        checkpoints.load(checkpoint, module, read_meta(checkpoint))
+    rates = []
+    for step in range(first, config.train.steps):
+        torch.manual_seed(step)
+        for parameter in module.trainable:
+            parameter.grad = torch.randn_like(parameter)
+        rates.append(module.lr)
+        module.apply(APPLY, saw_samples=True)
+        checkpoints.save_if_due(StepPlan(step=step, kind="train"), module)
+    return rates, module

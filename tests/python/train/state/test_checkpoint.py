@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from linear_run import configuration, train
+
+from flowtrain.train.state.checkpoint import CheckpointError
+from flowtrain.train.state.logs import LOGS
+
+
+def test_a_checkpoint_that_cannot_be_written_or_read_is_named_with_the_cause(folder: Path) -> None:
+    config = configuration(folder)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        with pytest.raises(
+            CheckpointError, match=r"step-00000002\.part/backbone: OSError: .*File too large"
+        ):
+            train(config)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    train(config)
+    (config.run / "checkpoints/step-00000004/backbone/.metadata").unlink()
+    with pytest.raises(CheckpointError, match="step-00000004/backbone: .*No such file"):
+        train(config, first=4)
+
+
+@pytest.fixture
+def group() -> Iterator[None]:
+    """A process group of one rank; it passes errors by pickle, as larger ones do."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.usefixtures("group")
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_disk_that_becomes_full_within_a_tensor_is_named(
+    ranks: int, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = {"small": torch.zeros(4), "large": torch.zeros(2000)}
+    monkeypatch.setattr("flowtrain.train.state.checkpoint._tensors", lambda _: state)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+    try:
+        with pytest.raises(CheckpointError, match=r"backbone: OSError: .*File too large.*--resume"):
+            train(configuration(folder), ranks=ranks)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_checkpoint_that_cannot_be_completed_is_named(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fill_disk(*_: Any) -> None:
+        raise OSError("no space")
+
+    monkeypatch.setattr("flowtrain.train.state.checkpoint.commit", fill_disk)
+    with pytest.raises(CheckpointError, match=r"step-00000002\.part: OSError: no space"):
+        train(configuration(folder))
+
+
+def test_a_checkpoint_is_valid_only_when_its_steps_are_in_the_logs_on_the_disk(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = configuration(folder)
+    logs = [config.run / name for name in LOGS]
+    for log in logs:
+        log.touch()
+    flushed = set()
+    fsync = os.fsync
+
+    def remember(descriptor: int) -> None:
+        flushed.add(Path(f"/proc/self/fd/{descriptor}").readlink())
+        fsync(descriptor)
+
+    def check(*_: Any) -> None:
+        assert flushed >= set(logs)
+
+    monkeypatch.setattr(os, "fsync", remember)
+    monkeypatch.setattr("flowtrain.train.state.checkpoint.commit", check)
+    train(configuration(folder))
+    assert flushed
