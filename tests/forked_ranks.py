@@ -68,7 +68,7 @@ def _started(config: RunConfig, job: Job, resume: bool) -> Iterator[list[ForkSer
         for world, size in (("encoder", config.flow.encoders), ("backbone", config.flow.backbones)):
             for rank in range(size):
                 arguments = [str(config.run / "config.yaml"), "--world", world]
-                arguments += ["--store", job.store, "--nonce", job.nonce]
+                arguments += ["--store", job.address, "--nonce", job.nonce]
                 arguments += ["--resume"] if resume else []
                 label = f"{world}.{rank}"
                 process = _SERVER.Process(

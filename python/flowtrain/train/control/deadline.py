@@ -1,4 +1,4 @@
-"""Timeouts counted in periods, so that a job that was stopped as a whole can go on.
+"""Timeouts counted in periods, so that a job that was stopped as a whole can continue.
 
 However long a process is stopped, only one period passes for it.
 """

@@ -46,7 +46,7 @@ class _Failure:
         logged = [
             line.removeprefix(prefix).rstrip() for line in complete if line.startswith(prefix)
         ]
-        # The log goes first: only there the rank's watcher may have named the cause later.
+        # The log takes precedence: the rank's watcher adds the cause to it, and not to the store.
         if logged:
             return logged[-1]
         if self.published is not None:

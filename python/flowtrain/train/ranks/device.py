@@ -33,7 +33,7 @@ def choose_device(kind: str, rank: int, *, first: int) -> torch.device:
         )
     index = (first + int(os.environ.get("LOCAL_RANK", rank))) % torch.cuda.device_count()
     torch.cuda.set_device(index)
-    # By default torch rounds the inputs of convolutions, and of nothing else, to TF32.
+    # Compute float32 models in float32: by default torch rounds inputs of convolutions to TF32.
     torch.backends.cudnn.allow_tf32 = False
     return torch.device("cuda", index)
 

@@ -54,7 +54,7 @@ class Worker:
 
     def __init__(self, config: RunConfig, world: str, rank: int, job: Job, *, resume: bool) -> None:
         self.config = config
-        self.name = world
+        self.world = world
         self.rank = rank
         self.membership = Membership(config, world, rank, job)
         self.checkpoint = latest(config.run) if resume else None
@@ -106,9 +106,9 @@ class Worker:
         device = self._device()
         flow = self.config.flow
         world = World(
-            self.name,
+            self.world,
             self.rank,
-            flow.encoders if self.name == "encoder" else flow.backbones,
+            flow.encoders if self.world == "encoder" else flow.backbones,
             store=membership.store,
             device=device,
             activity=membership.activity,
@@ -132,7 +132,7 @@ class Worker:
         )
 
     def _module(self, context: RankContext) -> Module:
-        if self.name == "encoder":
+        if self.world == "encoder":
             trains = self.config.flow.mode != "frozen"
         else:
             trains = "backbone" not in self.config.model.freeze
@@ -147,7 +147,7 @@ class Worker:
         checkpoints: Checkpoints,
     ) -> EncoderRank | BackboneRank:
         rank, peek = self.rank, context.plans.peek
-        if self.name == "encoder":
+        if self.world == "encoder":
             pixels = Prefetch(reads, peek, lambda plan: pixel_requests(rank, plan))
             return EncoderRank(context, module, pixels, checkpoints)
         texts = Prefetch(reads, peek, lambda plan: text_requests(rank, plan))
@@ -189,7 +189,7 @@ class Worker:
     def _model(self, adapter: VLMAdapter, device: torch.device) -> torch.nn.Module:
         model = self.config.model
         return adapter.build(
-            "encoder" if self.name == "encoder" else "backbone",
+            "encoder" if self.world == "encoder" else "backbone",
             weights=model.path,
             seed=self.config.train.seed,
             dtype=DTYPES[model.dtype],
@@ -202,7 +202,7 @@ class Worker:
             1, len(os.sched_getaffinity(0)) // (flow.encoders + flow.backbones)
         )
         torch.set_num_threads(threads)
-        first = flow.encoders if self.name == "backbone" else 0
+        first = flow.encoders if self.world == "backbone" else 0
         device = choose_device(self.config.model.device, self.rank, first=first)
         if line := register(self.membership.pool, device):
             # No `flowtrain: ` in front: the launcher takes such lines for the reason of an end.

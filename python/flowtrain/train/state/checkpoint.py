@@ -68,7 +68,7 @@ class CheckpointError(RuntimeError):
 def _checkpoint_errors(folder: Path) -> Iterator[None]:
     """Turn errors of saving or loading within the block into a CheckpointError."""
     with warnings.catch_warnings():
-        # The only rank of a world saves without its process group, of which PyTorch warns.
+        # A world of one rank saves without its process group, and PyTorch warns about that.
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         try:
             yield
