@@ -1,0 +1,28 @@
+"""Which room of `flowtrain.train` may import which."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+TRAIN = Path(__file__).resolve().parents[3] / "python" / "flowtrain" / "train"
+
+SEES: dict[str, tuple[str, ...]] = {
+    "control": (),
+    "state": ("control",),
+    "records": ("control",),
+    "input": ("control", "state"),
+    "planning": ("control", "state", "input"),
+    "ranks": ("control", "state", "records", "input", "planning"),
+    # The function that debug.fault names is checked before a rank starts.
+    "launch": ("control", "state", "ranks.hook"),
+}
+
+
+def test_rooms_import_only_the_rooms_they_may_see() -> None:
+    assert sorted(SEES) == sorted(path.parent.name for path in TRAIN.glob("*/__init__.py"))
+    for room, sees in SEES.items():
+        for file in sorted(TRAIN.joinpath(room).glob("*.py")):
+            for name in re.findall(r"flowtrain\.train\.([\w.]+) import", file.read_text()):
+                seen = any(f"{name}.".startswith(f"{other}.") for other in (room, *sees))
+                assert seen, f"{file}: {name}"
