@@ -80,4 +80,4 @@ def test_a_finished_run_is_extended_by_its_new_configuration(
     weights.write_bytes(whole[:100])
     assert train(from_dict(longer), resume=True)["steps"] == 5
     assert weights.read_bytes() == whole
-    assert "all 5 steps were trained before" in capfd.readouterr().err
+    assert "all 5 steps are trained already" in capfd.readouterr().err
