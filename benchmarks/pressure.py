@@ -23,7 +23,7 @@ from flowtrain.data.digits import write_digits
 from flowtrain.data.jsonl import JsonlFile
 from flowtrain.data.samples import SampleReader
 from flowtrain.data.workers import ReaderPool
-from flowtrain.models.adapter import adapter_for
+from flowtrain.models.registry import adapter_for
 from flowtrain.plan import Space
 from flowtrain.train.demo import demo_config
 from flowtrain.train.input.reads import SampleReads
@@ -66,7 +66,7 @@ def min_pool_bytes(config: RunConfig) -> int:
             config,
             reads=SampleReads(reader, config.data.path, deadline_s=config.flow.deadline_s),
             num_samples=len(JsonlFile(config.data.path)),
-            model_config=adapter.config,
+            adapter=adapter,
         )
         flow = config.flow
         return max(

@@ -1,5 +1,5 @@
-"""What a sample costs: analytic FLOPs, and the peak they are compared with."""
+"""Cost of a sample in FLOPs, and the peak FLOP/s of a device."""
 
-from flowtrain.cost.flops import ModuleFlops, sample_flops, train_flops
+from flowtrain.cost.flops import ModuleFlops, train_flops
 
-__all__ = ["ModuleFlops", "sample_flops", "train_flops"]
+__all__ = ["ModuleFlops", "train_flops"]

@@ -18,7 +18,7 @@ _SECONDS = 0.2
 
 
 def gpu_peak_flops(name: str) -> float | None:
-    """Data-sheet peak of a GPU by its name, dense bfloat16, or None if it is not listed."""
+    """Data-sheet peak of a GPU in dense bfloat16 by its name, or None if it is not listed."""
     for part, peak in _BF16_PEAKS.items():
         if all(word in name for word in part.split()):
             return peak
@@ -26,11 +26,11 @@ def gpu_peak_flops(name: str) -> float | None:
 
 
 def measured_peak_flops(run: Callable[[], object], flops: float) -> float:
-    """Best rate at which a piece of work ran within a fifth of a second.
+    """Maximum FLOP/s over repeated runs, for a fifth of a second.
 
     Args:
-        run: The work, e.g. a large matrix product in the dtype of the training.
-        flops: Its FLOPs.
+        run: The work, for example a large matrix product in the dtype of the training.
+        flops: FLOPs of one run.
     """
     best = 0.0
     end = time.perf_counter() + _SECONDS

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from flowtrain.data.conversation import IMAGE, Conversation, Message
 from flowtrain.data.errors import DataError
+from flowtrain.models.adapter import Vocabulary
 
 # As transformers looks for them.
 _MARKS = re.compile(r"\{%-?\s*generation\s*-?%\}")
-_PLACEHOLDERS = ("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id")
 
 Span = tuple[int, int]
 
@@ -45,13 +45,13 @@ class ChatTokenizer:
 
     Args:
         model_folder: Hugging Face folder with tokenizer and chat template.
-        config: The model's Hugging Face configuration, which names the placeholder tokens.
+        vocabulary: Token ids with a meaning to the model.
 
     Raises:
         DataError: The folder has no chat template that tells what is trained.
     """
 
-    def __init__(self, model_folder: Path, config: Any) -> None:
+    def __init__(self, model_folder: Path, vocabulary: Vocabulary) -> None:
         from transformers import AutoTokenizer, ProcessorMixin
 
         self._tokenizer: Any = AutoTokenizer.from_pretrained(model_folder)
@@ -62,11 +62,9 @@ class ChatTokenizer:
         if not self._template:
             raise DataError(f"{model_folder}: no chat template; add a chat_template.jinja")
         self._has_marks = _MARKS.search(self._template) is not None
-        self._image_id: int = config.image_token_id
-        self._vocab_size: int = config.get_text_config().vocab_size
-        ids = [getattr(config, name, None) for name in _PLACEHOLDERS]
+        self._vocabulary = vocabulary
         self._placeholders: Any = self._tokenizer.convert_ids_to_tokens(
-            [id_ for id_ in ids if id_ is not None]
+            list(vocabulary.placeholder_ids)
         )
         self._check_template(str(model_folder))
 
@@ -91,13 +89,13 @@ class ChatTokenizer:
         encoded = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
         ids = np.array(encoded["input_ids"], dtype=np.int64)
         starts, ends = np.array(encoded["offset_mapping"], dtype=np.int64).reshape(-1, 2).T
-        if (largest := int(ids.max(initial=0))) >= self._vocab_size:
+        if (largest := int(ids.max(initial=0))) >= self._vocabulary.size:
             raise DataError(
                 f"{where}: the tokenizer makes {self._tokenizer.convert_ids_to_tokens(largest)!r} "
-                f"token {largest}, and the model has vocab_size={self._vocab_size}; enlarge the "
-                "model's embeddings, or use a tokenizer without added tokens"
+                f"token {largest}, and the model has vocab_size={self._vocabulary.size}; enlarge "
+                "the model's embeddings, or use a tokenizer without added tokens"
             )
-        is_image = ids == self._image_id
+        is_image = ids == self._vocabulary.image_id
         if is_image.sum() != len(conversation.images):
             raise DataError(
                 f"{where}: the chat template renders {is_image.sum()} of "

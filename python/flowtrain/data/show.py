@@ -1,4 +1,4 @@
-"""What samples become, for people and for other programs."""
+"""Tokens, labels, grids and cost of samples, for `flowtrain data show`."""
 
 from __future__ import annotations
 
@@ -6,32 +6,31 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from flowtrain.config.schema import RunConfig
-from flowtrain.cost.flops import sample_flops
 from flowtrain.data.samples import SampleReader
+from flowtrain.models.adapter import VLMAdapter
+from flowtrain.models.registry import adapter_for
 
 
 def show_samples(config: RunConfig, samples: Sequence[int]) -> Iterator[dict[str, Any]]:
-    """Tokens, labels, grids and cost of samples, one after the other.
+    """Yield tokens, labels, grids and cost of each sample.
 
     Args:
         config: The run whose model and data are used.
-        samples: Numbers of the samples, from 0: lines of the data file, without blank ones.
+        samples: Numbers of the samples: lines of the data file from 0, without blank lines.
 
     Raises:
-        DataError: There is no such sample, or it cannot be used.
+        DataError: A sample does not exist, or cannot be used.
     """
-    from transformers import AutoConfig
-
     reader = SampleReader(config.model.folder, config.data, config.train.microbatch_tokens)
-    model = AutoConfig.from_pretrained(config.model.folder)
+    adapter = adapter_for(config.model.folder)
     for sample in samples:
-        yield _show(reader, model, sample)
+        yield _show(reader, adapter, sample)
 
 
-def _show(reader: SampleReader, model: Any, sample: int) -> dict[str, Any]:
+def _show(reader: SampleReader, adapter: VLMAdapter, sample: int) -> dict[str, Any]:
     meta = reader.meta(sample)
     text = reader.text(sample, meta.num_tokens, meta.grids)
-    flops = sample_flops(model, meta.num_tokens, meta.grids, num_targets=meta.num_targets)
+    flops = adapter.sample_flops(meta.num_tokens, meta.grids, num_targets=meta.num_targets)
     return {
         "index": sample,
         "fit": meta.fit,

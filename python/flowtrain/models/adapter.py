@@ -1,20 +1,79 @@
-"""The seam between FlowTrain and a family of Hugging Face VLMs."""
+"""The interface between FlowTrain and a family of Hugging Face VLMs.
+
+Whatever holds only for one family (token names, configuration keys, formulas, weight names) is in
+the file of its adapter.
+"""
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from flowtrain.models.errors import ModelError
-from flowtrain.models.versions import require_transformers
+from flowtrain.cost.flops import Grid, ModuleFlops
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 Part = Literal["encoder", "backbone", "full"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Vocabulary:
+    """Token ids with a meaning to the model.
+
+    Attributes:
+        size: Number of embeddings.
+        image_id: The token that stands for an image, and for each of its tokens.
+        image_start_id: The token in front of an image, or None.
+        placeholder_ids: Tokens that a text must not contain, as the model would take them for an
+            image or a video.
+    """
+
+    size: int
+    image_id: int
+    image_start_id: int | None
+    placeholder_ids: tuple[int, ...]
+
+
+class ImageProcessor(ABC):
+    """The image processor of a model: from pixels to patches.
+
+    Attributes:
+        patch_dim: Values of a patch.
+    """
+
+    patch_dim: int
+
+    @abstractmethod
+    def smallest_grid(self) -> Grid:
+        """Grid of the smallest image."""
+
+    @abstractmethod
+    def grid(self, height: int, width: int) -> Grid:
+        """Grid of an image of this size in pixels.
+
+        Raises:
+            ValueError: The processor does not take images of this size.
+        """
+
+    @abstractmethod
+    def num_tokens(self, grid: Grid) -> int:
+        """Tokens of an image with this grid."""
+
+    @abstractmethod
+    def patches(self, image: Image) -> tuple[NDArray[np.float32], Grid]:
+        """Patches of an image, shape [patches, patch_dim], and their grid.
+
+        Raises:
+            ValueError: The processor does not take this image.
+        """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,8 +82,8 @@ class PackedBatch:
 
     Attributes:
         input_ids: Shape [tokens].
-        labels: Shape [tokens], not shifted, -100 off target.
-        position_ids: Shape [4, tokens]: text, temporal, height, width; each document from 0.
+        labels: Shape [tokens], not shifted; -100 where a token is no target.
+        position_ids: Shape [4, tokens]: text, temporal, height, width. Each document starts at 0.
         doc_lengths: Tokens of each document, in order.
     """
 
@@ -47,17 +106,46 @@ class LossOutput:
 
 
 class VLMAdapter(ABC):
-    """What the flow asks of a model family.
+    """What FlowTrain asks of a model family, for one model folder.
 
     Attributes:
         config: The Hugging Face configuration.
-        seam_width: Values that one image token carries over the seam, all taps together.
-        encoder_prefix: Start of the names of the encoder's parameters in the full model.
+        vocabulary: Token ids with a meaning to the model.
+        seam_width: Values of one image token that pass from encoder to backbone.
+        encoder_prefix: Prefix of the encoder's parameter names in the full model.
     """
 
     config: Any
+    vocabulary: Vocabulary
     seam_width: int
     encoder_prefix: str
+
+    def part_of(self, name: str) -> Part:
+        """The part that a parameter of the full model belongs to."""
+        return "encoder" if name.startswith(self.encoder_prefix) else "backbone"
+
+    @abstractmethod
+    def image_processor(self) -> ImageProcessor:
+        """The image processor of the folder.
+
+        Raises:
+            ModelError: Its patches are not those of the model.
+            OSError: The folder has none.
+        """
+
+    @abstractmethod
+    def sample_flops(
+        self, num_tokens: int, grids: Sequence[Grid], *, num_targets: int
+    ) -> ModuleFlops:
+        """Forward FLOPs of a sample: matrix products only, as is usual for MFU.
+
+        Causal attention is counted half. The output head runs on target tokens alone.
+
+        Args:
+            num_tokens: Tokens of the sample, image tokens included.
+            grids: Temporal, height and width of each image in patches.
+            num_targets: Target tokens.
+        """
 
     @abstractmethod
     def build(
@@ -69,15 +157,15 @@ class VLMAdapter(ABC):
         dtype: torch.dtype,
         device: torch.device,
     ) -> torch.nn.Module:
-        """A part of the model, with the parameter names of the full one.
+        """A part of the model, with the parameter names of the full model.
 
         Args:
-            part: What to keep.
-            weights: Folder to load from, or None to draw all weights from the seed, the same
-                as `torch.manual_seed(seed); AutoModelForImageTextToText.from_config(config)`.
+            part: The part to build.
+            weights: Folder to load from, or None to draw all weights from the seed, as
+                `torch.manual_seed(seed); AutoModelForImageTextToText.from_config(config)` does.
             seed: Seed of drawn weights.
-            dtype: Dtype that weights are cast to after they were drawn or loaded.
-            device: Where the part goes.
+            dtype: Dtype of the weights. Drawn weights are drawn in float32 and then cast.
+            device: Device of the part.
 
         Raises:
             ModelError: The folder lacks a weight.
@@ -87,12 +175,15 @@ class VLMAdapter(ABC):
     def encode(
         self, encoder: torch.nn.Module, pixel_values: torch.Tensor, grids: torch.Tensor
     ) -> torch.Tensor:
-        """Image tokens, shape [tokens, seam_width].
+        """Encode images.
 
         Args:
             encoder: The part `encoder`.
             pixel_values: Patches of all images, shape [patches, patch_dim].
             grids: Temporal, height and width of each in patches, shape [images, 3].
+
+        Returns:
+            Features of the image tokens, shape [tokens, seam_width].
         """
 
     @abstractmethod
@@ -111,41 +202,11 @@ class VLMAdapter(ABC):
     def loss(
         self, backbone: torch.nn.Module, batch: PackedBatch, features: torch.Tensor | None
     ) -> LossOutput:
-        """Loss of packed documents that do not see each other.
+        """Loss of packed documents, each of which attends to itself alone.
 
         Args:
             backbone: The part `backbone`.
             batch: The documents.
-            features: Their image tokens in order, shape [image tokens, seam_width], or None
-                where there is no image.
+            features: Features of their image tokens in order, shape [image tokens, seam_width],
+                or None if there is no image.
         """
-
-
-def _qwen3_vl(folder: Path) -> VLMAdapter:
-    from flowtrain.models.qwen3_vl import Qwen3VLAdapter
-
-    return Qwen3VLAdapter(folder)
-
-
-ADAPTERS: dict[str, Callable[[Path], VLMAdapter]] = {"qwen3_vl": _qwen3_vl}
-
-
-def adapter_for(folder: Path) -> VLMAdapter:
-    """The adapter of a local Hugging Face folder.
-
-    Raises:
-        ModelError: The folder has no config.json that can be read, its model type has no adapter,
-            or the installed transformers cannot be used.
-    """
-    path = folder / "config.json"
-    if not path.exists():
-        raise ModelError(f"{folder}: no config.json; give a local Hugging Face model folder")
-    try:
-        kind = json.loads(path.read_text()).get("model_type")
-    except ValueError as error:
-        raise ModelError(f"{path}: not JSON ({error}); mend it") from error
-    if kind not in ADAPTERS:
-        raise ModelError(f"{path}: model_type={kind}: no adapter; there is {', '.join(ADAPTERS)}")
-    # First, as the file of an adapter imports names that other versions lack.
-    require_transformers()
-    return ADAPTERS[kind](folder)

@@ -1,32 +1,111 @@
-"""Qwen3-VL: M-RoPE, and deepstack taps that cross the seam beside the pooled features."""
+"""Qwen3-VL: M-RoPE, and deepstack features that pass to the backbone beside the pooled ones."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
-from transformers import AutoConfig, AutoModelForImageTextToText
+from numpy.typing import NDArray
+from transformers import AutoConfig, AutoImageProcessor, AutoModelForImageTextToText
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 from transformers.models.qwen3_vl.modeling_qwen3_vl import BaseModelOutputWithDeepstackFeatures
 
+from flowtrain.cost.flops import Grid, ModuleFlops
 from flowtrain.models import attention
-from flowtrain.models.adapter import LossOutput, PackedBatch, Part, VLMAdapter
+from flowtrain.models.adapter import (
+    ImageProcessor,
+    LossOutput,
+    PackedBatch,
+    Part,
+    VLMAdapter,
+    Vocabulary,
+)
 from flowtrain.models.errors import ModelError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+_PLACEHOLDERS = ("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id")
+
+
+class Qwen3VLImageProcessor(ImageProcessor):
+    """The image half of the processor; its video half would need torchvision.
+
+    Args:
+        folder: Hugging Face folder with the image processor.
+        vision: The vision part of the configuration.
+
+    Raises:
+        ModelError: The processor's patches are not those of the model.
+    """
+
+    def __init__(self, folder: Path, vision: Any) -> None:
+        self._processor: Any = AutoImageProcessor.from_pretrained(folder)
+        for name, key in (
+            ("patch_size", "patch_size"),
+            ("temporal_patch_size", "temporal_patch_size"),
+            ("merge_size", "spatial_merge_size"),
+        ):
+            size, needed = getattr(self._processor, name), getattr(vision, key)
+            if size != needed:
+                raise ModelError(
+                    f"{folder}: {name}={size} of the image processor (preprocessor_config.json, "
+                    f"or processor_config.json) is not vision_config.{key}={needed} of "
+                    "config.json; restore the model's own files"
+                )
+        self._patch: int = self._processor.patch_size
+        self._merge: int = self._processor.merge_size
+        self.patch_dim = 3 * self._processor.temporal_patch_size * self._patch**2
+
+    def smallest_grid(self) -> Grid:
+        side = self._patch * self._merge
+        return self.grid(side, side)
+
+    def grid(self, height: int, width: int) -> Grid:
+        if self._processor.do_resize:
+            height, width = smart_resize(
+                height,
+                width,
+                factor=self._patch * self._merge,
+                min_pixels=self._processor.size["shortest_edge"],
+                max_pixels=self._processor.size["longest_edge"],
+            )
+        return 1, height // self._patch, width // self._patch
+
+    def num_tokens(self, grid: Grid) -> int:
+        return math.prod(grid) // self._merge**2
+
+    def patches(self, image: Image) -> tuple[NDArray[np.float32], Grid]:
+        out = self._processor(images=[image], return_tensors="np")
+        frames, rows, columns = out["image_grid_thw"][0].tolist()
+        return out["pixel_values"], (frames, rows, columns)
 
 
 class Qwen3VLAdapter(VLMAdapter):
     """Splits Qwen3-VL at `get_image_features` / `mm_encoder_outputs`.
 
-    One image token carries its pooled feature and one feature per deepstack tap, side by side.
-    Decoder layer i adds tap i. Taps beyond the last layer do not cross, and their mergers do not
+    An image token has its pooled feature and one feature per deepstack tap, side by side. Decoder
+    layer i adds tap i. Taps beyond the last layer are not passed on, and their mergers do not
     train, as in the full model.
     """
 
     encoder_prefix = "model.visual."
 
     def __init__(self, folder: Path) -> None:
+        self._folder = folder
         self.config = AutoConfig.from_pretrained(folder)
+        ids = [getattr(self.config, name, None) for name in _PLACEHOLDERS]
+        self.vocabulary = Vocabulary(
+            size=self.config.get_text_config().vocab_size,
+            image_id=self.config.image_token_id,
+            image_start_id=self.config.vision_start_token_id,
+            placeholder_ids=tuple(id_ for id_ in ids if id_ is not None),
+        )
         vision = self.config.vision_config
         self._merge = vision.spatial_merge_size
         taps = sorted(layer for layer in vision.deepstack_visual_indexes if layer < vision.depth)
@@ -34,6 +113,35 @@ class Qwen3VLAdapter(VLMAdapter):
         self._width = self.config.text_config.hidden_size
         self.seam_width = (1 + len(self._taps)) * self._width
         self._implementation = attention.register()
+
+    def image_processor(self) -> ImageProcessor:
+        return Qwen3VLImageProcessor(self._folder, self.config.vision_config)
+
+    def sample_flops(
+        self, num_tokens: int, grids: Sequence[Grid], *, num_targets: int
+    ) -> ModuleFlops:
+        """Attention of the vision tower is over each frame of each image.
+
+        Source: the sums of Megatron-Bridge's `flop_utils.py`, for Qwen3-VL.
+        """
+        vision, text = self.config.vision_config, self.config.text_config
+        h, f, m = vision.hidden_size, vision.intermediate_size, vision.spatial_merge_size**2
+        patches = sum(t * a * b for t, a, b in grids)
+        squares = sum(t * (a * b) ** 2 for t, a, b in grids)
+        patch_dim = vision.in_channels * vision.temporal_patch_size * vision.patch_size**2
+        encoder = 2.0 * patches * patch_dim * h
+        encoder += vision.depth * (patches * (8 * h * h + 4 * h * f) + 4 * h * squares)
+        mergers = 1 + len(vision.deepstack_visual_indexes)
+        merged = patches / m
+        projector = mergers * merged * 2.0 * (m * h) * (m * h + vision.out_hidden_size)
+
+        d, heads, kv = text.hidden_size, text.num_attention_heads, text.num_key_value_heads
+        head = getattr(text, "head_dim", None) or d // heads
+        linear = 2 * d * head * (2 * heads + 2 * kv) + 6 * d * text.intermediate_size
+        pairs = 2.0 * heads * head * num_tokens**2  # Half of 4: causal.
+        backbone = text.num_hidden_layers * (num_tokens * linear + pairs)
+        backbone += 2.0 * num_targets * d * text.vocab_size
+        return ModuleFlops(encoder, projector, backbone)
 
     def build(
         self,
@@ -57,7 +165,7 @@ class Qwen3VLAdapter(VLMAdapter):
                 output_loading_info=True,
             )
             model, found = loaded
-            # transformers draws them, with other numbers in each rank.
+            # transformers would draw them, differently on each rank.
             if missing := sorted(found["missing_keys"]):
                 raise ModelError(
                     f"{weights}: {len(missing)} weights of its config.json are missing, "
@@ -68,15 +176,15 @@ class Qwen3VLAdapter(VLMAdapter):
         for layer, merger in zip(
             vision.deepstack_visual_indexes, vision.deepstack_merger_list, strict=True
         ):
-            # In the full model these have no gradient: the optimizer passes them over.
+            # The other mergers have no gradient in the full model, so the optimizer skips them.
             merger.requires_grad_(layer in self._taps)
         if part == "encoder":
             del model.model.language_model, model.lm_head
         elif part == "backbone":
-            # The forward asks the tower for nothing once features are given.
+            # The forward pass does not use the vision tower once features are given.
             del model.model.visual
-        # Weights alone: `.to(dtype)` would also round the rotary frequencies, which stay float32
-        # in a loaded model.
+        # Parameters alone: `.to(dtype)` would also round the rotary frequencies, which stay
+        # float32 in a loaded model.
         for parameter in model.parameters():
             parameter.data = parameter.data.to(dtype)
         model = model.to(device)
@@ -101,14 +209,14 @@ class Qwen3VLAdapter(VLMAdapter):
         text = torch.arange(length)
         if grids.shape[0] == 0:
             return text.expand(4, length)
-        # Text counts on from the largest position before it; an image's tokens lie on its grid.
+        # Text continues from the largest position before it; image tokens have grid positions.
         edges = F.pad((types == 1).long(), (1, 1)).diff()
         starts = (edges == 1).nonzero().flatten()
         runs = ((edges == -1).nonzero().flatten() - starts).tolist()
         expected = (grids.prod(-1) // self._merge**2).tolist()
         if runs != expected:
             raise ModelError(
-                f"Qwen3-VL: the sample has runs of {runs} image tokens where its grids make "
+                f"Qwen3-VL: the sample has runs of {runs} image tokens, but its grids make "
                 f"{expected}; tokenize it with the processor that made the grids"
             )
         out = torch.empty((3, length), dtype=torch.long)
@@ -135,7 +243,7 @@ class Qwen3VLAdapter(VLMAdapter):
         outputs = {}
         if features is not None:
             pooled, *taps = features.split(self._width, dim=-1)
-            # As get_image_features gives them: a tuple of images, here all in one.
+            # In the form of get_image_features: a tuple over images, here one for all of them.
             per_image: dict[str, Any] = {
                 "pooler_output": (pooled,),
                 "deepstack_features": [(tap,) for tap in taps],
@@ -149,7 +257,7 @@ class Qwen3VLAdapter(VLMAdapter):
             mm_encoder_outputs=outputs,
             cu_seq_lens_q=boundaries,
         ).last_hidden_state[0]
-        # A token predicts the next one of its own document; the last of each predicts nothing.
+        # A token predicts the next one of its document; the last one predicts nothing.
         targets = torch.roll(batch.labels, -1)
         targets[boundaries[1:] - 1] = -100
         kept = (targets != -100).nonzero().flatten()
@@ -159,22 +267,23 @@ class Qwen3VLAdapter(VLMAdapter):
         return LossOutput(loss_sum, int(kept.numel()))
 
     def _check(self, backbone: Any, batch: PackedBatch, features: torch.Tensor | None) -> None:
-        """Conditions of an exact loss; where one fails, nothing in the model would warn."""
+        """Check what an exact loss needs; the model itself would not warn."""
         tokens = batch.input_ids.shape[0]
         if batch.position_ids.shape != (4, tokens):
             raise ModelError(
-                f"position_ids: shape {tuple(batch.position_ids.shape)} where (4, {tokens}) is "
-                "needed; with three rows documents would see each other"
+                f"position_ids: shape {tuple(batch.position_ids.shape)} must be (4, {tokens}); "
+                "with three rows documents would see each other"
             )
         if sum(batch.doc_lengths) != tokens:
             raise ModelError(
-                f"doc_lengths: {sum(batch.doc_lengths)} tokens in all where the row has {tokens}"
+                f"doc_lengths: they sum to {sum(batch.doc_lengths)} tokens, and the row has "
+                f"{tokens}"
             )
-        images = int((batch.input_ids == self.config.image_token_id).sum())
+        images = int((batch.input_ids == self.vocabulary.image_id).sum())
         shape = (0, self.seam_width) if features is None else tuple(features.shape)
         if shape != (images, self.seam_width):
             raise ModelError(
-                f"features: shape {shape} where the image tokens of the row need "
+                f"features: shape {shape}, but the image tokens of the row need "
                 f"{(images, self.seam_width)}; gather every tap of every image of the row"
             )
         chosen = backbone.config.text_config._attn_implementation

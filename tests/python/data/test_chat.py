@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from transformers import AutoConfig, AutoProcessor, AutoTokenizer
+from transformers import AutoProcessor, AutoTokenizer
 
 from flowtrain.config.schema import DataConfig
 from flowtrain.data import DataError
@@ -20,6 +20,7 @@ from flowtrain.data.chat import ChatTokenizer
 from flowtrain.data.conversation import read_conversation
 from flowtrain.data.samples import SampleReader
 from flowtrain.data.tiny_model import write_tiny_model
+from flowtrain.models.registry import adapter_for
 
 END = "<|im_end|>"
 
@@ -83,7 +84,7 @@ def chats(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Chats:
     def chat(text: str) -> ChatTokenizer:
         copy = shutil.copytree(folder, tmp_path_factory.mktemp("copy") / "model")
         copy.joinpath("chat_template.jinja").write_text(text)
-        return ChatTokenizer(copy, AutoConfig.from_pretrained(copy))
+        return ChatTokenizer(copy, adapter_for(copy).vocabulary)
 
     return chat
 
@@ -219,23 +220,23 @@ def test_a_template_of_the_processor_alone_is_used(
 ) -> None:
     old = shutil.copytree(folder, tmp_path / "old")
     old.joinpath("chat_template.jinja").unlink()
-    config = AutoConfig.from_pretrained(old)
+    vocabulary = adapter_for(old).vocabulary
     with pytest.raises(DataError, match="no chat template; add a chat_template.jinja"):
-        ChatTokenizer(old, config)
+        ChatTokenizer(old, vocabulary)
     old.joinpath("chat_template.json").write_text(json.dumps({"chat_template": {"tools": PLAIN}}))
     with pytest.raises(DataError, match="no chat template; add a chat_template.jinja"):
-        ChatTokenizer(old, config)
+        ChatTokenizer(old, vocabulary)
     old.joinpath("chat_template.json").write_text(json.dumps({"chat_template": PLAIN}))
-    assert trained(ChatTokenizer(old, config), turns("Q", "A")) == f"A{END}"
+    assert trained(ChatTokenizer(old, vocabulary), turns("Q", "A")) == f"A{END}"
 
 
 def test_a_token_without_an_embedding_is_refused(folder: Path, tmp_path: Path) -> None:
     larger = shutil.copytree(folder, tmp_path / "larger")
     tokenizer = AutoTokenizer.from_pretrained(larger)
-    config = AutoConfig.from_pretrained(larger)
+    vocabulary = adapter_for(larger).vocabulary
     tokenizer.add_tokens(["<box>"])
     tokenizer.save_pretrained(larger)
-    chat = ChatTokenizer(larger, config)
+    chat = ChatTokenizer(larger, vocabulary)
     with pytest.raises(DataError, match=r"data\.jsonl:1: the tokenizer makes '<box>' token \d+, "):
         chat.tokens(read(turns("Q", "A<box>")))
 

@@ -9,9 +9,9 @@ from PIL import Image
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from flowtrain.data.tiny_model import SMALLEST, write_tiny_model
-from flowtrain.models.adapter import adapter_for
 from flowtrain.models.errors import ModelError
 from flowtrain.models.export import save_final
+from flowtrain.models.registry import adapter_for
 
 
 @pytest.mark.parametrize("tied", [False, True])

@@ -11,11 +11,11 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from flowtrain.cost import sample_flops
 from flowtrain.data.tiny_model import SMALLEST, write_tiny_model
 from flowtrain.models import ModelError, versions
-from flowtrain.models.adapter import PackedBatch, VLMAdapter, adapter_for
+from flowtrain.models.adapter import PackedBatch, VLMAdapter
 from flowtrain.models.attention import varlen_attention
+from flowtrain.models.registry import adapter_for
 
 CPU = torch.device("cpu")
 IMAGE, TEXT = 5, 40
@@ -167,8 +167,8 @@ def test_counted_flops_are_those_that_run(adapter: VLMAdapter) -> None:
     ids, grids = document((4, 6), text=30)
     with counted() as counter:
         rows = adapter.encode(encoder, pixels_of(grids), grids).detach()
-    forward = sample_flops(
-        adapter.config, len(ids), [tuple(g) for g in grids.tolist()], num_targets=len(ids) - 25
+    forward = adapter.sample_flops(
+        len(ids), [tuple(g) for g in grids.tolist()], num_targets=len(ids) - 25
     )
     assert counter.get_total_flops() == pytest.approx(forward.encoder + forward.projector, rel=0.02)
     with counted() as counter:

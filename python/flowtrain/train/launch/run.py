@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 
 from flowtrain.config.schema import RunConfig
 from flowtrain.data.jsonl import JsonlFile
-from flowtrain.models.adapter import adapter_for
+from flowtrain.models.registry import adapter_for
 from flowtrain.train.launch.errors import RunFailed
 from flowtrain.train.launch.host import JobHost
 from flowtrain.train.launch.local import run_local_ranks

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from typing import Any
 
 from flowtrain.config.schema import RunConfig
-from flowtrain.cost.flops import sample_flops, train_flops
+from flowtrain.cost.flops import train_flops
 from flowtrain.data.errors import no_sample_fits
 from flowtrain.data.order import SampleOrder
 from flowtrain.data.samples import SampleMeta
+from flowtrain.models.adapter import VLMAdapter
 from flowtrain.plan import Layout, StepPlan, build_step
 from flowtrain.train.input.reads import SampleRead, SampleReads
 
@@ -22,7 +22,7 @@ class PlanSource:
         config: The run.
         reads: Reads of this rank; the sizes of samples are read one step ahead.
         num_samples: Number of samples in the data file.
-        model_config: Hugging Face configuration, for costs.
+        adapter: Adapter of the model, for costs.
         step: First step to plan.
         cursor: Number of samples that earlier steps have drawn, including dropped samples.
     """
@@ -33,13 +33,13 @@ class PlanSource:
         *,
         reads: SampleReads,
         num_samples: int,
-        model_config: Any,
+        adapter: VLMAdapter,
         step: int = 0,
         cursor: int = 0,
     ) -> None:
         self._config = config
         self._reads = reads
-        self._model_config = model_config
+        self._adapter = adapter
         self._order = SampleOrder(num_samples, config.train.seed, config.data.shuffle)
         self._layout = Layout(
             encoders=config.flow.encoders,
@@ -87,7 +87,7 @@ class PlanSource:
 
     def _plan(self, samples: list[SampleMeta], dropped: int) -> StepPlan:
         flops = [
-            sample_flops(self._model_config, s.num_tokens, s.grids, num_targets=s.num_targets)
+            self._adapter.sample_flops(s.num_tokens, s.grids, num_targets=s.num_targets)
             for s in samples
         ]
         frozen = self._config.flow.mode == "frozen"

@@ -11,7 +11,8 @@ import torch
 from flowtrain.config.schema import RunConfig
 from flowtrain.data.jsonl import JsonlFile
 from flowtrain.data.workers import ReaderPool
-from flowtrain.models.adapter import VLMAdapter, adapter_for
+from flowtrain.models.adapter import VLMAdapter
+from flowtrain.models.registry import adapter_for
 from flowtrain.plan import Space
 from flowtrain.train.control.job import FIRST_STEP, Job
 from flowtrain.train.control.world import World
@@ -172,7 +173,7 @@ class Worker:
             self.config,
             reads=reads,
             num_samples=len(JsonlFile(self.config.data.path, data_state(self.config.run))),
-            model_config=context.adapter.config,
+            adapter=context.adapter,
             step=self.first,
             cursor=self.cursor,
         )

@@ -26,6 +26,7 @@ from torch.distributed.checkpoint.storage import WriteResult
 
 from flowtrain.config.load import dump
 from flowtrain.config.schema import RunConfig
+from flowtrain.models.adapter import VLMAdapter
 from flowtrain.plan import StepPlan
 from flowtrain.train.control.store import JobStore
 from flowtrain.train.control.world import World
@@ -199,14 +200,10 @@ class Checkpoints:
             )
 
 
-def load_world(checkpoint: Path, world: str, module: torch.nn.Module) -> None:
+def load_world(checkpoint: Path, world: str, module: torch.nn.Module, adapter: VLMAdapter) -> None:
     """Load the parameters that one world saved, in a process without a process group."""
     state = get_model_state_dict(module)
-    wanted = {
-        key: value
-        for key, value in state.items()
-        if key.startswith("model.visual.") == (world == "encoder")
-    }
+    wanted = {key: value for key, value in state.items() if adapter.part_of(key) == world}
     folder = checkpoint / world
     with _checkpoint_errors(folder):
         dcp.load({"model": wanted}, checkpoint_id=folder, no_dist=True)

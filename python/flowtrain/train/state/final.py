@@ -10,8 +10,8 @@ import torch
 from transformers import PreTrainedModel
 
 from flowtrain.config.schema import RunConfig
-from flowtrain.models.adapter import adapter_for
 from flowtrain.models.export import save_final
+from flowtrain.models.registry import adapter_for
 from flowtrain.train.state.atomic import PART, commit
 from flowtrain.train.state.checkpoint import load_world
 from flowtrain.train.state.module import DTYPES
@@ -42,7 +42,7 @@ def write_final(config: RunConfig, checkpoint: Path) -> dict[str, float]:
     )
     before = {name: value.detach().clone() for name, value in model.named_parameters()}
     for world in ("encoder", "backbone"):
-        load_world(checkpoint, world, model)
+        load_world(checkpoint, world, model, adapter)
     final = config.run / "final"
     part = final.with_name(final.name + PART)
     if part.exists():
@@ -54,7 +54,7 @@ def write_final(config: RunConfig, checkpoint: Path) -> dict[str, float]:
     for world in ("encoder", "backbone"):
         moved = start = 0.0
         for name, value in model.named_parameters():
-            if name.startswith("model.visual.") == (world == "encoder"):
+            if adapter.part_of(name) == world:
                 moved += float((value.detach() - before[name]).double().square().sum())
                 start += float(before[name].double().square().sum())
         change[f"{world}_weight_change"] = (moved / start) ** 0.5

@@ -12,6 +12,7 @@ from flowtrain.data import DataError
 from flowtrain.data.order import SampleOrder
 from flowtrain.data.samples import SampleMeta
 from flowtrain.data.tiny_model import SMALLEST, write_tiny_model
+from flowtrain.models.registry import adapter_for
 from flowtrain.plan import StepPlan
 from flowtrain.train.input.reads import SampleReads
 from flowtrain.train.planning.source import PlanSource
@@ -52,14 +53,12 @@ def config(tmp_path: Path) -> RunConfig:
 
 
 def plans(config: RunConfig, reader: Reader, **start: int) -> list[StepPlan]:
-    from transformers import AutoConfig
-
     pool: Any = reader
     source = PlanSource(
         config,
         reads=SampleReads(pool, config.data.path, deadline_s=60),
         num_samples=SAMPLES,
-        model_config=AutoConfig.from_pretrained(config.model.folder),
+        adapter=adapter_for(config.model.folder),
         **start,
     )
     return list(source)

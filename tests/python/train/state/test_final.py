@@ -14,7 +14,7 @@ from transformers import AutoModelForImageTextToText
 
 from flowtrain.config import ConfigError, RunConfig, from_dict
 from flowtrain.data.tiny_model import SMALLEST, write_tiny_model
-from flowtrain.models.adapter import adapter_for
+from flowtrain.models.registry import adapter_for
 from flowtrain.train.state import final
 from flowtrain.train.state.final import write_final
 from flowtrain.train.state.resume import FINGERPRINT, fingerprint
