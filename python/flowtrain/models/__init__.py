@@ -1,4 +1,4 @@
-"""Hugging Face VLMs, split at their encoder."""
+"""Hugging Face VLMs, split into encoder and backbone."""
 
 from flowtrain.models.errors import ModelError
 

@@ -1,9 +1,10 @@
-"""Attention over packed documents: the cost is the sum of the documents' own.
+"""Attention over packed documents, at the cost of the documents one by one.
 
-One function is registered with transformers' attention interface. Document boundaries come with
-the call (`cu_seq_lens_q`), never from global state, and no dense mask is built: over a packed
-row of 16 equal documents one would cost 16 times their attention. Half precision on a CUDA device
-takes one kernel for all documents (`varlen.py`); everything else goes document by document.
+One function is registered with transformers' attention interface. Document boundaries are an
+argument of the call (`cu_seq_lens_q`), never global state. No dense mask is built: for a packed
+row of 16 equal documents, masked attention would cost 16 times as much. In half precision on a
+CUDA device one kernel computes all documents (`varlen.py`); otherwise each document is computed on
+its own.
 """
 
 from __future__ import annotations
@@ -37,23 +38,23 @@ def varlen_attention(
     """Attention of each document to itself.
 
     Args:
-        module: The attention layer; its `is_causal` holds where the call does not say.
+        module: The attention layer; its `is_causal` is the default of the argument.
         query: Shape [1, heads, tokens, head_dim].
         key: Shape [1, kv_heads, tokens, head_dim].
         value: Shape [1, kv_heads, tokens, head_dim].
-        attention_mask: Must be None: boundaries say everything.
+        attention_mask: Must be None, as the boundaries take its place.
         scaling: Factor of the scores.
         dropout: Probability; 0 outside training.
-        is_causal: Whether a token sees only those before it.
+        is_causal: Whether a token attends only to itself and the tokens before it.
         cu_seq_lens_q: Document boundaries on the host, from 0 to tokens, shape
-            [documents + 1]. A non-causal call without them is one document, as the vision
-            tower hands images over one by one.
+            [documents + 1]. A non-causal call without them is one document, as the vision tower
+            calls this function once per image.
 
     Returns:
         Shape [1, tokens, heads, head_dim], and None for the weights.
 
     Raises:
-        ModelError: A causal call came without boundaries, or with a mask.
+        ModelError: A causal call has no boundaries, or a call has a mask or a batch above 1.
     """
     causal = bool(module.is_causal) if is_causal is None else is_causal
     if attention_mask is not None or query.shape[0] != 1:
@@ -64,8 +65,8 @@ def varlen_attention(
     if cu_seq_lens_q is None:
         if causal:
             raise ModelError(
-                f"{NAME}: a causal call without cu_seq_lens_q; documents of the row would see "
-                "each other"
+                f"{NAME}: a causal call needs cu_seq_lens_q; without it documents of the row would "
+                "see each other"
             )
         lengths = [query.shape[2]]
     else:
@@ -89,12 +90,16 @@ def varlen_attention(
 
 
 def _no_mask(*_: Any, **__: Any) -> None:
-    """Boundaries make the mask; a dense one is never built."""
+    """No dense mask: the boundaries take its place."""
     return None
 
 
 def register() -> str:
-    """Make the function known to transformers; its name for `attn_implementation`."""
+    """Register the function with transformers.
+
+    Returns:
+        Its name, for `attn_implementation`.
+    """
     ALL_ATTENTION_FUNCTIONS.register(NAME, varlen_attention)
     ALL_MASK_ATTENTION_FUNCTIONS.register(NAME, _no_mask)
     return NAME

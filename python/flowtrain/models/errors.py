@@ -1,5 +1,5 @@
-"""The error of this room."""
+"""Errors raised by `flowtrain.models`."""
 
 
 class ModelError(ValueError):
-    """A model cannot be used; the message names it, the limit and the way out."""
+    """A model cannot be used. The message names the model, the limit and what to do."""

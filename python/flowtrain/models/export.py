@@ -7,7 +7,7 @@ from pathlib import Path
 
 from transformers import PreTrainedModel
 
-# Written anew by save_pretrained, or weights of the start.
+# Files that save_pretrained writes, and the initial weights.
 _NOT_COPIED = ("config.json", "*.safetensors*", "*.bin*", "*.pt", "*.pth", ".*")
 
 
@@ -15,10 +15,10 @@ def save_final(folder: Path, source: Path, model: PreTrainedModel) -> None:
     """Write weights, configuration, tokenizer and processor.
 
     Args:
-        folder: Written so that `AutoModelForImageTextToText.from_pretrained` and
-            `AutoProcessor.from_pretrained` load it, without FlowTrain installed.
-        source: The folder that the run started from; its tokenizer and processor files are
-            copied as they are.
+        folder: Folder to write. `AutoModelForImageTextToText.from_pretrained` and
+            `AutoProcessor.from_pretrained` can load it without FlowTrain.
+        source: Folder that the run started from. Its tokenizer and processor files are copied
+            unchanged.
         model: The full model.
     """
     model.set_attn_implementation("sdpa")

@@ -1,7 +1,7 @@
 """Attention of packed documents on a CUDA device: one kernel for all, by torch's varlen attention.
 
-The interface grew over torch's versions: `window_size` and `scale` came after 2.10, `enable_gqa`
-later still. What a version lacks is worked around, or `usable` says no.
+torch added `window_size` and `scale` after 2.10, and `enable_gqa` later. Without the first two
+`usable` is false; without `enable_gqa` keys and values are repeated.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from typing import Any
 
 import torch
 
-# What the flash kernels take.
+# Limits of the flash kernels.
 _DTYPES = (torch.float16, torch.bfloat16)
 _HEAD_DIM_MULTIPLE = 8
-_LARGEST_HEAD_DIM = 256
+_MAX_HEAD_DIM = 256
 
 
 @cache
 def _parameters() -> frozenset[str]:
-    """Parameters of torch's function; none where this torch has no such function."""
+    """Parameters of torch's function; empty if this torch has no such function."""
     try:
         from torch.nn.attention.varlen import varlen_attn
     except ImportError:
@@ -29,17 +29,17 @@ def _parameters() -> frozenset[str]:
 
 
 def usable(query: torch.Tensor, *, dropout: float) -> bool:
-    """Whether the kernel can take this call; otherwise documents go one by one.
+    """Whether the kernel supports this call.
 
     Args:
         query: Shape [1, heads, tokens, head_dim].
-        dropout: Probability; the kernel has none.
+        dropout: Probability; the kernel supports only 0.
     """
     return (
         query.is_cuda
         and query.dtype in _DTYPES
         and query.shape[-1] % _HEAD_DIM_MULTIPLE == 0
-        and query.shape[-1] <= _LARGEST_HEAD_DIM
+        and query.shape[-1] <= _MAX_HEAD_DIM
         and query.shape[2] > 0
         and dropout == 0.0
         and _parameters() >= {"window_size", "scale"}
@@ -63,22 +63,22 @@ def varlen(
         value: Shape [1, kv_heads, tokens, head_dim].
         lengths: Tokens of each document.
         scaling: Factor of the scores; None for 1 / sqrt(head_dim).
-        causal: Whether a token sees only those before it.
+        causal: Whether a token attends only to itself and the tokens before it.
 
     Returns:
         Shape [1, tokens, heads, head_dim].
     """
     from torch.nn.attention.varlen import varlen_attn
 
-    more: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     if query.shape[1] != key.shape[1]:
         if "enable_gqa" in _parameters():
-            more["enable_gqa"] = True
+            options["enable_gqa"] = True
         else:
             repeats = query.shape[1] // key.shape[1]
             key = key.repeat_interleave(repeats, dim=1)
             value = value.repeat_interleave(repeats, dim=1)
-    # From pinned memory, so that the call does not wait for the device.
+    # Copied from pinned memory, so that the call does not wait for the device.
     edges = torch.tensor([0, *lengths], dtype=torch.int32).cumsum(0, dtype=torch.int32)
     boundaries = edges.pin_memory().to(query.device, non_blocking=True)
     longest = max(lengths)
@@ -92,7 +92,7 @@ def varlen(
         longest,
         scale=scaling,
         window_size=(-1, 0) if causal else (-1, -1),
-        **more,
+        **options,
     )
     assert isinstance(out, torch.Tensor)
     return out[None]

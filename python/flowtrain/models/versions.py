@@ -1,4 +1,4 @@
-"""Versions of transformers that the adapters are written for."""
+"""Versions of transformers that the adapters support."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ _NEXT_MAJOR = 6
 
 
 def require_transformers() -> None:
-    """Check that transformers has `mm_encoder_outputs`, the seam that models are split at.
+    """Check that transformers has `mm_encoder_outputs`, where models are split.
 
     Raises:
-        ModelError: It is missing, too old or too new; the message gives the pip command.
+        ModelError: transformers is missing, too old or too new; the message gives the pip command.
     """
     command = "pip install 'transformers>=5.18,<6'"
     try:
         version = importlib.metadata.version("transformers")
     except importlib.metadata.PackageNotFoundError as error:
         raise ModelError(f"transformers is not installed; run {command}") from error
-    # A pre-release such as 5.18rc1 has no dot behind its second number.
+    # A pre-release such as 5.18rc1 has no dot after its second number.
     numbers = tuple(map(int, re.findall(r"\d+", version)[:2]))
     if not _FIRST <= numbers < (_NEXT_MAJOR, 0):
         raise ModelError(
