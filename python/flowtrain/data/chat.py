@@ -5,14 +5,16 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flowtrain.data.conversation import IMAGE, Conversation, Message
 from flowtrain.data.errors import DataError
-from flowtrain.models.adapter import Vocabulary
+
+if TYPE_CHECKING:
+    from flowtrain.models.adapter import Vocabulary
 
 # As transformers looks for them.
 _MARKS = re.compile(r"\{%-?\s*generation\s*-?%\}")

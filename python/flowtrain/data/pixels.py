@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +13,9 @@ from numpy.typing import NDArray
 from flowtrain.cost.flops import Grid
 from flowtrain.data.errors import DataError
 from flowtrain.data.images import read_upright, unusable, upright_size
-from flowtrain.models.adapter import ImageProcessor
+
+if TYPE_CHECKING:
+    from flowtrain.models.adapter import ImageProcessor
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -17,7 +17,6 @@ from flowtrain.data.pixels import ImageReader, SamplePixels
 from flowtrain.data.text import SampleText, expand, images_within, truncate
 from flowtrain.data.token_cache import TokenCache, TokenizedSample
 from flowtrain.models.errors import ModelError
-from flowtrain.models.registry import adapter_for
 
 Fit = Literal["whole", "truncated", "dropped", "refused"]
 
@@ -61,6 +60,8 @@ class SampleReader:
         max_tokens: int,
         state: FileState | None = None,
     ) -> None:
+        from flowtrain.models.registry import adapter_for  # Imports torch.
+
         self._file = JsonlFile(data.path, state)
         self._root = data.image_root or data.path.parent
         self._oversize = data.oversize

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flowtrain.config.schema import RunConfig
 from flowtrain.data.samples import SampleReader
-from flowtrain.models.adapter import VLMAdapter
-from flowtrain.models.registry import adapter_for
+
+if TYPE_CHECKING:
+    from flowtrain.models.adapter import VLMAdapter
 
 
 def show_samples(config: RunConfig, samples: Sequence[int]) -> Iterator[dict[str, Any]]:
@@ -21,6 +22,8 @@ def show_samples(config: RunConfig, samples: Sequence[int]) -> Iterator[dict[str
     Raises:
         DataError: A sample does not exist, or cannot be used.
     """
+    from flowtrain.models.registry import adapter_for
+
     reader = SampleReader(config.model.folder, config.data, config.train.microbatch_tokens)
     adapter = adapter_for(config.model.folder)
     for sample in samples:
