@@ -50,7 +50,7 @@ def plain(loop: ModuleType) -> tuple[list[float], dict[str, torch.Tensor]]:
     optim = torch.optim.SGD(model.parameters(), lr=loop.RATE)
     losses = []
     for epoch in range(loop.EPOCHS):
-        lines = SampleOrder(len(rows), loop.SEED, True).lines(epoch).tolist()
+        lines = SampleOrder(len(rows), loop.SEED, True).of_epoch(epoch).tolist()
         size = loop.BATCH * loop.MICROBATCHES * loop.RANKS
         for start in range(0, len(lines), size):
             step = [rows[line] for line in lines[start : start + size]]

@@ -1,4 +1,4 @@
-"""Samples: JSONL conversations with local images, what the model sees, and packed batches."""
+"""Samples: JSONL conversations with local images, their tokens and pixels, and packed batches."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ __all__ = ["DataError", "PackedLoader"]
 
 
 def __getattr__(name: str) -> Any:
-    # The readers of this room's files are processes that need no torch.
+    # Imported on demand, as it needs torch and the other modules here do not.
     if name == "PackedLoader":
         from flowtrain.data.packed import PackedLoader
 

@@ -1,4 +1,4 @@
-"""A conversation as tokens, and which of them are trained."""
+"""Tokens of a conversation, and which of them are targets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flowtrain.data.errors import DataError
 if TYPE_CHECKING:
     from flowtrain.models.adapter import Vocabulary
 
-# As transformers looks for them.
+# The pattern that transformers uses.
 _MARKS = re.compile(r"\{%-?\s*generation\s*-?%\}")
 
 Span = tuple[int, int]
@@ -28,7 +28,7 @@ class ChatTokens:
 
     Attributes:
         ids: Token ids.
-        is_target: Whether a token is trained.
+        is_target: Whether a token is a target.
         is_image: Whether a token stands for an image.
     """
 
@@ -38,26 +38,27 @@ class ChatTokens:
 
 
 class ChatTokenizer:
-    """Renders conversations by a model's chat template and marks what is trained.
+    """Renders conversations with a model's chat template and marks the targets.
 
-    Trained text is what the template has between its `{% generation %}` marks. Without such marks
-    it is each turn of the assistant, from the end of the generation prompt to the end mark of the
-    turn, without the white space behind that. A token is trained if it overlaps trained text, as
-    in `assistant_masks` of transformers' processors. Image tokens are never trained.
+    Target text is the text between `{% generation %}` and `{% endgeneration %}` of the template.
+    If the template has no such marks, it is each turn of the assistant, from the end of the
+    generation prompt to the end mark of the turn, without white space after the mark. A token is
+    a target if it overlaps target text, as in `assistant_masks` of transformers' processors.
+    Image tokens are never targets.
 
     Args:
         model_folder: Hugging Face folder with tokenizer and chat template.
         vocabulary: Token ids with a meaning to the model.
 
     Raises:
-        DataError: The folder has no chat template that tells what is trained.
+        DataError: The folder has no chat template from which targets can be determined.
     """
 
     def __init__(self, model_folder: Path, vocabulary: Vocabulary) -> None:
         from transformers import AutoTokenizer, ProcessorMixin
 
         self._tokenizer: Any = AutoTokenizer.from_pretrained(model_folder)
-        # Only the processor reads chat_template.json, and where both have one it takes its own.
+        # Only the processor reads chat_template.json, and it prefers its own template.
         processor, _ = ProcessorMixin.get_processor_dict(model_folder)
         template = processor.get("chat_template") or self._tokenizer.chat_template
         self._template: Any = template.get("default") if isinstance(template, dict) else template
@@ -74,9 +75,9 @@ class ChatTokenizer:
         """Tokens of a conversation.
 
         Raises:
-            DataError: A text has a placeholder token or one without an embedding, the template
-                refuses a turn, leaves out an image or does not part two images, or nothing is
-                trained.
+            DataError: A text has a placeholder token or a token without an embedding; the template
+                refuses a turn, leaves out an image or puts nothing between two images; or there
+                is no target.
         """
         where = conversation.where
         self._check_texts(conversation)
@@ -107,32 +108,31 @@ class ChatTokenizer:
         if (is_image[1:] & is_image[:-1]).any():
             raise DataError(
                 f"{where}: the chat template puts nothing between two images, so that the model "
-                "would take them for one; let it write marks around an image, as the processor's"
+                "would take them for one; make it write tokens around each image, as the "
+                "processor's template does"
             )
         is_target = np.zeros(len(ids), dtype=np.bool_)
         for start, end in spans:
             is_target |= (starts < end) & (ends > start)
         is_target &= ~is_image
-        # Nothing comes before the first token, so that it is never predicted.
+        # Nothing predicts the first token.
         if not is_target[1:].any():
-            raise DataError(
-                f"{where}: nothing to learn from: no assistant turn, or none with trained text"
-            )
+            raise DataError(f"{where}: no targets: there is no assistant turn, or none with text")
         return ChatTokens(ids, is_target, is_image)
 
     def _check_template(self, folder: str) -> None:
         if not self._has_marks and "add_generation_prompt" not in self._template:
             raise DataError(
                 f"{folder}: the chat template has neither add_generation_prompt nor "
-                "{% generation %} marks, so that answers cannot be told from the rest; add one"
+                "{% generation %} marks, so that answers cannot be found in its text; add one"
             )
         turns = [Message("user", ("a question",)), Message("assistant", ("an answer",))]
         messages = [turn.for_template() for turn in turns]
         text, _ = self._render(messages, folder)
         if "a question" not in text or "an answer" not in text:
             raise DataError(
-                f"{folder}: the chat template leaves out texts that are parts of a content, as "
-                "templates without images do; use the one of the model's processor"
+                f"{folder}: the chat template leaves out the text parts of a content list, as "
+                "templates without images do; use the template of the model's processor"
             )
         self._asks = ""
         if not self._has_marks:
@@ -146,14 +146,14 @@ class ChatTokenizer:
                     if part is not IMAGE and token in part:
                         raise DataError(
                             f"{conversation.where}: turn {number}: the text has {token}, which the "
-                            "model takes for an image; take it out, or write <image> and name the "
+                            "model takes for an image; remove it, or write <image> and name the "
                             "file"
                         )
 
     def _render(
         self, messages: list[dict[str, Any]], where: str, *, ask: bool = False
     ) -> tuple[str, list[Span]]:
-        """Text of turns, and the characters between generation marks."""
+        """Text of the turns, and the spans between generation marks."""
         from jinja2 import TemplateError
         from transformers.utils.chat_template_utils import render_jinja_template
 
@@ -171,30 +171,30 @@ class ChatTokenizer:
         return texts[0], spans[0] if spans else []
 
     def _answer(self, messages: list[dict[str, Any]], number: int, text: str, where: str) -> Span:
-        """Characters of a turn of the assistant: what the model would write when asked for it."""
+        """Span of an assistant turn that the model would generate."""
         prompt = self._prompt(messages, number, where)
         upto, _ = self._render(messages[: number + 1], where)
         if not (text.startswith(upto) and upto.startswith(prompt)):
             raise DataError(
                 f"{where}: turn {number + 1}: the chat template renders this answer differently "
-                "from its generation prompt, or differently once more turns follow (as templates "
+                "from its generation prompt, or differently when more turns follow (as templates "
                 "for thinking do), so that its targets are undefined; make it the last turn of a "
-                "line of its own, or put {% generation %} marks into the template"
+                "line of its own, or add {% generation %} marks to the template"
             )
         content = "".join(part.get("text", "") for part in messages[number]["content"])
         whole = len(prompt) + (len(content) if upto.startswith(content, len(prompt)) else 0)
         return len(prompt), max(whole, len(upto.rstrip()))
 
     def _prompt(self, messages: list[dict[str, Any]], number: int, where: str) -> str:
-        """Text that the model is given before a turn of the assistant."""
+        """Text in front of an assistant turn, generation prompt included."""
         if number:
             asked, _ = self._render(messages[:number], where, ask=True)
-            # Some templates ask for an answer behind a turn of the user alone.
+            # Some templates add a generation prompt only after a user turn.
             if not asked.endswith(self._asks):
                 before, _ = self._render(messages[:number], where)
                 return asked + self._asks if asked == before else asked
             return asked
-        # Templates cannot render no turns at all.
+        # Templates cannot render an empty conversation.
         upto, _ = self._render(messages[:1], where)
         begin = upto.find(self._asks)
         return upto[: begin + len(self._asks)] if begin >= 0 else upto + self._asks

@@ -1,4 +1,4 @@
-"""A whole data file read as training would read it, to find every bad line before a run does."""
+"""Reads a whole data file as training would, to find every bad line before a run."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class BadLine:
     """A line that training would refuse."""
 
     line: int
-    """From 1, as editors count."""
+    """Line number, from 1."""
     reason: str
-    """Begins with file and line."""
+    """Starts with file and line."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FileCheck:
-    """What a data file holds; tokens and images are those that would be trained."""
+    """Contents of a data file. Tokens and images are those that training would use."""
 
     samples: int
     bad: list[BadLine]
@@ -53,21 +53,21 @@ def check_file(
     """Read every sample of a run's data file and list the bad lines.
 
     Args:
-        config: The run whose model, data and limit are used. Bad images are listed whatever
-            `data.bad_image` is.
-        workers: Reader processes; by default `data.workers`, or one a core where that is 0.
-        pixels: Decode every image too; otherwise only its header is read, as for a plan.
-        progress: Called with the samples read so far, and those of the file.
+        config: The run whose model, data and limit are used. Bad images are listed for every
+            value of `data.bad_image`.
+        workers: Reader processes. None takes `data.workers`, or one per core if that is 0.
+        pixels: Whether to decode images; otherwise only headers are read, as planning does.
+        progress: Called with the number of samples read so far and of all samples.
 
     Raises:
-        DataError: There is no such file, it changed meanwhile, `data.oversize` would drop every
-            sample, or the model's folder cannot be used.
-        ValueError: There would be no worker.
+        DataError: The file does not exist or changed during the check, `data.oversize` would drop
+            every sample, or the model's folder cannot be used.
+        ValueError: `workers` is below 1.
     """
     if workers is not None and workers < 1:
         raise ValueError(f"--workers={workers}: it must be 1 or more")
     workers = workers or config.data.workers or len(os.sched_getaffinity(0))
-    # What every worker would fail with is better raised here.
+    # An error of every worker is raised here, once.
     checker = _Checker(config, pixels)
     samples = len(checker.file)
     starts = range(0, samples, _CHUNK)
@@ -78,7 +78,7 @@ def check_file(
     bad: list[BadLine] = []
     with ReaderPool(make, workers if workers > 1 else 0) as pool:
         chunks = (pool.submit("check", start, min(start + _CHUNK, samples)) for start in starts)
-        # A few ahead: requests for all lines of a large file would take gigabytes.
+        # Bounded, as requests for all lines of a large file would take gigabytes.
         ahead = deque(islice(chunks, 2 * workers))
         for start in starts:
             found, more = ahead.popleft().result()
@@ -107,7 +107,7 @@ class _Checker:
         for sample in range(first, end):
             try:
                 self._check(sample, counts)
-            # One sample that fails in a way nobody thought of must not hide the others.
+            # An unexpected error of one sample must not hide the others.
             except Exception as error:
                 self.file.check_state()
                 where, reason = self.file.where(sample), str(error)

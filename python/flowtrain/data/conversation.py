@@ -1,4 +1,4 @@
-"""The common conversation formats, read into one."""
+"""Reads the common conversation formats."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from urllib.parse import unquote
 from flowtrain.data.errors import DataError
 
 IMAGE = None
-"""A part of a message that stands for the next image; every other part is text."""
+"""A part of a message that stands for the next image. All other parts are text."""
 
 _MARK = "<image>"
 _ROLES = {"human": "user", "gpt": "assistant", "user": "user", "assistant": "assistant"}
 _ROLES["system"] = "system"
 
-# Fields with a meaning that the sample would lose.
+# Fields that are not read although they mean something.
 _MEDIA = ("video", "videos", "audio", "audios")
 _UNREAD = ("system", "tools", "functions", *_MEDIA)
 _UNREAD_OF_TURN = ("tool_calls", "function_call", "reasoning_content", "reasoning", "thinking")
@@ -26,13 +26,13 @@ _WEIGHTS = ("weight", "loss", "train")
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One turn: its role, and texts and images in order."""
+    """One turn: its role, and its texts and images in order."""
 
     role: str
     parts: tuple[str | None, ...]
 
     def for_template(self) -> dict[str, Any]:
-        """The turn as a chat template takes it."""
+        """The turn in the form that chat templates take."""
         parts = [
             {"type": "image"} if p is IMAGE else {"type": "text", "text": p} for p in self.parts
         ]
@@ -45,8 +45,8 @@ class Conversation:
 
     Attributes:
         messages: Its turns.
-        images: Its image files, in the order in which the messages show them.
-        where: File and line, for messages to people.
+        images: Its image files, in the order of their marks in the messages.
+        where: File and line, for error messages.
     """
 
     messages: tuple[Message, ...]
@@ -60,11 +60,11 @@ def read_conversation(record: dict[str, Any], *, root: Path, where: str) -> Conv
     Args:
         record: The JSON object.
         root: Folder that relative image paths start from.
-        where: File and line, for errors.
+        where: File and line, for error messages.
 
     Raises:
-        DataError: The record is in no known format, has a field that would be lost, or its marks
-            and images do not agree.
+        DataError: The record has no known format, has a field that would be lost, or does not
+            have one image for each mark.
     """
     _refuse(record, _UNREAD, where)
     turns = _either(record, "messages", "conversations", where)
@@ -88,11 +88,11 @@ def read_conversation(record: dict[str, Any], *, root: Path, where: str) -> Conv
             f"{where}: {marks} image marks in the messages and {len(images)} images; write "
             f"{_MARK} once for each image (where {_MARK} is text, write content as a list of parts)"
         )
-    # A text that is a whole content has been split at its marks: this one is a part.
+    # Content that is one text has been split at its marks, so this text is a part of a list.
     if images and any(_MARK in text for text in texts):
         raise DataError(
-            f"{where}: {_MARK} is in the text of a part, where it is no mark of an image; take it "
-            'out, or put a part {"type": "image"} in its place'
+            f"{where}: {_MARK} is in the text of a part, where it does not stand for an image; "
+            'remove it, or put a part {"type": "image"} in its place'
         )
     return Conversation(
         tuple(messages), tuple(_path(image, root, where) for image in images), where
@@ -100,7 +100,14 @@ def read_conversation(record: dict[str, Any], *, root: Path, where: str) -> Conv
 
 
 def _message(turn: Any, inline: list[Any], marks: int, where: str) -> Message:
-    """Read a turn after so many image marks; images that its parts name are added to `inline`."""
+    """Read a turn.
+
+    Args:
+        turn: The JSON object.
+        inline: Receives the images that its parts name.
+        marks: Image marks in the turns before it.
+        where: File, line and turn, for error messages.
+    """
     if not isinstance(turn, dict):
         raise DataError(f"{where} is {turn!r}; it must be an object with role and content")
     _refuse(turn, (*_UNREAD_OF_TURN, *_MEDIA), where)
@@ -108,7 +115,7 @@ def _message(turn: Any, inline: list[Any], marks: int, where: str) -> Message:
         if _listed(turn.get(field)):
             raise DataError(
                 f"{where}: {field!r} within a turn is not read; name the images beside the turns, "
-                f"and write {_MARK} where each one stands"
+                f"and write {_MARK} at the place of each"
             )
     role = _either(turn, "role", "from", where)
     content = _either(turn, "content", "value", where)
@@ -168,7 +175,7 @@ def _text(text: Any, where: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise DataError(f"{where}: text that is not Unicode ({error}); mend it") from error
+        raise DataError(f"{where}: text that is not Unicode ({error}); correct it") from error
     return text
 
 
@@ -183,7 +190,7 @@ def _split(text: str) -> tuple[str | None, ...]:
 
 
 def _listed(value: Any) -> list[Any]:
-    """One image or many as a list, without the empty ones that a line without images may have."""
+    """One value or a list of them as a list, without None and empty strings."""
     values = value if isinstance(value, list) else [value]
     return [v for v in values if v is not None and v != ""]
 
@@ -200,18 +207,19 @@ def _path(image: Any, root: Path, where: str) -> Path:
     try:
         image.encode()
     except UnicodeEncodeError as error:
-        raise DataError(f"{where}: image {image!r}: not Unicode ({error}); mend it") from error
+        raise DataError(f"{where}: image {image!r}: not Unicode ({error}); correct it") from error
     if image.startswith("file:///"):
         return Path(unquote(image.removeprefix("file://")))
     if "://" in image or image.startswith("data:"):
         raise DataError(
-            f"{where}: image {image[:60]!r} is no local path; store the file and name it"
+            f"{where}: image {image[:60]!r} is no local path; store the image as a file and give "
+            "its path"
         )
     return root / image
 
 
 def _either(given: dict[str, Any], one: str, other: str, where: str) -> Any:
-    """Value of the one of two fields that is there; an empty field gives way."""
+    """Value of the field that is given under one of two names; empty values do not count."""
     first, second = given.get(one), given.get(other)
     if first and second:
         raise DataError(

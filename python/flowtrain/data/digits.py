@@ -1,4 +1,4 @@
-"""Strips of handwritten digits: a small data set with real pixels and a heavy tail."""
+"""Strips of handwritten digits: a small data set of real images with a heavy tail of lengths."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SIDE = 8
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DigitsSummary:
-    """What was written."""
+    """Number of samples and digits in the files."""
 
     train: int
     heldout: int
@@ -40,21 +40,20 @@ def write_digits(
 ) -> DigitsSummary:
     """Write `train.jsonl`, `heldout.jsonl`, their images, and the folder `model`.
 
-    A strip is 1 to 24 of scikit-learn's 8 x 8 digits side by side at their own resolution; its
-    length is lognormal, so that few strips are much longer than most. No digit image is in both
-    files.
+    A strip is a row of 1 to 24 of scikit-learn's 8 x 8 digits at their own resolution. Its length
+    is lognormal, so that a few strips are much longer than most. No digit image is in both files.
 
     Args:
-        folder: Made if it is not there.
-        train: Samples to train on.
-        heldout: Strips to test with.
-        seed: Seed of every choice.
-        text_only: Share of training samples without an image: a sum to compute.
+        folder: Folder to write, created if it does not exist.
+        train: Number of training samples.
+        heldout: Number of held-out strips.
+        seed: Seed of all random choices.
+        text_only: Share of training samples without an image, which ask for a sum.
         multi_image: Share of training samples with two or three strips.
-        sizes: Sizes of the model that is written beside the data.
+        sizes: Sizes of the model.
 
     Raises:
-        ValueError: There would be no training sample, or a share is not one.
+        ValueError: A count or a share is out of range.
     """
     if train < 1 or heldout < 0:
         raise ValueError(
@@ -62,8 +61,8 @@ def write_digits(
         )
     if min(text_only, multi_image) < 0 or text_only + multi_image > 1:
         raise ValueError(
-            f"text_only={text_only}, multi_image={multi_image}: they are shares of 1, and together "
-            "at most 1"
+            f"text_only={text_only}, multi_image={multi_image}: they must be at least 0, and their "
+            "sum at most 1"
         )
     from sklearn.datasets import load_digits
 
@@ -103,7 +102,7 @@ class _Writer:
         folder.joinpath("images", name).mkdir(parents=True, exist_ok=True)
 
     def write(self, number: int, text_only: float, multi_image: float) -> int:
-        """Write so many samples; the digits in them."""
+        """Write `number` samples and return the number of digits in them."""
         digits = 0
         with self._folder.joinpath(f"{self._name}.jsonl").open("w") as file:
             for _ in range(number):

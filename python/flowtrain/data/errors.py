@@ -1,4 +1,4 @@
-"""The error of this room."""
+"""Errors raised by `flowtrain.data`."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ if TYPE_CHECKING:
 
 
 class DataError(ValueError):
-    """A sample cannot be used; the message names file and line, and the cause."""
+    """A sample cannot be used. The message names file, line and cause."""
 
 
 def no_sample_fits(config: RunConfig, samples: int) -> DataError:
-    """The error of a run that would drop every sample."""
+    """Error for a run that would drop every sample."""
     return DataError(
         f"{config.data.path}: none of {samples} samples fits into "
         f"train.microbatch_tokens={config.train.microbatch_tokens} with "

@@ -1,12 +1,12 @@
-"""Image files: the size from the header alone, and the pixels when they are needed.
+"""Image files: their size from the header alone, and their pixels.
 
-An image is read by `transformers.image_utils.load_image`, so that training sees what the model's
-own processor is given elsewhere:
+`transformers.image_utils.load_image` reads the pixels, so that training has the same input as
+other users of the model's processor:
 
 - The orientation in EXIF or XMP metadata is applied, once, in every format.
-- The alpha channel is dropped. Transparent pixels keep their colour; nothing is put behind them.
-- Other modes (palette, grey, 1 bit, CMYK) become RGB as in Pillow's `convert`. Grey values of 16
-  or 32 bits are cut off at 255, not scaled.
+- The alpha channel is dropped. Transparent pixels keep their colour; there is no background.
+- Other modes (palette, grey, 1 bit, CMYK) are converted to RGB by Pillow's `convert`. Grey values
+  of 16 or 32 bits are clipped at 255, not scaled.
 - Only the first frame of an animation, or the first page of a TIFF, is read.
 """
 
@@ -29,7 +29,7 @@ _SWAPPED = (5, 6, 7, 8)
 
 
 def upright_size(path: Path, where: str) -> tuple[int, int]:
-    """Height and width as the image is meant to be seen, without decoding it.
+    """Height and width with the orientation applied, without decoding the image.
 
     Raises:
         DataError: The file is missing, or its header cannot be used.
@@ -43,7 +43,7 @@ def read_upright(path: Path, where: str) -> Image.Image:
     """The image in RGB, as `load_image` of transformers reads it.
 
     Raises:
-        DataError: The file is missing, cut short, damaged or too large for Pillow.
+        DataError: The file is missing, truncated, damaged or too large for Pillow.
     """
     from transformers.image_utils import load_image
 
@@ -54,38 +54,39 @@ def read_upright(path: Path, where: str) -> Image.Image:
 @contextmanager
 def _opened(path: Path, where: str) -> Iterator[Image.Image]:
     try:
-        # To open a pipe would wait for a writer.
+        # Opening a pipe would wait for a writer.
         if path.exists() and not path.is_file():
             raise OSError("not a regular file (a folder or a pipe, say)")
         with Image.open(path) as image:
             yield image
-    # Decoders raise almost anything for damaged files: ValueError, TypeError, SyntaxError, ...
+    # Decoders raise errors of many types for damaged files.
     except Exception as error:
         raise unusable(path, where, error) from error
 
 
 def unusable(path: Path, where: str, error: Exception) -> DataError:
-    """The error that names an image file, its line and the cause."""
+    """Error that names an image file, its line and the cause."""
     cause = str(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
     if isinstance(error, FileNotFoundError):
         cause = "there is no such file"
     return DataError(
-        f"{where}: image {path}: {cause}; mend the file, drop the line, or set data.bad_image=skip"
+        f"{where}: image {path}: {cause}; repair the file, drop the line, or set "
+        "data.bad_image=skip"
     )
 
 
 def _is_swapped(image: Image.Image, path: Path) -> bool:
-    """Whether width and height of the header are not those of the upright image."""
+    """Whether the orientation swaps width and height of the header."""
     if isinstance(image, TiffImageFile) and _ORIENTATION in image.tag_v2:
-        return False  # Pillow has swapped them.
+        return False  # Pillow has swapped them already.
     if image.format == "PNG" and _has_late_metadata(path):
         image.load()
-    # The look-up of the base class: that of PNG decodes the image first.
+    # getexif of the base class, as that of PNG would decode the image.
     return Image.Image.getexif(image).get(_ORIENTATION) in _SWAPPED
 
 
 def _has_late_metadata(path: Path) -> bool:
-    """Whether chunks behind the pixels of a PNG may name an orientation."""
+    """Whether chunks after the pixels of a PNG may hold an orientation."""
     with path.open("rb", buffering=0) as file:
         file.seek(len(b"\x89PNG\r\n\x1a\n"))
         behind = False

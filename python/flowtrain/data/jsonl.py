@@ -1,4 +1,4 @@
-"""A JSONL file with random access: one pass finds the lines, the rest is read when asked for."""
+"""A JSONL file with random access: one pass finds the lines, records are read on demand."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ FileState = tuple[int, int]
 
 
 def file_state(file: Path | int) -> FileState:
-    """State of a file, or of the one that a descriptor has open."""
+    """State of a file, given by its path or an open descriptor."""
     status = os.stat(file)
     return status.st_size, status.st_mtime_ns
 
 
 class JsonlFile:
-    """Records of a JSONL file by sample number: from 0, without the blank lines.
+    """Records of a JSONL file by sample number, which counts from 0 and skips blank lines.
 
-    The file stays open, so that another file that replaces it is never read.
+    The file stays open, so that a file that replaces it is never read.
 
     Args:
         path: The file.
-        state: State that it must have; as it is now if not given.
+        state: State that the file must have; None takes its state now.
 
     Raises:
-        DataError: It is missing, empty or no regular file, or has another state.
+        DataError: The file is missing, empty or no regular file, or has another state.
     """
 
     def __init__(self, path: Path, state: FileState | None = None) -> None:
@@ -61,7 +61,7 @@ class JsonlFile:
         return len(self._lines)
 
     def where(self, sample: int) -> str:
-        """Where a sample is, for people: file and line number from 1, as editors count."""
+        """File and line number of a sample, for error messages."""
         return f"{self.path}:{self.line(sample)}"
 
     def line(self, sample: int) -> int:
@@ -72,13 +72,13 @@ class JsonlFile:
         """The object on the line of a sample.
 
         Raises:
-            DataError: There is no such sample, the line is not a JSON object, or the file has
+            DataError: The sample does not exist, the line is not a JSON object, or the file has
                 changed since it was opened.
         """
         if not 0 <= sample < len(self):
             raise DataError(f"{self.path}: no sample {sample}; there are 0 to {len(self) - 1}")
         start, end = int(self._starts[sample]), int(self._ends[sample])
-        # A forked process shares the position of the descriptor, which pread does not use.
+        # pread does not use the file position, which forked processes share.
         text = os.pread(self._descriptor, end - start, start)
         self.check_state()
         try:
@@ -89,25 +89,25 @@ class JsonlFile:
             ) from error
         if not isinstance(record, dict):
             raise DataError(
-                f"{self.where(sample)}: a JSON {type(record).__name__} where an object is needed"
+                f"{self.where(sample)}: a JSON {type(record).__name__}; it must be an object"
             )
         return record
 
     def check_state(self) -> None:
-        """Refuse to go on with a file that has changed.
+        """Check that the file has not changed.
 
         Raises:
-            DataError: It has.
+            DataError: The file has changed.
         """
         if file_state(self._descriptor) != self.state:
             raise DataError(
-                f"{self.path}: the file changed during the run, so that its lines may no longer "
-                "be what they were; restore it and go on with --resume, or start anew"
+                f"{self.path}: the file changed during the run, and its lines may be other ones; "
+                "restore it and go on with --resume, or start over"
             )
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object, unless it has a name twice, of which `json` would keep the last."""
+    """An object with unique names; `json` would keep the last value of a repeated one."""
     fields = dict(pairs)
     if len(fields) < len(pairs):
         names = [name for name, _ in pairs]
@@ -118,20 +118,20 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _find_lines(
     descriptor: int,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Start, end and number from 0 of each line that is not blank."""
+    """Start, end and number (from 0) of each line that is not blank."""
     starts, is_object = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.bool_)]
-    size, behind_newline = 0, True
-    # Not by mmap: where a mapped file is cut short, the kernel ends the process.
+    size, after_newline = 0, True
+    # Not mmap: if a mapped file is truncated, the kernel kills the process.
     while chunk := os.pread(descriptor, _CHUNK_BYTES, size):
         text = np.frombuffer(chunk, dtype=np.uint8)
-        places = np.flatnonzero(np.append(behind_newline, text[:-1] == ord("\n")))
+        places = np.flatnonzero(np.append(after_newline, text[:-1] == ord("\n")))
         starts.append(places + size)
         is_object.append(text[places] == ord("{"))
         size += len(chunk)
-        behind_newline = chunk.endswith(b"\n")
+        after_newline = chunk.endswith(b"\n")
     begin = np.concatenate(starts)
     end = np.append(begin[1:], size)[: len(begin)]
-    # An object starts with a brace, so that few lines need a closer look.
+    # An object starts with a brace, so that few lines must be read here.
     full = np.concatenate(is_object)
     for line in np.flatnonzero(~full):
         full[line] = bool(os.pread(descriptor, end[line] - begin[line], begin[line]).strip())

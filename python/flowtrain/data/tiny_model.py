@@ -1,4 +1,4 @@
-"""A Hugging Face folder of a small Qwen3-VL, without weights: made here, downloaded never."""
+"""Writes the Hugging Face folder of a small Qwen3-VL, without weights and without a download."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _CHAT_TEMPLATE = """\
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TinyModel:
-    """Sizes of a small Qwen3-VL; the defaults have about 3 M parameters."""
+    """Sizes of a small Qwen3-VL. The defaults give about 3 M parameters."""
 
     vision_width: int = 128
     vision_depth: int = 4
@@ -63,17 +63,17 @@ SMALLEST = TinyModel(
     text_kv_heads=2,
     text_intermediate=96,
 )
-"""Every feature (deepstack, grouped heads) at a size that trains in milliseconds."""
+"""Has every feature (deepstack, grouped heads) and trains a step in milliseconds."""
 
 
 def write_tiny_model(folder: Path, sizes: TinyModel | None = None) -> None:
     """Write configuration, tokenizer and processor of a small Qwen3-VL for 8-pixel digits.
 
     Patches are 4 pixels wide and merged 2 by 2, so that a digit is one image token. The
-    tokenizer knows the printable ASCII characters and the roles of a chat.
+    tokenizer has a token for each printable ASCII character and each role of a chat.
 
     Args:
-        folder: Made if it is not there.
+        folder: Folder to write, created if it does not exist.
         sizes: Widths and depths.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -90,7 +90,7 @@ def _write_tokenizer(folder: Path) -> dict[str, int]:
     words = [*_SPECIAL, "<|unknown|>", *_ROLES, *characters]
     vocabulary = {word: number for number, word in enumerate(words)}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<|unknown|>"))
-    # A role is one word; anything else is read character by character.
+    # A role is one token; all other text is one token per character.
     tokenizer.pre_tokenizer = pre_tokenizers.Split(
         Regex(r"system|user|assistant|[\s\S]"), "isolated"
     )
@@ -172,15 +172,15 @@ def _write_config(folder: Path, sizes: TinyModel, vocabulary: dict[str, int]) ->
 
 
 def _write_processor(folder: Path) -> None:
-    # Qwen3VLProcessor cannot be loaded where torchvision is missing, for the sake of its videos;
-    # this one of transformers' processors does the same for images and needs none.
+    # Qwen3VLProcessor needs torchvision for its video half. This processor of transformers treats
+    # images alike and does not need it.
     config = {
         "processor_class": "PaddleOCRVLProcessor",
         "image_processor_type": "Qwen2VLImageProcessor",
         "patch_size": 4,
         "merge_size": 2,
         "temporal_patch_size": 2,
-        # Small enough that no strip is scaled.
+        # Limits that no strip reaches, so that none is scaled.
         "size": {"shortest_edge": 64, "longest_edge": 1 << 20},
         "image_mean": [0.5, 0.5, 0.5],
         "image_std": [0.5, 0.5, 0.5],

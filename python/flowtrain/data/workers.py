@@ -1,4 +1,4 @@
-"""Readers beside the training: one thread, or processes."""
+"""Readers that work beside the training, in one thread or in processes."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from typing import Any, Self
 
 from flowtrain.parent import end_with
 
-# From the end of a process's pipe, or from SIGKILL, to the end of the process.
+# Timeout for a process to end after SIGKILL, or after its pipe was closed.
 _END_S = 5.0
 
 
 class ReaderDied(RuntimeError):
-    """A reader process ended before its rank; the message names it and says how it ended."""
+    """A reader process ended before its rank. The message names the process and how it ended."""
 
 
 class _Reader:
-    """A reader in this process, made once."""
+    """A reader in this process, created on first use."""
 
     def __init__(self, make_reader: Callable[[], Any]) -> None:
         self.make = functools.cache(make_reader)
@@ -42,14 +42,14 @@ class _Reader:
         return getattr(self.make(), method)(*arguments)
 
     def end(self) -> None:
-        """There is nothing to end."""
+        """Nothing to do."""
 
 
 class _ReaderProcess:
-    """A reader in a process of its own, at the other end of a pipe.
+    """A reader in a process of its own, connected by a pipe.
 
-    The process is spawned, so that it inherits neither the pool's descriptors nor its locks. The
-    pipe has no name, so that SIGKILL of both processes leaves nothing behind.
+    The process is spawned, so that it inherits neither descriptors nor locks of the pool. The pipe
+    has no name, so that SIGKILL of both processes leaves nothing behind.
     """
 
     def __init__(self, make_reader: Callable[[], Any], number: int) -> None:
@@ -62,7 +62,7 @@ class _ReaderProcess:
             daemon=True,
         )
         self._process.start()
-        # The end of the process is seen as the end of the pipe only if nobody else holds its side.
+        # The pipe reports the end of the process only if no other process holds that side open.
         theirs.close()
 
     def start(self) -> None:
@@ -82,7 +82,7 @@ class _ReaderProcess:
 
     def end(self) -> None:
         self._process.kill()
-        # A process that waits for a disk which does not answer dies when it answers.
+        # A process that waits for a disk ends only when the disk responds.
         self._process.join(_END_S)
 
     def _death(self) -> ReaderDied:
@@ -98,16 +98,16 @@ class _ReaderProcess:
 
 
 class ReaderPool:
-    """Calls methods of readers in the background, results in futures.
+    """Calls methods of readers in the background and returns futures.
 
     Args:
-        make_reader: Makes a reader; must be picklable where there are processes.
-        workers: Processes, or 0 for a thread of this process.
+        make_reader: Creates a reader; must be picklable if there are processes.
+        workers: Number of processes, or 0 for one thread of this process.
     """
 
     def __init__(self, make_reader: Callable[[], Any], workers: int) -> None:
-        # Processes are started here, not by the threads that call them: the kernel ends a process
-        # with the thread that started it.
+        # Started here, not by the threads that call them: the kernel ends a reader process with
+        # the thread that started it.
         self._readers: list[_Reader | _ReaderProcess] = [
             _ReaderProcess(make_reader, number) for number in range(workers)
         ] or [_Reader(make_reader)]
@@ -126,10 +126,11 @@ class ReaderPool:
         return self._started.is_set()
 
     def submit(self, method: str, *arguments: Any) -> Future[Any]:
-        """Result of `reader.method(*arguments)`; its exception too.
+        """Call `reader.method(*arguments)`.
 
-        Raises, from the future:
-            ReaderDied: The process that read for this call was killed.
+        Returns:
+            A future with the result or the exception of the call. The exception is ReaderDied if
+            the reader process ended during the call.
         """
         return self._executor.submit(self._call, method, arguments)
 
@@ -148,7 +149,7 @@ class ReaderPool:
             self._idle.put(reader)
 
     def close(self) -> None:
-        """End every reader process; what has not been read is given up."""
+        """End all reader processes and cancel pending calls."""
         self._executor.shutdown(wait=False, cancel_futures=True)
         for reader in self._readers:
             reader.end()
@@ -166,9 +167,9 @@ class ReaderPool:
 
 
 def _serve(make_reader: Callable[[], Any], pipe: Connection, parent: int) -> None:
-    """Answer calls until the rank that makes them has ended."""
+    """Answer calls until the rank has ended."""
     end_with(parent)
-    # Ctrl-C reaches the whole terminal; the rank decides when its readers end.
+    # Ctrl-C reaches every process of the terminal; the rank decides when its readers end.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     reader = _Reader(make_reader)
     reader.start()
@@ -186,7 +187,7 @@ def _serve(make_reader: Callable[[], Any], pipe: Connection, parent: int) -> Non
 
 
 def _send_error(pipe: Connection, error: Exception) -> None:
-    """Send an error, or only its text if the rank could not rebuild it from its arguments."""
+    """Send an error, or its text alone if the rank could not rebuild the exception."""
     try:
         copy.copy(error)
         pipe.send((None, error))

@@ -248,7 +248,7 @@ def test_a_token_without_an_embedding_is_refused(folder: Path, tmp_path: Path) -
         (
             "{%- for message in messages if message.content is string -%}{{ message.content }}"
             "{%- endfor -%}{%- if add_generation_prompt -%}assistant{%- endif -%}",
-            "leaves out texts that are parts of a content",
+            "leaves out the text parts of a content list",
         ),
     ],
 )
@@ -266,7 +266,7 @@ def test_a_template_that_cannot_be_trained_with_is_refused(
         (turns("<image>", "<|vision_start|>"), 1, r"turn 2: the text has <\|vision_start\|>"),
         (turns("Q", "<image>A"), 1, "renders 0 of 1 images"),
         (turns("Q", "A", "Q", "raise"), 0, "the chat template refuses the turns: never"),
-        (turns("Q"), 0, "nothing to learn from: no assistant turn"),
+        (turns("Q"), 0, "no targets: there is no assistant turn"),
     ],
 )
 def test_what_cannot_be_rendered_is_named(

@@ -171,7 +171,7 @@ def test_a_bad_file_is_named_or_skipped(model: Path, tmp_path: Path, name: str) 
     path = tmp_path / "bad"
     write(path)
     read = reader(model, [path])
-    with pytest.raises(DataError, match=rf"data\.jsonl:1: image {path}: .*{message}.*; mend"):
+    with pytest.raises(DataError, match=rf"data\.jsonl:1: image {path}: .*{message}.*; repair"):
         read.pixels(0, 0, read.meta(0).grids[0])
     read = reader(model, [path], bad_image="skip")
     [grid] = read.meta(0).grids

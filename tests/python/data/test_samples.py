@@ -175,7 +175,7 @@ def test_both_conversation_formats_mean_the_same(model: Path, tmp_path: Path) ->
     ("record", "message"),
     [
         ("{not json", r"data\.jsonl:2: not JSON"),
-        ("[1]", r"data\.jsonl:2: a JSON list where an object is needed"),
+        ("[1]", r"data\.jsonl:2: a JSON list; it must be an object"),
         ({"messages": []}, "at least one turn"),
         (chat("<image><image>", "1", images=("a.png",)), "2 image marks in the messages and 1"),
         (chat("<image>", "1", images=("gone.png",)), r"gone\.png: there is no such file"),

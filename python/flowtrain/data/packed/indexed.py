@@ -157,7 +157,7 @@ class _Drawn:
 
     def __init__(self, sizes: Sizes, kept: IntArray, order: SampleOrder, place: Place) -> None:
         self._sizes = sizes
-        self._keys = kept[order.lines(place["epoch"])]
+        self._keys = kept[order.of_epoch(place["epoch"])]
         self.cursor = place["cursor"]
 
     def take(self, count: int) -> tuple[IntArray, Sizes]:
