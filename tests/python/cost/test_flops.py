@@ -13,12 +13,14 @@ FORWARD = ModuleFlops(encoder=90.0, projector=10.0, backbone=1000.0)
     [
         (True, True, 3 * 100 + 3 * 1000),
         (False, True, 1 * 100 + 3 * 1000),
-        # Gradients pass through the frozen backbone to reach the encoder.
+        # Gradients pass through the frozen backbone to the encoder.
         (True, False, 3 * 100 + 2 * 1000),
         (False, False, 1 * 100 + 1 * 1000),
     ],
 )
-def test_what_trains_sets_the_factor(encoder: bool, backbone: bool, expected: float) -> None:
+def test_the_factor_depends_on_which_modules_train(
+    encoder: bool, backbone: bool, expected: float
+) -> None:
     assert train_flops(FORWARD, encoder=encoder, backbone=backbone) == expected
 
 
@@ -31,6 +33,6 @@ def test_what_trains_sets_the_factor(encoder: bool, backbone: bool, expected: fl
         ("NVIDIA A100-SXM4-80GB", 312),
     ],
 )
-def test_a_board_has_the_peak_of_its_own_data_sheet(name: str, tera: float) -> None:
+def test_a_gpu_has_the_peak_of_its_data_sheet(name: str, tera: float) -> None:
     assert gpu_peak_flops(name) == tera * 1e12
     assert gpu_peak_flops("Some Other Device") is None

@@ -1,4 +1,4 @@
-"""What is trained, judged by the masks of transformers itself."""
+"""Targets of conversations, compared with the masks of transformers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ END = "<|im_end|>"
 
 
 def template(answer: str, *, asks: str = "", behind: str = "\n") -> str:
-    """A ChatML template that writes an answer so, with the content in {{ text }}."""
+    """A ChatML template with this form of an answer, whose content is {{ text }}."""
     return (
         "{%- for message in messages -%}<|im_start|>{{ message.role }}{{ '\\n' }}"
         "{%- set text -%}{%- for part in message.content -%}"
@@ -44,7 +44,7 @@ PLAIN = template("{{ text }}<|im_end|>")
 ASKS_BEHIND_QUESTIONS = PLAIN.replace(
     "if add_generation_prompt", "if add_generation_prompt and messages[-1].role == 'user'"
 )
-# Keeps the thinking of the last answer only, and asks for it.
+# Keeps the thoughts of the last answer only, and has them in its generation prompt.
 THINKING = template(
     "{%- if loop.last -%}{{ '<think>\\n' }}{%- endif -%}{{ text.split('</think>')[-1] }}<|im_end|>",
     asks="<think>\n",
@@ -78,7 +78,7 @@ Chats = Callable[[str], ChatTokenizer]
 
 @pytest.fixture(scope="module")
 def chats(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Chats:
-    """Makes the model's tokenizer with a chat template of the test."""
+    """Makes a tokenizer with a given chat template."""
 
     @lru_cache
     def chat(text: str) -> ChatTokenizer:
@@ -130,9 +130,7 @@ CONVERSATIONS = {
     "form", [MARKED, PLAIN, ASKS_BEHIND_QUESTIONS], ids=["marked", "plain", "asks behind questions"]
 )
 @pytest.mark.parametrize("name", CONVERSATIONS)
-def test_the_targets_are_the_assistant_masks(
-    chats: Chats, judge: Any, form: str, name: str
-) -> None:
+def test_targets_equal_the_assistant_masks(chats: Chats, judge: Any, form: str, name: str) -> None:
     chat = chats(form)
     conversation = read(CONVERSATIONS[name])
     ours = chat.tokens(conversation)
@@ -146,7 +144,7 @@ def test_the_targets_are_the_assistant_masks(
     np.testing.assert_array_equal(ours.is_target, theirs["assistant_masks"])
 
 
-def test_the_targets_between_images_are_the_masks_of_the_processor(
+def test_targets_between_images_equal_the_masks_of_the_processor(
     folder: Path, tmp_path: Path
 ) -> None:
     paths = [str(tmp_path / name) for name in ("small.png", "large.png")]
@@ -182,42 +180,40 @@ def test_the_targets_between_images_are_the_masks_of_the_processor(
     ],
     ids=["another than the tokenizer's", "two tokens", "none"],
 )
-def test_a_turn_ends_with_the_end_mark_of_its_template(
+def test_targets_of_a_turn_end_with_the_end_mark_of_the_template(
     chats: Chats, answer: str, learnt: str
 ) -> None:
     chat = chats(template(answer))
     assert trained(chat, turns("Q", "1 ", "Q", "2")) == learnt
 
 
-def test_a_template_with_marks_may_refuse_a_question_alone(chats: Chats) -> None:
+def test_a_template_with_marks_may_refuse_a_conversation_without_an_answer(chats: Chats) -> None:
     refuses = "{%- if messages | length == 1 -%}{{ raise_exception('no answer') }}{%- endif -%}"
     assert trained(chats(refuses + MARKED), turns("Q", "A")) == f"A{END}"
 
 
-def test_an_image_in_an_answer_is_not_trained(chats: Chats) -> None:
+def test_an_image_in_an_answer_is_no_target(chats: Chats) -> None:
     chat = chats(MARKED)
     tokens = chat.tokens(read(turns("Draw.", "<image>12"), "a.png"))
     learnt = chat._tokenizer.decode(tokens.ids[tokens.is_target])
     assert learnt == f"<|vision_start|><|vision_end|>12{END}"
 
 
-def test_images_that_the_template_does_not_part_are_refused(chats: Chats) -> None:
+def test_adjacent_images_without_text_between_them_are_refused(chats: Chats) -> None:
     chat = chats(PLAIN.replace("<|vision_start|>", "").replace("<|vision_end|>", ""))
     chat.tokens(read(turns("<image>and<image>", "12"), "a.png", "b.png"))
     with pytest.raises(DataError, match=r"data\.jsonl:1: .* nothing between two images"):
         chat.tokens(read(turns("<image><image>", "12"), "a.png", "b.png"))
 
 
-def test_thinking_is_trained_where_it_is_asked_for(chats: Chats) -> None:
+def test_an_answer_whose_thoughts_are_left_out_later_is_refused(chats: Chats) -> None:
     chat = chats(THINKING)
     assert trained(chat, turns("Q", "A")) == f"A{END}"
     with pytest.raises(DataError, match=r"data\.jsonl:1: turn 2: .* renders this answer differ"):
         chat.tokens(read(turns("Q", "A", "Q", "A")))
 
 
-def test_a_template_of_the_processor_alone_is_used(
-    folder: Path, chats: Chats, tmp_path: Path
-) -> None:
+def test_the_template_of_the_processor_is_used(folder: Path, chats: Chats, tmp_path: Path) -> None:
     old = shutil.copytree(folder, tmp_path / "old")
     old.joinpath("chat_template.jinja").unlink()
     vocabulary = adapter_for(old).vocabulary
@@ -252,9 +248,7 @@ def test_a_token_without_an_embedding_is_refused(folder: Path, tmp_path: Path) -
         ),
     ],
 )
-def test_a_template_that_cannot_be_trained_with_is_refused(
-    chats: Chats, form: str, message: str
-) -> None:
+def test_a_template_without_targets_is_refused(chats: Chats, form: str, message: str) -> None:
     with pytest.raises(DataError, match=message):
         chats(form)
 
@@ -269,7 +263,7 @@ def test_a_template_that_cannot_be_trained_with_is_refused(
         (turns("Q"), 0, "no targets: there is no assistant turn"),
     ],
 )
-def test_what_cannot_be_rendered_is_named(
+def test_an_error_names_what_cannot_be_rendered(
     chats: Chats, messages: Any, images: int, message: str
 ) -> None:
     drops = template(

@@ -34,7 +34,7 @@ TEXT = {"type": "text", "text": "Q"}
         {"system": "", "tools": None, "videos": []},
     ],
 )
-def test_a_line_without_images_may_say_so_in_many_ways(fields: dict[str, Any]) -> None:
+def test_a_line_without_images_may_have_empty_image_fields(fields: dict[str, Any]) -> None:
     assert read({"messages": ASKED, **fields}) == read({"messages": ASKED})
 
 
@@ -55,18 +55,18 @@ def test_a_line_without_images_may_say_so_in_many_ways(fields: dict[str, Any]) -
         {"messages": [{**turn, "images": [], "video": None} for turn in SHOWN], "image": "a b.png"},
     ],
 )
-def test_an_image_may_be_named_in_many_ways(record: dict[str, Any]) -> None:
+def test_all_forms_of_an_image_are_read(record: dict[str, Any]) -> None:
     conversation = read(record)
     assert conversation.images == (Path("/data/a b.png"),)
     assert conversation.messages[0].parts == (IMAGE, "Q")
 
 
-def test_a_mark_in_a_part_of_a_line_without_images_is_text() -> None:
+def test_a_mark_in_a_text_part_without_images_is_text() -> None:
     text = {"type": "text", "text": "What is <image> in HTML?"}
     assert read(parts(text)).messages[0].parts == (text["text"],)
 
 
-def test_an_empty_field_gives_way_to_its_other_name() -> None:
+def test_an_empty_field_does_not_hide_its_other_name() -> None:
     turns = [{"role": None, "from": "human", "content": "", "value": None}]
     turns += [{"role": "assistant", "from": None, "content": "", "value": "A"}]
     assert [(m.role, m.parts) for m in read({"messages": turns}).messages] == [
@@ -128,6 +128,8 @@ def test_an_empty_field_gives_way_to_its_other_name() -> None:
         ),
     ],
 )
-def test_what_would_be_lost_or_misread_is_refused(record: dict[str, Any], message: str) -> None:
+def test_fields_that_would_be_lost_or_misread_are_refused(
+    record: dict[str, Any], message: str
+) -> None:
     with pytest.raises(DataError, match=rf"^data\.jsonl:3: .*{message}"):
         read(record)

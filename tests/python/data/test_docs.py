@@ -36,7 +36,7 @@ def reader(folder: Path, lines: str) -> SampleReader:
 
 
 @pytest.mark.parametrize("lines", READ)
-def test_the_lines_of_a_block_mean_the_same(folder: Path, lines: str) -> None:
+def test_the_lines_of_a_block_are_equivalent(folder: Path, lines: str) -> None:
     read = reader(folder, lines)
     metas = [read.meta(sample) for sample in range(len(read))]
     texts = [read.text(meta.index, meta.num_tokens, meta.grids) for meta in metas]
@@ -45,13 +45,15 @@ def test_the_lines_of_a_block_mean_the_same(folder: Path, lines: str) -> None:
 
 
 @pytest.mark.parametrize(("line", "message"), REFUSED)
-def test_a_refused_line_says_what_the_page_says(folder: Path, line: str, message: str) -> None:
+def test_a_refused_line_gives_the_message_of_the_page(
+    folder: Path, line: str, message: str
+) -> None:
     read = reader(folder, line)
     with pytest.raises(DataError) as error:
         read.meta(0)
     assert str(error.value) == f"{folder}/data.jsonl:1: {' '.join(message.split())}"
 
 
-def test_no_example_is_overlooked() -> None:
+def test_every_example_of_the_page_is_tested() -> None:
     assert len(BLOCKS) == PAGE.count("```jsonl") == 12
     assert len(REFUSED) == PAGE.count("```text") == 8

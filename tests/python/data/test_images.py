@@ -1,4 +1,4 @@
-"""Pixels of every kind of file are those of the model's own processor, and so are planned sizes."""
+"""Pixels and planned sizes of all kinds of image files equal those of the model's processor."""
 
 from __future__ import annotations
 
@@ -61,13 +61,13 @@ def chunk(kind: bytes, body: bytes) -> bytes:
 
 
 def put_before_end(path: Path, extra: bytes) -> None:
-    """A chunk of a PNG behind its pixels, where the standard allows metadata."""
+    """Insert a chunk after the pixels of a PNG, where the standard allows metadata."""
     whole = path.read_bytes()
     path.write_bytes(whole[:-12] + extra + whole[-12:])
 
 
 def write_files(folder: Path) -> list[Path]:
-    """Files of every kind that data sets hold."""
+    """One file of each kind that occurs in data sets."""
     for mode in ("RGB", "RGBA", "L", "LA", "P", "1", "I;16"):
         noise(mode).save(folder / f"{mode.replace(';', '')}.png")
     noise("P").save(folder / "transparent.png", transparency=bytes([0, 128] + [255] * 14))
@@ -101,7 +101,7 @@ def write_files(folder: Path) -> list[Path]:
 
 
 @pytest.mark.filterwarnings("ignore:Palette images with Transparency:UserWarning")
-def test_pixels_are_those_of_the_models_processor(model: Path, tmp_path: Path) -> None:
+def test_pixels_equal_those_of_the_models_processor(model: Path, tmp_path: Path) -> None:
     from transformers import AutoImageProcessor
     from transformers.image_utils import load_image
 
@@ -126,7 +126,7 @@ def test_pixels_are_those_of_the_models_processor(model: Path, tmp_path: Path) -
     assert wrong == []
 
 
-def test_sizes_come_from_headers_alone(
+def test_sizes_are_read_from_headers_alone(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = [file for file in write_files(tmp_path) if file.name != "late.png"]
@@ -166,7 +166,9 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_bad_file_is_named_or_skipped(model: Path, tmp_path: Path, name: str) -> None:
+def test_a_bad_file_is_an_error_that_names_it_or_is_skipped(
+    model: Path, tmp_path: Path, name: str
+) -> None:
     write, message = BAD[name]
     path = tmp_path / "bad"
     write(path)
@@ -179,6 +181,6 @@ def test_a_bad_file_is_named_or_skipped(model: Path, tmp_path: Path, name: str) 
     assert pixels.skipped
     assert not pixels.pixels.any()
     assert read.meta(0).image_lengths == (len(pixels.pixels) // 4,)
-    # The smallest image there is, except where the header has a size.
+    # The smallest image, unless the header has a size.
     assert grid == ((1, 4, 12) if name == "cut" else (1, 2, 2))
     assert pixels.pixels.shape == (grid[1] * grid[2], 96)

@@ -11,7 +11,7 @@ from flowtrain.data.jsonl import JsonlFile
 
 
 @pytest.mark.parametrize("chunk_bytes", [1, 5, 1 << 26])
-def test_blank_lines_are_no_samples_and_count_as_lines(
+def test_blank_lines_count_as_lines_but_not_as_samples(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk_bytes: int
 ) -> None:
     monkeypatch.setattr(jsonl, "_CHUNK_BYTES", chunk_bytes)
@@ -25,7 +25,7 @@ def test_blank_lines_are_no_samples_and_count_as_lines(
         file.record(3)
 
 
-def test_a_name_that_is_given_twice_is_refused(tmp_path: Path) -> None:
+def test_a_repeated_name_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "data.jsonl"
     path.write_text('{"a": 1}\n{"a": [{"b": 1, "c": 1, "b": 2}]}\n')
     with pytest.raises(DataError, match=r"data\.jsonl:2: not JSON \('b' is given twice\)"):
@@ -40,14 +40,14 @@ def test_a_file_without_a_sample_is_refused(tmp_path: Path, text: str) -> None:
         JsonlFile(path)
 
 
-def test_what_is_no_regular_file_is_refused(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")  # Nobody writes to it, so that opening it would not return.
+def test_a_path_that_is_no_regular_file_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")  # Without a writer, so that opening it would not return.
     for path in (tmp_path / "pipe", tmp_path):
         with pytest.raises(DataError, match=rf"data\.path={path}: not a regular file"):
             JsonlFile(path)
 
 
-def test_another_file_under_the_same_name_is_not_read(tmp_path: Path) -> None:
+def test_a_file_that_replaces_the_open_one_is_not_read(tmp_path: Path) -> None:
     path, other = tmp_path / "data.jsonl", tmp_path / "other.jsonl"
     path.write_text('{"a": 1}\n{"a": 2}\n')
     file = JsonlFile(path)
@@ -68,7 +68,7 @@ def test_a_file_that_is_changed_while_it_is_read_is_an_error(tmp_path: Path, tex
         file.record(1)
 
 
-def test_a_file_that_is_cut_short_while_its_lines_are_found_is_an_error(
+def test_a_file_that_is_truncated_while_its_lines_are_found_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "data.jsonl"
@@ -85,7 +85,9 @@ def test_a_file_that_is_cut_short_while_its_lines_are_found_is_an_error(
 
 
 @pytest.mark.parametrize("sample", [-1, 1])
-def test_a_sample_that_is_not_there_is_named(tmp_path: Path, sample: int) -> None:
+def test_a_sample_number_out_of_range_is_an_error_that_names_it(
+    tmp_path: Path, sample: int
+) -> None:
     path = tmp_path / "data.jsonl"
     path.write_text("{}")
     with pytest.raises(DataError, match=rf"no sample {sample}; there are 0 to 0"):

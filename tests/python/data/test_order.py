@@ -3,7 +3,7 @@ from __future__ import annotations
 from flowtrain.data.order import SampleOrder
 
 
-def test_every_epoch_draws_each_sample_once_and_any_point_can_be_reached() -> None:
+def test_every_epoch_draws_each_sample_once_and_any_cursor_can_be_read() -> None:
     order = SampleOrder(50, seed=1, shuffle=True)
     drawn = [order.index(cursor) for cursor in range(150)]
     for epoch in range(3):

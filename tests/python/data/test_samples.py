@@ -29,7 +29,7 @@ def reader(
 ) -> SampleReader:
     path = folder / "data.jsonl"
     lines = [r if isinstance(r, str) else json.dumps(r) for r in records]
-    path.unlink(missing_ok=True)  # Readers before this one keep their file.
+    path.unlink(missing_ok=True)  # Earlier readers keep the file that they opened.
     path.write_text("\n".join(lines) + "\n")
     return SampleReader(model, DataConfig(path=path, **data), max_tokens)
 
@@ -56,7 +56,7 @@ def chat(*turns: str, images: tuple[str, ...] = ()) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("size", [(8, 8), (24, 8), (70, 33), (13, 200), (501, 37)])
-def test_a_sample_becomes_what_the_processor_makes_of_it(
+def test_tokens_and_pixels_equal_those_of_the_processor(
     model: Path, tmp_path: Path, size: tuple[int, int]
 ) -> None:
     from transformers import AutoProcessor
@@ -87,7 +87,7 @@ def test_a_sample_becomes_what_the_processor_makes_of_it(
 
 @pytest.fixture
 def released(model: Path, tmp_path: Path) -> Path:
-    """The model with its processors named as in the folders that Qwen released."""
+    """The model with processors named as in the released folders."""
     folder = tmp_path / "released"
     shutil.copytree(model, folder)
     path = folder / "preprocessor_config.json"
@@ -116,7 +116,7 @@ def test_a_released_folder_loads_where_torchvision_is_installed(released: Path) 
     assert type(AutoProcessor.from_pretrained(released)).__name__ == "Qwen3VLProcessor"
 
 
-def test_a_folder_that_cannot_be_read_is_named(model: Path, tmp_path: Path) -> None:
+def test_an_error_names_a_model_folder_that_cannot_be_read(model: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(model, tmp_path / "damaged")
     folder.joinpath("tokenizer.json").write_text("{")
     with pytest.raises(DataError, match=f"the model's folder {folder} cannot be read: "):
@@ -155,7 +155,7 @@ def test_a_rotated_jpeg_is_read_upright(model: Path, tmp_path: Path) -> None:
     np.testing.assert_array_equal(pixels_of(read).pixels, pixels_of(straight).pixels)
 
 
-def test_both_conversation_formats_mean_the_same(model: Path, tmp_path: Path) -> None:
+def test_both_conversation_formats_give_the_same_sample(model: Path, tmp_path: Path) -> None:
     name = picture(tmp_path, "a.png", (16, 8))
     turns = [{"from": "human", "value": "<image>Read."}, {"from": "gpt", "value": "1"}]
     parts = [{"type": "image", "image": name}, {"type": "text", "text": "Read."}]
@@ -184,13 +184,15 @@ def test_both_conversation_formats_mean_the_same(model: Path, tmp_path: Path) ->
         ({"messages": [{"role": "judge", "content": "1"}]}, "role 'judge'"),
     ],
 )
-def test_a_bad_line_is_named(model: Path, tmp_path: Path, record: Any, message: str) -> None:
+def test_an_error_names_the_bad_line(
+    model: Path, tmp_path: Path, record: Any, message: str
+) -> None:
     read = reader(model, tmp_path, chat("a", "b"), record)
     with pytest.raises(DataError, match=message):
         read.meta(1)
 
 
-def test_a_long_sample_names_tokens_and_limit(model: Path, tmp_path: Path) -> None:
+def test_the_error_of_a_long_sample_names_tokens_and_limit(model: Path, tmp_path: Path) -> None:
     read = reader(model, tmp_path, chat("a" * 100, "b"), max_tokens=50)
     with pytest.raises(DataError, match=r"data\.jsonl:1: \d+ tokens exceed .*=50"):
         read.meta(0)
@@ -203,9 +205,7 @@ def test_a_long_sample_is_dropped(model: Path, tmp_path: Path) -> None:
     assert [read.meta(line).fit for line in (0, 1)] == ["dropped", "whole"]
 
 
-def test_a_long_sample_is_cut_off_at_the_end_and_never_inside_an_image(
-    model: Path, tmp_path: Path
-) -> None:
+def test_a_long_sample_is_truncated_but_never_inside_an_image(model: Path, tmp_path: Path) -> None:
     names = tuple(picture(tmp_path, f"{n}.png", (8 * n, 8)) for n in (2, 3))
     record = chat("<image>Read.", "12", "<image>Again?", "34", images=names)
     read = reader(model, tmp_path, record)
@@ -227,14 +227,14 @@ def test_a_long_sample_is_cut_off_at_the_end_and_never_inside_an_image(
             assert meta.fit == "whole"
         else:
             assert meta.fit == ("truncated" if meta.num_targets else "dropped")
-    # In front of the second image goes its start mark; where it fits whole, nothing is lost.
+    # The start token of the second image is cut with the image, unless the image fits whole.
     assert kept[second - 2] == (second - 2, 1)
     for limit in range(second - 1, second + 3):
         assert kept[limit] == (second - 1, 1)
     assert kept[second + 3] == (second + 3, 2)
 
 
-def test_a_cut_png_is_an_error_or_zeros(model: Path, tmp_path: Path) -> None:
+def test_a_truncated_png_is_an_error_or_zeros(model: Path, tmp_path: Path) -> None:
     name = picture(tmp_path, "cut.png", (64, 64))
     whole = (tmp_path / name).read_bytes()
     (tmp_path / name).write_bytes(whole[: len(whole) // 2])
@@ -279,7 +279,7 @@ def test_a_file_that_changes_after_it_was_planned_keeps_its_planned_grid(
         strict.pixels(0, 0, grid)
 
 
-def test_a_sample_that_no_longer_has_its_planned_length_is_named(
+def test_an_error_names_a_sample_that_no_longer_has_its_planned_length(
     model: Path, tmp_path: Path
 ) -> None:
     meta = reader(model, tmp_path, chat("Read.", "12")).meta(0)

@@ -1,4 +1,4 @@
-"""Readers in processes: results, errors, and what is left when they are killed."""
+"""Readers in processes: results, errors, and what remains after a kill."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from support import descendants
 from flowtrain.data import workers
 from flowtrain.data.workers import ReaderDied, ReaderPool
 
-# A reader whose methods are the module's functions; the standard library is there in any process.
+# A reader whose methods are functions of a module that every process can import.
 OS = partial(importlib.import_module, "os")
 
 
@@ -32,14 +32,14 @@ def test_calls_return_results_and_errors(workers: int) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_reader_that_cannot_be_made_is_the_error_of_each_call(workers: int) -> None:
+def test_each_call_raises_the_error_of_a_reader_that_cannot_be_made(workers: int) -> None:
     with ReaderPool(partial(int, "seven"), workers) as pool:
         for _ in range(2):
             with pytest.raises(ValueError, match="invalid literal .* 'seven'"):
                 pool.submit("bit_length").result(60)
 
 
-def test_an_error_that_cannot_be_rebuilt_arrives_as_text() -> None:
+def test_an_exception_that_cannot_be_rebuilt_arrives_as_text() -> None:
     member = tarfile.TarInfo("../outside")
     with ReaderPool(partial(importlib.import_module, "tarfile"), 1) as pool:
         with pytest.raises(RuntimeError, match="OutsideDestinationError: .*outside"):
@@ -47,11 +47,11 @@ def test_an_error_that_cannot_be_rebuilt_arrives_as_text() -> None:
         assert pool.submit("is_tarfile", os.devnull).result(60) is False
 
 
-def test_a_killed_process_is_named_and_holds_nobody(tmp_path: Path) -> None:
+def test_a_killed_process_is_named_and_blocks_no_call(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with ReaderPool(OS, 1) as pool:
         pid = pool.submit("getpid").result(60)
-        # Nobody writes to the pipe, so that opening it does not return.
+        # The pipe has no writer, so that opening it does not return.
         calls = [pool.submit("open", tmp_path / "pipe", os.O_RDONLY), pool.submit("getpid")]
         os.kill(pid, signal.SIGKILL)
         for call in calls:
@@ -59,12 +59,14 @@ def test_a_killed_process_is_named_and_holds_nobody(tmp_path: Path) -> None:
                 call.result(60)
 
 
-def test_a_process_that_ends_by_itself_is_named_with_its_exit_code() -> None:
+def test_a_process_that_exits_is_named_with_its_exit_code() -> None:
     with ReaderPool(OS, 1) as pool, pytest.raises(ReaderDied, match="exit code 3; its standard"):
         pool.submit("_exit", 3).result(60)
 
 
-def test_a_process_that_cannot_be_killed_holds_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_cannot_be_killed_does_not_block_close(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(workers, "_END_S", 0.1)
     pool = ReaderPool(OS, 1)
     pid = pool.submit("getpid").result(60)

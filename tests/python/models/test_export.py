@@ -15,7 +15,7 @@ from flowtrain.models.registry import adapter_for
 
 
 @pytest.mark.parametrize("tied", [False, True])
-def test_what_is_saved_is_what_plain_hugging_face_loads(tied: bool, tmp_path: Path) -> None:
+def test_plain_hugging_face_loads_the_saved_model(tied: bool, tmp_path: Path) -> None:
     source, final = tmp_path / "source", tmp_path / "final"
     write_tiny_model(source, SMALLEST)
     config = json.loads((source / "config.json").read_text())
@@ -43,7 +43,7 @@ def test_what_is_saved_is_what_plain_hugging_face_loads(tied: bool, tmp_path: Pa
     assert out.shape[1] > inputs["input_ids"].shape[1]
 
 
-def test_a_folder_that_lacks_a_weight_is_refused(tmp_path: Path) -> None:
+def test_a_folder_with_a_missing_weight_is_refused(tmp_path: Path) -> None:
     write_tiny_model(tmp_path, SMALLEST)
     adapter, cpu = adapter_for(tmp_path), torch.device("cpu")
     model = adapter.build("full", weights=None, seed=7, dtype=torch.float32, device=cpu)

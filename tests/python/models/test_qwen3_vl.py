@@ -41,7 +41,7 @@ Document = tuple[torch.Tensor, torch.Tensor]
 
 
 def document(*images: tuple[int, int], text: int = 9) -> Document:
-    """Tokens with images of so many rows and columns of tokens, and their grids in patches."""
+    """Token ids with images of the given rows and columns of tokens, and their grids in patches."""
     generator = torch.Generator().manual_seed(text + len(images))
     ids = [torch.randint(TEXT, 90, (3,), generator=generator)]
     for rows, columns in images:
@@ -90,7 +90,9 @@ def plain_loss(full: torch.nn.Module, ids: torch.Tensor, grids: torch.Tensor) ->
 MIX = [document((2, 3)), document(), document((1, 4), (3, 1)), document((1, 1), text=15)]
 
 
-def test_packed_and_split_equals_each_document_alone(adapter: VLMAdapter) -> None:
+def test_packed_documents_on_split_parts_equal_each_document_on_the_full_model(
+    adapter: VLMAdapter,
+) -> None:
     full = build(adapter, "full")
     total = sum(plain_loss(full, *doc) for doc in MIX)
     total.backward()
@@ -106,18 +108,18 @@ def test_packed_and_split_equals_each_document_alone(adapter: VLMAdapter) -> Non
     parts = {**dict(encoder.named_parameters()), **dict(backbone.named_parameters())}
     assert set(parts) == set(dict(full.named_parameters()))
     for name, parameter in full.named_parameters():
-        # The bias of keys has no gradient but rounding: it shifts all scores of a query alike.
+        # The bias of keys shifts all scores of a query alike: its gradient is rounding alone.
         torch.testing.assert_close(parts[name].grad, parameter.grad, rtol=1e-5, atol=1e-6)
 
 
 @contextmanager
 def counted() -> Iterator[FlopCounterMode]:
-    """Counts FLOPs, attention included: only the plain kernel shows its products."""
+    """Counts FLOPs, attention included: only the math kernel lets the counter see its products."""
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         yield counter
 
 
-def test_positions_are_those_of_the_model(adapter: VLMAdapter) -> None:
+def test_positions_equal_those_of_transformers(adapter: VLMAdapter) -> None:
     full = build(adapter, "full")
     for ids, grids in MIX:
         truth, _ = full.model.get_rope_index(
@@ -128,7 +130,7 @@ def test_positions_are_those_of_the_model(adapter: VLMAdapter) -> None:
         assert torch.equal(ours[1:], truth[:, 0])
 
 
-def test_attention_costs_the_sum_of_the_documents(adapter: VLMAdapter) -> None:
+def test_attention_costs_as_much_as_the_documents_one_by_one(adapter: VLMAdapter) -> None:
     query = torch.randn(1, 4, 64, 8)
     key = value = torch.randn(1, 2, 64, 8)
     layer = torch.nn.Module()
@@ -151,7 +153,7 @@ def test_a_causal_call_without_boundaries_is_refused() -> None:
         varlen_attention(layer, rows, rows, rows, None)
 
 
-def test_conditions_of_packing_are_checked(adapter: VLMAdapter) -> None:
+def test_positions_and_attention_implementation_are_checked(adapter: VLMAdapter) -> None:
     backbone = build(adapter, "backbone")
     batch = packed(adapter, [document()])
     three = dataclasses.replace(batch, position_ids=batch.position_ids[1:])
@@ -162,7 +164,7 @@ def test_conditions_of_packing_are_checked(adapter: VLMAdapter) -> None:
         adapter.loss(backbone, batch, None)
 
 
-def test_counted_flops_are_those_that_run(adapter: VLMAdapter) -> None:
+def test_analytic_flops_equal_counted_flops(adapter: VLMAdapter) -> None:
     encoder, backbone = build(adapter, "encoder"), build(adapter, "backbone")
     ids, grids = document((4, 6), text=30)
     with counted() as counter:
@@ -174,7 +176,7 @@ def test_counted_flops_are_those_that_run(adapter: VLMAdapter) -> None:
     with counted() as counter:
         adapter.loss(backbone, packed(adapter, [(ids, grids)]), rows)
     text = adapter.config.text_config
-    # The counter does not know that causal attention needs only half of the products.
+    # The counter counts all products of causal attention, which needs half of them.
     half = text.num_hidden_layers * 2 * text.num_attention_heads * text.head_dim * len(ids) ** 2
     assert counter.get_total_flops() - half == pytest.approx(forward.backbone, rel=0.02)
 
@@ -189,7 +191,7 @@ def test_rotary_frequencies_are_never_rounded(adapter: VLMAdapter, dtype: torch.
         assert torch.equal(buffer, exact[name].float()), name
 
 
-def test_features_must_fit_the_image_tokens(adapter: VLMAdapter) -> None:
+def test_features_that_do_not_match_the_image_tokens_are_refused(adapter: VLMAdapter) -> None:
     backbone = build(adapter, "backbone")
     batch = packed(adapter, [document((2, 2))])
     width = adapter.seam_width
@@ -199,13 +201,13 @@ def test_features_must_fit_the_image_tokens(adapter: VLMAdapter) -> None:
             adapter.loss(backbone, batch, features)
 
 
-def test_image_tokens_must_fit_the_grids(adapter: VLMAdapter) -> None:
+def test_image_tokens_that_do_not_match_the_grids_are_refused(adapter: VLMAdapter) -> None:
     ids, grids = document((1, 2), (3, 1))
     with pytest.raises(ModelError, match=r"runs of \[2, 3\] .* make \[3, 2\]"):
         adapter.position_ids(ids, (ids == IMAGE).long(), grids.flip(0))
 
 
-def test_a_configuration_that_is_not_json_is_named(tmp_path: Path) -> None:
+def test_a_configuration_that_is_not_json_is_an_error_that_names_it(tmp_path: Path) -> None:
     tmp_path.joinpath("config.json").write_text("{")
     with pytest.raises(ModelError, match=r"config\.json: not JSON"):
         adapter_for(tmp_path)
@@ -215,7 +217,7 @@ def test_another_version_of_transformers_is_refused(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(versions.importlib.metadata, "version", lambda _: "4.57.3")
-    # The adapter's file cannot even be imported with that version.
+    # With that version the adapter's module cannot be imported.
     monkeypatch.setitem(sys.modules, "flowtrain.models.qwen3_vl", None)
     with pytest.raises(ModelError, match=r"4\.57\.3 is installed; .*pip install"):
         adapter_for(folder)

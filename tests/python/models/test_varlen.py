@@ -1,4 +1,4 @@
-"""How packed documents are handed to torch's kernel, with a plain one in its place."""
+"""The call of torch's varlen attention, which a plain function replaces here."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def kernel(
     scale: float | None = None,
     window_size: tuple[int, int] = (-1, -1),
 ) -> torch.Tensor:
-    """What the documentation of torch 2.11 says, without grouped heads."""
+    """As documented in torch 2.11, without grouped heads."""
     assert query.shape[1] == key.shape[1] == value.shape[1]
     assert cu_seq_q.dtype == cu_seq_k.dtype == torch.int32
     lengths = cu_seq_q.diff().tolist()
@@ -51,7 +51,7 @@ def grouped_kernel(
     window_size: tuple[int, int] = (-1, -1),
     enable_gqa: bool = False,
 ) -> torch.Tensor:
-    """What the documentation of torch 2.13 says."""
+    """As documented in torch 2.13."""
     assert enable_gqa == (query.shape[1] != key.shape[1])
     repeats = query.shape[1] // key.shape[1]
     key, value = (x.repeat_interleave(repeats, dim=1) for x in (key, value))
@@ -61,7 +61,7 @@ def grouped_kernel(
 @pytest.mark.parametrize("function", [kernel, grouped_kernel])
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("kv_heads", [2, 4])
-def test_the_kernel_is_asked_for_what_the_documents_need(
+def test_the_kernel_call_gives_attention_within_each_document(
     function: Any, causal: bool, kv_heads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch.manual_seed(0)
@@ -81,10 +81,10 @@ def test_the_kernel_is_asked_for_what_the_documents_need(
     torch.testing.assert_close(got, expected)
 
 
-def test_this_torch_has_the_kernel_that_the_call_is_written_for() -> None:
+def test_this_torch_has_the_parameters_that_the_call_uses() -> None:
     varlen._parameters.cache_clear()
     assert varlen._parameters() >= {"window_size", "scale", "max_q", "max_k"}
 
 
-def test_tensors_on_the_host_go_document_by_document() -> None:
+def test_the_kernel_is_not_used_for_tensors_on_the_host() -> None:
     assert not varlen.usable(torch.randn(1, 2, 4, 8, dtype=torch.bfloat16), dropout=0.0)
