@@ -1,4 +1,4 @@
-"""What a step is, decided before it runs: plain data and the pure functions that make it."""
+"""The plan of a step, fixed before it runs: plain data, and pure functions that build it."""
 
 from flowtrain.plan.build import Layout, build_step
 from flowtrain.plan.space import Space, SpaceError, SpaceNeed

@@ -1,4 +1,4 @@
-"""What packing made of a step, beside what a plain loop would have paid."""
+"""How balanced the packed step is, compared with arrival order."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from flowtrain_core.packing import Assignment, schedule
 def packing_of(
     place: Assignment, items: Sequence[EncoderItem], image_tokens: Sequence[int], *, encoders: int
 ) -> Packing:
-    """The certificate of a step, and its balance before and after.
+    """The proven bound of a step, and its balance when packed and in arrival order.
 
     Args:
-        place: Where each sample of the step goes.
-        items: What the encoder ranks make.
+        place: Slot and rank of each sample of the step.
+        items: Items of the encoder ranks.
         image_tokens: Image tokens of each sample, in the order of `place`, shape [num_samples].
         encoders: Encoder ranks.
     """

@@ -1,4 +1,4 @@
-"""From the samples of a step to its plan: a pure function, the same on every machine."""
+"""Builds the plan of a step from its samples: a pure function, equal on every machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flowtrain.plan.step import Document, EncoderItem, PlannedImage, StepPlan
 
 
 class SampleSize(Protocol):
-    """What the planner has to know of a sample."""
+    """Sizes of a sample, which the planner needs."""
 
     @property
     def index(self) -> int: ...
@@ -29,7 +29,7 @@ class SampleSize(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Layout:
-    """Ranks and caps that a step is laid out for."""
+    """Numbers of ranks and caps of a step."""
 
     encoders: int
     backbones: int
@@ -39,7 +39,7 @@ class Layout:
 
 @dataclass(slots=True)
 class _Draft:
-    """An item before it has an encoder rank and a number."""
+    """An item without encoder rank and number."""
 
     reader: int
     slot: int
@@ -59,16 +59,16 @@ def build_step(
     truncated: int = 0,
     flops: float = 0.0,
 ) -> StepPlan:
-    """Lay one step out: documents into slots, images into items, items onto encoder ranks.
+    """Assign documents to slots, images to items, and items to encoder ranks.
 
     Args:
         step: Number of the step.
         samples: Sizes of its samples, in the seeded order.
         cost: Backbone cost of each sample in forward FLOPs, shape [num_samples].
         layout: Ranks and caps.
-        cursor: Samples drawn from the data order, this step included.
-        dropped: Samples drawn for this step and left out of it.
-        truncated: Samples of this step that were cut off.
+        cursor: Samples drawn from the data order up to and including this step.
+        dropped: Samples that were drawn for this step and left out.
+        truncated: Samples of this step that were truncated.
         flops: Model FLOPs of training on these samples, for MFU.
 
     Raises:
@@ -119,11 +119,11 @@ def _document(sample: SampleSize) -> Document:
 def _items(
     members: list[list[list[SampleSize]]], slots: int, layout: Layout
 ) -> tuple[EncoderItem, ...]:
-    """Cut each slot's images into items and deal them to the encoder ranks.
+    """Divide the images of each slot into items, and assign these to the encoder ranks.
 
-    An item is at most a fair share of the step, so that no encoder rank idles while another
-    holds everything, and never spans slots, so that the slot everybody waits for can always
-    be finished.
+    An item has at most an equal share of the step's image tokens (or one image), so that no
+    encoder rank idles while another has all images. It never spans slots, so that the slot that
+    ranks wait for can always be finished.
     """
     total = sum(n for rank in members for slot in rank for s in slot for n in s.image_lengths)
     cap = min(layout.item_tokens, max(1, -(-total // layout.encoders)))

@@ -1,4 +1,4 @@
-"""How many slabs a plan needs, checked before the run and for every plan."""
+"""The number of slabs that a plan needs, checked before the run and for every plan."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from flowtrain.plan.step import StepPlan
 
 
 class SpaceError(ValueError):
-    """The pool is too small for a plan; the message gives the bytes that are missing."""
+    """The pool is too small for a plan. The message gives the number of missing bytes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SpaceNeed:
-    """Least slabs of each rank's segment.
+    """Minimum slabs of each rank's segment.
 
     Attributes:
-        activation: Slabs of one encoder rank's segment.
-        gradient: Slabs of one backbone rank's segment; 0 where nothing before the cut trains.
+        activation: Slabs of the segment of one encoder rank.
+        gradient: Slabs of the segment of one backbone rank; 0 if the encoder does not train.
     """
 
     activation: int
@@ -32,16 +32,16 @@ class SpaceNeed:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Space:
-    """How records become slabs.
+    """Computes the slabs of records, plans and segments.
 
-    A record is cut into slabs of one size, so that a segment never fragments and its capacity
-    is a plain count.
+    A record is divided into slabs of one size, so a segment never fragments and its capacity is
+    a number of slabs.
 
     Args:
         slab_bytes: Size of a slab.
-        row_bytes: Size of one image token's row: pooled feature and deepstack taps.
-        trained: Whether gradients return.
-        depth: Whole steps that an activation segment holds in the trained modes, max(1, k).
+        row_bytes: Size of the row of one image token, with all its features.
+        trained: Whether gradients return to the encoder.
+        depth: Whole steps that an activation segment holds if gradients return, max(1, k).
     """
 
     slab_bytes: int
@@ -52,7 +52,7 @@ class Space:
     def __post_init__(self) -> None:
         if self.slab_bytes < self.row_bytes:
             raise SpaceError(
-                f"pool.slab_bytes={self.slab_bytes}: one image token's row takes "
+                f"pool.slab_bytes={self.slab_bytes}: the row of one image token takes "
                 f"{self.row_bytes} bytes; raise pool.slab_bytes to at least that"
             )
 
@@ -61,14 +61,14 @@ class Space:
         return self.slab_bytes // self.row_bytes
 
     def parts(self, num_tokens: int) -> int:
-        """Slabs of a record of so many rows."""
+        """Slabs of a record with `num_tokens` rows."""
         return -(-num_tokens // self.slab_rows)
 
     def need(self, plan: StepPlan) -> SpaceNeed:
-        """Least slabs with which this plan can finish.
+        """Minimum slabs with which this plan can finish.
 
-        Trained: a whole step, since its gradients return only after its last slot is read.
-        Frozen: the largest item, since items are made in the order in which they are read.
+        If gradients return: a whole step, since they return only after its last slot is read.
+        Otherwise: the largest item, since items are made in the order in which they are read.
         """
         made: dict[int, int] = {}
         read: dict[int, int] = {}
@@ -86,15 +86,15 @@ class Space:
         )
 
     def total_bytes(self, need: SpaceNeed, *, encoders: int, backbones: int) -> int:
-        """Size of the whole pool with such segments."""
+        """Size of the whole pool with segments of this size."""
         return self.slab_bytes * (encoders * need.activation + backbones * need.gradient)
 
     def limit_bytes(self, *, pool_bytes: int | None, max_slabs: int) -> int:
-        """Size that the whole pool may have.
+        """Maximum size of the whole pool.
 
         Args:
-            pool_bytes: Size of the whole pool, or None where it is free.
-            max_slabs: Maximum slabs of the whole pool where the size is free.
+            pool_bytes: Size of the whole pool, or None if it is not set.
+            max_slabs: Maximum slabs of the whole pool if the size is not set.
         """
         return max_slabs * self.slab_bytes if pool_bytes is None else pool_bytes
 
@@ -109,38 +109,38 @@ class Space:
         scale: float,
         who: str,
     ) -> SpaceNeed:
-        """Slabs to give each segment: `scale` times the need, or what `pool_bytes` holds.
+        """Slabs of each segment: `scale` times the need, or the share of `pool_bytes`.
 
-        `scale` is lowered where the need fits into `max_slabs` and so many times of it does not.
+        `scale` is reduced if the need fits into `max_slabs` but the multiple does not.
 
         Args:
-            need: Least slabs of each segment.
+            need: Minimum slabs of each segment.
             encoders: Encoder ranks.
             backbones: Backbone ranks.
-            pool_bytes: Size of the whole pool, or None where it is free.
-            max_slabs: Maximum slabs of the whole pool where the size is free.
-            scale: Multiple of the need where the size is free.
-            who: Whose need it is, for the error.
+            pool_bytes: Size of the whole pool, or None if it is not set.
+            max_slabs: Maximum slabs of the whole pool if the size is not set.
+            scale: Multiple of the need if the size is not set.
+            who: What has this need, for the error.
 
         Raises:
             SpaceError: pool_bytes or max_slabs is below the need.
         """
-        least = self.total_bytes(need, encoders=encoders, backbones=backbones)
-        if pool_bytes is not None and least == 0:
-            # The first plans have no image, so that they say nothing of the shares.
+        minimum = self.total_bytes(need, encoders=encoders, backbones=backbones)
+        if pool_bytes is not None and minimum == 0:
+            # The first plans have no image, so all segments get the same share.
             segments = encoders + (backbones if self.trained else 0)
             slabs = pool_bytes // (self.slab_bytes * segments)
             return SpaceNeed(activation=slabs, gradient=slabs if self.trained else 0)
         limit = self.limit_bytes(pool_bytes=pool_bytes, max_slabs=max_slabs)
-        if least > limit:
+        if minimum > limit:
             name, value = ("bytes", pool_bytes) if pool_bytes else ("max_cells", max_slabs)
             raise SpaceError(
-                f"pool.{name}={value}: {who} cannot do with less than {least} bytes ("
+                f"pool.{name}={value}: {who} needs at least {minimum} bytes ("
                 f"{encoders} encoder ranks x {need.activation} slabs + {backbones} backbone ranks "
-                f"x {need.gradient} slabs of {self.slab_bytes} bytes); {least - limit} bytes "
+                f"x {need.gradient} slabs of {self.slab_bytes} bytes); {minimum - limit} bytes "
                 f"are missing; raise pool.{name}, or lower train.global_batch"
             )
-        factor = limit / least if least else 1.0
+        factor = limit / minimum if minimum else 1.0
         if pool_bytes is None:
             factor = min(scale, factor)
         return SpaceNeed(

@@ -1,4 +1,4 @@
-"""The plan of one optimizer step: plain data that every rank reads in the same words."""
+"""The plan of one optimizer step: plain data, equal on every rank."""
 
 from __future__ import annotations
 
@@ -16,74 +16,74 @@ class Document:
     """One sample in a microbatch."""
 
     sample: int
-    """Line of the data file, from 0."""
+    """Number of the sample in the data file, from 0."""
     num_tokens: int
     num_targets: int
     image_tokens: int
     grids: tuple[Grid, ...]
-    """Grid of each of its images, whatever the files have when they are read."""
+    """Planned grid of each of its images."""
 
 
 class PlannedImage(NamedTuple):
     """One image of an item."""
 
     sample: int
-    """Line of the data file, from 0."""
+    """Number of the sample in the data file, from 0."""
     image: int
     """Number of the image within the sample, from 0."""
     grid: Grid
-    """Grid to encode it with, whatever the file has when it is read."""
+    """Planned grid; the image is encoded with it even if the file changes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EncoderItem:
-    """Images that one encoder rank encodes at once, for one slot of one backbone rank.
+    """Images that one encoder rank encodes together, for one slot of one backbone rank.
 
-    Its output is one record: `num_tokens` rows that land at `row` of the slot's image rows.
+    The output is one record: `num_tokens` rows, which start at `row` of the slot's image rows.
     """
 
     index: int
-    """Number of the item within the step; with the step it is the record's identity."""
+    """Number of the item within the step; step and number identify the record."""
     encoder: int
     reader: int
     slot: int
     row: int
     num_tokens: int
     images: tuple[PlannedImage, ...]
-    """In row order."""
+    """Images in the order of rows."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Balance:
-    """How even a step is over the ranks, and what of it is padding; 0 is best, 1 worst."""
+    """Imbalance over the ranks, and share of padding, of a step; 0 is best, 1 worst."""
 
     dist_ratio: float
-    """Backbone: 1 - mean / max over ranks of the step's cost; ranks meet at its end."""
+    """Backbone: 1 - mean / max over ranks of the cost of the whole step."""
     encoder_dist_ratio: float
-    """The same of the encoder ranks, by image tokens."""
+    """The same for the encoder ranks, by image tokens."""
     pad_ratio: float
-    """Padding / allocated tokens, if each microbatch were a rectangle."""
+    """Padding / allocated tokens, if all microbatches of a slot had the same length."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Packing:
-    """What the scheduler made of a step, its proof, and what arrival order would have been."""
+    """Results of the scheduler for a step, its proven bound, and the balance of arrival order."""
 
     bound: float
-    """No schedule has a slowest backbone rank below this, in forward FLOPs."""
+    """Lower bound for the slowest backbone rank of any schedule, in forward FLOPs."""
     gap: float
-    """Slowest rank / bound - 1."""
+    """Cost of the slowest rank / bound - 1."""
     packed: Balance
-    """Documents side by side; the rows of a slot are padded to the longest over ranks."""
+    """The packed step; each slot padded to its longest rank."""
     arrival: Balance
-    """Equal counts in seeded order; each sample is padded to the longest of its microbatch."""
+    """Equal counts in seeded order; each sample padded to the longest of its microbatch."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepPlan:
     """Everything that is fixed about a step before it starts.
 
-    `slots` is the same for every backbone rank; a rank may have nothing in one of them.
+    `slots` is the same for every backbone rank; some slots of a rank may be empty.
     """
 
     step: int
@@ -92,24 +92,24 @@ class StepPlan:
     documents: tuple[tuple[tuple[Document, ...], ...], ...] = ()
     """[backbone rank][slot][document]."""
     items: tuple[EncoderItem, ...] = ()
-    """In the order of slots, which is the order in which they are made and read."""
+    """Items in the order of slots, in which they are made and read."""
     num_targets: int = 0
-    """Target tokens of the whole step, the N that the loss is divided by."""
+    """Target tokens of the whole step, by which the loss is divided."""
     samples: tuple[int, ...] = ()
-    """Lines of the data file, in the seeded order."""
+    """Numbers of the samples in the data file, in the seeded order."""
     cursor: int = 0
-    """Samples drawn from the data order up to and including this step, dropped ones too."""
+    """Samples drawn from the data order up to and including this step, with dropped ones."""
     dropped: int = 0
-    """Samples drawn for this step and left out, because they are longer than a microbatch."""
+    """Samples that were drawn for this step and left out, as they exceed a microbatch."""
     truncated: int = 0
-    """Samples of this step that were cut off to fit into a microbatch."""
+    """Samples of this step that were truncated to fit into a microbatch."""
     flops: float = 0.0
     """Model FLOPs of training on the step: real tokens, no recomputation."""
     packing: Packing | None = None
-    """None at the end."""
+    """None for a plan of kind "end"."""
 
     def items_of(self, encoder: int) -> tuple[EncoderItem, ...]:
-        """Items of one encoder rank, in the order in which it makes them."""
+        """Items of one encoder rank, in the order in which the rank makes them."""
         return tuple(item for item in self.items if item.encoder == encoder)
 
     def items_for(self, reader: int, slot: int) -> tuple[EncoderItem, ...]:
@@ -117,7 +117,7 @@ class StepPlan:
         return tuple(i for i in self.items if i.reader == reader and i.slot == slot)
 
     def documents_of(self, reader: int) -> Iterator[tuple[int, tuple[Document, ...]]]:
-        """(slot, documents) of one backbone rank, empty slots left out."""
+        """(slot, documents) of one backbone rank, without empty slots."""
         return ((m, docs) for m, docs in enumerate(self.documents[reader]) if docs)
 
     def to_json(self) -> str:
@@ -144,7 +144,7 @@ class StepPlan:
         return StepPlan(**raw)
 
     def checksum(self) -> int:
-        """CRC-32 of the JSON form: both worlds compare it before a step takes effect."""
+        """CRC-32 of the JSON form, which both worlds compare before a step takes effect."""
         return zlib.crc32(self.to_json().encode())
 
 

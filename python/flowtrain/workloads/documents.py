@@ -1,8 +1,8 @@
-"""Four document sets as measured: tiles and text tokens of 70,706 samples.
+"""Four measured document sets: tiles and text tokens of 70,706 samples.
 
-The published length files of OmniBal's code (448-pixel tiles of 256 tokens, at most four and a
-thumbnail). Tiles are drawn from the histogram and text from the quantiles, independently: their
-correlation within a set lies between -0.22 and 0.07.
+From the length files published with OmniBal's code (448-pixel tiles of 256 tokens, at most four and
+a thumbnail). Tiles are drawn from the histogram and text lengths from the quantiles, independently:
+their correlation within a set is between -0.22 and 0.07.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ SETS = {
 def document_counts(
     random: Generator, count: int, *, only: str | None = None
 ) -> tuple[IntArray, IntArray]:
-    """Text tokens and tiles of `count` samples, of all sets by their sizes or of one.
+    """Draw text tokens and tiles of `count` samples, of one set or of all in proportion to size.
 
-    The ends of the text distributions, which were not published, are chosen to give the mean.
+    The tails of the text distributions were not published; they are chosen to match the mean.
     """
     names = [only] if only else list(SETS)
     sizes = numpy.array([SETS[name].samples for name in names], dtype=numpy.float64)

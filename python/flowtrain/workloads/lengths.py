@@ -1,4 +1,4 @@
-"""Workloads from a file of lengths, one sample a line."""
+"""Reads workloads from a file of lengths, one sample per line."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ import numpy
 from flowtrain.workloads.workload import Workload, decoder_flops, native_encoder_flops
 
 _PATCHES_PER_TOKEN = 4
-# Of each column; FLOPs of the longest sample are within the last.
-_LARGEST = {"tokens": 1e9, "visual_tokens": 1e9, "cost": 1e30, "encoder_cost": 1e30}
+# Maximum of each column; the FLOPs of the longest sample are within that of costs.
+_MAXIMA = {"tokens": 1e9, "visual_tokens": 1e9, "cost": 1e30, "encoder_cost": 1e30}
 
 
 def read_lengths(path: Path) -> Workload:
     """Read samples from a JSON-lines file.
 
-    A line is a number of tokens, or an object with `tokens` (text and visual) and, as far as known,
-    `visual_tokens`, `cost` and `encoder_cost` in any one unit. A missing cost is the FLOPs of a
-    Qwen2.5-7B decoder; a missing encoder cost those of a Qwen2.5-VL tower on one image. Either a
-    cost is on all lines or on none.
+    A line is a number of tokens, or an object with `tokens` (text and visual) and optionally
+    `visual_tokens`, `cost` and `encoder_cost`, all costs in one unit. The default cost is the FLOPs
+    of a Qwen2.5-7B decoder, the default encoder cost those of a Qwen2.5-VL vision tower on one
+    image. A cost must be on all lines or on none.
 
     Raises:
-        ValueError: A line is neither, or lacks what others have; the message has its number.
+        ValueError: A line has another form, or lacks a cost that others have. The message has its
+            number.
         OSError: The file cannot be read.
     """
     rows = {
@@ -38,7 +39,7 @@ def read_lengths(path: Path) -> Workload:
         if key in ("cost", "encoder_cost"):
             if given and len(given) < len(rows):
                 raise ValueError(
-                    f"{path}:{min(rows.keys() - given)}: has no {key}, and line {min(given)} has; "
+                    f"{path}:{min(rows.keys() - given)}: has no {key}, but line {min(given)} has; "
                     "give it on all lines or on none"
                 )
             if not given:
@@ -78,7 +79,7 @@ def _row(line: str, where: str) -> dict[str, Any]:
     if "tokens" not in row:
         known = ", ".join(map(repr, row)) or "nothing"
         raise ValueError(f"{where}: has no 'tokens' but {known}; name its length 'tokens'")
-    row = {key: _number(row[key], key, where) for key in _LARGEST if key in row}
+    row = {key: _number(row[key], key, where) for key in _MAXIMA if key in row}
     if row.get("visual_tokens", 0) > row["tokens"]:
         raise ValueError(
             f"{where}: visual_tokens={row['visual_tokens']} exceed tokens={row['tokens']}; "
@@ -88,11 +89,11 @@ def _row(line: str, where: str) -> dict[str, Any]:
 
 
 def _number(value: Any, key: str, where: str) -> int | float:
-    """A value that is a number of its column's kind and range."""
+    """Convert a value to the number type of its column, and check its range."""
     whole = key in ("tokens", "visual_tokens")
     good = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if good and 0 <= value <= _LARGEST[key] and (not whole or value == int(value)):
+    if good and 0 <= value <= _MAXIMA[key] and (not whole or value == int(value)):
         return int(value) if whole else float(value)
     kind = "a whole number" if whole else "a number"
     shown = repr(value)[:40]
-    raise ValueError(f"{where}: {key}={shown} must be {kind} from 0 to {_LARGEST[key]:g}")
+    raise ValueError(f"{where}: {key}={shown} must be {kind} from 0 to {_MAXIMA[key]:g}")

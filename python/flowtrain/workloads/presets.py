@@ -1,4 +1,4 @@
-"""Shapes of vision-language data, each drawn from an explicit seed."""
+"""Synthetic vision-language workloads, each drawn from an explicit seed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _lognormal(
 
 
 def _native(random: Generator, count: int) -> tuple[IntArray, NDArray[Any]]:
-    """Visual tokens and encoder FLOPs of images whose areas are lognormal, 28 pixels a token."""
+    """Visual tokens and encoder FLOPs of images with lognormal area, 28 x 28 pixels per token."""
     tokens = _lognormal(random, count, 1000, 0.7, 64, 8192)
     return tokens, native_encoder_flops(tokens * _PATCHES_PER_TOKEN)
 
@@ -53,7 +53,7 @@ def _native_images(random: Generator, count: int) -> Drawn:
 
 
 def _video(random: Generator, count: int) -> Drawn:
-    """Native images, and 5 % clips of 8 to 96 frame pairs of up to 256 tokens: 24k at most."""
+    """Native images, and 5 % clips of 8 to 96 frame pairs with up to 256 tokens: up to 24k."""
     visual, flops = _native(random, count)
     clips = random.random(count) < 0.05
     frames = random.integers(8, 97, count)
@@ -87,27 +87,27 @@ def _long_tail(random: Generator, count: int) -> Drawn:
 
 
 def _coarse(random: Generator, count: int) -> Drawn:
-    """Five sizes only, as fixed templates give."""
+    """Five sizes only, as fixed templates produce."""
     tiles = random.choice(numpy.array([1, 2, 4, 6, 12]), count, p=[0.35, 0.25, 0.2, 0.12, 0.08])
     return numpy.full(count, 128), tiles * _TILE_TOKENS, tiles * _TILE_FLOPS
 
 
 def _tight(random: Generator, count: int) -> Drawn:
-    """Photographs of one size with a short question, as CocoQA."""
+    """Photographs of one size with a short question, like CocoQA."""
     visual = numpy.maximum(1, random.normal(1400, 70, count)).astype(numpy.int64)
     flops = native_encoder_flops(visual * _PATCHES_PER_TOKEN)
     return _lognormal(random, count, 58, 0.35, 4, 1024), visual, flops
 
 
 def _charts(random: Generator, count: int) -> Drawn:
-    """Synthetic charts with a heavy tail, as SynthChartNet."""
+    """Synthetic charts with a heavy tail, like SynthChartNet."""
     visual = _lognormal(random, count, 1600, 0.95, 400, 8192)
     flops = native_encoder_flops(visual * _PATCHES_PER_TOKEN)
     return _lognormal(random, count, 140, 0.5, 8, 2048), visual, flops
 
 
 def _documents(random: Generator, count: int) -> Drawn:
-    """Four measured document sets, mixed by their sizes."""
+    """Four measured document sets, mixed in proportion to their sizes."""
     text, tiles = document_counts(random, count)
     return text, tiles * _TILE_TOKENS, tiles * _TILE_FLOPS
 
@@ -145,7 +145,7 @@ def preset(name: str, count: int, *, seed: int) -> Workload:
         seed: The same seed, name and count give the same samples.
 
     Raises:
-        ValueError: There is no such preset, or count is negative.
+        ValueError: The preset does not exist, or count is negative.
     """
     if count < 0:
         raise ValueError(f"preset '{name}': count={count} must not be negative")

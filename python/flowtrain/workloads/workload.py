@@ -1,4 +1,4 @@
-"""What a step is made of, for schedulers: token counts, visual tokens and analytic costs."""
+"""Input of schedulers: token counts, visual tokens and analytic costs of samples."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Workload:
     """Samples of one step.
 
     Attributes:
-        name: The preset or file that they came from.
+        name: Name of the preset or file.
         tokens: Tokens of each sample, text and visual, shape [num_samples].
         visual_tokens: Visual tokens of each sample, shape [num_samples].
         cost: Forward FLOPs of the decoder, shape [num_samples].
@@ -43,16 +43,16 @@ class Workload:
 
 
 def decoder_flops(tokens: IntArray) -> FloatArray:
-    """Forward FLOPs of a 7B decoder (Qwen2.5-7B), causal attention counted half, shape as given.
+    """Forward FLOPs of a 7B decoder (Qwen2.5-7B), with causal attention counted half.
 
-    The two terms are equal at about 70,000 tokens; at 4,096 attention is 5.5 % of the sum.
+    Attention is 5.5 % of the sum at 4,096 tokens, and half of it at about 70,000.
     """
     t = tokens.astype(numpy.float64)
     return t * _PER_TOKEN + t * t * _PER_PAIR
 
 
 def native_encoder_flops(patches: IntArray) -> FloatArray:
-    """Forward FLOPs of a vision tower of Qwen2.5-VL's shape for one image, shape as given.
+    """Forward FLOPs of a vision tower of Qwen2.5-VL's shape for one image.
 
     32 layers of width 1280 and gated width 3456; four of them attend to the whole image, the
     others to windows of 64 patches; four patches merge into one token of width 3584.

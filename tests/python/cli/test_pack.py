@@ -51,7 +51,7 @@ def test_a_preset_replaces_a_file(capsys: pytest.CaptureFixture[str]) -> None:
         ('{"length": 4}', "lengths.jsonl:3: has no 'tokens' but 'length'"),
         ('{"tokens": 4, "visual_tokens": 5}', "lengths.jsonl:3: visual_tokens=5 exceed tokens=4"),
         ('{"tokens": 4, "cost": NaN}', "lengths.jsonl:3: cost=nan must be a number"),
-        ('{"tokens": 4, "cost": 7.0}', "lengths.jsonl:1: has no cost, and line 3 has"),
+        ('{"tokens": 4, "cost": 7.0}', "lengths.jsonl:1: has no cost, but line 3 has"),
         ("\udcff", "lengths.jsonl: byte 5 is not UTF-8"),
     ],
 )

@@ -41,7 +41,7 @@ def plan(seed: int, *, encoders: int = 2, backbones: int = 2, number: int = 20) 
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_every_image_is_encoded_once_and_lands_on_its_own_rows(seed: int) -> None:
+def test_every_image_is_encoded_once_into_its_own_rows(seed: int) -> None:
     made = plan(seed)
     lengths = {
         PlannedImage(s.index, image, (1, 2, 2 * length)): length
@@ -59,7 +59,7 @@ def test_every_image_is_encoded_once_and_lands_on_its_own_rows(seed: int) -> Non
                 assert item.row == row
                 assert item.num_tokens == sum(lengths[image] for image in item.images)
                 row += item.num_tokens
-            # The backbone scatters rows in the order of its documents.
+            # The backbone takes the rows in the order of its documents.
             expected = [
                 PlannedImage(d.sample, image, grid)
                 for d in documents
@@ -74,13 +74,13 @@ def test_the_samples_of_a_step_do_not_depend_on_the_layout() -> None:
     assert (one.samples, one.num_targets) == (many.samples, many.num_targets)
 
 
-def test_what_packing_changed_is_what_it_is_by_hand() -> None:
+def test_balance_equals_that_computed_by_hand() -> None:
     sizes = [(70, 6), (30, 6), (20, 2), (10, 2)]
     samples = [Size(index, length, 1, (image,)) for index, (length, image) in enumerate(sizes)]
     layout = Layout(encoders=2, backbones=2, microbatch_tokens=100, item_tokens=4)
     made = build_step(0, samples, [70.0, 30.0, 20.0, 10.0], layout, cursor=4).packing
     assert made is not None
-    # In arrival order 70 and 30 meet 20 and 10; packed, 70 is alone.
+    # In arrival order the ranks have 70 + 30 and 20 + 10; packed, 70 is alone.
     assert made.arrival.dist_ratio == pytest.approx(1 - 65 / 100)
     assert made.arrival.encoder_dist_ratio == pytest.approx(1 - 8 / 12)
     assert made.arrival.pad_ratio == pytest.approx(1 - 130 / (2 * 70 + 2 * 20))
@@ -91,7 +91,7 @@ def test_what_packing_changed_is_what_it_is_by_hand() -> None:
     assert made.gap == pytest.approx(0, abs=1e-6)
 
 
-def test_a_plan_survives_its_journey_as_text() -> None:
+def test_a_plan_is_equal_after_a_round_trip_through_json() -> None:
     made = plan(5)
     assert StepPlan.from_json(made.to_json()) == made
     assert StepPlan.from_json(made.to_json()).checksum() == made.checksum()
@@ -104,7 +104,7 @@ def test_a_sample_above_the_cap_is_refused() -> None:
         build_step(0, [Size(0, 11, 1, ())], [1.0], layout, cursor=1)
 
 
-def test_frozen_needs_one_item_and_trained_a_whole_step() -> None:
+def test_a_frozen_encoder_needs_one_item_and_a_trained_one_a_whole_step() -> None:
     made = plan(1)
     trained = Space(slab_bytes=4096, row_bytes=512, trained=True)
     frozen = Space(slab_bytes=4096, row_bytes=512, trained=False)
@@ -114,11 +114,11 @@ def test_frozen_needs_one_item_and_trained_a_whole_step() -> None:
     assert frozen.need(made) == SpaceNeed(activation=largest, gradient=0)
 
 
-def test_a_pool_below_the_need_names_the_missing_bytes() -> None:
+def test_the_error_of_a_pool_below_the_need_has_the_missing_bytes() -> None:
     space = Space(slab_bytes=4096, row_bytes=512, trained=True)
     need = SpaceNeed(activation=3, gradient=2)
     fit = partial(space.fit, encoders=2, backbones=2, scale=1.0, who="step 3")
-    with pytest.raises(SpaceError, match="step 3 cannot do .* 4096 bytes are missing"):
+    with pytest.raises(SpaceError, match="step 3 needs at least .* 4096 bytes are missing"):
         fit(need, pool_bytes=9 * 4096, max_slabs=99)
     with pytest.raises(SpaceError, match="pool.max_cells=8: .* 8192 bytes are missing"):
         fit(need, pool_bytes=None, max_slabs=8)

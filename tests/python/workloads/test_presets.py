@@ -1,4 +1,4 @@
-"""Presets are what they say: seeded, in their ranges, and near the measured means."""
+"""Presets are reproducible, within their ranges, and near the measured means."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MEASURED = {
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_a_preset_is_its_seed(name: str) -> None:
+def test_a_preset_depends_on_its_seed_alone(name: str) -> None:
     one, again, other = (
         preset(name, 500, seed=1),
         preset(name, 500, seed=1),
@@ -41,7 +41,7 @@ def test_document_sets_have_their_measured_means(name: str) -> None:
     assert work.tokens.mean() == pytest.approx(tokens, rel=0.03)
 
 
-def test_attention_is_the_published_share_of_the_decoder() -> None:
+def test_attention_has_the_published_share_of_the_decoder() -> None:
     work = preset("longtail", 4000, seed=0)
     # a / b of the two terms is 70,455 tokens.
     near = numpy.abs(work.tokens - 4096).argmin()
@@ -54,6 +54,6 @@ def test_attention_is_the_published_share_of_the_decoder() -> None:
     )
 
 
-def test_an_unknown_preset_names_the_known() -> None:
+def test_the_error_of_an_unknown_preset_lists_the_known_ones() -> None:
     with pytest.raises(ValueError, match="preset 'films': choose from tiles, native, video"):
         preset("films", 1, seed=0)
