@@ -1,4 +1,4 @@
-"""FlowTrain inside the trainers of others."""
+"""Integrations of FlowTrain into other trainers."""
 
 from flowtrain.integrations.trainer import pack_batches
 

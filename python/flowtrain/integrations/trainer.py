@@ -1,9 +1,8 @@
 """Packed microbatches for the Hugging Face Trainer.
 
-What is replaced is `trainer.get_train_dataloader`. Everything else is the Trainer's own: it counts
-the target tokens of a step over all ranks and divides each microbatch's loss by them, so that
-microbatches may differ in samples and tokens, and it finds its place again by the number of batches
-that it has trained on.
+Only `trainer.get_train_dataloader` is replaced. The Trainer counts the target tokens of a step over
+all ranks and divides the loss of each microbatch by them, so microbatches may differ in samples and
+tokens. It resumes by the number of batches that it has trained on.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ from transformers import TrainerCallback
 
 from flowtrain.data.packed.agreement import Agreement
 from flowtrain.data.packed.indexed import IndexedSource
-from flowtrain.data.packed.sizes import Fields, Given
-from flowtrain.data.packed.source import Loading, Oversize, leaves_out
+from flowtrain.data.packed.sizes import FieldOrValues, Fields
+from flowtrain.data.packed.source import LoadConfig, Oversize, parse_oversize
 from flowtrain.packing import PackingError, StepShape
 from flowtrain_core.packing.interface import Objective
 
@@ -35,43 +34,44 @@ def pack_batches(
     trainer: Trainer,
     *,
     token_cap: int,
-    length: Given = "input_ids",
-    cost: Given | None = None,
+    length: FieldOrValues = "input_ids",
+    cost: FieldOrValues | None = None,
     objective: Objective = "lockstep",
     oversize: Oversize = "error",
 ) -> None:
-    """Let a trainer train on microbatches that cost the same on every rank.
+    """Make a Trainer train on microbatches that cost the same on every rank.
 
         trainer = Trainer(model=model, args=args, train_dataset=dataset, data_collator=collate)
         pack_batches(trainer, token_cap=8192, length="length", cost=cost)
         trainer.train()
 
-    A step has as many samples as before, `per_device_train_batch_size` for each microbatch of each
-    rank, in an order drawn from `data_seed` (or `seed`) and the epoch; which of them meet is
-    decided by `flowtrain_core.packing.schedule`, alike on every rank. Microbatches differ in
-    samples, so let the collator flatten them (`DataCollatorWithFlattening`): one that pads makes
-    them larger than `token_cap`. The loss is the mean over the target tokens of the step, whatever
-    the ranks and microbatches are. A rank that is left without a sample, at the end of an epoch,
-    gets one again with its labels masked, unless `dataloader_drop_last`.
+    A step has as many samples as without packing: `per_device_train_batch_size` for each
+    microbatch of each rank, in an order drawn from `data_seed` (or `seed`) and the epoch.
+    `flowtrain_core.packing.schedule` decides which of them form a microbatch, equally on every
+    rank. Microbatches differ in their number of samples, so use a collator that flattens them
+    (`DataCollatorWithFlattening`): padding would make them larger than `token_cap`. The loss is the
+    mean over the target tokens of the step, for any ranks and microbatches. A rank without a sample
+    at the end of an epoch gets a sample again with its labels masked, unless
+    `dataloader_drop_last`.
 
-    Checkpoints are the Trainer's, and resuming goes on in the middle of an epoch without reading
-    what was trained on.
+    Checkpoints are those of the Trainer. A resumed training continues in the middle of an epoch
+    without reading the samples before.
 
     Args:
         trainer: A `transformers.Trainer` with a map-style `train_dataset`.
-        token_cap: Most tokens of a microbatch.
+        token_cap: Maximum tokens per microbatch.
         length: Tokens of a sample: a column (a number, or a row of tokens), a function of a
             sample, or one number per sample.
-        cost: What a sample costs, encoder and backbone, likewise; None takes its tokens.
+        cost: Cost of a sample, encoder and backbone, in the same forms; None takes its tokens.
         objective: Where ranks meet: "lockstep", in each microbatch (FSDP, and DDP with
-            gradient_accumulation_steps=1); "free", once a step (DDP).
-        oversize: What to do with a sample above the cap: an error, or leave it out and log how
-            many.
+            gradient_accumulation_steps=1); "free", once per step (DDP).
+        oversize: What to do with a sample above the cap: raise an error, or leave it out and log
+            the number of such samples.
 
     Raises:
-        PackingError: The trainer would not keep the loss exact, or orders its samples otherwise;
-            from `train`, a size that cannot be read, a sample above the cap, or a batch without
-            labels.
+        PackingError: The Trainer would not keep the loss exact, or would order samples differently.
+            `train` raises it for a size that cannot be read, a sample above the cap, or a batch
+            without labels.
     """
     _check(trainer)
     connected = _Connected()
@@ -84,7 +84,7 @@ def pack_batches(
         fields=Fields(length=length, cost=cost),
         token_cap=token_cap,
         objective=objective,
-        leave_out=leaves_out(oversize),
+        leave_out=parse_oversize(oversize),
     )
     trainer.get_train_dataloader = make  # type: ignore[method-assign]
 
@@ -94,8 +94,8 @@ def _check(trainer: Trainer) -> None:
     dataset = trainer.train_dataset
     if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
         raise PackingError(
-            f"train_dataset ({type(dataset).__name__}): the Trainer can only go on in a map-style "
-            "data set; give it one, or a stream to PackedLoader in a loop of your own"
+            f"train_dataset ({type(dataset).__name__}): the Trainer can resume only in a map-style "
+            "data set; give it one, or use PackedLoader for a stream in a loop of your own"
         )
     wrong = {
         "train_sampling_strategy": args.train_sampling_strategy not in ("random", "sequential"),
@@ -105,36 +105,36 @@ def _check(trainer: Trainer) -> None:
             args.world_size > 1 and not args.average_tokens_across_devices
         ),
     }
-    said = {
+    reasons = {
         "train_sampling_strategy": "samples are placed by cost; choose 'random' or 'sequential'",
         "auto_find_batch_size": "token_cap bounds the memory of a microbatch; leave it out",
-        "dataloader_in_order": "ranks meet in the order that was planned; leave it out",
+        "dataloader_in_order": "ranks must load in the planned order; leave it out",
         "average_tokens_across_devices": "ranks have different numbers of targets; set it",
     }
     for name in (name for name, is_wrong in wrong.items() if is_wrong):
-        raise PackingError(f"args.{name}={getattr(args, name)}: {said[name]}")
+        raise PackingError(f"args.{name}={getattr(args, name)}: {reasons[name]}")
     if args.n_gpu > 1:
         raise PackingError(
-            f"args.n_gpu={args.n_gpu}: DataParallel cuts batches up by samples; start one process "
+            f"args.n_gpu={args.n_gpu}: DataParallel divides batches by samples; start one process "
             "for each device with torchrun"
         )
     if trainer.accelerator.num_processes != args.world_size or _model_parallel(trainer):
         raise PackingError(
-            "accelerator: tensor and context parallel ranks would be given different samples; "
-            "every process must be a data-parallel rank of its own"
+            "accelerator: tensor and context parallel ranks would get different samples; every "
+            "process must be a data-parallel rank of its own"
         )
     if not (trainer.model_accepts_loss_kwargs or trainer.compute_loss_func is not None):
         raise PackingError(_without_targets(trainer))
 
 
 def _without_targets(trainer: Trainer) -> str:
-    """Why the Trainer would not tell its model the target tokens of a step."""
+    """Why the Trainer would not pass its model the number of target tokens of a step."""
     model = trainer.accelerator.unwrap_model(trainer.model)
     if hasattr(model, "accepts_loss_kwargs"):
         why = "accepts_loss_kwargs is False"
         way_out = (
             ", or set model.accepts_loss_kwargs = True before the Trainer is made, if forward "
-            "hands its **kwargs on to a loss that divides by num_items_in_batch"
+            "passes its **kwargs to a loss that divides by num_items_in_batch"
         )
     else:
         why, way_out = "forward takes no **kwargs", ""
@@ -185,7 +185,7 @@ def _loader(
     source = IndexedSource(
         dataset,
         fields,
-        Loading(
+        LoadConfig(
             shape=StepShape(
                 ranks=args.world_size,
                 token_cap=token_cap,
@@ -211,10 +211,10 @@ def _loader(
         )
     agreement = None
     if args.world_size > 1:
-        made_with = {**source.order, **source.plan}
-        agreement = Agreement(None, timeout_s=args.ddp_timeout, made_with=made_with)
+        settings = {**source.order, **source.plan}
+        agreement = Agreement(None, timeout_s=args.ddp_timeout, settings=settings)
         connected.agreement = agreement
-    # As the Trainer seeds its own workers: torch's seeds are the same on every rank.
+    # As in the Trainer's own loader, since torch's seeds are equal on all ranks.
     seeded = partial(seed_worker, num_workers=args.dataloader_num_workers, rank=args.process_index)
     return DataLoader(
         _Samples(dataset),
@@ -226,11 +226,11 @@ def _loader(
 
 
 class _Filler(list[Any]):
-    """Indices or samples of a microbatch that counts for nothing."""
+    """Indices or samples of a filler, a microbatch with weight 0."""
 
 
 class _Epochs(Sampler[list[int]]):
-    """Indices of this rank's microbatches, of the epoch that was set last."""
+    """Yields the indices of this rank's microbatches in the current epoch."""
 
     def __init__(self, source: IndexedSource, agreement: Agreement | None) -> None:
         self._source = source
@@ -239,8 +239,8 @@ class _Epochs(Sampler[list[int]]):
 
     @property
     def batch_sampler(self) -> _Epochs:
-        # Where the Trainer looks for what to call `set_epoch` of: what it finds behind the loader's
-        # batch sampler, which is this one, or what accelerate wraps around it to skip batches.
+        # The Trainer calls `set_epoch` of loader.batch_sampler.batch_sampler, where the first is
+        # this sampler or the one that accelerate wraps around it to skip batches.
         return self
 
     def set_epoch(self, epoch: int) -> None:
@@ -259,7 +259,7 @@ class _Epochs(Sampler[list[int]]):
 
 
 class _Samples(Dataset[Any]):
-    """A data set that is read by microbatches, and says which are fillers."""
+    """A data set that is read by microbatches and marks the fillers."""
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
@@ -282,13 +282,13 @@ def _collated(collate: Callable[[list[Any]], Any], samples: list[Any]) -> Any:
     batch = collate(samples)
     if "labels" not in batch:
         raise PackingError(
-            f"data_collator: its batch has {', '.join(batch)} and no labels, by which the Trainer "
-            "counts the target tokens of a step; without them it would average the means of "
-            "unequal microbatches; let the collator name them so"
+            f"data_collator: its batch has {', '.join(batch)} and no labels, from which the "
+            "Trainer counts the target tokens of a step; without them it would average the means "
+            "of unequal microbatches; make the collator return the labels under this name"
         )
     if isinstance(samples, _Filler):
         for name in ("labels", "shift_labels"):
             if name in batch:
-                # Not in place: a collator may give its input_ids as labels, too.
+                # Not in place: a collator may return one tensor as input_ids and labels.
                 batch[name] = torch.full_like(batch[name], _IGNORED)
     return batch

@@ -1,9 +1,9 @@
-"""From samples of unequal cost to balanced microbatches, by the core's schedulers."""
+"""Balanced microbatches of samples of unequal cost, by the schedulers of the core."""
 
 from flowtrain.packing.microbatch import Microbatch, microbatches_of
 from flowtrain.packing.sizes import Sizes, SizeSource
 from flowtrain.packing.slots import PackingError, fewest_slots
-from flowtrain.packing.steps import FormedStep, StepFormer, StepShape
+from flowtrain.packing.steps import FormedStep, StepBuilder, StepShape
 
 __all__ = [
     "FormedStep",
@@ -11,7 +11,7 @@ __all__ = [
     "PackingError",
     "SizeSource",
     "Sizes",
-    "StepFormer",
+    "StepBuilder",
     "StepShape",
     "fewest_slots",
     "microbatches_of",

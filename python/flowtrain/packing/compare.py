@@ -1,4 +1,4 @@
-"""What each policy makes of the same samples."""
+"""Compares the policies on the same samples."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from flowtrain.packing.slots import fewest_slots
 from flowtrain.workloads import Workload
 from flowtrain_core.packing import POLICIES, Assignment, schedule
 
-# A little more than the tokens need, so that balance has room.
+# Slots for 5 % more tokens than there are, which leaves room for balance.
 _ROOM = 1.05
-_MOST = 1 << 24
+_MAX_COUNT = 1 << 24
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
-    """Figures of one policy, means over the steps.
+    """Results of one policy, as means over the steps.
 
     Attributes:
         policy: Its name.
-        lost: Share of the ranks' lock-step time that is waiting for the slowest.
-        gap: Lock-step time over its proven bound, minus 1.
-        dist_ratio: Backbone, mean over slots of 1 - mean / max over ranks.
-        encoder_dist_ratio: The same of the encoder.
-        pad_ratio: Padding if slots were padded to their longest rank.
-        max_over_mean: Heaviest rank over the mean, over whole steps.
-        fill: Share of the tokens that fit which is used.
-        microbatches: Slots of a rank, at most.
-        milliseconds: To schedule a step.
-        loads: Backbone cost of the first step's bins, shape [microbatches, ranks].
+        lost: Share of the ranks' lock-step time spent waiting for the slowest rank.
+        gap: Lock-step time divided by its proven bound, minus 1.
+        dist_ratio: Backbone: mean over slots of 1 - mean / max over ranks.
+        encoder_dist_ratio: The same for the encoder.
+        pad_ratio: Share of padding if slots were padded to their longest rank.
+        max_over_mean: Cost of the heaviest rank divided by the mean, over whole steps.
+        fill: Tokens divided by the tokens that fit.
+        microbatches: Maximum slots of a rank.
+        milliseconds: Median time to schedule a step.
+        loads: Backbone cost of the bins of the first step, shape [microbatches, ranks].
     """
 
     policy: str
@@ -57,20 +57,20 @@ def steps_of(
     microbatches: int | None,
     step_samples: int | None,
 ) -> tuple[list[numpy.ndarray], int]:
-    """Cut a file into steps, and choose the slots that hold each of them.
+    """Divide samples into steps, and choose the number of slots.
 
     Args:
-        work: All samples; those above the cap are left out of every policy alike.
+        work: All samples; those above the cap are left out.
         ranks: Data-parallel ranks.
-        token_cap: Most tokens of one slot of one rank.
-        microbatches: Slots of each rank, or None for those that the fullest step needs.
-        step_samples: Samples of a step, or None for all of them in one.
+        token_cap: Maximum tokens of one slot of one rank.
+        microbatches: Slots of each rank, or None for the number that every step fits into.
+        step_samples: Samples per step, or None for one step of all samples.
 
     Returns:
-        Indices of each full step's samples, and the slots.
+        Sample indices of each full step, and the slots of each rank.
 
     Raises:
-        ValueError: A number is not positive, no sample is within the cap, or there is no full step.
+        ValueError: A number is not positive, no sample is within the cap, or no step is full.
     """
     for name, value in (
         ("ranks", ranks),
@@ -78,8 +78,8 @@ def steps_of(
         ("microbatches", microbatches),
         ("samples of a step", step_samples),
     ):
-        if value is not None and not 1 <= value <= _MOST:
-            raise ValueError(f"{name}={value}: must be from 1 to {_MOST}")
+        if value is not None and not 1 <= value <= _MAX_COUNT:
+            raise ValueError(f"{name}={value}: must be from 1 to {_MAX_COUNT}")
     if not len(work):
         raise ValueError(f"{work.name}: has no samples; give one a line")
     fitting = numpy.flatnonzero(work.tokens <= token_cap)
@@ -99,14 +99,14 @@ def steps_of(
 
 
 def _slots(work: Workload, step: numpy.ndarray, ranks: int, token_cap: int) -> int:
-    """Slots that hold a step and leave some room."""
+    """Slots that hold a step with some room."""
     tokens = work.tokens[step].tolist()
     return fewest_slots(
         tokens,
         work.cost[step].tolist(),
         ranks=ranks,
         token_cap=token_cap,
-        least=max(1, -(-int(sum(tokens) * _ROOM) // (ranks * token_cap))),
+        min_slots=max(1, -(-int(sum(tokens) * _ROOM) // (ranks * token_cap))),
     ).microbatches
 
 
@@ -119,15 +119,18 @@ def compare(
     token_cap: int,
     policies: Sequence[str] | None = None,
 ) -> list[Comparison]:
-    """Schedule all steps by each policy, the best first.
+    """Schedule all steps with each policy.
 
     Args:
         work: The samples.
-        steps: Indices of each step's samples.
+        steps: Sample indices of each step.
         ranks: Data-parallel ranks.
         microbatches: Slots of each rank.
-        token_cap: Most tokens of one slot of one rank.
-        policies: Names, or None for all.
+        token_cap: Maximum tokens of one slot of one rank.
+        policies: Names of policies, or None for all.
+
+    Returns:
+        One comparison per policy, the best first.
     """
     rows = []
     for policy in policies or POLICIES:
@@ -143,7 +146,7 @@ def compare(
                     microbatches=microbatches,
                     token_cap=token_cap,
                     policy=policy,
-                    # Policies of others encode a sample where it is computed.
+                    # The other policies encode a sample on the rank that computes it.
                     coupling="prepass" if policy == "flowtrain-best" else "rigid",
                 )
             )

@@ -1,4 +1,4 @@
-"""Where a batch stands in its step, and what its loss weighs there."""
+"""The place of a batch in its step, and the weights of its loss."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from flowtrain_core.packing import Assignment
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Microbatch:
-    """One rank's batch of one slot.
+    """The batch of one rank in one slot.
 
     Attributes:
-        epoch: From 0.
+        epoch: Number of the epoch, from 0.
         step: Number of the step in its epoch, from 0.
         index: Number of the microbatch in its step, from 0.
-        samples: Its samples: indices of a map-style data set, positions in a stream.
+        samples: Its samples: indices of a map-style data set, or positions in a stream.
         targets: Target tokens of these samples, or None if they are not known.
         step_targets: Target tokens of the whole step, over all ranks, or None.
-        filler: The slot is empty on this rank, and the batch is the step's shortest sample (that
-            has targets), there so that ranks can meet. It is also in its own place: its weights
-            are 0.
+        filler: Whether the slot is empty on this rank. The batch is then the shortest sample of the
+            step (with a target, if one has any), so that ranks still meet. This sample is also in
+            another microbatch, so the weights here are 0.
         plan: The schedule of the whole step, with its bound, gap and ratios.
-        place: Where loading goes on after it, in the terms of the loader.
+        place: The place after the microbatch, from which the loader can continue.
     """
 
     epoch: int
@@ -40,15 +40,15 @@ class Microbatch:
 
     @property
     def ends_step(self) -> bool:
-        """Whether the optimizer is to step after this microbatch."""
+        """Whether the optimizer should step after this microbatch."""
         return self.index + 1 == self.plan.microbatches
 
     @property
     def sum_weight(self) -> float:
         """Factor of a loss that is a *sum* over target tokens: ranks / step_targets.
 
-        Gradients so weighted, accumulated over microbatches and averaged over ranks (as DDP and
-        FSDP do), are those of the mean over all target tokens of the step.
+        Gradients with this weight, accumulated over microbatches and averaged over ranks (as DDP
+        and FSDP do), are those of the mean over all target tokens of the step.
 
         Raises:
             ValueError: Target tokens are not known.
@@ -69,8 +69,8 @@ class Microbatch:
     def _targets(self) -> tuple[int, int]:
         if self.targets is None or self.step_targets is None:
             raise ValueError(
-                f"step {self.step}: the loss of a microbatch has no weight while its target "
-                "tokens are not known; give targets= to the loader"
+                f"step {self.step}: the loss of a microbatch has no weight if its target tokens "
+                "are not known; give targets= to the loader"
             )
         return self.targets, self.step_targets
 
@@ -78,7 +78,7 @@ class Microbatch:
 def microbatches_of(
     step: FormedStep, *, rank: int, before: dict[str, Any], after: dict[str, Any]
 ) -> list[Microbatch]:
-    """One rank's microbatches of a step from a place in it on, none of them empty.
+    """The microbatches of one rank in a step, from a place on. None of them is empty.
 
     Args:
         step: The step.
@@ -88,14 +88,15 @@ def microbatches_of(
         after: The place after the step.
 
     Raises:
-        PackingError: The step had begun as another one: samples would be repeated or left out.
+        PackingError: The step differs from the one that had begun: samples would be repeated or
+            left out.
     """
     targets, checksum = step.targets, step.checksum()
     if before["microbatch"] and before.get("checksum") != checksum:
         raise PackingError(
             f"step {before['step']} of epoch {before['epoch']}, which had begun when the state was "
-            "saved: it is formed of other samples, sizes or costs now, or by another FlowTrain; "
-            "read and measure the data as then, or take a state of the end of a step"
+            "saved: it now has other samples, sizes or costs, or another version of FlowTrain "
+            "formed it; read and measure the data as before, or take a state of the end of a step"
         )
     made = []
     for index, places in enumerate(step.places(rank)):

@@ -1,4 +1,4 @@
-"""A picture of what policies make of the same samples."""
+"""Plots a comparison of policies."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from flowtrain.packing.compare import Comparison
 
 
 def plot_comparison(rows: Sequence[Comparison], path: Path, *, title: str) -> None:
-    """Draw, per policy, the first step's slots: computing, and waiting for the slowest rank.
+    """Draw the slots of the first step per policy: computing, and waiting for the slowest rank.
 
     Args:
-        rows: One bar each, the first on top.
-        path: File to write; its suffix chooses the format.
-        title: What the steps are made of.
+        rows: One bar each, the first one on top.
+        path: File to write; its suffix decides the format.
+        title: Description of the samples.
 
     Raises:
         ModuleNotFoundError: matplotlib is not installed.
-        ValueError: matplotlib does not know the suffix.
+        ValueError: matplotlib does not support the suffix.
         OSError: The file cannot be written.
     """
     import matplotlib

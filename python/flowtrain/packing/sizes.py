@@ -1,4 +1,4 @@
-"""What packing has to know of samples."""
+"""Sizes of samples, which packing needs."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 IntArray = NDArray[numpy.int64]
 FloatArray = NDArray[numpy.float64]
 
-WHOLE_LIMIT = 1 << 62
-"""Whole numbers are below it, as sums of the scheduler are."""
+INT_LIMIT = 1 << 62
+"""Integers are below this limit, as the sums of the scheduler are."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,8 +22,8 @@ class Sizes:
 
     Attributes:
         tokens: Tokens.
-        cost: In any unit, the same for all samples.
-        targets: Target tokens, or None where nobody asked.
+        cost: Cost, in any unit that is the same for all samples.
+        targets: Target tokens, or None if they are not needed.
     """
 
     tokens: IntArray
@@ -34,7 +34,7 @@ class Sizes:
         return len(self.tokens)
 
     def of(self, which: IntArray) -> Sizes:
-        """Those of some samples, in their order."""
+        """Sizes of the given samples, in the given order."""
         return Sizes(
             tokens=self.tokens[which],
             cost=self.cost[which],
@@ -48,8 +48,8 @@ class Sizes:
 
 
 class SizeSource(Protocol):
-    """Samples in the order in which steps are to have them."""
+    """Yields samples in the order in which steps use them."""
 
     def take(self, count: int) -> tuple[IntArray, Sizes]:
-        """Keys and sizes of the next samples; fewer than asked for are the last ones."""
+        """Keys and sizes of the next `count` samples; fewer if the source has ended."""
         ...

@@ -1,4 +1,4 @@
-"""Forms the steps of a training loop from samples as they come."""
+"""Forms the steps of a training loop from a sequence of samples."""
 
 from __future__ import annotations
 
@@ -11,40 +11,41 @@ from typing import Any, get_args
 import numpy
 
 from flowtrain.packing.sizes import IntArray, Sizes, SizeSource
-from flowtrain.packing.slots import PackingError, fewest_slots, whole
+from flowtrain.packing.slots import PackingError, checked_int, fewest_slots
 from flowtrain_core.packing import Assignment, NoRoomError, Packer, schedule
 from flowtrain_core.packing.interface import Objective
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepShape:
-    """What a step is: bins, the samples that fill them, and what is made small."""
+    """Shape of a step: its bins, the samples that fill them, and the objective."""
 
     ranks: int
     """Data-parallel ranks."""
     token_cap: int
-    """Most tokens of one microbatch."""
+    """Maximum tokens per microbatch."""
     microbatches: int | None = 1
-    """Microbatches of each rank in every step; None takes the fewest that hold the step."""
+    """Microbatches per rank and step; None takes the minimum that holds the step."""
     batch_size: int | None = None
-    """Samples of a microbatch in the mean: a step has this times ranks times microbatches (None
-    counts as one). None where steps are filled by tokens."""
+    """Mean number of samples per microbatch: a step has this times ranks times microbatches (None
+    counts as one). None if steps are filled by tokens."""
     objective: Objective = "lockstep"
     """As for `flowtrain_core.packing.schedule`."""
     max_age: int = 0
-    """Steps that a sample may wait for; 0 forms exact batches."""
+    """Maximum steps that a sample may wait; 0 forms exact batches."""
     window: float = 1.05
-    """With max_age: what waits before a step is formed, in steps' token capacity."""
+    """With max_age: samples to read before a step is formed, in multiples of the token capacity of
+    a step."""
     drop_last: bool = False
-    """Leave out the samples that do not fill a last step."""
+    """Whether to leave out the samples that do not fill the last step."""
 
     def __post_init__(self) -> None:
         for name in ("ranks", "token_cap", "microbatches", "batch_size", "max_age"):
             value = getattr(self, name)
             if value is not None:
-                least = 0 if name == "max_age" else 1
-                # Stored as Python's own, since states and checksums are of plain numbers.
-                object.__setattr__(self, name, whole(value, name, least=least))
+                minimum = 0 if name == "max_age" else 1
+                # Converted to int, since states and checksums need Python's numbers.
+                object.__setattr__(self, name, checked_int(value, name, minimum=minimum))
         try:
             object.__setattr__(self, "window", float(self.window))
         except (TypeError, ValueError):
@@ -68,7 +69,7 @@ class StepShape:
 
     @property
     def samples(self) -> int | None:
-        """Samples of a step, None where tokens decide."""
+        """Samples per step; None if steps are filled by tokens."""
         if self.batch_size is None:
             return None
         return self.batch_size * self.ranks * (self.microbatches or 1)
@@ -76,12 +77,12 @@ class StepShape:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FormedStep:
-    """Samples that were considered for a step, and where they go.
+    """The candidate samples of a step, and their slots and ranks.
 
     Attributes:
-        keys: Their names, in the order of the plan's arrays, shape [num_samples].
-        targets: Target tokens of each, shape [num_samples], or None.
-        plan: Slot and rank of each; slot -1 is carried to a later step.
+        keys: Keys of the samples, in the order of the plan's arrays, shape [num_samples].
+        targets: Target tokens of each sample, shape [num_samples], or None.
+        plan: Slot and rank of each sample; slot -1 means that it waits for a later step.
     """
 
     keys: IntArray
@@ -90,21 +91,21 @@ class FormedStep:
 
     @property
     def placed(self) -> list[int]:
-        """Keys of the samples that are in this step."""
+        """Keys of the samples that this step contains."""
         return self.keys[self.plan.slot >= 0].tolist()
 
     def places(self, rank: int) -> list[list[int]]:
-        """Places in `keys` of one rank's samples, slot by slot; a slot may be empty."""
+        """Indices into `keys` of the samples of one rank, per slot; a slot may be empty."""
         mine: list[list[int]] = [[] for _ in range(self.plan.microbatches)]
         for i in numpy.flatnonzero(self.plan.rank == rank).tolist():
             mine[self.plan.slot[i]].append(i)
         return mine
 
     def checksum(self, start: int = 0) -> int:
-        """CRC-32 of the step's samples, sizes, shape and plan, going on from another checksum.
+        """CRC-32 of the step's samples, sizes, shape and plan, continued from another checksum.
 
-        Ranks compare it to see that they plan the same step: keys tell one shuffle from another,
-        sizes and costs one data set or cost model from another.
+        Ranks compare it to check that they plan the same step. Keys differ between shuffles, sizes
+        and costs between data sets and cost models.
         """
         crc = zlib.crc32(str(self.plan.checksum()).encode(), start)
         for values in (self.keys, self.targets):
@@ -114,10 +115,10 @@ class FormedStep:
 
     @property
     def lightest(self) -> int:
-        """Place in `keys` of the placed sample with the fewest tokens.
+        """Index into `keys` of the placed sample with the fewest tokens.
 
-        With a target, if any of them has one: a mean over no target is not a number, not even
-        times 0.
+        If a placed sample has a target, the result has one: a mean over no target is not a number,
+        even times 0.
         """
         placed = numpy.flatnonzero(self.plan.slot >= 0)
         if self.targets is not None and self.targets[placed].any():
@@ -125,10 +126,10 @@ class FormedStep:
         return int(placed[self.plan.tokens[placed].argmin()])
 
 
-class StepFormer:
-    """Takes samples from a source and makes steps of them, one at a time.
+class StepBuilder:
+    """Forms steps from the samples of a source, one at a time.
 
-    State: what a stream carries from step to step; exact batches carry nothing.
+    With `max_age`, samples may wait from step to step; they are its only state.
     """
 
     def __init__(self, shape: StepShape) -> None:
@@ -141,7 +142,7 @@ class StepFormer:
             )
 
     def next(self, source: SizeSource) -> FormedStep | None:
-        """The next step, or None when source and carry are used up.
+        """The next step, or None if no sample is left.
 
         Raises:
             PackingError: The samples fit into no schedule.
@@ -152,11 +153,11 @@ class StepFormer:
 
     @property
     def waiting(self) -> list[list[Any]]:
-        """Samples that are carried, as plain rows; the first number of each is its key."""
+        """The waiting samples as rows of plain numbers; the first number is the key."""
         return [] if self._packer is None else self._packer.state_dict()["waiting"]
 
     def load(self, waiting: list[list[Any]], sizes: Callable[[IntArray], Sizes]) -> None:
-        """Carry what `waiting` was then; `sizes` are those of keys."""
+        """Restore the waiting samples; `sizes` returns the sizes of keys."""
         if self._packer is not None:
             self._packer.load_state_dict({"waiting": waiting})
             keys = numpy.array([row[0] for row in waiting], numpy.int64)
@@ -189,8 +190,8 @@ class StepFormer:
         except NoRoomError as error:
             raise PackingError(
                 f"{step} finds no room in {shape.ranks} ranks x {slots} microbatches of token_cap="
-                f"{shape.token_cap}; raise token_cap or microbatches, lower batch_size, or take as "
-                f"many microbatches as a step needs with microbatches=None: {error}"
+                f"{shape.token_cap}; raise token_cap or microbatches, lower batch_size, or give "
+                f"microbatches=None to take as many microbatches as a step needs: {error}"
             ) from error
         except ValueError as error:
             raise PackingError(f"{step}: {error}") from error
@@ -199,19 +200,19 @@ class StepFormer:
         shape = self._shape
         assert shape.microbatches is not None
         step_tokens = shape.ranks * shape.microbatches * shape.token_cap
-        # Whole, since tokens may be more than a double counts.
+        # An int, since tokens may exceed the integers that a double represents.
         window = math.ceil(shape.window * step_tokens)
         tokens = packer.waiting_tokens
         more = True
         while more and tokens < window:
-            # None is longer than the cap, so that so many are missing in any case.
-            least = -(-(window - tokens) // shape.token_cap)
-            keys, sizes = source.take(least)
+            # No sample exceeds the cap, so the window needs at least this many.
+            count = -(-(window - tokens) // shape.token_cap)
+            keys, sizes = source.take(count)
             self._note(keys, sizes)
             for row in zip(keys.tolist(), sizes.tokens.tolist(), sizes.cost.tolist(), strict=True):
                 packer.add(*row)
             tokens += int(sizes.tokens.sum())
-            more = len(keys) == least
+            more = len(keys) == count
         if not len(packer) or (shape.drop_last and tokens < step_tokens):
             return None
         try:

@@ -28,7 +28,7 @@ def test_no_bin_exceeds_the_cap_and_ranks_get_equal_slots(
 @pytest.mark.parametrize(
     "cost", list(itertools.combinations_with_replacement([1.0, 2.0, 5.0, 9.0], 5))
 )
-def test_the_slowest_rank_has_the_least_that_is_possible(cost: tuple[float, ...]) -> None:
+def test_the_slowest_rank_has_the_minimum_cost(cost: tuple[float, ...]) -> None:
     made = fewest_slots([1] * 5, cost, ranks=2, token_cap=100)
     assert made.microbatches == 1
     load = [sum(c for c, r in zip(cost, made.rank, strict=True) if r == k) for k in range(2)]
@@ -41,12 +41,12 @@ def test_the_slowest_rank_has_the_least_that_is_possible(cost: tuple[float, ...]
 
 
 @pytest.mark.parametrize("name", ["ranks", "token_cap"])
-def test_a_number_that_cannot_be_is_named(name: str) -> None:
+def test_an_invalid_number_is_named(name: str) -> None:
     with pytest.raises(PackingError, match=f"{name}=0: it must be at least 1"):
         fewest_slots([], [], **{"ranks": 1, "token_cap": 1, name: 0})
 
 
-def test_wrong_arguments_are_not_tried_in_more_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_arguments_are_not_tried_with_more_slots(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[int] = []
 
     def counted(*args: Any, microbatches: int, **options: Any) -> Any:

@@ -7,11 +7,11 @@ from typing import Any
 import numpy
 import pytest
 
-from flowtrain.packing import FormedStep, PackingError, Sizes, StepFormer, StepShape
+from flowtrain.packing import FormedStep, PackingError, Sizes, StepBuilder, StepShape
 from flowtrain_core.packing import schedule
 
 
-def test_a_checksum_tells_steps_apart() -> None:
+def test_different_steps_have_different_checksums() -> None:
     plan = schedule([1, 2, 3], [1, 2, 3], ranks=2, microbatches=1, token_cap=6)
     other = schedule([1, 2, 3], [1, 2, 4], ranks=2, microbatches=1, token_cap=6)
     keys, targets = numpy.array([7, 8, 9]), numpy.array([1, 1, 1])
@@ -30,7 +30,7 @@ def test_a_checksum_tells_steps_apart() -> None:
 
 
 class Equal:
-    """Samples of as many tokens each."""
+    """Samples with an equal number of tokens."""
 
     def __init__(self, count: int, tokens: int = 10) -> None:
         self._keys = numpy.arange(count)
@@ -42,18 +42,18 @@ class Equal:
         return taken, Sizes(tokens=tokens, cost=tokens.astype(float))
 
 
-def test_a_wide_window_drops_no_whole_step_at_the_end() -> None:
+def test_a_wide_window_drops_no_full_step_at_the_end() -> None:
     shape = StepShape(ranks=1, token_cap=100, max_age=1, window=4.0, drop_last=True)
-    former, source, placed = StepFormer(shape), Equal(100), 0
-    while (step := former.next(source)) is not None:
+    builder, source, placed = StepBuilder(shape), Equal(100), 0
+    while (step := builder.next(source)) is not None:
         placed += len(step.placed)
     # Less than a step is left.
     assert 90 < placed <= 100
 
 
-def test_tokens_may_be_more_than_a_double_counts() -> None:
+def test_tokens_may_exceed_the_integers_of_a_double() -> None:
     shape = StepShape(ranks=1, token_cap=1 << 60, max_age=1, window=1.0)
-    step = StepFormer(shape).next(Equal(1, (1 << 60) - 1))
+    step = StepBuilder(shape).next(Equal(1, (1 << 60) - 1))
     assert step is not None and step.placed == [0]
 
 
@@ -69,12 +69,12 @@ def test_tokens_may_be_more_than_a_double_counts() -> None:
         ({"max_age": -1}, "max_age=-1: it must be at least 0"),
     ],
 )
-def test_a_shape_that_cannot_be_is_named(change: dict[str, Any], message: str) -> None:
+def test_an_invalid_shape_is_named(change: dict[str, Any], message: str) -> None:
     with pytest.raises(PackingError, match=message):
         StepShape(**{"ranks": 1, "token_cap": 100, "max_age": 1, **change})
 
 
-def test_numpy_numbers_become_plain_ones() -> None:
+def test_numpy_numbers_become_python_numbers() -> None:
     shape = StepShape(
         ranks=numpy.int64(2), token_cap=numpy.int32(100), max_age=numpy.int8(1),
         window=numpy.float32(2),
@@ -82,10 +82,10 @@ def test_numpy_numbers_become_plain_ones() -> None:
     assert json.loads(json.dumps(asdict(shape)))["token_cap"] == 100
 
 
-def test_only_room_that_lacks_is_said_to_lack() -> None:
+def test_only_a_lack_of_room_is_reported_as_such() -> None:
     def error(**options: Any) -> str:
         with pytest.raises(PackingError) as raised:
-            StepFormer(StepShape(batch_size=2, **options)).next(Equal(8))
+            StepBuilder(StepShape(batch_size=2, **options)).next(Equal(8))
         return str(raised.value)
 
     wrong = error(ranks=1 << 13, token_cap=100, microbatches=1 << 13)

@@ -1,4 +1,4 @@
-"""Packing for training loops that have a `DataLoader`."""
+"""Packed batches for training loops that use a `DataLoader`."""
 
 from flowtrain.data.packed.loader import PackedLoader
 

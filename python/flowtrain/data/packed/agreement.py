@@ -1,4 +1,4 @@
-"""Ranks compare what they plan: each computes it alone, and must come to the same."""
+"""Compares the plans of all ranks, which each rank computes on its own."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ if TYPE_CHECKING:
 
 
 class Agreement:
-    """Compares this rank's steps with those of the others.
+    """Compares the steps of this rank with those of the other ranks.
 
-    Over a gloo group of its own, so that it meets neither the collectives of the loop nor a device,
-    and the loader may be read by any thread. The group ends with `close`, or with this object.
+    Uses a gloo group of its own, so that it never mixes with the collectives of the loop, needs no
+    device, and works in any thread. The group ends with `close`, or with this object.
 
     Args:
-        group: The data-parallel ranks, of which each makes its own at the same point of its
-            program; None for all ranks.
+        group: The data-parallel ranks; None for all ranks. Each rank makes its own object, at the
+            same point of the program.
         timeout_s: Timeout for the other ranks.
-        made_with: What must be equal on all ranks throughout.
+        settings: Values that must be equal on all ranks.
 
     Raises:
-        RuntimeError: A rank has ended, or did not come in time.
+        RuntimeError: A rank has ended, or the timeout expired.
     """
 
     def __init__(
-        self, group: ProcessGroup | None, *, timeout_s: float, made_with: dict[str, Any]
+        self, group: ProcessGroup | None, *, timeout_s: float, settings: dict[str, Any]
     ) -> None:
         self._ranks = distributed.get_world_size(group)
         try:
@@ -44,23 +44,24 @@ class Agreement:
         except RuntimeError as error:
             raise RuntimeError(
                 f"the ranks did not all make their loader within timeout_s={timeout_s}: one has "
-                f"ended, or makes none (a loader for one rank alone takes rank and ranks): {error}"
+                f"ended, or makes none (for a loader on one rank alone, give rank and ranks): "
+                f"{error}"
             ) from error
         self._timeout_s = timeout_s
-        self._made_with = {"flowtrain": __version__, "numpy": numpy.__version__, **made_with}
+        self._made_with = {"flowtrain": __version__, "numpy": numpy.__version__, **settings}
 
     def check(self, place: Place, step: FormedStep | None, content: int = 0) -> None:
-        """Wait for the other ranks, and compare what comes next.
+        """Wait for the other ranks and compare the next step.
 
         Args:
-            place: The place before it.
-            step: The step, of all ranks; None where the epoch ends.
-            content: Checksum of what was read for it.
+            place: The place before the step.
+            step: The step of all ranks; None at the end of the epoch.
+            content: Checksum of the stream's content up to the step.
 
         Raises:
-            PackingError: A rank has other steps; raised on every rank, with what differs. Or this
-                was closed.
-            RuntimeError: A rank has ended, or did not come in time.
+            PackingError: A rank has another step; raised on every rank, with the difference. Or
+                this object was closed.
+            RuntimeError: A rank has ended, or the timeout expired.
         """
         mine = {
             **self._made_with,
@@ -83,8 +84,8 @@ class Agreement:
             raise RuntimeError(
                 f"step {place['step']} of epoch {place['epoch']}: the ranks could not compare "
                 f"their plans within timeout_s={self._timeout_s}: one has ended, or does not "
-                f"iterate while this one does (a loader for one rank alone takes rank and ranks): "
-                f"{error}"
+                f"iterate while this one does (for a loader on one rank alone, give rank and "
+                f"ranks): {error}"
             ) from error
         every = [json.loads(bytes(other.tolist())) for other in texts]
         first = every[0]
@@ -92,9 +93,9 @@ class Agreement:
         raise PackingError(
             f"step {first['step']} of epoch {first['epoch']}: rank {rank} has {name}="
             f"{every[rank].get(name)}, and rank 0 has {first.get(name)}: they would load samples "
-            "of different steps; make every rank's loader alike, over the whole data set (a "
-            "stream that is split or sharded by rank, or draws with a rank's own seed, is another "
-            "one on each)"
+            "of different steps; give every rank's loader the same arguments and the whole data "
+            "set (a stream that is split or sharded by rank, or seeded by rank, differs between "
+            "ranks)"
         )
 
     def close(self) -> None:
@@ -110,23 +111,23 @@ class Agreement:
 
 
 def _connected(group: ProcessGroup | None, timeout: timedelta) -> ProcessGroupGloo:
-    """A gloo group of the same ranks that torch does not keep: it ends with its last reference.
+    """A gloo group of the same ranks that torch does not register: it ends with its last reference.
 
-    Groups of `new_group` with local synchronization are named by how many there are, so that one
-    made after another was destroyed would read the addresses of the destroyed one.
+    `new_group` with local synchronization names a group after the number of existing groups. A
+    group made after another was destroyed could have its name, and then reads its stale addresses.
     """
     store = distributed.distributed_c10d._get_default_store()
     rank = distributed.get_rank(group)
     ranks = distributed.get_process_group_ranks(group)
     name = f"flowtrain/{hashlib.blake2b(json.dumps(ranks).encode(), digest_size=8).hexdigest()}"
-    # The same number on all ranks, as each makes its loaders in the same order.
+    # The same on all ranks, as all make their loaders in the same order.
     number = store.add(f"{name}/made/{rank}", 1)
     prefixed = distributed.PrefixStore(f"{name}/{number}", store)
     return distributed.ProcessGroupGloo(prefixed, rank, len(ranks), timeout)
 
 
 def _difference(every: list[dict[str, Any]]) -> tuple[int, str]:
-    """The first rank that differs from rank 0, and in what; ranks may name different things."""
+    """The first rank that differs from rank 0, and the name of the value that differs."""
     names = dict.fromkeys(name for rank in every for name in rank)
     return next(
         (rank, name)

@@ -1,4 +1,4 @@
-"""Map-style data sets: steps are planned before their samples are read."""
+"""Map-style data sets, whose steps are planned before their samples are read."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from torch.utils.data import DataLoader
 
 from flowtrain.data.order import SampleOrder
 from flowtrain.data.packed.sizes import Fields, sizes_of
-from flowtrain.data.packed.source import Loaded, Loading, Place, order_of, too_long
+from flowtrain.data.packed.source import LoadConfig, Loaded, Place, order_of, too_long_error
 from flowtrain.packing import (
     FormedStep,
     Microbatch,
     PackingError,
     Sizes,
-    StepFormer,
+    StepBuilder,
     StepShape,
     microbatches_of,
 )
@@ -30,35 +30,35 @@ IntArray = NDArray[numpy.int64]
 Planned = tuple[Microbatch, FormedStep]
 """A microbatch and its step."""
 
-# The options of a DataLoader that also matter to the pass that reads sizes.
+# Options of a DataLoader that also apply to the pass that reads sizes.
 _OF_WORKERS = ("num_workers", "multiprocessing_context", "worker_init_fn", "prefetch_factor")
 
 
 class IndexedSource:
-    """Loads this rank's samples alone; only their sizes are read on every rank.
+    """Loads the samples of this rank alone; sizes are read on every rank.
 
     Args:
         dataset: A map-style data set.
-        fields: Where sizes come from.
-        loading: How it is loaded.
-        seed: Seed of each epoch's order.
-        shuffle: Whether to permute; else the data set's own order.
+        fields: Sources of the sizes.
+        config: How to load.
+        seed: Seed of the order of each epoch.
+        shuffle: Whether to permute; otherwise samples keep the order of the data set.
 
     Raises:
-        PackingError: A size cannot be read, a sample is above the cap, or there is none at all.
+        PackingError: A size cannot be read, a sample is above the cap, or no sample is left.
     """
 
     def __init__(
-        self, dataset: Any, fields: Fields, loading: Loading, *, seed: int, shuffle: bool
+        self, dataset: Any, fields: Fields, config: LoadConfig, *, seed: int, shuffle: bool
     ) -> None:
-        workers = {name: loading.options[name] for name in _OF_WORKERS if name in loading.options}
+        workers = {name: config.options[name] for name in _OF_WORKERS if name in config.options}
         sizes = sizes_of(dataset, fields, **workers)
-        cap = loading.shape.token_cap
+        cap = config.shape.token_cap
         above = sizes.tokens > cap
         self.left_out: list[int] = numpy.flatnonzero(above).tolist()
-        if self.left_out and not loading.leave_out:
+        if self.left_out and not config.leave_out:
             first = self.left_out[0]
-            raise too_long(first, sizes.tokens.item(first), cap)
+            raise too_long_error(first, sizes.tokens.item(first), cap)
         kept: IntArray = numpy.flatnonzero(~above)
         if not len(kept):
             raise PackingError(
@@ -67,21 +67,21 @@ class IndexedSource:
             )
         self.planned_ahead = True
         self.order = {
-            **order_of(loading.shape),
+            **order_of(config.shape),
             "seed": seed,
             "shuffle": shuffle,
             "samples": len(sizes),
             "tokens": zlib.crc32(sizes.tokens.tobytes()),
-            # Those above some cap: their number tells which.
+            # With equal sizes, this number decides which samples are above the cap.
             "left_out": len(self.left_out),
         }
-        self.plan = {**asdict(loading.shape), "sizes": sizes.checksum()}
-        self._shape = loading.shape
+        self.plan = {**asdict(config.shape), "sizes": sizes.checksum()}
+        self._shape = config.shape
         self._num_samples = len(kept)
         order = SampleOrder(len(kept), seed, shuffle)
-        self._sampler = _Batches(sizes, kept, order, loading.shape, loading.rank)
+        self._sampler = _BatchSampler(sizes, kept, order, config.shape, config.rank)
         self._loader = DataLoader(
-            dataset, batch_sampler=self._sampler, collate_fn=loading.collate, **loading.options
+            dataset, batch_sampler=self._sampler, collate_fn=config.collate, **config.options
         )
 
     def start(self, epoch: int) -> Place:
@@ -90,11 +90,11 @@ class IndexedSource:
     def load(self, place: Place) -> Generator[Loaded]:
         sampled = self._sampler.begin(place)
         for batch in self._loader:
-            # The sampler runs ahead of what has been loaded.
+            # The sampler runs ahead of the loader.
             yield Loaded(batch, *sampled.popleft())
 
     def planned(self, place: Place) -> Iterator[Planned]:
-        """What `load` would load, without reading a sample."""
+        """The microbatches that `load` would load, without reading a sample."""
         sampled = self._sampler.begin(place)
         for _ in self._sampler:
             yield sampled.popleft()
@@ -110,8 +110,8 @@ class IndexedSource:
         return (full + (rest > 0 and not shape.drop_last)) * shape.microbatches
 
 
-class _Batches:
-    """Batch sampler: indices of one microbatch after the other."""
+class _BatchSampler:
+    """Yields the sample indices of each microbatch."""
 
     def __init__(
         self, sizes: Sizes, kept: IntArray, order: SampleOrder, shape: StepShape, rank: int
@@ -125,26 +125,26 @@ class _Batches:
         self._sampled: deque[Planned] = deque()
 
     def begin(self, place: Place) -> deque[Planned]:
-        """Let the next iteration start from a place.
+        """Set the place where the next iteration starts.
 
         Returns:
-            The microbatches that are then sampled, in order.
+            A queue that the iteration fills with its microbatches, in order.
         """
         self._place, self._sampled = place, deque()
         return self._sampled
 
     def __iter__(self) -> Iterator[list[int]]:
         place, sampled = self._place, self._sampled
-        drawn = _Drawn(self._sizes, self._kept, self._order, place)
-        former = StepFormer(self._shape)
-        former.load(place["waiting"], self._sizes.of)
-        while (step := former.next(drawn)) is not None:
+        samples = _EpochSamples(self._sizes, self._kept, self._order, place)
+        builder = StepBuilder(self._shape)
+        builder.load(place["waiting"], self._sizes.of)
+        while (step := builder.next(samples)) is not None:
             after = {
                 "epoch": place["epoch"],
                 "step": place["step"] + 1,
                 "microbatch": 0,
-                "cursor": drawn.cursor,
-                "waiting": former.waiting,
+                "cursor": samples.cursor,
+                "waiting": builder.waiting,
             }
             for microbatch in microbatches_of(step, rank=self._rank, before=place, after=after):
                 sampled.append((microbatch, step))
@@ -152,8 +152,8 @@ class _Batches:
             place = after
 
 
-class _Drawn:
-    """Samples of an epoch in its order, counted."""
+class _EpochSamples:
+    """The samples of an epoch in order, from a cursor on."""
 
     def __init__(self, sizes: Sizes, kept: IntArray, order: SampleOrder, place: Place) -> None:
         self._sizes = sizes

@@ -11,19 +11,20 @@ from torch.utils.data import IterableDataset, default_collate
 
 from flowtrain.data.packed.agreement import Agreement
 from flowtrain.data.packed.indexed import IndexedSource
-from flowtrain.data.packed.seeds import seed_of
-from flowtrain.data.packed.sizes import Fields, Given
+from flowtrain.data.packed.seeds import derive_seed
+from flowtrain.data.packed.sizes import FieldOrValues, Fields
 from flowtrain.data.packed.source import (
+    LoadConfig,
     Loaded,
-    Loading,
     Oversize,
     Source,
     StreamPosition,
-    leaves_out,
+    parse_oversize,
 )
+from flowtrain.data.packed.state import check_state
 from flowtrain.data.packed.streamed import StreamedSource
 from flowtrain.packing import FormedStep, Microbatch, PackingError, StepShape
-from flowtrain.packing.slots import whole
+from flowtrain.packing.slots import checked_int
 from flowtrain_core.packing.interface import Objective
 
 if TYPE_CHECKING:
@@ -38,85 +39,84 @@ class PackedLoader:
         loss = model(**batch).loss * microbatch.mean_weight
         loss.backward()
 
-    A step has as many samples as before, `batch_size` for each microbatch of each rank; which of
-    them meet is decided by `flowtrain_core.packing.schedule`. With each batch comes its
-    `Microbatch`: what it is, and what it weighs.
+    A step has as many samples as with a `DataLoader`: `batch_size` for each microbatch of each
+    rank. `flowtrain_core.packing.schedule` decides which of them form a microbatch. Each batch
+    comes with its `Microbatch`, which has its number in the step and the weights of its loss.
 
-    **Ranks.** Every rank computes the same plan from the same sizes, so that none is sent: give
+    **Ranks.** Every rank computes the same plan from the same sizes, and no plan is sent. So give
     every rank the whole data set, and no `DistributedSampler`. Ranks of torch.distributed compare
-    checksums of arguments, sizes and plan when an iteration begins, and of a stream in each step
-    and at its end: one that differs is an error on all of them. So all ranks make the loader, and
-    iterate it as often. (Of a map-style data set sizes are compared, not contents.)
+    checksums of arguments, sizes and plan when an iteration begins; for a stream also in each step
+    and at its end. A difference is an error on all ranks. So all ranks must make the loader and
+    iterate it equally often. (For a map-style data set sizes are compared, not contents.)
 
-    **Loss.** Packed microbatches differ in samples and tokens, so that the mean of their means is
-    not the mean of the step. With `targets`, the loop keeps it exact:
+    **Loss.** Packed microbatches differ in samples and tokens, so the mean of their means is not
+    the mean of the step. With `targets`, these weights make it exact:
 
         loss = model(**batch).loss * microbatch.mean_weight       # a mean over targets
         loss = loss_sum * microbatch.sum_weight                   # a sum over targets
 
-    where gradients are averaged over ranks, as DDP and FSDP do; the weights hold the number of
-    ranks. Where the reducer sums, `loss_sum / microbatch.step_targets` is the same, but for a
-    `filler`, which counts for nothing. Do not divide by accumulation steps as well, and take
-    sums where a microbatch may be without any target: its mean is not a number.
+    They include the number of ranks, for reducers that average gradients, as DDP and FSDP do. If
+    the reducer sums, use `loss_sum / microbatch.step_targets`, and 0 for a `filler`. Do not divide
+    by accumulation steps. If a microbatch may have no target, use sums: its mean is not a number.
 
-    **Data.** A map-style data set is planned before its samples are read: sizes are taken from
-    arrays, or read once, when the loader is made. An iterable one is planned where it is read, in
-    the workers; every rank reads the whole stream, and `collate_fn` runs, in the worker, on the
-    rank's own samples alone. So let it yield what is cheap (text, paths, sizes) and decode in
-    `collate_fn`. Its workers take turns with whole steps of their own shares, so that
-    `num_workers`, the same on every rank, decides which samples form a step, and
-    `prefetch_factor` counts steps.
+    **Data.** A map-style data set is planned before its samples are read. Sizes are taken from
+    arrays, or read once when the loader is made. An iterable data set (a stream) is planned in the
+    workers, while it is read. Every rank reads the whole stream, but `collate_fn` runs, in the
+    worker, for the rank's own samples alone. So yield what is cheap (text, paths, sizes) and decode
+    in `collate_fn`. Workers alternate, each with whole steps of its own share. So `num_workers`,
+    which must be equal on all ranks, decides which samples form a step, and `prefetch_factor`
+    counts steps.
 
-    **Resuming.** `state_dict(microbatch)` is the place after that batch; a loader that was made
-    alike goes on from it to the same batches, in the middle of an epoch or a step. Without an
-    argument it is the place after the last batch that was yielded, which is another one where
-    something between the loader and the loop (a prefetcher) has looked ahead. An
-    iterable data set goes on from its own `state_dict`, if it or its iterator has one, else it is
-    read again up to the place. One with `state_dict` stays where it was: workers read copies of it,
-    and without workers a `copy.deepcopy` is read. What data sets draw at random is theirs to
-    restore.
+    **Resuming.** `state_dict(microbatch)` is the place after that batch. A loader with the same
+    arguments continues from it with the same batches, also within an epoch or a step. Without an
+    argument it is the place after the last batch that was yielded, which is a later one if a
+    prefetcher has read ahead. A stream continues from its own `state_dict`, if it or its iterator
+    has one; otherwise it is read again up to the place. The `dataset` object itself does not
+    advance: workers read copies of it, and without workers a `copy.deepcopy` is read. The loader
+    does not restore what the data set draws at random.
 
     **Closing.** Ranks compare plans over connections that stay open until `close()`, the end of a
-    `with loader:`, or the end of the object. A program that makes many loaders closes each of them,
-    at the same point on every rank.
+    `with loader:`, or the end of the object. A program that makes many loaders should close each of
+    them, at the same point on every rank.
 
     Args:
         dataset: Map-style (`__getitem__` and `__len__`) or iterable; the same on every rank.
-        batch_size: Samples of a microbatch in the mean.
-        shuffle: Whether to draw each epoch's order from seed and epoch; not for streams.
-        token_cap: Most tokens of a microbatch.
-        microbatches: Microbatches of a rank in each step: the loop's accumulation steps. None
-            takes the fewest that hold a step; the loop then steps where `microbatch.ends_step`.
+        batch_size: Mean number of samples per microbatch.
+        shuffle: Whether to draw the order of each epoch from seed and epoch; not for streams.
+        token_cap: Maximum tokens per microbatch.
+        microbatches: Microbatches per rank and step: the accumulation steps of the loop. None takes
+            the minimum that holds the step; the loop then steps when `microbatch.ends_step`.
         length: Tokens of a sample: a column (a number, or a row of tokens), a function of a
             sample, or one number per sample.
-        cost: What a sample costs, encoder and backbone, likewise; None takes its tokens.
-        targets: Target tokens of a sample, likewise; of a row of labels, those from the second on
-            that are not -100.
-        objective: Where ranks meet: "lockstep", in each microbatch (FSDP); "free", once a step
+        cost: Cost of a sample, encoder and backbone, in the same forms; None takes its tokens.
+        targets: Target tokens of a sample, in the same forms. In a row of labels, those from the
+            second on that are not -100 count.
+        objective: Where ranks meet: "lockstep", in each microbatch (FSDP); "free", once per step
             (DDP with `no_sync`).
-        max_age: Steps that a sample may wait for its place. With 0 steps are exact batches; else
-            they are filled by tokens, without `batch_size`.
-        window: With max_age: what waits before a step is formed, in steps' token capacity.
-        oversize: What to do with a sample above the cap: an error, or leave it out and list it
-            in `left_out`.
-        seed: Of the order of epochs, and of what workers draw at random: with the epoch and the
-            rank. Workers read a stream with the same seed on every rank, and run `collate_fn` with
-            one of its own for each microbatch.
-        drop_last: Leave out the samples that do not fill a last step. Else ranks that are left
+        max_age: Maximum steps that a sample may wait. With 0, steps are exact batches; otherwise
+            steps are filled by tokens, without `batch_size`.
+        window: With max_age: samples to read before a step is formed, in multiples of the token
+            capacity of a step.
+        oversize: What to do with a sample above the cap: raise an error, or leave it out and list
+            it in `left_out`.
+        seed: Seed of the order of epochs and of the workers' random numbers, combined with epoch
+            and rank. Workers read a stream with the same seed on every rank, and run `collate_fn`
+            with a seed of its own for each microbatch.
+        drop_last: Whether to leave out the samples that do not fill the last step. Otherwise ranks
             without a sample there get a `filler`.
-        collate_fn: From a list of samples to a batch.
-        num_workers: Processes that load; 0 loads in this one.
-        rank: This data-parallel rank; with `ranks` taken from torch.distributed where it is
-            initialized and they are not given.
-        ranks: Data-parallel ranks. Where they are given, nothing is compared.
-        group: Process group of the data-parallel ranks, in place of `rank` and `ranks`; None for
-            all processes. Each of its ranks makes the loader, and iterates it as often.
-        timeout_s: Timeout for the other ranks, where plans are compared.
-        options: Others of `DataLoader`, such as pin_memory and prefetch_factor.
+        collate_fn: Makes a batch of a list of samples.
+        num_workers: Loader processes; 0 loads in this process.
+        rank: This data-parallel rank. `rank` and `ranks` default to those of torch.distributed, if
+            it is initialized.
+        ranks: Number of data-parallel ranks. If given, ranks compare nothing.
+        group: Process group of the data-parallel ranks, instead of `rank` and `ranks`; None for all
+            processes. All its ranks make the loader and iterate it equally often.
+        timeout_s: Timeout for the other ranks when plans are compared.
+        options: Other arguments of `DataLoader`, such as pin_memory and prefetch_factor.
 
     Raises:
-        PackingError: An argument, a field of a sample, or a sample above the cap; while loading
-            also a step that its microbatches do not hold.
+        PackingError: An argument, a field of a sample or a sample above the cap; while loading,
+            also a step that does not fit into its microbatches.
         RuntimeError: Another rank did not make its loader.
     """
 
@@ -128,9 +128,9 @@ class PackedLoader:
         *,
         token_cap: int,
         microbatches: int | None = 1,
-        length: Given = "input_ids",
-        cost: Given | None = None,
-        targets: Given | None = None,
+        length: FieldOrValues = "input_ids",
+        cost: FieldOrValues | None = None,
+        targets: FieldOrValues | None = None,
         objective: Objective = "lockstep",
         max_age: int = 0,
         window: float = 1.05,
@@ -145,22 +145,22 @@ class PackedLoader:
         timeout_s: float = 1800.0,
         **options: Any,
     ) -> None:
-        # States and what ranks compare are of plain numbers, which NumPy's are not.
+        # States and comparisons between ranks need Python's numbers, not NumPy's.
         seed, num_workers = operator.index(seed), operator.index(num_workers)
         if seed < 0 or timeout_s <= 0:
             raise PackingError(
-                f"seed={seed}, timeout_s={timeout_s}: a seed is at least 0, a timeout above it"
+                f"seed={seed}, timeout_s={timeout_s}: a seed is at least 0, a timeout above 0"
             )
         for name in ("sampler", "batch_sampler", "in_order", "generator"):
             if name in options:
                 raise PackingError(
-                    f"{name}: a PackedLoader orders samples itself, alike on every rank; leave it "
-                    "out (shuffle and seed choose the order)"
+                    f"{name}: a PackedLoader orders samples itself, equally on every rank; leave "
+                    "it out (shuffle and seed choose the order)"
                 )
-        this_rank, num_ranks = _rank_of(rank, ranks, group)
-        # Of its own, so that a loop that is resumed finds torch's generator as it left it.
+        this_rank, num_ranks = _rank_and_size(rank, ranks, group)
+        # A generator of its own, so that the loader draws nothing from torch's global one.
         self._generator = torch.Generator()
-        loading = Loading(
+        loading = LoadConfig(
             shape=StepShape(
                 ranks=num_ranks,
                 token_cap=token_cap,
@@ -172,7 +172,7 @@ class PackedLoader:
                 drop_last=drop_last,
             ),
             rank=this_rank,
-            leave_out=leaves_out(oversize),
+            leave_out=parse_oversize(oversize),
             collate=collate_fn or default_collate,
             options={"num_workers": num_workers, "generator": self._generator, **options},
         )
@@ -182,20 +182,20 @@ class PackedLoader:
             self._source = IndexedSource(dataset, fields, loading, seed=seed, shuffle=shuffle)
         elif shuffle or options.get("persistent_workers"):
             raise PackingError(
-                "shuffle and persistent_workers: a stream has an order of its own, and its workers "
-                "start with each epoch; leave them out"
+                "shuffle and persistent_workers: a stream has its own order, and its workers start "
+                "with each epoch; leave them out"
             )
         else:
             self._source = StreamedSource(dataset, fields, loading, seed=seed)
         self.dataset = dataset
-        # Ranks read a stream alike, what its workers draw included.
+        # All ranks read the same stream, and so need the same random numbers.
         self._seeds = (seed,) if _is_stream(dataset) else (seed, this_rank)
-        # Where iterations begin, and the place after the last batch.
+        # The place where the next iteration begins, and the place after the last batch.
         self._begin = self._place = self._source.start(0)
         self._agreement = None
         if rank is None and num_ranks > 1:
-            made_with = {**self._source.order, **self._source.plan}
-            self._agreement = Agreement(group, timeout_s=timeout_s, made_with=made_with)
+            settings = {**self._source.order, **self._source.plan}
+            self._agreement = Agreement(group, timeout_s=timeout_s, settings=settings)
         self._running: Generator[Loaded] | None = None
         self._closed = False
 
@@ -203,8 +203,8 @@ class PackedLoader:
     def left_out(self) -> list[int] | list[StreamPosition]:
         """Samples above the cap that are left out.
 
-        Of a map-style data set the indices of all of them, sorted. Of a stream those met so far,
-        each once, as (epoch, worker, position).
+        For a map-style data set, the indices of all of them, sorted. For a stream, those read so
+        far as (epoch, worker, position), each once.
         """
         return self._source.left_out
 
@@ -212,31 +212,30 @@ class PackedLoader:
         """Batches of an epoch on this rank.
 
         Raises:
-            TypeError: They depend on how samples fall, or the data set is a stream.
+            TypeError: The number is known only after planning, or the data set is a stream.
         """
         return len(self._source)
 
     def __iter__(self) -> Iterator[tuple[Any, Microbatch]]:
-        """Batches of the epoch, or its rest from the place that was loaded, each with what it is.
+        """Yield pairs of batch and `Microbatch`, from the loaded place to the end of the epoch.
 
-        The two come together, so that whatever looks ahead or reorders keeps them together. An
-        iterator that is dropped before its end changes nothing: the next begins where it began. The
-        next epoch follows when this one is exhausted (of a map-style data set, when its last batch
-        has been yielded), or by `set_epoch`. A new iterator ends the one before it.
+        An iterator that is dropped before its end changes nothing: the next one begins at the same
+        place. The next epoch begins when this one is exhausted (for a map-style data set, when its
+        last batch has been yielded), or by `set_epoch`. A new iterator ends the one before it.
 
         Raises:
-            PackingError: A step that its microbatches do not hold, one that had begun as another
-                when the state was saved, a sample of a stream above the cap, or a rank that has
-                other steps than this one. Or the loader was closed.
-            RuntimeError: The iterator was ended, or the ranks could not be compared.
+            PackingError: A step does not fit into its microbatches, differs from the step that had
+                begun when the state was saved, or differs on another rank; a sample of a stream is
+                above the cap; or the loader was closed.
+            RuntimeError: The iterator was ended, or ranks could not compare their plans.
         """
         if self._closed:
-            raise PackingError("this loader was closed; make another one")
+            raise PackingError("this loader was closed; make a new one")
         self._end_iteration()
         if self._place is not self._begin and self._source.ended(self._place):
             self._begin = self._source.start(self._place["epoch"] + 1)
         self._place = begin = self._begin
-        self._generator.manual_seed(seed_of(*self._seeds, begin["epoch"]))
+        self._generator.manual_seed(derive_seed(*self._seeds, begin["epoch"]))
         self._running = running = self._source.load(begin)
         try:
             compared = -1
@@ -249,8 +248,8 @@ class PackedLoader:
                 if self._running is not running:
                     raise RuntimeError(
                         "this iterator of the loader was ended by a newer one, by set_epoch, by "
-                        "load_state_dict or by close; a PackedLoader has one place: exhaust one "
-                        "iterator before the next, or make a second loader"
+                        "load_state_dict or by close; a PackedLoader has one iterator at a time: "
+                        "exhaust it before the next, or make a second loader"
                     )
             if compared < 0 or not self._source.planned_ahead:
                 self._compare(None)
@@ -259,60 +258,49 @@ class PackedLoader:
             running.close()
 
     def set_epoch(self, epoch: int) -> None:
-        """Let the next iteration be of this epoch; where it goes on within it, it still does.
+        """Choose the epoch of the next iteration; a place within this epoch is kept.
 
         Raises:
             PackingError: The epoch is not a whole number of at least 0.
         """
-        epoch = whole(epoch, "epoch", least=0)
+        epoch = checked_int(epoch, "epoch", minimum=0)
         self._end_iteration()
         if self._begin["epoch"] != epoch:
             self._begin = self._source.start(epoch)
         self._place = self._begin
 
     def state_dict(self, after: Microbatch | None = None) -> dict[str, Any]:
-        """The place after a batch; plain numbers, but for what a stream says of itself.
+        """The place after a batch: plain numbers, and the states of a stream.
 
-        Of a map-style data set it is the same on every rank.
+        For a map-style data set it is the same on every rank.
 
         Args:
-            after: What came with the batch. None is the last batch that was yielded: give it where
-                anything between the loader and the loop looks ahead.
+            after: The microbatch of the batch. None is the last batch that was yielded, which may
+                be a later one than the loop's if a prefetcher reads ahead.
         """
         place = self._place if after is None else after.place
         return {"order": self._source.order, "plan": self._source.plan, "place": place}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Let the next iteration go on from a state.
+        """Let the next iteration continue from a state.
 
-        At the end of a step the loader may have other ranks, and whatever else only decides where
-        the samples of a step go, as long as steps have as many samples (with `max_age` as many
-        microbatches over all ranks). Within a step it must be made as it was.
+        After the last microbatch of a step, the loader may have another number of ranks and other
+        arguments that decide only where the samples of a step go, as long as a step has the same
+        number of samples (with `max_age`, of microbatches over all ranks). Within a step all
+        arguments must be the same.
 
         Raises:
-            PackingError: It is no state, or of another loader: samples would be repeated or left
-                out.
+            PackingError: The state is incomplete, or of a loader with other arguments: samples
+                would be repeated or left out.
         """
-        if missing := sorted({"order", "place", "plan"} - state.keys()):
-            raise PackingError(
-                f"state without {', '.join(missing)}; give what state_dict of a loader returned"
-            )
-        place = state["place"]
-        _check_same("order", state["order"], self._source.order, _MAKE_ALIKE)
-        if place["microbatch"]:
-            _check_same(
-                f"plan of step {place['step']}, which had begun",
-                state["plan"],
-                self._source.plan,
-                "make the loader as it was then, or take a state of the end of a step",
-            )
+        check_state(state, order=self._source.order, plan=self._source.plan)
         self._end_iteration()
-        self._begin = self._place = place
+        self._begin = self._place = state["place"]
 
     def close(self) -> None:
-        """End the running iterator, and close the connections to the other ranks.
+        """End the running iterator and close the connections to the other ranks.
 
-        A second call does nothing. The state, and what was left out, can still be read.
+        A second call does nothing. `state_dict` and `left_out` can still be read.
         """
         self._closed = True
         self._end_iteration()
@@ -335,25 +323,12 @@ class PackedLoader:
             self._running = None
 
 
-_MAKE_ALIKE = (
-    "make the loader as it was then, but for the ranks, where batch_size x microbatches x ranks "
-    "(with max_age, microbatches x ranks) stays the same"
-)
-
-
-def _check_same(what: str, then: dict[str, Any], now: dict[str, Any], way_out: str) -> None:
-    for name in now:
-        if then.get(name) != now[name]:
-            raise PackingError(
-                f"state: saved with {name}={then.get(name)}, and this loader has {now[name]}; it "
-                f"decides the {what}: samples would be repeated or left out; {way_out}"
-            )
-
-
-def _rank_of(rank: int | None, ranks: int | None, group: ProcessGroup | None) -> tuple[int, int]:
-    """This rank and their number."""
+def _rank_and_size(
+    rank: int | None, ranks: int | None, group: ProcessGroup | None
+) -> tuple[int, int]:
+    """This rank, and the number of ranks."""
     if group is not None and rank is not None:
-        raise PackingError(f"rank={rank} with a group: the group says it; give one of them")
+        raise PackingError(f"rank={rank} with a group: the group has the rank; give one of them")
     if (rank is None) != (ranks is None):
         raise PackingError(f"rank={rank}, ranks={ranks}: give both of them or none")
     if rank is None or ranks is None:

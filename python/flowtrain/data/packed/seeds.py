@@ -1,4 +1,4 @@
-"""Seeds of what workers draw at random."""
+"""Seeds of random numbers in workers."""
 
 from __future__ import annotations
 
@@ -10,22 +10,23 @@ import numpy
 import torch
 
 
-def seed_of(*parts: int) -> int:
-    """A seed of 64 bits for a row of numbers, each of at least 0.
+def derive_seed(*parts: int) -> int:
+    """A 64-bit seed from a row of numbers, each at least 0.
 
-    Rows of as many numbers below 2**32 have seeds of their own, as nearly as 64 bits allow. Others
-    may share one: zeros at the end of up to four numbers do not count, and 2**32 is read as 0, 1.
+    Different rows of the same length, with numbers below 2**32, have different seeds, up to
+    collisions of 64 bits. Other rows may share a seed: in rows of up to four numbers trailing zeros
+    do not count, and 2**32 is read as 0, 1.
     """
     return int(numpy.random.SeedSequence(parts).generate_state(1, numpy.uint64)[0])
 
 
 @contextmanager
-def drawing_from(seed: int) -> Iterator[None]:
-    """Let `random`, NumPy and torch draw from a seed, and then go on from where they were."""
+def seeded(seed: int) -> Iterator[None]:
+    """Seed `random`, NumPy and torch within the block, and restore their states after it."""
     state, of_numpy, of_torch = random.getstate(), numpy.random.get_state(), torch.get_rng_state()
     random.seed(seed)
     numpy.random.seed(seed % 2**32)
-    # Of the CPU alone: torch.manual_seed also queues a call for every device, each time.
+    # The CPU alone: torch.manual_seed would also queue a call for every device.
     torch.default_generator.manual_seed(seed)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Sizes of samples: a column's name, a function of a sample, or one value per sample."""
+"""Sizes of samples, from a column, a function of a sample, or one value per sample."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset
 
-from flowtrain.data.packed.workers import init_within
+from flowtrain.data.packed.workers import wrapped_init
 from flowtrain.packing import PackingError, Sizes
-from flowtrain.packing.sizes import WHOLE_LIMIT
+from flowtrain.packing.sizes import INT_LIMIT
 
 Field = str | Callable[[Any], Any]
 Values = Sequence[float] | NDArray[Any] | torch.Tensor
-Given = Field | Values
+FieldOrValues = Field | Values
 
 _IGNORED = -100
-_AT_ONCE = 256
+_BATCH = 256
 
 
 class Size(NamedTuple):
-    """Tokens, cost and target tokens of one sample, and a checksum of what they were read from."""
+    """Tokens, cost and target tokens of one sample, and a checksum of the values read for them."""
 
     tokens: int
     cost: float
@@ -36,21 +36,21 @@ class Size(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fields:
-    """Where the sizes of a sample come from.
+    """Sources of the sizes of a sample.
 
     Attributes:
-        length: Its tokens: a number, or what has as many elements (say, `input_ids`).
+        length: Its tokens: a number, or a row with one element per token, such as `input_ids`.
         cost: A number; None takes the tokens.
-        targets: Its target tokens: a number, or labels, of which those from the second on that are
-            not -100 count, as losses of causal models shift them. None where nobody asks.
+        targets: Its target tokens: a number, or labels. Labels from the second on that are not -100
+            count, as causal language models shift them. None if targets are not needed.
     """
 
-    length: Given
-    cost: Given | None = None
-    targets: Given | None = None
+    length: FieldOrValues
+    cost: FieldOrValues | None = None
+    targets: FieldOrValues | None = None
 
-    def named(self) -> dict[str, Given]:
-        """What is there, by name."""
+    def named(self) -> dict[str, FieldOrValues]:
+        """The sources that are set, by name."""
         fields = {"length": self.length, "cost": self.cost, "targets": self.targets}
         return {name: field for name, field in fields.items() if field is not None}
 
@@ -58,7 +58,7 @@ class Fields:
         """Size of a sample that was read.
 
         Raises:
-            PackingError: A field is missing, or no size; the message names sample and field.
+            PackingError: A field is missing or is no size. The message names sample and field.
         """
         found, content = {}, 0
         for name, field in self.named().items():
@@ -79,18 +79,18 @@ class Fields:
 
 
 def sizes_of(dataset: Any, fields: Fields, **workers: Any) -> Sizes:
-    """Sizes of every sample; what is not given is read in one pass over the data set.
+    """Sizes of all samples. Sizes that are not given are read in one pass over the data set.
 
-    Of a data set that can select columns (Hugging Face), the pass reads those alone, unless its
-    samples are made by a transform.
+    If the data set can select columns (Hugging Face) and has no transform, the pass reads only the
+    columns that it needs.
 
     Args:
         dataset: A map-style data set.
-        fields: Where sizes come from.
+        fields: Sources of the sizes.
         workers: Options of the `DataLoader` that reads.
 
     Raises:
-        PackingError: A field is missing, or no size; the message names sample and field.
+        PackingError: A field is missing or is no size. The message names sample and field.
     """
     count = len(dataset)
     columns = {}
@@ -99,17 +99,17 @@ def sizes_of(dataset: Any, fields: Fields, **workers: Any) -> Sizes:
         if _is_field(field):
             asked[name] = field
         else:
-            columns[name] = _given(name, field, count)
+            columns[name] = _from_values(name, field, count)
     if asked:
         names = [field for field in asked.values() if isinstance(field, str)]
         if len(names) == len(asked) and _has_columns(dataset):
             dataset = dataset.select_columns(sorted(set(names)))
         reading = DataLoader(
             _Measured(dataset, asked),
-            batch_size=_AT_ONCE,
+            batch_size=_BATCH,
             collate_fn=list,
             generator=torch.Generator(),
-            **workers | {"worker_init_fn": init_within(workers.get("worker_init_fn"))},
+            **workers | {"worker_init_fn": wrapped_init(workers.get("worker_init_fn"))},
         )
         rows = numpy.array([row for rows in reading for row in rows], numpy.float64)
         columns |= zip(asked, rows.reshape(count, len(asked)).T, strict=True)
@@ -120,8 +120,8 @@ def sizes_of(dataset: Any, fields: Fields, **workers: Any) -> Sizes:
     )
 
 
-def gathered(sizes: Sequence[Size]) -> Sizes:
-    """Sizes of samples one by one, as arrays."""
+def stack_sizes(sizes: Sequence[Size]) -> Sizes:
+    """Sizes of single samples as arrays."""
     targets = [size.targets for size in sizes if size.targets is not None]
     return Sizes(
         tokens=numpy.array([size.tokens for size in sizes], numpy.int64),
@@ -131,7 +131,7 @@ def gathered(sizes: Sequence[Size]) -> Sizes:
 
 
 class _Measured(Dataset[list[float]]):
-    """A data set whose samples are their sizes."""
+    """A data set that yields the sizes of the samples of another one."""
 
     def __init__(self, dataset: Any, fields: Mapping[str, Field]) -> None:
         self.dataset = dataset
@@ -158,17 +158,17 @@ class _Measured(Dataset[list[float]]):
 
 
 def _has_columns(dataset: Any) -> bool:
-    """Whether columns of its samples can be selected; a transform needs all that it was given."""
+    """Whether columns can be selected; a transform needs whole samples."""
     shown = getattr(dataset, "format", None)
     transformed = isinstance(shown, Mapping) and shown.get("type") == "custom"
     return hasattr(dataset, "select_columns") and not transformed
 
 
-def _is_field(field: Given) -> TypeGuard[Field]:
+def _is_field(field: FieldOrValues) -> TypeGuard[Field]:
     return isinstance(field, str) or callable(field)
 
 
-def _given(name: str, values: Any, count: int) -> NDArray[Any]:
+def _from_values(name: str, values: Any, count: int) -> NDArray[Any]:
     array = numpy.asarray(values)
     if array.shape != (count,) or array.dtype.kind not in "iuf":
         raise PackingError(
@@ -195,7 +195,7 @@ def _array(name: str, field: Any, key: int, sample: Any) -> NDArray[Any]:
         return numpy.asarray(value)
     except (ValueError, TypeError, RuntimeError) as error:
         raise PackingError(
-            f"sample {key}: {name} is {type(value).__name__} and no row of tokens: {error}"
+            f"sample {key}: {name} is {type(value).__name__}, not a row of tokens: {error}"
         ) from error
 
 
@@ -218,6 +218,6 @@ def _checked(name: str, key: int, value: float) -> float:
     if not 0 <= value < math.inf or (whole and value != int(value)):
         kind = "a whole number" if whole else "a number"
         raise PackingError(f"sample {key}: {name}={value}; it must be {kind} of at least 0")
-    if whole and value >= WHOLE_LIMIT:
+    if whole and value >= INT_LIMIT:
         raise PackingError(f"sample {key}: {name}={value}; it must be below 2^62")
     return float(value)

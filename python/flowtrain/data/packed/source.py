@@ -1,4 +1,4 @@
-"""What the loader asks of the two kinds of data sets."""
+"""The interface between the loader and its two kinds of data sets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Oversize = Literal["error", "leave_out"]
 """What to do with a sample above the cap."""
 
 Place = dict[str, Any]
-"""Where loading goes on: plain numbers, but for what a stream says of itself."""
+"""Where loading continues: plain numbers, and the states of a stream."""
 
 
 class StreamPosition(NamedTuple):
@@ -20,8 +20,8 @@ class StreamPosition(NamedTuple):
 
     Attributes:
         epoch: The epoch in which it was read.
-        worker: The worker that read it; 0 where this process reads.
-        position: Its number among the samples of that worker in that epoch, from 0.
+        worker: The worker that read it; 0 if this process reads.
+        position: Its number among the samples of this worker in this epoch, from 0.
     """
 
     epoch: int
@@ -30,13 +30,13 @@ class StreamPosition(NamedTuple):
 
 
 class Loaded(NamedTuple):
-    """A batch as a source hands it on.
+    """A batch and its microbatch.
 
     Attributes:
         batch: The batch.
-        microbatch: What it is.
-        step: Its step, of all ranks.
-        content: Checksum of what had been read of a stream for its step; 0 where sizes are known.
+        microbatch: Its place in the step, and its weights.
+        step: The step of all ranks.
+        content: Checksum of the stream's content up to the step; 0 for map-style data sets.
     """
 
     batch: Any
@@ -46,15 +46,15 @@ class Loaded(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Loading:
-    """What both kinds are loaded by.
+class LoadConfig:
+    """How to load data sets of both kinds.
 
     Attributes:
-        shape: What a step is.
-        rank: Whose microbatches are loaded.
+        shape: Shape of a step.
+        rank: The rank whose microbatches are loaded.
         leave_out: Whether samples above the cap are left out.
-        collate: From the samples of a microbatch to its batch.
-        options: Of the `DataLoader`, with `num_workers` and `generator`.
+        collate: Makes a batch of the samples of a microbatch.
+        options: Arguments of the `DataLoader`, with `num_workers` and `generator`.
     """
 
     shape: StepShape
@@ -65,14 +65,15 @@ class Loading:
 
 
 class Source(Protocol):
-    """Microbatches of one rank from any place on.
+    """Loads the microbatches of one rank from any place on.
 
     Attributes:
-        planned_ahead: Whether all sizes are known, so that ranks whose first steps agree have the
-            same ones throughout.
-        order: What decides which samples are used up at the end of a step: equal where a place
-            there is to mean the same.
-        plan: What decides where the samples of a step go: equal as well within a step.
+        planned_ahead: Whether all sizes are known in advance. Ranks that agree on the first step
+            then agree on all steps.
+        order: Values that decide which samples the steps up to a place contain. Two loaders must
+            have the same for the end of a step to mean the same place.
+        plan: Values that decide where the samples of a step go. Two loaders must have the same as
+            well for a place within a step to mean the same.
     """
 
     planned_ahead: bool
@@ -85,32 +86,32 @@ class Source(Protocol):
         ...
 
     def start(self, epoch: int) -> Place:
-        """The place before an epoch's first batch."""
+        """The place before the first batch of an epoch."""
         ...
 
     def load(self, place: Place) -> Generator[Loaded]:
-        """The rest of an epoch."""
+        """Yield the batches from a place to the end of its epoch."""
         ...
 
     def ended(self, place: Place) -> bool:
-        """Whether it is known that no batch follows in the epoch."""
+        """Whether no batch follows in the epoch, as far as is known."""
         ...
 
     def __len__(self) -> int:
         """Batches of an epoch.
 
         Raises:
-            TypeError: Their number is not known before they are loaded.
+            TypeError: The number is known only after loading.
         """
         ...
 
 
 def order_of(shape: StepShape) -> dict[str, Any]:
-    """What of a shape decides which samples a step can have, whatever the ranks are."""
+    """The values of a shape that decide which samples a step can have, for any number of ranks."""
     if shape.max_age == 0:
         return {"max_age": 0, "step_samples": shape.samples}
     assert shape.microbatches is not None
-    # Samples that wait are sure to fit into bins of the same number and size.
+    # Waiting samples always fit into bins of the same number and size.
     bins = shape.ranks * shape.microbatches
     return {
         "max_age": shape.max_age,
@@ -120,11 +121,11 @@ def order_of(shape: StepShape) -> dict[str, Any]:
     }
 
 
-def leaves_out(oversize: Oversize) -> bool:
+def parse_oversize(oversize: Oversize) -> bool:
     """Whether samples above the cap are left out.
 
     Raises:
-        PackingError: There is no such choice.
+        PackingError: The value is unknown.
     """
     choices = get_args(Oversize)
     if oversize not in choices:
@@ -132,8 +133,8 @@ def leaves_out(oversize: Oversize) -> bool:
     return oversize == choices[1]
 
 
-def too_long(key: int, tokens: int, token_cap: int) -> PackingError:
-    """What is said of a sample above the cap."""
+def too_long_error(key: int, tokens: int, token_cap: int) -> PackingError:
+    """Error for a sample above the cap."""
     return PackingError(
         f"sample {key}: {tokens} tokens exceed token_cap={token_cap}; raise token_cap, or leave "
         "such samples out with oversize='leave_out'"

@@ -1,4 +1,4 @@
-"""A stream of samples that can be read again from a place in it."""
+"""A stream of samples that can continue from any place."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 import numpy
 from numpy.typing import NDArray
 
-from flowtrain.data.packed.sizes import Fields, Size, gathered
-from flowtrain.data.packed.source import Place, too_long
+from flowtrain.data.packed.sizes import Fields, Size, stack_sizes
+from flowtrain.data.packed.source import Place, too_long_error
 from flowtrain.packing import PackingError, Sizes
 
 IntArray = NDArray[numpy.int64]
@@ -20,16 +20,16 @@ _STATES = ("dataset", "iterator")
 
 
 class Stream:
-    """Samples of a data set by position, kept until they are placed.
+    """Samples of a data set by position, kept until a step has used them.
 
-    A place names a state of the data set from before the oldest sample that waits, so that what
-    waits can be read again. A data set without `state_dict` is read again from its start.
+    A place holds a state of the data set from before the oldest waiting sample, so that waiting
+    samples can be read again. A data set without `state_dict` is read again from its start.
 
     Args:
         dataset: An iterable data set.
-        fields: Where sizes come from.
-        token_cap: Most tokens of a sample.
-        leave_out: Whether longer ones are left out; else they are an error.
+        fields: Sources of the sizes.
+        token_cap: Maximum tokens of a sample.
+        leave_out: Whether longer samples are left out; otherwise they are an error.
     """
 
     def __init__(self, dataset: Any, fields: Fields, *, token_cap: int, leave_out: bool) -> None:
@@ -44,7 +44,7 @@ class Stream:
         self._read = 0
         self._ended = False
         self.content = 0
-        """Checksum of what was measured since this was made."""
+        """Checksum of all values that were measured."""
 
     @staticmethod
     def start() -> Place:
@@ -54,14 +54,14 @@ class Stream:
         return {**mark, "read": 0, "ended": False, "waiting": []}
 
     def restore(self, place: Place, *, epoch: int) -> None:
-        """Go on from a place.
+        """Continue from a place.
 
         Raises:
-            PackingError: The data set ends before it, or reads other samples up to it.
+            PackingError: The data set ends before the place, or has other samples before it.
         """
         if hasattr(self._dataset, "set_epoch"):
             self._dataset.set_epoch(epoch)
-        # A data set may go on counting in the object that it is given; the place must not change.
+        # A copy, as a data set may change the object that it loads.
         if place["dataset"] is not None:
             self._dataset.load_state_dict(copy.deepcopy(place["dataset"]))
         self._iterator = iter(self._dataset)
@@ -84,28 +84,28 @@ class Stream:
                 if size.tokens != waiting[position]:
                     raise PackingError(
                         f"sample {position}: {size.tokens} tokens, and {waiting[position]} when "
-                        "this state was saved: read again, the stream is another one; give the "
-                        "data set that it was saved with, and one whose state holds all that it "
-                        "has read (a shuffle buffer is mostly left out)"
+                        "this state was saved: the stream has changed; give the data set that it "
+                        "was saved with, and one whose state holds all samples that it has read "
+                        "(most states leave out a shuffle buffer)"
                     )
                 self._kept[position] = size, sample
         if mark["lengths"] != place["lengths"]:
             raise PackingError(
                 f"samples {place['marked']} to {place['read'] - 1}: their lengths have checksum "
-                f"{mark['lengths']}, and {place['lengths']} when this state was saved: read again, "
-                "the stream is another one, and samples would be repeated or left out; give the "
-                "data set that it was saved with, and one that draws the same order again (with a "
-                "seed of its own, or a state_dict)"
+                f"{mark['lengths']}, and {place['lengths']} when this state was saved: the stream "
+                "has changed, and samples would be repeated or left out; give the data set that it "
+                "was saved with, and one that draws the same order again (with a seed of its own, "
+                "or a state_dict)"
             )
         self._read, self._ended = place["read"], place["ended"]
         if self._ended:
-            # Some reset themselves for the next epoch when they are asked for more.
+            # Some iterators reset themselves for the next epoch at this call.
             next(self._iterator, None)
 
     def place(self, waiting: list[list[Any]]) -> Place:
-        """Where the stream is, while these rows of position, tokens and more wait."""
+        """The place of the stream, with rows (position, tokens, ...) of the waiting samples."""
         states = self._states()
-        # At its end, what a data set says of itself may be of its next start.
+        # At the end of the stream, the state may be that of the next epoch.
         if not self._ended and any(state is not None for state in states.values()):
             self._marks.append({"marked": self._read, "lengths": 0, **states})
         oldest = min((row[0] for row in waiting), default=self._read)
@@ -114,7 +114,7 @@ class Stream:
         return {**self._marks[0], "read": self._read, "ended": self._ended, "waiting": waiting}
 
     def take(self, count: int) -> tuple[IntArray, Sizes]:
-        """Positions and sizes of the next samples within the cap.
+        """Positions and sizes of the next samples that are within the cap.
 
         Raises:
             PackingError: A size cannot be read, or a sample is above the cap.
@@ -137,25 +137,25 @@ class Stream:
             elif self._leave_out:
                 self._left_out.append(position)
             else:
-                raise too_long(position, size.tokens, self._token_cap)
+                raise too_long_error(position, size.tokens, self._token_cap)
         positions = numpy.array(taken, numpy.int64)
         return positions, self.sizes(positions)
 
     def sizes(self, positions: IntArray) -> Sizes:
-        """Sizes of samples that are kept."""
-        return gathered([self._kept[position][0] for position in positions.tolist()])
+        """Sizes of kept samples."""
+        return stack_sizes([self._kept[position][0] for position in positions.tolist()])
 
     def sample(self, position: int) -> Any:
-        """A sample that is kept."""
+        """A kept sample."""
         return self._kept[position][1]
 
     def forget(self, positions: list[int]) -> None:
-        """Keep these samples no longer."""
+        """Drop kept samples."""
         for position in positions:
             del self._kept[position]
 
     def take_left_out(self) -> list[int]:
-        """Positions of samples that were passed over since this was last asked."""
+        """Positions of samples that were left out since the last call."""
         taken, self._left_out = self._left_out, []
         return taken
 
@@ -164,7 +164,7 @@ class Stream:
             mark["lengths"] = zlib.crc32(tokens.to_bytes(8, "little"), mark["lengths"])
 
     def _states(self) -> dict[str, Any]:
-        """State of the iterator, and of the data set where that is an object of its own."""
+        """States of the iterator and of the data set, if these are two objects."""
         states: dict[str, Any] = dict.fromkeys(_STATES)
         if hasattr(self._iterator, "state_dict"):
             states["iterator"] = copy.deepcopy(self._iterator.state_dict())

@@ -1,4 +1,4 @@
-"""The `worker_init_fn` of workers that read a data set within the loader's own."""
+"""The `worker_init_fn` of workers whose data set wraps that of the caller."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from torch.utils.data import get_worker_info
 Init = Callable[[int], None]
 
 
-def init_within(init: Init | None) -> Init:
-    """A worker_init_fn for a data set that has another as its `dataset`.
+def wrapped_init(init: Init | None) -> Init:
+    """A worker_init_fn for a data set that wraps another one in its attribute `dataset`.
 
-    Such a function shards, or opens, `get_worker_info().dataset` (torch's documentation of
-    `IterableDataset`): that must be the data set that was given to the loader.
+    A worker_init_fn shards or opens `get_worker_info().dataset` (torch's documentation of
+    `IterableDataset`), which must therefore be the data set that the caller gave.
 
     Args:
-        init: That of the loader's caller, or None.
+        init: The worker_init_fn of the caller, or None.
     """
     return partial(_begin, init)
 
@@ -25,7 +25,7 @@ def init_within(init: Init | None) -> Init:
 def _begin(init: Init | None, worker: int) -> None:
     info = get_worker_info()
     assert info is not None
-    # WorkerInfo is read-only.
+    # Not by assignment, as WorkerInfo is read-only.
     object.__setattr__(info, "dataset", info.dataset.dataset)  # type: ignore[attr-defined]
     if init is not None:
         init(worker)

@@ -1,4 +1,4 @@
-"""Kinds of data sets and steps, and what a loop sees of them."""
+"""Kinds of data sets and steps, and the batches that a loop gets from them."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def samples(count: int) -> list[Sample]:
 ROWS = samples(103)
 
 
-class Again(IterableDataset[Sample]):
-    """A stream without a state: it is read again from its start."""
+class Restarted(IterableDataset[Sample]):
+    """A stream without a state, which is read again from its start."""
 
     def mine(self) -> list[Sample]:
-        """All of it, or one worker's share of two, of which one ends long before the other."""
+        """All samples, or the share of one of two workers, whose shares differ in length."""
         info = get_worker_info()
         return ROWS if info is None else [ROWS[:30], ROWS[30:]][info.id]
 
@@ -38,8 +38,8 @@ class Again(IterableDataset[Sample]):
         yield from self.mine()
 
 
-class GoesOn(Again):
-    """A stream with a state of its own, which it forgets at its end."""
+class Resumable(Restarted):
+    """A stream with a state, which it resets at its end."""
 
     def __init__(self) -> None:
         self.at = 0
@@ -58,8 +58,8 @@ class GoesOn(Again):
         self.at = state["at"]
 
 
-class OwnIterator(GoesOn):
-    """The same, where data set and iterator are one object."""
+class OwnIterator(Resumable):
+    """The same, with data set and iterator in one object."""
 
     def __iter__(self) -> Iterator[Sample]:
         self.at = 0
@@ -73,7 +73,7 @@ class OwnIterator(GoesOn):
 
 
 class Rows:
-    """Anything that can be iterated is a stream."""
+    """An iterable, which is a stream without further methods."""
 
     def __init__(self, rows: list[Sample]) -> None:
         self.rows = rows
@@ -82,7 +82,12 @@ class Rows:
         return iter(self.rows)
 
 
-KINDS = {"indexed": lambda: ROWS, "again": Again, "goes on": GoesOn, "own iterator": OwnIterator}
+KINDS = {
+    "indexed": lambda: ROWS,
+    "restarted": Restarted,
+    "resumable": Resumable,
+    "own iterator": OwnIterator,
+}
 STEPS: dict[str, dict[str, Any]] = {
     "exact": {"batch_size": 4, "token_cap": 320, "microbatches": 2},
     "fewest": {"batch_size": 9, "token_cap": 150, "microbatches": None},
@@ -106,7 +111,7 @@ def batches_of(made: PackedLoader) -> list[Any]:
 
 
 def epoch(made: PackedLoader) -> list[tuple[Any, ...]]:
-    """What a loop sees: batches, and what they are."""
+    """Batches of an epoch with the fields of their microbatches."""
     return [
         (batch, at.epoch, at.step, at.index, at.ends_step, at.filler, at.targets, at.step_targets)
         for batch, at in made

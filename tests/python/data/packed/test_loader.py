@@ -1,4 +1,4 @@
-"""What an epoch has, and what its batches weigh; one body for every kind of data set."""
+"""Contents of an epoch and weights of its batches, for every kind of data set."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from python.data.packed.kinds import (
     ROWS,
     STEPS,
-    Again,
+    Restarted,
     Rows,
     Sample,
     batches_of,
@@ -23,8 +23,8 @@ from flowtrain.packing import PackingError
 
 
 @pytest.mark.parametrize("steps", STEPS)
-@pytest.mark.parametrize("kind", ["indexed", "again"])
-def test_ranks_meet_and_an_epoch_has_every_sample_once(kind: str, steps: str) -> None:
+@pytest.mark.parametrize("kind", ["indexed", "restarted"])
+def test_ranks_have_equal_steps_and_an_epoch_has_every_sample_once(kind: str, steps: str) -> None:
     ranks = [loader(kind, steps, rank=rank) for rank in range(2)]
     first, second = (epoch(rank) for rank in ranks)
     assert [seen[1:5] + seen[7:] for seen in first] == [seen[1:5] + seen[7:] for seen in second]
@@ -38,7 +38,7 @@ def test_ranks_meet_and_an_epoch_has_every_sample_once(kind: str, steps: str) ->
 
 
 @pytest.mark.parametrize("steps", STEPS)
-@pytest.mark.parametrize("kind", ["indexed", "again"])
+@pytest.mark.parametrize("kind", ["indexed", "restarted"])
 def test_weighted_means_add_up_to_the_mean_of_the_step(kind: str, steps: str) -> None:
     losses: dict[int, float] = {}
     sums: dict[int, tuple[float, int]] = {}
@@ -59,8 +59,8 @@ def test_weighted_means_add_up_to_the_mean_of_the_step(kind: str, steps: str) ->
         assert losses[step] == pytest.approx(whole / count)
 
 
-@pytest.mark.parametrize("kind", ["indexed", "again"])
-def test_ranks_without_a_sample_get_one_that_weighs_nothing(kind: str) -> None:
+@pytest.mark.parametrize("kind", ["indexed", "restarted"])
+def test_ranks_without_a_sample_get_a_filler_of_weight_0(kind: str) -> None:
     seen = [epoch(loader(kind, "exact", ranks=40, rank=rank, batch_size=1)) for rank in range(40)]
     # 103 samples on 40 ranks x 2 microbatches: 80, and 23 for 80 places.
     assert {len(rank) for rank in seen} == {4}
@@ -79,7 +79,7 @@ def test_the_mean_of_a_filler_is_a_number() -> None:
     assert [batch for rank in ranks for batch, at in rank if at.filler] == [[1]]
 
 
-@pytest.mark.parametrize("kind", ["indexed", "again"])
+@pytest.mark.parametrize("kind", ["indexed", "restarted"])
 def test_a_last_step_can_be_dropped(kind: str) -> None:
     kept, all_ = (epoch(loader(kind, "exact", drop_last=drop)) for drop in (True, False))
     assert len(ROWS) % 16 and kept == all_[:-2]
@@ -87,16 +87,16 @@ def test_a_last_step_can_be_dropped(kind: str) -> None:
     assert filled == epoch(loader(kind, "stream"))[: len(filled)]
 
 
-def test_the_number_of_batches_is_told_where_it_is_known() -> None:
+def test_the_length_is_the_number_of_batches_where_it_is_known() -> None:
     for drop in (True, False):
         made = loader("indexed", "exact", drop_last=drop)
         assert len(made) == len(list(made))
-    for kind, steps in [("indexed", "fewest"), ("indexed", "stream"), ("again", "exact")]:
+    for kind, steps in [("indexed", "fewest"), ("indexed", "stream"), ("restarted", "exact")]:
         with pytest.raises(TypeError, match="not known"):
             len(loader(kind, steps))
 
 
-@pytest.mark.parametrize("kind", ["indexed", "again"])
+@pytest.mark.parametrize("kind", ["indexed", "restarted"])
 def test_samples_above_the_cap_are_refused_or_left_out(kind: str) -> None:
     long = [i for i, row in enumerate(ROWS) if len(row["input_ids"]) > 40]
     with pytest.raises(PackingError, match=f"sample {long[0]}: 60 tokens exceed token_cap=40"):
@@ -111,14 +111,14 @@ def test_samples_above_the_cap_are_refused_or_left_out(kind: str) -> None:
     assert ranks[0].left_out == listed
 
 
-def test_what_a_stream_leaves_out_behind_its_last_step_is_listed() -> None:
+def test_left_out_samples_after_the_last_step_of_a_stream_are_listed() -> None:
     rows = Rows([{"id": i, "input_ids": [1] * length} for i, length in enumerate([2, 9, 2, 9])])
     made = PackedLoader(rows, 2, token_cap=4, oversize="leave_out", collate_fn=ids)
     assert batches_of(made) == [[0, 2]] and made.left_out == [(0, 0, 1), (0, 0, 3)]
 
 
-def test_what_a_stream_leaves_out_is_listed_by_epoch_and_worker() -> None:
-    class Turned(Again):
+def test_left_out_samples_of_a_stream_have_their_epoch_and_worker() -> None:
+    class ByEpoch(Restarted):
         def set_epoch(self, epoch: int) -> None:
             self.epoch = epoch
 
@@ -128,7 +128,7 @@ def test_what_a_stream_leaves_out_is_listed_by_epoch_and_worker() -> None:
 
     # Both workers read all of it.
     made = PackedLoader(
-        Turned(), 2, token_cap=4, oversize="leave_out", num_workers=2, collate_fn=ids
+        ByEpoch(), 2, token_cap=4, oversize="leave_out", num_workers=2, collate_fn=ids
     )
     for number in (0, 1, 1):
         made.set_epoch(number)
@@ -138,8 +138,8 @@ def test_what_a_stream_leaves_out_is_listed_by_epoch_and_worker() -> None:
     assert sorted(made.left_out) == expected
 
 
-@pytest.mark.parametrize("kind", ["indexed", "again"])
-def test_a_closed_loader_says_so_when_it_is_iterated(kind: str) -> None:
+@pytest.mark.parametrize("kind", ["indexed", "restarted"])
+def test_iterating_a_closed_loader_is_an_error(kind: str) -> None:
     with loader(kind, "exact") as made:
         batches = iter(made)
         next(batches)
@@ -151,12 +151,12 @@ def test_a_closed_loader_says_so_when_it_is_iterated(kind: str) -> None:
         next(iter(made))
 
 
-def test_a_step_without_room_names_the_way_out() -> None:
+def test_the_error_of_a_step_without_room_says_what_to_do() -> None:
     with pytest.raises(PackingError, match="16 samples with .* microbatches=None"):
         list(loader("indexed", "exact", token_cap=60))
 
 
-def test_a_collate_function_may_take_samples_apart() -> None:
+def test_a_collate_function_may_change_its_samples() -> None:
     rows = Rows([{"id": 4, "input_ids": [1]}])
     made = PackedLoader(
         rows, 1, token_cap=9, microbatches=2, collate_fn=lambda samples: samples[0].pop("id")
@@ -178,12 +178,12 @@ def test_only_this_ranks_samples_are_loaded_or_collated() -> None:
     made = PackedLoader(rows, 4, token_cap=320, length=sizes, ranks=2, rank=1, collate_fn=ids)
     loaded = sum(len(batch) for batch, _ in made)
     assert Counted.read == loaded < len(ROWS)
-    collated = sum(len(batch) for batch, _ in loader("again", "exact"))
+    collated = sum(len(batch) for batch, _ in loader("restarted", "exact"))
     assert collated < len(ROWS)
 
 
 def test_costs_move_samples_between_ranks() -> None:
-    # Equal tokens: only their cost can tell which two belong apart.
+    # All have equal tokens, so only the cost separates the first two.
     rows = [{"id": i, "input_ids": [1] * 5} for i in range(4)]
     options: dict[str, Any] = {"token_cap": 100, "ranks": 2, "rank": 0, "collate_fn": ids}
     cost = [9.0, 9.0, 1.0, 1.0]
@@ -206,10 +206,10 @@ def test_costs_move_samples_between_ranks() -> None:
         ("indexed", {"generator": torch.Generator()}, "generator: .*seed choose the order"),
         ("indexed", {"rank": 2}, "rank=2: it must be from 0 to ranks=2 less 1"),
         ("indexed", {"ranks": None}, "rank=0, ranks=None: give both"),
-        ("again", {"shuffle": True}, "a stream has an order of its own"),
+        ("restarted", {"shuffle": True}, "a stream has its own order"),
     ],
 )
-def test_what_cannot_be_is_named(kind: str, change: dict[str, Any], message: str) -> None:
+def test_an_invalid_argument_is_named(kind: str, change: dict[str, Any], message: str) -> None:
     with pytest.raises(PackingError, match=message):
         loader(kind, "exact", **change)
 

@@ -1,4 +1,4 @@
-"""Where loading goes on: states, epochs, dropped iterators, other ranks."""
+"""Resuming: states, epochs, dropped iterators, other numbers of ranks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flowtrain.packing import PackingError
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("steps", STEPS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_loop_goes_on_from_any_batch(kind: str, steps: str, workers: int) -> None:
+def test_a_loop_resumes_from_any_batch(kind: str, steps: str, workers: int) -> None:
     options = {"num_workers": workers}
     whole = loader(kind, steps, **options)
     states, batches = [json.dumps(whole.state_dict())], []
@@ -23,7 +23,7 @@ def test_a_loop_goes_on_from_any_batch(kind: str, steps: str, workers: int) -> N
             batches.append(batch)
             states.append(json.dumps(whole.state_dict()))
             assert json.dumps(whole.state_dict(at)) == states[-1]
-    # Every place, but for workers, which take their time to start: the ends, and some between.
+    # Every place; with workers, which start slowly, the ends and some places between.
     middle, end = len(states) // 2, len(states) - 1
     places = range(len(states)) if workers == 0 else [1, 2, 5, middle - 3, middle + 1, end]
     for place in places:
@@ -35,7 +35,9 @@ def test_a_loop_goes_on_from_any_batch(kind: str, steps: str, workers: int) -> N
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("kind", KINDS)
-def test_weight_and_state_belong_to_a_batch_whatever_looks_ahead(kind: str, workers: int) -> None:
+def test_a_microbatch_keeps_weight_and_state_of_its_batch_behind_a_prefetcher(
+    kind: str, workers: int
+) -> None:
     whole = [(batch, at.mean_weight) for batch, at in loader(kind, "exact", num_workers=workers)]
     made = loader(kind, "exact", num_workers=workers)
     ahead = list(made)
@@ -45,7 +47,7 @@ def test_weight_and_state_belong_to_a_batch_whatever_looks_ahead(kind: str, work
     assert batches_of(rest) == [batch for batch, _ in whole[3:]]
 
 
-def test_set_epoch_chooses_the_order_and_keeps_a_place_within_it() -> None:
+def test_set_epoch_sets_the_order_and_keeps_a_place_within_the_epoch() -> None:
     made = loader("indexed", "exact")
     zero, one = batches_of(made), batches_of(made)
     made.set_epoch(0)
@@ -64,7 +66,7 @@ def test_set_epoch_chooses_the_order_and_keeps_a_place_within_it() -> None:
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_dropped_iterator_leaves_the_epoch_as_it_was(kind: str, workers: int) -> None:
+def test_a_dropped_iterator_does_not_change_the_epoch(kind: str, workers: int) -> None:
     made = loader(kind, "exact", num_workers=workers)
     first = next(iter(made))[0]
     whole = batches_of(made)
@@ -82,13 +84,13 @@ def test_a_dropped_iterator_leaves_the_epoch_as_it_was(kind: str, workers: int) 
     assert (at.epoch, at.index) == (1, 1)
 
 
-def test_an_epoch_whose_batches_were_counted_is_over() -> None:
+def test_the_next_epoch_begins_after_the_last_batch() -> None:
     made = loader("indexed", "exact")
     for epoch_ in range(2):
         assert {at.epoch for _, (_, at) in zip(range(len(made)), made, strict=False)} == {epoch_}
 
 
-def test_of_two_iterators_the_first_is_ended() -> None:
+def test_a_second_iterator_ends_the_first() -> None:
     made = loader("indexed", "exact")
     first, second = iter(made), iter(made)
     batch = next(first)[0]
@@ -103,12 +105,12 @@ def test_of_two_iterators_the_first_is_ended() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_step_that_had_begun_as_another_one_is_refused(workers: int) -> None:
-    made = loader("again", "exact", num_workers=workers)
+def test_a_step_that_differs_from_the_one_that_had_begun_is_refused(workers: int) -> None:
+    made = loader("restarted", "exact", num_workers=workers)
     states = [made.state_dict(at) for _, (_, at) in zip(range(2), made, strict=False)]
-    # No state knows what a function makes of a sample.
+    # A state does not hold the sizes that a function returns.
     begun, rest = (
-        loader("again", "exact", num_workers=workers, cost=lambda sample: sample["id"] + 1.0)
+        loader("restarted", "exact", num_workers=workers, cost=lambda sample: sample["id"] + 1.0)
         for _ in states
     )
     begun.load_state_dict(states[0])
@@ -118,7 +120,7 @@ def test_a_step_that_had_begun_as_another_one_is_refused(workers: int) -> None:
     assert next(iter(rest))[1].step == 1
 
 
-def test_a_state_of_numpys_numbers_is_of_plain_ones() -> None:
+def test_numpy_arguments_give_a_state_of_plain_numbers() -> None:
     changes = {"seed": 3, "batch_size": 4, "token_cap": 320, "num_workers": 0}
     made = loader("indexed", "exact", **{name: numpy.int64(n) for name, n in changes.items()})
     made.set_epoch(numpy.int64(1))
@@ -126,23 +128,23 @@ def test_a_state_of_numpys_numbers_is_of_plain_ones() -> None:
 
 
 def test_a_state_of_another_loader_is_refused() -> None:
-    for kind in KINDS:  # What a stream draws in workers is drawn from the seed, too.
+    for kind in KINDS:  # The random numbers of a stream's workers depend on the seed, too.
         with pytest.raises(PackingError, match="seed=3, and this loader has 4"):
             state = loader(kind, "exact", seed=3).state_dict()
             loader(kind, "exact", seed=4).load_state_dict(state)
     state = loader("indexed", "exact").state_dict()
     with pytest.raises(PackingError, match="tokens=.*, and this loader has"):
         loader("indexed", "exact", length="id", oversize="leave_out").load_state_dict(state)
-    stream = loader("again", "exact", num_workers=2).state_dict()
+    stream = loader("restarted", "exact", num_workers=2).state_dict()
     with pytest.raises(PackingError, match="num_workers=2, and this loader has 0"):
-        loader("again", "exact").load_state_dict(stream)
+        loader("restarted", "exact").load_state_dict(stream)
     with pytest.raises(PackingError, match="state without order, plan"):
-        loader("again", "exact").load_state_dict({"place": {}})
+        loader("restarted", "exact").load_state_dict({"place": {}})
 
 
 @pytest.mark.parametrize("steps", STEPS)
-@pytest.mark.parametrize("kind", ["indexed", "again"])
-def test_other_ranks_go_on_where_a_step_ended(kind: str, steps: str) -> None:
+@pytest.mark.parametrize("kind", ["indexed", "restarted"])
+def test_another_number_of_ranks_resumes_at_the_end_of_a_step(kind: str, steps: str) -> None:
     two = [loader(kind, steps, rank=rank) for rank in range(2)]
     used, state = [], two[0].state_dict()
     for made in two:
@@ -160,7 +162,7 @@ def test_other_ranks_go_on_where_a_step_ended(kind: str, steps: str) -> None:
     assert sorted(used) == list(range(len(ROWS)))
 
 
-def test_other_ranks_are_refused_where_samples_would_be_lost() -> None:
+def test_another_number_of_ranks_is_refused_if_samples_would_be_lost() -> None:
     made = loader("indexed", "exact")
     running = iter(made)
     next(running)

@@ -1,4 +1,4 @@
-"""What workers draw at random."""
+"""Random numbers of workers."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from flowtrain.data import PackedLoader
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-@pytest.mark.parametrize("kind", ["indexed", "again"])
-def test_torchs_global_generator_is_left_alone(kind: str, workers: int) -> None:
+@pytest.mark.parametrize("kind", ["indexed", "restarted"])
+def test_the_loader_does_not_draw_from_torchs_global_generator(kind: str, workers: int) -> None:
     before = torch.get_rng_state()
     list(loader(kind, "exact", num_workers=workers))
     assert torch.equal(torch.get_rng_state(), before)
 
 
-@pytest.mark.parametrize("kind", ["indexed", "again"])
-def test_workers_draw_otherwise_on_every_rank_and_alike_on_every_run(kind: str) -> None:
+@pytest.mark.parametrize("kind", ["indexed", "restarted"])
+def test_workers_draw_different_numbers_on_each_rank_and_equal_ones_in_each_run(kind: str) -> None:
     def drawn(samples: list[Sample]) -> tuple[float, ...]:
         return random.random(), float(torch.rand(1)), float(numpy.random.rand())
 
@@ -39,7 +39,7 @@ def test_workers_draw_otherwise_on_every_rank_and_alike_on_every_run(kind: str) 
     assert run(rank=0) == seen[0]
 
 
-def test_ranks_read_alike_a_stream_that_draws() -> None:
+def test_all_ranks_read_the_same_random_stream() -> None:
     class Drawn(IterableDataset[Sample]):
         def __iter__(self) -> Iterator[Sample]:
             rows = ROWS[:]

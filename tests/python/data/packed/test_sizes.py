@@ -29,18 +29,18 @@ ROWS = [
         torch.tensor([3, 1]),
     ],
 )
-def test_a_size_may_come_from_anywhere(length: Any) -> None:
+def test_all_sources_of_a_size_give_the_same_sizes(length: Any) -> None:
     sizes = sizes_of(ROWS, Fields(length=length, cost="price", targets="labels"))
     assert sizes.tokens.tolist() == [3, 1]
     assert sizes.cost.tolist() == [2.5, 1.0]
-    # The first label has nothing to be predicted from.
+    # Nothing predicts the first label.
     assert sizes.targets is not None and sizes.targets.tolist() == [1, 0]
     assert sizes_of(ROWS, Fields(length=length)).cost.tolist() == [3.0, 1.0]
 
 
-def test_of_a_table_only_the_columns_that_are_asked_for_are_read() -> None:
+def test_only_the_needed_columns_of_a_table_are_read() -> None:
     class Table:
-        """As Hugging Face's data sets: whole rows would decode images."""
+        """Like data sets of Hugging Face, where reading whole rows would decode images."""
 
         def __init__(self, columns: list[str] | None) -> None:
             self.columns = columns
@@ -59,9 +59,9 @@ def test_of_a_table_only_the_columns_that_are_asked_for_are_read() -> None:
     assert sizes.tokens.tolist() == [3, 1]
 
 
-def test_of_a_transformed_table_whole_samples_are_read() -> None:
+def test_whole_samples_of_a_transformed_table_are_read() -> None:
     class Transformed(list[dict[str, Any]]):
-        """As Hugging Face's with_transform: its samples are made of other columns."""
+        """Like Hugging Face's with_transform, which makes samples of other columns."""
 
         format = MappingProxyType({"type": "custom", "columns": ["text"]})
 
@@ -85,19 +85,19 @@ def test_of_a_transformed_table_whole_samples_are_read() -> None:
         ({"length": lambda row: "three"}, "sample 0: length is <U5 of shape"),
         ({"length": lambda row: numpy.zeros((2, 3))}, r"sample 0: length is float64 of shape \(2,"),
         ({"length": lambda row: [{"role": "user"}]}, r"sample 0: length is object of shape \(1,\)"),
-        ({"length": lambda row: [[1], [1, 2]]}, "sample 0: length is list and no row of tokens"),
+        ({"length": lambda row: [[1], [1, 2]]}, "sample 0: length is list, not a row of tokens"),
     ],
 )
-def test_what_is_no_size_is_named(fields: dict[str, Any], message: str) -> None:
+def test_a_value_that_is_no_size_is_named(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(PackingError, match=message):
         sizes_of(ROWS, Fields(**{"length": "length", **fields}))
 
 
-def test_a_stream_takes_no_list() -> None:
+def test_a_list_of_sizes_is_refused_for_a_stream() -> None:
     with pytest.raises(PackingError, match="cost: a stream has no indices"):
         Fields(length="length", cost=[1.0]).measure(0, ROWS[0])
 
 
-def test_readers_of_files_bring_no_torch() -> None:
+def test_importing_the_file_readers_does_not_import_torch() -> None:
     code = "import sys, flowtrain.data.samples; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

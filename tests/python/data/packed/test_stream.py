@@ -1,4 +1,4 @@
-"""Streams with a state, whose place is theirs, and streams that are read again."""
+"""Streams with a state of their own, and streams that are read again."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from python.data.packed.kinds import (
     ROWS,
     STEPS,
-    Again,
-    GoesOn,
+    Restarted,
+    Resumable,
     Rows,
     Sample,
     batches_of,
@@ -24,8 +24,8 @@ from flowtrain.data.packed import streamed
 from flowtrain.packing import PackingError
 
 
-class OfItsIterator(Again):
-    """A stream as of Hugging Face: a state is the last iterator's, and is loaded for the next."""
+class IteratorState(Restarted):
+    """Like streams of Hugging Face, whose state is that of the last iterator."""
 
     def __init__(self) -> None:
         self.start = self.state = None
@@ -43,11 +43,11 @@ class OfItsIterator(Again):
         self.start = state
 
 
-class Around(Again):
-    """A stream whose state is within what it holds."""
+class Wrapping(Restarted):
+    """A stream whose state is in the object that it wraps."""
 
     def __init__(self) -> None:
-        self.held = GoesOn()
+        self.held = Resumable()
 
     def __iter__(self) -> Iterator[Sample]:
         yield from self.held
@@ -59,8 +59,8 @@ class Around(Again):
         self.held.load_state_dict(state)
 
 
-@pytest.mark.parametrize("kind", [OfItsIterator, Around])
-def test_a_dropped_iterator_moves_no_place_of_the_data_set(kind: Any) -> None:
+@pytest.mark.parametrize("kind", [IteratorState, Wrapping])
+def test_a_dropped_iterator_does_not_change_the_state_of_the_data_set(kind: Any) -> None:
     options: dict[str, Any] = {"batch_size": 4, "token_cap": 320, "collate_fn": ids}
     whole = batches_of(PackedLoader(kind(), **options))
     read = kind()
@@ -76,8 +76,8 @@ def test_a_dropped_iterator_moves_no_place_of_the_data_set(kind: Any) -> None:
         assert batches_of(made) == whole
 
 
-class InItsState(Again):
-    """A stream that goes on in the very state that it was given."""
+class SharedState(Restarted):
+    """A stream that changes the state object that it was given."""
 
     def __init__(self) -> None:
         self.state = {"at": 0}
@@ -95,9 +95,9 @@ class InItsState(Again):
 
 
 @pytest.mark.parametrize("steps", ["exact", "stream"])
-def test_a_loop_that_went_on_goes_on_again(steps: str) -> None:
+def test_a_resumed_loop_can_be_resumed_again(steps: str) -> None:
     def made() -> PackedLoader:
-        return PackedLoader(InItsState(), collate_fn=ids, **STEPS[steps])
+        return PackedLoader(SharedState(), collate_fn=ids, **STEPS[steps])
 
     first = made()
     whole, states = [], []
@@ -113,14 +113,14 @@ def test_a_loop_that_went_on_goes_on_again(steps: str) -> None:
         assert batches_of(third) == whole[place + 1 :]
 
 
-def test_a_stream_that_keeps_its_place_and_cannot_be_copied_is_refused() -> None:
-    held = GoesOn()
+def test_a_stream_with_a_state_that_cannot_be_copied_is_refused() -> None:
+    held = Resumable()
     held.lines = (row for row in ROWS)
-    with pytest.raises(PackingError, match=r"dataset \(GoesOn\): .*cannot .*num_workers"):
+    with pytest.raises(PackingError, match=r"dataset \(Resumable\): .*cannot .*num_workers"):
         list(PackedLoader(held, 4, token_cap=320))
 
 
-def test_a_stream_that_can_be_read_once_is_refused() -> None:
+def test_a_stream_that_can_be_read_only_once_is_refused() -> None:
     with pytest.raises(PackingError, match=r"dataset \(generator\): an iterator is read once"):
         list(PackedLoader((row for row in ROWS), 4, token_cap=320, collate_fn=ids))
 
@@ -129,13 +129,13 @@ def test_workers_are_sent_no_options_of_the_loader(monkeypatch: pytest.MonkeyPat
     def sent(reading: Any, **options: Any) -> Any:
         return pickle.loads(pickle.dumps(reading))
 
-    whole = batches_of(loader("again", "exact"))
+    whole = batches_of(loader("restarted", "exact"))
     monkeypatch.setattr(streamed, "DataLoader", sent)
-    assert batches_of(loader("again", "exact", worker_init_fn=lambda worker: None)) == whole
+    assert batches_of(loader("restarted", "exact", worker_init_fn=lambda worker: None)) == whole
 
 
-def test_a_stream_that_is_shorter_than_its_state_says_so() -> None:
-    whole = loader("again", "exact")
+def test_a_stream_that_is_shorter_than_its_state_is_refused() -> None:
+    whole = loader("restarted", "exact")
     list(whole)
     batches = iter(whole)
     for _ in range(12):
@@ -148,8 +148,8 @@ def test_a_stream_that_is_shorter_than_its_state_says_so() -> None:
         list(rest)
 
 
-def test_a_stream_that_is_another_one_when_it_is_read_again_says_so() -> None:
-    whole = loader("again", "stream")
+def test_a_stream_whose_waiting_samples_have_changed_is_refused() -> None:
+    whole = loader("restarted", "stream")
     next(batches := iter(whole))
     next(batches)
     state = whole.state_dict()
@@ -160,20 +160,20 @@ def test_a_stream_that_is_another_one_when_it_is_read_again_says_so() -> None:
         list(rest)
 
 
-def test_a_stream_that_comes_in_another_order_with_nothing_waiting_says_so() -> None:
-    class Turning(Again):
+def test_a_stream_in_another_order_without_waiting_samples_is_refused() -> None:
+    class Rotating(Restarted):
         times = 0
 
         def __iter__(self) -> Iterator[Sample]:
             self.times += 1
             yield from ROWS[self.times :] + ROWS[: self.times]
 
-    whole = PackedLoader(Turning(), 4, token_cap=320, collate_fn=ids)
+    whole = PackedLoader(Rotating(), 4, token_cap=320, collate_fn=ids)
     next(batches := iter(whole))
     next(batches)
     state = whole.state_dict()
     assert not state["place"]["streams"][0]["waiting"]
-    rest = PackedLoader(Turning(), 4, token_cap=320, collate_fn=ids)
+    rest = PackedLoader(Rotating(), 4, token_cap=320, collate_fn=ids)
     rest.load_state_dict(state)
     next(iter(rest))
     rest = PackedLoader(whole.dataset, 4, token_cap=320, collate_fn=ids)
@@ -182,13 +182,13 @@ def test_a_stream_that_comes_in_another_order_with_nothing_waiting_says_so() -> 
         next(iter(rest))
 
 
-def test_a_stream_is_told_its_epoch() -> None:
-    class Turned(Again):
+def test_set_epoch_of_a_stream_is_called() -> None:
+    class FromEpoch(Restarted):
         def set_epoch(self, epoch: int) -> None:
             self.epoch = epoch
 
         def __iter__(self) -> Iterator[Sample]:
             yield from ROWS[self.epoch :]
 
-    made = PackedLoader(Turned(), 103, token_cap=10_000, collate_fn=ids)
+    made = PackedLoader(FromEpoch(), 103, token_cap=10_000, collate_fn=ids)
     assert [batch[0] for _ in range(3) for batch in batches_of(made)] == [0, 1, 2]

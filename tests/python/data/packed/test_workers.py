@@ -1,4 +1,4 @@
-"""Workers that share a data set out, or open it, as torch's documentation has it."""
+"""Workers that shard or open a data set as in torch's documentation."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Closed(list[Sample]):
         return super().__getitem__(index)
 
 
-def test_workers_that_share_a_stream_out_repeat_nothing() -> None:
+def test_workers_that_shard_a_stream_repeat_no_sample() -> None:
     def share(worker: int) -> None:
         info: Any = get_worker_info()
         info.dataset.rows = ROWS[worker :: info.num_workers]
@@ -37,7 +37,7 @@ def test_workers_that_share_a_stream_out_repeat_nothing() -> None:
     assert sorted(i for batch in batches_of(made) for i in batch) == list(range(len(ROWS)))
 
 
-def test_workers_open_what_sizes_are_read_of() -> None:
+def test_worker_init_fn_opens_the_data_set_whose_sizes_are_read() -> None:
     def opened(worker: int) -> None:
         info: Any = get_worker_info()
         info.dataset.is_open = True
