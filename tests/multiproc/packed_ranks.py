@@ -63,8 +63,8 @@ CASES: dict[str, Callable[[int], PackedLoader]] = {
     "costs": lambda rank: loader(cost=[1.0 + rank] * len(ROWS)),
     "epoch": at_epoch,
     "numpy": lambda rank: of_numpy(f"{rank}.0"),
-    "a stream that is sharded": lambda rank: loader(SharesOut(ROWS), num_workers=1),
-    "equal samples that are sharded": lambda rank: loader(SharesOut(EQUAL)),
+    "a stream that is sharded": lambda rank: loader(Sharded(ROWS), num_workers=1),
+    "equal samples that are sharded": lambda rank: loader(Sharded(EQUAL)),
     "a stream that ends": lambda rank: loader(Stream(ROWS[: len(ROWS) - 16 * rank])),
 }
 
@@ -75,7 +75,7 @@ def held() -> tuple[int, int]:
 
 
 def closed() -> dict[str, Any]:
-    """What is held after a loader for each of several epochs, beside one that stays open."""
+    """Threads and files after each of several loaders was closed, with one open beside them."""
     group = dist.new_group([0, 1])
     rows, seen = 0, {}
     with loader(group=group) as stays:
@@ -114,5 +114,5 @@ def run(folder: Path, rank: int) -> None:
 
 if __name__ == "__main__":
     run(Path(sys.argv[1]), int(sys.argv[2]))
-    # A process group whose wait ran out is not to be taken down in order.
+    # A process group whose timeout expired cannot be destroyed in order.
     os._exit(0)

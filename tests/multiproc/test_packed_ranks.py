@@ -29,7 +29,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
 
 @pytest.mark.limit(120)
 @pytest.mark.parametrize("case", ["alike", "alike, a stream", "alike, a group"])
-def test_ranks_that_agree_share_the_samples(found: Found, case: str) -> None:
+def test_ranks_with_equal_loaders_divide_the_samples(found: Found, case: str) -> None:
     zero, one = (rank[case] for rank in found)
     assert zero["error"] is None and one["error"] is None
     assert sorted(zero["loaded"] + one["loaded"]) == list(range(48))
@@ -58,7 +58,7 @@ def test_ranks_that_differ_load_nothing_and_name_the_difference(
 
 
 @pytest.mark.limit(120)
-def test_a_stream_that_ends_on_one_rank_ends_on_all(found: Found) -> None:
+def test_a_stream_that_ends_early_on_one_rank_is_an_error_on_all(found: Found) -> None:
     zero, one = (rank["a stream that ends"] for rank in found)
     assert sorted(zero["loaded"] + one["loaded"]) == list(range(32))
     assert zero["error"] == one["error"]
@@ -74,7 +74,7 @@ def test_closed_loaders_leave_no_threads_and_no_sockets(found: Found) -> None:
 
 
 @pytest.mark.limit(120)
-def test_a_rank_that_is_alone_is_told_so(found: Found) -> None:
+def test_a_rank_whose_peers_do_not_take_part_gets_an_error(found: Found) -> None:
     made = found[0]["made alone"]["error"]
     assert "did not all make their loader within timeout_s=0.5: one has ended, or makes" in made
     alone = found[0]["alone"]

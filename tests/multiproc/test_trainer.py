@@ -1,4 +1,4 @@
-"""The Trainer over packed batches has the losses and weights of a plain loop, also resumed."""
+"""The Trainer with packed batches has the losses and weights of a plain loop, also resumed."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_two_ranks_train_as_a_plain_loop_and_resume_from_a_checkpoint(
     whole = run(tmp_path, "start")
     assert "rank 1 has token_cap=131, and rank 0 has 130" in whole["differing"]
     assert "the loader was closed" in whole["afterwards"]
-    for name, weight in weights.items():  # Losses are float32, whatever the model is.
+    for name, weight in weights.items():  # Losses are float32 for every dtype of the model.
         torch.testing.assert_close(whole["model"][name], weight, rtol=0, atol=1e-6)
     assert whole["losses"] == pytest.approx(losses, abs=1e-4)  # Rounded, as the Trainer logs them.
 
@@ -173,7 +173,7 @@ def test_a_trainer_with_an_inexact_loss_is_refused(loop: ModuleType, tmp_path: P
         "Means" in plain and "forward takes no **kwargs" in plain and "compute_loss_func" in plain
     )
     forbidden = loop.model()
-    forbidden.accepts_loss_kwargs = False  # As classes of the Qwen-VL families have it.
+    forbidden.accepts_loss_kwargs = False  # As in the classes of the Qwen-VL families.
     said = refused(forbidden)
     assert "accepts_loss_kwargs is False" in said and "set model.accepts_loss_kwargs = True" in said
     assert "forward takes no" not in said

@@ -27,7 +27,7 @@ RATE = 0.1
 
 
 class Texts(Dataset[dict[str, Any]]):
-    """Of very different lengths, of which a part counts; two are left for the last step."""
+    """Texts of very different lengths, with some tokens as targets; the last step has two."""
 
     def __init__(self) -> None:
         draw = random.Random(0)
@@ -81,7 +81,7 @@ def arguments(folder: Path, **others: Any) -> TrainingArguments:
 
 
 def refusal(loader: Any) -> str:
-    """What is said where a loader is iterated."""
+    """The message of the error when a loader is iterated, or an empty one."""
     try:
         next(iter(loader))
     except PackingError as error:
@@ -118,6 +118,6 @@ if __name__ == "__main__":
     os.environ["RANK"] = os.environ["LOCAL_RANK"] = sys.argv[2]
     train(Path(sys.argv[1]), resume=sys.argv[3] == "resume")
     sys.stdout.flush()
-    # The model holds on to gloo's threads. One that drops a tensor while the interpreter ends,
-    # asks for the GIL, and is ended in a frame that no exception may leave: torch aborts.
+    # The model keeps gloo's threads alive. A thread that frees a tensor while the interpreter ends
+    # asks for the GIL and is ended in a frame that no exception may leave, so that torch aborts.
     os._exit(0)

@@ -74,13 +74,13 @@ def pack_batches(
             without labels.
     """
     _check(trainer)
-    connected = _Connected()
-    trainer.remove_callback(_Connected)  # That of an earlier call.
-    trainer.add_callback(connected)
+    closing = _CloseAtEnd()
+    trainer.remove_callback(_CloseAtEnd)  # That of an earlier call.
+    trainer.add_callback(closing)
     make = partial(
         _loader,
         trainer,
-        connected,
+        closing,
         fields=Fields(length=length, cost=cost),
         token_cap=token_cap,
         objective=objective,
@@ -150,7 +150,7 @@ def _model_parallel(trainer: Trainer) -> bool:
     return config is not None and config.non_data_parallel_size > 1
 
 
-class _Connected(TrainerCallback):
+class _CloseAtEnd(TrainerCallback):
     """Closes the connections over which ranks compare their plans when training ends."""
 
     def __init__(self) -> None:
@@ -163,7 +163,7 @@ class _Connected(TrainerCallback):
 
 def _loader(
     trainer: Trainer,
-    connected: _Connected,
+    closing: _CloseAtEnd,
     *,
     fields: Fields,
     token_cap: int,
@@ -213,7 +213,7 @@ def _loader(
     if args.world_size > 1:
         settings = {**source.order, **source.plan}
         agreement = Agreement(None, timeout_s=args.ddp_timeout, settings=settings)
-        connected.agreement = agreement
+        closing.agreement = agreement
     # As in the Trainer's own loader, since torch's seeds are equal on all ranks.
     seeded = partial(seed_worker, num_workers=args.dataloader_num_workers, rank=args.process_index)
     return DataLoader(

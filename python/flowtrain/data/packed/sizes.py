@@ -104,14 +104,14 @@ def sizes_of(dataset: Any, fields: Fields, **workers: Any) -> Sizes:
         names = [field for field in asked.values() if isinstance(field, str)]
         if len(names) == len(asked) and _has_columns(dataset):
             dataset = dataset.select_columns(sorted(set(names)))
-        reading = DataLoader(
+        rows_read = DataLoader(
             _Measured(dataset, asked),
             batch_size=_BATCH,
             collate_fn=list,
             generator=torch.Generator(),
             **workers | {"worker_init_fn": wrapped_init(workers.get("worker_init_fn"))},
         )
-        rows = numpy.array([row for rows in reading for row in rows], numpy.float64)
+        rows = numpy.array([row for rows in rows_read for row in rows], numpy.float64)
         columns |= zip(asked, rows.reshape(count, len(asked)).T, strict=True)
     return Sizes(
         tokens=columns["length"].astype(numpy.int64),

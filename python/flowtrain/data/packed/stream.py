@@ -149,7 +149,7 @@ class Stream:
         """A kept sample."""
         return self._kept[position][1]
 
-    def forget(self, positions: list[int]) -> None:
+    def drop(self, positions: list[int]) -> None:
         """Drop kept samples."""
         for position in positions:
             del self._kept[position]

@@ -52,13 +52,13 @@ class StreamedSource:
     def load(self, place: Place) -> Generator[Loaded]:
         # A data set that is read in this process would keep the place of its last iterator.
         dataset = self._dataset if self._workers else _copy_of(self._dataset)
-        reading = DataLoader(
+        steps = DataLoader(
             _StepDataset(dataset, self._fields, self._worker_config, place),
             batch_size=None,
             collate_fn=_identity,
             **self._options,
         )
-        for step, batches in reading:
+        for step, batches in steps:
             # Samples that are read again are listed once.
             for number in step.left_out:
                 position = StreamPosition(place["epoch"], step.worker, number)
@@ -128,13 +128,13 @@ class _StepDataset(IterableDataset[tuple[_WorkerStep, list[Any]]]):
         builder.load(begin["waiting"], stream.sizes)
         while (formed := builder.next(stream)) is not None:
             # All samples are taken first, as collate may change those that it is given.
-            every = microbatches_of(formed, rank=config.rank, before=place, after=place)
-            mine = [_samples(stream, each) for each in every]
+            microbatches = microbatches_of(formed, rank=config.rank, before=place, after=place)
+            mine = [_samples(stream, each) for each in microbatches]
             batches = []
-            for microbatch, samples in zip(every, mine, strict=True):
-                with self._drawing(microbatch):
+            for microbatch, samples in zip(microbatches, mine, strict=True):
+                with self._seeded(microbatch):
                     batches.append(config.collate(samples))
-            stream.forget(formed.placed)
+            stream.drop(formed.placed)
             read = _WorkerStep(
                 worker=worker,
                 formed=formed,
@@ -148,8 +148,8 @@ class _StepDataset(IterableDataset[tuple[_WorkerStep, list[Any]]]):
         left_out = stream.take_left_out()
         yield _WorkerStep(worker=worker, formed=None, after=begin, left_out=left_out), []
 
-    def _drawing(self, microbatch: Microbatch) -> AbstractContextManager[None]:
-        """Seeds the collation of a microbatch, so that it draws none of the stream's numbers."""
+    def _seeded(self, microbatch: Microbatch) -> AbstractContextManager[None]:
+        """Seed the collation of a microbatch apart from the stream."""
         info = get_worker_info()
         if info is None:
             return nullcontext()
