@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from flowtrain.data.tiny_model import TinyModel, write_tiny_model
+from flowtrain.models.tiny_qwen3_vl import TinyModel, write_tiny_model
 
 _LONGEST = 24
 _QUESTION = "Read the digits."

@@ -19,8 +19,8 @@ from flowtrain.data import DataError
 from flowtrain.data.chat import ChatTokenizer
 from flowtrain.data.conversation import read_conversation
 from flowtrain.data.samples import SampleReader
-from flowtrain.data.tiny_model import write_tiny_model
 from flowtrain.models.registry import adapter_for
+from flowtrain.models.tiny_qwen3_vl import write_tiny_model
 
 END = "<|im_end|>"
 

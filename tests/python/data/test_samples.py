@@ -14,7 +14,7 @@ from flowtrain.data import DataError
 from flowtrain.data.pixels import SamplePixels
 from flowtrain.data.samples import SampleReader
 from flowtrain.data.text import SampleText
-from flowtrain.data.tiny_model import write_tiny_model
+from flowtrain.models.tiny_qwen3_vl import write_tiny_model
 
 
 @pytest.fixture(scope="module")

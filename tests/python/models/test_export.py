@@ -8,10 +8,10 @@ import torch
 from PIL import Image
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
-from flowtrain.data.tiny_model import SMALLEST, write_tiny_model
 from flowtrain.models.errors import ModelError
 from flowtrain.models.export import save_final
 from flowtrain.models.registry import adapter_for
+from flowtrain.models.tiny_qwen3_vl import SMALLEST, write_tiny_model
 
 
 @pytest.mark.parametrize("tied", [False, True])

@@ -10,11 +10,11 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from flowtrain.data.tiny_model import SMALLEST, write_tiny_model
 from flowtrain.models import ModelError
 from flowtrain.models.adapter import PackedBatch, VLMAdapter
 from flowtrain.models.attention import varlen_attention
 from flowtrain.models.registry import adapter_for
+from flowtrain.models.tiny_qwen3_vl import SMALLEST, write_tiny_model
 
 CPU = torch.device("cpu")
 IMAGE, TEXT = 5, 40

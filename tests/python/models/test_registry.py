@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from flowtrain.data.tiny_model import SMALLEST, write_tiny_model
 from flowtrain.models import ModelError, versions
 from flowtrain.models.registry import adapter_for
+from flowtrain.models.tiny_qwen3_vl import SMALLEST, write_tiny_model
 
 
 def test_a_configuration_that_is_not_json_is_an_error_that_names_it(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from flowtrain.config.schema import DataConfig, ModelConfig, RunConfig, TrainCon
 from flowtrain.data import DataError
 from flowtrain.data.order import SampleOrder
 from flowtrain.data.samples import SampleMeta
-from flowtrain.data.tiny_model import SMALLEST, write_tiny_model
 from flowtrain.models.registry import adapter_for
+from flowtrain.models.tiny_qwen3_vl import SMALLEST, write_tiny_model
 from flowtrain.plan import StepPlan
 from flowtrain.train.input.reads import SampleReads
 from flowtrain.train.planning.source import PlanSource
