@@ -21,7 +21,7 @@ from transformers import AutoModelForImageTextToText
 
 from flowtrain.config import RunConfig, from_dict
 from flowtrain.data.digits import write_digits
-from flowtrain.data.tiny_model import SMALLEST
+from flowtrain.models.tiny_qwen3_vl import SMALLEST
 from flowtrain.train.launch.local import run_local_ranks
 from flowtrain.train.launch.run import train
 from flowtrain.train.state.logs import read_log

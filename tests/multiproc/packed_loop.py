@@ -1,4 +1,4 @@
-"""A plain DDP loop over packed batches; `test_packed_loop.py` starts one process per rank."""
+"""A plain DDP loop over packed batches, one process per rank; started by `test_packed_loop.py`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SAMPLES, VOCABULARY, EPOCHS, BATCH, MICROBATCHES, RANKS, SEED = 53, 11, 2, 3, 2,
 
 
 def dataset() -> list[dict[str, Any]]:
-    """Texts of very different lengths, in which part of the tokens are targets."""
+    """Texts of very different lengths, with some tokens as targets."""
     draw = random.Random(0)
     made = []
     for _ in range(SAMPLES):
@@ -54,7 +54,7 @@ def optimizer(model: torch.nn.Module) -> torch.optim.Optimizer:
 
 
 def train(folder: Path, rank: int, attempt: str, dies_at: int) -> None:
-    """Train to the end, or until rank 1 kills itself before its batch number `dies_at`."""
+    """Train to the end, or until rank 1 kills itself before batch `dies_at`."""
     store = f"file://{folder / attempt}"
     dist.init_process_group("gloo", init_method=store, rank=rank, world_size=RANKS)
     plain = Model()

@@ -1,4 +1,4 @@
-"""Loaders that differ between ranks; `test_packed_ranks.py` starts one process per rank."""
+"""Loaders that differ between ranks, one process per rank; started by `test_packed_ranks.py`."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Stream(IterableDataset[Sample]):
         yield from self.rows
 
 
-class SharesOut(Stream):
-    """A stream that is sharded by rank already, as for a plain loader."""
+class Sharded(Stream):
+    """A stream that is sharded by rank, as a plain loader needs it."""
 
     def __iter__(self) -> Iterator[Sample]:
         yield from self.rows[dist.get_rank() :: dist.get_world_size()]

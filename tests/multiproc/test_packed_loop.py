@@ -1,4 +1,4 @@
-"""A DDP loop with packed batches has the losses of a plain loop, also if killed and resumed."""
+"""A DDP loop with packed batches has the losses of a plain loop, also after a kill."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def run(folder: Path, attempt: str, *, dies_at: int = -1) -> list[int]:
 
 
 def plain_losses(loop: ModuleType) -> tuple[list[float], torch.nn.Module]:
-    """The same steps in one process without FlowTrain's loader; means over target tokens."""
+    """The same steps in one process without FlowTrain's loader: means over target tokens."""
     rows, model = loop.dataset(), loop.Model()
     optim = loop.optimizer(model)
     order = SampleOrder(len(rows), loop.SEED, shuffle=True)

@@ -1,4 +1,4 @@
-"""Ranks with different packed loaders all end with an error, before a batch differs."""
+"""If packed loaders differ between ranks, all ranks raise an error before a batch differs."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_ranks_with_equal_loaders_divide_the_samples(found: Found, case: str) ->
         ("equal samples that are sharded", "rank 1 has checksum_of_step="),
     ],
 )
-def test_ranks_that_differ_load_nothing_and_name_the_difference(
+def test_ranks_with_different_loaders_load_nothing_and_name_the_difference(
     found: Found, case: str, differs: str
 ) -> None:
     zero, one = (rank[case] for rank in found)

@@ -45,7 +45,7 @@ def run(folder: Path, how: str) -> dict[str, Any]:
 
 
 def plain(loop: ModuleType) -> tuple[list[float], dict[str, torch.Tensor]]:
-    """The same steps, sample by sample in one process; means over the target tokens of a step."""
+    """The same steps, sample by sample in one process: means over the target tokens of a step."""
     rows, model = loop.Texts().rows, loop.model()
     optim = torch.optim.SGD(model.parameters(), lr=loop.RATE)
     losses = []
@@ -68,7 +68,7 @@ def plain(loop: ModuleType) -> tuple[list[float], dict[str, torch.Tensor]]:
 
 
 @pytest.mark.limit(240)
-def test_two_ranks_train_as_a_plain_loop_and_resume_from_a_checkpoint(
+def test_two_ranks_train_like_a_plain_loop_and_resume_from_a_checkpoint(
     loop: ModuleType, tmp_path: Path
 ) -> None:
     losses, weights = plain(loop)
@@ -79,13 +79,13 @@ def test_two_ranks_train_as_a_plain_loop_and_resume_from_a_checkpoint(
         torch.testing.assert_close(whole["model"][name], weight, rtol=0, atol=1e-6)
     assert whole["losses"] == pytest.approx(losses, abs=1e-4)  # Rounded, as the Trainer logs them.
 
-    # The weights of the last checkpoint, the only one that remains, are those of its end.
+    # Without the last checkpoint, training resumes from the one before.
     last = tmp_path / f"checkpoint-{loop.EPOCHS * loop.STEPS}"
     shutil.rmtree(last)
     resumed = run(tmp_path, "resume")
     for name, weight in whole["model"].items():
         assert torch.equal(resumed["model"][name], weight)
-    # The sizes of all samples, then only the rest of this rank's epoch.
+    # All samples for their sizes, and then the rest of this rank's epoch.
     left = (loop.STEPS - 2) * loop.BATCH * loop.MICROBATCHES
     assert resumed["read"] <= loop.SAMPLES + left + loop.MICROBATCHES
 
@@ -110,7 +110,7 @@ def test_samples_above_the_cap_are_left_out_with_a_warning(
     assert read == sum(len(row["input_ids"]) for row in short)
 
 
-def test_workers_start_as_those_of_the_trainer_and_are_seeded_by_rank(
+def test_workers_start_like_those_of_the_trainer_and_are_seeded_by_rank(
     loop: ModuleType, tmp_path: Path
 ) -> None:
     from transformers import Trainer
@@ -126,9 +126,7 @@ def test_workers_start_as_those_of_the_trainer_and_are_seeded_by_rank(
     assert made.multiprocessing_context.get_start_method() == "spawn"
 
 
-def test_qwen_vl_accepts_the_number_of_target_tokens_of_a_step(
-    loop: ModuleType, tmp_path: Path
-) -> None:
+def test_qwen_vl_can_take_the_target_tokens_of_a_step(loop: ModuleType, tmp_path: Path) -> None:
     from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration, Trainer
 
     text = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "head_dim": 16}
@@ -151,7 +149,9 @@ def test_qwen_vl_accepts_the_number_of_target_tokens_of_a_step(
     assert weighted == pytest.approx(mean * targets / 1000, rel=1e-6)
 
 
-def test_a_trainer_with_an_inexact_loss_is_refused(loop: ModuleType, tmp_path: Path) -> None:
+def test_a_trainer_that_would_not_keep_the_loss_exact_is_refused(
+    loop: ModuleType, tmp_path: Path
+) -> None:
     from transformers import Trainer
 
     class Means(torch.nn.Module):
@@ -192,7 +192,7 @@ def test_a_trainer_with_an_inexact_loss_is_refused(loop: ModuleType, tmp_path: P
         trainer.train()
 
 
-def test_a_filler_keeps_its_tokens_if_they_are_its_labels() -> None:
+def test_masking_the_labels_of_a_filler_keeps_its_tokens() -> None:
     def collate(rows: list[Any]) -> dict[str, torch.Tensor]:
         tokens = torch.tensor(rows)
         return {"input_ids": tokens, "labels": tokens}

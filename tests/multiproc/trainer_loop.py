@@ -1,4 +1,4 @@
-"""A Hugging Face Trainer over packed batches; `test_trainer.py` starts one process per rank."""
+"""A Trainer with packed batches, one process per rank; started by `test_trainer.py`."""
 
 from __future__ import annotations
 

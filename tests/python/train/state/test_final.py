@@ -13,8 +13,8 @@ from torch.distributed.checkpoint.state_dict import get_model_state_dict
 from transformers import AutoModelForImageTextToText
 
 from flowtrain.config import ConfigError, RunConfig, from_dict
-from flowtrain.data.tiny_model import SMALLEST, write_tiny_model
 from flowtrain.models.registry import adapter_for
+from flowtrain.models.tiny_qwen3_vl import SMALLEST, write_tiny_model
 from flowtrain.train.state import final
 from flowtrain.train.state.final import write_final
 from flowtrain.train.state.resume import FINGERPRINT, fingerprint
