@@ -70,8 +70,7 @@ lockfree::Run Consumer::pop(std::size_t max_items) {
   if (run != view_.kDamaged) return run;
   throw PoolCorrupt(text() +
                     ": its slots and hints contradict each other, or name cells that do not exist; "
-                    "the control file was damaged: " +
-                    "make the pool anew");
+                    "the control file was damaged: make the pool anew");
 }
 
 std::string Consumer::text() const {
@@ -87,7 +86,7 @@ void Consumer::put_back(const lockfree::Run& run) {
 }
 
 /// Opens the item in the first cell of a taken run; null if its memory is gone, or awaited. If this
-/// throws, the rest of the run is put back; so is the cell, unless the error is `reported`.
+/// throws, the rest of the run is put back; so is the cell, unless a `reported` error refuses it.
 std::shared_ptr<Item> Consumer::open_first(const lockfree::Run& run, bool reported,
                                            Deferred& deferred) {
   const Control& control = pool_->control();

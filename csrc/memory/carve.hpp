@@ -40,7 +40,8 @@ Carving carve(std::vector<SlabClass> classes);
 Carving carve_on_demand(std::uint64_t bytes, std::uint32_t max_slabs);
 
 /// Slab size for a lease of `bytes` on demand: whole pages, eight sizes per doubling. So a released
-/// slab fits later leases of similar size, and slabs of more than eight pages waste at most a ninth.
+/// slab fits later leases of similar size, and slabs of more than eight pages waste at most a
+/// ninth.
 std::uint64_t slab_bytes_for(std::uint64_t bytes);
 
 }  // namespace flowtrain::memory

@@ -15,10 +15,9 @@
 namespace flowtrain::channel {
 namespace {
 
-constexpr int kTickMs = 20;  // Maximum delay until a new segment or participant is seen.
-constexpr int kRetryMs = 1;  // Until an incomplete recovery is retried.
-constexpr int kSlowTicks =
-    5;  // Ticks from one unconditional check of deaths and segments to the next.
+constexpr int kTickMs = 20;    // Maximum delay until a new segment or participant is seen.
+constexpr int kRetryMs = 1;    // Until an incomplete recovery is retried.
+constexpr int kSlowTicks = 5;  // Ticks between unconditional checks of deaths and segments.
 
 os::Fd open_pidfd(std::int32_t pid) {
   return os::Fd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
@@ -101,8 +100,9 @@ bool Monitor::sleep(int timeout_ms) {
     pids.push_back(pid);
   }
   // An owner's answer ends the sleep too; the mapper receives it.
-  for (const int socket : pool_.segments().pending_sockets())
+  for (const int socket : pool_.segments().pending_sockets()) {
     waiting.push_back({socket, POLLIN, 0});
+  }
   if (::poll(waiting.data(), waiting.size(), timeout_ms) <= 0) return false;
   bool died = false;
   for (std::size_t i = 1; i < pids.size(); ++i) {

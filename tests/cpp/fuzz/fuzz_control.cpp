@@ -9,9 +9,9 @@
 #include <array>
 #include <vector>
 
-#include "channel/telemetry/inspect.hpp"
-#include "channel/producer.hpp"
 #include "channel/liveness/recovery.hpp"
+#include "channel/producer.hpp"
+#include "channel/telemetry/inspect.hpp"
 #include "fuzz/input.hpp"
 #include "memory/carve.hpp"
 #include "os/byte_lock.hpp"
