@@ -1,1 +1,1 @@
-"""Training: the flow protocol over two torch worlds that meet only in the pool."""
+"""Training by encoder and backbone ranks that exchange records through the pool (`docs/flow.md`)."""

@@ -35,8 +35,8 @@ def _check_config_file(path: Path, config: RunConfig) -> None:
     text = path.read_text()
     if not text.startswith(_HEADER) and text != dump(config):
         raise ConfigError(
-            f"run={config.run}: flowtrain train writes {path}, and did not write the one that is "
-            "there; move it, or choose another folder"
+            f"run={config.run}: a run would overwrite {path}, which flowtrain train did not write; "
+            "move it, or choose another folder"
         )
 
 
