@@ -1,1 +1,1 @@
-"""Training by encoder and backbone ranks that exchange records through the pool (`docs/flow.md`)."""
+"""Training by encoder and backbone ranks that exchange records through the pool."""
