@@ -89,11 +89,11 @@ def _has_late_metadata(path: Path) -> bool:
     """Whether chunks after the pixels of a PNG may hold an orientation."""
     with path.open("rb", buffering=0) as file:
         file.seek(len(b"\x89PNG\r\n\x1a\n"))
-        behind = False
+        after_pixels = False
         while len(head := file.read(8)) == 8:
             length, kind = struct.unpack(">I4s", head)
-            if behind and kind in (b"eXIf", b"iTXt", b"tEXt", b"zTXt"):
+            if after_pixels and kind in (b"eXIf", b"iTXt", b"tEXt", b"zTXt"):
                 return True
-            behind = behind or kind == b"IDAT"
+            after_pixels = after_pixels or kind == b"IDAT"
             file.seek(length + len(b"CRC."), os.SEEK_CUR)
     return False
