@@ -69,7 +69,7 @@ def measure(
         range(len(cost)),
         BATCH,
         shuffle=True,
-        token_cap=max(int(work.tokens.max()), int(1.25 * work.tokens.mean() * BATCH)),
+        max_tokens=max(int(work.tokens.max()), int(1.25 * work.tokens.mean() * BATCH)),
         microbatches=microbatches,
         length=work.tokens,
         cost=cost,

@@ -68,8 +68,8 @@ def run_config(folder: Path, given: argparse.Namespace) -> RunConfig:
             },
             "flow": {
                 "mode": given.mode,
-                "encoders": given.encoders,
-                "backbones": given.backbones,
+                "encoder_ranks": given.encoder_ranks,
+                "backbone_ranks": given.backbone_ranks,
                 "item_tokens": 24,
             },
             "pool": {"slab_bytes": 4096},
@@ -123,8 +123,8 @@ def compare(
         "weight_change": change,
         "clipped_steps": sum(theirs["grad_norm"] > CLIP for theirs in log),
         "steps": given.steps,
-        "encoders": given.encoders,
-        "backbones": given.backbones,
+        "encoder_ranks": given.encoder_ranks,
+        "backbone_ranks": given.backbone_ranks,
         "mode": given.mode,
         "dtype": given.dtype,
         "device": given.device,
@@ -156,8 +156,8 @@ def compare_weights(config: RunConfig, net: torch.nn.Module) -> tuple[float, flo
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=30)
-    parser.add_argument("--encoders", type=int, default=1)
-    parser.add_argument("--backbones", type=int, default=1)
+    parser.add_argument("--encoder-ranks", type=int, default=1)
+    parser.add_argument("--backbone-ranks", type=int, default=1)
     parser.add_argument("--mode", choices=("frozen", "strict"), default="strict")
     parser.add_argument("--dtype", choices=reference_loop.DTYPES, default="float32")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")

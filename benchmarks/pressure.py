@@ -24,7 +24,7 @@ from flowtrain.data.jsonl import JsonlFile
 from flowtrain.data.samples import SampleReader
 from flowtrain.data.workers import ReaderPool
 from flowtrain.models.registry import adapter_for
-from flowtrain.plan import Space
+from flowtrain.steps import Space
 from flowtrain.train.demo import demo_config
 from flowtrain.train.input.reads import SampleReads
 from flowtrain.train.launch.errors import RunFailed
@@ -41,8 +41,8 @@ def configure(folder: Path, name: str, given: argparse.Namespace, **fields: Any)
         "run": folder / name,
         "train.steps": given.steps,
         "train.threads": 1,
-        "flow.encoders": given.encoders,
-        "flow.backbones": given.backbones,
+        "flow.encoder_ranks": given.encoder_ranks,
+        "flow.backbone_ranks": given.backbone_ranks,
         "flow.item_tokens": 256,
         "debug.delay_ms": given.delay_ms,
     }
@@ -64,13 +64,17 @@ def min_pool_bytes(config: RunConfig) -> int:
     with ReaderPool(make_reader, 0) as reader:
         source = PlanSource(
             config,
-            reads=SampleReads(reader, config.data.path, deadline_s=config.flow.deadline_s),
+            reads=SampleReads(reader, config.data.path, timeout_s=config.flow.timeout_s),
             num_samples=len(JsonlFile(config.data.path)),
             adapter=adapter,
         )
         flow = config.flow
         return max(
-            space.total_bytes(space.need(plan), encoders=flow.encoders, backbones=flow.backbones)
+            space.total_bytes(
+                space.need(plan),
+                encoder_ranks=flow.encoder_ranks,
+                backbone_ranks=flow.backbone_ranks,
+            )
             for plan in source
         )
 
@@ -119,8 +123,8 @@ def refusal(config: RunConfig) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--encoders", type=int, default=2)
-    parser.add_argument("--backbones", type=int, default=2)
+    parser.add_argument("--encoder-ranks", type=int, default=2)
+    parser.add_argument("--backbone-ranks", type=int, default=2)
     parser.add_argument("--delay-ms", type=float, default=20.0, help="maximum random delay")
     parser.add_argument("--modes", nargs="+", default=["frozen", "strict"])
     parser.add_argument("--json", action="store_true", help="no table before the JSON line")

@@ -502,7 +502,7 @@ class packing:  # noqa: N801
         cost: NDArray[int64],
         ranks: int,
         microbatches: int,
-        token_cap: int,
+        max_tokens: int,
         stages: int = 1,
     ) -> None:
         """Raises what the others would, without the work."""
@@ -512,7 +512,7 @@ class packing:  # noqa: N801
         cost: NDArray[int64],
         ranks: int,
         microbatches: int,
-        token_cap: int,
+        max_tokens: int,
         objective: str,
         stages: int = 1,
         refined: bool = True,
@@ -525,23 +525,23 @@ class packing:  # noqa: N801
         cost: NDArray[int64],
         ranks: int,
         microbatches: int,
-        token_cap: int,
+        max_tokens: int,
         objective: str,
         stages: int = 1,
         thorough: bool = True,
     ) -> int:
         """At most what any schedule under the cap reaches of an objective."""
     @staticmethod
-    def search_bins(tokens: NDArray[int64], bins: int, token_cap: int) -> tuple[bool, int]:
+    def search_bins(tokens: NDArray[int64], bins: int, max_tokens: int) -> tuple[bool, int]:
         """Whether a search proved that no bins hold all samples, and how many tries it took."""
     @staticmethod
     def longest_first(
-        tokens: NDArray[int64], cost: NDArray[int64], bins: int, token_cap: int
+        tokens: NDArray[int64], cost: NDArray[int64], bins: int, max_tokens: int
     ) -> NDArray[int32]:
         """Bin of each sample, costliest first into the cheapest bin with room."""
     @staticmethod
     def best_fit(
-        tokens: NDArray[int64], token_cap: int, order: NDArray[int64] | None = None
+        tokens: NDArray[int64], max_tokens: int, order: NDArray[int64] | None = None
     ) -> NDArray[int32]:
         """Bin of each sample, each into the fullest bin with room or a new one."""
     @staticmethod
@@ -550,7 +550,7 @@ class packing:  # noqa: N801
         cost: NDArray[int64],
         encoder_cost: NDArray[int64],
         bins: int,
-        token_cap: int,
+        max_tokens: int,
         rounds: int = 0,
         work: int = 0,
     ) -> NDArray[int32]:

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from flowtrain.plan import Document, StepPlan
+from flowtrain.steps import Document, StepPlan
 from flowtrain.train.control.world import World
 from flowtrain.train.ranks.backbone import BackboneRank
 from flowtrain.train.ranks.encoder import EncoderRank

@@ -65,7 +65,10 @@ def _started(config: RunConfig, job: Job, resume: bool) -> Iterator[list[ForkSer
     logs.mkdir(parents=True)
     ranks = []
     try:
-        for world, size in (("encoder", config.flow.encoders), ("backbone", config.flow.backbones)):
+        for world, size in (
+            ("encoder", config.flow.encoder_ranks),
+            ("backbone", config.flow.backbone_ranks),
+        ):
             for rank in range(size):
                 arguments = [str(config.run / "config.yaml"), "--world", world]
                 arguments += ["--store", job.address, "--nonce", job.nonce]

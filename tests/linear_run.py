@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from flowtrain.config import RunConfig, from_dict
-from flowtrain.plan import StepPlan
+from flowtrain.steps import StepPlan
 from flowtrain.train.control.close import StepDecision
 from flowtrain.train.state.checkpoint import Checkpoints, read_meta
 from flowtrain.train.state.module import Module

@@ -44,7 +44,7 @@ def run_tree(folder: Path, source: Path, /, **sections: dict[str, Any]) -> dict[
         "data": {"path": str(source / "train.jsonl")},
         "train": {"steps": 4, "global_batch": 8, "microbatch_tokens": 160, "threads": 1},
         "optim": {"lr": 1e-3, "schedule": "cosine"},
-        "flow": {"item_tokens": 24, "deadline_s": 60.0},
+        "flow": {"item_tokens": 24, "timeout_s": 60.0},
         "pool": {"slab_bytes": 4096},
     }
     for name, section in sections.items():

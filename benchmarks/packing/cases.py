@@ -41,7 +41,7 @@ class Case:
         work = preset(self.load, count, seed=self.seed)
         mean = work.tokens.sum() / (ranks * microbatches)
         cap = max(int(work.tokens.max()), int(1.25 * mean))
-        return work, {"ranks": ranks, "microbatches": microbatches, "token_cap": cap}
+        return work, {"ranks": ranks, "microbatches": microbatches, "max_tokens": cap}
 
     def __str__(self) -> str:
         return f"{self.part} {self.scale} {self.load} seed {self.seed}"

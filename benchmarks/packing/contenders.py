@@ -56,7 +56,7 @@ def _laid_out(bins: numpy.ndarray, like: Assignment) -> Assignment:
         left_out=numpy.zeros(0, numpy.int32),
         ranks=like.ranks,
         microbatches=max(like.microbatches, -(-used // like.ranks)),
-        token_cap=like.token_cap,
+        max_tokens=like.max_tokens,
         objective=like.objective,
         bound=like.bound,
         tokens=like.tokens,

@@ -86,7 +86,7 @@ def measure(case: Case) -> Iterator[Row]:
     shape: dict[str, Any] = {
         "ranks": ranks,
         "microbatches": microbatches,
-        "token_cap": max(int(tokens.max()), mean * 5 // 4),
+        "max_tokens": max(int(tokens.max()), mean * 5 // 4),
     }
     plan, ms = timed(lambda: schedule(tokens, cost, **shape))
     yield {"name": OURS, "gap": 100 * plan.gap, "ms": ms}

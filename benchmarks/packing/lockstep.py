@@ -77,7 +77,7 @@ def _figures(plan: Assignment, ms: float) -> Row:
     return {
         "gap": 100 * plan.gap,
         "ms": ms,
-        "over": int((plan.bin_tokens > plan.token_cap).sum()),
+        "over": int((plan.bin_tokens > plan.max_tokens).sum()),
         "slots": plan.microbatches,
     }
 

@@ -18,13 +18,13 @@ _STAGES = 4
 
 def measure(case: Case) -> Iterator[Row]:
     work, shape = case.draw()
-    for objective in ("free", "makespan", "pipeline"):
+    for objective in ("accumulate", "max-microbatch", "pipeline"):
         options = shape | ({"stages": _STAGES} if objective == "pipeline" else {})
         plan, ms = timed(
             lambda o=objective, s=options: schedule(work.tokens, work.cost, objective=o, **s)
         )
         row = {"name": objective, "gap": 100 * plan.gap, "ms": ms}
-        if objective == "makespan":
+        if objective == "max-microbatch":
             # No bin can do less than the costliest sample: then the mean is not the bound.
             mean = work.cost.sum() / (plan.ranks * plan.microbatches)
             row["mean_is_bound"] = bool(plan.bound <= mean * (1 + 1e-6))
@@ -42,15 +42,17 @@ def measure(case: Case) -> Iterator[Row]:
 
 
 def bars(rows: Rows, scale: str) -> Iterator[Bar]:
-    free = rows.of(PART, scale=scale, name="free")
+    free = rows.of(PART, scale=scale, name="accumulate")
     yield worst_load(f"free-running ranks, %, {scale}", free, "gap", _FREE[scale])
-    even = rows.of(PART, scale=scale, name="makespan", mean_is_bound=True)
+    even = rows.of(PART, scale=scale, name="max-microbatch", mean_is_bound=True)
     coarse = [row for row in even if row["load"] == "coarse"]
     others = [row for row in even if row["load"] != "coarse"]
     if SCALES[scale][0] <= 4096 and others:
-        yield worst_load(f"makespan where the mean is the bound, %, {scale}", others, "gap", 0.1)
+        yield worst_load(
+            f"max-microbatch where the mean is the bound, %, {scale}", others, "gap", 0.1
+        )
     if SCALES[scale][0] <= 4096 and coarse:
-        yield worst_load(f"makespan, coarse, %, {scale}", coarse, "gap", 2.0)
+        yield worst_load(f"max-microbatch, coarse, %, {scale}", coarse, "gap", 2.0)
     encoder = rows.of(PART, scale=scale, name="encoder pre-pass")
     yield worst_load(f"encoder pre-pass, %, {scale}", encoder, "gap", 1.0)
     yield worst_row(f"points it adds to the backbone, {scale}", encoder, "backbone_gap_more", 0.0)

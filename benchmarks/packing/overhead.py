@@ -41,7 +41,9 @@ def measure(case: Case) -> Iterator[Row]:
     tokens, cost = tokens[:count], cost[:count]
     runs = [
         timed(
-            lambda r=ranks: schedule(tokens, cost, ranks=r, microbatches=_PACKS // r, token_cap=cap)
+            lambda r=ranks: schedule(
+                tokens, cost, ranks=r, microbatches=_PACKS // r, max_tokens=cap
+            )
         )
         for ranks in (16, 64)
     ]

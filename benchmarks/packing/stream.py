@@ -22,7 +22,7 @@ def measure(case: Case) -> Iterator[Row]:
     ranks, slots = 16, 8
     work = preset(case.load, 700_000, seed=case.seed)
     cap = max(int(work.tokens.max()), int(1.25 * work.tokens.mean() * 8))
-    packer = Packer(ranks=ranks, microbatches=slots, token_cap=cap, max_age=1)
+    packer = Packer(ranks=ranks, microbatches=slots, max_tokens=cap, max_age=1)
     first = oldest = over = 0
     efficiency, fill, times = [], [], []
     for _ in range(_STEPS):

@@ -30,7 +30,7 @@ class Call(NamedTuple):
     bins: Callable[[Any], numpy.ndarray]
 
 
-# (tokens, cost, ranks, microbatches, token_cap) -> the call for one step.
+# (tokens, cost, ranks, microbatches, max_tokens) -> the call for one step.
 Peer = Callable[[numpy.ndarray, numpy.ndarray, int, int, int], Call]
 
 

@@ -61,28 +61,29 @@ py::tuple integer_costs(const py::array& cost, const char* name) {
 
 Objective objective_of(const std::string& name) {
   if (name == "lockstep") return Objective::kLockstep;
-  if (name == "free") return Objective::kAccumulate;
-  if (name == "makespan") return Objective::kMaxMicrobatch;
+  if (name == "accumulate") return Objective::kAccumulate;
+  if (name == "max-microbatch") return Objective::kMaxMicrobatch;
   if (name == "pipeline") return Objective::kPipeline;
-  throw BadArgument("objective '" + name + "': choose from lockstep, free, makespan, pipeline");
+  throw BadArgument("objective '" + name +
+                    "': choose from lockstep, accumulate, max-microbatch, pipeline");
 }
 
-Grid grid_of(std::uint32_t ranks, std::uint32_t microbatches, std::int64_t token_cap,
+Grid grid_of(std::uint32_t ranks, std::uint32_t microbatches, std::int64_t max_tokens,
              std::uint32_t stages) {
-  return {ranks, microbatches, token_cap, stages};
+  return {ranks, microbatches, max_tokens, stages};
 }
 
 void check(const Ints& tokens, const Ints& cost, std::uint32_t ranks, std::uint32_t microbatches,
-           std::int64_t token_cap, std::uint32_t stages) {
+           std::int64_t max_tokens, std::uint32_t stages) {
   packing::check({span_of(tokens, "tokens"), span_of(cost, "cost")},
-                 grid_of(ranks, microbatches, token_cap, stages));
+                 grid_of(ranks, microbatches, max_tokens, stages));
 }
 
 py::tuple schedule(const Ints& tokens, const Ints& cost, std::uint32_t ranks,
-                   std::uint32_t microbatches, std::int64_t token_cap, const std::string& objective,
-                   std::uint32_t stages, bool refined, bool closed) {
+                   std::uint32_t microbatches, std::int64_t max_tokens,
+                   const std::string& objective, std::uint32_t stages, bool refined, bool closed) {
   const Samples samples{span_of(tokens, "tokens"), span_of(cost, "cost")};
-  const Grid grid = grid_of(ranks, microbatches, token_cap, stages);
+  const Grid grid = grid_of(ranks, microbatches, max_tokens, stages);
   const Objective which = objective_of(objective);
   packing::check(samples, grid);
   packing::Schedule out(0);
@@ -94,18 +95,18 @@ py::tuple schedule(const Ints& tokens, const Ints& cost, std::uint32_t ranks,
 }
 
 std::int64_t bound(const Ints& tokens, const Ints& cost, std::uint32_t ranks,
-                   std::uint32_t microbatches, std::int64_t token_cap, const std::string& objective,
-                   std::uint32_t stages, bool thorough) {
+                   std::uint32_t microbatches, std::int64_t max_tokens,
+                   const std::string& objective, std::uint32_t stages, bool thorough) {
   const Samples samples{span_of(tokens, "tokens"), span_of(cost, "cost")};
-  const Grid grid = grid_of(ranks, microbatches, token_cap, stages);
+  const Grid grid = grid_of(ranks, microbatches, max_tokens, stages);
   packing::check(samples, grid);
   return packing::bound(samples, grid, objective_of(objective), thorough);
 }
 
-py::tuple search_bins(const Ints& tokens, std::uint32_t bins, std::int64_t token_cap) {
+py::tuple search_bins(const Ints& tokens, std::uint32_t bins, std::int64_t max_tokens) {
   const auto lengths = span_of(tokens, "tokens");
-  packing::check({lengths, lengths}, {bins, 1, token_cap});
-  const packing::Search found = packing::search_bins(lengths, bins, token_cap);
+  packing::check({lengths, lengths}, {bins, 1, max_tokens});
+  const packing::Search found = packing::search_bins(lengths, bins, max_tokens);
   return py::make_tuple(found.impossible, found.tries);
 }
 
@@ -134,29 +135,29 @@ std::vector<std::uint32_t> order_of(const std::optional<Ints>& order, std::size_
 }
 
 py::array_t<std::int32_t> longest_first(const Ints& tokens, const Ints& cost, std::uint32_t bins,
-                                        std::int64_t token_cap) {
+                                        std::int64_t max_tokens) {
   const Samples samples{span_of(tokens, "tokens"), span_of(cost, "cost")};
-  packing::check(samples, {bins, 1, token_cap});
+  packing::check(samples, {bins, 1, max_tokens});
   const std::vector<std::int64_t> targets(bins);
   packing::Bins placed(samples, bins);
-  packing::place(placed, packing::order_by_cost(samples), targets, token_cap);
+  packing::place(placed, packing::order_by_cost(samples), targets, max_tokens);
   return bins_of({placed.bin_of().begin(), placed.bin_of().end()});
 }
 
-py::array_t<std::int32_t> best_fit(const Ints& tokens, std::int64_t token_cap,
+py::array_t<std::int32_t> best_fit(const Ints& tokens, std::int64_t max_tokens,
                                    const std::optional<Ints>& order) {
   const auto lengths = span_of(tokens, "tokens");
-  packing::check({lengths, lengths}, {1, 1, token_cap});
-  return bins_of(packing::best_fit(lengths, order_of(order, lengths.size()), token_cap));
+  packing::check({lengths, lengths}, {1, 1, max_tokens});
+  return bins_of(packing::best_fit(lengths, order_of(order, lengths.size()), max_tokens));
 }
 
 py::array_t<std::int32_t> balance_two(const Ints& tokens, const Ints& cost,
                                       const Ints& encoder_cost, std::uint32_t bins,
-                                      std::int64_t token_cap, std::uint32_t rounds,
+                                      std::int64_t max_tokens, std::uint32_t rounds,
                                       std::uint64_t work) {
   const Samples samples{span_of(tokens, "tokens"), span_of(cost, "cost")};
   const auto encoder = span_of(encoder_cost, "encoder_cost");
-  const Grid grid{bins, 1, token_cap};
+  const Grid grid{bins, 1, max_tokens};
   packing::check(samples, grid);
   packing::check({samples.tokens, encoder}, grid);
   return bins_of(packing::balance_two(samples, encoder, grid, rounds, work));
@@ -167,19 +168,19 @@ py::array_t<std::int32_t> balance_two(const Ints& tokens, const Ints& cost,
 void bind_packing(py::module_& module) {
   py::module_ room = module.def_submodule("packing", "Kernels of schedulers, on NumPy arrays.");
   const auto tokens = py::arg("tokens"), cost = py::arg("cost"), ranks = py::arg("ranks"),
-             microbatches = py::arg("microbatches"), token_cap = py::arg("token_cap"),
+             microbatches = py::arg("microbatches"), max_tokens = py::arg("max_tokens"),
              objective = py::arg("objective");
   const auto stages = py::arg("stages") = 1;
   room.def("integer_costs", &integer_costs, cost, py::arg("name"));
-  room.def("check", &check, tokens, cost, ranks, microbatches, token_cap, stages);
-  room.def("schedule", &schedule, tokens, cost, ranks, microbatches, token_cap, objective, stages,
+  room.def("check", &check, tokens, cost, ranks, microbatches, max_tokens, stages);
+  room.def("schedule", &schedule, tokens, cost, ranks, microbatches, max_tokens, objective, stages,
            py::arg("refined") = true, py::arg("closed") = true);
-  room.def("search_bins", &search_bins, tokens, py::arg("bins"), token_cap);
-  room.def("longest_first", &longest_first, tokens, cost, py::arg("bins"), token_cap);
-  room.def("best_fit", &best_fit, tokens, token_cap, py::arg("order") = py::none());
+  room.def("search_bins", &search_bins, tokens, py::arg("bins"), max_tokens);
+  room.def("longest_first", &longest_first, tokens, cost, py::arg("bins"), max_tokens);
+  room.def("best_fit", &best_fit, tokens, max_tokens, py::arg("order") = py::none());
   room.def("balance_two", &balance_two, tokens, cost, py::arg("encoder_cost"), py::arg("bins"),
-           token_cap, py::arg("rounds") = 0, py::arg("work") = 0);
-  room.def("bound", &bound, tokens, cost, ranks, microbatches, token_cap, objective, stages,
+           max_tokens, py::arg("rounds") = 0, py::arg("work") = 0);
+  room.def("bound", &bound, tokens, cost, ranks, microbatches, max_tokens, objective, stages,
            py::arg("thorough") = true);
 }
 

@@ -35,12 +35,12 @@ bool pack_rank(const Step& step, std::span<const std::uint32_t> mine, std::uint3
   const std::int64_t mean = sum(cost) / grid.slots;
   const std::vector<std::int64_t> targets(grid.slots, mean);
   Bins bins(own, grid.slots);
-  if (place(bins, order, targets, grid.token_cap) > 0 &&
-      !pack_by_tokens(bins, grid.token_cap, false)) {
+  if (place(bins, order, targets, grid.max_tokens) > 0 &&
+      !pack_by_tokens(bins, grid.max_tokens, false)) {
     return false;
   }
   if (step.refined && grid.stages > 1 && !cost.empty()) {
-    refine(bins, targets, 0, grid.token_cap,
+    refine(bins, targets, 0, grid.max_tokens,
            {.passes = 16,
             .work = 1024 + 16 * mine.size(),
             .patience = 3,
@@ -77,7 +77,7 @@ void even_out_ranks(Schedule& out, const Step& step, std::int64_t enough, const 
                     static_cast<std::uint32_t>(out.rank[i]));
   }
   std::vector<std::int64_t> loads = rank_loads(out, step);
-  Repartitioner repartitioner(bins, grid.token_cap);
+  Repartitioner repartitioner(bins, grid.max_tokens);
   const std::size_t half = grid.ranks / 2;
   std::uint64_t work = 0;
   for (std::uint32_t pass = 0; pass < effort.passes; ++pass) {
@@ -114,7 +114,7 @@ void even_out_ranks(Schedule& out, const Step& step, std::int64_t enough, const 
 
 std::int64_t rank_room(const Grid& grid) {
   constexpr Wide kMaxSum = std::int64_t{1} << 62;  // No tokens are more.
-  return static_cast<std::int64_t>(std::min(kMaxSum, Wide{grid.token_cap} * grid.slots * 49 / 50));
+  return static_cast<std::int64_t>(std::min(kMaxSum, Wide{grid.max_tokens} * grid.slots * 49 / 50));
 }
 
 bool balance_ranks(const Step& step, std::int64_t end, std::int64_t rank_cap, const Effort& effort,

@@ -37,8 +37,8 @@ void check(const Samples& samples, const Grid& grid) {
         "ranks=" + std::to_string(grid.ranks) + ", microbatches=" + std::to_string(grid.slots) +
         ": both must be at least 1, and their product " + "at most " + std::to_string(kMaxBins));
   }
-  if (grid.token_cap < 1) {
-    throw BadArgument("token_cap=" + std::to_string(grid.token_cap) + ": must be at least 1");
+  if (grid.max_tokens < 1) {
+    throw BadArgument("max_tokens=" + std::to_string(grid.max_tokens) + ": must be at least 1");
   }
   if (grid.stages == 0) throw BadArgument("stages=0: must be at least 1");
   if (samples.tokens.size() != samples.cost.size()) {
@@ -46,10 +46,10 @@ void check(const Samples& samples, const Grid& grid) {
                       std::to_string(samples.cost.size()) + "; give one value per sample in each");
   }
   for (std::size_t i = 0; i < samples.size(); ++i) {
-    if (samples.tokens[i] <= grid.token_cap) continue;
+    if (samples.tokens[i] <= grid.max_tokens) continue;
     throw BadArgument("sample " + std::to_string(i) + ": " + std::to_string(samples.tokens[i]) +
-                      " tokens exceed token_cap=" + std::to_string(grid.token_cap) +
-                      "; raise token_cap, shorten the sample or pass oversize='leave_out'");
+                      " tokens exceed max_tokens=" + std::to_string(grid.max_tokens) +
+                      "; raise max_tokens, shorten the sample or pass oversize='leave_out'");
   }
   check_sum(samples.tokens, "tokens", kMaxSum, "their sum exceeds 2^62");
   check_sum(samples.cost, "cost", kMaxSum / grid.stages,

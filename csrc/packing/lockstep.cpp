@@ -32,10 +32,10 @@ std::vector<std::int64_t> slot_means(const Bins& bins, std::uint32_t ranks) {
 
 /// Brings each long bin nearer to its target, by dividing its samples and those of one of the
 /// others anew.
-void adjust_long_bins(Slots& slots, std::int64_t token_cap, std::int64_t tolerance) {
+void adjust_long_bins(Slots& slots, std::int64_t max_tokens, std::int64_t tolerance) {
   Bins& bins = slots.bins;
   if (slots.long_bins == bins.count()) return;
-  Repartitioner repartitioner(bins, token_cap);
+  Repartitioner repartitioner(bins, max_tokens);
   std::uint32_t partner = slots.long_bins;
   for (std::uint32_t round = 0; round < kPartners; ++round) {
     for (std::uint32_t b = 0; b < slots.long_bins; ++b) {
@@ -59,7 +59,7 @@ void even_out_slots(Slots& slots, const Grid& grid, const Effort& effort) {
     // What the long bins gave and took is made up for before anything else.
     const bool first = k == 1 && slots.long_bins > 0;
     const auto targets = first ? slots.targets : slot_means(slots.bins, grid.ranks);
-    done += refine(slots.bins, targets, slots.long_bins, grid.token_cap, round);
+    done += refine(slots.bins, targets, slots.long_bins, grid.max_tokens, round);
   }
 }
 
@@ -74,12 +74,12 @@ Plan make_plan(const Step& step, Gather gather) {
   const auto& [samples, order, grid, refined, closed] = step;
   Slots slots = fill_slots(samples, order, grid, gather);
   const bool has_long_slots = slots.long_bins > 0;
-  if (slots.unplaced > 0 && closed && pack_by_tokens(slots.bins, grid.token_cap, true)) {
+  if (slots.unplaced > 0 && closed && pack_by_tokens(slots.bins, grid.max_tokens, true)) {
     slots.unplaced = slots.long_bins = 0;
   }
   if (refined) {
     const std::int64_t tolerance = sum(samples.cost) / grid.bins() / 2048;
-    adjust_long_bins(slots, grid.token_cap, tolerance);
+    adjust_long_bins(slots, grid.max_tokens, tolerance);
     even_out_slots(
         slots, grid,
         {.passes = 64, .work = 16384 + 14 * samples.size(), .patience = 3, .tolerance = tolerance});

@@ -33,16 +33,17 @@ class Measure {
  public:
   static constexpr int kParts = 20;
 
-  Measure(int edge, std::int64_t token_cap)
-      : low_(static_cast<std::int64_t>(Wide{token_cap} * edge / kParts)), token_cap_(token_cap) {}
+  Measure(int edge, std::int64_t max_tokens)
+      : low_(static_cast<std::int64_t>(Wide{max_tokens} * edge / kParts)),
+        max_tokens_(max_tokens) {}
 
   std::int64_t operator()(std::int64_t tokens) const {
     if (tokens < low_) return 0;
-    return tokens > token_cap_ - low_ ? token_cap_ : tokens;
+    return tokens > max_tokens_ - low_ ? max_tokens_ : tokens;
   }
 
  private:
-  std::int64_t low_, token_cap_;
+  std::int64_t low_, max_tokens_;
 };
 
 /// Prices of room: a token costs what it costs in the sample at place `like` by descending density,
@@ -79,9 +80,9 @@ class LongSlots {
   /// `order` is samples by descending cost, and not empty.
   LongSlots(const Samples& samples, Order order, const Grid& grid)
       : ranks_(grid.ranks), total_(sum(samples.cost)), lengths_{samples.cost[order[0]]} {
-    token_cap_ = std::clamp<std::int64_t>(packing::sum(samples.tokens), 1, grid.token_cap);
+    max_tokens_ = std::clamp<std::int64_t>(packing::sum(samples.tokens), 1, grid.max_tokens);
     for (const std::uint32_t i : order) {
-      if (samples.tokens[i] <= token_cap_ / 2) continue;
+      if (samples.tokens[i] <= max_tokens_ / 2) continue;
       if (halves_ > 0 && halves_ % grid.ranks == 0) lengths_.push_back(samples.cost[i]);
       ++halves_;
     }
@@ -98,7 +99,7 @@ class LongSlots {
     for (std::size_t k = 0; k < some; ++k) helping_[k] = helping_[k * (all - 1) / apart];
     helping_.resize(some);
     // What is multiplied in `bound` fits.
-    if (bits(total_) + bits(token_cap_) + bits(grid.bins()) > 124) helping_.clear();
+    if (bits(total_) + bits(max_tokens_) + bits(grid.bins()) > 124) helping_.clear();
     if (!helping_.empty()) sort_by_density(samples, order);
   }
 
@@ -110,7 +111,7 @@ class LongSlots {
 
   /// Prices of the densest samples that fill q slots.
   Prices filled(std::size_t q) const {
-    const Wide room = Wide{token_cap_} * ranks_ * static_cast<std::int64_t>(q);
+    const Wide room = Wide{max_tokens_} * ranks_ * static_cast<std::int64_t>(q);
     Wide used = 0;
     std::size_t k = 0;
     while (k < densest_.size() && used + densest_[k].tokens <= room) used += densest_[k++].tokens;
@@ -123,9 +124,9 @@ class LongSlots {
     const bool free = prices.like == densest_.size();
     const std::int64_t price = free ? 0 : densest_[prices.like].cost;
     const std::int64_t per = free ? 1 : densest_[prices.like].tokens;
-    const Wide more = Wide{prices.full} * per / token_cap_;
-    const Wide room = (price + more) * token_cap_;
-    const Measure measure(prices.edge, token_cap_);
+    const Wide more = Wide{prices.full} * per / max_tokens_;
+    const Wide room = (price + more) * max_tokens_;
+    const Measure measure(prices.edge, max_tokens_);
     // Nor does it hold more than its slot lasts, so that no gain counts beyond the rest of it.
     std::vector<Wide> rest(q);
     Wide carried = 0, sum = 0;
@@ -223,12 +224,12 @@ class LongSlots {
     for (const std::uint32_t i : order_by_density(samples, order)) {
       const std::int64_t tokens = samples.tokens[i];
       if (tokens == 0 || samples.cost[i] == 0) continue;
-      densest_.push_back({samples.cost[i], tokens, tokens > token_cap_ / 2});
+      densest_.push_back({samples.cost[i], tokens, tokens > max_tokens_ / 2});
     }
   }
 
   std::int64_t ranks_;
-  std::int64_t token_cap_;  ///< Or all tokens, if they are fewer.
+  std::int64_t max_tokens_;  ///< Or all tokens, if they are fewer.
   std::int64_t total_;
   std::vector<std::int64_t> lengths_;  ///< Longest first.
   std::size_t halves_ = 0;             ///< Samples above half the cap.

@@ -15,10 +15,10 @@ Schedule max_microbatch(const Step& step) {
   const std::int64_t mean = sum(samples.cost) / grid.bins();
   const std::vector<std::int64_t> targets(grid.bins(), mean);
   Bins bins(samples, grid.bins());
-  out.unplaced = place(bins, order, targets, grid.token_cap);
-  if (out.unplaced > 0 && closed && pack_by_tokens(bins, grid.token_cap, true)) out.unplaced = 0;
+  out.unplaced = place(bins, order, targets, grid.max_tokens);
+  if (out.unplaced > 0 && closed && pack_by_tokens(bins, grid.max_tokens, true)) out.unplaced = 0;
   if (refined) {
-    refine(bins, targets, 0, grid.token_cap,
+    refine(bins, targets, 0, grid.max_tokens,
            {.passes = 64,
             .work = 32768 + 40 * samples.size(),
             .patience = 6,

@@ -6,11 +6,11 @@
 namespace flowtrain::packing {
 
 Placer::Placer(Bins& bins, std::uint32_t first, std::span<const std::int64_t> targets,
-               std::int64_t token_cap)
+               std::int64_t max_tokens)
     : bins_(bins),
       first_(first),
       targets_(targets),
-      token_cap_(token_cap),
+      max_tokens_(max_tokens),
       leaves_(std::bit_ceil(targets.size())),
       nodes_(2 * leaves_, kClosed) {
   for (std::uint32_t b = 0; b < targets.size(); ++b) nodes_[leaves_ + b] = word(b);
@@ -50,8 +50,8 @@ bool Placer::add(std::uint32_t sample, bool within) {
 }
 
 std::size_t place(Bins& bins, std::span<const std::uint32_t> order,
-                  std::span<const std::int64_t> targets, std::int64_t token_cap) {
-  Placer placer(bins, 0, targets, token_cap);
+                  std::span<const std::int64_t> targets, std::int64_t max_tokens) {
+  Placer placer(bins, 0, targets, max_tokens);
   std::size_t unplaced = 0;
   for (const std::uint32_t sample : order) unplaced += !placer.add(sample);
   return unplaced;

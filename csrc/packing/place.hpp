@@ -18,7 +18,7 @@ class Placer {
  public:
   /// Fills the bins from `first` on, one for each target; they may hold samples already.
   Placer(Bins& bins, std::uint32_t first, std::span<const std::int64_t> targets,
-         std::int64_t token_cap);
+         std::int64_t max_tokens);
 
   /// Places a sample; ties fall to the lower bin. O(log bins) while tokens descend with costs.
   ///
@@ -36,13 +36,15 @@ class Placer {
     return (Word{missing} << 32) | (UINT32_MAX - place);
   }
   std::uint32_t top() const { return UINT32_MAX - static_cast<std::uint32_t>(nodes_[1]); }
-  std::int64_t room(std::uint32_t place) const { return token_cap_ - bins_.tokens(first_ + place); }
+  std::int64_t room(std::uint32_t place) const {
+    return max_tokens_ - bins_.tokens(first_ + place);
+  }
   void set(std::uint32_t place, Word best);
 
   Bins& bins_;
   std::uint32_t first_;
   std::span<const std::int64_t> targets_;
-  std::int64_t token_cap_;
+  std::int64_t max_tokens_;
   std::size_t leaves_;
   std::vector<Word> nodes_;  ///< The winner of each pair, from the root at 1 to the leaves.
   /// Bins too full for a sample that asked: by room, to be opened again for a shorter one.
@@ -56,6 +58,6 @@ class Placer {
 ///
 /// Returns: how many samples fit nowhere; they have no bin.
 std::size_t place(Bins& bins, std::span<const std::uint32_t> order,
-                  std::span<const std::int64_t> targets, std::int64_t token_cap);
+                  std::span<const std::int64_t> targets, std::int64_t max_tokens);
 
 }  // namespace flowtrain::packing

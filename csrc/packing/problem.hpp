@@ -26,7 +26,7 @@ struct Samples {
 struct Grid {
   std::uint32_t ranks;
   std::uint32_t slots;
-  std::int64_t token_cap;    ///< Maximum tokens of one bin.
+  std::int64_t max_tokens;   ///< Maximum tokens of one bin.
   std::uint32_t stages = 1;  ///< Of each rank's pipeline.
 
   std::uint32_t bins() const { return ranks * slots; }

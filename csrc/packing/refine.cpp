@@ -10,10 +10,10 @@
 namespace flowtrain::packing {
 
 std::uint64_t refine(Bins& bins, std::span<const std::int64_t> targets, std::uint32_t first,
-                     std::int64_t token_cap, const Effort& effort) {
+                     std::int64_t max_tokens, const Effort& effort) {
   std::vector<std::uint32_t> live(bins.count() - first);
   std::iota(live.begin(), live.end(), first);
-  Repartitioner repartitioner(bins, token_cap);
+  Repartitioner repartitioner(bins, max_tokens);
   std::vector<std::uint8_t> failures(bins.count());
   std::vector<std::int64_t> excess;
   std::uint64_t work = 0;

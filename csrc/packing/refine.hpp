@@ -21,6 +21,6 @@ struct Effort {
 /// Invariant: the largest excess over a target never grows, and no bin goes over the cap.
 /// Returns: the work done.
 std::uint64_t refine(Bins& bins, std::span<const std::int64_t> targets, std::uint32_t first,
-                     std::int64_t token_cap, const Effort& effort);
+                     std::int64_t max_tokens, const Effort& effort);
 
 }  // namespace flowtrain::packing

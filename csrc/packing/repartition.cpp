@@ -80,8 +80,8 @@ Divided Repartitioner::divide(std::uint32_t a, std::uint32_t b, const Division& 
   }
   // What `a` should get of the movable samples, and the tokens that the cap leaves it and `b`.
   const std::int64_t wanted = division.target - kept_cost;
-  const std::int64_t max_tokens = token_cap_ - kept_tokens;
-  const std::int64_t min_tokens = tokens - kept_tokens - token_cap_;
+  const std::int64_t max_tokens = max_tokens_ - kept_tokens;
+  const std::int64_t min_tokens = tokens - kept_tokens - max_tokens_;
 
   const std::int64_t before = std::abs(bins_.load(a) - division.target);
   std::int64_t best = before;

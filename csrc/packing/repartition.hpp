@@ -35,7 +35,7 @@ struct Divided {
 /// Source: Horowitz and Sahni (1974).
 class Repartitioner {
  public:
-  Repartitioner(Bins& bins, std::int64_t token_cap) : bins_(bins), token_cap_(token_cap) {}
+  Repartitioner(Bins& bins, std::int64_t max_tokens) : bins_(bins), max_tokens_(max_tokens) {}
 
   Divided divide(std::uint32_t a, std::uint32_t b, const Division& division);
 
@@ -52,7 +52,7 @@ class Repartitioner {
   void choose_bundles(std::uint32_t a, const Division& division);
 
   Bins& bins_;
-  std::int64_t token_cap_;
+  std::int64_t max_tokens_;
   std::vector<Entry> entries_;                ///< Samples of both bins.
   std::array<std::vector<Bundle>, 2> kinds_;  ///< Equal samples, by the bin of the first.
   std::vector<Bundle> bundles_;               ///< Equal samples that change bins together.

@@ -24,11 +24,11 @@ struct Open {
 /// The search, and what it has done so far.
 class Searcher {
  public:
-  Searcher(std::span<const std::int64_t> tokens, std::uint32_t bins, std::int64_t token_cap)
+  Searcher(std::span<const std::int64_t> tokens, std::uint32_t bins, std::int64_t max_tokens)
       : size_(tokens.size()),
         bins_(bins),
-        token_cap_(token_cap),
-        spare_(Wide{token_cap} * bins - sum(tokens)),
+        max_tokens_(max_tokens),
+        spare_(Wide{max_tokens} * bins - sum(tokens)),
         order_(order_descending(tokens)) {
     for (std::size_t k = 0; k < order_.size(); ++k) {
       const std::int64_t length = tokens[order_[k]];
@@ -43,7 +43,7 @@ class Searcher {
   /// Returns: whether all samples have a bin, or all ways were tried before the tries ended. With
   /// `evenly` each complete bin may only leave its share of the room to spare.
   bool run(bool evenly, std::uint64_t max_tries, Search& out) {
-    opened_.push_back({0, token_cap_});
+    opened_.push_back({0, max_tokens_});
     while (path_.size() < size_) {
       Open& bin = opened_.back();
       if (const auto k = longest_within(bin.room, from_); k != kinds_.size()) {
@@ -60,7 +60,7 @@ class Searcher {
       const Wide spare = evenly ? spare_ * static_cast<Wide>(opened_.size()) / bins_ : spare_;
       if (complete && wasted_ + bin.room <= spare && opened_.size() < bins_) {
         wasted_ += bin.room;
-        opened_.push_back({path_.size(), token_cap_});
+        opened_.push_back({path_.size(), max_tokens_});
         from_ = 0;
         continue;
       }
@@ -119,7 +119,7 @@ class Searcher {
 
   std::size_t size_;
   std::uint32_t bins_;
-  std::int64_t token_cap_;
+  std::int64_t max_tokens_;
   Wide spare_;  ///< Room that all bins may leave.
   std::vector<std::uint32_t> order_;
   std::vector<Kind> kinds_;          ///< Longest first.
@@ -133,13 +133,13 @@ class Searcher {
 }  // namespace
 
 std::vector<std::uint32_t> best_fit(std::span<const std::int64_t> tokens, Order order,
-                                    std::int64_t token_cap) {
+                                    std::int64_t max_tokens) {
   std::vector<std::uint32_t> bin_of(tokens.size(), kNone);
   std::set<std::pair<std::int64_t, std::uint32_t>> open;  // Room, and the bin that has it.
   for (const std::uint32_t i : order) {
     const auto fullest = open.lower_bound({tokens[i], 0});
     auto [room, bin] = fullest == open.end()
-                           ? std::pair{token_cap, static_cast<std::uint32_t>(open.size())}
+                           ? std::pair{max_tokens, static_cast<std::uint32_t>(open.size())}
                            : *fullest;
     if (fullest != open.end()) open.erase(fullest);
     open.emplace(room - tokens[i], bin);
@@ -149,9 +149,9 @@ std::vector<std::uint32_t> best_fit(std::span<const std::int64_t> tokens, Order 
 }
 
 Search search_bins(std::span<const std::int64_t> tokens, std::uint32_t bins,
-                   std::int64_t token_cap) {
+                   std::int64_t max_tokens) {
   const std::uint64_t tries = (std::uint64_t{1} << 15) + 8 * tokens.size();
-  Searcher searcher(tokens, bins, token_cap);
+  Searcher searcher(tokens, bins, max_tokens);
   Search out;
   if (searcher.spare() < 0) {
     out.impossible = true;
@@ -169,13 +169,13 @@ Search search_bins(std::span<const std::int64_t> tokens, std::uint32_t bins,
   return out;
 }
 
-bool pack_by_tokens(Bins& bins, std::int64_t token_cap, bool thorough) {
+bool pack_by_tokens(Bins& bins, std::int64_t max_tokens, bool thorough) {
   const auto tokens = bins.samples().tokens;
-  std::vector<std::uint32_t> bin_of = best_fit(tokens, order_descending(tokens), token_cap);
+  std::vector<std::uint32_t> bin_of = best_fit(tokens, order_descending(tokens), max_tokens);
   const auto fits = [&](std::uint32_t bin) { return bin < bins.count(); };
   if (!std::all_of(bin_of.begin(), bin_of.end(), fits)) {
     if (!thorough) return false;
-    bin_of = search_bins(tokens, bins.count(), token_cap).bin_of;
+    bin_of = search_bins(tokens, bins.count(), max_tokens).bin_of;
     if (bin_of.empty()) return false;
   }
   for (std::uint32_t b = 0; b < bins.count(); ++b) bins.clear(b);

@@ -59,7 +59,7 @@ class Filler {
     const std::uint32_t long_bins = slots_ * grid_.ranks;
     if (slots_ < grid_.slots) targets_.resize(grid_.bins(), even());
     std::size_t unplaced = 0;
-    Placer placer(bins_, 0, targets_, grid_.token_cap);
+    Placer placer(bins_, 0, targets_, grid_.max_tokens);
     for (std::size_t k = by_cost_.next(0); k < by_cost_.size(); k = by_cost_.next(k + 1)) {
       unplaced += !placer.add(by_cost_[k]);
     }
@@ -82,7 +82,7 @@ class Filler {
     const std::uint32_t first = slots_++ * grid_.ranks;
     targets_.resize(first + grid_.ranks, largest());
     const std::span targets = std::span(targets_).subspan(first);
-    Placer placer(bins_, first, targets, grid_.token_cap);
+    Placer placer(bins_, first, targets, grid_.max_tokens);
     if (gather_ == Gather::kAboveEven) gather_above(share, placer);
     if (gather_ == Gather::kAboveHalf) gather_above(share / 2, placer);
     if (gather_ == Gather::kFarAbove) gather_above(16 * share, placer);
@@ -111,7 +111,7 @@ class Filler {
 
   /// Adds what is costliest or, where the cap is in the way, longest of what fits.
   bool top_up(std::uint32_t bin, std::int64_t target) {
-    const std::int64_t room = grid_.token_cap - bins_.tokens(bin);
+    const std::int64_t room = grid_.max_tokens - bins_.tokens(bin);
     const std::int64_t missing = target - bins_.load(bin);
     const auto add_first = [&](Unplaced& samples, std::size_t from) {
       const std::size_t k = samples.next(from);

@@ -39,7 +39,7 @@ class TwoModules {
   TwoModules(const Samples& samples, std::span<const std::int64_t> encoder, const Grid& grid)
       : samples_(samples),
         encoder_(encoder),
-        cap_(grid.token_cap),
+        cap_(grid.max_tokens),
         bins_(grid.bins()),
         held_(samples.size()) {}
 
@@ -296,7 +296,7 @@ std::vector<std::uint32_t> balance_two(const Samples& samples,
                                        std::uint32_t rounds, std::uint64_t work) {
   TwoModules modules(samples, encoder, grid);
   if (!modules.place() && work > 0) {
-    const Search search = search_bins(samples.tokens, grid.bins(), grid.token_cap);
+    const Search search = search_bins(samples.tokens, grid.bins(), grid.max_tokens);
     if (!search.bin_of.empty()) modules.put(search.bin_of);
   }
   for (std::uint32_t round = 0; round < rounds; ++round) modules.pair_up(round);

@@ -2,7 +2,7 @@
 
 from flowtrain_core.packing import schedule
 
-plan = schedule(tokens, cost, ranks=8, microbatches=4, token_cap=8192)
+plan = schedule(tokens, cost, ranks=8, microbatches=4, max_tokens=8192)
 plan.slot, plan.rank     # of each sample
 plan.gap                 # no schedule is better by more than this
 

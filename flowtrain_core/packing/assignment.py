@@ -29,7 +29,7 @@ class Assignment:
         ranks: Data-parallel ranks.
         microbatches: Slots of each rank; a policy that packs by tokens alone may need more than
             were asked for.
-        token_cap: Most tokens of one slot of one rank.
+        max_tokens: Most tokens of one slot of one rank.
         objective: What was made small.
         stages: Pipeline stages of each rank, for the objective "pipeline".
         bound: At most what any schedule of the placed samples in as many slots can reach of the
@@ -44,7 +44,7 @@ class Assignment:
     left_out: PlaceArray
     ranks: int
     microbatches: int
-    token_cap: int
+    max_tokens: int
     objective: str
     stages: int = 1
     bound: float
@@ -78,7 +78,7 @@ class Assignment:
     def value(self) -> float:
         """What the objective comes to, in the unit of the costs."""
         loads = self.loads
-        if self.objective == "free":
+        if self.objective == "accumulate":
             return float(loads.sum(axis=0).max())
         if self.objective == "pipeline":
             return float((loads.sum(axis=0) + (self.stages - 1) * loads.max(axis=0)).max())
@@ -151,7 +151,7 @@ class Assignment:
     @property
     def fill(self) -> float:
         """Share of the bins' tokens that is used."""
-        return float(self.bin_tokens.sum()) / (self.ranks * self.microbatches * self.token_cap)
+        return float(self.bin_tokens.sum()) / (self.ranks * self.microbatches * self.max_tokens)
 
     def checksum(self) -> int:
         """CRC-32 of all that was scheduled, of the bins, and of each sample's places.
@@ -159,7 +159,7 @@ class Assignment:
         Ranks that got the same samples, costs and options have the same. Reading 1,024 samples
         takes microseconds.
         """
-        shape = (self.ranks, self.microbatches, self.token_cap, self.objective, self.stages)
+        shape = (self.ranks, self.microbatches, self.max_tokens, self.objective, self.stages)
         crc = zlib.crc32(repr(shape).encode())
         samples = (self.tokens, self.cost, self.encoder_cost)
         for values in (*samples, self.slot, self.rank, self.encoder_slot, self.encoder_rank):

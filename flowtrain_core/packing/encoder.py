@@ -51,7 +51,7 @@ def _deal(problem: Problem, which: numpy.ndarray) -> numpy.ndarray:
     assert problem.encoder_cost is not None
     cost = problem.encoder_cost[which]
     _, rank, _, _ = kernels.schedule(
-        numpy.zeros_like(cost), cost, problem.ranks, 1, _NO_CAP, "free"
+        numpy.zeros_like(cost), cost, problem.ranks, 1, _NO_CAP, "accumulate"
     )
     return rank
 

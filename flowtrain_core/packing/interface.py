@@ -16,7 +16,7 @@ from flowtrain_core.packing.policies import POLICIES
 from flowtrain_core.packing.problem import IntArray, Layout, Problem
 from flowtrain_core.packing.select import oldest_first, turns
 
-Objective = Literal["lockstep", "free", "makespan", "pipeline"]
+Objective = Literal["lockstep", "accumulate", "max-microbatch", "pipeline"]
 Oversize = Literal["error", "leave_out"]
 
 # Share of a step's tokens to fill when samples may wait; above it balance suffers. With 1 every
@@ -36,7 +36,7 @@ def schedule(
     *,
     ranks: int,
     microbatches: int,
-    token_cap: int,
+    max_tokens: int,
     objective: Objective = "lockstep",
     stages: int = 1,
     policy: str = "flowtrain-best",
@@ -57,11 +57,11 @@ def schedule(
         encoder_cost: Encoder cost of each sample, in the same unit, or None.
         ranks: Data-parallel ranks.
         microbatches: Slots of each rank.
-        token_cap: Most tokens of one slot of one rank.
-        objective: What to make small: "lockstep", the sum over slots of the slowest rank;
-            "free", the slowest rank's sum over its slots; "makespan", the heaviest microbatch;
-            "pipeline", the slowest rank's sum over its slots and, for each stage but one, its
-            heaviest slot again.
+        max_tokens: Maximum tokens of a microbatch.
+        objective: What to minimize: "lockstep", the sum over slots of the slowest rank;
+            "accumulate", the slowest rank's sum over its slots; "max-microbatch", the heaviest
+            microbatch; "pipeline", the slowest rank's sum over its slots and, for each stage but
+            one, its heaviest slot again.
         stages: Pipeline stages of each rank, for the objective "pipeline"; a cost is then what
             each of them takes.
         policy: One of POLICIES.
@@ -90,7 +90,7 @@ def schedule(
             f"stages={stages}: objective '{objective}' has no stages; pass objective='pipeline'"
         )
     ranks, microbatches = integer(ranks, "ranks"), integer(microbatches, "microbatches")
-    stages, token_cap = integer(stages, "stages"), integer(token_cap, "token_cap", bits=62)
+    stages, max_tokens = integer(stages, "stages"), integer(max_tokens, "max_tokens", bits=62)
     lengths = _integers(tokens, "tokens")
     given = _costs(cost, "cost")
     whole, unit = kernels.integer_costs(given, "cost")
@@ -103,11 +103,11 @@ def schedule(
     _same_length("cost", given, lengths)
     count = len(lengths)
     placed: IntArray | None = None  # All.
-    if oversize == "leave_out" and (lengths > token_cap).any():
-        placed = numpy.flatnonzero(lengths <= token_cap)
+    if oversize == "leave_out" and (lengths > max_tokens).any():
+        placed = numpy.flatnonzero(lengths <= max_tokens)
     # What is left out is not refused for its length.
-    checked = lengths if placed is None else numpy.minimum(lengths, token_cap)
-    kernels.check(checked, whole, ranks, microbatches, token_cap, stages)
+    checked = lengths if placed is None else numpy.minimum(lengths, max_tokens)
+    kernels.check(checked, whole, ranks, microbatches, max_tokens, stages)
 
     def problem(which: IntArray | None, closed: bool) -> Problem:
         return Problem(
@@ -118,7 +118,7 @@ def schedule(
             encoder_unit=encoder_unit,
             ranks=ranks,
             microbatches=microbatches,
-            token_cap=token_cap,
+            max_tokens=max_tokens,
             objective=objective,
             stages=stages,
             closed=closed,
@@ -137,7 +137,7 @@ def schedule(
         _same_length("age", waited, lengths)
         must = waited[those] >= max_age
         for fill in _FILLS:
-            room = int(fill * ranks * microbatches * token_cap)
+            room = int(fill * ranks * microbatches * max_tokens)
             turn = numpy.where(must, 0, 1)
             if objective == "lockstep":
                 turn = turns(
@@ -146,7 +146,7 @@ def schedule(
                     must,
                     ranks=ranks,
                     microbatches=microbatches,
-                    token_cap=token_cap,
+                    max_tokens=max_tokens,
                     room=room,
                 )
             taken = those[oldest_first(lengths[those], waited[those], turn=turn, room=room)]
@@ -167,7 +167,7 @@ def schedule(
         left_out=_others(placed, count),
         ranks=ranks,
         microbatches=layout.microbatches,
-        token_cap=token_cap,
+        max_tokens=max_tokens,
         objective=objective,
         stages=stages,
         bound=_bound(layout, which, given.dtype.kind == "f") * unit,
@@ -187,7 +187,7 @@ def _bound(layout: Layout, problem: Problem, rounded: bool) -> float:
             problem.cost[here],
             problem.ranks,
             layout.microbatches,
-            problem.token_cap,
+            problem.max_tokens,
             problem.objective,
             problem.stages,
         )
@@ -200,15 +200,15 @@ def _bound(layout: Layout, problem: Problem, rounded: bool) -> float:
 
 def _no_room(problem: Problem, first: int) -> NoRoomError:
     """What is said of samples that a closed step has no bin for, of which one is named."""
-    impossible, tries = kernels.search_bins(problem.tokens, problem.bins, problem.token_cap)
-    bins = f"{problem.ranks} x {problem.microbatches} bins of token_cap={problem.token_cap}"
+    impossible, tries = kernels.search_bins(problem.tokens, problem.bins, problem.max_tokens)
+    bins = f"{problem.ranks} x {problem.microbatches} bins of max_tokens={problem.max_tokens}"
     samples = f"{len(problem)} samples with {int(problem.tokens.sum())} tokens"
     said = (
         f"{samples} cannot fit into {bins}"
         if impossible
         else f"no room for {samples} was found in {bins} in {tries} tries"
     )
-    return NoRoomError(f"{said}; sample {first} is left over; raise microbatches or token_cap")
+    return NoRoomError(f"{said}; sample {first} is left over; raise microbatches or max_tokens")
 
 
 def _choice(value: str, name: str, choices: Iterable[str]) -> None:

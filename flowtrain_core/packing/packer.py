@@ -100,7 +100,7 @@ class Packer:
         due = [place for place, sample in enumerate(aged) if sample.age >= self._max_age]
         due.sort(key=lambda place: -aged[place].tokens)
         tokens = numpy.array([aged[place].tokens for place in due], numpy.int64)
-        found = kernels.best_fit(tokens, self._options["token_cap"]).tolist()
+        found = kernels.best_fit(tokens, self._options["max_tokens"]).tolist()
         for place, bin_ in zip(due, found, strict=True):
             if bin_ >= self._options["ranks"] * self._options["microbatches"]:
                 aged[place] = carried[place]

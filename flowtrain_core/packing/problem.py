@@ -17,15 +17,15 @@ class Problem:
     """Samples of one step that are all to be placed, and the bins for them.
 
     Attributes:
-        tokens: Tokens of each sample, at most token_cap, shape [num_samples].
+        tokens: Tokens of each sample, at most max_tokens, shape [num_samples].
         cost: Backbone cost as integers, shape [num_samples].
         encoder_cost: Encoder cost as integers, shape [num_samples], or None.
         unit: What one of `cost` stands for.
         encoder_unit: What one of `encoder_cost` stands for.
         ranks: Data-parallel ranks.
         microbatches: Slots of each rank.
-        token_cap: Most tokens of one slot of one rank.
-        objective: "lockstep", "free", "makespan" or "pipeline".
+        max_tokens: Most tokens of one slot of one rank.
+        objective: "lockstep", "accumulate", "max-microbatch" or "pipeline".
         stages: Pipeline stages of each rank.
         closed: Whether each sample must be placed; else what does not fit may be left.
     """
@@ -37,7 +37,7 @@ class Problem:
     encoder_unit: float = 1.0
     ranks: int
     microbatches: int
-    token_cap: int
+    max_tokens: int
     objective: str = "lockstep"
     stages: int = 1
     closed: bool = True

@@ -47,7 +47,7 @@ def turns(
     *,
     ranks: int,
     microbatches: int,
-    token_cap: int,
+    max_tokens: int,
     room: int,
 ) -> NDArray[numpy.int8]:
     """Turn of each sample such that those that stick out go together, in every other step.
@@ -62,7 +62,7 @@ def turns(
         must: Whether it may not wait any longer, shape [num_samples].
         ranks: Data-parallel ranks.
         microbatches: Slots of each rank.
-        token_cap: Most tokens of one slot of one rank.
+        max_tokens: Most tokens of one slot of one rank.
         room: Tokens that the step should have, at most.
 
     Returns:
@@ -75,7 +75,7 @@ def turns(
         """Whether the bound is the mean, without some of the costliest."""
         rest = numpy.sort(by_cost[without:])
         bound = kernels.bound(
-            tokens[rest], cost[rest], ranks, microbatches, token_cap, "lockstep", thorough=False
+            tokens[rest], cost[rest], ranks, microbatches, max_tokens, "lockstep", thorough=False
         )
         return bool(bound * ranks <= _EVEN * float(cost[rest].sum()) + ranks)
 

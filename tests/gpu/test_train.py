@@ -30,8 +30,8 @@ def test_training_on_a_device_equals_a_plain_loop_there(
 ) -> None:
     given = {
         "steps": 8,
-        "encoders": 1,
-        "backbones": 1,
+        "encoder_ranks": 1,
+        "backbone_ranks": 1,
         "mode": mode,
         "dtype": dtype,
         "device": "cuda",
@@ -56,7 +56,7 @@ def _no_run_is_left() -> Iterator[None]:
 
 def test_ranks_that_share_a_device_log_it_and_agree_with_the_host(tmp_path: Path) -> None:
     write_tiny_data(tmp_path / "data", text_only=0.2, multi_image=0.2)
-    flow = {"encoders": 2, "backbones": 2}
+    flow = {"encoder_ranks": 2, "backbone_ranks": 2}
     host = Run(run_tree(tmp_path / "host", tmp_path / "data", flow=flow)).succeed()
     # More ranks than devices is certain only with one device; with more, NCCL is tested instead.
     run = Run(run_tree(tmp_path / "device", tmp_path / "data", flow=flow, model={"device": "cuda"}))

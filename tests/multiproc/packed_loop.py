@@ -65,7 +65,7 @@ def train(folder: Path, rank: int, attempt: str, dies_at: int) -> None:
         BATCH,
         shuffle=True,
         seed=SEED,
-        token_cap=120,
+        max_tokens=120,
         microbatches=MICROBATCHES,
         targets="labels",
         collate_fn=list,

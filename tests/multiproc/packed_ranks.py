@@ -37,7 +37,7 @@ class Sharded(Stream):
 
 
 def loader(dataset: Any = ROWS, **changes: Any) -> PackedLoader:
-    given: dict[str, Any] = {"batch_size": 4, "token_cap": 100, "microbatches": 2}
+    given: dict[str, Any] = {"batch_size": 4, "max_tokens": 100, "microbatches": 2}
     given |= {"collate_fn": lambda batch: [sample["id"] for sample in batch], "timeout_s": 60}
     return PackedLoader(dataset, **{**given, **changes})
 

@@ -72,7 +72,7 @@ def test_the_steps_before_a_bad_image_are_trained_and_saved(
         train={"steps": 8},
         checkpoint={"every": 5},
         flow={
-            "encoders": 2,
+            "encoder_ranks": 2,
             "mode": mode,
             "staleness": int(mode == "bounded"),
             "plan_ahead": 8,
@@ -93,7 +93,7 @@ def test_a_rank_that_cannot_write_its_edges_ends_no_step(tmp_path: Path, data: P
     tree = run_tree(
         tmp_path / "run",
         data,
-        flow={"encoders": 2, "mode": "frozen", "plan_ahead": 8},
+        flow={"encoder_ranks": 2, "mode": "frozen", "plan_ahead": 8},
         pool={"scale": 64.0},
         debug={"fault": "faults:pause:backbone.0"},
     )
@@ -174,7 +174,7 @@ def test_a_slab_smaller_than_a_row_is_refused(tmp_path: Path, data: Path) -> Non
     raw["vision_config"]["out_hidden_size"] = 2048
     (folder / "config.json").write_text(json.dumps(raw))
     tree["model"]["config"] = str(folder)
-    assert "pool.slab_bytes=4096: one image token's row takes 16384 bytes" in failure(tree)
+    assert "pool.slab_bytes=4096: the row of one image token takes 16384 bytes" in failure(tree)
 
 
 def test_a_diverging_run_aborts_on_every_rank(tmp_path: Path, data: Path) -> None:

@@ -22,7 +22,7 @@ def long_run(folder: Path, data: Path, **debug: float | str) -> Run:
             folder / "run",
             data,
             train={"steps": 500},
-            flow={"encoders": 2, "backbones": 2},
+            flow={"encoder_ranks": 2, "backbone_ranks": 2},
             debug=debug,
         )
     )
@@ -88,7 +88,7 @@ def test_a_rank_that_is_slower_than_the_deadline_is_waited_for(tmp_path: Path, d
     tree = run_tree(
         tmp_path / "run",
         data,
-        flow={"encoders": 2, "backbones": 2, "deadline_s": 0.4 * faults.PAUSE_S},
+        flow={"encoder_ranks": 2, "backbone_ranks": 2, "timeout_s": 0.4 * faults.PAUSE_S},
         # The others wait in the pool, for a checkpoint, and in a collective.
         checkpoint={"every": 2},
         debug={"fault": "faults:pause:backbone.0"},
@@ -104,10 +104,10 @@ def test_a_stopped_rank_ends_the_run_and_is_named(tmp_path: Path, data: Path) ->
     tree = run_tree(
         tmp_path / "run",
         data,
-        flow={"encoders": 2, "backbones": 2, "deadline_s": 2.0},
+        flow={"encoder_ranks": 2, "backbone_ranks": 2, "timeout_s": 2.0},
         debug={"fault": "faults:halt:encoder.1"},
     )
     with nothing_left():
         code, errors = Run(tree).wait()
     assert code == 1
-    assert "no sign of life for flow.deadline_s=2 s from encoder.1 (pid " in errors
+    assert "no sign of life for flow.timeout_s=2 s from encoder.1 (pid " in errors

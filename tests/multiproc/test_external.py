@@ -17,7 +17,7 @@ from support import Run, nothing_left, run_tree
 
 from flowtrain.train.state.logs import read_log
 
-SHAPE = {"encoders": 2, "backbones": 1}
+SHAPE = {"encoder_ranks": 2, "backbone_ranks": 1}
 BIN = Path(sys.executable).parent
 
 
@@ -39,7 +39,7 @@ def external(config: Path) -> Iterator[tuple[subprocess.Popen[str], list[subproc
             stack.callback(end, process)
             return process
 
-        host = start(sys.executable, "-m", "flowtrain", "train", str(config), "--by-hand")
+        host = start(sys.executable, "-m", "flowtrain", "train", str(config), "--external-ranks")
         assert host.stdout is not None
         commands = [shlex.split(host.stdout.readline()) for _ in range(2)]
         assert [words[0] for words in commands] == ["torchrun", "torchrun"]

@@ -9,7 +9,7 @@ import pytest
 from forked_ranks import trained
 from support import run_tree
 
-SHAPE = {"encoders": 2, "backbones": 2}
+SHAPE = {"encoder_ranks": 2, "backbone_ranks": 2}
 
 
 def test_bounded_weights_are_never_older_than_allowed(tmp_path: Path, data: Path) -> None:

@@ -22,8 +22,8 @@ TOLERANCES = {
 def measure(folder: Path, **changes: Any) -> dict[str, Any]:
     given = {
         "steps": 4,
-        "encoders": 1,
-        "backbones": 1,
+        "encoder_ranks": 1,
+        "backbone_ranks": 1,
         "mode": "strict",
         "dtype": "float32",
         "device": "cpu",
@@ -41,43 +41,43 @@ def exceeds(result: dict[str, Any]) -> bool:
 
 
 def test_two_by_two_strict_equals_a_plain_loop(tmp_path: Path) -> None:
-    result = measure(tmp_path, encoders=2, backbones=2)
+    result = measure(tmp_path, encoder_ranks=2, backbone_ranks=2)
     assert result["clipped_steps"] == result["steps"]
     assert not exceeds(result), result
 
 
 def test_frozen_equals_a_plain_loop_to_the_last_digits(tmp_path: Path) -> None:
-    result = measure(tmp_path, backbones=2, mode="frozen", dtype="float64")
+    result = measure(tmp_path, backbone_ranks=2, mode="frozen", dtype="float64")
     assert result["max_rel_loss_diff"] <= 1e-12, result
     assert not exceeds(result), result
 
 
 def test_tied_embeddings_and_an_unused_deepstack_tap_equal_a_plain_loop(tmp_path: Path) -> None:
-    result = measure(tmp_path, encoders=2, dtype="float64", model="tied")
+    result = measure(tmp_path, encoder_ranks=2, dtype="float64", model="tied")
     assert not exceeds(result), result
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_an_injected_fault_exceeds_the_tolerances(fault: str, tmp_path: Path) -> None:
-    backbones = 2 if fault == "local_count" else 1
-    result = measure(tmp_path, backbones=backbones, fault=f"faults:{fault}")
+    backbone_ranks = 2 if fault == "local_count" else 1
+    result = measure(tmp_path, backbone_ranks=backbone_ranks, fault=f"faults:{fault}")
     assert exceeds(result), result
 
 
 @pytest.mark.deep
 @pytest.mark.limit(600)
-@pytest.mark.parametrize("encoders", [1, 2])
-@pytest.mark.parametrize("backbones", [1, 2])
+@pytest.mark.parametrize("encoder_ranks", [1, 2])
+@pytest.mark.parametrize("backbone_ranks", [1, 2])
 @pytest.mark.parametrize("mode", ["strict", "frozen"])
 @pytest.mark.parametrize(("dtype", "optimizer"), TOLERANCES)
 def test_every_layout_equals_a_plain_loop(
-    encoders: int, backbones: int, mode: str, dtype: str, optimizer: str, tmp_path: Path
+    encoder_ranks: int, backbone_ranks: int, mode: str, dtype: str, optimizer: str, tmp_path: Path
 ) -> None:
     result = measure(
         tmp_path,
         steps=30,
-        encoders=encoders,
-        backbones=backbones,
+        encoder_ranks=encoder_ranks,
+        backbone_ranks=backbone_ranks,
         mode=mode,
         dtype=dtype,
         optimizer=optimizer,

@@ -15,7 +15,7 @@ import flowtrain_core
 from flowtrain.config import ConfigError, from_dict
 from flowtrain.train.launch.run import train
 
-SHAPE = {"encoders": 2, "backbones": 2}
+SHAPE = {"encoder_ranks": 2, "backbone_ranks": 2}
 
 
 @pytest.mark.limit(240)
@@ -70,7 +70,11 @@ def test_a_finished_run_is_extended_by_its_new_configuration(
         train(from_dict(run_tree(folder, data, optim={"name": "sgd"})), resume=True)
 
     longer = run_tree(
-        folder, data, train={"steps": 5}, optim={"lr": 2e-3}, flow={"encoders": 2, "backbones": 2}
+        folder,
+        data,
+        train={"steps": 5},
+        optim={"lr": 2e-3},
+        flow={"encoder_ranks": 2, "backbone_ranks": 2},
     )
     rates = [step["lr"] for step in trained(longer, resume=True)]
     assert rates[3:] == pytest.approx([1e-3 * (1 + math.cos(math.pi * s / 5)) for s in (3, 4)])

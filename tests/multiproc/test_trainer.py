@@ -73,7 +73,7 @@ def test_two_ranks_train_like_a_plain_loop_and_resume_from_a_checkpoint(
 ) -> None:
     losses, weights = plain(loop)
     whole = run(tmp_path, "start")
-    assert "rank 1 has token_cap=131, and rank 0 has 130" in whole["differing"]
+    assert "rank 1 has max_tokens=131, and rank 0 has 130" in whole["differing"]
     assert "the loader was closed" in whole["afterwards"]
     for name, weight in weights.items():  # Losses are float32 for every dtype of the model.
         torch.testing.assert_close(whole["model"][name], weight, rtol=0, atol=1e-6)
@@ -102,7 +102,7 @@ def test_samples_above_the_cap_are_left_out_with_a_warning(
         train_dataset=data,
         data_collator=DataCollatorWithFlattening(),
     )
-    pack_batches(trainer, token_cap=30, oversize="leave_out")
+    pack_batches(trainer, max_tokens=30, oversize="leave_out")
     batches = list(trainer.get_train_dataloader())
     short = [row for row in data.rows if len(row["input_ids"]) <= 30]
     assert f"{len(data) - len(short)} of {len(data)} samples are above" in caplog.text
@@ -119,7 +119,7 @@ def test_workers_start_like_those_of_the_trainer_and_are_seeded_by_rank(
     options = {"dataloader_num_workers": 1, "dataloader_multiprocessing_context": "spawn"}
     args = loop.arguments(tmp_path, **options)
     trainer = Trainer(model=loop.model(), args=args, train_dataset=loop.Texts())
-    pack_batches(trainer, token_cap=130, length=[1] * loop.SAMPLES)
+    pack_batches(trainer, max_tokens=130, length=[1] * loop.SAMPLES)
     made: Any = trainer.get_train_dataloader()
     seeded = made.worker_init_fn
     assert (seeded.func, seeded.keywords) == (seed_worker, {"num_workers": 1, "rank": 0})
@@ -138,10 +138,10 @@ def test_qwen_vl_can_take_the_target_tokens_of_a_step(loop: ModuleType, tmp_path
     model: Any = Qwen3VLForConditionalGeneration(config).double()
     args = loop.arguments(tmp_path)
     with pytest.raises(PackingError, match=r"Qwen3VL.*accepts_loss_kwargs is False"):
-        pack_batches(Trainer(model=model, args=args, train_dataset=loop.Texts()), token_cap=130)
+        pack_batches(Trainer(model=model, args=args, train_dataset=loop.Texts()), max_tokens=130)
     model.accepts_loss_kwargs = True
     trainer = Trainer(model=model, args=args, train_dataset=loop.Texts())
-    pack_batches(trainer, token_cap=130)
+    pack_batches(trainer, max_tokens=130)
     batch = {name: torch.tensor([loop.Texts()[0]["input_ids"]]) for name in ("input_ids", "labels")}
     mean = trainer.compute_loss(model, dict(batch)).item()
     weighted = trainer.compute_loss(model, dict(batch), num_items_in_batch=1000).item()
@@ -165,7 +165,7 @@ def test_a_trainer_that_would_not_keep_the_loss_exact_is_refused(
             train_dataset=loop.Texts(),
         )
         with pytest.raises(PackingError) as caught:
-            pack_batches(trainer, token_cap=130)
+            pack_batches(trainer, max_tokens=130)
         return str(caught.value)
 
     plain = refused(Means())
@@ -187,7 +187,7 @@ def test_a_trainer_that_would_not_keep_the_loss_exact_is_refused(
         train_dataset=loop.Texts(),
         data_collator=lambda samples: {"input_ids": samples, "targets": samples},
     )
-    pack_batches(trainer, token_cap=130)
+    pack_batches(trainer, max_tokens=130)
     with pytest.raises(PackingError, match="input_ids, targets and no labels"):
         trainer.train()
 

@@ -97,9 +97,9 @@ def train(folder: Path, resume: bool) -> None:
         train_dataset=data,
         data_collator=DataCollatorWithFlattening(),
     )
-    pack_batches(trainer, token_cap=130 + trainer.args.process_index)
+    pack_batches(trainer, max_tokens=130 + trainer.args.process_index)
     differing = refusal(trainer.get_train_dataloader())
-    pack_batches(trainer, token_cap=130, cost=lambda sample: len(sample["input_ids"]) ** 2)
+    pack_batches(trainer, max_tokens=130, cost=lambda sample: len(sample["input_ids"]) ** 2)
     if resume:
         data.read.clear()
     trainer.train(resume_from_checkpoint=resume)

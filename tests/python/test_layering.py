@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
-POLICY = ("config", "cost", "packing", "schedule", "plan", "simulate", "workloads")
+POLICY = ("config", "cost", "packing", "schedule", "steps", "simulate", "workloads")
 BRIDGE = ("models", "data", "train", "integrations", "observe")
 
 NO_TORCH = ("torch", "torchvision", "transformers")
@@ -187,11 +187,11 @@ def plant(root: Path, file: str, text: str) -> None:
     ("file", "text"),
     [
         ("flowtrain_core/pool.py", "def f():\n    import torch.nn\n"),
-        ("flowtrain_core/pool.py", "from flowtrain.plan import StepPlan\n"),
-        ("python/flowtrain/plan/step.py", "from torch import nn\n"),
-        ("python/flowtrain/plan/step.py", "from flowtrain_core import Pool\n"),
-        ("python/flowtrain/plan/deep/step.py", "from ...train import worker\n"),
-        ("python/flowtrain/plan/step.py", "from .. import models\n"),
+        ("flowtrain_core/pool.py", "from flowtrain.steps import StepPlan\n"),
+        ("python/flowtrain/steps/step.py", "from torch import nn\n"),
+        ("python/flowtrain/steps/step.py", "from flowtrain_core import Pool\n"),
+        ("python/flowtrain/steps/deep/step.py", "from ...train import worker\n"),
+        ("python/flowtrain/steps/step.py", "from .. import models\n"),
         ("python/flowtrain/train/rank.py", "from flowtrain import cli\n"),
         ("python/flowtrain/launch.py", "import flowtrain.cli.main\n"),
     ],

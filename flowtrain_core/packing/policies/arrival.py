@@ -13,7 +13,7 @@ def arrival_order(problem: Problem) -> Layout:
     """Give each microbatch as many samples, as they come; a full one is closed early."""
     each = max(1, -(-len(problem) // problem.bins))
     ones = numpy.ones(len(problem), numpy.int64)
-    return in_turn(problem, next_fit(problem.tokens, problem.token_cap, ones, each))
+    return in_turn(problem, next_fit(problem.tokens, problem.max_tokens, ones, each))
 
 
 def in_order_packing(problem: Problem) -> Layout:
@@ -21,5 +21,5 @@ def in_order_packing(problem: Problem) -> Layout:
 
     Source: Megatron-Core, `megatron/core/datasets/data_schedule.py`.
     """
-    cap = problem.token_cap
+    cap = problem.max_tokens
     return in_turn(problem, next_fit(problem.tokens, cap, problem.tokens, cap))

@@ -18,7 +18,7 @@ def longest_first(problem: Problem) -> Layout:
 
     def pack(slots: int) -> PlaceArray | None:
         bins = kernels.longest_first(
-            problem.tokens, problem.cost, slots * problem.ranks, problem.token_cap
+            problem.tokens, problem.cost, slots * problem.ranks, problem.max_tokens
         )
         return bins if (bins >= 0).all() else None
 
@@ -41,7 +41,7 @@ def equal_count_differencing(problem: Problem) -> Layout:
         slot = numpy.zeros(len(problem), numpy.int32)
         for own in mine:
             part = difference(cost[own], slots)
-            if sums(problem.tokens[own], part, slots).max() > problem.token_cap:
+            if sums(problem.tokens[own], part, slots).max() > problem.max_tokens:
                 return None
             slot[own] = _light_at_both_ends(sums(cost[own], part, slots))[part]
         return slot

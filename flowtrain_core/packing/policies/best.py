@@ -20,7 +20,7 @@ def flowtrain_best(problem: Problem, *, refined: bool = True) -> Layout:
         problem.cost,
         problem.ranks,
         problem.microbatches,
-        problem.token_cap,
+        problem.max_tokens,
         problem.objective,
         problem.stages,
         refined=refined,

@@ -16,4 +16,4 @@ def best_fit_decreasing(problem: Problem) -> Layout:
     multimodal example.
     """
     order = numpy.argsort(-problem.tokens, kind="stable")
-    return in_turn(problem, kernels.best_fit(problem.tokens, problem.token_cap, order))
+    return in_turn(problem, kernels.best_fit(problem.tokens, problem.max_tokens, order))

@@ -27,7 +27,7 @@ def dflop(problem: Problem, *, exact: bool = False, time_limit_s: float = 10.0) 
 
     def pack(slots: int) -> PlaceArray | None:
         bins = kernels.balance_two(
-            problem.tokens, cost, encoder, slots * problem.ranks, problem.token_cap
+            problem.tokens, cost, encoder, slots * problem.ranks, problem.max_tokens
         )
         return bins if (bins >= 0).all() else None
 
@@ -60,7 +60,7 @@ def _cp_sat(
         for values in loads:
             model.Add(sum(v * x for v, x in zip(values, column, strict=True)) <= longest)
         tokens = zip(problem.tokens.tolist(), column, strict=True)
-        model.Add(sum(t * x for t, x in tokens) <= problem.token_cap)
+        model.Add(sum(t * x for t, x in tokens) <= problem.max_tokens)
     model.Minimize(longest)
     solver: Any = cp_model.CpSolver()
     solver.parameters.max_time_in_seconds = time_limit_s

@@ -77,7 +77,7 @@ def _greedy(problem: Problem, encoder: IntArray, mine: IntArray, count: int) -> 
     loads, tokens = numpy.zeros(count, numpy.int64), numpy.zeros(count, numpy.int64)
     for part in (coarse, fine):
         for i in part[numpy.argsort(-encoder[part], kind="stable")]:
-            fits = tokens + problem.tokens[i] <= problem.token_cap
+            fits = tokens + problem.tokens[i] <= problem.max_tokens
             if not fits.any():
                 return None
             # Where encoder work is equal, the microbatch with fewer tokens.
@@ -103,7 +103,7 @@ def _deferred(
         inside = numpy.flatnonzero(place == high)
         for column, low in enumerate(under):
             chosen = inside[nearest_subset(cost[inside], int(loads[high] - loads[low]) // 2)]
-            if used[low] + tokens[chosen].sum() > problem.token_cap:
+            if used[low] + tokens[chosen].sum() > problem.max_tokens:
                 chosen = chosen[:0]
             given = int(cost[chosen].sum())
             moves[row, column] = chosen

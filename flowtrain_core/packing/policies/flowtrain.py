@@ -18,7 +18,7 @@ def flowtrain(problem: Problem) -> Layout:
 
     Source: arXiv 2606.23087, section 3.4 and algorithm 1.
     """
-    bins = kernels.best_fit(problem.tokens, problem.token_cap)
+    bins = kernels.best_fit(problem.tokens, problem.max_tokens)
     used = int(bins.max(initial=-1)) + 1
     order = numpy.argsort(-sums(problem.cost, bins, used), kind="stable")
     return zigzag(problem, renumbered(bins, order))

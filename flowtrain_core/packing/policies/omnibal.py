@@ -59,12 +59,12 @@ def _groups(
         if not len(rest):
             break
         order = _shuffled(numpy.random.default_rng((seed, number)), rest)
-        bins = next_fit(problem.tokens[order], problem.token_cap, vision[order], cap)
+        bins = next_fit(problem.tokens[order], problem.max_tokens, vision[order], cap)
         drawn = bins[numpy.argsort(order, kind="stable")]
         count = int(drawn.max()) + 1
         tokens = sums(problem.tokens[rest], drawn, count)
         images = sums(vision[rest], drawn, count)
-        full = (tokens >= problem.token_cap - slack) | ((images >= cap) & (cap > 0))
+        full = (tokens >= problem.max_tokens - slack) | ((images >= cap) & (cap > 0))
         if number == rounds - 1:
             full[:] = True
         place = numpy.cumsum(full) - 1 + used
@@ -81,7 +81,7 @@ def _shuffled(random: Generator, which: IntArray) -> IntArray:
 
 def _fitted_cap(problem: Problem, vision: IntArray, seed: int) -> int:
     """Vision cap for which a few rounds leave the smallest dist ratios."""
-    matched = problem.token_cap * float(vision.sum()) / max(1.0, float(problem.tokens.sum()))
+    matched = problem.max_tokens * float(vision.sum()) / max(1.0, float(problem.tokens.sum()))
     best, chosen = numpy.inf, int(vision.sum()) + 1
     for step in _VISION_STEPS:
         # Above the sum a cap does nothing.

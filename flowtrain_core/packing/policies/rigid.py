@@ -37,7 +37,7 @@ def flowtrain_rigid(problem: Problem, *, rounds: int = _ROUNDS, work: int | None
             cost,
             encoder,
             slots * problem.ranks,
-            problem.token_cap,
+            problem.max_tokens,
             rounds,
             work,
         )

@@ -37,7 +37,9 @@ def add_parser(commands: Any) -> None:
         "optionally 'visual_tokens', 'cost', 'encoder_cost'; or a preset such as 'video'",
     )
     parser.add_argument("--ranks", type=int, required=True, help="data-parallel ranks")
-    parser.add_argument("--cap", type=int, required=True, help="maximum tokens per microbatch")
+    parser.add_argument(
+        "--max-tokens", type=int, required=True, help="maximum tokens per microbatch"
+    )
     parser.add_argument(
         "--microbatches", type=int, help="slots per rank (default: as many as needed)"
     )
@@ -57,7 +59,7 @@ def run_pack(given: argparse.Namespace) -> int:
     steps, slots = steps_of(
         work,
         ranks=given.ranks,
-        token_cap=given.cap,
+        max_tokens=given.max_tokens,
         microbatches=given.microbatches,
         step_samples=given.step,
     )
@@ -66,18 +68,18 @@ def run_pack(given: argparse.Namespace) -> int:
         steps,
         ranks=given.ranks,
         microbatches=slots,
-        token_cap=given.cap,
+        max_tokens=given.max_tokens,
         policies=None if given.policy == "all" else given.policy.split(","),
     )
     title = (
         f"{work.name}: {len(steps)} x {len(steps[0])} samples on {given.ranks} ranks x {slots} "
-        f"microbatches of {given.cap} tokens"
+        f"microbatches of {given.max_tokens} tokens"
     )
     if given.json:
         for row in rows:
             print(json.dumps({name: getattr(row, name) for name in _COLUMNS}))
     else:
-        print(title + _left_out(work, steps, given.cap))
+        print(title + _left_out(work, steps, given.max_tokens))
         print("".join(f"{title:>{width}}" for title, width, _ in _COLUMNS.values()))
         for row in rows:
             print(

@@ -20,7 +20,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--print-config", action="store_true", help="print every field and exit")
     parser.add_argument("--resume", action="store_true", help="continue from the latest checkpoint")
     parser.add_argument(
-        "--by-hand",
+        "--external-ranks",
         action="store_true",
         help="host the run, print a torchrun command for each world, and wait for the ranks",
     )
@@ -39,7 +39,7 @@ def run(given: argparse.Namespace) -> int:
     from flowtrain.train.launch.local import run_local_ranks
     from flowtrain.train.launch.run import SUMMARY, train
 
-    run_ranks = run_external_ranks if given.by_hand else run_local_ranks
+    run_ranks = run_external_ranks if given.external_ranks else run_local_ranks
     summary = train(config, resume=given.resume, run_ranks=run_ranks)
     otherwise = f"the summary is in {config.run / SUMMARY}"
     return 0 if show(json.dumps(summary) + "\n", otherwise=otherwise) else 1

@@ -169,9 +169,9 @@ class TrainConfig:
 class FlowConfig:
     """Ranks of each world, and how the worlds are coupled."""
 
-    encoders: int = 1
+    encoder_ranks: int = 1
     """Encoder ranks."""
-    backbones: int = 1
+    backbone_ranks: int = 1
     """Backbone data-parallel ranks."""
     mode: Mode = "strict"
     """How the encoder trains. `strict`: with the numbers of a plain loop. `bounded`: with weights
@@ -184,23 +184,23 @@ class FlowConfig:
     """Number of steps planned ahead of the step that closes."""
     port: int = 0
     """Port of the job's store on this host; 0 lets the system choose."""
-    deadline_s: float = 120.0
+    timeout_s: float = 120.0
     """Timeout for a silent rank. Each rank's process beats about once a second, also in a long
     step, checkpoint or compilation; slow ranks are waited for. The run ends if for this long a rank
     has not beaten, all ranks have waited for each other, or a rank's readers have finished no read;
     the start of its first reader does not count. Ranks that die are detected within seconds. A rank
     that hangs in a call which releases Python's lock is not detected."""
-    start_deadline_s: float = 300.0
+    start_timeout_s: float = 300.0
     """Timeout for the processes of all ranks to join the job, before they load their models."""
 
     def __post_init__(self) -> None:
         _positive(
-            flow__encoders=self.encoders,
-            flow__backbones=self.backbones,
+            flow__encoder_ranks=self.encoder_ranks,
+            flow__backbone_ranks=self.backbone_ranks,
             flow__item_tokens=self.item_tokens,
             flow__plan_ahead=self.plan_ahead,
-            flow__deadline_s=self.deadline_s,
-            flow__start_deadline_s=self.start_deadline_s,
+            flow__timeout_s=self.timeout_s,
+            flow__start_timeout_s=self.start_timeout_s,
         )
         _not_negative(flow__staleness=self.staleness)
         _require(

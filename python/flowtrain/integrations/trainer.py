@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 def pack_batches(
     trainer: Trainer,
     *,
-    token_cap: int,
+    max_tokens: int,
     length: FieldOrValues = "input_ids",
     cost: FieldOrValues | None = None,
     objective: Objective = "lockstep",
@@ -42,16 +42,16 @@ def pack_batches(
     """Make a Trainer train on microbatches that cost the same on every rank.
 
         trainer = Trainer(model=model, args=args, train_dataset=dataset, data_collator=collate)
-        pack_batches(trainer, token_cap=8192, length="length", cost=cost)
+        pack_batches(trainer, max_tokens=8192, length="length", cost=cost)
         trainer.train()
 
     A step has as many samples as without packing: `per_device_train_batch_size` for each
     microbatch of each rank, in an order drawn from `data_seed` (or `seed`) and the epoch.
     `flowtrain_core.packing.schedule` decides which of them form a microbatch, equally on every
     rank. Microbatches differ in their number of samples, so use a collator that flattens them
-    (`DataCollatorWithFlattening`): padding would make them larger than `token_cap`. The loss is the
-    mean over the target tokens of the step, for any ranks and microbatches. A rank without a sample
-    at the end of an epoch gets a sample again with its labels masked, unless
+    (`DataCollatorWithFlattening`): padding would make them larger than `max_tokens`. The loss is
+    the mean over the target tokens of the step, for any ranks and microbatches. A rank without a
+    sample at the end of an epoch gets a sample again with its labels masked, unless
     `dataloader_drop_last`.
 
     Checkpoints are those of the Trainer. A resumed training continues in the middle of an epoch
@@ -59,12 +59,12 @@ def pack_batches(
 
     Args:
         trainer: A `transformers.Trainer` with a map-style `train_dataset`.
-        token_cap: Maximum tokens per microbatch.
+        max_tokens: Maximum tokens per microbatch.
         length: Tokens of a sample: a column (a number, or a row of tokens), a function of a
             sample, or one number per sample.
         cost: Cost of a sample, encoder and backbone, in the same forms; None takes its tokens.
         objective: Where ranks meet: "lockstep", in each microbatch (FSDP, and DDP with
-            gradient_accumulation_steps=1); "free", once per step (DDP).
+            gradient_accumulation_steps=1); "accumulate", once per step (DDP).
         oversize: What to do with a sample above the cap: raise an error, or leave it out and log
             the number of such samples.
 
@@ -82,7 +82,7 @@ def pack_batches(
         trainer,
         closing,
         fields=Fields(length=length, cost=cost),
-        token_cap=token_cap,
+        max_tokens=max_tokens,
         objective=objective,
         leave_out=parse_oversize(oversize),
     )
@@ -107,7 +107,7 @@ def _check(trainer: Trainer) -> None:
     }
     reasons = {
         "train_sampling_strategy": "samples are placed by cost; choose 'random' or 'sequential'",
-        "auto_find_batch_size": "token_cap bounds the memory of a microbatch; leave it out",
+        "auto_find_batch_size": "max_tokens bounds the memory of a microbatch; leave it out",
         "dataloader_in_order": "ranks must load in the planned order; leave it out",
         "average_tokens_across_devices": "ranks have different numbers of targets; set it",
     }
@@ -166,7 +166,7 @@ def _loader(
     closing: _CloseAtEnd,
     *,
     fields: Fields,
-    token_cap: int,
+    max_tokens: int,
     objective: Objective,
     leave_out: bool,
 ) -> DataLoader[Any]:
@@ -188,7 +188,7 @@ def _loader(
         LoadConfig(
             shape=StepShape(
                 ranks=args.world_size,
-                token_cap=token_cap,
+                max_tokens=max_tokens,
                 microbatches=args.gradient_accumulation_steps,
                 batch_size=args.per_device_train_batch_size,
                 objective=objective,
@@ -204,10 +204,10 @@ def _loader(
     )
     if source.left_out and args.process_index == 0:
         _log.warning(
-            "%d of %d samples are above token_cap=%d and are left out",
+            "%d of %d samples are above max_tokens=%d and are left out",
             len(source.left_out),
             len(dataset),
-            token_cap,
+            max_tokens,
         )
     agreement = None
     if args.world_size > 1:

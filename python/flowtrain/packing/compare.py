@@ -53,7 +53,7 @@ def steps_of(
     work: Workload,
     *,
     ranks: int,
-    token_cap: int,
+    max_tokens: int,
     microbatches: int | None,
     step_samples: int | None,
 ) -> tuple[list[numpy.ndarray], int]:
@@ -62,7 +62,7 @@ def steps_of(
     Args:
         work: All samples; those above the cap are left out.
         ranks: Data-parallel ranks.
-        token_cap: Maximum tokens of one slot of one rank.
+        max_tokens: Maximum tokens of one slot of one rank.
         microbatches: Slots of each rank, or None for the number that every step fits into.
         step_samples: Samples per step, or None for one step of all samples.
 
@@ -74,7 +74,7 @@ def steps_of(
     """
     for name, value in (
         ("ranks", ranks),
-        ("token_cap", token_cap),
+        ("max_tokens", max_tokens),
         ("microbatches", microbatches),
         ("samples of a step", step_samples),
     ):
@@ -82,31 +82,31 @@ def steps_of(
             raise ValueError(f"{name}={value}: must be from 1 to {_MAX_COUNT}")
     if not len(work):
         raise ValueError(f"{work.name}: has no samples; give one a line")
-    fitting = numpy.flatnonzero(work.tokens <= token_cap)
+    fitting = numpy.flatnonzero(work.tokens <= max_tokens)
     if not len(fitting):
         raise ValueError(
             f"{work.name}: the shortest of {len(work)} samples has {work.tokens.min()} tokens, "
-            f"which exceeds token_cap={token_cap}; raise it"
+            f"which exceeds max_tokens={max_tokens}; raise it"
         )
     size = step_samples or len(fitting)
     steps = [fitting[i : i + size] for i in range(0, len(fitting) - size + 1, size)]
     if not steps:
         raise ValueError(
-            f"{work.name}: {len(fitting)} samples within token_cap={token_cap} are fewer than a "
+            f"{work.name}: {len(fitting)} samples within max_tokens={max_tokens} are fewer than a "
             f"step of {size}; make steps smaller"
         )
-    return steps, microbatches or max(_slots(work, step, ranks, token_cap) for step in steps)
+    return steps, microbatches or max(_slots(work, step, ranks, max_tokens) for step in steps)
 
 
-def _slots(work: Workload, step: numpy.ndarray, ranks: int, token_cap: int) -> int:
+def _slots(work: Workload, step: numpy.ndarray, ranks: int, max_tokens: int) -> int:
     """Slots that hold a step with some room."""
     tokens = work.tokens[step].tolist()
     return fewest_slots(
         tokens,
         work.cost[step].tolist(),
         ranks=ranks,
-        token_cap=token_cap,
-        min_slots=max(1, -(-int(sum(tokens) * _ROOM) // (ranks * token_cap))),
+        max_tokens=max_tokens,
+        min_slots=max(1, -(-int(sum(tokens) * _ROOM) // (ranks * max_tokens))),
     ).microbatches
 
 
@@ -116,7 +116,7 @@ def compare(
     *,
     ranks: int,
     microbatches: int,
-    token_cap: int,
+    max_tokens: int,
     policies: Sequence[str] | None = None,
 ) -> list[Comparison]:
     """Schedule all steps with each policy.
@@ -126,7 +126,7 @@ def compare(
         steps: Sample indices of each step.
         ranks: Data-parallel ranks.
         microbatches: Slots of each rank.
-        token_cap: Maximum tokens of one slot of one rank.
+        max_tokens: Maximum tokens of one slot of one rank.
         policies: Names of policies, or None for all.
 
     Returns:
@@ -144,7 +144,7 @@ def compare(
                     work.encoder_cost[step],
                     ranks=ranks,
                     microbatches=microbatches,
-                    token_cap=token_cap,
+                    max_tokens=max_tokens,
                     policy=policy,
                     # The other policies encode a sample on the rank that computes it.
                     coupling="prepass" if policy == "flowtrain-best" else "rigid",

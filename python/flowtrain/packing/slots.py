@@ -20,8 +20,8 @@ def fewest_slots(
     cost: Sequence[float],
     *,
     ranks: int,
-    token_cap: int,
-    objective: Objective = "free",
+    max_tokens: int,
+    objective: Objective = "accumulate",
     min_slots: int = 1,
 ) -> Assignment:
     """Schedule a step in the minimum number of slots in which the scheduler finds room.
@@ -30,7 +30,7 @@ def fewest_slots(
         tokens: Tokens of each sample, shape [num_samples].
         cost: Cost of each sample in any unit, shape [num_samples].
         ranks: Data-parallel ranks; all have the same number of slots.
-        token_cap: Maximum tokens of one slot of one rank.
+        max_tokens: Maximum tokens of one slot of one rank.
         objective: What to minimize. The default is the cost of the slowest rank, for ranks that
             meet only at the end of a step.
         min_slots: Number of slots to try first. More slots than needed leave room for balance.
@@ -39,17 +39,17 @@ def fewest_slots(
         A schedule of all samples with its proven bound. Equal input gives an equal schedule.
 
     Raises:
-        PackingError: A sample is longer than token_cap, or a number is not whole or too small.
+        PackingError: A sample is longer than max_tokens, or a number is not whole or too small.
         ValueError: Another argument is invalid.
     """
-    ranks, token_cap = checked_int(ranks, "ranks"), checked_int(token_cap, "token_cap")
+    ranks, max_tokens = checked_int(ranks, "ranks"), checked_int(max_tokens, "max_tokens")
     for index, length in enumerate(tokens):
-        if length > token_cap:
+        if length > max_tokens:
             raise PackingError(
-                f"sample {index} of the step: {length} tokens exceed token_cap={token_cap}; "
+                f"sample {index} of the step: {length} tokens exceed max_tokens={max_tokens}; "
                 "raise it (train.microbatch_tokens of a run) or leave the sample out"
             )
-    slots = max(min_slots, -(-sum(tokens) // (ranks * token_cap)))
+    slots = max(min_slots, -(-sum(tokens) // (ranks * max_tokens)))
     while True:
         try:
             return schedule(
@@ -57,7 +57,7 @@ def fewest_slots(
                 cost,
                 ranks=ranks,
                 microbatches=slots,
-                token_cap=token_cap,
+                max_tokens=max_tokens,
                 objective=objective,
             )
         except NoRoomError:

@@ -22,7 +22,7 @@ class StepShape:
 
     ranks: int
     """Data-parallel ranks."""
-    token_cap: int
+    max_tokens: int
     """Maximum tokens per microbatch."""
     microbatches: int | None = 1
     """Microbatches per rank and step; None takes the minimum that holds the step."""
@@ -40,7 +40,7 @@ class StepShape:
     """Whether to leave out the samples that do not fill the last step."""
 
     def __post_init__(self) -> None:
-        for name in ("ranks", "token_cap", "microbatches", "batch_size", "max_age"):
+        for name in ("ranks", "max_tokens", "microbatches", "batch_size", "max_age"):
             value = getattr(self, name)
             if value is not None:
                 minimum = 0 if name == "max_age" else 1
@@ -168,7 +168,7 @@ class StepBuilder:
         shape = self._shape
         return {
             "ranks": shape.ranks,
-            "token_cap": shape.token_cap,
+            "max_tokens": shape.max_tokens,
             "objective": shape.objective,
         }
 
@@ -189,8 +189,8 @@ class StepBuilder:
             return schedule(sizes.tokens, sizes.cost, microbatches=slots, **self._options)
         except NoRoomError as error:
             raise PackingError(
-                f"{step} finds no room in {shape.ranks} ranks x {slots} microbatches of token_cap="
-                f"{shape.token_cap}; raise token_cap or microbatches, lower batch_size, or give "
+                f"{step} finds no room in {shape.ranks} ranks x {slots} microbatches of max_tokens="
+                f"{shape.max_tokens}; raise max_tokens or microbatches, lower batch_size, or give "
                 f"microbatches=None to take as many microbatches as a step needs: {error}"
             ) from error
         except ValueError as error:
@@ -199,14 +199,14 @@ class StepBuilder:
     def _filled(self, packer: Packer, source: SizeSource) -> FormedStep | None:
         shape = self._shape
         assert shape.microbatches is not None
-        step_tokens = shape.ranks * shape.microbatches * shape.token_cap
+        step_tokens = shape.ranks * shape.microbatches * shape.max_tokens
         # An int, since tokens may exceed the integers that a double represents.
         window = math.ceil(shape.window * step_tokens)
         tokens = packer.waiting_tokens
         more = True
         while more and tokens < window:
             # No sample exceeds the cap, so the window needs at least this many.
-            count = -(-(window - tokens) // shape.token_cap)
+            count = -(-(window - tokens) // shape.max_tokens)
             keys, sizes = source.take(count)
             self._note(keys, sizes)
             for row in zip(keys.tolist(), sizes.tokens.tolist(), sizes.cost.tolist(), strict=True):

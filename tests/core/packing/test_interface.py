@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from flowtrain_core.packing import Assignment, NoRoomError, Packer, schedule
 
-OBJECTIVES = ("lockstep", "free", "makespan", "pipeline")
+OBJECTIVES = ("lockstep", "accumulate", "max-microbatch", "pipeline")
 STAGES = 3
 
 
@@ -39,7 +39,7 @@ def value_outside(plan: Assignment, cost: numpy.ndarray) -> float:
     if plan.objective == "lockstep":
         return sum(max(slot) for slot in loads)
     ranks = list(zip(*loads, strict=True))
-    if plan.objective == "free":
+    if plan.objective == "accumulate":
         return max(sum(slots) for slots in ranks)
     if plan.objective == "pipeline":
         return max(sum(slots) + (plan.stages - 1) * max(slots) for slots in ranks)
@@ -51,7 +51,7 @@ def test_the_gap_is_what_it_is_outside(objective: Any) -> None:
     tokens, cost = lognormal_step(0, 256)
     cap = max(int(tokens.max()), int(1.25 * tokens.sum() / 32))
     plan = schedule(
-        tokens, cost, ranks=8, microbatches=4, token_cap=cap, objective=objective,
+        tokens, cost, ranks=8, microbatches=4, max_tokens=cap, objective=objective,
         stages=stages_of(objective),
     )  # fmt: skip
     value = value_outside(plan, cost)
@@ -62,7 +62,7 @@ def test_the_gap_is_what_it_is_outside(objective: Any) -> None:
         plan.bound * 32
         >= 0.999999
         * cost.sum()
-        * {"lockstep": 4, "free": 4, "makespan": 1, "pipeline": 6}[objective]
+        * {"lockstep": 4, "accumulate": 4, "max-microbatch": 1, "pipeline": 6}[objective]
     )
     assert plan.bin_tokens.max() <= cap
     assert plan.fill == pytest.approx(tokens.sum() / (32 * cap))
@@ -75,7 +75,7 @@ def test_float_bounds_are_below_brute_force(objective: Any) -> None:
         tokens = random.integers(1, 9, 5)
         cost = random.random(5)
         plan = schedule(
-            tokens, cost, ranks=2, microbatches=2, token_cap=20, objective=objective,
+            tokens, cost, ranks=2, microbatches=2, max_tokens=20, objective=objective,
             stages=stages_of(objective),
         )  # fmt: skip
         best = numpy.inf
@@ -108,7 +108,7 @@ def test_a_common_factor_changes_nothing(
     shape = {
         "ranks": ranks,
         "microbatches": microbatches,
-        "token_cap": 2000,
+        "max_tokens": 2000,
         "objective": objective,
         "stages": stages_of(objective),
     }
@@ -124,7 +124,7 @@ def test_a_common_factor_changes_nothing(
 @pytest.mark.parametrize("unit", [1e-310, 1e-30, 1e300])
 def test_float_costs_may_be_of_any_size(unit: float) -> None:
     cost = numpy.array([5.0, -0.0, 0.0, 3.0, 2.0])
-    plan = schedule([1] * 5, cost * unit, ranks=2, microbatches=1, token_cap=5)
+    plan = schedule([1] * 5, cost * unit, ranks=2, microbatches=1, max_tokens=5)
     assert plan.value == pytest.approx(5 * unit, rel=1e-6)
     assert plan.bound <= plan.value
 
@@ -165,7 +165,7 @@ def test_a_pipeline_is_no_longer_than_what_is_made_small() -> None:
             tokens = random.integers(1, 100, 40)
             cost = (tokens * random.integers(1, 9, 40)).astype(numpy.float64)
             plan = schedule(
-                tokens, cost, ranks=2, microbatches=7, token_cap=250, objective="pipeline",
+                tokens, cost, ranks=2, microbatches=7, max_tokens=250, objective="pipeline",
                 stages=stages,
             )  # fmt: skip
             longest = max(one_f_one_b(plan.loads[:, rank].tolist(), stages) for rank in range(2))
@@ -178,7 +178,7 @@ def test_equal_samples_can_change_places() -> None:
     tokens, cost = numpy.repeat(tokens, 2), numpy.repeat(cost, 2)
     mixed = numpy.arange(128)
     mixed[10], mixed[11] = 11, 10
-    shape = {"ranks": 4, "microbatches": 4, "token_cap": 100_000}
+    shape = {"ranks": 4, "microbatches": 4, "max_tokens": 100_000}
     plain = schedule(tokens, cost, **shape)
     swapped = schedule(tokens[mixed], cost[mixed], **shape)
     assert plain.slot.tolist() == swapped.slot.tolist()
@@ -193,7 +193,7 @@ def test_equal_samples_can_change_places() -> None:
         ({"cost": [1.0, float("inf"), 0.0]}, r"cost\[1\]=inf"),
         ({"cost": [4, -5, 6]}, r"cost\[1\]=-5"),
         ({"cost": [1 << 61, 1 << 61, 1 << 61]}, r"exceeds 2\^62"),
-        ({"tokens": [1, 99, 3]}, r"sample 1: 99 tokens exceed token_cap=50"),
+        ({"tokens": [1, 99, 3]}, r"sample 1: 99 tokens exceed max_tokens=50"),
         ({"tokens": [1, 2]}, "3 samples and tokens 2|tokens has 2"),
         ({"tokens": [[1, 2, 3]]}, r"tokens: shape must be \[num_samples\]"),
         ({"tokens": [1.5, 2, 3]}, "tokens: values must be integers"),
@@ -204,7 +204,7 @@ def test_equal_samples_can_change_places() -> None:
         ({"ranks": -3}, "ranks=-3: must be at least 1 and below"),
         ({"microbatches": 2.0}, "microbatches=2.0: must be an integer"),
         ({"ranks": 1 << 20, "microbatches": 1 << 20}, "and their product at most 16777216"),
-        ({"token_cap": 0}, "token_cap=0"),
+        ({"max_tokens": 0}, "max_tokens=0"),
         ({"objective": "fast"}, "objective 'fast': choose from"),
         ({"stages": 2}, "stages=2: objective 'lockstep' has no stages"),
         ({"stages": 0, "objective": "pipeline"}, "stages=0: must be at least 1"),
@@ -214,7 +214,7 @@ def test_equal_samples_can_change_places() -> None:
         ),
         (
             {"objective": "fast", "policy": "arrival"},
-            "objective 'fast': choose from lockstep, free",
+            "objective 'fast': choose from lockstep, accumulate",
         ),
         ({"policy": "magic"}, "policy 'magic': choose from"),
         ({"coupling": "loose"}, "coupling 'loose': choose from prepass, slot, rigid"),
@@ -224,7 +224,7 @@ def test_equal_samples_can_change_places() -> None:
         ({"age": [0], "max_age": 1}, "age has 1 samples"),
         (
             {"tokens": [50] * 5, "cost": [1] * 5},
-            "5 samples with 250 tokens cannot fit into 2 x 2 bins of token_cap=50; sample 4",
+            "5 samples with 250 tokens cannot fit into 2 x 2 bins of max_tokens=50; sample 4",
         ),
     ],
 )
@@ -234,7 +234,7 @@ def test_what_cannot_be_is_named(change: dict[str, Any], message: str) -> None:
         "cost": [1, 2, 3],
         "ranks": 2,
         "microbatches": 2,
-        "token_cap": 50,
+        "max_tokens": 50,
     }
     with pytest.raises(ValueError, match=message):
         schedule(**(good | change))
@@ -242,7 +242,7 @@ def test_what_cannot_be_is_named(change: dict[str, Any], message: str) -> None:
 
 def test_what_is_too_long_is_left_out_and_said_so() -> None:
     plan = schedule(
-        [5, 99, 7, 60], [1, 2, 3, 4], ranks=1, microbatches=1, token_cap=50, oversize="leave_out"
+        [5, 99, 7, 60], [1, 2, 3, 4], ranks=1, microbatches=1, max_tokens=50, oversize="leave_out"
     )
     assert plan.left_out.tolist() == [1, 3]
     assert plan.slot.tolist() == [0, -1, 0, -1]
@@ -250,7 +250,7 @@ def test_what_is_too_long_is_left_out_and_said_so() -> None:
 
 
 def test_full_streams_keep_free_running_ranks_even() -> None:
-    packer = Packer(ranks=4, microbatches=4, token_cap=24000, max_age=1, objective="free")
+    packer = Packer(ranks=4, microbatches=4, max_tokens=24000, max_age=1, objective="accumulate")
     tokens, cost = lognormal_step(9, 400)
     for key in range(400):
         packer.add(key, int(tokens[key]), float(cost[key]))
@@ -260,13 +260,13 @@ def test_full_streams_keep_free_running_ranks_even() -> None:
 
 
 def test_a_checksum_tells_inputs_apart() -> None:
-    shape = {"ranks": 2, "microbatches": 2, "token_cap": 50}
+    shape = {"ranks": 2, "microbatches": 2, "max_tokens": 50}
     plan = schedule([1, 2, 3], [1.0, 2.0, 3.0], **shape)
     assert plan.checksum() == schedule([1, 2, 3], [1.0, 2.0, 3.0], **shape).checksum()
     others = [
         schedule([1, 2, 4], [1.0, 2.0, 3.0], **shape),
         schedule([1, 2, 3], [1.0, 2.0, 3.0 + 1e-15], **shape),
-        schedule([1, 2, 3], [1.0, 2.0, 3.0], **(shape | {"token_cap": 51})),
+        schedule([1, 2, 3], [1.0, 2.0, 3.0], **(shape | {"max_tokens": 51})),
         schedule([1, 2, 3], [1.0, 2.0, 3.0], [1.0, 1.0, 1.0], **shape),
         schedule([1, 2, 3], [1.0, 2.0, 3.0], [1.0, 1.0, 1.0], coupling="rigid", **shape),
     ]
@@ -277,7 +277,7 @@ def test_encoder_work_goes_where_the_coupling_says() -> None:
     tokens, cost = lognormal_step(2, 256)
     encoder = numpy.random.default_rng(3).random(256) * cost
     encoder[::7] = 0
-    shape = {"ranks": 8, "microbatches": 4, "token_cap": 30000}
+    shape = {"ranks": 8, "microbatches": 4, "max_tokens": 30000}
     plans = {
         name: schedule(tokens, cost, encoder, coupling=name, **shape)
         for name in ("prepass", "slot", "rigid")
@@ -296,7 +296,7 @@ def test_encoder_work_goes_where_the_coupling_says() -> None:
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_full_bins_are_found_where_packing_greedily_fails(objective: Any) -> None:
     tokens = [6, 4, 4, 4, 3, 3]
-    shape: dict[str, Any] = {"ranks": 2, "microbatches": 1, "token_cap": 12}
+    shape: dict[str, Any] = {"ranks": 2, "microbatches": 1, "max_tokens": 12}
     shape |= {"objective": objective, "stages": stages_of(objective)}
     plan = schedule(tokens, tokens, **shape)
     assert plan.bin_tokens.tolist() == [[12, 12]]
@@ -311,30 +311,30 @@ def test_only_what_is_proven_is_said_to_be_impossible() -> None:
     tokens = 2 * numpy.random.default_rng(2).integers(1, 21, 192)
     cap = (tokens.sum() - 2) // 40 + 1
     tokens[0] += 40 * (cap - 1) + 2 - tokens.sum()
-    shape: dict[str, Any] = {"ranks": 40, "microbatches": 1, "token_cap": int(cap)}
+    shape: dict[str, Any] = {"ranks": 40, "microbatches": 1, "max_tokens": int(cap)}
     with pytest.raises(NoRoomError, match=r"no room for 192 samples .* was found in 40 x 1 bins"):
         schedule(tokens, tokens, **shape)
 
 
 def test_samples_wait_until_they_must_go() -> None:
     plan = schedule(
-        [40, 40, 40], [9, 9, 9], ranks=1, microbatches=1, token_cap=50,
+        [40, 40, 40], [9, 9, 9], ranks=1, microbatches=1, max_tokens=50,
         age=[0, 1, 0], max_age=1,
     )  # fmt: skip
     assert plan.slot.tolist() == [-1, 0, -1]
     assert plan.carried.tolist() == [0, 2]
     assert plan.bound == 9
     with pytest.raises(
-        ValueError, match="2 samples with 80 tokens cannot fit into 1 x 1 bins of token_cap=50"
+        ValueError, match="2 samples with 80 tokens cannot fit into 1 x 1 bins of max_tokens=50"
     ):
         schedule(
-            [40, 40, 40], [9, 9, 9], ranks=1, microbatches=1, token_cap=50,
+            [40, 40, 40], [9, 9, 9], ranks=1, microbatches=1, max_tokens=50,
             age=[1, 1, 0], max_age=1,
         )  # fmt: skip
 
 
 def test_a_sample_that_sticks_out_waits_for_its_like() -> None:
-    packer = Packer(ranks=2, microbatches=2, token_cap=100, max_age=1)
+    packer = Packer(ranks=2, microbatches=2, max_tokens=100, max_age=1)
     for step in range(2):
         for key in range(41):
             packer.add(100 * step + key, 10, 10.0)
@@ -369,7 +369,7 @@ def stream(packer: Packer, first: int, steps: int) -> list[tuple[int, int, int, 
 
 
 def test_a_stream_takes_each_sample_once_and_none_too_late() -> None:
-    packer = Packer(ranks=4, microbatches=4, token_cap=24000, max_age=1)
+    packer = Packer(ranks=4, microbatches=4, max_tokens=24000, max_age=1)
     seen = stream(packer, 0, 25)
     keys = [key for _, key, _, _ in seen]
     assert len(set(keys)) == len(keys)
@@ -381,7 +381,7 @@ def test_a_stream_takes_each_sample_once_and_none_too_late() -> None:
 
 
 def test_a_stream_goes_on_from_its_state() -> None:
-    options = {"ranks": 4, "microbatches": 4, "token_cap": 24000, "max_age": 1}
+    options = {"ranks": 4, "microbatches": 4, "max_tokens": 24000, "max_age": 1}
     packer = Packer(**options)
     stream(packer, 0, 3)
     state = packer.state_dict()
@@ -395,7 +395,7 @@ def test_a_stream_goes_on_from_its_state() -> None:
 def test_what_must_go_always_fits(ranks: int, microbatches: int) -> None:
     cap = 4096
     tokens = numpy.random.default_rng(1).integers(1, cap + 1, 2500).tolist()
-    packer = Packer(ranks=ranks, microbatches=microbatches, token_cap=cap, max_age=1)
+    packer = Packer(ranks=ranks, microbatches=microbatches, max_tokens=cap, max_age=1)
     first, placed = 0, []
     while first < len(tokens) or len(packer):
         while first < len(tokens) and packer.waiting_tokens < 1.05 * ranks * microbatches * cap:
@@ -409,14 +409,14 @@ def test_what_must_go_always_fits(ranks: int, microbatches: int) -> None:
 
 
 def test_a_packer_refuses_parts_of_tokens() -> None:
-    packer = Packer(ranks=1, microbatches=1, token_cap=100, max_age=1)
+    packer = Packer(ranks=1, microbatches=1, max_tokens=100, max_age=1)
     packer.add(0, 5.7, 1.0)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="tokens: values must be integers"):
         packer.step()
 
 
 def test_a_sample_as_long_as_the_step_is_placed() -> None:
-    packer = Packer(ranks=1, microbatches=1, token_cap=100, max_age=1)
+    packer = Packer(ranks=1, microbatches=1, max_tokens=100, max_age=1)
     for key in range(4):
         packer.add(key, 99 + key % 2, 1.0)
     steps = [packer.step()[1] for _ in range(4)]
@@ -424,11 +424,11 @@ def test_a_sample_as_long_as_the_step_is_placed() -> None:
     assert not len(packer)
     # More than a double counts.
     longest = (1 << 53) + 1
-    plan = schedule([longest], [1], ranks=1, microbatches=1, token_cap=longest, max_age=1)
+    plan = schedule([longest], [1], ranks=1, microbatches=1, max_tokens=longest, max_age=1)
     assert plan.slot.tolist() == [0]
     # There is a step without a sample only where there is none to be had.
     plan = schedule(
-        [101], [1], ranks=1, microbatches=1, token_cap=100, max_age=1, oversize="leave_out"
+        [101], [1], ranks=1, microbatches=1, max_tokens=100, max_age=1, oversize="leave_out"
     )
     assert plan.left_out.tolist() == [0]
     assert packer.step()[0] == []

@@ -36,7 +36,7 @@ def steps(draw: Any) -> dict[str, Any]:
         "encoder_cost": numpy.array(encoder, numpy.int64),
         "ranks": ranks,
         "microbatches": 2 * least + 1,
-        "token_cap": CAP,
+        "max_tokens": CAP,
     }
 
 
@@ -67,7 +67,7 @@ def test_every_sample_is_in_one_bin_and_no_bin_is_over_the_cap(
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("objective", ["lockstep", "free", "makespan", "pipeline"])
+@pytest.mark.parametrize("objective", ["lockstep", "accumulate", "max-microbatch", "pipeline"])
 def test_no_value_is_below_its_bound(policy: str, objective: Any) -> None:
     random = numpy.random.default_rng(1)
     placed = 0
@@ -81,7 +81,7 @@ def test_no_value_is_below_its_bound(policy: str, objective: Any) -> None:
             plan = schedule(
                 tokens, cost, random.random(count) if number % 3 else None,
                 ranks=int(random.integers(1, 4)), microbatches=int(random.integers(1, 3)),
-                token_cap=12, objective=objective, stages=3 if objective == "pipeline" else 1,
+                max_tokens=12, objective=objective, stages=3 if objective == "pipeline" else 1,
                 policy=policy,
             )  # fmt: skip
         except ValueError as error:
@@ -95,9 +95,9 @@ def test_no_value_is_below_its_bound(policy: str, objective: Any) -> None:
 
 
 def test_more_slots_than_asked_for_have_their_own_bound() -> None:
-    for objective, bound in (("makespan", 1), ("pipeline", 4)):
+    for objective, bound in (("max-microbatch", 1), ("pipeline", 4)):
         plan = schedule(
-            [10] * 3, [1] * 3, ranks=1, microbatches=1, token_cap=10, policy="in-order",
+            [10] * 3, [1] * 3, ranks=1, microbatches=1, max_tokens=10, policy="in-order",
             objective=objective, stages=2 if objective == "pipeline" else 1,
         )  # fmt: skip
         assert plan.microbatches == 3
@@ -121,7 +121,7 @@ def test_modules_are_balanced_in_any_units(policy: str, cost: Any, encoder: Any)
     random = numpy.random.default_rng(3)
     costs, encoders = random.integers(1, 1000, 48), random.integers(1, 1000, 48)
     plan = schedule(
-        [1] * 48, costs * cost, encoders * encoder, ranks=4, microbatches=2, token_cap=48,
+        [1] * 48, costs * cost, encoders * encoder, ranks=4, microbatches=2, max_tokens=48,
         policy=policy,
     )  # fmt: skip
     assert -1e-9 < plan.two_module_gap < 0.06
@@ -132,13 +132,13 @@ def test_modules_are_balanced_in_any_units(policy: str, cost: Any, encoder: Any)
 def test_modules_too_far_apart_are_named(policy: str, cost: float) -> None:
     encoder = [0, 1, 2, 3, 4, 1e155]
     with pytest.raises(ValueError, match=r"encoder_cost: its largest is 1e\+155, .*too far apart"):
-        schedule([1] * 6, [cost] * 6, encoder, ranks=2, microbatches=1, token_cap=3, policy=policy)
+        schedule([1] * 6, [cost] * 6, encoder, ranks=2, microbatches=1, max_tokens=3, policy=policy)
 
 
 @pytest.mark.parametrize("policy", ["flowtrain-rigid", "dflop"])
 @pytest.mark.parametrize("tiny", [1e-310, 1e-305])
 def test_a_module_without_cost_has_no_unit(policy: str, tiny: float) -> None:
-    shape: dict[str, Any] = {"ranks": 2, "microbatches": 1, "token_cap": 4, "policy": policy}
+    shape: dict[str, Any] = {"ranks": 2, "microbatches": 1, "max_tokens": 4, "policy": policy}
     costs = [tiny, 2 * tiny, 3 * tiny, 4 * tiny]
     for cost, encoder in ((costs, [0.0] * 4), (costs, [0] * 4), ([0.0] * 4, costs)):
         plan = schedule([1] * 4, cost, encoder, **shape)
@@ -151,7 +151,7 @@ def test_a_module_without_cost_has_no_unit(policy: str, tiny: float) -> None:
 def test_costs_may_be_floating_point_operations(policy: str, largest: int) -> None:
     random = numpy.random.default_rng(4)
     small, encoder = random.integers(1, 100, 64), random.integers(1, 100, 64)
-    shape: dict[str, Any] = {"ranks": 8, "microbatches": 2, "token_cap": 8, "policy": policy}
+    shape: dict[str, Any] = {"ranks": 8, "microbatches": 2, "max_tokens": 8, "policy": policy}
     plan = schedule([1] * 64, small, encoder, **shape)
     large = schedule([1] * 64, small * largest, encoder * largest, **shape)
     assert large.slot.tolist() == plan.slot.tolist() and large.rank.tolist() == plan.rank.tolist()
@@ -168,7 +168,7 @@ def test_ours_is_ahead_of_every_policy(policy: str) -> None:
     cost = tokens * 7.0e4 + tokens.astype(float) ** 2
     encoder = cost * random.random(1024)
     cap = max(int(tokens.max()), int(1.25 * tokens.sum() / 128))
-    shape = {"ranks": 16, "microbatches": 8, "token_cap": cap}
+    shape = {"ranks": 16, "microbatches": 8, "max_tokens": cap}
     ours = schedule(tokens, cost, encoder, **shape)
     other = schedule(tokens, cost, encoder, policy=policy, **shape)
     assert ours.value <= other.value * 1.0001
@@ -185,7 +185,7 @@ def test_zigzag_with_a_carried_cursor_is_even() -> None:
     for seed in range(10):
         tokens = lognormal_packs(seed)
         plan = schedule(
-            tokens, tokens * 70000 + tokens**2, ranks=8, microbatches=1, token_cap=8192,
+            tokens, tokens * 70000 + tokens**2, ranks=8, microbatches=1, max_tokens=8192,
             policy="flowtrain",
         )  # fmt: skip
         counts = [len(set(plan.slot[plan.rank == r])) for r in range(8)]
@@ -198,15 +198,15 @@ def test_zigzag_with_a_carried_cursor_is_even() -> None:
 
 # Tokens of a group, fitted to each set; the mixture's are those of the published run.
 @pytest.mark.parametrize(
-    ("load", "token_cap"),
+    ("load", "max_tokens"),
     [("documents", 4608), ("synthdog", 4608), ("ai2d", 8192), ("chartqa", 8192), ("docvqa", 12288)],
 )
-def test_isf_meets_its_published_spread_with_fitted_caps(load: str, token_cap: int) -> None:
+def test_isf_meets_its_published_spread_with_fitted_caps(load: str, max_tokens: int) -> None:
     from flowtrain.workloads import preset
 
     work = preset(load, 20000, seed=8)
     plan = schedule(
-        work.tokens, work.cost, work.encoder_cost, ranks=8, microbatches=1, token_cap=token_cap,
+        work.tokens, work.cost, work.encoder_cost, ranks=8, microbatches=1, max_tokens=max_tokens,
         policy="omnibal", coupling="rigid",
     )  # fmt: skip
     full = plan.bin_tokens.min(axis=1) > 0
@@ -220,7 +220,7 @@ def test_deferral_makes_all_six_microbatches_equal() -> None:
     cost = numpy.array([5, 5, 4, 4, 2, 2, 2, 2] + [1] * 10, numpy.int64)
     ones = numpy.ones(18, numpy.int64)
     assert cost.sum() == 36
-    plan = schedule(ones, cost, ones, ranks=1, microbatches=6, token_cap=100, policy="entrain")
+    plan = schedule(ones, cost, ones, ranks=1, microbatches=6, max_tokens=100, policy="entrain")
     assert plan.encoder_loads[:, 0].tolist() == [3.0] * 6
     assert plan.loads[:, 0].tolist() == [6.0] * 6
     rigid = numpy.bincount(plan.encoder_slot, weights=cost)
@@ -233,7 +233,7 @@ def test_deferred_samples_wait_for_one_microbatch_at_most(seed: int) -> None:
     encoder = random.integers(0, 100, 96)
     cost = random.integers(1, 100, 96)
     plan = schedule(
-        numpy.ones(96, numpy.int64), cost, encoder, ranks=2, microbatches=6, token_cap=1000,
+        numpy.ones(96, numpy.int64), cost, encoder, ranks=2, microbatches=6, max_tokens=1000,
         policy="entrain",
     )  # fmt: skip
     assert plan.encoder_slot is not None
@@ -251,7 +251,7 @@ def test_dflop_is_refined_by_ours() -> None:
     cost = tokens * 100.0
     encoder = cost.mean() * random.gamma(2.0, 0.5, 256) * (random.random(256) < 0.9)
     encoder *= cost.sum() / encoder.sum()
-    shape = {"ranks": 8, "microbatches": 4, "token_cap": 14000}
+    shape = {"ranks": 8, "microbatches": 4, "max_tokens": 14000}
     worst = {}
     for policy in ("dflop", "flowtrain-rigid"):
         plan = schedule(tokens, cost, encoder, policy=policy, **shape)
@@ -274,9 +274,9 @@ def test_measured_times_correct_costs_of_like_length() -> None:
 
 def test_a_placement_without_refinement_is_a_plan_of_its_own() -> None:
     tokens = numpy.random.default_rng(3).lognormal(6, 1, 512).astype(int)
-    shape: dict[str, Any] = {"ranks": 8, "microbatches": 4, "token_cap": int(tokens.sum() // 24)}
+    shape: dict[str, Any] = {"ranks": 8, "microbatches": 4, "max_tokens": int(tokens.sum() // 24)}
     placed = schedule(tokens, tokens, refined=False, **shape)
     refined = schedule(tokens, tokens, **shape)
     assert placed.bound == refined.bound
     assert placed.gap > refined.gap
-    assert (placed.slot >= 0).all() and (placed.bin_tokens <= placed.token_cap).all()
+    assert (placed.slot >= 0).all() and (placed.bin_tokens <= placed.max_tokens).all()

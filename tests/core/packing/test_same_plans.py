@@ -73,9 +73,9 @@ def plans(policy: str) -> int:
     for seed in (1, 2, 3):
         tokens, cost, encoder = drawn(seed, 200)
         cap = max(int(tokens.max()), int(tokens.sum()) * 5 // (4 * 16))
-        for objective in ("lockstep", "free", "makespan", "pipeline"):
+        for objective in ("lockstep", "accumulate", "max-microbatch", "pipeline"):
             plan = schedule(
-                tokens, cost, encoder, ranks=4, microbatches=4, token_cap=cap, policy=policy,
+                tokens, cost, encoder, ranks=4, microbatches=4, max_tokens=cap, policy=policy,
                 objective=objective, stages=2 if objective == "pipeline" else 1,
             )  # fmt: skip
             crc = zlib.crc32(checksum(plan).to_bytes(4, "little"), crc)
@@ -89,7 +89,7 @@ def test_a_policy_has_one_plan(policy: str) -> None:
 
 def test_a_stream_has_one_plan() -> None:
     tokens, cost, _ = drawn(4, 800)
-    packer = Packer(ranks=4, microbatches=4, token_cap=4000, max_age=1)
+    packer = Packer(ranks=4, microbatches=4, max_tokens=4000, max_age=1)
     crc = 0
     for key in range(800):
         packer.add(key, int(tokens[key]), float(cost[key]))

@@ -65,7 +65,7 @@ void both_modules_are_balanced_together() {
       other[bins[i]] += encoder[i];
       tokens[bins[i]] += drawn.tokens[i];
     }
-    CHECK(*std::max_element(tokens.begin(), tokens.end()) <= grid.token_cap);
+    CHECK(*std::max_element(tokens.begin(), tokens.end()) <= grid.max_tokens);
     std::int64_t longest = 0, total = 0;
     for (const std::vector<std::int64_t>* loads : {&backbone, &other}) {
       longest = std::max(longest, *std::max_element(loads->begin(), loads->end()));

@@ -91,7 +91,7 @@ void every_objective_has_one_plan() {
       for (const std::int64_t percent : {125, 102}) {
         Grid grid{8, 4, 0, 4};
         const Drawn drawn = drawn_of(load, random, 300);
-        grid.token_cap = cap_of(drawn, grid, percent);
+        grid.max_tokens = cap_of(drawn, grid, percent);
         for (const bool closed : {true, false}) {
           const Schedule plan = schedule(drawn.samples(), grid, objective, true, closed);
           all.add(plan.slot);
@@ -110,12 +110,12 @@ void every_other_kernel_has_one_result() {
   for (const Load load : kLoads) {
     const Drawn drawn = drawn_of(load, random, 120), encoder = drawn_of(load, random, 120);
     Grid grid{16, 1, 0};
-    grid.token_cap = cap_of(drawn, grid, 130);
+    grid.max_tokens = cap_of(drawn, grid, 130);
     two.add(balance_two(drawn.samples(), encoder.cost, grid, 4, 100000));
     const std::vector<std::uint32_t> order = order_by_cost(drawn.samples());
     others.add(order_by_density(drawn.samples(), order));
-    others.add(best_fit(drawn.tokens, order, grid.token_cap));
-    others.add(search_bins(drawn.tokens, 16, grid.token_cap).bin_of);
+    others.add(best_fit(drawn.tokens, order, grid.max_tokens));
+    others.add(search_bins(drawn.tokens, 16, grid.max_tokens).bin_of);
   }
   expect("two modules", two, 0xc35f9a9aeae4248c);
   expect("others", others, 0xef5b834b896fc986);

@@ -66,7 +66,7 @@ Values brute_force(const Samples& samples, const Grid& grid) {
       load[bin[i]] += samples.cost[i];
       tokens[bin[i]] += samples.tokens[i];
     }
-    if (*std::max_element(tokens.begin(), tokens.end()) <= grid.token_cap) {
+    if (*std::max_element(tokens.begin(), tokens.end()) <= grid.max_tokens) {
       for (std::size_t o = 0; o < kObjectives.size(); ++o) {
         const std::int64_t value = value_of(load, grid, kObjectives[o]);
         if (best[o] < 0 || value < best[o]) best[o] = value;
@@ -86,7 +86,7 @@ void bounds_are_never_above_brute_force() {
                     static_cast<std::uint32_t>(uniform(random, 1, 2)), uniform(random, 8, 30),
                     static_cast<std::uint32_t>(uniform(random, 1, 4))};
     const std::size_t count = grid.bins() > 4 ? 5 : 6;
-    const Drawn drawn = draw(random, count, std::min<std::int64_t>(grid.token_cap, 14), 40);
+    const Drawn drawn = draw(random, count, std::min<std::int64_t>(grid.max_tokens, 14), 40);
     const Values best = brute_force(drawn.samples(), grid);
     for (std::size_t o = 0; o < kObjectives.size(); ++o) {
       const Schedule found = schedule(drawn.samples(), grid, kObjectives[o], true);
@@ -100,7 +100,7 @@ void bounds_are_never_above_brute_force() {
       CHECK(bound(drawn.samples(), grid, kObjectives[o]) <= best[o]);
       if (found.unplaced > 0) continue;
       const Sums sums = sums_of(drawn.samples(), grid, found);
-      CHECK(*std::max_element(sums.tokens.begin(), sums.tokens.end()) <= grid.token_cap);
+      CHECK(*std::max_element(sums.tokens.begin(), sums.tokens.end()) <= grid.max_tokens);
       CHECK(found.value == value_of(sums.load, grid, kObjectives[o]));
       CHECK(found.value >= best[o]);
     }

@@ -98,7 +98,7 @@ def test_a_full_disk_is_an_error_of_standard_output(
 def test_a_summary_on_a_full_disk_is_an_error_that_names_its_file(
     config: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("flowtrain.train.launch.train", lambda *_, **__: {"steps": 4})
+    monkeypatch.setattr("flowtrain.train.launch.run.train", lambda *_, **__: {"steps": 4})
     with open("/dev/full", "w") as full:
         monkeypatch.setattr(sys, "stdout", full)
         assert main(["train", str(config)]) == 1
@@ -133,10 +133,10 @@ def test_a_sample_is_shown_with_its_cost(config: Path, capsys: pytest.CaptureFix
 def test_an_error_is_one_line_and_exit_code_two(
     config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["train", str(config), "flow.encodrs=2"]) == 2
+    assert main(["train", str(config), "flow.encoder_rank=2"]) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1
-    assert "flow.encodrs: there is no such field; did you mean encoders?" in said
+    assert "flow.encoder_rank: there is no such field; did you mean encoder_ranks?" in said
 
 
 def test_an_error_of_the_core_is_one_line(

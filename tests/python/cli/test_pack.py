@@ -21,7 +21,7 @@ def test_all_policies_are_compared_best_first(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trace = write_trace(tmp_path / "lengths.jsonl")
-    command = ["pack", str(trace), "--ranks", "4", "--cap", "2000"]
+    command = ["pack", str(trace), "--ranks", "4", "--max-tokens", "2000"]
     assert main([*command, "--microbatches", "8", "--json"]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert {row["policy"] for row in rows} == set(POLICIES)
@@ -36,7 +36,9 @@ def test_all_policies_are_compared_best_first(
 
 
 def test_a_preset_replaces_a_file(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["pack", "tiles", "--ranks", "8", "--cap", "8192", "--policy", "in-order"]) == 0
+    assert (
+        main(["pack", "tiles", "--ranks", "8", "--max-tokens", "8192", "--policy", "in-order"]) == 0
+    )
     assert "in-order" in capsys.readouterr().out
 
 
@@ -60,7 +62,7 @@ def test_a_bad_line_is_named(
 ) -> None:
     trace = tmp_path / "lengths.jsonl"
     trace.write_text(f"100\n\n{line}\n", errors="surrogateescape")
-    assert main(["pack", str(trace), "--ranks", "2", "--cap", "1000"]) == 2
+    assert main(["pack", str(trace), "--ranks", "2", "--max-tokens", "1000"]) == 2
     assert message in capsys.readouterr().err
 
 
@@ -71,8 +73,14 @@ def test_a_bad_line_is_named(
         ("lengths.jsonl --ranks 99999999999", "ranks=99999999999: must be from 1 to"),
         ("lengths.jsonl --microbatches 0", "microbatches=0: must be from 1 to"),
         ("lengths.jsonl --step -1", "samples of a step=-1: must be from 1 to"),
-        ("lengths.jsonl --step 97", "96 samples within token_cap=2000 are fewer than a step of 97"),
-        ("lengths.jsonl --cap 99", "shortest of 97 samples has 100 tokens, which exceeds token_c"),
+        (
+            "lengths.jsonl --step 97",
+            "96 samples within max_tokens=2000 are fewer than a step of 97",
+        ),
+        (
+            "lengths.jsonl --max-tokens 99",
+            "shortest of 97 samples has 100 tokens, which exceeds max_t",
+        ),
         ("empty.jsonl", "empty: has no samples"),
         ("vidoe", "vidoe: neither a file nor a preset; presets are tiles, native, video"),
         ("tiles --samples -1", "preset 'tiles': count=-1 must not be negative"),
@@ -88,7 +96,7 @@ def test_impossible_packings_are_errors(
     monkeypatch.chdir(tmp_path)
     write_trace(Path("lengths.jsonl"))
     Path("empty.jsonl").write_text("\n")
-    assert main(["pack", "--ranks", "4", "--cap", "2000", *words.split()]) == 2
+    assert main(["pack", "--ranks", "4", "--max-tokens", "2000", *words.split()]) == 2
     assert message in capsys.readouterr().err
 
 
@@ -97,7 +105,7 @@ def test_enough_slots_are_used_if_no_two_samples_share_a_microbatch(
 ) -> None:
     trace = tmp_path / "lengths.jsonl"
     trace.write_text("600\n" * 8)
-    command = ["pack", str(trace), "--ranks", "2", "--cap", "1000", "--json"]
+    command = ["pack", str(trace), "--ranks", "2", "--max-tokens", "1000", "--json"]
     assert main([*command, "--policy", "flowtrain-best"]) == 0
     assert json.loads(capsys.readouterr().out)["microbatches"] == 4
 
@@ -105,5 +113,8 @@ def test_enough_slots_are_used_if_no_two_samples_share_a_microbatch(
 def test_a_plot_is_written(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     picture = tmp_path / "packed.png"
-    assert main(["pack", "video", "--ranks", "8", "--cap", "26000", "--plot", str(picture)]) == 0
+    assert (
+        main(["pack", "video", "--ranks", "8", "--max-tokens", "26000", "--plot", str(picture)])
+        == 0
+    )
     assert picture.read_bytes().startswith(b"\x89PNG")

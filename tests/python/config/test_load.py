@@ -22,9 +22,9 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_paths_start_from_the_file_and_overrides_win(file: Path) -> None:
-    config = load(file, ["train.steps=7", "optim.lr=2e-3", "flow.encoders=2"])
+    config = load(file, ["train.steps=7", "optim.lr=2e-3", "flow.encoder_ranks=2"])
     assert config.data.path == file.parent / "train.jsonl"
-    assert (config.train.steps, config.optim.lr, config.flow.encoders) == (7, 2e-3, 2)
+    assert (config.train.steps, config.optim.lr, config.flow.encoder_ranks) == (7, 2e-3, 2)
 
 
 def test_paths_in_overrides_start_from_the_working_directory(
@@ -84,7 +84,7 @@ def test_a_dumped_configuration_loads_to_the_same(file: Path, tmp_path: Path) ->
         ("optim.warmup_steps=-1", r"optim\.warmup_steps=-1: it must be 0 or more"),
         ("flow.staleness=-1", r"flow\.staleness=-1: it must be 0 or more"),
         ("flow.port=65536", r"flow\.port=65536"),
-        ("flow.deadline_s=.inf", r"flow\.deadline_s=inf"),
+        ("flow.timeout_s=.inf", r"flow\.timeout_s=inf"),
         ("pool.bytes=0", r"pool\.bytes=0: it must be greater than 0"),
         (
             "pool={bytes: 40960, slab_bytes: 4096, max_cells: 9}",

@@ -53,7 +53,7 @@ class IndexedSource:
     ) -> None:
         workers = {name: config.options[name] for name in _OF_WORKERS if name in config.options}
         sizes = sizes_of(dataset, fields, **workers)
-        cap = config.shape.token_cap
+        cap = config.shape.max_tokens
         above = sizes.tokens > cap
         self.left_out: list[int] = numpy.flatnonzero(above).tolist()
         if self.left_out and not config.leave_out:
@@ -62,7 +62,7 @@ class IndexedSource:
         kept: IntArray = numpy.flatnonzero(~above)
         if not len(kept):
             raise PackingError(
-                f"{len(sizes)} samples, {len(self.left_out)} of them above token_cap={cap}: "
+                f"{len(sizes)} samples, {len(self.left_out)} of them above max_tokens={cap}: "
                 "nothing is left to load"
             )
         self.planned_ahead = True

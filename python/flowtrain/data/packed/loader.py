@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 class PackedLoader:
     """Loads microbatches that cost the same on every rank, in place of a `DataLoader`.
 
-    loader = PackedLoader(dataset, 8, True, collate_fn=collate, token_cap=8192, targets="labels")
+    loader = PackedLoader(dataset, 8, True, collate_fn=collate, max_tokens=8192, targets="labels")
     for batch, microbatch in loader:
         loss = model(**batch).loss * microbatch.mean_weight
         loss.backward()
@@ -83,7 +83,7 @@ class PackedLoader:
         dataset: Map-style (`__getitem__` and `__len__`) or iterable; the same on every rank.
         batch_size: Mean number of samples per microbatch.
         shuffle: Whether to draw the order of each epoch from seed and epoch; not for streams.
-        token_cap: Maximum tokens per microbatch.
+        max_tokens: Maximum tokens per microbatch.
         microbatches: Microbatches per rank and step: the accumulation steps of the loop. None takes
             the minimum that holds the step; the loop then steps when `microbatch.ends_step`.
         length: Tokens of a sample: a column (a number, or a row of tokens), a function of a
@@ -91,8 +91,8 @@ class PackedLoader:
         cost: Cost of a sample, encoder and backbone, in the same forms; None takes its tokens.
         targets: Target tokens of a sample, in the same forms. In a row of labels, those from the
             second on that are not -100 count.
-        objective: Where ranks meet: "lockstep", in each microbatch (FSDP); "free", once per step
-            (DDP with `no_sync`).
+        objective: Where ranks meet: "lockstep", in each microbatch (FSDP); "accumulate", once per
+            step (DDP with `no_sync`).
         max_age: Maximum steps that a sample may wait. With 0, steps are exact batches; otherwise
             steps are filled by tokens, without `batch_size`.
         window: With max_age: samples to read before a step is formed, in multiples of the token
@@ -126,7 +126,7 @@ class PackedLoader:
         batch_size: int | None = None,
         shuffle: bool = False,
         *,
-        token_cap: int,
+        max_tokens: int,
         microbatches: int | None = 1,
         length: FieldOrValues = "input_ids",
         cost: FieldOrValues | None = None,
@@ -163,7 +163,7 @@ class PackedLoader:
         loading = LoadConfig(
             shape=StepShape(
                 ranks=num_ranks,
-                token_cap=token_cap,
+                max_tokens=max_tokens,
                 microbatches=microbatches,
                 batch_size=batch_size,
                 objective=objective,

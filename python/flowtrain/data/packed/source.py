@@ -116,7 +116,7 @@ def order_of(shape: StepShape) -> dict[str, Any]:
     return {
         "max_age": shape.max_age,
         "window": shape.window,
-        "token_cap": shape.token_cap,
+        "max_tokens": shape.max_tokens,
         "step_bins": bins,
     }
 
@@ -133,9 +133,9 @@ def parse_oversize(oversize: Oversize) -> bool:
     return oversize == choices[1]
 
 
-def too_long_error(key: int, tokens: int, token_cap: int) -> PackingError:
+def too_long_error(key: int, tokens: int, max_tokens: int) -> PackingError:
     """Error for a sample above the cap."""
     return PackingError(
-        f"sample {key}: {tokens} tokens exceed token_cap={token_cap}; raise token_cap, or leave "
+        f"sample {key}: {tokens} tokens exceed max_tokens={max_tokens}; raise max_tokens, or leave "
         "such samples out with oversize='leave_out'"
     )

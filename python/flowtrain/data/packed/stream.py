@@ -28,14 +28,14 @@ class Stream:
     Args:
         dataset: An iterable data set.
         fields: Sources of the sizes.
-        token_cap: Maximum tokens of a sample.
+        max_tokens: Maximum tokens of a sample.
         leave_out: Whether longer samples are left out; otherwise they are an error.
     """
 
-    def __init__(self, dataset: Any, fields: Fields, *, token_cap: int, leave_out: bool) -> None:
+    def __init__(self, dataset: Any, fields: Fields, *, max_tokens: int, leave_out: bool) -> None:
         self._dataset = dataset
         self._fields = fields
-        self._token_cap = token_cap
+        self._max_tokens = max_tokens
         self._leave_out = leave_out
         self._iterator: Any = None
         self._kept: dict[int, tuple[Size, Any]] = {}
@@ -131,13 +131,13 @@ class Stream:
             size = self._fields.measure(position, sample)
             self._add_length(size.tokens)
             self.content = zlib.crc32(size.content.to_bytes(4, "little"), self.content)
-            if size.tokens <= self._token_cap:
+            if size.tokens <= self._max_tokens:
                 self._kept[position] = size, sample
                 taken.append(position)
             elif self._leave_out:
                 self._left_out.append(position)
             else:
-                raise too_long_error(position, size.tokens, self._token_cap)
+                raise too_long_error(position, size.tokens, self._max_tokens)
         positions = numpy.array(taken, numpy.int64)
         return positions, self.sizes(positions)
 

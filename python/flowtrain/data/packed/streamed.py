@@ -121,7 +121,7 @@ class _StepDataset(IterableDataset[tuple[_WorkerStep, list[Any]]]):
             yield _WorkerStep(worker=worker, formed=None, after=begin, left_out=[]), []
         config, shape = self._config, self._config.shape
         stream = Stream(
-            self.dataset, self._fields, token_cap=shape.token_cap, leave_out=config.leave_out
+            self.dataset, self._fields, max_tokens=shape.max_tokens, leave_out=config.leave_out
         )
         stream.restore(begin, epoch=place["epoch"])
         builder = StepBuilder(shape)

@@ -51,8 +51,8 @@ class Heartbeat(threading.Thread):
         store: Store with a connection that only this thread uses.
         label: This rank's name.
         labels: Names of all ranks, including this one.
-        deadline_s: Timeout for a rank without a beat, and for a job in which all ranks wait.
-        start_deadline_s: Timeout for the first beat of every rank.
+        timeout_s: Timeout for a rank without a beat, and for a job in which all ranks wait.
+        start_timeout_s: Timeout for the first beat of every rank.
     """
 
     failure: str | None = None
@@ -65,17 +65,17 @@ class Heartbeat(threading.Thread):
         label: str,
         labels: Sequence[str],
         *,
-        deadline_s: float,
-        start_deadline_s: float,
+        timeout_s: float,
+        start_timeout_s: float,
     ) -> None:
         super().__init__(name="flowtrain-heartbeat", daemon=True)
         self._activity = activity
         self._store = store
         self._label = label
         self._peers = {each: _Peer() for each in labels}
-        self._deadline_s = deadline_s
-        self._start_deadline_s = start_deadline_s
-        self._period_s = period_of(deadline_s)
+        self._timeout_s = timeout_s
+        self._start_timeout_s = start_timeout_s
+        self._period_s = period_of(timeout_s)
         self._all_waiting = 0
         self._stopped = threading.Event()
 
@@ -115,23 +115,23 @@ class Heartbeat(threading.Thread):
         absent, silent = [], []
         for label, peer in self._peers.items():
             if peer.beat is None:
-                if self._exceeds(peer.silent, self._start_deadline_s):
+                if self._exceeds(peer.silent, self._start_timeout_s):
                     absent.append(label)
-            elif self._exceeds(peer.silent, self._deadline_s):
+            elif self._exceeds(peer.silent, self._timeout_s):
                 silent.append(f"{label} (pid {peer.beat.pid}), which {_describe(peer.beat)}")
         if absent:
             return (
-                f"no sign of {', '.join(absent)} within flow.start_deadline_s="
-                f"{self._start_deadline_s:g} s; start every rank, or raise flow.start_deadline_s"
+                f"no sign of {', '.join(absent)} within flow.start_timeout_s="
+                f"{self._start_timeout_s:g} s; start every rank, or raise flow.start_timeout_s"
             )
-        limit = f"flow.deadline_s={self._deadline_s:g} s"
+        limit = f"flow.timeout_s={self._timeout_s:g} s"
         if silent:
             return (
                 f"no sign of life for {limit} from {'; '.join(silent)}: its process is stopped, "
                 "or hangs in a call that holds Python's lock; if such calls take long, raise "
-                "flow.deadline_s"
+                "flow.timeout_s"
             )
-        if self._exceeds(self._all_waiting, self._deadline_s):
+        if self._exceeds(self._all_waiting, self._timeout_s):
             waits = "; ".join(
                 f"{label} {_describe(peer.beat)}"
                 for label, peer in self._peers.items()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from flowtrain.plan import StepPlan
+from flowtrain.steps import StepPlan
 from flowtrain.train.input.reads import SampleRead, SampleReads
 
 Request = tuple[str, tuple[Any, ...]]

@@ -24,20 +24,20 @@ class SampleReads:
     """Submits reads to the readers of a rank, and waits for them.
 
     Slow readers are waited for as long as they finish one read after another. If no read of the
-    rank has finished for `deadline_s`, a slow read cannot be told from one that hangs, and the rank
+    rank has finished for `timeout_s`, a slow read cannot be told from one that hangs, and the rank
     fails. The timeout begins when the first reader has started.
 
     Args:
         readers: The readers.
         data: File of the samples, used in messages.
-        deadline_s: Timeout for the readers to finish any read.
+        timeout_s: Timeout for the readers to finish any read.
     """
 
-    def __init__(self, readers: ReaderPool, data: Path, *, deadline_s: float) -> None:
+    def __init__(self, readers: ReaderPool, data: Path, *, timeout_s: float) -> None:
         self._readers = readers
         self._data = data
-        self._deadline_s = deadline_s
-        self._period_s = period_of(deadline_s)
+        self._timeout_s = timeout_s
+        self._period_s = period_of(timeout_s)
         self._pending: dict[Future[Any], SampleRead] = {}
         self._finished = 0
 
@@ -55,7 +55,7 @@ class SampleReads:
 
         Raises:
             DataError: The sample cannot be read, its reader died, or no read has finished for
-                `deadline_s`. The message names the file, and its line or the number of the sample.
+                `timeout_s`. The message names the file, and its line or the number of the sample.
         """
         finished, periods = self._finished, 0
         while not wait([read.future], timeout=self._period_s).done:
@@ -63,13 +63,13 @@ class SampleReads:
                 finished, periods = self._finished, 0
                 continue
             periods += 1
-            if periods >= periods_in(self._deadline_s, self._period_s):
+            if periods >= periods_in(self._timeout_s, self._period_s):
                 # This read may be queued behind the one that hangs.
                 stuck = [r.what for r in list(self._pending.values()) if r.future.running()]
                 raise DataError(
-                    f"{', '.join(stuck) or read.what}: being read for more than flow.deadline_s="
-                    f"{self._deadline_s:g} s, in which no other read of this rank has finished; "
-                    "check the storage, or raise flow.deadline_s"
+                    f"{', '.join(stuck) or read.what}: being read for more than flow.timeout_s="
+                    f"{self._timeout_s:g} s, in which no other read of this rank has finished; "
+                    "check the storage, or raise flow.timeout_s"
                 )
         try:
             return read.future.result()

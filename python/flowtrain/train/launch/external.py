@@ -14,7 +14,7 @@ _POLL_S = 0.2
 
 def rank_commands(config: RunConfig, host: JobHost, *, resume: bool) -> list[str]:
     """One command for each world, to be run on this host while this process waits."""
-    sizes = {"encoder": config.flow.encoders, "backbone": config.flow.backbones}
+    sizes = {"encoder": config.flow.encoder_ranks, "backbone": config.flow.backbone_ranks}
     job = host.job
     return [
         shlex.join(
@@ -58,8 +58,8 @@ def wait_for_ranks(config: RunConfig, host: JobHost) -> None:
         RunFailed: A rank failed or died.
     """
     store = host.store
-    expected = {f"encoder.{r}" for r in range(config.flow.encoders)}
-    expected |= {f"backbone.{r}" for r in range(config.flow.backbones)}
+    expected = {f"encoder.{r}" for r in range(config.flow.encoder_ranks)}
+    expected |= {f"backbone.{r}" for r in range(config.flow.backbone_ranks)}
     while True:
         if (dead := host.pool.wait_dead(timeout_s=_POLL_S)) is not None:
             key = f"failed/{dead.label}"

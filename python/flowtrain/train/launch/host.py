@@ -34,7 +34,7 @@ class JobHost:
                 flow.port,
                 is_master=True,
                 wait_for_workers=False,
-                timeout=timedelta(seconds=flow.deadline_s),
+                timeout=timedelta(seconds=flow.timeout_s),
             )
         except DistNetworkError as error:
             raise ConfigError(
@@ -44,16 +44,16 @@ class JobHost:
         # A job whose processes were all killed had nobody left to remove its pool.
         remove_left_pools(POOL_PREFIX)
         self.job = Job(f"127.0.0.1:{self._server.port}", secrets.token_hex(8))
-        self.store = JobStore(self.job.address, self.job.nonce, timeout_s=flow.start_deadline_s)
+        self.store = JobStore(self.job.address, self.job.nonce, timeout_s=flow.start_timeout_s)
         self.store.put(FIRST_STEP, first)
-        encoders, backbones = flow.encoders, flow.backbones
+        encoder_ranks, backbone_ranks = flow.encoder_ranks, flow.backbone_ranks
         # A rank has a lane of its own, one for its inbox, and one for each inbox it sends to.
-        lanes = 1 + 2 * (encoders + backbones) + 2 * encoders * backbones
+        lanes = 1 + 2 * (encoder_ranks + backbone_ranks) + 2 * encoder_ranks * backbone_ranks
         self.pool = Pool.create(
             self.job.pool,
             rings=(
-                *(f"encoder.{r}" for r in range(encoders)),
-                *(f"backbone.{r}" for r in range(backbones)),
+                *(f"encoder.{r}" for r in range(encoder_ranks)),
+                *(f"backbone.{r}" for r in range(backbone_ranks)),
             ),
             max_lanes=max(64, 2 * lanes),
             # A replaced segment keeps its cells until all its records are read: records of the

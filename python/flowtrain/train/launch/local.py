@@ -68,7 +68,7 @@ def run_local_ranks(config: RunConfig, host: JobHost, *, resume: bool) -> None:
         RunFailed: A rank failed or died; all others have ended.
     """
     job = host.job
-    sizes = {"backbone": config.flow.backbones, "encoder": config.flow.encoders}
+    sizes = {"backbone": config.flow.backbone_ranks, "encoder": config.flow.encoder_ranks}
     logs = config.run / "logs" / job.nonce
     worlds: dict[str, SubprocessContext] = {}
     try:

@@ -93,8 +93,8 @@ def _summary(config: RunConfig) -> dict[str, Any]:
     seconds = sum(t["seconds"] for t in times)
     return {
         "mode": config.flow.mode,
-        "encoder_ranks": config.flow.encoders,
-        "backbone_ranks": config.flow.backbones,
+        "encoder_ranks": config.flow.encoder_ranks,
+        "backbone_ranks": config.flow.backbone_ranks,
         "steps": len(steps),
         "loss": steps[-1]["loss"],
         "target_tokens": sum(s["target_tokens"] for s in steps),

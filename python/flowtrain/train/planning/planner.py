@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 
-from flowtrain.plan import SpaceNeed, StepPlan
+from flowtrain.steps import SpaceNeed, StepPlan
 from flowtrain.train.control.activity import Activity
 from flowtrain.train.control.store import JobStore
 from flowtrain.train.planning.plans import FIRST_NEED, plan_key

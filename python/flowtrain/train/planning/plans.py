@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flowtrain.plan import SpaceNeed, StepPlan
+from flowtrain.steps import SpaceNeed, StepPlan
 from flowtrain.train.control.store import JobStore
 
 FIRST_NEED = "first_need"

@@ -11,7 +11,7 @@ from flowtrain.data.errors import no_sample_fits
 from flowtrain.data.order import SampleOrder
 from flowtrain.data.samples import SampleMeta
 from flowtrain.models.adapter import VLMAdapter
-from flowtrain.plan import Layout, StepPlan, build_step
+from flowtrain.steps import Layout, StepPlan, build_step
 from flowtrain.train.input.reads import SampleRead, SampleReads
 
 
@@ -42,8 +42,8 @@ class PlanSource:
         self._adapter = adapter
         self._order = SampleOrder(num_samples, config.train.seed, config.data.shuffle)
         self._layout = Layout(
-            encoders=config.flow.encoders,
-            backbones=config.flow.backbones,
+            encoder_ranks=config.flow.encoder_ranks,
+            backbone_ranks=config.flow.backbone_ranks,
             microbatch_tokens=config.train.microbatch_tokens,
             item_tokens=config.flow.item_tokens,
         )

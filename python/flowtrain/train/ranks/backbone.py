@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from flowtrain.models.adapter import PackedBatch
-from flowtrain.plan import Document, EncoderItem, SpaceNeed, StepPlan
+from flowtrain.steps import Document, EncoderItem, SpaceNeed, StepPlan
 from flowtrain.train.control.close import StepReport
 from flowtrain.train.input.prefetch import Prefetch, Request
 from flowtrain.train.planning.planner import Planner

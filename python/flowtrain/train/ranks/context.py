@@ -9,7 +9,7 @@ import torch
 
 from flowtrain.config.schema import RunConfig
 from flowtrain.models.adapter import VLMAdapter
-from flowtrain.plan import Space
+from flowtrain.steps import Space
 from flowtrain.train.control.activity import Activity
 from flowtrain.train.control.store import JobStore
 from flowtrain.train.control.world import World
@@ -57,7 +57,7 @@ class RankContext:
         return RecordSender(
             self.pool,
             readers=readers,
-            num_readers=flow.encoders if readers == "encoder" else flow.backbones,
+            num_readers=flow.encoder_ranks if readers == "encoder" else flow.backbone_ranks,
             space=self.space,
             dtype=self.dtype,
             activity=self.activity,

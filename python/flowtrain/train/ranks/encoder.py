@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import torch
 
-from flowtrain.plan import EncoderItem, SpaceNeed, StepPlan
+from flowtrain.steps import EncoderItem, SpaceNeed, StepPlan
 from flowtrain.train.control.close import StepReport
 from flowtrain.train.input.prefetch import Prefetch, Request
 from flowtrain.train.ranks.context import RankContext

@@ -34,28 +34,29 @@ class Membership:
     def __init__(self, config: RunConfig, world: str, rank: int, job: Job) -> None:
         flow = config.flow
         self.label = f"{world}.{rank}"
-        self.labels = [f"encoder.{r}" for r in range(flow.encoders)]
-        self.labels += [f"backbone.{r}" for r in range(flow.backbones)]
+        self.labels = [f"encoder.{r}" for r in range(flow.encoder_ranks)]
+        self.labels += [f"backbone.{r}" for r in range(flow.backbone_ranks)]
         if self.label not in self.labels:
             # Checked before joining: the end of a rank that has joined ends the run.
             raise ConfigError(
                 f"RANK={rank}: {self.label} is not a rank of the job, which has "
-                f"flow.encoders={flow.encoders} and flow.backbones={flow.backbones}; start as many"
+                f"flow.encoder_ranks={flow.encoder_ranks} and "
+                f"flow.backbone_ranks={flow.backbone_ranks}; start as many"
             )
         self.activity = Activity()
         self.store = JobStore(
-            job.address, job.nonce, timeout_s=flow.start_deadline_s, activity=self.activity
+            job.address, job.nonce, timeout_s=flow.start_timeout_s, activity=self.activity
         )
         if not self.store.claim(self.label):
             raise RuntimeError(f"{self.label} has joined already; start each command once")
-        self.pool = Pool.open(job.pool, label=self.label, timeout_s=flow.start_deadline_s)
+        self.pool = Pool.open(job.pool, label=self.label, timeout_s=flow.start_timeout_s)
         self._heartbeat = Heartbeat(
             self.activity,
             self.store.clone(),
             self.label,
             self.labels,
-            deadline_s=flow.deadline_s,
-            start_deadline_s=flow.start_deadline_s,
+            timeout_s=flow.timeout_s,
+            start_timeout_s=flow.start_timeout_s,
         )
         self._watcher = Watcher(self.pool, self.store.clone(), self._heartbeat, self.label)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from flowtrain.output import show
-from flowtrain.plan import StepPlan
+from flowtrain.steps import StepPlan
 from flowtrain.train.control.close import StepDecision
 from flowtrain.train.state.logs import METRICS, TIMING, append, json_values
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flowtrain.config.schema import RunConfig
-from flowtrain.plan import Space, SpaceNeed, StepPlan
+from flowtrain.steps import Space, SpaceNeed, StepPlan
 
 
 class SegmentSizes:
@@ -62,15 +62,17 @@ class SegmentSizes:
     def _holds(self, need: SpaceNeed) -> bool:
         flow, pool = self._flow, self._pool
         limit = self._space.limit_bytes(pool_bytes=pool.bytes, max_slabs=pool.max_cells)
-        size = self._space.total_bytes(need, encoders=flow.encoders, backbones=flow.backbones)
+        size = self._space.total_bytes(
+            need, encoder_ranks=flow.encoder_ranks, backbone_ranks=flow.backbone_ranks
+        )
         return size <= limit
 
     def _fit(self, need: SpaceNeed, who: str) -> SpaceNeed:
         flow, pool = self._flow, self._pool
         return self._space.fit(
             need,
-            encoders=flow.encoders,
-            backbones=flow.backbones,
+            encoder_ranks=flow.encoder_ranks,
+            backbone_ranks=flow.backbone_ranks,
             pool_bytes=pool.bytes,
             max_slabs=pool.max_cells,
             scale=pool.scale,

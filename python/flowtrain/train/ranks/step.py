@@ -8,7 +8,7 @@ import time
 import torch
 
 from flowtrain.config.schema import RunConfig
-from flowtrain.plan import StepPlan
+from flowtrain.steps import StepPlan
 from flowtrain.train.control.close import StepClose, StepDecision, StepReport
 from flowtrain.train.ranks.context import RankContext
 from flowtrain.train.state.module import Module
@@ -29,7 +29,7 @@ def seed_dropout(seed: int, step: int, *place: int) -> None:
 def build_close(context: RankContext) -> StepClose:
     """The exchange that closes each step of a run."""
     config = context.config
-    worlds = {"encoder": config.flow.encoders, "backbone": config.flow.backbones}
+    worlds = {"encoder": config.flow.encoder_ranks, "backbone": config.flow.backbone_ranks}
     if config.flow.mode == "frozen":
         del worlds["encoder"]
     return StepClose(

@@ -13,7 +13,7 @@ from flowtrain.data.jsonl import JsonlFile
 from flowtrain.data.workers import ReaderPool
 from flowtrain.models.adapter import VLMAdapter
 from flowtrain.models.registry import adapter_for
-from flowtrain.plan import Space
+from flowtrain.steps import Space
 from flowtrain.train.control.job import FIRST_STEP, Job
 from flowtrain.train.control.world import World
 from flowtrain.train.input.prefetch import Prefetch
@@ -82,7 +82,7 @@ class Worker:
                 ReaderPool(reader_factory(self.config), self.config.data.workers)
             )
             reads = SampleReads(
-                readers, self.config.data.path, deadline_s=self.config.flow.deadline_s
+                readers, self.config.data.path, timeout_s=self.config.flow.timeout_s
             )
             rank = self._rank(context, module, reads, checkpoints)
             check_model(self.config)
@@ -109,7 +109,7 @@ class Worker:
         world = World(
             self.world,
             self.rank,
-            flow.encoders if self.world == "encoder" else flow.backbones,
+            flow.encoder_ranks if self.world == "encoder" else flow.backbone_ranks,
             store=membership.store,
             device=device,
             activity=membership.activity,
@@ -200,10 +200,10 @@ class Worker:
     def _device(self) -> torch.device:
         flow = self.config.flow
         threads = self.config.train.threads or max(
-            1, len(os.sched_getaffinity(0)) // (flow.encoders + flow.backbones)
+            1, len(os.sched_getaffinity(0)) // (flow.encoder_ranks + flow.backbone_ranks)
         )
         torch.set_num_threads(threads)
-        first = flow.encoders if self.world == "backbone" else 0
+        first = flow.encoder_ranks if self.world == "backbone" else 0
         device = choose_device(self.config.model.device, self.rank, first=first)
         if line := register(self.membership.pool, device):
             # No `flowtrain: ` in front: the launcher takes such lines for the reason of an end.

@@ -6,7 +6,7 @@ import time
 
 import torch
 
-from flowtrain.plan import Space
+from flowtrain.steps import Space
 from flowtrain.train.control.activity import Activity
 from flowtrain.train.control.deadline import UNLIMITED_S
 from flowtrain.train.records.copies import Copies

@@ -27,7 +27,7 @@ from torch.distributed.checkpoint.storage import WriteResult
 from flowtrain.config.load import dump
 from flowtrain.config.schema import RunConfig
 from flowtrain.models.adapter import VLMAdapter
-from flowtrain.plan import StepPlan
+from flowtrain.steps import StepPlan
 from flowtrain.train.control.store import JobStore
 from flowtrain.train.control.world import World
 from flowtrain.train.state.atomic import PART, commit, flush, remove

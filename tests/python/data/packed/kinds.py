@@ -89,9 +89,9 @@ KINDS = {
     "own iterator": OwnIterator,
 }
 STEPS: dict[str, dict[str, Any]] = {
-    "exact": {"batch_size": 4, "token_cap": 320, "microbatches": 2},
-    "fewest": {"batch_size": 9, "token_cap": 150, "microbatches": None},
-    "stream": {"max_age": 1, "token_cap": 120, "microbatches": 2},
+    "exact": {"batch_size": 4, "max_tokens": 320, "microbatches": 2},
+    "fewest": {"batch_size": 9, "max_tokens": 150, "microbatches": None},
+    "stream": {"max_age": 1, "max_tokens": 120, "microbatches": 2},
 }
 
 

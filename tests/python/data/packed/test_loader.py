@@ -30,7 +30,7 @@ def test_ranks_have_equal_steps_and_an_epoch_has_every_sample_once(kind: str, st
     assert [seen[1:5] + seen[7:] for seen in first] == [seen[1:5] + seen[7:] for seen in second]
     loaded = [i for seen in first + second if not seen[5] for i in seen[0]]
     assert sorted(loaded) == list(range(len(ROWS)))
-    cap = STEPS[steps]["token_cap"]
+    cap = STEPS[steps]["max_tokens"]
     for batch, *_ in first + second:
         assert 0 < sum(len(ROWS[i]["input_ids"]) for i in batch) <= cap
     again = [seen[0] for seen in epoch(ranks[0])]
@@ -74,7 +74,7 @@ def test_ranks_without_a_sample_get_a_filler_of_weight_0(kind: str) -> None:
 def test_the_mean_of_a_filler_is_a_number() -> None:
     # The shortest sample has nothing to predict.
     rows = [{"id": 0, "labels": [5]}, {"id": 1, "labels": [5, 5]}, {"id": 2, "labels": [5] * 3}]
-    given: dict[str, Any] = {"token_cap": 9, "ranks": 4, "targets": "labels", "collate_fn": ids}
+    given: dict[str, Any] = {"max_tokens": 9, "ranks": 4, "targets": "labels", "collate_fn": ids}
     ranks = [list(PackedLoader(rows, 1, rank=k, length="labels", **given)) for k in range(4)]
     assert [batch for rank in ranks for batch, at in rank if at.filler] == [[1]]
 
@@ -99,9 +99,9 @@ def test_the_length_is_the_number_of_batches_where_it_is_known() -> None:
 @pytest.mark.parametrize("kind", ["indexed", "restarted"])
 def test_samples_above_the_cap_are_refused_or_left_out(kind: str) -> None:
     long = [i for i, row in enumerate(ROWS) if len(row["input_ids"]) > 40]
-    with pytest.raises(PackingError, match=f"sample {long[0]}: 60 tokens exceed token_cap=40"):
-        list(loader(kind, "stream", token_cap=40))
-    ranks = [loader(kind, "stream", token_cap=40, oversize="leave_out", rank=r) for r in range(2)]
+    with pytest.raises(PackingError, match=f"sample {long[0]}: 60 tokens exceed max_tokens=40"):
+        list(loader(kind, "stream", max_tokens=40))
+    ranks = [loader(kind, "stream", max_tokens=40, oversize="leave_out", rank=r) for r in range(2)]
     loaded = [i for rank in ranks for seen in epoch(rank) if not seen[5] for i in seen[0]]
     assert sorted(loaded + long) == list(range(len(ROWS)))
     listed = long if kind == "indexed" else [(0, 0, i) for i in long]
@@ -113,7 +113,7 @@ def test_samples_above_the_cap_are_refused_or_left_out(kind: str) -> None:
 
 def test_left_out_samples_after_the_last_step_of_a_stream_are_listed() -> None:
     rows = Rows([{"id": i, "input_ids": [1] * length} for i, length in enumerate([2, 9, 2, 9])])
-    made = PackedLoader(rows, 2, token_cap=4, oversize="leave_out", collate_fn=ids)
+    made = PackedLoader(rows, 2, max_tokens=4, oversize="leave_out", collate_fn=ids)
     assert batches_of(made) == [[0, 2]] and made.left_out == [(0, 0, 1), (0, 0, 3)]
 
 
@@ -128,7 +128,7 @@ def test_left_out_samples_of_a_stream_have_their_epoch_and_worker() -> None:
 
     # Both workers read all of it.
     made = PackedLoader(
-        ByEpoch(), 2, token_cap=4, oversize="leave_out", num_workers=2, collate_fn=ids
+        ByEpoch(), 2, max_tokens=4, oversize="leave_out", num_workers=2, collate_fn=ids
     )
     for number in (0, 1, 1):
         made.set_epoch(number)
@@ -153,13 +153,13 @@ def test_iterating_a_closed_loader_is_an_error(kind: str) -> None:
 
 def test_the_error_of_a_step_without_room_says_what_to_do() -> None:
     with pytest.raises(PackingError, match="16 samples with .* microbatches=None"):
-        list(loader("indexed", "exact", token_cap=60))
+        list(loader("indexed", "exact", max_tokens=60))
 
 
 def test_a_collate_function_may_change_its_samples() -> None:
     rows = Rows([{"id": 4, "input_ids": [1]}])
     made = PackedLoader(
-        rows, 1, token_cap=9, microbatches=2, collate_fn=lambda samples: samples[0].pop("id")
+        rows, 1, max_tokens=9, microbatches=2, collate_fn=lambda samples: samples[0].pop("id")
     )
     # One of the two is a filler.
     assert batches_of(made) == [4, 4]
@@ -175,7 +175,7 @@ def test_only_this_ranks_samples_are_loaded_or_collated() -> None:
 
     sizes = [len(row["input_ids"]) for row in ROWS]
     rows = Counted(ROWS)
-    made = PackedLoader(rows, 4, token_cap=320, length=sizes, ranks=2, rank=1, collate_fn=ids)
+    made = PackedLoader(rows, 4, max_tokens=320, length=sizes, ranks=2, rank=1, collate_fn=ids)
     loaded = sum(len(batch) for batch, _ in made)
     assert Counted.read == loaded < len(ROWS)
     collated = sum(len(batch) for batch, _ in loader("restarted", "exact"))
@@ -185,7 +185,7 @@ def test_only_this_ranks_samples_are_loaded_or_collated() -> None:
 def test_costs_move_samples_between_ranks() -> None:
     # All have equal tokens, so only the cost separates the first two.
     rows = [{"id": i, "input_ids": [1] * 5} for i in range(4)]
-    options: dict[str, Any] = {"token_cap": 100, "ranks": 2, "rank": 0, "collate_fn": ids}
+    options: dict[str, Any] = {"max_tokens": 100, "ranks": 2, "rank": 0, "collate_fn": ids}
     cost = [9.0, 9.0, 1.0, 1.0]
     apart = PackedLoader(rows, 2, cost=cost, **options)
     [(batch, at)] = apart
@@ -198,8 +198,8 @@ def test_costs_move_samples_between_ranks() -> None:
     [
         ("indexed", {"batch_size": None}, "batch_size=None: give the samples"),
         ("indexed", {"max_age": 1}, "max_age=1 with batch_size=4"),
-        ("indexed", {"token_cap": 0}, "token_cap=0: it must be at least 1"),
-        ("indexed", {"objective": "fast"}, "objective 'fast': choose from lockstep, free"),
+        ("indexed", {"max_tokens": 0}, "max_tokens=0: it must be at least 1"),
+        ("indexed", {"objective": "fast"}, "objective 'fast': choose from lockstep, accumulate"),
         ("indexed", {"oversize": "drop"}, "oversize 'drop': choose from error, leave_out"),
         ("indexed", {"seed": -1}, "seed=-1, .*: a seed is at least 0"),
         ("indexed", {"sampler": [1, 2]}, "sampler: a PackedLoader orders samples itself"),

@@ -121,7 +121,7 @@ def test_a_step_that_differs_from_the_one_that_had_begun_is_refused(workers: int
 
 
 def test_numpy_arguments_give_a_state_of_plain_numbers() -> None:
-    changes = {"seed": 3, "batch_size": 4, "token_cap": 320, "num_workers": 0}
+    changes = {"seed": 3, "batch_size": 4, "max_tokens": 320, "num_workers": 0}
     made = loader("indexed", "exact", **{name: numpy.int64(n) for name, n in changes.items()})
     made.set_epoch(numpy.int64(1))
     assert json.loads(json.dumps(made.state_dict()))["place"]["epoch"] == 1

@@ -61,7 +61,7 @@ class Wrapping(Restarted):
 
 @pytest.mark.parametrize("kind", [IteratorState, Wrapping])
 def test_a_dropped_iterator_does_not_change_the_state_of_the_data_set(kind: Any) -> None:
-    options: dict[str, Any] = {"batch_size": 4, "token_cap": 320, "collate_fn": ids}
+    options: dict[str, Any] = {"batch_size": 4, "max_tokens": 320, "collate_fn": ids}
     whole = batches_of(PackedLoader(kind(), **options))
     read = kind()
     list(read)
@@ -117,12 +117,12 @@ def test_a_stream_with_a_state_that_cannot_be_copied_is_refused() -> None:
     held = Resumable()
     held.lines = (row for row in ROWS)
     with pytest.raises(PackingError, match=r"dataset \(Resumable\): .*cannot .*num_workers"):
-        list(PackedLoader(held, 4, token_cap=320))
+        list(PackedLoader(held, 4, max_tokens=320))
 
 
 def test_a_stream_that_can_be_read_only_once_is_refused() -> None:
     with pytest.raises(PackingError, match=r"dataset \(generator\): an iterator is read once"):
-        list(PackedLoader((row for row in ROWS), 4, token_cap=320, collate_fn=ids))
+        list(PackedLoader((row for row in ROWS), 4, max_tokens=320, collate_fn=ids))
 
 
 def test_workers_are_sent_no_options_of_the_loader(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,15 +168,15 @@ def test_a_stream_in_another_order_without_waiting_samples_is_refused() -> None:
             self.times += 1
             yield from ROWS[self.times :] + ROWS[: self.times]
 
-    whole = PackedLoader(Rotating(), 4, token_cap=320, collate_fn=ids)
+    whole = PackedLoader(Rotating(), 4, max_tokens=320, collate_fn=ids)
     next(batches := iter(whole))
     next(batches)
     state = whole.state_dict()
     assert not state["place"]["streams"][0]["waiting"]
-    rest = PackedLoader(Rotating(), 4, token_cap=320, collate_fn=ids)
+    rest = PackedLoader(Rotating(), 4, max_tokens=320, collate_fn=ids)
     rest.load_state_dict(state)
     next(iter(rest))
-    rest = PackedLoader(whole.dataset, 4, token_cap=320, collate_fn=ids)
+    rest = PackedLoader(whole.dataset, 4, max_tokens=320, collate_fn=ids)
     rest.load_state_dict(state)
     with pytest.raises(PackingError, match=r"samples 0 to 7: their lengths have checksum"):
         next(iter(rest))
@@ -190,5 +190,5 @@ def test_set_epoch_of_a_stream_is_called() -> None:
         def __iter__(self) -> Iterator[Sample]:
             yield from ROWS[self.epoch :]
 
-    made = PackedLoader(FromEpoch(), 103, token_cap=10_000, collate_fn=ids)
+    made = PackedLoader(FromEpoch(), 103, max_tokens=10_000, collate_fn=ids)
     assert [batch[0] for _ in range(3) for batch in batches_of(made)] == [0, 1, 2]

@@ -10,7 +10,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from flowtrain.data import PackedLoader
 
-OPTIONS: dict[str, Any] = {"token_cap": 320, "collate_fn": ids}
+OPTIONS: dict[str, Any] = {"max_tokens": 320, "collate_fn": ids}
 
 
 class Part(IterableDataset[Sample]):

@@ -39,36 +39,36 @@ class Slow:
 
 
 @contextmanager
-def slow(deadline_s: float) -> Iterator[SampleReads]:
+def slow(timeout_s: float) -> Iterator[SampleReads]:
     Slow.gate.clear()
     with ReaderPool(Slow, 0) as reader:
         try:
-            yield SampleReads(reader, DATA, deadline_s=deadline_s)
+            yield SampleReads(reader, DATA, timeout_s=timeout_s)
         finally:
             Slow.gate.set()
 
 
 def test_readers_that_finish_one_read_after_another_are_waited_for() -> None:
-    with slow(deadline_s=0.7) as reads:
+    with slow(timeout_s=0.7) as reads:
         *_, last = [reads.submit("text", line) for line in range(6)]
         assert reads.result(last) == 5
 
 
 def test_a_read_that_hangs_is_named_and_not_a_read_that_is_queued_behind_it() -> None:
-    with slow(deadline_s=0.2) as reads:
+    with slow(timeout_s=0.2) as reads:
         reads.submit("pixels", 5, 1, (1, 2, 2))
         behind = reads.submit("text", 6)
         with pytest.raises(DataError) as caught:
             reads.result(behind)
         assert str(caught.value).startswith(
-            f"{DATA}: sample 5: pixels 1 (1, 2, 2): being read for more than flow.deadline_s=0.2 s"
+            f"{DATA}: sample 5: pixels 1 (1, 2, 2): being read for more than flow.timeout_s=0.2 s"
         )
-        assert "raise flow.deadline_s" in str(caught.value)
+        assert "raise flow.timeout_s" in str(caught.value)
 
 
 def test_a_reader_process_that_dies_is_an_error_of_the_sample() -> None:
     with ReaderPool(partial(importlib.import_module, "os"), 1) as reader:
-        reads = SampleReads(reader, DATA, deadline_s=60)
+        reads = SampleReads(reader, DATA, timeout_s=60)
         with pytest.raises(DataError, match=r"train.jsonl: sample 3: _exit: .*process"):
             reads.result(reads.submit("_exit", 3))
 
@@ -81,7 +81,7 @@ def start_slowly() -> ModuleType:
 @pytest.mark.parametrize("workers", [0, 1])
 def test_the_timeout_of_a_read_does_not_include_the_start_of_its_reader(workers: int) -> None:
     with ReaderPool(start_slowly, workers) as reader:
-        reads = SampleReads(reader, DATA, deadline_s=0.4)
+        reads = SampleReads(reader, DATA, timeout_s=0.4)
         assert reads.result(reads.submit("strerror", errno.ENOENT)) == "No such file or directory"
 
 
@@ -98,7 +98,7 @@ class Reader:
             time.sleep(0.1)
 
 with ReaderPool(Reader, 0) as reader:
-    reads = SampleReads(reader, Path("train.jsonl"), deadline_s=2.0)
+    reads = SampleReads(reader, Path("train.jsonl"), timeout_s=2.0)
     reads.result(reads.submit("text", 0))
 """
 

@@ -56,7 +56,9 @@ def test_a_signal_between_the_starts_of_two_worlds_ends_the_first(
         return SimpleNamespace(close=lambda timeout: closed.append(world))
 
     monkeypatch.setattr(local, "_start", start)
-    config: Any = SimpleNamespace(run=tmp_path, flow=SimpleNamespace(backbones=1, encoders=1))
+    config: Any = SimpleNamespace(
+        run=tmp_path, flow=SimpleNamespace(backbone_ranks=1, encoder_ranks=1)
+    )
     host: Any = SimpleNamespace(job=SimpleNamespace(nonce="n"))
     with pytest.raises(KeyboardInterrupt):
         local.run_local_ranks(config, host, resume=False)

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from torch.distributed import TCPStore
 
-from flowtrain.plan import StepPlan
+from flowtrain.steps import StepPlan
 from flowtrain.train.control.store import JobStore
 from flowtrain.train.planning.plans import PlanReader
 

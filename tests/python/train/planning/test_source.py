@@ -13,7 +13,7 @@ from flowtrain.data.order import SampleOrder
 from flowtrain.data.samples import SampleMeta
 from flowtrain.models.registry import adapter_for
 from flowtrain.models.tiny_qwen3_vl import SMALLEST, write_tiny_model
-from flowtrain.plan import StepPlan
+from flowtrain.steps import StepPlan
 from flowtrain.train.input.reads import SampleReads
 from flowtrain.train.planning.source import PlanSource
 
@@ -56,7 +56,7 @@ def plans(config: RunConfig, reader: Reader, **start: int) -> list[StepPlan]:
     pool: Any = reader
     source = PlanSource(
         config,
-        reads=SampleReads(pool, config.data.path, deadline_s=60),
+        reads=SampleReads(pool, config.data.path, timeout_s=60),
         num_samples=SAMPLES,
         adapter=adapter_for(config.model.folder),
         **start,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from flowtrain.plan import StepPlan
+from flowtrain.steps import StepPlan
 from flowtrain.train.control.close import StepDecision
 from flowtrain.train.ranks.metrics import Metrics, StepTiming
 from flowtrain.train.state.logs import read_log

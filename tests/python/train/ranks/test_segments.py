@@ -13,7 +13,7 @@ from flowtrain.config.schema import (
     RunConfig,
     TrainConfig,
 )
-from flowtrain.plan import EncoderItem, Space, SpaceError, SpaceNeed, StepPlan
+from flowtrain.steps import EncoderItem, Space, SpaceError, SpaceNeed, StepPlan
 from flowtrain.train.ranks.segments import SegmentSizes
 
 SLAB = 4096
@@ -40,7 +40,7 @@ def segments(**pool: Any) -> SegmentSizes:
         model=ModelConfig(config=Path("model")),
         data=DataConfig(path=Path("train.jsonl")),
         train=TrainConfig(steps=9),
-        flow=FlowConfig(encoders=2, backbones=2),
+        flow=FlowConfig(encoder_ranks=2, backbone_ranks=2),
         pool=PoolConfig(slab_bytes=SLAB, **pool),
     )
     return SegmentSizes(config, SPACE)
@@ -50,7 +50,7 @@ def test_a_pool_that_holds_every_plan_is_enough_for_all_of_them() -> None:
     # One encoder encodes all of the first plan, one backbone rank reads all of the second.
     plans = [plan(0, (0, 0, 4), (0, 1, 4)), plan(1, (0, 0, 4), (1, 0, 4))]
     needs = [SPACE.need(each) for each in plans]
-    totals = [SPACE.total_bytes(need, encoders=2, backbones=2) for need in needs]
+    totals = [SPACE.total_bytes(need, encoder_ranks=2, backbone_ranks=2) for need in needs]
     assert totals == [24 * SLAB, 24 * SLAB]
     exact = segments(bytes=24 * SLAB)
     sizes = exact.initial(needs[0].join(needs[1]))
@@ -58,7 +58,7 @@ def test_a_pool_that_holds_every_plan_is_enough_for_all_of_them() -> None:
         assert exact.need(each) == need
         sizes = exact.sizes_for(each, sizes)
         assert sizes == need
-    with pytest.raises(SpaceError, match="step 2 cannot do .* 4096 bytes are missing"):
+    with pytest.raises(SpaceError, match="step 2 needs at least .* 4096 bytes are missing"):
         segments(bytes=24 * SLAB - SLAB).need(plan(2, (0, 0, 4), (0, 1, 4)))
 
 

@@ -12,7 +12,7 @@ from flowtrain.train.state.checkpoint import CheckpointError
 
 
 def test_a_rank_must_start_at_the_step_of_the_launcher(tmp_path: Path) -> None:
-    config = from_dict(run_tree(tmp_path, tmp_path, flow={"start_deadline_s": 5.0}))
+    config = from_dict(run_tree(tmp_path, tmp_path, flow={"start_timeout_s": 5.0}))
     host = JobHost(config, first=2)
     rank = Worker(config, "encoder", 0, host.job, resume=False)
     try:

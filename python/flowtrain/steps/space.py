@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flowtrain.plan.step import StepPlan
+from flowtrain.steps.step import StepPlan
 
 
 class SpaceError(ValueError):
@@ -85,9 +85,9 @@ class Space:
             gradient=max(read.values(), default=0),
         )
 
-    def total_bytes(self, need: SpaceNeed, *, encoders: int, backbones: int) -> int:
+    def total_bytes(self, need: SpaceNeed, *, encoder_ranks: int, backbone_ranks: int) -> int:
         """Size of the whole pool with segments of this size."""
-        return self.slab_bytes * (encoders * need.activation + backbones * need.gradient)
+        return self.slab_bytes * (encoder_ranks * need.activation + backbone_ranks * need.gradient)
 
     def limit_bytes(self, *, pool_bytes: int | None, max_slabs: int) -> int:
         """Maximum size of the whole pool.
@@ -102,8 +102,8 @@ class Space:
         self,
         need: SpaceNeed,
         *,
-        encoders: int,
-        backbones: int,
+        encoder_ranks: int,
+        backbone_ranks: int,
         pool_bytes: int | None,
         max_slabs: int,
         scale: float,
@@ -115,8 +115,8 @@ class Space:
 
         Args:
             need: Minimum slabs of each segment.
-            encoders: Encoder ranks.
-            backbones: Backbone ranks.
+            encoder_ranks: Encoder ranks.
+            backbone_ranks: Backbone ranks.
             pool_bytes: Size of the whole pool, or None if it is not set.
             max_slabs: Maximum slabs of the whole pool if the size is not set.
             scale: Multiple of the need if the size is not set.
@@ -125,10 +125,10 @@ class Space:
         Raises:
             SpaceError: pool_bytes or max_slabs is below the need.
         """
-        minimum = self.total_bytes(need, encoders=encoders, backbones=backbones)
+        minimum = self.total_bytes(need, encoder_ranks=encoder_ranks, backbone_ranks=backbone_ranks)
         if pool_bytes is not None and minimum == 0:
             # The first plans have no image, so all segments get the same share.
-            segments = encoders + (backbones if self.trained else 0)
+            segments = encoder_ranks + (backbone_ranks if self.trained else 0)
             slabs = pool_bytes // (self.slab_bytes * segments)
             return SpaceNeed(activation=slabs, gradient=slabs if self.trained else 0)
         limit = self.limit_bytes(pool_bytes=pool_bytes, max_slabs=max_slabs)
@@ -136,9 +136,10 @@ class Space:
             name, value = ("bytes", pool_bytes) if pool_bytes else ("max_cells", max_slabs)
             raise SpaceError(
                 f"pool.{name}={value}: {who} needs at least {minimum} bytes ("
-                f"{encoders} encoder ranks x {need.activation} slabs + {backbones} backbone ranks "
-                f"x {need.gradient} slabs of {self.slab_bytes} bytes); {minimum - limit} bytes "
-                f"are missing; raise pool.{name}, or lower train.global_batch"
+                f"{encoder_ranks} encoder ranks x {need.activation} slabs + "
+                f"{backbone_ranks} backbone ranks x {need.gradient} slabs of {self.slab_bytes} "
+                f"bytes); {minimum - limit} bytes are missing; raise pool.{name}, or lower "
+                f"train.global_batch"
             )
         factor = limit / minimum if minimum else 1.0
         if pool_bytes is None:

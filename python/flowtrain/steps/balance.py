@@ -7,12 +7,16 @@ from collections.abc import Sequence
 import numpy
 from numpy.typing import ArrayLike
 
-from flowtrain.plan.step import Balance, EncoderItem, Packing
+from flowtrain.steps.step import Balance, EncoderItem, Packing
 from flowtrain_core.packing import Assignment, schedule
 
 
 def packing_of(
-    place: Assignment, items: Sequence[EncoderItem], image_tokens: Sequence[int], *, encoders: int
+    place: Assignment,
+    items: Sequence[EncoderItem],
+    image_tokens: Sequence[int],
+    *,
+    encoder_ranks: int,
 ) -> Packing:
     """The proven bound of a step, and its balance when packed and in arrival order.
 
@@ -20,9 +24,9 @@ def packing_of(
         place: Slot and rank of each sample of the step.
         items: Items of the encoder ranks.
         image_tokens: Image tokens of each sample, in the order of `place`, shape [num_samples].
-        encoders: Encoder ranks.
+        encoder_ranks: Encoder ranks.
     """
-    made = numpy.zeros(encoders)
+    made = numpy.zeros(encoder_ranks)
     for item in items:
         made[item.encoder] += item.num_tokens
     return Packing(
@@ -33,26 +37,26 @@ def packing_of(
             encoder_dist_ratio=_dist_ratio(made),
             pad_ratio=place.pad_ratio,
         ),
-        arrival=_arrival(place, image_tokens, encoders),
+        arrival=_arrival(place, image_tokens, encoder_ranks),
     )
 
 
-def _arrival(place: Assignment, image_tokens: Sequence[int], encoders: int) -> Balance:
+def _arrival(place: Assignment, image_tokens: Sequence[int], encoder_ranks: int) -> Balance:
     plain = schedule(
         place.tokens,
         place.cost,
         ranks=place.ranks,
         microbatches=place.microbatches,
-        token_cap=place.token_cap,
-        objective="free",
+        max_tokens=place.max_tokens,
+        objective="accumulate",
         policy="arrival",
     )
     encoded = schedule(
         image_tokens,
         image_tokens,
-        ranks=encoders,
+        ranks=encoder_ranks,
         microbatches=1,
-        token_cap=max(1, sum(image_tokens)),
+        max_tokens=max(1, sum(image_tokens)),
         policy="arrival",
     )
     bins = plain.slot * plain.ranks + plain.rank

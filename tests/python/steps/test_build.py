@@ -8,7 +8,7 @@ import pytest
 
 from flowtrain.cost.flops import Grid
 from flowtrain.packing import PackingError
-from flowtrain.plan import Layout, PlannedImage, Space, SpaceError, SpaceNeed, StepPlan, build_step
+from flowtrain.steps import Layout, PlannedImage, Space, SpaceError, SpaceNeed, StepPlan, build_step
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,16 @@ def sizes(seed: int, number: int) -> list[Size]:
     return out
 
 
-def plan(seed: int, *, encoders: int = 2, backbones: int = 2, number: int = 20) -> StepPlan:
+def plan(
+    seed: int, *, encoder_ranks: int = 2, backbone_ranks: int = 2, number: int = 20
+) -> StepPlan:
     samples = sizes(seed, number)
-    layout = Layout(encoders=encoders, backbones=backbones, microbatch_tokens=150, item_tokens=40)
+    layout = Layout(
+        encoder_ranks=encoder_ranks,
+        backbone_ranks=backbone_ranks,
+        microbatch_tokens=150,
+        item_tokens=40,
+    )
     cost = [float(s.num_tokens**2) for s in samples]
     return build_step(seed, samples, cost, layout, cursor=number)
 
@@ -70,14 +77,17 @@ def test_every_image_is_encoded_once_into_its_own_rows(seed: int) -> None:
 
 
 def test_the_samples_of_a_step_do_not_depend_on_the_layout() -> None:
-    one, many = plan(3, encoders=1, backbones=1), plan(3, encoders=3, backbones=4)
+    one, many = (
+        plan(3, encoder_ranks=1, backbone_ranks=1),
+        plan(3, encoder_ranks=3, backbone_ranks=4),
+    )
     assert (one.samples, one.num_targets) == (many.samples, many.num_targets)
 
 
 def test_balance_equals_that_computed_by_hand() -> None:
     sizes = [(70, 6), (30, 6), (20, 2), (10, 2)]
     samples = [Size(index, length, 1, (image,)) for index, (length, image) in enumerate(sizes)]
-    layout = Layout(encoders=2, backbones=2, microbatch_tokens=100, item_tokens=4)
+    layout = Layout(encoder_ranks=2, backbone_ranks=2, microbatch_tokens=100, item_tokens=4)
     made = build_step(0, samples, [70.0, 30.0, 20.0, 10.0], layout, cursor=4).packing
     assert made is not None
     # In arrival order the ranks have 70 + 30 and 20 + 10; packed, 70 is alone.
@@ -99,8 +109,8 @@ def test_a_plan_is_equal_after_a_round_trip_through_json() -> None:
 
 
 def test_a_sample_above_the_cap_is_refused() -> None:
-    layout = Layout(encoders=1, backbones=1, microbatch_tokens=10, item_tokens=40)
-    with pytest.raises(PackingError, match="11 tokens exceed token_cap=10"):
+    layout = Layout(encoder_ranks=1, backbone_ranks=1, microbatch_tokens=10, item_tokens=40)
+    with pytest.raises(PackingError, match="11 tokens exceed max_tokens=10"):
         build_step(0, [Size(0, 11, 1, ())], [1.0], layout, cursor=1)
 
 
@@ -117,7 +127,7 @@ def test_a_frozen_encoder_needs_one_item_and_a_trained_one_a_whole_step() -> Non
 def test_the_error_of_a_pool_below_the_need_has_the_missing_bytes() -> None:
     space = Space(slab_bytes=4096, row_bytes=512, trained=True)
     need = SpaceNeed(activation=3, gradient=2)
-    fit = partial(space.fit, encoders=2, backbones=2, scale=1.0, who="step 3")
+    fit = partial(space.fit, encoder_ranks=2, backbone_ranks=2, scale=1.0, who="step 3")
     with pytest.raises(SpaceError, match="step 3 needs at least .* 4096 bytes are missing"):
         fit(need, pool_bytes=9 * 4096, max_slabs=99)
     with pytest.raises(SpaceError, match="pool.max_cells=8: .* 8192 bytes are missing"):

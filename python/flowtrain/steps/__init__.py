@@ -1,8 +1,8 @@
 """The plan of a step, fixed before it runs: plain data, and pure functions that build it."""
 
-from flowtrain.plan.build import Layout, build_step
-from flowtrain.plan.space import Space, SpaceError, SpaceNeed
-from flowtrain.plan.step import (
+from flowtrain.steps.build import Layout, build_step
+from flowtrain.steps.space import Space, SpaceError, SpaceNeed
+from flowtrain.steps.step import (
     Balance,
     Document,
     EncoderItem,

@@ -8,8 +8,8 @@ from typing import Protocol
 
 from flowtrain.cost.flops import Grid
 from flowtrain.packing import fewest_slots
-from flowtrain.plan.balance import packing_of
-from flowtrain.plan.step import Document, EncoderItem, PlannedImage, StepPlan
+from flowtrain.steps.balance import packing_of
+from flowtrain.steps.step import Document, EncoderItem, PlannedImage, StepPlan
 
 
 class SampleSize(Protocol):
@@ -31,8 +31,8 @@ class SampleSize(Protocol):
 class Layout:
     """Numbers of ranks and caps of a step."""
 
-    encoders: int
-    backbones: int
+    encoder_ranks: int
+    backbone_ranks: int
     microbatch_tokens: int
     item_tokens: int
 
@@ -77,11 +77,11 @@ def build_step(
     place = fewest_slots(
         [s.num_tokens for s in samples],
         cost,
-        ranks=layout.backbones,
-        token_cap=layout.microbatch_tokens,
+        ranks=layout.backbone_ranks,
+        max_tokens=layout.microbatch_tokens,
     )
     members: list[list[list[SampleSize]]] = [
-        [[] for _ in range(place.microbatches)] for _ in range(layout.backbones)
+        [[] for _ in range(place.microbatches)] for _ in range(layout.backbone_ranks)
     ]
     for sample, rank, slot in zip(samples, place.rank.tolist(), place.slot.tolist(), strict=True):
         members[rank][slot].append(sample)
@@ -101,7 +101,10 @@ def build_step(
         truncated=truncated,
         flops=flops,
         packing=packing_of(
-            place, items, [sum(s.image_lengths) for s in samples], encoders=layout.encoders
+            place,
+            items,
+            [sum(s.image_lengths) for s in samples],
+            encoder_ranks=layout.encoder_ranks,
         ),
     )
 
@@ -126,15 +129,15 @@ def _items(
     ranks wait for can always be finished.
     """
     total = sum(n for rank in members for slot in rank for s in slot for n in s.image_lengths)
-    cap = min(layout.item_tokens, max(1, -(-total // layout.encoders)))
+    cap = min(layout.item_tokens, max(1, -(-total // layout.encoder_ranks)))
     drafts: list[_Draft] = []
     for slot in range(slots):
-        for reader in range(layout.backbones):
+        for reader in range(layout.backbone_ranks):
             drafts += _cut(members[reader][slot], reader, slot, cap)
-    load = [0] * layout.encoders
+    load = [0] * layout.encoder_ranks
     encoder = [0] * len(drafts)
     for i in sorted(range(len(drafts)), key=lambda i: (-drafts[i].num_tokens, i)):
-        encoder[i] = min(range(layout.encoders), key=lambda e: (load[e], e))
+        encoder[i] = min(range(layout.encoder_ranks), key=lambda e: (load[e], e))
         load[encoder[i]] += drafts[i].num_tokens
     return tuple(
         EncoderItem(
