@@ -25,7 +25,7 @@ constexpr std::uint64_t kSlabBytes = 4096;
 constexpr double kTimeoutS = 30.0;
 
 /// State that the parent and its children share.
-struct Board {
+struct SharedState {
   std::atomic<std::int32_t> holder;  ///< Process that holds a slab; 0 once the slab is free.
   std::atomic<bool> ready;
   double result;
@@ -62,23 +62,23 @@ bool all_free(const Control& control) {
 }  // namespace
 
 std::vector<double> reclaim_times_ms(std::uint32_t kills) {
-  const os::SharedZeros zeros(sizeof(Board), "idle pool: board");
-  Board& board = *reinterpret_cast<Board*>(zeros.data());
+  const os::SharedZeros zeros(sizeof(SharedState), "idle pool: state");
+  SharedState& state = *reinterpret_cast<SharedState*>(zeros.data());
   const std::string name = pool_name();
   // Kills the holder, and watches the slab become free, by the monitor of its own pool handle.
   os::Child killer([&] {
     const auto pool = make_pool(name);
-    board.ready = true;
+    state.ready = true;
     for (std::uint32_t k = 0; k < kills; ++k) {
-      await("a lease", [&] { return board.holder != 0; });
+      await("a lease", [&] { return state.holder != 0; });
       const Stopwatch watch;
-      ::kill(board.holder, SIGKILL);
+      ::kill(state.holder, SIGKILL);
       await("a reclaim", [&] { return all_free(pool->control()); });
-      board.result = static_cast<double>(watch.elapsed_ns()) * 1e-6;
-      board.holder = 0;
+      state.result = static_cast<double>(watch.elapsed_ns()) * 1e-6;
+      state.holder = 0;
     }
   });
-  await("a pool", [&] { return board.ready.load(); });
+  await("a pool", [&] { return state.ready.load(); });
   std::vector<double> times;
   for (std::uint32_t k = 0; k < kills; ++k) {
     os::Child holder([&] {
@@ -88,13 +88,13 @@ std::vector<double> reclaim_times_ms(std::uint32_t kills) {
       const Layout layout{0, 1, {1}, 1};
       const auto lease = producer->lease(layout, Deadline::in(kTimeoutS));
       ::usleep(static_cast<useconds_t>(30'000));  // Until the other handle has seen it join.
-      board.holder = ::getpid();
+      state.holder = ::getpid();
       for (;;) ::pause();
     });
     if (holder.wait() != decltype(holder)::End::kKilled)
       throw PoolCorrupt("idle pool: the process that holds a slab ended early");
-    await("a reclaim", [&] { return board.holder == 0; });
-    times.push_back(board.result);
+    await("a reclaim", [&] { return state.holder == 0; });
+    times.push_back(state.result);
   }
   killer.wait();
   std::sort(times.begin(), times.end());
@@ -102,8 +102,8 @@ std::vector<double> reclaim_times_ms(std::uint32_t kills) {
 }
 
 double idle_cpu_percent(double seconds) {
-  const os::SharedZeros zeros(sizeof(Board), "idle pool: board");
-  Board& board = *reinterpret_cast<Board*>(zeros.data());
+  const os::SharedZeros zeros(sizeof(SharedState), "idle pool: state");
+  SharedState& state = *reinterpret_cast<SharedState*>(zeros.data());
   const std::string name = pool_name();
   os::Child waiting([&] {
     const auto pool = make_pool(name);
@@ -120,13 +120,13 @@ double idle_cpu_percent(double seconds) {
     try {
       consumer->get(Deadline::in(seconds));
     } catch (const PoolTimeout&) {  // Expected: there is no producer.
-      board.result = (used_s() - before) / seconds * 100.0;
-      board.ready = true;
+      state.result = (used_s() - before) / seconds * 100.0;
+      state.ready = true;
     }
   });
   waiting.wait();
-  if (!board.ready) throw PoolCorrupt("idle pool: the process that waits ended early");
-  return board.result;
+  if (!state.ready) throw PoolCorrupt("idle pool: the process that waits ended early");
+  return state.result;
 }
 
 }  // namespace flowtrain::measure

@@ -29,7 +29,7 @@ constexpr double kTimeoutS = 30.0;
 constexpr std::uint32_t kLag = 16;
 
 /// State that the processes share, followed by their times.
-struct alignas(kCacheLine) Board {
+struct alignas(kCacheLine) SharedState {
   std::atomic<std::uint32_t> open;
   std::atomic<std::uint32_t> filled;
   std::atomic<std::uint32_t> done;
@@ -41,8 +41,8 @@ struct alignas(kCacheLine) Board {
 /// One of the measured processes.
 class Worker {
  public:
-  Worker(const SlabLoad& load, Board& board, std::uint32_t me, const std::string& name)
-      : load_(load), board_(board), me_(me) {
+  Worker(const SlabLoad& load, SharedState& state, std::uint32_t me, const std::string& name)
+      : load_(load), state_(state), me_(me) {
     os::pin_to_core(me);
     if (me == 0) {
       pool_ = Pool::create({name, "bench", {"default"}, load.slabs, 2 * load.processes + 2});
@@ -52,27 +52,27 @@ class Worker {
       }
       pool_->add_segment(memory::carve(classes), false);
     } else {
-      await(board.open, 1);
+      await(state.open, 1);
       pool_ = Pool::open(name, "bench", Deadline::in(kTimeoutS));
     }
     lane_ = pool_->join(LaneRole::kProducer, 0);
     slabs_.emplace(pool_->control(), pool_->bump_allocator(), lane_->number(), pool_->lane());
-    ++board.open;
-    await(board.open, load.processes);
+    ++state.open;
+    await(state.open, load.processes);
   }
 
   void run() {
     fill();
-    ++board_.filled;
-    await(board_.filled, load_.processes);
-    double* const times_ns = board_.times_ns() + std::size_t{me_} * load_.slices;
+    ++state_.filled;
+    await(state_.filled, load_.processes);
+    double* const times_ns = state_.times_ns() + std::size_t{me_} * load_.slices;
     slice();  // Warm-up.
     for (std::uint32_t i = 0; i < load_.slices; ++i) times_ns[i] = slice();
     // Works until all are done, so that all are measured under the same load. The process that made
     // the pool leaves last.
-    for (++board_.done; board_.done < load_.processes;) slice();
-    ++board_.left;
-    await(board_.left, load_.processes);
+    for (++state_.done; state_.done < load_.processes;) slice();
+    ++state_.left;
+    await(state_.left, load_.processes);
   }
 
  private:
@@ -136,7 +136,7 @@ class Worker {
   }
 
   const SlabLoad& load_;
-  Board& board_;
+  SharedState& state_;
   std::uint32_t me_;
   std::shared_ptr<Pool> pool_;
   std::unique_ptr<LaneHold> lane_;
@@ -161,19 +161,19 @@ std::vector<double> slab_pairs_ns(const SlabLoad& load) {
                       " classes leaves a process without a slab, or a class without a free one");
   }
   const std::size_t results = std::size_t{load.processes} * load.slices;
-  const std::size_t bytes = sizeof(Board) + results * sizeof(double);
-  const os::Fd fd = os::sealed_memfd("bench.board", bytes);
-  const os::Mapping shared(fd, bytes, "bench.board");
-  Board& board = *reinterpret_cast<Board*>(shared.data());
+  const std::size_t bytes = sizeof(SharedState) + results * sizeof(double);
+  const os::Fd fd = os::sealed_memfd("bench.state", bytes);
+  const os::Mapping shared(fd, bytes, "bench.state");
+  SharedState& state = *reinterpret_cast<SharedState*>(shared.data());
   const std::string name = "bench-slab-" + std::to_string(::getpid());
   std::vector<os::Child<std::function<void()>>> children;
   for (std::uint32_t i = 0; i < load.processes; ++i) {
-    children.emplace_back([&load, &board, &name, i] { Worker(load, board, i, name).run(); });
+    children.emplace_back([&load, &state, &name, i] { Worker(load, state, i, name).run(); });
   }
   bool done = true;
   for (auto& child : children) done &= child.wait() == decltype(children)::value_type::End::kDone;
   if (!done) throw PoolCorrupt(what + "a process ended early; stderr has its reason");
-  return {board.times_ns(), board.times_ns() + results};
+  return {state.times_ns(), state.times_ns() + results};
 }
 
 }  // namespace flowtrain::measure

@@ -52,7 +52,7 @@ def read_ledger(path: Path) -> list[int]:
     return [int.from_bytes(data[i : i + 8], "little") for i in range(0, len(data), 8)]
 
 
-def storm(
+def inject_kills(
     pool: Pool, spawn: Spawn, folder: Path, *, kills: int, seed: int, eventually: Eventually
 ) -> None:
     """Kills producers and consumers at random, then compares the records of both sides."""
@@ -97,17 +97,17 @@ def storm(
 
 
 @pytest.mark.parametrize("memory", [{"classes": [(4096, 12)]}, {"bytes": 12 * 4096}])
-def test_a_storm_of_kills_loses_and_leaks_nothing(
+def test_random_kills_lose_and_leak_nothing(
     name: str, spawn: Spawn, tmp_path: Path, eventually: Eventually, memory: dict[str, Any]
 ) -> None:
     with Pool.create(name, **memory, max_lanes=64) as pool:
-        storm(pool, spawn, tmp_path, kills=100, seed=1, eventually=eventually)
+        inject_kills(pool, spawn, tmp_path, kills=100, seed=1, eventually=eventually)
 
 
 @pytest.mark.deep
 @pytest.mark.limit(600)
-def test_a_long_storm_of_kills_loses_and_leaks_nothing(
+def test_many_random_kills_lose_and_leak_nothing(
     name: str, spawn: Spawn, tmp_path: Path, eventually: Eventually
 ) -> None:
     with Pool.create(name, classes=[(4096, 12)], max_lanes=64) as pool:
-        storm(pool, spawn, tmp_path, kills=1500, seed=2, eventually=eventually)
+        inject_kills(pool, spawn, tmp_path, kills=1500, seed=2, eventually=eventually)
