@@ -1,4 +1,4 @@
-"""What does a training loop gain from `PackedLoader`, and what does the loader cost?
+"""Measure how much a training loop gains from `PackedLoader`, and the time that the loader takes.
 
 Compares `PackedLoader` with the `DataLoader` that it replaces: with a `DistributedSampler`, and
 with the `BatchRebalanceSampler` of the Hugging Face Trainer, which gets each sample's tokens and

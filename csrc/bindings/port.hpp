@@ -10,7 +10,7 @@
 
 namespace flowtrain::bindings {
 
-/// What the bindings of producers and consumers have in common.
+/// Common parts of the bindings of producers and consumers.
 
 /// Makes a call that never waits for a peer. Releases the GIL only if the call may map memory,
 /// which a device can take seconds to register.

@@ -28,7 +28,7 @@ struct Tiers {
   std::vector<std::uint32_t> segments;
 };
 
-/// What a producer does without a free slab or credit.
+/// Behavior of a producer without a free slab or credit.
 enum class WhenFull { kBlock, kFail };
 
 /// Leases slabs, and publishes them to one ring.
@@ -92,7 +92,7 @@ class Producer : public std::enable_shared_from_this<Producer> {
     Key key;
   };
 
-  /// What a lease lacks.
+  /// The resource that a lease waits for.
   enum class Missing { kCredit, kSlab };
   struct Attempt {
     std::optional<LeasedCell> leased;

@@ -27,7 +27,7 @@ class Placer {
   bool add(std::uint32_t sample, bool within = false);
 
  private:
-  using Word = Wide;  // What a bin misses above, and its place below.
+  using Word = Wide;  // High: load that a bin misses. Low: its place.
 
   static constexpr Word kClosed = static_cast<Word>(1) << 127;
 

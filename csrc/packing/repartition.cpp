@@ -78,7 +78,7 @@ Divided Repartitioner::divide(std::uint32_t a, std::uint32_t b, const Division& 
   for (const Entry& entry : entries_) {
     if (entry.stays && entry.bin == a) kept_cost += entry.cost, kept_tokens += entry.tokens;
   }
-  // What `a` should get of the movable samples, and the tokens that the cap leaves it and `b`.
+  // Cost of the movable samples that `a` should get, and the limits of their tokens.
   const std::int64_t wanted = division.target - kept_cost;
   const std::int64_t max_tokens = max_tokens_ - kept_tokens;
   const std::int64_t min_tokens = tokens - kept_tokens - max_tokens_;

@@ -18,7 +18,7 @@ struct Division {
   std::int64_t tolerance;  ///< Distance from the target that is not improved on.
 };
 
-/// What came of it.
+/// Result of a division.
 struct Divided {
   bool better;       ///< Whether the first bin is nearer to its target; else nothing has changed.
   std::size_t sums;  ///< Work done: sums of subsets that were formed.

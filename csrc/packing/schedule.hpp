@@ -7,7 +7,7 @@
 
 namespace flowtrain::packing {
 
-/// What a schedule minimizes, by when data-parallel ranks wait for each other.
+/// The value that a schedule minimizes: it depends on when data-parallel ranks wait.
 enum class Objective {
   kLockstep,       ///< In every microbatch: the sum over slots of the slowest rank.
   kAccumulate,     ///< Once a step: the slowest rank's sum over its slots.

@@ -228,7 +228,7 @@ class TwoModules {
     std::copy_n(b.samples.rbegin(), from_b, movable.begin() + static_cast<std::ptrdiff_t>(from_a));
     const std::size_t count = from_a + from_b;
 
-    // What `a` would hold with each subset of the movable samples: sums double with every sample.
+    // Loads of `a` with each subset of the movable samples: every sample doubles their number.
     std::array<double, kSubsets> one, other;
     std::array<std::int64_t, kSubsets> held;
     const std::int64_t backbone = a.backbone + b.backbone, encoder = a.encoder + b.encoder;

@@ -14,7 +14,7 @@ std::shared_ptr<const os::Mapping> Unmapper::share(os::Mapping mapping) {
 }
 
 void Unmapper::destroy(std::unique_ptr<const os::Mapping> mapping) noexcept {
-  // What is not queued here is destroyed on return, after the lock is released.
+  // A mapping that is not queued here is destroyed on return, after the lock is released.
   if (!mapping->has_attached() || abandoned_.load(std::memory_order_relaxed)) return;
   try {
     const std::lock_guard lock(mutex_);
