@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Iterable
-from typing import Any, Literal, SupportsIndex, get_args
+from typing import Any, Literal, get_args
 
 import numpy
 from numpy.typing import ArrayLike, NDArray
 
 from flowtrain_core._C import packing as kernels
+from flowtrain_core.packing.arguments import check_choice, check_length, costs, integer, integers
 from flowtrain_core.packing.assignment import Assignment
 from flowtrain_core.packing.encoder import COUPLINGS, Coupling
 from flowtrain_core.packing.policies import POLICIES
 from flowtrain_core.packing.problem import IntArray, Layout, Problem
-from flowtrain_core.packing.select import oldest_first, turns
+from flowtrain_core.packing.select import oldest_first, priorities
 
 Objective = Literal["lockstep", "accumulate", "max-microbatch", "pipeline"]
 Oversize = Literal["error", "leave_out"]
@@ -80,27 +79,27 @@ def schedule(
         NoRoomError: No room was found for some samples; the message says whether it is proven that
             there is none.
     """
-    _choice(objective, "objective", get_args(Objective))
-    _choice(policy, "policy", POLICIES)
-    _choice(coupling, "coupling", COUPLINGS)
-    _choice(oversize, "oversize", get_args(Oversize))
-    max_age = integer(max_age, "max_age", least=0, bits=62)
+    check_choice(objective, "objective", get_args(Objective))
+    check_choice(policy, "policy", POLICIES)
+    check_choice(coupling, "coupling", COUPLINGS)
+    check_choice(oversize, "oversize", get_args(Oversize))
+    max_age = integer(max_age, "max_age", minimum=0, bits=62)
     if stages != 1 and objective != "pipeline":
         raise ValueError(
             f"stages={stages}: objective '{objective}' has no stages; pass objective='pipeline'"
         )
     ranks, microbatches = integer(ranks, "ranks"), integer(microbatches, "microbatches")
     stages, max_tokens = integer(stages, "stages"), integer(max_tokens, "max_tokens", bits=62)
-    lengths = _integers(tokens, "tokens")
-    given = _costs(cost, "cost")
+    lengths = integers(tokens, "tokens")
+    given = costs(cost, "cost")
     whole, unit = kernels.integer_costs(given, "cost")
     encoder = encoder_whole = None
     encoder_unit = unit
     if encoder_cost is not None:
-        encoder = _costs(encoder_cost, "encoder_cost")
-        _same_length("encoder_cost", encoder, lengths)
+        encoder = costs(encoder_cost, "encoder_cost")
+        check_length("encoder_cost", encoder, lengths)
         encoder_whole, encoder_unit = kernels.integer_costs(encoder, "encoder_cost")
-    _same_length("cost", given, lengths)
+    check_length("cost", given, lengths)
     count = len(lengths)
     placed: IntArray | None = None  # All.
     if oversize == "leave_out" and (lengths > max_tokens).any():
@@ -133,14 +132,14 @@ def schedule(
             missing = numpy.flatnonzero(layout.slot < 0)
     else:
         those = numpy.arange(count) if placed is None else placed
-        waited = numpy.zeros(count, numpy.int64) if age is None else _integers(age, "age")
-        _same_length("age", waited, lengths)
+        waited = numpy.zeros(count, numpy.int64) if age is None else integers(age, "age")
+        check_length("age", waited, lengths)
         must = waited[those] >= max_age
         for fill in _FILLS:
             room = int(fill * ranks * microbatches * max_tokens)
-            turn = numpy.where(must, 0, 1)
+            priority = numpy.where(must, 0, 1)
             if objective == "lockstep":
-                turn = turns(
+                priority = priorities(
                     lengths[those],
                     whole[those],
                     must,
@@ -149,7 +148,7 @@ def schedule(
                     max_tokens=max_tokens,
                     room=room,
                 )
-            taken = those[oldest_first(lengths[those], waited[those], turn=turn, room=room)]
+            taken = those[oldest_first(lengths[those], waited[those], priority=priority, room=room)]
             which = problem(taken, fill == 0)
             layout = run(which, **options)
             missing = numpy.flatnonzero((layout.slot < 0) & (waited[taken] >= max_age))
@@ -209,53 +208,6 @@ def _no_room(problem: Problem, first: int) -> NoRoomError:
         else f"no room for {samples} was found in {bins} in {tries} tries"
     )
     return NoRoomError(f"{said}; sample {first} is left over; raise microbatches or max_tokens")
-
-
-def _choice(value: str, name: str, choices: Iterable[str]) -> None:
-    if value not in tuple(choices):
-        raise ValueError(f"{name} {value!r}: choose from {', '.join(choices)}")
-
-
-def integer(value: SupportsIndex, name: str, *, least: int = 1, bits: int = 31) -> int:
-    """An argument that must be an integer in a range."""
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise ValueError(f"{name}={value!r}: must be an integer") from None
-    if not least <= number < 1 << bits:
-        raise ValueError(f"{name}={number}: must be at least {least} and below 2^{bits}")
-    return number
-
-
-def _integers(values: ArrayLike, name: str) -> IntArray:
-    array = numpy.asarray(values)
-    if array.ndim != 1:
-        raise ValueError(f"{name}: shape must be [num_samples], not {array.shape}")
-    if array.dtype == numpy.int64:
-        return numpy.ascontiguousarray(array)
-    with numpy.errstate(invalid="ignore"):  # Values that are no integers are refused below.
-        whole = array.astype(numpy.int64) if array.dtype.kind in "iuf" else None
-    if whole is None or not (whole == array).all():
-        raise ValueError(f"{name}: values must be integers, not of dtype {array.dtype}")
-    return whole
-
-
-def _costs(values: ArrayLike, name: str) -> NDArray[Any]:
-    array = numpy.asarray(values)
-    if array.ndim != 1 or array.dtype.kind not in "iuf":
-        raise ValueError(
-            f"{name}: must be numbers of shape [num_samples], not {array.dtype} of {array.shape}"
-        )
-    return numpy.ascontiguousarray(
-        array, dtype=numpy.float64 if array.dtype.kind == "f" else numpy.int64
-    )
-
-
-def _same_length(name: str, values: NDArray[Any], tokens: IntArray) -> None:
-    if len(values) != len(tokens):
-        raise ValueError(
-            f"{name} has {len(values)} samples and tokens {len(tokens)}; give one value per sample"
-        )
 
 
 def _of(values: IntArray, which: IntArray | None) -> IntArray:

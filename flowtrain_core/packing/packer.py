@@ -9,8 +9,9 @@ from typing import Any
 import numpy
 
 from flowtrain_core._C import packing as kernels
+from flowtrain_core.packing.arguments import integer
 from flowtrain_core.packing.assignment import Assignment
-from flowtrain_core.packing.interface import integer, schedule
+from flowtrain_core.packing.interface import schedule
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,7 +37,7 @@ class Packer:
 
     def __init__(self, *, max_age: int = 0, **options: Any) -> None:
         """Args are those of `schedule`, but for the samples and their ages."""
-        self._max_age = integer(max_age, "max_age", least=0, bits=62)
+        self._max_age = integer(max_age, "max_age", minimum=0, bits=62)
         self._options = options
         self._waiting: list[Waiting] = []
         self._waiting_tokens = 0

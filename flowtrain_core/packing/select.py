@@ -13,22 +13,22 @@ _EVEN = 1.001
 
 
 def oldest_first(
-    tokens: IntArray, age: IntArray, *, turn: NDArray[numpy.int8], room: int
+    tokens: IntArray, age: IntArray, *, priority: NDArray[numpy.int8], room: int
 ) -> IntArray:
-    """Samples that a step takes while there is room: by turn, then the oldest.
+    """Samples that a step takes while there is room: by priority, then the oldest.
 
     Args:
         tokens: Tokens of each sample, shape [num_samples].
         age: Steps that each sample has waited, shape [num_samples].
-        turn: Lower goes first, shape [num_samples]; 0 must go, even where the room is exceeded.
+        priority: Lower goes first, shape [num_samples]; 0 must go, even where the room is exceeded.
         room: Tokens that the step should have, at most.
 
     Returns:
         Indices, ascending.
     """
-    order = numpy.lexsort((numpy.arange(len(tokens)), -age, turn))
+    order = numpy.lexsort((numpy.arange(len(tokens)), -age, priority))
     total = numpy.cumsum(tokens[order])
-    taken = (total <= room) | (turn[order] == 0)
+    taken = (total <= room) | (priority[order] == 0)
     # What comes after the first that is too long may still fit.
     left = room - int(tokens[order][taken].sum())
     for place in numpy.flatnonzero(~taken):
@@ -40,7 +40,7 @@ def oldest_first(
     return numpy.sort(order[taken])
 
 
-def turns(
+def priorities(
     tokens: IntArray,
     cost: IntArray,
     must: NDArray[numpy.bool_],
@@ -50,11 +50,11 @@ def turns(
     max_tokens: int,
     room: int,
 ) -> NDArray[numpy.int8]:
-    """Turn of each sample such that those that stick out go together, in every other step.
+    """Priorities such that samples above an even share go together, in every other step.
 
-    A sample whose slot the cap keeps other ranks from filling costs the same alone as with others
-    of its kind. So they wait, costliest first, as far as samples have to wait anyway; and once one
-    of them must go, all do.
+    Such a sample makes its slot long. Where the cap keeps other ranks from filling the slot, it
+    costs the same alone as with others of its kind. So these samples wait, costliest first, as far
+    as samples have to wait anyway; and once one of them must go, all do.
 
     Args:
         tokens: Tokens of each sample, shape [num_samples].
@@ -62,13 +62,13 @@ def turns(
         must: Whether it may not wait any longer, shape [num_samples].
         ranks: Data-parallel ranks.
         microbatches: Slots of each rank.
-        max_tokens: Most tokens of one slot of one rank.
+        max_tokens: Maximum tokens of a microbatch.
         room: Tokens that the step should have, at most.
 
     Returns:
         0 for what must go, then 1, 2 and 3, shape [num_samples].
     """
-    turn = numpy.where(must, 0, 2).astype(numpy.int8)
+    priority = numpy.where(must, 0, 2).astype(numpy.int8)
     by_cost = numpy.argsort(-cost, kind="stable")
 
     def even(without: int) -> bool:
@@ -88,8 +88,8 @@ def turns(
         low, high = (low, middle) if even(middle) else (middle + 1, high)
     out = by_cost[:high]
     if must[out].any():
-        turn[out[~must[out]]] = 1
+        priority[out[~must[out]]] = 1
     else:
         waiting = int(tokens.sum()) - room
-        turn[out[numpy.cumsum(tokens[out]) <= waiting]] = 3
-    return turn
+        priority[out[numpy.cumsum(tokens[out]) <= waiting]] = 3
+    return priority
