@@ -1,4 +1,4 @@
-"""The interface of the schedulers: certificates, errors, carrying and streams."""
+"""The interface of the schedulers: values, bounds, couplings and full bins."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import numpy
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from loads import lognormal_step
 
-from flowtrain_core.packing import Assignment, NoRoomError, Packer, schedule
+from flowtrain_core.packing import Assignment, schedule
 
 OBJECTIVES = ("lockstep", "accumulate", "max-microbatch", "pipeline")
 STAGES = 3
@@ -18,12 +19,6 @@ STAGES = 3
 
 def stages_of(objective: str) -> int:
     return STAGES if objective == "pipeline" else 1
-
-
-def lognormal_step(seed: int, count: int) -> tuple[numpy.ndarray, numpy.ndarray]:
-    random = numpy.random.default_rng(seed)
-    tokens = numpy.exp(random.normal(7, 0.8, count)).clip(1, 20000).astype(numpy.int64)
-    return tokens, tokens * 7.0e4 + tokens.astype(float) ** 2
 
 
 def bins_of(plan: Assignment) -> numpy.ndarray:
@@ -185,80 +180,6 @@ def test_equal_samples_can_change_places() -> None:
     assert plain.rank.tolist() == swapped.rank.tolist()
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"tokens": [1, -2, 3]}, r"tokens\[1\]=-2"),
-        ({"cost": [1.0, 2.0, float("nan")]}, r"cost\[2\]=nan"),
-        ({"cost": [1.0, float("inf"), 0.0]}, r"cost\[1\]=inf"),
-        ({"cost": [4, -5, 6]}, r"cost\[1\]=-5"),
-        ({"cost": [1 << 61, 1 << 61, 1 << 61]}, r"exceeds 2\^62"),
-        ({"tokens": [1, 99, 3]}, r"sample 1: 99 tokens exceed max_tokens=50"),
-        ({"tokens": [1, 2]}, "3 samples and tokens 2|tokens has 2"),
-        ({"tokens": [[1, 2, 3]]}, r"tokens: shape must be \[num_samples\]"),
-        ({"tokens": [1.5, 2, 3]}, "tokens: values must be integers"),
-        ({"tokens": [float("nan"), 2, 3]}, "tokens: values must be integers"),
-        ({"cost": ["a", "b", "c"]}, "cost: must be numbers"),
-        ({"encoder_cost": [1.0]}, "encoder_cost has 1 samples"),
-        ({"encoder_cost": [1.0, -1.0, 0.0]}, r"encoder_cost\[1\]=-1"),
-        ({"ranks": -3}, "ranks=-3: must be at least 1 and below"),
-        ({"microbatches": 2.0}, "microbatches=2.0: must be an integer"),
-        ({"ranks": 1 << 20, "microbatches": 1 << 20}, "and their product at most 16777216"),
-        ({"max_tokens": 0}, "max_tokens=0"),
-        ({"objective": "fast"}, "objective 'fast': choose from"),
-        ({"stages": 2}, "stages=2: objective 'lockstep' has no stages"),
-        ({"stages": 0, "objective": "pipeline"}, "stages=0: must be at least 1"),
-        (
-            {"cost": [1 << 60, 3, 1 << 60], "stages": 2, "objective": "pipeline"},
-            r"times stages=2 exceeds",
-        ),
-        (
-            {"objective": "fast", "policy": "arrival"},
-            "objective 'fast': choose from lockstep, accumulate",
-        ),
-        ({"policy": "magic"}, "policy 'magic': choose from"),
-        ({"coupling": "loose"}, "coupling 'loose': choose from prepass, slot, rigid"),
-        ({"oversize": "drop"}, "oversize 'drop': choose from error, leave_out"),
-        ({"max_age": -1}, "max_age=-1: must be at least 0"),
-        ({"max_age": float("nan")}, "max_age=nan: must be an integer"),
-        ({"age": [0], "max_age": 1}, "age has 1 samples"),
-        (
-            {"tokens": [50] * 5, "cost": [1] * 5},
-            "5 samples with 250 tokens cannot fit into 2 x 2 bins of max_tokens=50; sample 4",
-        ),
-    ],
-)
-def test_what_cannot_be_is_named(change: dict[str, Any], message: str) -> None:
-    good: dict[str, Any] = {
-        "tokens": [1, 2, 3],
-        "cost": [1, 2, 3],
-        "ranks": 2,
-        "microbatches": 2,
-        "max_tokens": 50,
-    }
-    with pytest.raises(ValueError, match=message):
-        schedule(**(good | change))
-
-
-def test_what_is_too_long_is_left_out_and_said_so() -> None:
-    plan = schedule(
-        [5, 99, 7, 60], [1, 2, 3, 4], ranks=1, microbatches=1, max_tokens=50, oversize="leave_out"
-    )
-    assert plan.left_out.tolist() == [1, 3]
-    assert plan.slot.tolist() == [0, -1, 0, -1]
-    assert plan.carried.tolist() == []
-
-
-def test_full_streams_keep_free_running_ranks_even() -> None:
-    packer = Packer(ranks=4, microbatches=4, max_tokens=24000, max_age=1, objective="accumulate")
-    tokens, cost = lognormal_step(9, 400)
-    for key in range(400):
-        packer.add(key, int(tokens[key]), float(cost[key]))
-    _, plan = packer.step()
-    assert plan.fill > 0.98
-    assert plan.gap < 5e-5
-
-
 def test_a_checksum_tells_inputs_apart() -> None:
     shape = {"ranks": 2, "microbatches": 2, "max_tokens": 50}
     plan = schedule([1, 2, 3], [1.0, 2.0, 3.0], **shape)
@@ -304,131 +225,3 @@ def test_full_bins_are_found_where_packing_greedily_fails(objective: Any) -> Non
     waited = [0, *([1] * 6)]
     plan = schedule([5, *tokens], [9, *tokens], age=waited, max_age=1, **shape)
     assert plan.carried.tolist() == [0]
-
-
-def test_only_what_is_proven_is_said_to_be_impossible() -> None:
-    # All tokens are even and the cap is odd, which no search of a few thousand tries proves.
-    tokens = 2 * numpy.random.default_rng(2).integers(1, 21, 192)
-    cap = (tokens.sum() - 2) // 40 + 1
-    tokens[0] += 40 * (cap - 1) + 2 - tokens.sum()
-    shape: dict[str, Any] = {"ranks": 40, "microbatches": 1, "max_tokens": int(cap)}
-    with pytest.raises(NoRoomError, match=r"no room for 192 samples .* was found in 40 x 1 bins"):
-        schedule(tokens, tokens, **shape)
-
-
-def test_samples_wait_until_they_must_go() -> None:
-    plan = schedule(
-        [40, 40, 40], [9, 9, 9], ranks=1, microbatches=1, max_tokens=50,
-        age=[0, 1, 0], max_age=1,
-    )  # fmt: skip
-    assert plan.slot.tolist() == [-1, 0, -1]
-    assert plan.carried.tolist() == [0, 2]
-    assert plan.bound == 9
-    with pytest.raises(
-        ValueError, match="2 samples with 80 tokens cannot fit into 1 x 1 bins of max_tokens=50"
-    ):
-        schedule(
-            [40, 40, 40], [9, 9, 9], ranks=1, microbatches=1, max_tokens=50,
-            age=[1, 1, 0], max_age=1,
-        )  # fmt: skip
-
-
-def test_a_sample_that_sticks_out_waits_for_its_like() -> None:
-    packer = Packer(ranks=2, microbatches=2, max_tokens=100, max_age=1)
-    for step in range(2):
-        for key in range(41):
-            packer.add(100 * step + key, 10, 10.0)
-        packer.add(100 * step + 99, 95, 900.0)
-        keys, plan = packer.step()
-        assert plan.fill > 0.96
-        where = dict(zip(keys, plan.slot.tolist(), strict=True))
-        # Alone it would keep a rank waiting for as long as with its like.
-        assert where[99] == (-1, 0)[step]
-    assert where[199] == 0
-    assert plan.efficiency > 0.99
-
-
-def stream(packer: Packer, first: int, steps: int) -> list[tuple[int, int, int, int]]:
-    """(step, key, slot, rank) of what the steps took, from a stream that is the same each time."""
-    tokens, cost = lognormal_step(9, 12000)
-    seen = []
-    room = int(1.05 * 4 * 4 * 24000)
-    for step in range(steps):
-        while packer.waiting_tokens < room:
-            packer.add(first, int(tokens[first]), float(cost[first]))
-            first += 1
-        keys, plan = packer.step()
-        seen += [
-            (step, key, int(slot), int(rank))
-            for key, slot, rank in zip(keys, plan.slot, plan.rank, strict=True)
-            if slot >= 0
-        ]
-        assert plan.bin_tokens.max() <= 24000
-        assert plan.fill > 0.97
-    return seen
-
-
-def test_a_stream_takes_each_sample_once_and_none_too_late() -> None:
-    packer = Packer(ranks=4, microbatches=4, max_tokens=24000, max_age=1)
-    seen = stream(packer, 0, 25)
-    keys = [key for _, key, _, _ in seen]
-    assert len(set(keys)) == len(keys)
-    waiting = {row[0]: row[4] for row in packer.state_dict()["waiting"]}
-    assert sorted([*keys, *waiting]) == list(range(len(keys) + len(waiting)))
-    assert max(waiting.values()) == 1
-    # Whoever waited went with the step after.
-    assert len(waiting) < 0.2 * len(keys) / 25
-
-
-def test_a_stream_goes_on_from_its_state() -> None:
-    options = {"ranks": 4, "microbatches": 4, "max_tokens": 24000, "max_age": 1}
-    packer = Packer(**options)
-    stream(packer, 0, 3)
-    state = packer.state_dict()
-    first = 1 + max(row[0] for row in state["waiting"])
-    resumed = Packer(**options)
-    resumed.load_state_dict(state)
-    assert stream(packer, first, 3) == stream(resumed, first, 3)
-
-
-@pytest.mark.parametrize(("ranks", "microbatches"), [(1, 4), (8, 2), (4, 4)])
-def test_what_must_go_always_fits(ranks: int, microbatches: int) -> None:
-    cap = 4096
-    tokens = numpy.random.default_rng(1).integers(1, cap + 1, 2500).tolist()
-    packer = Packer(ranks=ranks, microbatches=microbatches, max_tokens=cap, max_age=1)
-    first, placed = 0, []
-    while first < len(tokens) or len(packer):
-        while first < len(tokens) and packer.waiting_tokens < 1.05 * ranks * microbatches * cap:
-            packer.add(first, tokens[first], float(tokens[first]))
-            first += 1
-        keys, plan = packer.step()
-        placed += [key for key, slot in zip(keys, plan.slot, strict=True) if slot >= 0]
-        if first < len(tokens):
-            assert plan.fill > 0.25
-    assert sorted(placed) == list(range(len(tokens)))
-
-
-def test_a_packer_refuses_parts_of_tokens() -> None:
-    packer = Packer(ranks=1, microbatches=1, max_tokens=100, max_age=1)
-    packer.add(0, 5.7, 1.0)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="tokens: values must be integers"):
-        packer.step()
-
-
-def test_a_sample_as_long_as_the_step_is_placed() -> None:
-    packer = Packer(ranks=1, microbatches=1, max_tokens=100, max_age=1)
-    for key in range(4):
-        packer.add(key, 99 + key % 2, 1.0)
-    steps = [packer.step()[1] for _ in range(4)]
-    assert [int((plan.slot >= 0).sum()) for plan in steps] == [1] * 4
-    assert not len(packer)
-    # More than a double counts.
-    longest = (1 << 53) + 1
-    plan = schedule([longest], [1], ranks=1, microbatches=1, max_tokens=longest, max_age=1)
-    assert plan.slot.tolist() == [0]
-    # There is a step without a sample only where there is none to be had.
-    plan = schedule(
-        [101], [1], ranks=1, microbatches=1, max_tokens=100, max_age=1, oversize="leave_out"
-    )
-    assert plan.left_out.tolist() == [0]
-    assert packer.step()[0] == []
