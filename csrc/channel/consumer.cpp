@@ -86,7 +86,11 @@ void Consumer::put_back(const lockfree::Run& run) {
 }
 
 /// Opens the item in the first cell of a taken run; null if its memory is gone, or awaited. If this
-/// throws, the rest of the run is put back; so is the cell, unless a `reported` error refuses it.
+/// throws, the rest of the run is put back. The cell is released if its item is refused, and
+/// otherwise put back too.
+///
+/// @param reported  Whether the caller passes an error on. If not, no item is refused: a later call
+///                  finds it again.
 std::shared_ptr<Item> Consumer::open_first(const lockfree::Run& run, bool reported,
                                            Deferred& deferred) {
   const Control& control = pool_->control();

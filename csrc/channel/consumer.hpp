@@ -53,7 +53,7 @@ class Consumer : public std::enable_shared_from_this<Consumer> {
  private:
   friend class Item;
 
-  /// Items whose memory is awaited. Puts them back in its destructor.
+  /// Items whose memory is awaited. The destructor puts them back into the ring.
   class Deferred {
    public:
     explicit Deferred(Consumer& consumer) : consumer_(consumer) {}

@@ -9,14 +9,14 @@ namespace flowtrain::channel {
 
 /// The items of one producer that are in flight: leased or published, and not released by a reader.
 ///
-/// Released items are found by the generations of their cells and not counted down, so no death can
-/// lose or double a credit.
+/// Released items are found by the generations of their cells. No process counts them down, so no
+/// death can lose or double a credit.
 ///
 /// Memory:   a list of cells, in the producer's process.
 /// Threads:  one at a time.
 /// Progress: wait-free, except for the growth of the list.
 /// Ordering: cell.word, read with acquire.
-/// Errors:   never throws, except for lack of memory of its own.
+/// Errors:   never throws; if the list cannot grow, the process ends.
 class InFlight {
  public:
   InFlight(const Control& control, std::int64_t max_items, std::int64_t max_bytes)

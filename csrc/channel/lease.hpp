@@ -32,7 +32,7 @@ struct Key {
 /// A leased cell.
 struct LeasedCell {
   std::uint32_t cell;
-  lockfree::CellWord word;  ///< Until the cell is published or released.
+  lockfree::CellWord word;  ///< Of the cell while it is leased.
   std::int64_t time_ns;     ///< Of the lease; 0 if it is not timed.
 };
 

@@ -77,7 +77,7 @@ class Pool : public std::enable_shared_from_this<Pool> {
   /// Returns the number of the new segment, or 0 if `interrupted` ended the wait.
   std::uint32_t add_segment(const memory::Carving& carving, bool prefault,
                             const Interrupted& interrupted = {});
-  /// Ends leases from a segment of this handle. Its memory is freed with the last slab in use.
+  /// Ends leasing from a segment of this handle. Its memory is freed once no slab is in use.
   void drop_segment(std::uint32_t number);
   std::uint32_t ring_number(const std::string& name) const;
   std::vector<std::string> ring_names() const;

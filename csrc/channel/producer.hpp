@@ -103,8 +103,8 @@ class Producer : public std::enable_shared_from_this<Producer> {
   ///
   /// @param since  Set when the caller began to wait; null if it does not wait.
   Attempt try_lease_cell(std::uint64_t bytes, const Deadline* since) noexcept;
-  /// Returns null, and releases the cell, if its segment is not mapped: it has the entry of a
-  /// former segment that was.
+  /// Returns null, and releases the cell, if its segment is not mapped. This happens if the segment
+  /// reuses the entry of a segment that was mapped.
   std::shared_ptr<Lease> make_lease(const LeasedCell& leased, const Layout& layout);
   std::uint32_t try_allocate(std::uint64_t bytes) noexcept;
   bool fails_at_once(Missing missing) const noexcept;

@@ -7,18 +7,19 @@ namespace flowtrain::lockfree {
 
 /// State of a cell.
 enum class CellState : std::uint8_t {
-  kFree = 0,       ///< Of no lane.
+  kFree = 0,       ///< No lane holds the cell.
   kLeased = 1,     ///< A producer writes into the slab.
-  kPublished = 2,  ///< Being published, or in a ring.
+  kPublished = 2,  ///< Being published, in a ring, or being taken.
   kTaken = 3,      ///< A consumer reads the slab.
 };
 
 /// State of a cell, the lane that holds the cell, and the cell's generation, in one word:
 /// `[generation:32 | publications:14 | owner:16 | state:2]`. The compare-and-swap that leases a
-/// cell also names its owner, so a death never leaks an anonymous cell.
+/// cell also names its owner, so every cell in use has an owner.
 ///
-/// The word counts publications, including those of consumers that put an item back: a reaper that
-/// reads the same word twice knows that the cell was not published in between.
+/// The word counts the publications of its generation, including those of consumers that put an
+/// item back: a reaper that reads the same word twice knows that the cell was not published in
+/// between.
 using CellWord = std::uint64_t;
 using AtomicCell = std::atomic<CellWord>;
 
@@ -38,7 +39,7 @@ constexpr std::uint16_t owner_of(CellWord word) {
 constexpr std::uint64_t publications_of(CellWord word) { return word >> 18 & kPublicationsMask; }
 constexpr std::uint64_t generation_of(CellWord word) { return word >> 32; }
 
-/// The word of the same cell and generation in another state. Counts a publication.
+/// The word of the same cell and generation in another state. kPublished counts a publication.
 constexpr CellWord moved(CellWord word, CellState state, std::uint16_t owner) {
   return cell_word(state, owner, generation_of(word),
                    publications_of(word) + (state == CellState::kPublished ? 1 : 0));
@@ -60,11 +61,14 @@ constexpr CellWord freed(CellWord word) {
 //   kPublished          take        kTaken      the consumer that removed the cell from its ring
 //   kPublished          unpublish   kLeased     the publisher that found the ring full
 //   kLeased             release     kFree       its producer, to abort; a reaper, for a dead lane
-//   kTaken              release     kFree       its consumer
-//   kPublished          release     kFree       a reaper, if the cell never entered a ring
+//   kTaken              release     kFree       its consumer; a reaper, if the cell's ring does not
+//                                               exist
+//   kPublished          release     kFree       a reaper, if the cell never entered a ring, or its
+//                                               ring does not exist
 //
-// Only try_lease competes with others. In each other state exactly one participant may write the
-// word: its owner, the consumer that removed the cell from a ring, or the reaper of a dead owner.
+// Only try_lease competes with other participants. Out of each other state exactly one participant
+// may write the word: the cell's owner, the consumer that removed the cell from a ring, or the
+// reaper of a dead owner.
 
 /// Leases a free cell to `lane`; false if the cell is not free, or another lane was faster.
 inline bool try_lease(AtomicCell& cell, std::uint16_t lane) noexcept {
@@ -94,7 +98,7 @@ inline void unpublish(AtomicCell& cell, std::uint16_t lane) noexcept {
   detail::move(cell, CellState::kLeased, lane);
 }
 
-/// Marks a cell as read by `lane`, after the cell left its ring.
+/// Marks a cell as taken by `lane`, after the cell left its ring.
 inline void take(AtomicCell& cell, std::uint16_t lane) noexcept {
   detail::move(cell, CellState::kTaken, lane);
 }

@@ -18,8 +18,8 @@ namespace flowtrain::lockfree {
 /// Progress: a search reads each group at most twice; note_free is wait-free.
 /// Ordering: a cell's word is the truth, a bit only a hint. A thread that frees a cell stores the
 ///           word, then reads the bit; a thread that sets the bit then reads the words again. One
-///           of the two sees the other. A death in between can leave free cells in a group whose
-///           bit is set; `scan` finds them.
+///           of the two sees the other's write. A death in between can leave free cells in a group
+///           whose bit is set; `scan` finds them.
 /// Errors:   never throws.
 class FreeMap {
  public:

@@ -14,16 +14,16 @@ namespace flowtrain::lockfree {
 
 using AtomicSlot = std::atomic<SlotWord>;
 
-/// The runs of cells that a lane is moving. After the lane's death a reaper reads them to tell a
-/// cell that was never published from one that was taken and never used.
+/// The runs of cells that a lane is moving. A reaper reads them, of dead and living lanes, to tell
+/// a cell that never entered its ring from one that was taken and is not marked as taken.
 struct alignas(kCacheLine) LaneIntent {
   std::atomic<RunWord> publishing{0};
   std::atomic<RunWord> taking{0};
 };
 
-/// Tickets before which every slot was filled (tail) or emptied (head): where a new participant
-/// starts to search. Any participant advances them, but not at every ticket. Each has a cache line
-/// of its own.
+/// Tickets before which every slot was filled (tail) or emptied (head); a participant that is
+/// behind continues there. Any participant advances them, but not at every ticket. Each has a cache
+/// line of its own.
 struct RingHints {
   alignas(kCacheLine) std::atomic<std::uint64_t> tail{0};
   alignas(kCacheLine) std::atomic<std::uint64_t> head{0};
@@ -44,7 +44,8 @@ struct NoHooks {
 
 /// Bounded ring of runs of cells, many producers and many consumers, as one participant sees it.
 ///
-/// Memory:   placed by the caller; holds no pointers into shared memory beyond this process.
+/// Memory:   hints, slots and cell words in shared memory, placed by the caller. The object itself
+///           belongs to one process.
 /// Threads:  one at a time; any number of participants in any processes, each with a lane of its
 ///           own.
 /// Progress: lock-free; a participant that stops or dies at any point never blocks the others.
@@ -221,7 +222,7 @@ class IndexRing {
     std::uint64_t seen_ = 0;
   };
 
-  /// Fetches the words of a run while the exchange of the slot is under way.
+  /// Prefetches the words of a run, to overlap with the exchange of the slot.
   void prefetch(const Run& run) const noexcept {
     constexpr std::uint32_t kWordsPerLine = kCacheLine / sizeof(AtomicCell);
     for (std::uint32_t c = run.first; c < run.first + run.count; c += kWordsPerLine) {

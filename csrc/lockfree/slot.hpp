@@ -27,7 +27,8 @@ constexpr Run run_of(RunWord word) { return {word & (kMaxCells - 1), word >> 24}
 /// A slot is either empty for a lap or full in it. So publishing and taking are one
 /// compare-and-swap each, and no slot is ever claimed before it is published. A consumer that wants
 /// fewer cells than a run has leaves the rest in the slot; within a lap a slot never gains cells.
-/// Lap and full bit together are the slot's *phase*, which only ever increases by one.
+/// A *ticket* numbers slots over all laps: `lap * capacity + index`. Lap and full bit together are
+/// the slot's *phase*, which only ever increases by one.
 using SlotWord = std::uint64_t;
 
 inline constexpr std::uint64_t kLapMask = (std::uint64_t{1} << 31) - 1;
@@ -38,8 +39,8 @@ constexpr SlotWord full_slot(std::uint64_t lap, const Run& run) {
   return empty_slot(lap) | std::uint64_t{1} << 32 | run_word(run);
 }
 
-/// Phases from "empty for `lap`" to the slot's: 0 empty for it, 1 full in it, 2 or more emptied in
-/// it, -1 full in the lap before. Laps may wrap around.
+/// Phases from "empty for `lap`" to the slot's phase. 0: empty for `lap`; 1: full in `lap`; 2 or
+/// more: emptied in `lap`; -1: full in the lap before. Laps may wrap around.
 constexpr std::int32_t phases_past(SlotWord word, std::uint64_t lap) {
   return static_cast<std::int32_t>(static_cast<std::uint32_t>(word >> 32) -
                                    static_cast<std::uint32_t>(empty_slot(lap) >> 32));

@@ -15,9 +15,9 @@ using channel::Descriptor;
 /// them; a receiver takes them, reads the descriptors and frees them.
 ///
 /// Each sender has its own cells, so the search for a free cell is not measured. It uses them in
-/// turn, and owns a cell by a store, since no other sender may. With `Load::shared` it works as in
-/// a pool, whose producers share all cells: it uses the lowest free cells, which are warm in
-/// caches, and owns each by a compare-and-swap.
+/// turn, and leases a cell by a store, since no other sender may. With `Load::shared` it works as
+/// in a pool, whose producers share all cells: it uses the lowest free cells, which are warm in
+/// caches, and leases each by a compare-and-swap.
 class CellQueue {
  public:
   using Ring = lockfree::IndexRing<>;

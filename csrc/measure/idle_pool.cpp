@@ -65,7 +65,7 @@ std::vector<double> reclaim_times_ms(std::uint32_t kills) {
   const os::SharedZeros zeros(sizeof(SharedState), "idle pool: state");
   SharedState& state = *reinterpret_cast<SharedState*>(zeros.data());
   const std::string name = pool_name();
-  // Kills the holder, and watches the slab become free, by the monitor of its own pool handle.
+  // Kills the holder, and waits until the monitor of this child's pool handle has freed the slab.
   os::Child killer([&] {
     const auto pool = make_pool(name);
     state.ready = true;

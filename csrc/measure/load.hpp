@@ -14,7 +14,7 @@ struct Load {
   std::uint32_t batch;  ///< Descriptors per send.
   double seconds;
   std::uint32_t pauses = 1;  ///< Pauses of a core between two polls of a waiter.
-  bool shared = false;  ///< Own cells by compare-and-swap, as if other senders could own them too.
+  bool shared = false;       ///< Lease cells by compare-and-swap, as if other senders could.
 };
 
 /// A figure measured between two ping-pong runs on the same cores. Cores of a virtual machine may

@@ -20,8 +20,8 @@ using channel::Pool;
 using channel::Producer;
 using channel::Recording;
 
-/// A pool as a queue, used as by users: a sender leases and publishes slabs, a receiver gets and
-/// releases items, and each process has its own pool handle.
+/// A pool as a queue, used through the public classes: a sender leases and publishes slabs, a
+/// receiver gets and releases items, and each process has its own pool handle.
 template <Recording kRecording>
 class PoolQueue {
  public:

@@ -15,7 +15,7 @@ Slice ring_flow(const Load& load);
 Slice ring_round_trip(double seconds);
 
 /// Items per second through a pool: leased and published in some processes, got and released in
-/// others. Without `records`, no counters, times and events are recorded.
+/// others. Without `records`, no times and events are recorded; counters always are.
 ///
 /// Errors: as ring_flow.
 Slice pool_flow(const Load& load, bool records);

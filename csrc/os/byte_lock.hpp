@@ -10,7 +10,7 @@ namespace flowtrain::os {
 ///
 /// The kernel drops a lock when the last descriptor of the description closes, hence at any death
 /// of the process. This needs no process ids and works across PID namespaces. A forked child shares
-/// the description, so it must close the descriptor (see channel/registry.hpp).
+/// the description, so it must close the descriptor (see channel/liveness/registry.hpp).
 ///
 /// Threads: a description does not exclude itself; callers synchronise within a process.
 

@@ -95,7 +95,8 @@ class Participant {
     return item;
   }
 
-  /// Leases 1 to kMaxRun adjacent free cells, each as SlabAllocator::try_lease_cell does.
+  /// Leases 1 to kMaxRun adjacent free cells, each as lockfree::try_lease does. There are no
+  /// segments, so acquire and release suffice.
   lockfree::Run lease_free_cells(std::uint16_t me) {
     const auto max_run = static_cast<std::uint32_t>(1 + draw() % kMaxRun);
     const auto take = [this, me](std::uint32_t c) { return try_lease_cell(c, me); };

@@ -8,14 +8,14 @@
 
 namespace flowtrain::channel {
 
-/// Divides a segment without classes into slabs on demand, one behind the other. When no slab is in
+/// Divides a segment without classes into slabs on demand, one after the other. When no slab is in
 /// use, it can reset: the next slab starts at the segment's first byte again.
 ///
 /// Memory:   a segment's cells, of which the first `num_slabs` have a slab. A process that dies
 ///           before it raises num_slabs leaves nothing; one that dies after it leaves a free slab.
 /// Threads:  one at a time over all processes, by PoolLock::kCarving. New segments get their entry
-///           and cells under the same lock, so a segment that ends during a call keeps both: the
-///           call then writes to cells of no segment.
+///           and cells under the same lock. So if a segment ends during a call, its entry and cells
+///           are not reused before the call returns.
 /// Progress: never waits. A process that stops during a call blocks further calls and new segments,
 ///           but no slab that exists.
 /// Ordering: segment.slabs publishes the slabs of a segment. A lease reads reset_epoch before and

@@ -7,8 +7,9 @@
 
 namespace flowtrain::channel {
 
-/// Stacks of cells that one lane freed recently, by requested size. Such a cell is warm in caches
-/// and needs no search. The cells are hints: another lane may have leased one since.
+/// Stacks of cells that one producer freed recently by aborting leases, by requested size. Such a
+/// cell is warm in caches and needs no search. The cells are hints: another lane may have leased
+/// one since.
 ///
 /// Memory:   fixed, in the lane's process. Different sizes may share a stack, and close ones always
 ///           do. In a full stack the new cell replaces the newest one.

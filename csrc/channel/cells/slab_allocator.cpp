@@ -96,8 +96,8 @@ std::uint32_t SlabAllocator::try_classes(Search search, const SegmentEntry& entr
   for (std::uint32_t k = 0; k < classes; ++k) smallest += entry.classes[k].slab_bytes < bytes;
   for (std::uint32_t k = smallest; k < classes; ++k) {
     const ClassEntry& size = entry.classes[k];
-    // If the entry is reused meanwhile, these values are arbitrary, and may name cells of another
-    // segment: try_lease_cell frees those again.
+    // If the entry is reused meanwhile, these values are arbitrary and may name cells of another
+    // segment: try_lease_cell then releases such a cell again.
     const std::uint32_t first = std::max<std::uint32_t>(size.first, cells.first);
     const std::uint32_t end = std::min(first + size.count, cells.end);
     if (first >= end) continue;
@@ -167,7 +167,7 @@ bool SlabAllocator::try_lease_cell(const SegmentEntry& entry, SegmentWord word, 
   if (!lockfree::try_lease(control_.word(c), lane_)) return false;
   // A handle that ends or resets a segment first finds every cell free. In the total order of
   // sequentially consistent accesses, either it sees this lease, or the check below sees its write.
-  // The fence pairs with the one in SegmentTable::claim: the fields of a reused entry are seen only
+  // The fence pairs with the one in SegmentTable::take: the fields of a reused entry are seen only
   // together with its new word. A cell that belongs to another segment by now was free, and is
   // freed at once: meanwhile it only delays the end or reset of that segment. If this process dies
   // here, recovery frees the cell.

@@ -12,7 +12,8 @@ namespace flowtrain::channel {
 ///
 /// Memory:   cells of the control file, and a magazine of its own.
 /// Threads:  one at a time.
-/// Progress: lock-free. Tries the magazine, then the words that FreeMap marks, then all words.
+/// Progress: lock-free. Tries the magazine, then the groups that FreeMap does not mark as full,
+///           then all words.
 /// Ordering: cell.word; a lease is one compare-and-swap that names its owner.
 /// Errors:   never throws.
 class SlabAllocator {
@@ -35,7 +36,8 @@ class SlabAllocator {
   void release(std::uint32_t cell, std::uint64_t bytes) noexcept;
 
  private:
-  /// kHinted: search only the words that the free map marks. kAll: search all words.
+  /// kHinted: search only the groups that the free map does not mark as full. kAll: search all
+  /// words.
   enum class Search { kHinted, kAll };
 
   std::uint32_t try_segments(Search search, std::uint64_t bytes, std::uint64_t among) noexcept;

@@ -16,7 +16,7 @@ struct alignas(kCacheLine) Cell {
   Relaxed<std::uint64_t> slab_bytes;
   Relaxed<std::uint32_t> attempt;      ///< Deliveries before this one.
   Relaxed<std::uint16_t> ring;         ///< Ring of the item, for redelivery.
-  Relaxed<std::uint16_t> producer;     ///< Lane that leased it; not reused while it is in use.
+  Relaxed<std::uint16_t> producer;     ///< Lane that leased the cell; not reused before release.
   Relaxed<std::int64_t> published_ns;  ///< 0 if the item is not timed.
 };
 

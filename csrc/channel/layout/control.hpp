@@ -26,7 +26,7 @@ namespace flowtrain::channel {
 /// an index. `num_cells`, `num_segments`, `cells_of`, `label_of` and `ring_name` check; `lane`,
 /// `cell` and the like rely on their callers.
 ///
-/// Memory:   `header | lanes | records | segments | cell words | bits of full groups | cells | ring
+/// Memory:   `header | lanes | records | segments | cell words | free map | cells | ring
 ///           headers | ring slots`; no pointers, every table starts on a cache line.
 /// Threads:  any; each table says which of its words are shared.
 /// Progress: address arithmetic; release_cell is wait-free.
@@ -91,7 +91,7 @@ class Control {
   /// word, see cell_word.hpp.
   void release_cell(std::uint32_t i) const noexcept {
     lockfree::release(word(i));
-    // For searches, see FreeMap, and for waiters, see Event.
+    // Orders the store before the reads in note_free (see FreeMap) and notify (see os::Event).
     std::atomic_thread_fence(std::memory_order_seq_cst);
     free_map().note_free(i);
     header().space.notify_after_fence();

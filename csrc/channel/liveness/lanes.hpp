@@ -28,9 +28,8 @@ enum class PoolLock : std::uint32_t { kRecovery, kCarving };
 
 /// The participants of a pool as one handle sees them, including those of this process.
 ///
-/// Memory:   the lanes of the control file, and byte locks on it: one byte for each lane, and
-/// behind
-///           them one for each PoolLock.
+/// Memory:   the lanes of the control file, and byte locks on it: one byte for each lane, and after
+///           these one for each PoolLock.
 /// Threads:  any; join and leave exclude each other within the handle.
 /// Progress: no call waits for another process.
 /// Ordering: lane.state publishes the fields of a lane.

@@ -29,19 +29,20 @@ struct ReapRules {
 /// Threads:  one at a time over all processes, by PoolLock::kRecovery.
 /// Progress: never waits for another participant.
 /// Ordering: cell.word, ring.slot, lane.publishing and lane.taking, as in IndexRing.
-/// Errors:   never throws.
+/// Errors:   never throws; if it cannot allocate memory of its own, the process ends.
 ///
 /// The rule for each cell of the dead lane, by the cell's state:
 ///   - kLeased: freed.
 ///   - kTaken: redelivered.
-///   - kPublished and in the ring: left there.
-///   - kPublished, not in the ring, and a dead lane was taking it: left to the rule below.
-///   - kPublished, not in the ring, otherwise: it never entered the ring. Freed, or, if another
-///   lane
-///     had published it before, published again.
+///   - kPublished and in its ring: left there.
+///   - kPublished, not in its ring, and a living lane is taking it: the reaper runs again later.
+///   - kPublished, not in its ring, and a dead lane was taking it: left to the rule below.
+///   - kPublished, not in its ring, otherwise: it never entered the ring. Freed if the dead lane
+///     leased it, else published again.
 /// The rule for each cell that the dead lane was taking:
-///   - kPublished, in no ring, and no living lane is moving it: redelivered.
-///   - otherwise: left alone.
+///   - not kPublished, or in its ring: left alone.
+///   - kPublished, not in its ring, and a living lane is moving it: the reaper runs again later.
+///   - kPublished, not in its ring, otherwise: redelivered.
 /// Numbers of cells, lanes or rings that do not exist, as in a damaged file, are ignored. A cell
 /// whose ring does not exist is freed instead of redelivered.
 template <class Rules>
@@ -69,7 +70,7 @@ class Reaper {
           break;
       }
     }
-    // One pass over each ring settles nearly all of them.
+    // Cells in a ring stay there. One pass over each ring finds nearly all of them.
     for (const std::uint16_t ring : rings) {
       control_.ring(ring).for_each([&](const lockfree::Run& run) {
         marked.erase(marked.lower_bound(run.first), marked.lower_bound(run.first + run.count));
@@ -104,7 +105,7 @@ class Reaper {
       case Taker::kNone: break;
     }
     Rules::at(ReapPoint::kNotTaking);
-    // It may have moved between the read of the ring and the read of the lanes' intents.
+    // The cell may have moved between the read of the ring and the read of the lanes' intents.
     if (Rules::kChecksAgain && (in_ring(c) || word_of(c) != seen)) return false;
     if (control_.cell(c).producer == dead_) {
       free(c);
@@ -120,9 +121,9 @@ class Reaper {
     const CellWord seen = word_of(c);
     if (lockfree::state_of(seen) != CellState::kPublished) return true;
     const std::uint16_t producer = lockfree::owner_of(seen);
-    // While its producer is publishing it, a cell that was taken cannot be told from one that is
-    // not in the ring yet. This check comes before the read of the ring, so that a cell that is not
-    // there was published before, and taken.
+    // While a cell's publisher is publishing it, a cell that was taken cannot be told from one that
+    // is not in the ring yet. This check comes before the read of the ring: so a cell that is then
+    // not in the ring had entered it, and was taken.
     if (producer < control_.geometry().max_lanes) {
       const lockfree::LaneIntent& from = control_.lane(producer).intent;
       const auto moving = lockfree::run_of(

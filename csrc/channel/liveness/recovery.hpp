@@ -8,8 +8,8 @@
 
 namespace flowtrain::channel {
 
-/// Finds the lanes whose process died, and reclaims what they held. One handle at a time, by
-/// PoolLock::kRecovery.
+/// Finds the lanes whose process died, and reclaims what they held. PoolLock::kRecovery admits one
+/// handle at a time.
 ///
 /// Memory:   the pool's control tables.
 /// Threads:  one, that of its handle's monitor.

@@ -33,7 +33,7 @@ struct Placement {
   /// @param cells  Number of consecutive cells, at least 1.
   static Placement find(const Control& control, std::uint32_t cells) noexcept;
   bool fits() const { return entry && first_cell; }
-  /// Which resource is missing, and the way out; for messages.
+  /// Which resource is missing, and how to get it; for messages.
   std::string shortage(const Control& control, std::uint32_t cells) const;
 };
 

@@ -119,7 +119,7 @@ void SegmentTable::drain(std::uint32_t number, std::uint16_t owner) {
   }
   replace(number - 1, live, moved(live, SegmentState::kDraining));
   sweep();
-  control_.header().space.notify();  // A producer that waits for a slab of it waits in vain.
+  control_.header().space.notify();  // Waiting producers check again whether memory is left.
 }
 
 void SegmentTable::drain_all(std::uint16_t owner) noexcept {

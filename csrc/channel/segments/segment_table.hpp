@@ -24,8 +24,8 @@ constexpr memory::Address address_of(std::uint32_t index, SegmentWord word,
 /// Memory:   the entries and cells of the control file.
 /// Threads:  any.
 /// Progress: claim waits for PoolLock::kCarving, at most kLockTimeoutS. The rest never waits.
-/// Ordering: segment.word publishes an entry. Transitions that end leases are in one total order
-///           with them, see SlabAllocator::try_lease_cell.
+/// Ordering: segment.word publishes an entry. Transitions that end leasing are in one total order
+///           with leases, see SlabAllocator::try_lease_cell.
 /// Errors:   claim, fill, make_live and drain throw; drain_all and sweep do not.
 class SegmentTable {
  public:
@@ -47,7 +47,7 @@ class SegmentTable {
   /// Gives up a claimed segment that never became live.
   void cancel(std::uint32_t index, SegmentWord claimed) noexcept;
 
-  /// Ends leases from a segment of `owner`; published items stay.
+  /// Ends leasing from a segment of `owner`; existing leases and published items stay.
   void drain(std::uint32_t number, std::uint16_t owner);
   /// Drains all segments of an owner that is gone.
   void drain_all(std::uint16_t owner) noexcept;

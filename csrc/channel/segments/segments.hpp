@@ -93,7 +93,7 @@ class Segments {
   /// @return Bytes of the present mappings.
   std::uint64_t attach(MappingHook hook);
 
-  /// Whether this handle has mapped a segment, and attached something to the mapping.
+  /// Whether this handle has mapped a segment, and whether the mapping has something attached.
   struct Held {
     bool mapped;
     bool attached;

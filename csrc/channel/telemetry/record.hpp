@@ -60,8 +60,8 @@ struct Event {
 ///           empty recorder.
 /// Threads:  one writer at a time; any number of readers.
 /// Progress: wait-free.
-/// Ordering: record.events publishes an event. A reader skips events that are overwritten
-/// meanwhile. Errors:   none.
+/// Ordering: record.events publishes an event. A reader skips events overwritten meanwhile.
+/// Errors:   none.
 class FlightRecorder {
  public:
   static constexpr std::uint64_t kKept = 1024;
