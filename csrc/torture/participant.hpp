@@ -95,11 +95,12 @@ class Participant {
     return item;
   }
 
-  /// Leases 1 to kMaxRun adjacent free cells, each as lockfree::try_lease does. There are no
-  /// segments, so acquire and release suffice.
+  /// Leases 1 to kMaxRun adjacent free cells.
   lockfree::Run lease_free_cells(std::uint16_t me) {
     const auto max_run = static_cast<std::uint32_t>(1 + draw() % kMaxRun);
-    const auto take = [this, me](std::uint32_t c) { return try_lease_cell(c, me); };
+    const auto take = [this, me](std::uint32_t c) {
+      return lockfree::try_lease(control_.word(c), me);
+    };
     const lockfree::FreeMap map = control_.free_map();
     const std::uint32_t end = control_.num_cells();
     for (;;) {
@@ -114,14 +115,6 @@ class Participant {
       while (run.count < max_run && first + run.count < end && take(first + run.count)) ++run.count;
       return run;
     }
-  }
-
-  bool try_lease_cell(std::uint32_t c, std::uint16_t me) noexcept {
-    lockfree::CellWord word = control_.word(c).load(std::memory_order_relaxed);
-    return lockfree::state_of(word) == lockfree::CellState::kFree &&
-           control_.word(c).compare_exchange_strong(
-               word, lockfree::moved(word, lockfree::CellState::kLeased, me),
-               std::memory_order_acq_rel);  // sync: cell.word
   }
 
   [[noreturn]] void consume() {
