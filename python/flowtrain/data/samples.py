@@ -28,9 +28,9 @@ class SampleMeta:
     index: int
     num_tokens: int
     num_targets: int
-    """Labels that count: nothing predicts the first token."""
+    """Target tokens, without the first token of the sample, which nothing predicts."""
     grids: tuple[Grid, ...]
-    """Temporal, height and width of each image in patches."""
+    """Frames, height and width of each image in patches."""
     image_lengths: tuple[int, ...]
     """Tokens of each image."""
     fit: Fit = "whole"

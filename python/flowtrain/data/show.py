@@ -17,7 +17,7 @@ def show_samples(config: RunConfig, samples: Sequence[int]) -> Iterator[dict[str
 
     Args:
         config: The run whose model and data are used.
-        samples: Numbers of the samples: lines of the data file from 0, without blank lines.
+        samples: Sample numbers, counted from 0 without blank lines.
 
     Raises:
         DataError: A sample does not exist, or cannot be used.

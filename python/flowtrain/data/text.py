@@ -23,7 +23,7 @@ class SampleText:
 
     @property
     def num_targets(self) -> int:
-        """Labels that count: nothing predicts the first token."""
+        """Target tokens, without the first token of the sample, which nothing predicts."""
         return int((self.labels[1:] != -100).sum())
 
 

@@ -17,7 +17,7 @@ TokenizedSample = tuple[tuple[Path, ...], ChatTokens]
 
 
 class TokenCache:
-    """Keeps tokenized samples: the planner needs their sizes a few steps before their tokens.
+    """Keeps tokenized samples: sizes are read for the plan, and tokens a few steps later.
 
     Args:
         read: Reads and tokenizes a sample by its number.

@@ -1,4 +1,4 @@
-"""Readers that work beside the training, in one thread or in processes."""
+"""Readers that run in parallel with the training, in one thread or in processes."""
 
 from __future__ import annotations
 

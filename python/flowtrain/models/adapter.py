@@ -111,7 +111,7 @@ class VLMAdapter(ABC):
     Attributes:
         config: The Hugging Face configuration.
         vocabulary: Token ids with a meaning to the model.
-        seam_width: Values of one image token that pass from encoder to backbone.
+        seam_width: Number of values per image token that pass from encoder to backbone.
         encoder_prefix: Prefix of the encoder's parameter names in the full model.
     """
 
@@ -143,7 +143,7 @@ class VLMAdapter(ABC):
 
         Args:
             num_tokens: Tokens of the sample, image tokens included.
-            grids: Temporal, height and width of each image in patches.
+            grids: Frames, height and width of each image in patches.
             num_targets: Target tokens.
         """
 
@@ -180,7 +180,7 @@ class VLMAdapter(ABC):
         Args:
             encoder: The part `encoder`.
             pixel_values: Patches of all images, shape [patches, patch_dim].
-            grids: Temporal, height and width of each in patches, shape [images, 3].
+            grids: Frames, height and width of each in patches, shape [images, 3].
 
         Returns:
             Features of the image tokens, shape [tokens, seam_width].

@@ -29,7 +29,7 @@ class SampleSize(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Layout:
-    """Numbers of ranks and caps of a step."""
+    """Numbers of ranks, and maximum tokens of a microbatch and of an item."""
 
     encoder_ranks: int
     backbone_ranks: int
@@ -39,7 +39,7 @@ class Layout:
 
 @dataclass(slots=True)
 class _Draft:
-    """An item without encoder rank and number."""
+    """An item that has no encoder rank and no number yet."""
 
     reader: int
     slot: int
@@ -65,7 +65,7 @@ def build_step(
         step: Number of the step.
         samples: Sizes of its samples, in the seeded order.
         cost: Backbone cost of each sample in forward FLOPs, shape [num_samples].
-        layout: Ranks and caps.
+        layout: Numbers of ranks, and maximum tokens.
         cursor: Samples drawn from the data order up to and including this step.
         dropped: Samples that were drawn for this step and left out.
         truncated: Samples of this step that were truncated.
@@ -124,9 +124,9 @@ def _items(
 ) -> tuple[EncoderItem, ...]:
     """Divide the images of each slot into items, and assign these to the encoder ranks.
 
-    An item has at most an equal share of the step's image tokens (or one image), so that no
-    encoder rank idles while another has all images. It never spans slots, so that the slot that
-    ranks wait for can always be finished.
+    An item has at most `item_tokens` tokens and at most an equal share of the step's image tokens,
+    so that no encoder rank idles while another has all images. A larger image is an item of its
+    own. An item never spans slots, so that a slot never waits for images of a later slot.
     """
     total = sum(n for rank in members for slot in rank for s in slot for n in s.image_lengths)
     cap = min(layout.item_tokens, max(1, -(-total // layout.encoder_ranks)))

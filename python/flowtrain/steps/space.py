@@ -41,7 +41,8 @@ class Space:
         slab_bytes: Size of a slab.
         row_bytes: Size of the row of one image token, with all its features.
         trained: Whether gradients return to the encoder.
-        depth: Whole steps that an activation segment holds if gradients return, max(1, k).
+        depth: Whole steps that an activation segment holds if gradients return:
+            max(1, `flow.staleness`).
     """
 
     slab_bytes: int
@@ -67,8 +68,9 @@ class Space:
     def need(self, plan: StepPlan) -> SpaceNeed:
         """Minimum slabs with which this plan can finish.
 
-        If gradients return: a whole step, since they return only after its last slot is read.
-        Otherwise: the largest item, since items are made in the order in which they are read.
+        If gradients return: whole steps, since an encoder rank takes the gradients of a step only
+        after it has sent all records of the step. Otherwise: the largest item, since items are
+        encoded in the order in which they are read.
         """
         made: dict[int, int] = {}
         read: dict[int, int] = {}

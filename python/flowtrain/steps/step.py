@@ -45,7 +45,9 @@ class EncoderItem:
     index: int
     """Number of the item within the step; step and number identify the record."""
     encoder: int
+    """Encoder rank that encodes the item."""
     reader: int
+    """Backbone rank that reads the record."""
     slot: int
     row: int
     num_tokens: int
@@ -62,7 +64,7 @@ class Balance:
     encoder_dist_ratio: float
     """The same for the encoder ranks, by image tokens."""
     pad_ratio: float
-    """Padding / allocated tokens, if all microbatches of a slot had the same length."""
+    """Padding / allocated tokens; `Packing` says to which length tokens are padded."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,7 +78,8 @@ class Packing:
     packed: Balance
     """The packed step; each slot padded to its longest rank."""
     arrival: Balance
-    """Equal counts in seeded order; each sample padded to the longest of its microbatch."""
+    """Equal counts of samples per microbatch, in seeded order; each sample padded to the longest of
+    its microbatch."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,7 +95,7 @@ class StepPlan:
     documents: tuple[tuple[tuple[Document, ...], ...], ...] = ()
     """[backbone rank][slot][document]."""
     items: tuple[EncoderItem, ...] = ()
-    """Items in the order of slots, in which they are made and read."""
+    """Items in slot order, in which they are encoded and read."""
     num_targets: int = 0
     """Target tokens of the whole step, by which the loss is divided."""
     samples: tuple[int, ...] = ()
@@ -109,7 +112,7 @@ class StepPlan:
     """None for a plan of kind "end"."""
 
     def items_of(self, encoder: int) -> tuple[EncoderItem, ...]:
-        """Items of one encoder rank, in the order in which the rank makes them."""
+        """Items of one encoder rank, in the order in which the rank encodes them."""
         return tuple(item for item in self.items if item.encoder == encoder)
 
     def items_for(self, reader: int, slot: int) -> tuple[EncoderItem, ...]:

@@ -56,7 +56,7 @@ class Agreement:
         Args:
             place: The place before the step.
             step: The step of all ranks; None at the end of the epoch.
-            content: Checksum of the stream's content up to the step.
+            content: Checksum of the values measured in the stream up to the step.
 
         Raises:
             PackingError: A rank has another step; raised on every rank, with the difference. Or

@@ -45,7 +45,7 @@ class IndexedSource:
         shuffle: Whether to permute; otherwise samples keep the order of the data set.
 
     Raises:
-        PackingError: A size cannot be read, a sample is above the cap, or no sample is left.
+        PackingError: A size cannot be read, a sample is above `max_tokens`, or no sample is left.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class IndexedSource:
             "shuffle": shuffle,
             "samples": len(sizes),
             "tokens": zlib.crc32(sizes.tokens.tobytes()),
-            # With equal sizes, this number decides which samples are above the cap.
+            # With equal sizes, this number decides which samples are above `max_tokens`.
             "left_out": len(self.left_out),
         }
         self.plan = {**asdict(config.shape), "sizes": sizes.checksum()}

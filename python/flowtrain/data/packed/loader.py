@@ -97,8 +97,8 @@ class PackedLoader:
             steps are filled by tokens, without `batch_size`.
         window: With max_age: samples to read before a step is formed, in multiples of the token
             capacity of a step.
-        oversize: What to do with a sample above the cap: raise an error, or leave it out and list
-            it in `left_out`.
+        oversize: What to do with a sample above `max_tokens`: raise an error, or leave it out and
+            list it in `left_out`.
         seed: Seed of the order of epochs and of the workers' random numbers, combined with epoch
             and rank. Workers read a stream with the same seed on every rank, and run `collate_fn`
             with a seed of its own for each microbatch.
@@ -115,8 +115,8 @@ class PackedLoader:
         options: Other arguments of `DataLoader`, such as pin_memory and prefetch_factor.
 
     Raises:
-        PackingError: An argument, a field of a sample or a sample above the cap; while loading,
-            also a step that does not fit into its microbatches.
+        PackingError: An argument or a field of a sample cannot be used, or a sample is above
+            `max_tokens`; while loading, also a step that does not fit into its microbatches.
         RuntimeError: Another rank did not make its loader.
     """
 
@@ -201,7 +201,7 @@ class PackedLoader:
 
     @property
     def left_out(self) -> list[int] | list[StreamPosition]:
-        """Samples above the cap that are left out.
+        """Samples above `max_tokens` that are left out.
 
         For a map-style data set, the indices of all of them, sorted. For a stream, those read so
         far as (epoch, worker, position), each once.
@@ -226,7 +226,7 @@ class PackedLoader:
         Raises:
             PackingError: A step does not fit into its microbatches, differs from the step that had
                 begun when the state was saved, or differs on another rank; a sample of a stream is
-                above the cap; or the loader was closed.
+                above `max_tokens`; or the loader was closed.
             RuntimeError: The iterator was ended, or ranks could not compare their plans.
         """
         if self._closed:

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, Protocol, get_args
 from flowtrain.packing import FormedStep, Microbatch, PackingError, StepShape
 
 Oversize = Literal["error", "leave_out"]
-"""What to do with a sample above the cap."""
+"""What to do with a sample of more than `max_tokens` tokens."""
 
 Place = dict[str, Any]
 """Where loading continues: plain numbers, and the states of a stream."""
@@ -36,7 +36,8 @@ class Loaded(NamedTuple):
         batch: The batch.
         microbatch: Its place in the step, and its weights.
         step: The step of all ranks.
-        content: Checksum of the stream's content up to the step; 0 for map-style data sets.
+        content: Checksum of the values measured in the stream up to the step; 0 for a map-style
+            data set.
     """
 
     batch: Any
@@ -52,7 +53,7 @@ class LoadConfig:
     Attributes:
         shape: Shape of a step.
         rank: The rank whose microbatches are loaded.
-        leave_out: Whether samples above the cap are left out.
+        leave_out: Whether samples above `max_tokens` are left out.
         collate: Makes a batch of the samples of a microbatch.
         options: Arguments of the `DataLoader`, with `num_workers` and `generator`.
     """
@@ -72,8 +73,8 @@ class Source(Protocol):
             then agree on all steps.
         order: Values that decide which samples the steps up to a place contain. Two loaders must
             have the same for the end of a step to mean the same place.
-        plan: Values that decide where the samples of a step go. Two loaders must have the same as
-            well for a place within a step to mean the same.
+        plan: Values that decide to which rank and microbatch each sample of a step goes. Two
+            loaders must have the same as well for a place within a step to mean the same.
     """
 
     planned_ahead: bool
@@ -82,7 +83,7 @@ class Source(Protocol):
 
     @property
     def left_out(self) -> list[int] | list[StreamPosition]:
-        """Samples above the cap that were left out: indices, or positions in a stream."""
+        """Samples above `max_tokens` that were left out: indices, or positions in a stream."""
         ...
 
     def start(self, epoch: int) -> Place:
@@ -122,7 +123,7 @@ def order_of(shape: StepShape) -> dict[str, Any]:
 
 
 def parse_oversize(oversize: Oversize) -> bool:
-    """Whether samples above the cap are left out.
+    """Whether samples above `max_tokens` are left out.
 
     Raises:
         PackingError: The value is unknown.
@@ -134,7 +135,7 @@ def parse_oversize(oversize: Oversize) -> bool:
 
 
 def too_long_error(key: int, tokens: int, max_tokens: int) -> PackingError:
-    """Error for a sample above the cap."""
+    """Error for a sample above `max_tokens`."""
     return PackingError(
         f"sample {key}: {tokens} tokens exceed max_tokens={max_tokens}; raise max_tokens, or leave "
         "such samples out with oversize='leave_out'"

@@ -114,10 +114,10 @@ class Stream:
         return {**self._marks[0], "read": self._read, "ended": self._ended, "waiting": waiting}
 
     def take(self, count: int) -> tuple[IntArray, Sizes]:
-        """Positions and sizes of the next samples that are within the cap.
+        """Positions and sizes of the next samples that are within `max_tokens`.
 
         Raises:
-            PackingError: A size cannot be read, or a sample is above the cap.
+            PackingError: A size cannot be read, or a sample is above `max_tokens`.
         """
         taken: list[int] = []
         while len(taken) < count and not self._ended:

@@ -90,7 +90,7 @@ class _WorkerStep:
         formed: Its samples and plan. None after the last step of the worker, and for a worker that
             comes before the one with the next step.
         after: Place of the worker's stream after the step.
-        left_out: Positions of samples above the cap that were left out since the last step.
+        left_out: Positions of samples above `max_tokens` that were left out since the last step.
         content: Checksum of all values that the worker has measured.
     """
 

@@ -18,6 +18,8 @@ class NonFiniteError(RuntimeError):
 class StepReport:
     """What one world reports of a step after it has summed its gradients.
 
+    The planned N counts all target tokens of the plan; the real N leaves out skipped samples.
+
     Attributes:
         norm: Norm of the world's gradients of (sum of losses) / planned N.
         checksum: Checksum of the plan that the world executed.

@@ -21,7 +21,7 @@ class StoreTimeout(TimeoutError):
 
 
 class JobStore:
-    """Keys with one writer each, read by any rank, deleted when their step has closed.
+    """Keys with one writer each, read by any rank. Keys of a step are deleted after the step.
 
     Each object has its own connection, which a blocking read holds: a thread needs one of its own.
 

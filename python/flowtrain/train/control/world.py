@@ -26,7 +26,7 @@ class World:
         store: The job's store, through which the ranks find each other.
         device: Device of this rank; it determines the backend of the collectives. Ranks that share
             a CUDA device, which NCCL refuses, reduce through host memory with gloo.
-        activity: Told of collectives, so that the heartbeat ends those that cannot end.
+        activity: Told of collectives, so that the heartbeat ends the run if one cannot complete.
     """
 
     def __init__(

@@ -1,1 +1,1 @@
-"""What a rank reads of its samples: sizes, tokens, and pixels."""
+"""Reads of samples by a rank: sizes, tokens, and pixels."""

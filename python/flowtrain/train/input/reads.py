@@ -14,7 +14,7 @@ from flowtrain.train.control.deadline import period_of, periods_in
 
 @dataclass(frozen=True, slots=True)
 class SampleRead:
-    """One read, and what it reads, used in messages."""
+    """One read, and its description for messages."""
 
     what: str
     future: Future[Any]

@@ -1,1 +1,1 @@
-"""What each step is: its samples, its microbatches, and which rank computes what."""
+"""Plans of the steps: samples, microbatches, and which rank computes which part."""

@@ -69,7 +69,7 @@ class Planner(threading.Thread):
                 need = need.join(self._need(plan))
                 window.append(plan)
         finally:
-            # Ranks size their segments for the first window, or for the part that was planned.
+            # Ranks size their segments for the first window; after an error, for its planned part.
             self._store.put(FIRST_NEED, [need.activation, need.gradient])
             self._publish(window)
         self._publish(plans)

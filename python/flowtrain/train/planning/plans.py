@@ -39,7 +39,7 @@ class PlanReader:
         return SpaceNeed(activation=activation, gradient=gradient)
 
     def get(self, step: int) -> StepPlan:
-        """Wait for the plan of a step; the end of the run if the planner failed at this step.
+        """Wait for the plan of a step; a plan of kind "end" if the planner failed at this step.
 
         The error is raised later, by `check`: a rank that reads ahead must not end steps that
         other ranks still train.

@@ -1,4 +1,4 @@
-"""Source of plans: draws the samples of each step and lays the step out."""
+"""Source of plans: draws the samples of each step and builds its plan."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class PlanSource:
             DataError: A sample cannot be used, or every sample of the file is dropped.
         """
         batch = self._config.train.global_batch
-        # The next step is read while this one is laid out.
+        # The sizes of the next step are read while this step is planned.
         ahead = batch if self._step + 1 < self._config.train.steps else 0
         samples: list[SampleMeta] = []
         dropped = dropped_in_a_row = 0

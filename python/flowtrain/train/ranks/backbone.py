@@ -25,7 +25,7 @@ class BackboneRank:
     """Executes the planned slots of one backbone rank.
 
     Args:
-        context: What this rank has before its first step.
+        context: Configuration, connections and services of this rank.
         module: The backbone.
         prefetch: Reads of the planned samples' tokens.
         checkpoints: Saves the backbone's part of the checkpoints.
@@ -152,7 +152,8 @@ class BackboneRank:
         """Gather the image rows of a slot.
 
         Returns:
-            Rows, a leaf that collects their gradient, or None; and the skipped samples.
+            Rows, a leaf tensor that collects their gradient, or None if the slot has no image; and
+            the samples with a skipped image.
         """
         if not items:
             return None, set()
@@ -171,7 +172,7 @@ class BackboneRank:
         return features.requires_grad_(self._sends_gradients), skipped
 
     def _skipped(self, step: int, item: EncoderItem) -> set[int]:
-        """Samples of an item with an image that could not be read."""
+        """Samples of an item with a skipped image."""
         name = f"skipped/{step}/{item.index}"
         store = self._context.store
         samples = store.get(name, writer=f"encoder.{item.encoder}")

@@ -1,4 +1,4 @@
-"""What a rank of either world has before its first step."""
+"""Context of a rank, the same for both worlds: made before the first step."""
 
 from __future__ import annotations
 

@@ -20,13 +20,13 @@ from flowtrain_core.edges import Explanation
 class EncoderRank:
     """Executes the planned items of one encoder rank.
 
-    Step s runs F(s + k), B(s), close(s). In `strict`, k is 0, and the graph of each item is kept
-    until its gradient arrives. In `bounded`, k is `flow.staleness`, and the graph is recomputed
-    under the weights that encoded the item. In `frozen` there is F alone, as far ahead as plans and
-    pool allow.
+    Step s runs F(s + k), B(s), close(s), where F is the forward and B the backward of a step. In
+    `strict`, k is 0, and the graph of each item is kept until its gradient arrives. In `bounded`,
+    k is `flow.staleness`, and the graph is recomputed under the weights that encoded the item. In
+    `frozen` there is F alone, as far ahead as plans and pool allow.
 
     Args:
-        context: What this rank has before its first step.
+        context: Configuration, connections and services of this rank.
         module: The encoder.
         prefetch: Reads of the planned images.
         checkpoints: Saves the encoder's part of the checkpoints.

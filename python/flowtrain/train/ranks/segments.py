@@ -34,7 +34,7 @@ class SegmentSizes:
 
         Args:
             need: Maximum over the first plans. Each of these plans fits the pool, but the maximum
-                may not; then there are no segments yet, and each plan gets its own sizes.
+                may not; then no segment is made yet, and each plan sets its own sizes.
         """
         if not self._holds(need):
             return SpaceNeed(activation=0, gradient=0)

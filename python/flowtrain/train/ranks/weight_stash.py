@@ -9,13 +9,13 @@ import torch
 
 
 class WeightStash:
-    """Copies of a module's weights from the last `depth` steps.
+    """Copies of a module's weights: those of the current step and of the `depth` steps before it.
 
     A `bounded` encoder recomputes an item under the weights that encoded it.
 
     Args:
         module: The module.
-        depth: Maximum number of steps; 0 keeps no copies.
+        depth: Number of earlier steps; 0 keeps no copies.
     """
 
     def __init__(self, module: torch.nn.Module, depth: int) -> None:

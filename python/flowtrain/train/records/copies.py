@@ -2,8 +2,8 @@
 
 A copy runs on the stream on which the rank computes, so that it is ordered with the kernels around
 it and no stream waits for another. The other side may learn of a copy only when it is complete: a
-thread of its own waits for an event before it publishes a lease or releases an item, while the rank
-goes on enqueuing work. A separate copy stream would save microseconds of copies beside the
+separate thread waits for a CUDA event before it publishes a lease or releases an item, and the rank
+enqueues further work meanwhile. A separate copy stream would save microseconds of copies beside the
 milliseconds of an item, and would have to keep the memory of each tensor alive across streams.
 """
 

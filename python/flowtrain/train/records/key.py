@@ -15,8 +15,8 @@ class RecordKey:
         step: Step of the record (32).
         item: Number of the item within the step (24).
         part: Number of the slab within the record (24).
-        version: Number of steps that the weights behind the rows have seen (32).
-        skipped: Whether an image of the item could not be read (1).
+        version: Step whose weights computed the rows (32).
+        skipped: Whether an image of the item was replaced by zeros (1).
     """
 
     step: int

@@ -87,7 +87,7 @@ class RecordSender:
             reader: Rank that reads it, in the reading world.
             step: Step of the record.
             item: Number of the item within the step.
-            version: Number of steps that the weights behind the rows have seen.
+            version: Step whose weights computed the rows.
             skipped: Whether an image of the item was replaced by zeros.
         """
         producer = self._producers[reader]

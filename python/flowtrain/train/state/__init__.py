@@ -1,1 +1,1 @@
-"""What a run keeps on the disk: logs, checkpoints, and the final model."""
+"""State of a run: module and optimizer, and on disk the logs, checkpoints and final model."""
