@@ -489,7 +489,7 @@ def flight_record(name: str) -> list[FlightEvent]:
 class packing:  # noqa: N801
     """Kernels of schedulers, on NumPy arrays; a submodule. `flowtrain_core.packing` wraps them.
 
-    Tokens and costs are int64 of shape [num_samples]; what is placed nowhere has slot and rank -1.
+    Tokens and costs are int64 of shape [num_samples]; an unplaced sample has slot and rank -1.
     Wrong input is a ValueError that names sample, value and limit.
     """
 
@@ -505,7 +505,7 @@ class packing:  # noqa: N801
         max_tokens: int,
         stages: int = 1,
     ) -> None:
-        """Raises what the others would, without the work."""
+        """Checks the arguments as the other functions do, without scheduling."""
     @staticmethod
     def schedule(
         tokens: NDArray[int64],
@@ -530,10 +530,10 @@ class packing:  # noqa: N801
         stages: int = 1,
         thorough: bool = True,
     ) -> int:
-        """At most what any schedule under the cap reaches of an objective."""
+        """Lower bound of an objective, for any schedule under the cap."""
     @staticmethod
     def search_bins(tokens: NDArray[int64], bins: int, max_tokens: int) -> tuple[bool, int]:
-        """Whether a search proved that no bins hold all samples, and how many tries it took."""
+        """Whether a search proved that the samples do not fit, and its number of tries."""
     @staticmethod
     def longest_first(
         tokens: NDArray[int64], cost: NDArray[int64], bins: int, max_tokens: int
@@ -554,7 +554,7 @@ class packing:  # noqa: N801
         rounds: int = 0,
         work: int = 0,
     ) -> NDArray[int32]:
-        """Bin of each sample such that the larger load of either module is small."""
+        """Bin of each sample, by a heuristic for the largest load of either module in any bin."""
 
 # Only if cuda_built is true. flowtrain_core.cuda is the public interface.
 

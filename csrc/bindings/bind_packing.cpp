@@ -43,7 +43,7 @@ py::array_t<T> array_of(const std::vector<T>& values) {
   return py::array_t<T>(static_cast<py::ssize_t>(values.size()), values.data());
 }
 
-/// Integer costs of what was given, int64 as it is and float64 on a scale, and their unit.
+/// Integer costs and their unit: int64 divided by the common divisor, float64 scaled.
 py::tuple integer_costs(const py::array& cost, const char* name) {
   Ints whole(cost.size());
   const std::span out(whole.mutable_data(), static_cast<std::size_t>(whole.size()));

@@ -113,7 +113,7 @@ void even_out_ranks(Schedule& out, const Step& step, std::int64_t enough, const 
 }  // namespace
 
 std::int64_t rank_room(const Grid& grid) {
-  constexpr Wide kMaxSum = std::int64_t{1} << 62;  // No tokens are more.
+  constexpr Wide kMaxSum = std::int64_t{1} << 62;  // Limit of all sums.
   return static_cast<std::int64_t>(std::min(kMaxSum, Wide{grid.max_tokens} * grid.slots * 49 / 50));
 }
 
@@ -137,7 +137,7 @@ bool balance_ranks(const Step& step, std::int64_t end, std::int64_t rank_cap, co
     bins.add(i, rank);
   }
   const std::uint32_t gathered = slots > 0 ? rank + 1 : rank;
-  // Ranks could do more than there is to do.
+  // Targets may sum to more than the total cost: lower all of them equally.
   const Wide capacity = std::accumulate(targets.begin(), targets.end(), Wide{0});
   const auto spare = static_cast<std::int64_t>((capacity - sum(samples.cost)) / grid.ranks);
   for (std::int64_t& target : targets) target -= spare;
@@ -162,7 +162,7 @@ Schedule accumulate(const Step& step) {
   const bool fits = balance_ranks(step, out.bound, rank_room(grid), effort, out);
   if (fits) out.value = heaviest_rank(out, step);
   if (!fits || out.value - out.bound > out.bound / kFarPart) {
-    // Tokens are too tight to balance ranks first: microbatches first, then.
+    // Balancing ranks first failed or is far from the bound: balance microbatches first.
     Schedule other = lockstep(step);
     other.bound = out.bound;
     if (refined) even_out_ranks(other, step, out.bound, effort);

@@ -8,11 +8,11 @@
 
 namespace flowtrain::packing {
 
-/// Which sample lies in which bin, with what the bins hold.
+/// The bin of each sample, and the load and tokens of each bin.
 ///
 /// Memory:  a list of samples per bin, threaded through one array.
 /// Threads: none.
-/// Errors:  none; a sample that is added has no bin, one that is removed has.
+/// Errors:  none. Add only a sample that has no bin, and remove only one that has.
 class Bins {
  public:
   Bins(const Samples& samples, std::uint32_t count)

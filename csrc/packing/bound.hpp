@@ -10,8 +10,8 @@ namespace flowtrain::packing {
 /// Lower bounds of what any schedule under the cap can reach, in the unit of the costs. `order` is
 /// samples by descending cost.
 
-/// Minimum cost of the heaviest bin: the mean, the largest sample, or what bins must hold that hold
-/// one large sample more than the others.
+/// Minimum cost of the heaviest bin: the mean, the largest sample or, where some bins must hold one
+/// large sample more than the others, the mean of those.
 ///
 /// Of the j * bins + e largest samples, the q bins that hold more than j hold j * q + e or more; so
 /// the heaviest of them costs at least the smallest j * q + e of those samples over q. That is
@@ -20,11 +20,11 @@ std::int64_t max_bin_bound(const Samples& samples, Order order, std::uint32_t bi
 
 /// Minimum sum over slots of their slowest rank.
 ///
-/// It is at least total / ranks. Where samples cost more than an even share, their slots are long,
-/// and the cap may keep these from carrying as much as they last: if U_q is the maximum cost that q
-/// slots can carry, the other slots have to carry total - U_q. The j-th longest slot lasts at least
-/// as long as sample (j - 1) * ranks + 1 of those above half the cap, of which no bin holds two;
-/// the longest slot lasts as long as the largest sample.
+/// It is at least total / ranks. Slots of samples that cost more than an even share are
+/// long, and the cap may keep them from carrying as much as their length allows: if U_q is the
+/// maximum cost that q slots can carry, the other slots have to carry total - U_q. The j-th longest
+/// slot lasts at least as long as sample (j - 1) * ranks + 1 of those above half the cap, of which
+/// no bin holds two; the longest slot lasts as long as the largest sample.
 ///
 /// U_q is the value of a linear program over bins that are limited in tokens, in long samples, and
 /// in cost by the length of their slot. Any prices of tokens and of long samples bound it; better

@@ -60,8 +60,8 @@ void check(const Samples& samples, const Grid& grid) {
 double scale(std::span<const double> cost, std::span<std::int64_t> out, const char* name) {
   constexpr double kLargest = 0x1p32;
   constexpr auto kInfinite = std::bit_cast<std::uint64_t>(std::numeric_limits<double>::infinity());
-  // Bits order what is not negative as its values do, and what cannot be behind it; adding 0 makes
-  // a positive zero of a negative one.
+  // As integers, the bits of non-negative doubles sort by value, and those of negative ones,
+  // infinity and NaN sort after them. Adding 0 turns -0 into +0.
   std::uint64_t bits = 0;
   for (const double value : cost) bits = std::max(bits, std::bit_cast<std::uint64_t>(value + 0.0));
   for (std::size_t i = 0; bits >= kInfinite && i < cost.size(); ++i) {

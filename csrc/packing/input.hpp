@@ -7,8 +7,8 @@
 
 namespace flowtrain::packing {
 
-/// Refuses what kernels trust: that there are bins, that nothing is negative or longer than a
-/// bin, and that sums fit 62 bits.
+/// Checks what kernels rely on: that there are bins, that no value is negative, that no sample is
+/// longer than a bin, and that sums fit 62 bits.
 ///
 /// Errors: BadArgument, naming the sample, its value and the limit.
 void check(const Samples& samples, const Grid& grid);
@@ -20,7 +20,9 @@ void check(const Samples& samples, const Grid& grid);
 /// Errors: BadArgument for what is negative, infinite or no number.
 double scale(std::span<const double> cost, std::span<std::int64_t> out, const char* name);
 
-/// Costs divided by what they all are multiples of, so that a unit never changes a schedule.
+/// Costs divided by their greatest common divisor, so that a unit never changes a schedule.
+///
+/// Returns: the divisor.
 double reduce(std::span<const std::int64_t> cost, std::span<std::int64_t> out, const char* name);
 
 }  // namespace flowtrain::packing

@@ -14,11 +14,11 @@ namespace {
 
 constexpr std::uint32_t kRounds = 4;
 constexpr std::uint32_t kPartners = 2;  // Of each long bin.
-// Part of a plan's value: what is nearer to the bound needs no better one.
+// A plan within its value over this of the bound needs no better bound.
 constexpr std::int64_t kNearPart = 1024;
 
-/// Targets from what bins are: in aligned slots, the mean of the slot. Where sizes do not let all
-/// bins be equal, few slots are longer then, and the others shorter.
+/// Targets from the present loads: for each bin, the mean of its aligned slot. If sizes do not let
+/// all bins be equal, few slots are then longer and the others shorter.
 std::vector<std::int64_t> slot_means(const Bins& bins, std::uint32_t ranks) {
   const std::vector<std::uint32_t> aligned = align(bins);
   std::vector<std::int64_t> targets(bins.count());
@@ -48,7 +48,7 @@ void adjust_long_bins(Slots& slots, std::int64_t max_tokens, std::int64_t tolera
   }
 }
 
-/// Refines all but the long bins, in rounds: each towards what the slots then are.
+/// Refines all but the long bins, in rounds; each round sets the targets from the present loads.
 void even_out_slots(Slots& slots, const Grid& grid, const Effort& effort) {
   std::uint64_t done = 0;
   for (std::uint32_t k = 1; k <= kRounds; ++k) {
@@ -56,7 +56,7 @@ void even_out_slots(Slots& slots, const Grid& grid, const Effort& effort) {
     round.work = effort.work / kRounds * k;
     if (done >= round.work) continue;
     round.work -= done;
-    // What the long bins gave and took is made up for before anything else.
+    // The first round makes up for what the long bins exchanged, so it keeps the targets.
     const bool first = k == 1 && slots.long_bins > 0;
     const auto targets = first ? slots.targets : slot_means(slots.bins, grid.ranks);
     done += refine(slots.bins, targets, slots.long_bins, grid.max_tokens, round);

@@ -58,7 +58,7 @@ struct Prices {
 
 constexpr std::array kEdges{10, 8, 6, 4, 2};  // That searches begin with.
 
-/// What searches for prices may still do.
+/// Remaining effort of searches for prices.
 struct Budget {
   std::size_t tries = kMaxTries;
   std::size_t visits;  ///< Of samples.
@@ -118,8 +118,8 @@ class LongSlots {
     return {.like = k};
   }
 
-  /// Least sum over all slots, where q of them carry what prices tell: a bin holds no more than
-  /// what its room costs and its samples gain, what they cost above their price.
+  /// Minimum sum over all slots if q of them carry at most what the prices allow: a bin holds no
+  /// more than what its room costs and its samples gain, what they cost above their price.
   std::int64_t bound(std::size_t q, const Prices& prices) const {
     const bool free = prices.like == densest_.size();
     const std::int64_t price = free ? 0 : densest_[prices.like].cost;

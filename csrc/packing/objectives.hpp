@@ -5,10 +5,10 @@
 
 namespace flowtrain::packing {
 
-/// Where the gap is more than the bound divided by this, other ways to schedule are tried, too.
+/// If the gap exceeds the bound divided by this, other ways to schedule are tried too.
 inline constexpr std::int64_t kFarPart = 300;
 
-/// What an objective is given: see `schedule`. `order` is samples by descending cost.
+/// Input of an objective: the arguments of `schedule`, and the samples by descending cost.
 struct Step {
   const Samples& samples;
   Order order;
@@ -22,8 +22,8 @@ Schedule accumulate(const Step& step);
 Schedule max_microbatch(const Step& step);
 Schedule pipeline(const Step& step);
 
-/// Tokens that a rank may be given before they are packed into its slots, which loses a little room
-/// to their lengths.
+/// Maximum tokens of a rank before they are packed into its slots: 98 % of what the slots hold,
+/// since sample lengths leave some room unused.
 std::int64_t rank_room(const Grid& grid);
 
 /// Balances ranks, and then packs each rank's samples into its slots. Of a pipeline, samples that

@@ -19,7 +19,7 @@ Placer::Placer(Bins& bins, std::uint32_t first, std::span<const std::int64_t> ta
   }
 }
 
-/// Siblings are known before the winner below them is, so a level costs one comparison.
+/// Each level needs one comparison, with the sibling node.
 void Placer::set(std::uint32_t place, Word best) {
   for (std::size_t at = leaves_ + place; at > 1; at /= 2) {
     nodes_[at] = best;

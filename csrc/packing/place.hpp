@@ -20,7 +20,8 @@ class Placer {
   Placer(Bins& bins, std::uint32_t first, std::span<const std::int64_t> targets,
          std::int64_t max_tokens);
 
-  /// Places a sample; ties fall to the lower bin. O(log bins) while tokens descend with costs.
+  /// Places a sample; of equal bins the lower one gets it. O(log bins) while tokens descend with
+  /// costs.
   ///
   /// Args: `within` says that no bin may exceed its target.
   /// Returns: false where no bin has room, or the one farthest below its target would exceed it.

@@ -13,8 +13,8 @@ inline constexpr std::uint32_t kNone = UINT32_MAX;  ///< No bin, or no sample.
 
 /// Samples of one step, one entry each.
 ///
-/// Costs are in any unit; their sum fits 62 bits, and so does that of the tokens. Kernels trust
-/// this: `check` in input.hpp reports what breaks it.
+/// Costs are in any unit; their sum fits 62 bits, and so does that of the tokens. Kernels rely
+/// on this; `check` in input.hpp tests it.
 struct Samples {
   std::span<const std::int64_t> tokens;
   std::span<const std::int64_t> cost;

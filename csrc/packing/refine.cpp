@@ -23,7 +23,7 @@ std::uint64_t refine(Bins& bins, std::span<const std::int64_t> targets, std::uin
     for (std::size_t i = 0; i < live.size(); ++i) {
       excess[i] = bins.load(live[i]) - targets[live[i]];
     }
-    // What is above the average sets the time; what is below follows.
+    // Only excess over the average is reduced.
     const Wide all = std::accumulate(excess.begin(), excess.end(), Wide{0});
     const std::int64_t limit =
         static_cast<std::int64_t>(all / static_cast<std::int64_t>(excess.size())) +
@@ -31,8 +31,8 @@ std::uint64_t refine(Bins& bins, std::span<const std::int64_t> targets, std::uin
     if (*std::max_element(excess.begin(), excess.end()) <= limit) return work;
     const std::vector<std::uint32_t> sorted = order_descending(excess);
     for (std::size_t i = 0; i < half; ++i) {
-      // The worst with the best, or, as those may be of few and large samples, with the middle;
-      // and another partner in every pass, for whom one could not help.
+      // Pairs the bins farthest above with those farthest below or, in odd passes, with the middle,
+      // since the farthest may hold few and large samples. Partners change in every pass.
       const std::uint32_t above = sorted[i];
       const std::size_t other = (i + pass / 2) % half;
       const std::uint32_t below = sorted[pass % 2 == 0 ? sorted.size() - 1 - other : half + other];
@@ -40,7 +40,7 @@ std::uint64_t refine(Bins& bins, std::span<const std::int64_t> targets, std::uin
       const std::uint32_t high = live[above], low = live[below];
       if (work >= effort.work) return work;
       const std::int64_t apart = bins.load(high) - targets[high] - (bins.load(low) - targets[low]);
-      // Rough first, since most pairs need no more.
+      // Few movable samples first: most pairs need no more.
       const std::uint32_t movable = pass < 2 ? 12 : pass < 8 ? 14 : 20;
       const auto [better, sums] = repartitioner.divide(
           high, low, {bins.load(high) - apart / 2, movable, pass, effort.tolerance / 4});

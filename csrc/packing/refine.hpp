@@ -7,11 +7,11 @@
 
 namespace flowtrain::packing {
 
-/// How much refinement may do. Counts, never a clock, so that every rank does the same.
+/// Limits of refinement. They are counts, never times, so that every rank does the same.
 struct Effort {
   std::uint32_t passes = 0;    ///< Times that all bins are paired.
   std::uint64_t work = 0;      ///< Sums of subsets to form, about 10 ns each.
-  std::uint8_t patience = 0;   ///< Failures in a row after which a bin is left as it is.
+  std::uint8_t patience = 0;   ///< Failures in a row after which a bin is no longer paired.
   std::int64_t tolerance = 0;  ///< Excess over the average that is left alone.
 };
 

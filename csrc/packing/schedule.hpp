@@ -8,6 +8,10 @@
 namespace flowtrain::packing {
 
 /// The value that a schedule minimizes: it depends on when data-parallel ranks wait.
+///
+/// To add one: `schedule` and `bound` in schedule.cpp, a file that implements objectives.hpp,
+/// `objective_of` in bind_packing.cpp, and in Python `Objective` in interface.py and
+/// `Assignment.value`, whose last case is max-microbatch.
 enum class Objective {
   kLockstep,       ///< In every microbatch: the sum over slots of the slowest rank.
   kAccumulate,     ///< Once a step: the slowest rank's sum over its slots.
@@ -15,7 +19,7 @@ enum class Objective {
   kPipeline,       ///< Once a step, each rank a pipeline: see pipeline_bound in bound.hpp.
 };
 
-/// A schedule and its certificate, in the unit of the costs.
+/// A schedule, its value and its bound, in the unit of the costs.
 struct Schedule {
   explicit Schedule(std::size_t samples) : slot(samples, -1), rank(samples, -1) {}
 
@@ -31,9 +35,8 @@ struct Schedule {
 /// The same input gives the same schedule on every platform with IEEE 754 doubles: see "The same
 /// plan on every rank" in docs/packing.md.
 ///
-/// Args: `refined` false skips the refinement, for plans that are only compared. `closed` requires
-/// a
-///   place for every sample, at the price of balance; else what does not fit may wait.
+/// Args: `refined` false skips the refinement, for plans that are only compared. `closed` places
+///   every sample if a search finds room, at the cost of balance; else samples may stay unplaced.
 /// Errors: none; what does not fit under the cap is counted in `unplaced`.
 Schedule schedule(const Samples& samples, const Grid& grid, Objective objective, bool refined,
                   bool closed = true);

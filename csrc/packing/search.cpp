@@ -21,7 +21,7 @@ struct Open {
   std::int64_t room;
 };
 
-/// The search, and what it has done so far.
+/// The search and its state.
 class Searcher {
  public:
   Searcher(std::span<const std::int64_t> tokens, std::uint32_t bins, std::int64_t max_tokens)
@@ -55,7 +55,7 @@ class Searcher {
         from_ = k;
         continue;
       }
-      // What another bin would have to take could as well be here: such a bin is not complete.
+      // A bin with room for a remaining sample is not complete: another bin would have to take it.
       const bool complete = longest_within(bin.room, 0) == kinds_.size();
       const Wide spare = evenly ? spare_ * static_cast<Wide>(opened_.size()) / bins_ : spare_;
       if (complete && wasted_ + bin.room <= spare && opened_.size() < bins_) {

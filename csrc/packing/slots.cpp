@@ -11,7 +11,7 @@
 namespace flowtrain::packing {
 namespace {
 
-/// Samples in an order, of which those that have a bin are passed over.
+/// Samples in an order; those that have a bin are skipped.
 class Unplaced {
  public:
   Unplaced(const Bins& bins, std::vector<std::uint32_t> order)
@@ -27,7 +27,7 @@ class Unplaced {
     return end;
   }
 
-  /// The first place whose value, of which the order is a descending one, is not above a limit.
+  /// The first place whose value does not exceed a limit, if the order is by descending value.
   std::size_t first_at_most(std::span<const std::int64_t> values, std::int64_t limit) const {
     const auto at = std::partition_point(order_.begin(), order_.end(),
                                          [&](std::uint32_t i) { return values[i] > limit; });
@@ -41,7 +41,7 @@ class Unplaced {
  private:
   const Bins& bins_;
   std::vector<std::uint32_t> order_;
-  std::vector<std::uint32_t> next_;  ///< Of each place: a later one, with none to find between.
+  std::vector<std::uint32_t> next_;  ///< Of each place: a later one; all between have bins.
 };
 
 class Filler {
@@ -109,7 +109,8 @@ class Filler {
     }
   }
 
-  /// Adds what is costliest or, where the cap is in the way, longest of what fits.
+  /// Adds the costliest sample within the missing load or, if the cap forbids it, the longest one
+  /// under the cap. Returns false if neither fits.
   bool top_up(std::uint32_t bin, std::int64_t target) {
     const std::int64_t room = grid_.max_tokens - bins_.tokens(bin);
     const std::int64_t missing = target - bins_.load(bin);
@@ -130,10 +131,10 @@ class Filler {
   Gather gather_;
   Bins bins_;
   std::vector<std::int64_t> targets_;
-  std::uint32_t slots_ = 0;  ///< That are filled.
+  std::uint32_t slots_ = 0;  ///< Number of filled slots.
   std::int64_t left_;        ///< Cost of the samples without a bin.
   Unplaced by_cost_;
-  std::optional<Unplaced> by_density_, by_tokens_;  ///< Of long slots alone.
+  std::optional<Unplaced> by_density_, by_tokens_;  ///< Set if there are long slots.
 };
 
 }  // namespace

@@ -27,8 +27,8 @@ struct Slots {
   std::size_t unplaced = 0;           ///< Samples that fit nowhere.
 };
 
-/// Fills slots one after the other: while the largest sample left costs more than an even share of
-/// what is left, a slot is as long as that sample. The other slots are filled together, evenly.
+/// Fills slots in order. While the costliest sample left exceeds an even share of the cost left, a
+/// slot is as long as that sample costs. The other slots are filled together, evenly.
 ///
 /// Args: `order` is samples by descending cost.
 Slots fill_slots(const Samples& samples, Order order, const Grid& grid, Gather gather);

@@ -123,7 +123,7 @@ class TwoModules {
 
   void let_go() { std::fill(held_.begin(), held_.end(), false); }
 
-  /// Shares the worst bin anew with each other, for when no single exchange helps.
+  /// Divides the worst bin and each other bin anew, if no single exchange helps.
   ///
   /// Returns: whether its largest load is less.
   bool share_worst(std::uint32_t round) {

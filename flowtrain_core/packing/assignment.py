@@ -1,4 +1,4 @@
-"""A schedule, its certificate, and what it is worth."""
+"""A schedule, its proven bound, and its figures."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class Assignment:
         ranks: Data-parallel ranks.
         microbatches: Slots of each rank; a policy that packs by tokens alone may need more than
             were asked for.
-        max_tokens: Most tokens of one slot of one rank.
-        objective: What was made small.
+        max_tokens: Maximum tokens of one slot of one rank.
+        objective: What was minimized.
         stages: Pipeline stages of each rank, for the objective "pipeline".
-        bound: At most what any schedule of the placed samples in as many slots can reach of the
-            objective, in the unit of the costs. Objective, value, bound and gap are of the
-            backbone alone; what policies for two modules make small is in `two_module_value`.
+        bound: A lower bound of the objective, for any schedule of the placed samples in as many
+            slots, in the unit of the costs. Objective, value, bound and gap refer to the backbone
+            alone; the objective of policies for two modules is `two_module_value`.
     """
 
     slot: PlaceArray
@@ -76,7 +76,7 @@ class Assignment:
 
     @property
     def value(self) -> float:
-        """What the objective comes to, in the unit of the costs."""
+        """Value of the objective, in the unit of the costs."""
         loads = self.loads
         if self.objective == "accumulate":
             return float(loads.sum(axis=0).max())
@@ -88,17 +88,17 @@ class Assignment:
 
     @property
     def gap(self) -> float:
-        """Value / bound - 1: no schedule is better by more. 0 is proven to be the best."""
+        """Value / bound - 1: no schedule is better by more. 0 proves an optimum."""
         return self.value / self.bound - 1.0 if self.bound > 0 else 0.0
 
     @property
     def two_module_value(self) -> float:
-        """Largest load of either module in any bin, which "flowtrain-rigid" makes small."""
+        """Largest load of either module in any bin, the objective of "flowtrain-rigid"."""
         return max(float(self.loads.max()), float(self.encoder_loads.max()))
 
     @property
     def two_module_bound(self) -> float:
-        """At most what any schedule of the placed samples in as many slots can reach of it.
+        """Lower bound of `two_module_value`, as `bound`.
 
         The mean over bins of either module, or its largest sample.
         """
@@ -139,7 +139,7 @@ class Assignment:
 
     @property
     def encoder_dist_ratio(self) -> float:
-        """The same of encoder cost."""
+        """As `dist_ratio`, of encoder cost."""
         return _dist_ratio(self.encoder_loads)
 
     @property
@@ -154,9 +154,9 @@ class Assignment:
         return float(self.bin_tokens.sum()) / (self.ranks * self.microbatches * self.max_tokens)
 
     def checksum(self) -> int:
-        """CRC-32 of all that was scheduled, of the bins, and of each sample's places.
+        """CRC-32 of the samples, the bins, and each sample's places.
 
-        Ranks that got the same samples, costs and options have the same. Reading 1,024 samples
+        Ranks with the same samples, costs and options have the same checksum. Reading 1,024 samples
         takes microseconds.
         """
         shape = (self.ranks, self.microbatches, self.max_tokens, self.objective, self.stages)

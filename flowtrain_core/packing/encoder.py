@@ -17,10 +17,10 @@ _NO_CAP = 1 << 40
 
 
 def prepass(problem: Problem, layout: Layout) -> Layout:
-    """Encode everything before the first slot, dealt over the ranks as evenly as can be.
+    """Encode everything before the first slot, distributed over the ranks as evenly as possible.
 
-    The backbone's schedule is free to be unequal then. It costs 2 * width bytes per visual token
-    until the token is used.
+    The backbone's schedule may then give ranks unequal encoder work. Embeddings take 2 * width
+    bytes per visual token until they are used.
     """
     placed = numpy.flatnonzero(layout.slot >= 0)
     rank = numpy.full(len(problem), -1, numpy.int32)
@@ -30,9 +30,9 @@ def prepass(problem: Problem, layout: Layout) -> Layout:
 
 
 def by_slot(problem: Problem, layout: Layout) -> Layout:
-    """Encode a sample in its own slot, dealt over the ranks slot by slot.
+    """Encode a sample in its own slot, distributed over the ranks slot by slot.
 
-    For runs that cannot hold a step's embeddings; poor where a slot has few images per rank.
+    For runs that cannot hold a step's embeddings; uneven if a slot has few images per rank.
     """
     rank = numpy.full(len(problem), -1, numpy.int32)
     for slot in range(layout.microbatches):

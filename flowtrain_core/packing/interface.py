@@ -18,14 +18,14 @@ from flowtrain_core.packing.select import oldest_first, priorities
 Objective = Literal["lockstep", "accumulate", "max-microbatch", "pipeline"]
 Oversize = Literal["error", "leave_out"]
 
-# Share of a step's tokens to fill when samples may wait; above it balance suffers. With 1 every
-# sample has room in an empty step, which is why it is whole: 1.0 would round the room above 2^53.
-# With 0 a step is only what may not wait any longer.
+# Shares of the token capacity to fill when samples may wait, tried in order; a fuller step balances
+# worse. 1 gives a sample of any length room in an empty step; it is an int, since 1.0 would round
+# the room above 2^53. 0 takes only the samples that may not wait any longer.
 _FILLS = (0.985, 0.96, 0.92, 0.85, 0.7, 0.5, 0.3, 1, 0)
 
 
 class NoRoomError(ValueError):
-    """Samples for which no room was found, or is none; every argument is as it should be."""
+    """No room was found for some samples, or there is none; the arguments are valid."""
 
 
 def schedule(
@@ -45,10 +45,10 @@ def schedule(
     oversize: Oversize = "error",
     **options: Any,
 ) -> Assignment:
-    """Lay the samples of a step out on ranks and microbatch slots.
+    """Place the samples of a step on ranks and microbatch slots.
 
-    A pure function: the same input gives the same answer on every rank, and neither a common
-    factor of the costs nor the order of equal samples changes what lies together.
+    A pure function: the same input gives the same plan on every rank. Neither a common factor of
+    the costs nor the order of equal samples changes which samples share a microbatch.
 
     Args:
         tokens: Tokens of each sample, integers of shape [num_samples].
@@ -64,18 +64,18 @@ def schedule(
         stages: Pipeline stages of each rank, for the objective "pipeline"; a cost is then what
             each of them takes.
         policy: One of POLICIES.
-        coupling: Where encoder work goes: "prepass", all of it before the first slot, dealt over
-            the ranks; "slot", with the slot of its sample, dealt over the ranks; "rigid", where
-            its sample is.
+        coupling: Where encoder work goes: "prepass", all of it before the first slot, distributed
+            over the ranks; "slot", in the slot of its sample, distributed over the ranks;
+            "rigid", on the rank and in the slot of its sample.
         age: Steps that each sample has waited, shape [num_samples]; None is 0 for all.
         max_age: With 0 every sample is placed. Else a sample may be carried until its age is
             max_age, and is placed then; which samples form a step then depends on the layout.
         oversize: What to do with a sample above the cap: an error, or leave it out and list it
             in `left_out`.
-        options: Of the policy.
+        options: Keyword arguments of the policy.
 
     Raises:
-        ValueError: Input that cannot be; the message names argument or sample, value and limit.
+        ValueError: Invalid input; the message names argument or sample, value and limit.
         NoRoomError: No room was found for some samples; the message says whether it is proven that
             there is none.
     """
@@ -177,7 +177,7 @@ def schedule(
 
 
 def _bound(layout: Layout, problem: Problem, rounded: bool) -> float:
-    """Bound in integer costs, less what rounding may have added to it."""
+    """Bound in integer costs, minus the maximum error of rounding."""
     bound = layout.bound
     if bound is None:
         here = layout.slot >= 0
@@ -198,7 +198,7 @@ def _bound(layout: Layout, problem: Problem, rounded: bool) -> float:
 
 
 def _no_room(problem: Problem, first: int) -> NoRoomError:
-    """What is said of samples that a closed step has no bin for, of which one is named."""
+    """The error for samples of a closed step without a bin; `first` is the one to name."""
     impossible, tries = kernels.search_bins(problem.tokens, problem.bins, problem.max_tokens)
     bins = f"{problem.ranks} x {problem.microbatches} bins of max_tokens={problem.max_tokens}"
     samples = f"{len(problem)} samples with {int(problem.tokens.sum())} tokens"

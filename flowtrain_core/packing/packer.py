@@ -26,13 +26,13 @@ class Waiting:
 
 
 class Packer:
-    """Forms steps from a stream: takes samples in, hands steps out, carries what is left.
+    """Forms steps from a stream of samples; samples that are not placed wait.
 
     Every sample is in exactly one step, at most `max_age` steps after the first that could have
-    had it, unless others that must go with it fill the bins. With max_age=0 each call of `step`
+    had it, unless other samples that are due fill the bins. With max_age=0 each call of `step`
     takes all that was added.
 
-    State: what waits, and nothing else; `state_dict` and `load_state_dict` continue exactly.
+    State: only the waiting samples; `state_dict` and `load_state_dict` continue exactly.
     """
 
     def __init__(self, *, max_age: int = 0, **options: Any) -> None:
@@ -52,16 +52,16 @@ class Packer:
         return len(self._waiting)
 
     def add(self, key: int, tokens: int, cost: float, encoder_cost: float = 0.0) -> None:
-        """Let a sample wait for a step; `key` is what steps call it."""
+        """Add a waiting sample; `step` returns its `key`."""
         self._waiting.append(Waiting(key=key, tokens=tokens, cost=cost, encoder_cost=encoder_cost))
         self._waiting_tokens += tokens
 
     def step(self) -> tuple[list[int], Assignment]:
-        """Form a step of what waits.
+        """Form a step from the waiting samples.
 
         Returns:
             The keys of all samples that were considered, in the order of the assignment's arrays;
-            those whose slot is -1 are carried, but for those left out.
+            those whose slot is -1 are carried, except for those left out.
         """
         window = self._waiting
         encoder = [sample.encoder_cost for sample in window]
@@ -77,13 +77,13 @@ class Packer:
         return [sample.key for sample in window], plan
 
     def state_dict(self) -> dict[str, Any]:
-        """What waits, as plain numbers."""
+        """The waiting samples, as plain numbers."""
         return {
             "waiting": [[s.key, s.tokens, s.cost, s.encoder_cost, s.age] for s in self._waiting]
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what `state_dict` returned."""
+        """Restore the result of `state_dict`."""
         rows: Iterable[list[Any]] = state["waiting"]
         self._wait(
             [
@@ -93,9 +93,10 @@ class Packer:
         )
 
     def _aged(self, carried: list[Waiting]) -> list[Waiting]:
-        """What is carried, a step older; of what must then go, only as much as is sure to fit.
+        """The carried samples, one step older, except for due ones that might not fit.
 
-        A closed step finds the packing that is found here. The longest samples go first.
+        Due samples are packed by best fit, longest first, which a closed step tries too. Those that
+        find no bin stay as old as they are.
         """
         aged = [replace(sample, age=sample.age + 1) for sample in carried]
         due = [place for place, sample in enumerate(aged) if sample.age >= self._max_age]

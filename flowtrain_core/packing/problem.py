@@ -1,4 +1,4 @@
-"""What a policy is given, and what it gives back."""
+"""Input and output of a policy."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Problem:
         tokens: Tokens of each sample, at most max_tokens, shape [num_samples].
         cost: Backbone cost as integers, shape [num_samples].
         encoder_cost: Encoder cost as integers, shape [num_samples], or None.
-        unit: What one of `cost` stands for.
-        encoder_unit: What one of `encoder_cost` stands for.
+        unit: The caller's cost per 1 of `cost`.
+        encoder_unit: The caller's cost per 1 of `encoder_cost`.
         ranks: Data-parallel ranks.
         microbatches: Slots of each rank.
-        max_tokens: Most tokens of one slot of one rank.
+        max_tokens: Maximum tokens of one slot of one rank.
         objective: "lockstep", "accumulate", "max-microbatch" or "pipeline".
         stages: Pipeline stages of each rank.
         closed: Whether each sample must be placed; else what does not fit may be left.
@@ -58,7 +58,7 @@ class Layout:
         slot: Microbatch slot, shape [num_samples].
         rank: Data-parallel rank, shape [num_samples].
         microbatches: Slots in use on every rank; may be more than were asked for.
-        bound: Least value of the objective that any schedule has, where the policy knows it.
+        bound: Lower bound of the objective, or None if the policy computes none.
         encoder_slot: Slot before which the sample is encoded, where the policy says.
         encoder_rank: Rank that encodes it.
     """

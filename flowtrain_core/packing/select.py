@@ -1,4 +1,4 @@
-"""Which samples of a window belong to a step that may leave some to the next."""
+"""Chooses the samples of a step that may leave some of them to a later one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from flowtrain_core._C import packing as kernels
 from flowtrain_core.packing.problem import IntArray
 
-# A bound this near to the mean costs nothing worth waiting for.
+# If the bound is within this factor of the mean, no sample needs to wait.
 _EVEN = 1.001
 
 
@@ -66,20 +66,21 @@ def priorities(
         room: Tokens that the step should have, at most.
 
     Returns:
-        0 for what must go, then 1, 2 and 3, shape [num_samples].
+        0 for samples that must go, 1 for very costly ones that go with them, 2 for the others, 3
+        for very costly ones that wait; shape [num_samples].
     """
     priority = numpy.where(must, 0, 2).astype(numpy.int8)
     by_cost = numpy.argsort(-cost, kind="stable")
 
     def even(without: int) -> bool:
-        """Whether the bound is the mean, without some of the costliest."""
+        """Whether the bound is about the mean without the `without` costliest samples."""
         rest = numpy.sort(by_cost[without:])
         bound = kernels.bound(
             tokens[rest], cost[rest], ranks, microbatches, max_tokens, "lockstep", thorough=False
         )
         return bool(bound * ranks <= _EVEN * float(cost[rest].sum()) + ranks)
 
-    # From above, since as many as there are ranks are even again, all of them together.
+    # Starts above the number of ranks: as many costly samples as ranks are even again.
     low, high = 0, min(2 * ranks, len(by_cost))
     while high < len(by_cost) and not even(high):
         low, high = high + 1, min(2 * high, len(by_cost))

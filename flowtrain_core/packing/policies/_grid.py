@@ -11,7 +11,7 @@ from flowtrain_core.packing.problem import IntArray, Layout, PlaceArray, Problem
 
 
 def in_turn(problem: Problem, bins: PlaceArray) -> Layout:
-    """Deal bins to ranks by their numbers: bin b is slot b // ranks of rank b % ranks."""
+    """Assign bins to slots and ranks by number: bin b is slot b // ranks of rank b % ranks."""
     used = int(bins.max(initial=-1)) + 1
     slots = max(problem.microbatches, -(-used // problem.ranks))
     none = bins < 0
@@ -21,7 +21,7 @@ def in_turn(problem: Problem, bins: PlaceArray) -> Layout:
 
 
 def renumbered(bins: PlaceArray, order: NDArray[numpy.integer]) -> PlaceArray:
-    """Bins numbered anew: `order` is old numbers in their new order."""
+    """Bins renumbered: `order` lists the old numbers in their new order."""
     new = numpy.empty(len(order), numpy.int32)
     new[order] = numpy.arange(len(order), dtype=numpy.int32)
     return numpy.where(bins < 0, -1, new[bins]).astype(numpy.int32)
@@ -35,7 +35,7 @@ def sums(values: IntArray, bins: NDArray[numpy.integer], count: int) -> IntArray
 
 
 def fewest_that_hold(first: int, pack: Callable[[int], PlaceArray | None]) -> PlaceArray:
-    """What `pack` returns for the fewest parts, from `first` on, for which it is not None."""
+    """Result of `pack` for the smallest number, from `first` on, for which it is not None."""
     parts = first
     while (found := pack(parts)) is None:
         parts += 1

@@ -10,7 +10,7 @@ from flowtrain_core.packing.problem import Layout, Problem
 
 
 def arrival_order(problem: Problem) -> Layout:
-    """Give each microbatch as many samples, as they come; a full one is closed early."""
+    """Give each microbatch the same number of samples, in order; close a full one early."""
     each = max(1, -(-len(problem) // problem.bins))
     ones = numpy.ones(len(problem), numpy.int64)
     return in_turn(problem, next_fit(problem.tokens, problem.max_tokens, ones, each))

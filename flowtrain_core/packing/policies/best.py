@@ -7,13 +7,13 @@ from flowtrain_core.packing.problem import Layout, Problem
 
 
 def flowtrain_best(problem: Problem, *, refined: bool = True) -> Layout:
-    """Schedule for the objective, near a proven bound; microbatches are exactly as asked for.
+    """Schedule for the objective, near a proven bound, in exactly the given microbatches.
 
     Args:
         problem: The step.
-        refined: False leaves it at the placement, in a tenth to a third of the time: a fraction of
-            a percent farther from the bound on most loads, a few percent on heavy tails. The bound
-            is then the quick one, which may be a little lower.
+        refined: False skips the local search and takes a tenth to a third of the time. The value is
+            a fraction of a percent farther from the bound on most loads, a few percent on heavy
+            tails. The bound is then the quick one, which may be a little lower.
     """
     slot, rank, bound, unplaced = kernels.schedule(
         problem.tokens,
@@ -26,6 +26,6 @@ def flowtrain_best(problem: Problem, *, refined: bool = True) -> Layout:
         refined=refined,
         closed=problem.closed,
     )
-    # The bound is of the samples that are placed.
+    # With unplaced samples the bound is computed anew, for the placed ones.
     known = None if unplaced else bound
     return Layout(slot=slot, rank=rank, microbatches=problem.microbatches, bound=known)

@@ -13,10 +13,10 @@ from flowtrain_core.packing.problem import IntArray, Layout, PlaceArray, Problem
 
 
 def dflop(problem: Problem, *, exact: bool = False, time_limit_s: float = 10.0) -> Layout:
-    """Make C small, where no bin has more than C of either module's work.
+    """Find a small largest load of either module in any bin.
 
-    Longest first by the larger of the two loads, as the paper falls back to; with `exact`, CP-SAT
-    starts from that and has a time limit, so that its answer depends on the machine.
+    Longest first by the larger of the two loads, the fallback of the paper. With `exact`, CP-SAT
+    improves on that within a time limit, so its result depends on the machine.
 
     Raises:
         ModuleNotFoundError: `exact`, and OR-tools is not installed: pip install ortools.
@@ -44,7 +44,7 @@ def _cp_sat(
     from ortools.sat.python import cp_model
 
     count = max(problem.bins, int(start.max(initial=0)) + 1)
-    # Ten thousand units a mean bin, as the released code has of a second.
+    # Costs are integers: 10,000 units per mean bin; the released code has 10,000 per second.
     total = max(1, int(cost.sum()), int(encoder.sum()))
     scale = 10_000 * count / total
     loads = [[round(int(v) * scale) for v in values] for values in (cost, encoder)]

@@ -18,7 +18,7 @@ def entrain(problem: Problem) -> Layout:
     are paired with underloaded ones, and the subset nearest to half of the difference is
     deferred: its encoder output waits for the microbatch after, never longer.
 
-    Without encoder costs the backbone's stand in, and nothing needs to be deferred.
+    Without encoder costs the backbone's are used instead, and nothing needs to be deferred.
 
     Source: arXiv 2605.27918, section 4.3 and algorithm 3.
     """
@@ -55,7 +55,7 @@ def _microbatches(
 ) -> tuple[IntArray, IntArray, IntArray] | None:
     """Samples of a replica, with the slots of their encoder and backbone parts.
 
-    None where the cap does not let them into that many slots.
+    None if they do not fit into that many slots under the cap.
     """
     if not len(mine):
         return mine, mine, mine

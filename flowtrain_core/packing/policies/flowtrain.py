@@ -10,11 +10,11 @@ from flowtrain_core.packing.problem import Layout, PlaceArray, Problem
 
 
 def flowtrain(problem: Problem) -> Layout:
-    """Pack by best fit as samples come, then deal packs of like cost to the ranks in zig-zag.
+    """Pack by best fit as samples come, then assign packs to the ranks in zig-zag, by cost.
 
-    Buckets of like cost are runs of the packs by descending cost. The cursor of rank and direction
-    is carried from bucket to bucket: begun anew at rank 0, as printed, ranks would get unequal
-    counts. The cost of a pack is the sum of its samples', not of its longest.
+    A bucket is a run of the packs in descending order of cost. Rank and direction are kept from
+    bucket to bucket: if each began at rank 0, as in the paper, ranks would get unequal counts. The
+    cost of a pack is the sum over its samples, not that of its longest.
 
     Source: arXiv 2606.23087, section 3.4 and algorithm 1.
     """
@@ -25,7 +25,7 @@ def flowtrain(problem: Problem) -> Layout:
 
 
 def zigzag(problem: Problem, bins: PlaceArray) -> Layout:
-    """Deal bins 0..N-1, then N-1..0, and so on."""
+    """Assign bins to ranks 0..N-1, then N-1..0, and so on."""
     used = int(bins.max(initial=-1)) + 1
     turn, place = bins // problem.ranks, bins % problem.ranks
     rank = numpy.where(turn % 2 == 0, place, problem.ranks - 1 - place).astype(numpy.int32)

@@ -29,7 +29,7 @@ def omnibal(
     and a sample over the vision cap forms a group.
 
     Args:
-        problem: Its encoder costs play the part of the images' count.
+        problem: Its encoder costs are used as the number of images.
         seed: Of the shuffles; each round has its own.
         rounds: Times that what is not kept is grouped anew.
         slack_tokens: Tokens below the cap at which a group counts as full.

@@ -1,4 +1,4 @@
-"""Two modules whose work on a sample cannot be parted."""
+"""FlowTrain's policy for encoder and backbone work that stay together."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from flowtrain_core.packing.policies._grid import fewest_that_hold, in_turn
 from flowtrain_core.packing.problem import IntArray, Layout, PlaceArray, Problem
 
 _ROUNDS = 4
-_FINE = 1 << 32  # Units of the largest cost, of which half of one is no error to speak of.
+_FINE = 1 << 32  # With a largest cost of this many units, rounding to one unit is negligible.
 _MOST_SUM = 1 << 61
 
 
 def flowtrain_rigid(problem: Problem, *, rounds: int = _ROUNDS, work: int | None = None) -> Layout:
-    """Make the largest load of either module in any bin small, encoder and backbone together.
+    """Balance encoder and backbone together: a small largest load of either in any bin.
 
     For pipelines that encode a sample in the slot and on the rank of its backbone work.
 
     Args:
         problem: The step.
-        rounds: Of pairing all bins.
-        work: Exchanges and divisions to look at, of 2 to 5 ns each; None is what takes half a
-            millisecond for 256 samples, and in proportion.
+        rounds: Rounds of pairing all bins.
+        work: Maximum number of exchanges and divisions to consider, 2 to 5 ns each; None takes
+            half a millisecond for 256 samples, and in proportion.
     """
     if work is None:
         work = 900 * len(problem)

@@ -47,15 +47,15 @@ def pack_batches(
 
     A step has as many samples as without packing: `per_device_train_batch_size` for each
     microbatch of each rank, in an order drawn from `data_seed` (or `seed`) and the epoch.
-    `flowtrain_core.packing.schedule` decides which of them form a microbatch, equally on every
+    `flowtrain_core.packing.schedule` decides which of them form a microbatch, the same on every
     rank. Microbatches differ in their number of samples, so use a collator that flattens them
     (`DataCollatorWithFlattening`): padding would make them larger than `max_tokens`. The loss is
     the mean over the target tokens of the step, for any ranks and microbatches. A rank without a
     sample at the end of an epoch gets a sample again with its labels masked, unless
     `dataloader_drop_last`.
 
-    Checkpoints are those of the Trainer. A resumed training continues in the middle of an epoch
-    without reading the samples before.
+    Checkpoints are those of the Trainer. A resumed training continues in the middle of an epoch and
+    does not read earlier samples.
 
     Args:
         trainer: A `transformers.Trainer` with a map-style `train_dataset`.
