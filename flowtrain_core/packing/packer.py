@@ -36,7 +36,7 @@ class Packer:
     """
 
     def __init__(self, *, max_age: int = 0, **options: Any) -> None:
-        """Args are those of `schedule`, but for the samples and their ages."""
+        """Args: those of `schedule`, except for the samples and their ages."""
         self._max_age = integer(max_age, "max_age", minimum=0, bits=62)
         self._options = options
         self._waiting: list[Waiting] = []

@@ -50,11 +50,11 @@ def priorities(
     max_tokens: int,
     room: int,
 ) -> NDArray[numpy.int8]:
-    """Priorities such that samples above an even share go together, in every other step.
+    """Priorities that place very costly samples together, in every other step.
 
-    Such a sample makes its slot long. Where the cap keeps other ranks from filling the slot, it
-    costs the same alone as with others of its kind. So these samples wait, costliest first, as far
-    as samples have to wait anyway; and once one of them must go, all do.
+    A sample is very costly if the cap keeps other ranks from filling its slot. A slot with several
+    such samples takes no longer than with one. So they wait, costliest first, as far as samples
+    have to wait anyway; when one of them must go, all go.
 
     Args:
         tokens: Tokens of each sample, shape [num_samples].
