@@ -12,7 +12,7 @@ namespace flowtrain::packing {
 ///
 /// Memory:  a list of samples per bin, threaded through one array.
 /// Threads: none.
-/// Errors:  none. Add only a sample that has no bin, and remove only one that has.
+/// Errors:  none. Add only a sample that has no bin.
 class Bins {
  public:
   Bins(const Samples& samples, std::uint32_t count)

@@ -21,7 +21,6 @@ void check(const Samples& samples, const Grid& grid);
 double scale(std::span<const double> cost, std::span<std::int64_t> out, const char* name);
 
 /// Costs divided by their greatest common divisor, so that a unit never changes a schedule.
-///
 /// Returns: the divisor.
 double reduce(std::span<const std::int64_t> cost, std::span<std::int64_t> out, const char* name);
 

@@ -20,8 +20,7 @@ class Placer {
   Placer(Bins& bins, std::uint32_t first, std::span<const std::int64_t> targets,
          std::int64_t max_tokens);
 
-  /// Places a sample; of equal bins the lower one gets it. O(log bins) while tokens descend with
-  /// costs.
+  /// Places a sample, of equal bins in the lower one. O(log bins) while tokens descend with costs.
   ///
   /// Args: `within` says that no bin may exceed its target.
   /// Returns: false where no bin has room, or the one farthest below its target would exceed it.

@@ -8,10 +8,8 @@
 namespace flowtrain::packing {
 
 /// The value that a schedule minimizes: it depends on when data-parallel ranks wait.
-///
-/// To add one: `schedule` and `bound` in schedule.cpp, a file that implements objectives.hpp,
-/// `objective_of` in bind_packing.cpp, and in Python `Objective` in interface.py and
-/// `Assignment.value`, whose last case is max-microbatch.
+/// Another one needs a file, cases in schedule.cpp and bind_packing.cpp, and in Python
+/// `Objective` (interface.py) and `Assignment.value`.
 enum class Objective {
   kLockstep,       ///< In every microbatch: the sum over slots of the slowest rank.
   kAccumulate,     ///< Once a step: the slowest rank's sum over its slots.

@@ -109,8 +109,7 @@ class Filler {
     }
   }
 
-  /// Adds the costliest sample within the missing load or, if the cap forbids it, the longest one
-  /// under the cap. Returns false if neither fits.
+  /// Adds the costliest sample that fits or, by the cap, the longest; false if neither does.
   bool top_up(std::uint32_t bin, std::int64_t target) {
     const std::int64_t room = grid_.max_tokens - bins_.tokens(bin);
     const std::int64_t missing = target - bins_.load(bin);
