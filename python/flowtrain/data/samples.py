@@ -34,7 +34,7 @@ class SampleMeta:
     image_lengths: tuple[int, ...]
     """Tokens of each image."""
     fit: Fit = "whole"
-    """What `data.oversize` did to the sample; the sizes are those after it."""
+    """Effect of `data.oversize` on the sample; the sizes are those after it."""
 
 
 class SampleReader:

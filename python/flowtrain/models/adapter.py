@@ -106,7 +106,7 @@ class LossOutput:
 
 
 class VLMAdapter(ABC):
-    """What FlowTrain asks of a model family, for one model folder.
+    """Interface of a model family, for one model folder.
 
     Attributes:
         config: The Hugging Face configuration.

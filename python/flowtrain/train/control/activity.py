@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 class Activity:
-    """What the threads of one rank do: work, or wait for a peer.
+    """Activity of the threads of one rank: work, or waiting for a peer.
 
     The thread that creates this object works from then on, other threads within `working`. A rank
     waits when none of its threads works.

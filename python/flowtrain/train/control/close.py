@@ -16,7 +16,7 @@ class NonFiniteError(RuntimeError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepReport:
-    """What one world reports of a step after it has summed its gradients.
+    """Report of one world on a step, after it has summed its gradients.
 
     The planned N counts all target tokens of the plan; the real N leaves out skipped samples.
 
@@ -39,7 +39,7 @@ class StepReport:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepDecision:
-    """What both worlds do with the gradients of a step.
+    """Decision of both worlds on the gradients of a step.
 
     Attributes:
         action: `apply` the gradients times `scale`, or `skip` the step.

@@ -1,1 +1,1 @@
-"""What a rank does: the process, its set-up, and the steps of an encoder and a backbone rank."""
+"""The process of a rank, its set-up, and the steps of encoder and backbone ranks."""
