@@ -68,8 +68,7 @@ def run_config(folder: Path, given: argparse.Namespace) -> RunConfig:
             },
             "flow": {
                 "mode": given.mode,
-                "encoder_ranks": given.encoder_ranks,
-                "backbone_ranks": given.backbone_ranks,
+                **layout_fields(given),
                 "item_tokens": 24,
             },
             "pool": {"slab_bytes": 4096},
@@ -77,6 +76,12 @@ def run_config(folder: Path, given: argparse.Namespace) -> RunConfig:
         },
         source="parity",
     )
+
+
+def layout_fields(given: argparse.Namespace) -> dict[str, Any]:
+    if given.ranks is not None:
+        return {"layout": "colocated", "ranks": given.ranks}
+    return {"encoder_ranks": given.encoder_ranks, "backbone_ranks": given.backbone_ranks}
 
 
 def compare(
@@ -123,8 +128,7 @@ def compare(
         "weight_change": change,
         "clipped_steps": sum(theirs["grad_norm"] > CLIP for theirs in log),
         "steps": given.steps,
-        "encoder_ranks": given.encoder_ranks,
-        "backbone_ranks": given.backbone_ranks,
+        **layout_fields(given),
         "mode": given.mode,
         "dtype": given.dtype,
         "device": given.device,
@@ -156,6 +160,7 @@ def compare_weights(config: RunConfig, net: torch.nn.Module) -> tuple[float, flo
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--ranks", type=int, help="colocated ranks, instead of decoupled ones")
     parser.add_argument("--encoder-ranks", type=int, default=1)
     parser.add_argument("--backbone-ranks", type=int, default=1)
     parser.add_argument("--mode", choices=("frozen", "strict"), default="strict")

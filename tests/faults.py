@@ -17,8 +17,8 @@ import torch
 
 from flowtrain.steps import Document, StepPlan
 from flowtrain.train.control.world import World
-from flowtrain.train.ranks.backbone import BackboneRank
-from flowtrain.train.ranks.encoder import EncoderRank
+from flowtrain.train.ranks.backbone import BackbonePart
+from flowtrain.train.ranks.encoder import EncoderPart
 from flowtrain.train.records.key import RecordKey
 from flowtrain.train.records.receiver import RecordReceiver
 from flowtrain.train.state.checkpoint import Checkpoints
@@ -41,35 +41,35 @@ def drop_gradient() -> None:
 
 def local_count() -> None:
     """Divide the loss by the target tokens of the rank instead of the step, as many loops do."""
-    slot = BackboneRank._slot
+    slot = BackbonePart._slot
 
     def local(
-        self: BackboneRank, plan: StepPlan, number: int, documents: Sequence[Document], ages: Any
+        self: BackbonePart, plan: StepPlan, number: int, documents: Sequence[Document], ages: Any
     ) -> tuple[float, int, int]:
         mine = sum(
             d.num_targets for _, docs in plan.documents_of(self._context.world.rank) for d in docs
         )
         return slot(self, replace(plan, num_targets=mine), number, documents, ages)
 
-    BackboneRank._slot = local
+    BackbonePart._slot = local
 
 
 def leak_documents() -> None:
     """Let the documents of a microbatch attend to each other."""
-    batch = BackboneRank._batch
+    batch = BackbonePart._batch
 
-    def leaky(self: BackboneRank, *arguments: Any) -> Any:
+    def leaky(self: BackbonePart, *arguments: Any) -> Any:
         packed = batch(self, *arguments)
         return replace(packed, doc_lengths=[sum(packed.doc_lengths)])
 
-    BackboneRank._batch = leaky
+    BackbonePart._batch = leaky
 
 
 def skip_tap() -> None:
     """Zero the first deepstack tap on its way to the backbone."""
-    gather = BackboneRank._gather
+    gather = BackbonePart._gather
 
-    def without_tap(self: BackboneRank, *arguments: Any) -> Any:
+    def without_tap(self: BackbonePart, *arguments: Any) -> Any:
         features, skipped = gather(self, *arguments)
         if features is not None:
             width = self._context.adapter.config.text_config.hidden_size
@@ -77,16 +77,16 @@ def skip_tap() -> None:
                 features[:, width : 2 * width] = 0
         return features, skipped
 
-    BackboneRank._gather = without_tap
+    BackbonePart._gather = without_tap
 
 
 def stale_weights() -> None:
     """Let the encoder encode all steps with its initial weights."""
-    encode = EncoderRank._encode
+    encode = EncoderPart._encode
     first: list[torch.Tensor] = []
 
-    def stale(self: EncoderRank, step: int, item: Any, *, with_graph: bool) -> Any:
-        parameters = list(self._module.module.parameters())
+    def stale(self: EncoderPart, step: int, item: Any, *, with_graph: bool) -> Any:
+        parameters = self.module.parameters
         if not first:
             first.extend(p.detach().clone() for p in parameters)
         current = [p.data for p in parameters]
@@ -97,17 +97,17 @@ def stale_weights() -> None:
             parameter.data = data
         return rows
 
-    EncoderRank._encode = stale
+    EncoderPart._encode = stale
 
 
 def halt() -> None:
-    """Stop this process before it joins the gradient reduction of its third step."""
+    """Stop this process before its third gradient reduction."""
     _before(World, "sum_gradients", 3, lambda: os.kill(os.getpid(), signal.SIGSTOP))
 
 
 def pause() -> None:
     """Let this backbone rank sleep before a slot, a checkpoint and a reduction."""
-    _before(BackboneRank, "_slot", 2, lambda: time.sleep(PAUSE_S))
+    _before(BackbonePart, "_slot", 2, lambda: time.sleep(PAUSE_S))
     _before(Checkpoints, "save_if_due", 2, lambda: time.sleep(PAUSE_S))
     _before(World, "sum_gradients", 3, lambda: time.sleep(PAUSE_S))
 

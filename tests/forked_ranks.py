@@ -65,17 +65,14 @@ def _started(config: RunConfig, job: Job, resume: bool) -> Iterator[list[ForkSer
     logs.mkdir(parents=True)
     ranks = []
     try:
-        for world, size in (
-            ("encoder", config.flow.encoder_ranks),
-            ("backbone", config.flow.backbone_ranks),
-        ):
-            for rank in range(size):
-                arguments = [str(config.run / "config.yaml"), "--world", world]
+        for world in config.flow.chosen.worlds:
+            for rank in range(world.size):
+                arguments = [str(config.run / "config.yaml"), "--world", world.name]
                 arguments += ["--store", job.address, "--nonce", job.nonce]
                 arguments += ["--resume"] if resume else []
-                label = f"{world}.{rank}"
+                label = world.label(rank)
                 process = _SERVER.Process(
-                    name=label, target=_rank, args=(arguments, rank, size, str(logs / label))
+                    name=label, target=_rank, args=(arguments, rank, world.size, str(logs / label))
                 )
                 process.start()
                 ranks.append(process)

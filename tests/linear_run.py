@@ -35,11 +35,11 @@ def train(config: RunConfig, first: int = 0, *, ranks: int = 1) -> tuple[list[fl
     torch.manual_seed(config.train.seed)
     module = Module.build(torch.nn.Linear(3, 2), config, trains=True)
     world: Any = SimpleNamespace(name="backbone", size=ranks, is_leader=True)
-    store: Any = SimpleNamespace(get=lambda *_, **__: 0, delete=lambda _: None)
-    checkpoints = Checkpoints(config, world, store)
+    store: Any = SimpleNamespace(get=lambda *_, **__: {"encoder": 0}, delete=lambda _: None)
+    checkpoints = Checkpoints(config, world, {"backbone": module}, store)
     if first:
         checkpoint = config.run / "checkpoints" / f"step-{first:08d}"
-        checkpoints.load(checkpoint, module, read_meta(checkpoint))
+        checkpoints.load(checkpoint, read_meta(checkpoint))
     rates = []
     for step in range(first, config.train.steps):
         torch.manual_seed(step)
@@ -47,5 +47,5 @@ def train(config: RunConfig, first: int = 0, *, ranks: int = 1) -> tuple[list[fl
             parameter.grad = torch.randn_like(parameter)
         rates.append(module.lr)
         module.apply(APPLY, saw_samples=True)
-        checkpoints.save_if_due(StepPlan(step=step, kind="train"), module)
+        checkpoints.save_if_due(StepPlan(step=step, kind="train"))
     return rates, module

@@ -37,7 +37,10 @@ def write_tiny_data(folder: Path, *, samples: int = 96, **shares: float) -> None
 
 
 def run_tree(folder: Path, source: Path, /, **sections: dict[str, Any]) -> dict[str, Any]:
-    """Configuration of a short run; given sections are merged into the default ones."""
+    """Configuration of a short run, decoupled unless `flow` has another layout.
+
+    Given sections are merged into the default ones.
+    """
     tree: dict[str, Any] = {
         "run": str(folder),
         "model": {"config": str(source / "model")},
@@ -49,6 +52,8 @@ def run_tree(folder: Path, source: Path, /, **sections: dict[str, Any]) -> dict[
     }
     for name, section in sections.items():
         tree[name] = {**tree.get(name, {}), **section}
+    if tree["flow"].keys().isdisjoint({"layout", "ranks"}):
+        tree["flow"] = {"encoder_ranks": 1, "backbone_ranks": 1, **tree["flow"]}
     return tree
 
 

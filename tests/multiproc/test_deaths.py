@@ -16,22 +16,21 @@ from flowtrain.train.state.logs import TIMING, read_log
 LONGEST_S = 30.0
 
 
-def long_run(folder: Path, data: Path, **debug: float | str) -> Run:
-    return Run(
-        run_tree(
-            folder / "run",
-            data,
-            train={"steps": 500},
-            flow={"encoder_ranks": 2, "backbone_ranks": 2},
-            debug=debug,
-        )
-    )
+DECOUPLED = {"encoder_ranks": 2, "backbone_ranks": 2}
+COLOCATED = {"ranks": 2}
+
+
+def long_run(
+    folder: Path, data: Path, layout: dict[str, int] = DECOUPLED, **debug: float | str
+) -> Run:
+    tree = run_tree(folder / "run", data, train={"steps": 500}, flow=layout, debug=debug)
+    return Run(tree)
 
 
 def kill_and_check(run: Run, victim: str) -> None:
     """Kill a rank; the others end soon and name it, and no process of the run remains."""
     ranks = run.ranks()
-    assert len(ranks) == 4
+    assert len(ranks) == (2 if victim.startswith("colocated") else 4)
     os.kill(ranks[victim], signal.SIGKILL)
     killed = time.monotonic()
     code, errors = run.wait()
@@ -43,22 +42,26 @@ def kill_and_check(run: Run, victim: str) -> None:
     assert not any(Path(f"/proc/{pid}").exists() for pid in ranks.values())
 
 
-@pytest.mark.parametrize("victim", ["encoder.1", "backbone.0", "backbone.1"])
+@pytest.mark.parametrize(
+    "victim", ["encoder.1", "backbone.0", "backbone.1", "colocated.0", "colocated.1"]
+)
 def test_a_killed_rank_ends_the_run_and_is_named(victim: str, tmp_path: Path, data: Path) -> None:
+    layout = COLOCATED if victim.startswith("colocated") else DECOUPLED
     with nothing_left():
         # Delays: ranks wait for each other for records and for decisions.
-        run = long_run(tmp_path, data, delay_ms=20.0)
+        run = long_run(tmp_path, data, layout, delay_ms=20.0)
         run.wait_for_steps(3)
         kill_and_check(run, victim)
 
 
-@pytest.mark.parametrize("victim", ["encoder.1", "backbone.1"])
+@pytest.mark.parametrize("victim", ["encoder.1", "backbone.1", "colocated.1"])
 def test_a_rank_killed_while_its_peer_is_inside_a_collective_is_named(
     victim: str, tmp_path: Path, data: Path
 ) -> None:
+    layout = COLOCATED if victim.startswith("colocated") else DECOUPLED
     with nothing_left():
-        run = long_run(tmp_path, data, fault=f"faults:halt:{victim}")
-        run.wait_for_steps(2)
+        run = long_run(tmp_path, data, layout, fault=f"faults:halt:{victim}")
+        run.wait_for_steps(1)
         status = Path(f"/proc/{run.ranks()[victim]}/status")
         end = time.monotonic() + LONGEST_S
         while "State:\tT" not in status.read_text():

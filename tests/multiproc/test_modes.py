@@ -10,6 +10,7 @@ from forked_ranks import trained
 from support import run_tree
 
 SHAPE = {"encoder_ranks": 2, "backbone_ranks": 2}
+LAYOUTS = [SHAPE, {"ranks": 2}, {"ranks": 3}]
 
 
 def test_bounded_weights_are_never_older_than_allowed(tmp_path: Path, data: Path) -> None:
@@ -30,14 +31,33 @@ def test_bounded_weights_are_never_older_than_allowed(tmp_path: Path, data: Path
     assert all(told.count("  takes shared memory: ") == 3 for told in edges.values())
 
 
+def test_bounded_weights_of_a_colocated_run_are_never_older_than_allowed(
+    tmp_path: Path, data: Path
+) -> None:
+    tree = run_tree(
+        tmp_path / "run",
+        data,
+        train={"steps": 8},
+        flow={"ranks": 3, "mode": "bounded", "staleness": 2},
+        pool={"scale": 1.0},
+        debug={"delay_ms": 30.0},
+    )
+    metrics = trained(tree)
+    ages = [set(step["weight_ages"]) for step in metrics]
+    assert ages == [{0}, {1}, *[{2}] * 6]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("mode", ["strict", "frozen"])
-def test_the_smallest_pool_gives_the_same_losses(mode: str, tmp_path: Path, data: Path) -> None:
+def test_the_smallest_pool_gives_the_same_losses(
+    mode: str, layout: dict[str, int], tmp_path: Path, data: Path
+) -> None:
     def losses(name: str, scale: float, delay_ms: float) -> list[float]:
         tree = run_tree(
             tmp_path / name,
             data,
             train={"steps": 5},
-            flow={**SHAPE, "mode": mode},
+            flow={**layout, "mode": mode},
             pool={"scale": scale},
             debug={"delay_ms": delay_ms},
         )
@@ -54,10 +74,11 @@ def test_a_run_with_a_frozen_backbone_logs_the_rate_of_its_encoder(
     assert rates == pytest.approx([5e-4 * (1 + math.cos(step * math.pi / 4)) for step in range(4)])
 
 
-def test_steps_without_any_image_do_not_hang(tmp_path: Path) -> None:
+@pytest.mark.parametrize("layout", LAYOUTS[:2])
+def test_steps_without_any_image_do_not_hang(layout: dict[str, int], tmp_path: Path) -> None:
     from support import write_tiny_data
 
     write_tiny_data(tmp_path / "data", samples=32, text_only=0.9)
-    tree = run_tree(tmp_path / "run", tmp_path / "data", train={"global_batch": 2}, flow=SHAPE)
+    tree = run_tree(tmp_path / "run", tmp_path / "data", train={"global_batch": 2}, flow=layout)
     metrics = trained(tree)
     assert any(step["weight_ages"] == [] for step in metrics)

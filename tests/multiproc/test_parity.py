@@ -22,6 +22,7 @@ TOLERANCES = {
 def measure(folder: Path, **changes: Any) -> dict[str, Any]:
     given = {
         "steps": 4,
+        "ranks": None,
         "encoder_ranks": 1,
         "backbone_ranks": 1,
         "mode": "strict",
@@ -46,6 +47,15 @@ def test_two_by_two_strict_equals_a_plain_loop(tmp_path: Path) -> None:
     assert not exceeds(result), result
 
 
+@pytest.mark.parametrize(("ranks", "mode"), [(2, "strict"), (3, "frozen")])
+def test_colocated_equals_a_plain_loop_to_the_last_digits(
+    ranks: int, mode: str, tmp_path: Path
+) -> None:
+    result = measure(tmp_path, ranks=ranks, mode=mode, dtype="float64")
+    assert result["max_rel_loss_diff"] <= 1e-12, result
+    assert not exceeds(result), result
+
+
 def test_frozen_equals_a_plain_loop_to_the_last_digits(tmp_path: Path) -> None:
     result = measure(tmp_path, backbone_ranks=2, mode="frozen", dtype="float64")
     assert result["max_rel_loss_diff"] <= 1e-12, result
@@ -64,25 +74,47 @@ def test_an_injected_fault_exceeds_the_tolerances(fault: str, tmp_path: Path) ->
     assert exceeds(result), result
 
 
+@pytest.mark.parametrize("fault", FAULTS)
+def test_an_injected_fault_exceeds_the_tolerances_of_a_colocated_run(
+    fault: str, tmp_path: Path
+) -> None:
+    result = measure(tmp_path, ranks=2, fault=f"faults:{fault}")
+    assert exceeds(result), result
+
+
+@pytest.mark.deep
+@pytest.mark.limit(600)
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("mode", ["strict", "frozen"])
+@pytest.mark.parametrize(("dtype", "optimizer"), TOLERANCES)
+def test_every_colocated_layout_equals_a_plain_loop(
+    ranks: int, mode: str, dtype: str, optimizer: str, tmp_path: Path
+) -> None:
+    check_whole_run(tmp_path, ranks=ranks, mode=mode, dtype=dtype, optimizer=optimizer)
+
+
 @pytest.mark.deep
 @pytest.mark.limit(600)
 @pytest.mark.parametrize("encoder_ranks", [1, 2])
 @pytest.mark.parametrize("backbone_ranks", [1, 2])
 @pytest.mark.parametrize("mode", ["strict", "frozen"])
 @pytest.mark.parametrize(("dtype", "optimizer"), TOLERANCES)
-def test_every_layout_equals_a_plain_loop(
+def test_every_decoupled_layout_equals_a_plain_loop(
     encoder_ranks: int, backbone_ranks: int, mode: str, dtype: str, optimizer: str, tmp_path: Path
 ) -> None:
-    result = measure(
+    check_whole_run(
         tmp_path,
-        steps=30,
         encoder_ranks=encoder_ranks,
         backbone_ranks=backbone_ranks,
         mode=mode,
         dtype=dtype,
         optimizer=optimizer,
     )
+
+
+def check_whole_run(folder: Path, **changes: Any) -> None:
+    result = measure(folder, steps=30, **changes)
     assert result["weight_change"] >= 0.01
     assert not exceeds(result), result
-    if (mode, dtype) == ("frozen", "float64"):
+    if (result["mode"], result["dtype"]) == ("frozen", "float64"):
         assert result["max_rel_loss_diff"] <= 1e-12, result

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +17,22 @@ from flowtrain.config import ConfigError, from_dict
 from flowtrain.train.launch.run import train
 
 SHAPE = {"encoder_ranks": 2, "backbone_ranks": 2}
+COLOCATED = {"ranks": 2}
 
 
 @pytest.mark.limit(240)
-@pytest.mark.parametrize("mode", ["strict", "frozen"])
-def test_a_rerun_and_a_resumed_run_write_equal_logs(mode: str, tmp_path: Path, data: Path) -> None:
+@pytest.mark.parametrize(
+    ("mode", "layout"), [("strict", SHAPE), ("frozen", SHAPE), ("strict", COLOCATED)]
+)
+def test_a_rerun_and_a_resumed_run_write_equal_logs(
+    mode: str, layout: dict[str, int], tmp_path: Path, data: Path
+) -> None:
     def tree(name: str, *, delay_ms: float = 0.0) -> dict[str, Any]:
         return run_tree(
             tmp_path / name,
             data,
             train={"steps": 9},
-            flow={**SHAPE, "mode": mode},
+            flow={**layout, "mode": mode},
             checkpoint={"every": 3},
             debug={"delay_ms": delay_ms},
         )
@@ -49,6 +55,37 @@ def test_a_rerun_and_a_resumed_run_write_equal_logs(mode: str, tmp_path: Path, d
         for run in ("first", "killed")
     ]
     assert sent[1] >= sent[0] > 0
+
+
+@pytest.mark.limit(240)
+@pytest.mark.parametrize(("dtype", "limit"), [("float32", 1e-5), ("float64", 1e-9)])
+@pytest.mark.parametrize("layouts", [(COLOCATED, SHAPE), (SHAPE, COLOCATED)])
+def test_a_run_is_resumed_in_another_layout(
+    layouts: tuple[dict[str, int], dict[str, int]],
+    dtype: str,
+    limit: float,
+    tmp_path: Path,
+    data: Path,
+) -> None:
+    def tree(name: str, layout: dict[str, int]) -> dict[str, Any]:
+        return run_tree(
+            tmp_path / name,
+            data,
+            model={"dtype": dtype},
+            train={"steps": 6},
+            flow=layout,
+            checkpoint={"every": 3},
+        )
+
+    whole = trained(tree("whole", layouts[0]))
+    changed = tree("changed", layouts[0])
+    trained(changed)
+    for left in tmp_path.glob("changed/checkpoints/step-00000006"):
+        shutil.rmtree(left)
+    resumed = trained(tree("changed", layouts[1]), resume=True)
+    assert [step["samples"] for step in resumed] == [step["samples"] for step in whole]
+    for again, step in zip(resumed[3:], whole[3:], strict=True):
+        assert again["loss"] == pytest.approx(step["loss"], rel=limit)
 
 
 @pytest.mark.deep

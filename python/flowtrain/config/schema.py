@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+from flowtrain.config.layout import RankLayout
+
 Dtype = Literal["float32", "float64", "bfloat16"]
 Mode = Literal["frozen", "strict", "bounded"]
+LayoutKind = Literal["auto", "colocated", "decoupled"]
 
 
 class ConfigError(ValueError):
@@ -167,12 +170,18 @@ class TrainConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FlowConfig:
-    """Ranks of each world, and how the worlds are coupled."""
+    """Which ranks hold which module, and how the modules are coupled."""
 
-    encoder_ranks: int = 1
-    """Encoder ranks."""
-    backbone_ranks: int = 1
-    """Backbone data-parallel ranks."""
+    layout: LayoutKind = "auto"
+    """`colocated`: each of `ranks` ranks holds both modules. `decoupled`: `encoder_ranks` ranks
+    hold the encoder, and `backbone_ranks` others the backbone. `auto`: the kind whose numbers are
+    given; without any, kind and numbers are chosen at the start of the run."""
+    ranks: int | None = None
+    """Ranks of a colocated run."""
+    encoder_ranks: int | None = None
+    """Encoder ranks of a decoupled run; 1 if only `backbone_ranks` is given."""
+    backbone_ranks: int | None = None
+    """Backbone data-parallel ranks of a decoupled run; 1 if only `encoder_ranks` is given."""
     mode: Mode = "strict"
     """How the encoder trains. `strict`: with the numbers of a plain loop. `bounded`: with weights
     up to `staleness` steps old. `frozen`: not at all, so that it can run ahead."""
@@ -194,9 +203,8 @@ class FlowConfig:
     """Timeout for the processes of all ranks to join the job, before they load their models."""
 
     def __post_init__(self) -> None:
+        self._check_layout()
         _positive(
-            flow__encoder_ranks=self.encoder_ranks,
-            flow__backbone_ranks=self.backbone_ranks,
             flow__item_tokens=self.item_tokens,
             flow__plan_ahead=self.plan_ahead,
             flow__timeout_s=self.timeout_s,
@@ -216,6 +224,67 @@ class FlowConfig:
             self.staleness < self.plan_ahead,
             f"flow.staleness={self.staleness}: it must be less than "
             f"flow.plan_ahead={self.plan_ahead}; raise flow.plan_ahead",
+        )
+
+    def _check_layout(self) -> None:
+        given = {
+            name: value
+            for name in ("ranks", "encoder_ranks", "backbone_ranks")
+            if (value := getattr(self, name)) is not None
+        }
+        _positive(**{f"flow__{name}": value for name, value in given.items()})
+        shown = ", ".join(f"flow.{name}={value}" for name, value in given.items())
+        other = {"colocated": {"encoder_ranks", "backbone_ranks"}, "decoupled": {"ranks"}}
+        _require(
+            not (given.keys() & other.get(self.layout, set()))
+            and not ("ranks" in given and len(given) > 1),
+            f"flow.layout={self.layout} with {shown}: flow.ranks is for colocated runs, "
+            "flow.encoder_ranks and flow.backbone_ranks are for decoupled ones; give those of one "
+            "kind",
+        )
+        _require(
+            self.layout != "colocated" or self.ranks is not None,
+            "flow.layout=colocated without flow.ranks: give the number of ranks, or set "
+            "flow.layout=auto",
+        )
+
+    @property
+    def rank_layout(self) -> RankLayout | None:
+        """The layout that these fields give; None if it is chosen at the start of the run."""
+        if self.ranks is not None:
+            return RankLayout.colocated_on(self.ranks)
+        if self.layout == "auto" and self.encoder_ranks is None and self.backbone_ranks is None:
+            return None
+        return RankLayout.decoupled(self.encoder_ranks or 1, self.backbone_ranks or 1)
+
+    @property
+    def chosen(self) -> RankLayout:
+        """The layout of a run that has started.
+
+        Raises:
+            ConfigError: It has not been chosen yet.
+        """
+        layout = self.rank_layout
+        if layout is None:
+            raise ConfigError("flow.layout=auto: the layout is chosen when a run starts")
+        return layout
+
+    def with_layout(self, layout: RankLayout) -> FlowConfig:
+        """These fields with a layout in numbers."""
+        if layout.colocated:
+            return replace(
+                self,
+                layout="colocated",
+                ranks=layout.backbone_ranks,
+                encoder_ranks=None,
+                backbone_ranks=None,
+            )
+        return replace(
+            self,
+            layout="decoupled",
+            ranks=None,
+            encoder_ranks=layout.encoder_ranks,
+            backbone_ranks=layout.backbone_ranks,
         )
 
 

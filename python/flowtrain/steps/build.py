@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from flowtrain.cost.flops import Grid
 from flowtrain.packing import fewest_slots
 from flowtrain.steps.balance import packing_of
-from flowtrain.steps.step import Document, EncoderItem, PlannedImage, StepPlan
+from flowtrain.steps.items import SizedImage, colocated_items, decoupled_items
+from flowtrain.steps.step import Document, PlannedImage, StepPlan
 
 
 class SampleSize(Protocol):
@@ -29,23 +30,16 @@ class SampleSize(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Layout:
-    """Numbers of ranks, and maximum tokens of a microbatch and of an item."""
+    """Numbers of ranks, and maximum tokens of a microbatch and of an item.
+
+    In a colocated layout the encoder ranks are the backbone ranks.
+    """
 
     encoder_ranks: int
     backbone_ranks: int
     microbatch_tokens: int
     item_tokens: int
-
-
-@dataclass(slots=True)
-class _Draft:
-    """An item that has no encoder rank and no number yet."""
-
-    reader: int
-    slot: int
-    row: int
-    num_tokens: int
-    images: list[PlannedImage]
+    colocated: bool = False
 
 
 def build_step(
@@ -54,6 +48,7 @@ def build_step(
     cost: Sequence[float],
     layout: Layout,
     *,
+    image_cost: Callable[[Grid], float],
     cursor: int,
     dropped: int = 0,
     truncated: int = 0,
@@ -66,6 +61,7 @@ def build_step(
         samples: Sizes of its samples, in the seeded order.
         cost: Backbone cost of each sample in forward FLOPs, shape [num_samples].
         layout: Numbers of ranks, and maximum tokens.
+        image_cost: Encoder cost of an image in forward FLOPs, from its grid.
         cursor: Samples drawn from the data order up to and including this step.
         dropped: Samples that were drawn for this step and left out.
         truncated: Samples of this step that were truncated.
@@ -85,7 +81,13 @@ def build_step(
     ]
     for sample, rank, slot in zip(samples, place.rank.tolist(), place.slot.tolist(), strict=True):
         members[rank][slot].append(sample)
-    items = _items(members, place.microbatches, layout)
+    images = [[_images(slot, image_cost) for slot in rank] for rank in members]
+    if layout.colocated:
+        items = colocated_items(images, item_tokens=layout.item_tokens)
+    else:
+        items = decoupled_items(
+            images, encoder_ranks=layout.encoder_ranks, item_tokens=layout.item_tokens
+        )
     return StepPlan(
         step=step,
         kind="train",
@@ -119,49 +121,9 @@ def _document(sample: SampleSize) -> Document:
     )
 
 
-def _items(
-    members: list[list[list[SampleSize]]], slots: int, layout: Layout
-) -> tuple[EncoderItem, ...]:
-    """Divide the images of each slot into items, and assign these to the encoder ranks.
-
-    An item has at most `item_tokens` tokens and at most an equal share of the step's image tokens,
-    so that no encoder rank idles while another has all images. A larger image is an item of its
-    own. An item never spans slots, so that a slot never waits for images of a later slot.
-    """
-    total = sum(n for rank in members for slot in rank for s in slot for n in s.image_lengths)
-    cap = min(layout.item_tokens, max(1, -(-total // layout.encoder_ranks)))
-    drafts: list[_Draft] = []
-    for slot in range(slots):
-        for reader in range(layout.backbone_ranks):
-            drafts += _cut(members[reader][slot], reader, slot, cap)
-    load = [0] * layout.encoder_ranks
-    encoder = [0] * len(drafts)
-    for i in sorted(range(len(drafts)), key=lambda i: (-drafts[i].num_tokens, i)):
-        encoder[i] = min(range(layout.encoder_ranks), key=lambda e: (load[e], e))
-        load[encoder[i]] += drafts[i].num_tokens
-    return tuple(
-        EncoderItem(
-            index=i,
-            encoder=encoder[i],
-            reader=draft.reader,
-            slot=draft.slot,
-            row=draft.row,
-            num_tokens=draft.num_tokens,
-            images=tuple(draft.images),
-        )
-        for i, draft in enumerate(drafts)
-    )
-
-
-def _cut(samples: Sequence[SampleSize], reader: int, slot: int, cap: int) -> list[_Draft]:
-    drafts: list[_Draft] = []
-    row = 0
-    for sample in samples:
-        images = zip(sample.grids, sample.image_lengths, strict=True)
-        for image, (grid, length) in enumerate(images):
-            if not drafts or drafts[-1].num_tokens + length > cap:
-                drafts.append(_Draft(reader, slot, row, 0, []))
-            drafts[-1].images.append(PlannedImage(sample.index, image, grid))
-            drafts[-1].num_tokens += length
-            row += length
-    return drafts
+def _images(samples: Sequence[SampleSize], image_cost: Callable[[Grid], float]) -> list[SizedImage]:
+    return [
+        SizedImage(PlannedImage(sample.index, image, grid), length, image_cost(grid))
+        for sample in samples
+        for image, (grid, length) in enumerate(zip(sample.grids, sample.image_lengths, strict=True))
+    ]

@@ -41,14 +41,18 @@ class Space:
         slab_bytes: Size of a slab.
         row_bytes: Size of the row of one image token, with all its features.
         trained: Whether gradients return to the encoder.
-        depth: Whole steps that an activation segment holds if gradients return:
+        depth: Whole steps that an activation segment holds, where it holds whole steps:
             max(1, `flow.staleness`).
+        colocated: Whether each rank holds both modules. A rank's own items then stay with it, and
+            activation segments hold whole steps in `frozen`, too, since two ranks that wait for
+            each other's slabs would not come to reading.
     """
 
     slab_bytes: int
     row_bytes: int
     trained: bool
     depth: int = 1
+    colocated: bool = False
 
     def __post_init__(self) -> None:
         if self.slab_bytes < self.row_bytes:
@@ -69,22 +73,25 @@ class Space:
         """Minimum slabs with which this plan can finish.
 
         If gradients return: whole steps, since an encoder rank takes the gradients of a step only
-        after it has sent all records of the step. Otherwise: the largest item, since items are
-        encoded in the order in which they are read.
+        after it has sent all records of the step. Also in a colocated run, where a rank reads
+        after it has sent. Otherwise: the largest item, since items are encoded in the order in
+        which they are read.
         """
         made: dict[int, int] = {}
         read: dict[int, int] = {}
         largest = 0
         for item in plan.items:
+            if self.colocated and item.encoder == item.reader:
+                continue
             slabs = self.parts(item.num_tokens)
             made[item.encoder] = made.get(item.encoder, 0) + slabs
             read[item.reader] = read.get(item.reader, 0) + slabs
             largest = max(largest, slabs)
-        if not self.trained:
+        if not self.trained and not self.colocated:
             return SpaceNeed(activation=largest, gradient=0)
         return SpaceNeed(
             activation=self.depth * max(made.values(), default=0),
-            gradient=max(read.values(), default=0),
+            gradient=max(read.values(), default=0) if self.trained else 0,
         )
 
     def total_bytes(self, need: SpaceNeed, *, encoder_ranks: int, backbone_ranks: int) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import zlib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Literal, NamedTuple
@@ -110,6 +109,8 @@ class StepPlan:
     """Model FLOPs of training on the step: real tokens, no recomputation."""
     packing: Packing | None = None
     """None for a plan of kind "end"."""
+    error: str | None = None
+    """Why the planner ended the run early, in a plan of kind "end"."""
 
     def items_of(self, encoder: int) -> tuple[EncoderItem, ...]:
         """Items of one encoder rank, in the order in which the rank encodes them."""
@@ -145,10 +146,6 @@ class StepPlan:
             balances = {name: Balance(**packing[name]) for name in ("packed", "arrival")}
             raw["packing"] = Packing(**{**packing, **balances})
         return StepPlan(**raw)
-
-    def checksum(self) -> int:
-        """CRC-32 of the JSON form, which both worlds compare before a step takes effect."""
-        return zlib.crc32(self.to_json().encode())
 
 
 def _grids(raw: list[list[int]]) -> tuple[Grid, ...]:

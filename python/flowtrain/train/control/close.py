@@ -1,4 +1,4 @@
-"""Close of a step: both worlds reach the same decision before either optimizer steps."""
+"""Close of a step: all ranks reach the same decision before any optimizer steps."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class StepReport:
     Attributes:
         norm: Norm of the world's gradients of (sum of losses) / planned N.
         checksum: Checksum of the plan that the world executed.
-        loss_sum: Sum of the losses of the target tokens; reported by the backbone only.
-        num_targets: Real number of target tokens N; reported by the backbone only.
-        wait_s: Wait for the other world, mean over the ranks.
-        lr: Learning rate of the step; 0 for a frozen module.
+        loss_sum: Sum of the losses of the target tokens; 0 in a world without the backbone.
+        num_targets: Real number of target tokens N; 0 in a world without the backbone.
+        wait_s: Wait for records, mean over the ranks.
+        lr: Learning rate of the step; 0 if the world trains nothing.
     """
 
     norm: float
@@ -39,7 +39,7 @@ class StepReport:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepDecision:
-    """Decision of both worlds on the gradients of a step.
+    """Decision of all ranks on the gradients of a step.
 
     Attributes:
         action: `apply` the gradients times `scale`, or `skip` the step.
@@ -47,7 +47,7 @@ class StepDecision:
         loss: Sum of losses / real N.
         grad_norm: Norm over both modules, before clipping.
         num_targets: Real N.
-        wait_s: Wait of each world for the other in this step.
+        wait_s: Wait of each world for records in this step.
         lr: Learning rate of the modules that train.
     """
 
@@ -65,7 +65,8 @@ class StepClose:
 
     Args:
         store: The job's store.
-        worlds: Number of ranks of each world that trains; a frozen encoder reports nothing.
+        worlds: Number of ranks of each world that reports: the world with the backbone first, and
+            then that of the encoder if it is another one and trains.
         clip_norm: Maximum norm over both modules, or None.
         nonfinite: What to do with a step whose loss or norm is not finite.
     """
@@ -97,8 +98,12 @@ class StepClose:
             ],
         )
 
-    def decide(self, plan: StepPlan) -> StepDecision:
+    def decide(self, plan: StepPlan, checksum: int) -> StepDecision:
         """Wait for the reports of a step; called by every rank, and returns the same on each.
+
+        Args:
+            plan: The plan that this rank executed.
+            checksum: Its checksum.
 
         Raises:
             NonFiniteError: Loss or norm is not finite, and `nonfinite` is `abort`.
@@ -110,12 +115,12 @@ class StepClose:
             readers=sum(self._worlds.values()),
         )
         for world, report in reports.items():
-            if report.checksum != plan.checksum():
+            if report.checksum != checksum:
                 raise RuntimeError(
                     f"step {plan.step}: the {world} world executed another plan (checksum "
-                    f"{report.checksum:#x}, here {plan.checksum():#x}); both must use one store"
+                    f"{report.checksum:#x}, here {checksum:#x}); both must use one store"
                 )
-        backbone = reports["backbone"]
+        backbone = next(iter(reports.values()))
         num_targets = backbone.num_targets
         correction = plan.num_targets / num_targets if num_targets else 0.0
         loss = backbone.loss_sum / num_targets if num_targets else 0.0

@@ -1,4 +1,4 @@
-"""The job's store: small JSON values that the ranks of both worlds share."""
+"""The job's store: small JSON values that all ranks of a job share."""
 
 from __future__ import annotations
 
@@ -54,7 +54,11 @@ class JobStore:
         return PrefixStore(f"world/{world}", self._keys)
 
     def put(self, key: str, value: Any) -> None:
-        self._keys.set(key, json.dumps(value, separators=(",", ":")))
+        self.put_text(key, json.dumps(value, separators=(",", ":")))
+
+    def put_text(self, key: str, text: str) -> None:
+        """Set a key to a value that is JSON text already."""
+        self._keys.set(key, text)
 
     def has(self, key: str) -> bool:
         return bool(self._keys.check([key]))
@@ -70,8 +74,12 @@ class JobStore:
         Raises:
             StoreTimeout: The key was not written in time.
         """
+        return json.loads(self.get_text(key, writer=writer, timeout_s=timeout_s))
+
+    def get_text(self, key: str, *, writer: str, timeout_s: float = UNLIMITED_S) -> bytes:
+        """As `get`, but returns the JSON text."""
         self.wait([key], writer=writer, timeout_s=timeout_s)
-        return json.loads(self._keys.get(key))
+        return bytes(self._keys.get(key))
 
     def wait(self, keys: Sequence[str], *, writer: str, timeout_s: float = UNLIMITED_S) -> None:
         """Wait until every key has a value.

@@ -1,4 +1,4 @@
-"""One of the two torch worlds: its process group and its reductions."""
+"""A torch world: its process group and its reductions."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _BUCKET_BYTES = 64 << 20
 
 
 class World:
-    """Ranks that hold the same module and process different samples.
+    """Ranks that hold the same modules and process different samples.
 
     Args:
-        name: `encoder` or `backbone`.
+        name: `encoder`, `backbone`, or `colocated`.
         rank: This process's rank in the world.
         size: Number of ranks of the world.
         store: The job's store, through which the ranks find each other.

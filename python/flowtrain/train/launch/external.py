@@ -14,20 +14,19 @@ _POLL_S = 0.2
 
 def rank_commands(config: RunConfig, host: JobHost, *, resume: bool) -> list[str]:
     """One command for each world, to be run on this host while this process waits."""
-    sizes = {"encoder": config.flow.encoder_ranks, "backbone": config.flow.backbone_ranks}
     job = host.job
     return [
         shlex.join(
             [
                 # Each world has its own rendezvous. torchrun does not restart ranks: a restart is
                 # a resumed run.
-                *("torchrun", "--standalone", "--max-restarts=0", f"--nproc-per-node={size}"),
+                *("torchrun", "--standalone", "--max-restarts=0", f"--nproc-per-node={world.size}"),
                 *("-m", "flowtrain.train.ranks.main", str(config.run.absolute() / "config.yaml")),
-                *("--world", world, "--store", job.address, "--nonce", job.nonce),
+                *("--world", world.name, "--store", job.address, "--nonce", job.nonce),
                 *(("--resume",) if resume else ()),
             ]
         )
-        for world, size in sizes.items()
+        for world in config.flow.chosen.worlds
     ]
 
 
@@ -58,8 +57,6 @@ def wait_for_ranks(config: RunConfig, host: JobHost) -> None:
         RunFailed: A rank failed or died.
     """
     store = host.store
-    expected = {f"encoder.{r}" for r in range(config.flow.encoder_ranks)}
-    expected |= {f"backbone.{r}" for r in range(config.flow.backbone_ranks)}
     while True:
         if (dead := host.pool.wait_dead(timeout_s=_POLL_S)) is not None:
             key = f"failed/{dead.label}"
@@ -67,5 +64,5 @@ def wait_for_ranks(config: RunConfig, host: JobHost) -> None:
             raise RunFailed(f"the run ended early; rank {dead.label} (pid {dead.pid}): {reason}")
         alive = {lane.label for lane in host.pool.lanes() if lane.state == "alive"} - {HOST_LABEL}
         # A rank leaves the pool after all ranks are done.
-        if not alive and all(store.has(f"done/{label}") for label in sorted(expected)):
+        if not alive and all(store.has(f"done/{label}") for label in config.flow.chosen.labels):
             return

@@ -46,8 +46,9 @@ class JobHost:
         self.job = Job(f"127.0.0.1:{self._server.port}", secrets.token_hex(8))
         self.store = JobStore(self.job.address, self.job.nonce, timeout_s=flow.start_timeout_s)
         self.store.put(FIRST_STEP, first)
-        encoder_ranks, backbone_ranks = flow.encoder_ranks, flow.backbone_ranks
-        # A rank has a lane of its own, one for its inbox, and one for each inbox it sends to.
+        encoder_ranks, backbone_ranks = flow.chosen.encoder_ranks, flow.chosen.backbone_ranks
+        # Each module of a rank has a lane for its inbox, and one for each inbox it sends to; each
+        # rank has another lane, and so has this process.
         lanes = 1 + 2 * (encoder_ranks + backbone_ranks) + 2 * encoder_ranks * backbone_ranks
         self.pool = Pool.create(
             self.job.pool,

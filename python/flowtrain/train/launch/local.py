@@ -1,4 +1,4 @@
-"""Local launch: the ranks of both worlds as processes of this host, by torch's launcher API."""
+"""Local launch: the ranks as processes of this host, by torch's launcher API."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std, start_processes
 from torch.distributed.elastic.multiprocessing.api import SubprocessContext
 
+from flowtrain.config.layout import WorldLayout
 from flowtrain.config.schema import RunConfig
 from flowtrain.train.control.job import LAUNCHER_PID, Job
 from flowtrain.train.control.store import JobStore
@@ -68,12 +69,11 @@ def run_local_ranks(config: RunConfig, host: JobHost, *, resume: bool) -> None:
         RunFailed: A rank failed or died; all others have ended.
     """
     job = host.job
-    sizes = {"backbone": config.flow.backbone_ranks, "encoder": config.flow.encoder_ranks}
     logs = config.run / "logs" / job.nonce
     worlds: dict[str, SubprocessContext] = {}
     try:
-        for world, size in sizes.items():
-            worlds[world] = _start(config, job, world, size, logs=logs, resume=resume)
+        for world in config.flow.chosen.worlds:
+            worlds[world.name] = _start(config, job, world, logs=logs, resume=resume)
         failures = _wait(worlds, host.store)
     finally:
         for processes in worlds.values():
@@ -83,32 +83,34 @@ def run_local_ranks(config: RunConfig, host: JobHost, *, resume: bool) -> None:
 
 
 def _start(
-    config: RunConfig, job: Job, world: str, size: int, *, logs: Path, resume: bool
+    config: RunConfig, job: Job, world: WorldLayout, *, logs: Path, resume: bool
 ) -> SubprocessContext:
     arguments = (
         *("-m", "flowtrain.train.ranks.main", str(config.run / "config.yaml")),
-        *("--world", world, "--store", job.address, "--nonce", job.nonce),
+        *("--world", world.name, "--store", job.address, "--nonce", job.nonce),
         *(("--resume",) if resume else ()),
     )
-    folder = logs / world
+    folder = logs / world.name
     folder.mkdir(parents=True)
-    # The first backbone rank shows the run's progress on this terminal.
-    redirects = {r: Std.ERR if world == "backbone" and r == 0 else Std.ALL for r in range(size)}
+    # The first rank with the backbone shows the run's progress on this terminal.
+    shows = "backbone" in world.modules
+    ranks = range(world.size)
+    redirects = {r: Std.ERR if shows and r == 0 else Std.ALL for r in ranks}
     with restored_handlers():
         processes = start_processes(
-            name=world,
+            name=world.name,
             entrypoint=sys.executable,
-            args=dict.fromkeys(range(size), arguments),
+            args=dict.fromkeys(ranks, arguments),
             envs={
                 r: {
                     "RANK": str(r),
                     "LOCAL_RANK": str(r),
-                    "WORLD_SIZE": str(size),
+                    "WORLD_SIZE": str(world.size),
                     "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
                     "PYTHONUNBUFFERED": "1",
                     LAUNCHER_PID: str(os.getpid()),
                 }
-                for r in range(size)
+                for r in ranks
             },
             logs_specs=DefaultLogsSpecs(log_dir=str(folder), redirects=redirects),
         )

@@ -16,6 +16,7 @@ from flowtrain.data.jsonl import JsonlFile
 from flowtrain.models.registry import adapter_for
 from flowtrain.train.launch.errors import RunFailed
 from flowtrain.train.launch.host import JobHost
+from flowtrain.train.launch.layout import with_layout
 from flowtrain.train.launch.local import run_local_ranks
 from flowtrain.train.launch.signals import exit_on_signals
 from flowtrain.train.ranks.hook import load_hook
@@ -54,6 +55,7 @@ def train(
     if config.debug.fault is not None:
         load_hook(config.debug.fault)
     started = time.perf_counter()
+    config = with_layout(config, resume=resume)
     with exit_on_signals(), open_run(config, resume=resume) as trained:
         if trained < config.train.steps:
             host = JobHost(config, first=trained)
@@ -91,10 +93,12 @@ def _summary(config: RunConfig) -> dict[str, Any]:
     steps = logs.read_log(config.run / logs.METRICS)
     times = logs.read_log(config.run / logs.TIMING)
     seconds = sum(t["seconds"] for t in times)
+    layout = config.flow.chosen
     return {
         "mode": config.flow.mode,
-        "encoder_ranks": config.flow.encoder_ranks,
-        "backbone_ranks": config.flow.backbone_ranks,
+        "layout": "colocated" if layout.colocated else "decoupled",
+        "encoder_ranks": layout.encoder_ranks,
+        "backbone_ranks": layout.backbone_ranks,
         "steps": len(steps),
         "loss": steps[-1]["loss"],
         "target_tokens": sum(s["target_tokens"] for s in steps),

@@ -1,4 +1,4 @@
-"""The planner: a thread of backbone rank 0 that publishes the plan of every step."""
+"""The planner: a thread of the first backbone rank that publishes the plan of every step."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Planner(threading.Thread):
         try:
             self._run()
         except Exception as error:
-            self._store.put(plan_key(self._next), {"error": f"{type(error).__name__}: {error}"})
+            self._end(f"{type(error).__name__}: {error}")
 
     def _run(self) -> None:
         plans = self._plans()
@@ -74,8 +74,7 @@ class Planner(threading.Thread):
             self._publish(window)
         self._publish(plans)
         self._window.acquire()
-        end = StepPlan(step=self._next, kind="end")
-        self._store.put(plan_key(end.step), {"plan": end.to_json()})
+        self._end()
 
     def _plans(self) -> Iterator[StepPlan]:
         plans = iter(self._source)
@@ -90,6 +89,11 @@ class Planner(threading.Thread):
     def _publish(self, plans: Iterable[StepPlan]) -> None:
         for plan in plans:
             self._window.acquire()
-            append(self._log, plan.to_json())
-            self._store.put(plan_key(plan.step), {"plan": plan.to_json()})
+            text = plan.to_json()
+            append(self._log, text)
+            self._store.put_text(plan_key(plan.step), text)
             self._next = plan.step + 1
+
+    def _end(self, error: str | None = None) -> None:
+        end = StepPlan(step=self._next, kind="end", error=error)
+        self._store.put_text(plan_key(end.step), end.to_json())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zlib
+
 from flowtrain.steps import SpaceNeed, StepPlan
 from flowtrain.train.control.store import JobStore
 
@@ -30,6 +32,7 @@ class PlanReader:
         self._store = store
         self._readers = readers
         self._known: dict[int, StepPlan] = {}
+        self._checksums: dict[int, int] = {}
         self._error: str | None = None
         self._last_done: int | None = None
 
@@ -39,20 +42,21 @@ class PlanReader:
         return SpaceNeed(activation=activation, gradient=gradient)
 
     def get(self, step: int) -> StepPlan:
-        """Wait for the plan of a step; a plan of kind "end" if the planner failed at this step.
+        """Wait for the plan of a step; of kind "end", with an error, if the planner failed.
 
         The error is raised later, by `check`: a rank that reads ahead must not end steps that
         other ranks still train.
         """
         if step not in self._known:
-            value = self._store.get(plan_key(step), writer="the planner")
-            self._error = value.get("error")
-            self._known[step] = (
-                StepPlan(step=step, kind="end")
-                if self._error is not None
-                else StepPlan.from_json(value["plan"])
-            )
+            text = self._store.get_text(plan_key(step), writer="the planner")
+            self._known[step] = plan = StepPlan.from_json(text)
+            self._error = plan.error
+            self._checksums[step] = zlib.crc32(text)
         return self._known[step]
+
+    def checksum(self, step: int) -> int:
+        """CRC-32 of the plan of a step, as it was published."""
+        return self._checksums[step]
 
     def check(self) -> None:
         """Raise the planner's error, if any; called when every rank has closed all steps.
@@ -71,7 +75,7 @@ class PlanReader:
 
     def forget(self, step: int) -> None:
         """Release a plan that this rank has executed."""
-        del self._known[step]
+        del self._known[step], self._checksums[step]
         self._store.release(plan_key(step), [plan_key(step)], readers=self._readers)
         self._last_done = step
 

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from flowtrain.config.schema import RunConfig
-from flowtrain.cost.flops import train_flops
+from flowtrain.cost.flops import Grid, train_flops
 from flowtrain.data.errors import no_sample_fits
 from flowtrain.data.order import SampleOrder
 from flowtrain.data.samples import SampleMeta
@@ -41,9 +41,11 @@ class PlanSource:
         self._reads = reads
         self._adapter = adapter
         self._order = SampleOrder(num_samples, config.train.seed, config.data.shuffle)
+        ranks = config.flow.chosen
         self._layout = Layout(
-            encoder_ranks=config.flow.encoder_ranks,
-            backbone_ranks=config.flow.backbone_ranks,
+            encoder_ranks=ranks.encoder_ranks,
+            backbone_ranks=ranks.backbone_ranks,
+            colocated=ranks.colocated,
             microbatch_tokens=config.train.microbatch_tokens,
             item_tokens=config.flow.item_tokens,
         )
@@ -70,12 +72,12 @@ class PlanSource:
         dropped = dropped_in_a_row = 0
         while len(samples) < batch:
             while len(self._reading) < batch - len(samples) + ahead:
-                line = self._order.index(self._cursor + len(self._reading))
-                self._reading.append(self._reads.submit("meta", line))
-            sample = self._reads.result(self._reading.popleft())
+                sample = self._order.index(self._cursor + len(self._reading))
+                self._reading.append(self._reads.submit("meta", sample))
+            meta = self._reads.result(self._reading.popleft())
             self._cursor += 1
-            if sample.fit != "dropped":
-                samples.append(sample)
+            if meta.fit != "dropped":
+                samples.append(meta)
                 dropped_in_a_row = 0
                 continue
             dropped += 1
@@ -84,6 +86,10 @@ class PlanSource:
             if dropped_in_a_row == 2 * self._num_samples:
                 raise no_sample_fits(self._config, self._num_samples)
         return samples, dropped
+
+    def _image_cost(self, grid: Grid) -> float:
+        flops = self._adapter.sample_flops(0, [grid], num_targets=0)
+        return flops.encoder + flops.projector
 
     def _plan(self, samples: list[SampleMeta], dropped: int) -> StepPlan:
         flops = [
@@ -100,6 +106,7 @@ class PlanSource:
             samples,
             [f.backbone for f in flops],
             self._layout,
+            image_cost=self._image_cost,
             cursor=self._cursor,
             dropped=dropped,
             truncated=sum(s.fit == "truncated" for s in samples),

@@ -1,36 +1,51 @@
-"""Backbone rank: receives records, computes the loss, and sends back the records' gradients."""
+"""The backbone's part of a rank: receives records, computes the loss, and returns gradients."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from flowtrain.models.adapter import PackedBatch
 from flowtrain.steps import Document, EncoderItem, SpaceNeed, StepPlan
-from flowtrain.train.control.close import StepReport
 from flowtrain.train.input.prefetch import Prefetch, Request
-from flowtrain.train.planning.planner import Planner
 from flowtrain.train.ranks.context import RankContext
-from flowtrain.train.ranks.metrics import Metrics, StepTiming
-from flowtrain.train.ranks.step import Delays, build_close, close_step, seed_dropout
-from flowtrain.train.state.checkpoint import Checkpoints
+from flowtrain.train.ranks.step import Delays, seed_dropout
+from flowtrain.train.records.receiver import RecordReceiver
+from flowtrain.train.records.sender import RecordSender
 from flowtrain.train.state.module import Module
 from flowtrain_core.edges import Explanation
 
 
-class BackboneRank:
-    """Executes the planned slots of one backbone rank.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepSums:
+    """Results of one step, on one rank or summed over the ranks.
+
+    Attributes:
+        loss_sum: Sum of the losses of the target tokens.
+        num_targets: Target tokens, without those of skipped samples.
+        num_skipped: Skipped samples.
+        ages: For each item of the plan, the age in steps of the weights that encoded it; 0 on ranks
+            that do not read the item.
+    """
+
+    loss_sum: float
+    num_targets: float
+    num_skipped: float
+    ages: Sequence[float]
+
+
+class BackbonePart:
+    """Executes the planned slots of one rank.
 
     Args:
         context: Configuration, connections and services of this rank.
         module: The backbone.
         prefetch: Reads of the planned samples' tokens.
-        checkpoints: Saves the backbone's part of the checkpoints.
-        metrics: Log of the run; None except on the first rank.
-        planner: Told of each closed step; None except on the first rank.
+        records: Receives the image rows of the slots.
+        gradients: Sends the gradients of these rows.
     """
 
     def __init__(
@@ -38,84 +53,50 @@ class BackboneRank:
         context: RankContext,
         module: Module,
         prefetch: Prefetch,
-        checkpoints: Checkpoints,
         *,
-        metrics: Metrics | None,
-        planner: Planner | None,
+        records: RecordReceiver,
+        gradients: RecordSender,
     ) -> None:
-        flow = context.config.flow
+        self.module = module
         self._context = context
-        self._module = module
         self._prefetch = prefetch
-        self._checkpoints = checkpoints
-        self._metrics = metrics
-        self._planner = planner
-        self._close_exchange = build_close(context)
-        self._delays = Delays(context.config, context.world.label)
-        self._sends_gradients = flow.mode != "frozen"
-        self._sizes = SpaceNeed(activation=0, gradient=0)
-        self._closed_at = 0.0
-        self._records = context.receiver()
-        self._gradients = context.sender("encoder")
+        self._records = records
+        self._gradients = gradients
+        self._delays = Delays(context.config, f"backbone.{context.world.rank}")
+        self._sends_gradients = context.config.flow.mode != "frozen"
 
-    def run(self, first: int) -> None:
-        """Run from step `first` to the end of the plans."""
-        self._closed_at = time.perf_counter()
-        self._resize(self._context.segments.initial(self._context.plans.first_need()))
-        plans = self._context.plans
-        step = first
-        while (plan := plans.get(step)).kind == "train":
-            self._step(plan)
-            plans.forget(step)
-            self._prefetch.forget(step)
-            step += 1
+    @property
+    def wait_s(self) -> float:
+        """Seconds so far in which this part waited for records."""
+        return self._records.wait_s
+
+    def slots(self, plan: StepPlan) -> StepSums:
+        """Forward and backward of the slots of a step."""
+        loss_sum, num_targets, num_skipped = 0.0, 0, 0
+        ages = [0.0] * len(plan.items)
+        for slot, documents in plan.documents_of(self._context.world.rank):
+            self._delays.pause()
+            loss, targets, skipped = self._slot(plan, slot, documents, ages)
+            loss_sum += loss
+            num_targets += targets
+            num_skipped += skipped
+        return StepSums(
+            loss_sum=loss_sum, num_targets=num_targets, num_skipped=num_skipped, ages=ages
+        )
+
+    def resize(self, sizes: SpaceNeed) -> None:
+        """Set the slabs of the segment for gradients."""
+        if sizes.gradient != self._gradients.slabs:
+            self._gradients.reserve(sizes.gradient)
+
+    def drain(self) -> None:
+        """Wait until all copies to and from the pool are complete."""
         self._records.drain()
         self._gradients.drain()
 
     def edges(self) -> list[Explanation]:
         """Edges of the gradients and of the activations."""
         return self._gradients.edges() + self._records.edges()
-
-    def _step(self, plan: StepPlan) -> None:
-        context = self._context
-        waited = self._records.wait_s
-        self._prefetch.start(plan)
-        self._resize(context.segments.sizes_for(plan, self._sizes))
-        loss_sum, num_targets, num_skipped = 0.0, 0, 0
-        ages = [0.0] * len(plan.items)
-        for slot, documents in plan.documents_of(context.world.rank):
-            self._delays.pause()
-            loss, targets, skipped = self._slot(plan, slot, documents, ages)
-            loss_sum += loss
-            num_targets += targets
-            num_skipped += skipped
-        waited = self._records.wait_s - waited
-        sums = context.world.sum([loss_sum, num_targets, waited, num_skipped, *ages])
-        context.world.sum_gradients(self._module.trainable)
-        report = StepReport(
-            norm=self._module.norm(),
-            checksum=plan.checksum(),
-            loss_sum=sums[0],
-            num_targets=int(sums[1]),
-            wait_s=sums[2] / context.world.size,
-            lr=self._module.lr,
-        )
-        decision = close_step(context, self._close_exchange, self._module, plan, report)
-        if self._metrics is not None:
-            now = time.perf_counter()
-            timing = StepTiming(seconds=now - self._closed_at, pool=context.pool.stats())
-            self._closed_at = now
-            self._metrics.step(
-                plan,
-                decision,
-                lr=decision.lr,
-                skipped=int(sums[3]),
-                ages=[int(age) for age in sums[4:]],
-                timing=timing,
-            )
-        self._checkpoints.save_if_due(plan, self._module)
-        if self._planner is not None:
-            self._planner.step_closed()
 
     def _slot(
         self, plan: StepPlan, slot: int, documents: Sequence[Document], ages: list[float]
@@ -130,7 +111,7 @@ class BackboneRank:
         items = plan.items_for(context.world.rank, slot)
         features, skipped = self._gather(plan, items, ages)
         batch = self._batch(plan.step, documents, skipped)
-        out = context.adapter.loss(self._module.module, batch, features)
+        out = context.adapter.loss(self.module.module, batch, features)
         if out.loss_sum.requires_grad:
             (out.loss_sum / plan.num_targets).backward()
         if features is not None and self._sends_gradients:
@@ -174,8 +155,8 @@ class BackboneRank:
     def _skipped(self, step: int, item: EncoderItem) -> set[int]:
         """Samples of an item with a skipped image."""
         name = f"skipped/{step}/{item.index}"
-        store = self._context.store
-        samples = store.get(name, writer=f"encoder.{item.encoder}")
+        context, store = self._context, self._context.store
+        samples = store.get(name, writer=context.layout.holder("encoder", item.encoder))
         store.delete(name)
         return set(samples)
 
@@ -203,14 +184,9 @@ class BackboneRank:
             doc_lengths=[doc.num_tokens for doc in documents],
         )
 
-    def _resize(self, sizes: SpaceNeed) -> None:
-        if sizes.gradient != self._gradients.slabs:
-            self._gradients.reserve(sizes.gradient)
-        self._sizes = sizes
-
 
 def text_requests(rank: int, plan: StepPlan) -> Iterator[Request]:
-    """Samples that a backbone rank reads for a plan."""
+    """Samples whose tokens the backbone of a rank reads for a plan."""
     for _, documents in plan.documents_of(rank):
         for document in documents:
             yield _text_request(document)

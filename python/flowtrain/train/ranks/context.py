@@ -1,12 +1,12 @@
-"""Context of a rank, the same for both worlds: made before the first step."""
+"""Context of a rank, whichever modules it holds: made before the first step."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 
+from flowtrain.config.layout import Module, RankLayout
 from flowtrain.config.schema import RunConfig
 from flowtrain.models.adapter import VLMAdapter
 from flowtrain.steps import Space
@@ -15,6 +15,7 @@ from flowtrain.train.control.store import JobStore
 from flowtrain.train.control.world import World
 from flowtrain.train.planning.plans import PlanReader
 from flowtrain.train.ranks.segments import SegmentSizes
+from flowtrain.train.records.loopback import Loopback
 from flowtrain.train.records.receiver import RecordReceiver
 from flowtrain.train.records.sender import RecordSender
 from flowtrain.train.state.module import DTYPES
@@ -42,23 +43,33 @@ class RankContext:
     def segments(self) -> SegmentSizes:
         return SegmentSizes(self.config, self.space)
 
-    def receiver(self) -> RecordReceiver:
-        """Receiver of the records in this rank's inbox."""
+    @property
+    def layout(self) -> RankLayout:
+        return self.config.flow.chosen
+
+    def loopback(self) -> Loopback | None:
+        """Takes the records of one direction that this rank sends to itself, if there are any."""
+        return Loopback(self.world.rank) if self.layout.colocated else None
+
+    def receiver(self, module: Module, loopback: Loopback | None) -> RecordReceiver:
+        """Receiver of the records for one module of this rank."""
         return RecordReceiver(
             self.pool,
-            inbox=self.world.label,
+            inbox=f"{module}.{self.world.rank}",
             space=self.space,
             activity=self.activity,
+            loopback=loopback,
         )
 
-    def sender(self, readers: Literal["encoder", "backbone"]) -> RecordSender:
-        """Sender of records to the ranks of one world."""
-        flow = self.config.flow
+    def sender(self, readers: Module, loopback: Loopback | None) -> RecordSender:
+        """Sender of records to the ranks that hold one module."""
+        layout = self.layout
         return RecordSender(
             self.pool,
             readers=readers,
-            num_readers=flow.encoder_ranks if readers == "encoder" else flow.backbone_ranks,
+            num_readers=layout.encoder_ranks if readers == "encoder" else layout.backbone_ranks,
             space=self.space,
             dtype=self.dtype,
             activity=self.activity,
+            loopback=loopback,
         )

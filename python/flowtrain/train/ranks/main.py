@@ -25,7 +25,7 @@ def main(argv: list[str] | None = None) -> None:
         parent.end_with(int(launcher))
     parser = argparse.ArgumentParser(prog="python -m flowtrain.train.ranks.main")
     parser.add_argument("config", type=Path, help="config.yaml of the run")
-    parser.add_argument("--world", required=True, choices=("encoder", "backbone"))
+    parser.add_argument("--world", required=True, choices=("encoder", "backbone", "colocated"))
     parser.add_argument("--store", required=True, help="host:port of the job's store")
     parser.add_argument("--nonce", required=True, help="name of the attempt")
     parser.add_argument("--resume", action="store_true")

@@ -22,7 +22,7 @@ class Membership:
 
     Args:
         config: The run.
-        world: `encoder` or `backbone`.
+        world: `encoder`, `backbone`, or `colocated`.
         rank: Rank in that world.
         job: Where the job is.
 
@@ -33,16 +33,17 @@ class Membership:
 
     def __init__(self, config: RunConfig, world: str, rank: int, job: Job) -> None:
         flow = config.flow
-        self.label = f"{world}.{rank}"
-        self.labels = [f"encoder.{r}" for r in range(flow.encoder_ranks)]
-        self.labels += [f"backbone.{r}" for r in range(flow.backbone_ranks)]
-        if self.label not in self.labels:
+        layout = flow.chosen
+        self.labels = layout.labels
+        found = layout.world(world)
+        if found is None or not 0 <= rank < found.size:
             # Checked before joining: the end of a rank that has joined ends the run.
             raise ConfigError(
-                f"RANK={rank}: {self.label} is not a rank of the job, which has "
-                f"flow.encoder_ranks={flow.encoder_ranks} and "
-                f"flow.backbone_ranks={flow.backbone_ranks}; start as many"
+                f"--world {world} with RANK={rank}: no rank of the job, whose ranks are "
+                f"{', '.join(self.labels)}; start each of them once"
             )
+        self.world = found
+        self.label = found.label(rank)
         self.activity = Activity()
         self.store = JobStore(
             job.address, job.nonce, timeout_s=flow.start_timeout_s, activity=self.activity
@@ -74,7 +75,7 @@ class Membership:
         self._heartbeat.stop()
 
     def meet(self, event: str) -> None:
-        """Wait until every rank of both worlds has reached an event."""
+        """Wait until every rank of the job has reached an event."""
         self.store.put(f"{event}/{self.label}", True)
         self.store.wait([f"{event}/{label}" for label in self.labels], writer="every rank")
 

@@ -15,7 +15,7 @@ class SegmentSizes:
     """
 
     def __init__(self, config: RunConfig, space: Space) -> None:
-        self._flow = config.flow
+        self._layout = config.flow.chosen
         self._pool = config.pool
         self._space = space
 
@@ -60,19 +60,19 @@ class SegmentSizes:
         return grown if self._holds(grown) else sizes
 
     def _holds(self, need: SpaceNeed) -> bool:
-        flow, pool = self._flow, self._pool
+        layout, pool = self._layout, self._pool
         limit = self._space.limit_bytes(pool_bytes=pool.bytes, max_slabs=pool.max_cells)
         size = self._space.total_bytes(
-            need, encoder_ranks=flow.encoder_ranks, backbone_ranks=flow.backbone_ranks
+            need, encoder_ranks=layout.encoder_ranks, backbone_ranks=layout.backbone_ranks
         )
         return size <= limit
 
     def _fit(self, need: SpaceNeed, who: str) -> SpaceNeed:
-        flow, pool = self._flow, self._pool
+        layout, pool = self._layout, self._pool
         return self._space.fit(
             need,
-            encoder_ranks=flow.encoder_ranks,
-            backbone_ranks=flow.backbone_ranks,
+            encoder_ranks=layout.encoder_ranks,
+            backbone_ranks=layout.backbone_ranks,
             pool_bytes=pool.bytes,
             max_slabs=pool.max_cells,
             scale=pool.scale,

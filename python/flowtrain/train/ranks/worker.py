@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, suppress
+from functools import partial
 
 import torch
 
@@ -13,22 +15,23 @@ from flowtrain.data.jsonl import JsonlFile
 from flowtrain.data.workers import ReaderPool
 from flowtrain.models.adapter import VLMAdapter
 from flowtrain.models.registry import adapter_for
-from flowtrain.steps import Space
+from flowtrain.steps import Space, StepPlan
 from flowtrain.train.control.job import FIRST_STEP, Job
 from flowtrain.train.control.world import World
-from flowtrain.train.input.prefetch import Prefetch
+from flowtrain.train.input.prefetch import Prefetch, Request
 from flowtrain.train.input.readers import reader_factory
 from flowtrain.train.input.reads import SampleReads
 from flowtrain.train.planning.planner import Planner
 from flowtrain.train.planning.plans import PlanReader
 from flowtrain.train.planning.source import PlanSource
-from flowtrain.train.ranks.backbone import BackboneRank, text_requests
+from flowtrain.train.ranks.backbone import BackbonePart, text_requests
 from flowtrain.train.ranks.context import RankContext
 from flowtrain.train.ranks.device import choose_device, register
-from flowtrain.train.ranks.encoder import EncoderRank, pixel_requests
+from flowtrain.train.ranks.encoder import EncoderPart, pixel_requests
 from flowtrain.train.ranks.membership import Membership
 from flowtrain.train.ranks.metrics import Metrics
 from flowtrain.train.ranks.peak import job_peak_flops
+from flowtrain.train.ranks.rank import Rank
 from flowtrain.train.state.checkpoint import (
     CheckpointError,
     CheckpointMeta,
@@ -47,7 +50,7 @@ class Worker:
 
     Args:
         config: The run.
-        world: `encoder` or `backbone`.
+        world: `encoder`, `backbone`, or `colocated`.
         rank: Rank in that world.
         job: Where the job is.
         resume: Resume from the latest checkpoint.
@@ -55,9 +58,9 @@ class Worker:
 
     def __init__(self, config: RunConfig, world: str, rank: int, job: Job, *, resume: bool) -> None:
         self.config = config
-        self.world = world
         self.rank = rank
         self.membership = Membership(config, world, rank, job)
+        self.world = self.membership.world
         self.checkpoint = latest(config.run) if resume else None
         self._resources = ExitStack()
         self.meta: CheckpointMeta | None = None
@@ -73,10 +76,10 @@ class Worker:
         membership.watch()
         self._check_first()
         context = self._context()
-        module = self._module(context)
-        checkpoints = Checkpoints(self.config, context.world, context.store)
+        modules = self._modules(context)
+        checkpoints = Checkpoints(self.config, context.world, modules, context.store)
         if self.checkpoint is not None and self.meta is not None:
-            checkpoints.load(self.checkpoint, module, self.meta)
+            checkpoints.load(self.checkpoint, self.meta)
         with self._resources:
             readers = self._resources.enter_context(
                 ReaderPool(reader_factory(self.config), self.config.data.workers)
@@ -84,7 +87,7 @@ class Worker:
             reads = SampleReads(
                 readers, self.config.data.path, timeout_s=self.config.flow.timeout_s
             )
-            rank = self._rank(context, module, reads, checkpoints)
+            rank = self._rank(context, modules, reads, checkpoints)
             check_model(self.config)
             membership.meet("ready")
             try:
@@ -107,9 +110,9 @@ class Worker:
         device = self._device()
         flow = self.config.flow
         world = World(
-            self.world,
+            self.world.name,
             self.rank,
-            flow.encoder_ranks if self.world == "encoder" else flow.backbone_ranks,
+            self.world.size,
             store=membership.store,
             device=device,
             activity=membership.activity,
@@ -120,6 +123,7 @@ class Worker:
             row_bytes=adapter.seam_width * DTYPES[self.config.model.dtype].itemsize,
             trained=flow.mode != "frozen",
             depth=max(1, flow.staleness),
+            colocated=flow.chosen.colocated,
         )
         return RankContext(
             config=self.config,
@@ -132,41 +136,83 @@ class Worker:
             space=space,
         )
 
-    def _module(self, context: RankContext) -> Module:
-        if self.world == "encoder":
-            trains = self.config.flow.mode != "frozen"
-        else:
-            trains = "backbone" not in self.config.model.freeze
-        model = self._model(context.adapter, context.world.device)
-        return Module.build(model, self.config, trains=trains)
+    def _modules(self, context: RankContext) -> dict[str, Module]:
+        """The modules of this rank; both are parts of one model if it holds both."""
+        config, adapter = self.config, context.adapter
+        trains = {
+            "encoder": config.flow.mode != "frozen",
+            "backbone": "backbone" not in config.model.freeze,
+        }
+        names = self.world.modules
+        model = adapter.build(
+            names[0] if len(names) == 1 else "full",
+            weights=config.model.path,
+            seed=config.train.seed,
+            dtype=DTYPES[config.model.dtype],
+            device=context.world.device,
+        )
+        return {
+            name: Module.build(
+                model, config, trains=trains[name], holds=partial(_is_part, adapter, name)
+            )
+            for name in names
+        }
 
     def _rank(
         self,
         context: RankContext,
-        module: Module,
+        modules: Mapping[str, Module],
         reads: SampleReads,
         checkpoints: Checkpoints,
-    ) -> EncoderRank | BackboneRank:
-        rank, peek = self.rank, context.plans.peek
-        if self.world == "encoder":
-            pixels = Prefetch(reads, peek, lambda plan: pixel_requests(rank, plan))
-            return EncoderRank(context, module, pixels, checkpoints)
-        texts = Prefetch(reads, peek, lambda plan: text_requests(rank, plan))
-        metrics = planner = None
-        if context.world.is_leader:
-            planner = self._planner(context, reads)
-            planner.start()
-            metrics = Metrics(
-                self.config.run,
-                steps=self.config.train.steps,
-                peak_flops=job_peak_flops(
-                    context.world.device,
-                    context.dtype,
-                    ranks=len(self.membership.labels),
-                ),
+    ) -> Rank:
+        prefetch = Prefetch(reads, context.plans.peek, self._requests)
+        records, gradients = context.loopback(), context.loopback()
+        encoder = backbone = metrics = planner = None
+        if "encoder" in modules:
+            encoder = EncoderPart(
+                context,
+                modules["encoder"],
+                prefetch,
+                records=context.sender("backbone", records),
+                gradients=context.receiver("encoder", gradients),
             )
-            self._resources.enter_context(closing(metrics))
-        return BackboneRank(context, module, texts, checkpoints, metrics=metrics, planner=planner)
+        if "backbone" in modules:
+            backbone = BackbonePart(
+                context,
+                modules["backbone"],
+                prefetch,
+                records=context.receiver("backbone", records),
+                gradients=context.sender("encoder", gradients),
+            )
+            if context.world.is_leader:
+                planner, metrics = self._planner(context, reads), self._metrics(context)
+                planner.start()
+        return Rank(
+            context,
+            prefetch,
+            checkpoints,
+            encoder=encoder,
+            backbone=backbone,
+            metrics=metrics,
+            planner=planner,
+        )
+
+    def _requests(self, plan: StepPlan) -> Iterator[Request]:
+        """What this rank reads for a plan: the images first, since they are needed first."""
+        if "encoder" in self.world.modules:
+            yield from pixel_requests(self.rank, plan)
+        if "backbone" in self.world.modules:
+            yield from text_requests(self.rank, plan)
+
+    def _metrics(self, context: RankContext) -> Metrics:
+        metrics = Metrics(
+            self.config.run,
+            steps=self.config.train.steps,
+            peak_flops=job_peak_flops(
+                context.world.device, context.dtype, ranks=len(self.membership.labels)
+            ),
+        )
+        return self._resources.enter_context(closing(metrics))
 
     def _planner(self, context: RankContext, reads: SampleReads) -> Planner:
         source = PlanSource(
@@ -187,23 +233,11 @@ class Worker:
             first=self.first,
         )
 
-    def _model(self, adapter: VLMAdapter, device: torch.device) -> torch.nn.Module:
-        model = self.config.model
-        return adapter.build(
-            "encoder" if self.world == "encoder" else "backbone",
-            weights=model.path,
-            seed=self.config.train.seed,
-            dtype=DTYPES[model.dtype],
-            device=device,
-        )
-
     def _device(self) -> torch.device:
-        flow = self.config.flow
-        threads = self.config.train.threads or max(
-            1, len(os.sched_getaffinity(0)) // (flow.encoder_ranks + flow.backbone_ranks)
-        )
-        torch.set_num_threads(threads)
-        first = flow.encoder_ranks if self.world == "backbone" else 0
+        processes = len(self.membership.labels)
+        cores = len(os.sched_getaffinity(0))
+        torch.set_num_threads(self.config.train.threads or max(1, cores // processes))
+        first = self.config.flow.chosen.encoder_ranks if self.world.name == "backbone" else 0
         device = choose_device(self.config.model.device, self.rank, first=first)
         if line := register(self.membership.pool, device):
             # No `flowtrain: ` in front: the launcher takes such lines for the reason of an end.
@@ -224,3 +258,7 @@ class Worker:
                 f"{first}: a rank of an earlier start has saved since, or the rank was not given "
                 "the launcher's --resume; start it again with --resume once no other rank runs"
             )
+
+
+def _is_part(adapter: VLMAdapter, part: str, name: str) -> bool:
+    return adapter.part_of(name) == part

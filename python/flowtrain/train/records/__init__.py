@@ -1,1 +1,1 @@
-"""Records: the rows that one world sends to the other through the pool."""
+"""Records: the rows that one module sends to the other, through the pool between processes."""

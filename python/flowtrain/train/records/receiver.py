@@ -11,6 +11,7 @@ from flowtrain.train.control.activity import Activity
 from flowtrain.train.control.deadline import UNLIMITED_S
 from flowtrain.train.records.copies import Copies
 from flowtrain.train.records.key import RecordKey
+from flowtrain.train.records.loopback import Loopback
 from flowtrain_core import Consumer, Item, Pool
 from flowtrain_core.edges import Explanation
 
@@ -26,13 +27,23 @@ class RecordReceiver:
         inbox: Name of this rank's ring.
         space: How records are split into slabs.
         activity: Told of waits for a record.
+        loopback: Has the records that this rank sends to itself, in a colocated run.
     """
 
-    def __init__(self, pool: Pool, *, inbox: str, space: Space, activity: Activity) -> None:
+    def __init__(
+        self,
+        pool: Pool,
+        *,
+        inbox: str,
+        space: Space,
+        activity: Activity,
+        loopback: Loopback | None = None,
+    ) -> None:
         self._consumer = Consumer(pool, ring=inbox)
         self.inbox = inbox
         self._space = space
         self._activity = activity
+        self._loopback = loopback
         self._early: dict[tuple[int, int, int], tuple[RecordKey, Item]] = {}
         self._copies = Copies(f"{pool.label} receives")
         self.wait_s = 0.0
@@ -50,6 +61,10 @@ class RecordReceiver:
         Returns:
             Key of its last slab; it has the version and whether an image was skipped.
         """
+        if self._loopback is not None and (own := self._loopback.take(step, item)) is not None:
+            key, rows = own
+            out.copy_(rows)
+            return key
         for part, chunk in enumerate(out.split(self._space.slab_rows)):
             key, arrived = self._wait_for(step, item, part)
             if arrived.shape != tuple(chunk.shape):

@@ -11,6 +11,7 @@ from flowtrain.train.control.activity import Activity
 from flowtrain.train.control.deadline import UNLIMITED_S
 from flowtrain.train.records.copies import Copies
 from flowtrain.train.records.key import RecordKey
+from flowtrain.train.records.loopback import Loopback
 from flowtrain_core import Pool, Producer
 from flowtrain_core.edges import Explanation
 
@@ -20,11 +21,12 @@ class RecordSender:
 
     Args:
         pool: This rank's handle of the pool.
-        readers: World that reads; the inbox of its rank r is the ring `<readers>.<r>`.
-        num_readers: Number of ranks of that world.
+        readers: Module of the ranks that read; the inbox of number r is the ring `<readers>.<r>`.
+        num_readers: Number of these ranks.
         space: How records are split into slabs.
         dtype: Dtype of the rows.
         activity: Told of waits for a free slab.
+        loopback: Takes the records that this rank reads itself, in a colocated run.
     """
 
     def __init__(
@@ -36,6 +38,7 @@ class RecordSender:
         space: Space,
         dtype: torch.dtype,
         activity: Activity,
+        loopback: Loopback | None = None,
     ) -> None:
         self._pool = pool
         self._readers = readers
@@ -43,7 +46,8 @@ class RecordSender:
         self._space = space
         self._dtype = dtype
         self._activity = activity
-        self._producers: list[Producer] = []
+        self._loopback = loopback
+        self._producers: dict[int, Producer] = {}
         self._segment: int | None = None
         self._copies = Copies(f"{pool.label} sends")
         self.slabs = 0
@@ -59,15 +63,16 @@ class RecordSender:
         Args:
             slabs: Number of slabs of the segment.
         """
-        for producer in self._producers:
+        for producer in self._producers.values():
             producer.close()
         if self._segment is not None:
             self._pool.drop_segment(self._segment)
         self._segment = self._pool.add_segment(classes=[(self._space.slab_bytes, slabs)])
-        self._producers = [
-            Producer(self._pool, ring=f"{self._readers}.{r}", segment=self._segment)
+        self._producers = {
+            r: Producer(self._pool, ring=f"{self._readers}.{r}", segment=self._segment)
             for r in range(self._num_readers)
-        ]
+            if self._loopback is None or r != self._loopback.rank
+        }
         self.slabs = slabs
 
     def send(
@@ -84,12 +89,15 @@ class RecordSender:
 
         Args:
             rows: Shape [num_tokens, row width].
-            reader: Rank that reads it, in the reading world.
+            reader: Number of the rank that reads it.
             step: Step of the record.
             item: Number of the item within the step.
             version: Step whose weights computed the rows.
             skipped: Whether an image of the item was replaced by zeros.
         """
+        if self._loopback is not None and reader == self._loopback.rank:
+            self._loopback.put(RecordKey(step, item, 0, version, skipped), rows)
+            return
         producer = self._producers[reader]
         for part, chunk in enumerate(rows.split(self._space.slab_rows)):
             started = time.perf_counter()
@@ -105,7 +113,7 @@ class RecordSender:
 
     def edges(self) -> list[Explanation]:
         """Current state of the edge to each reader."""
-        return [producer.explain() for producer in self._producers]
+        return [producer.explain() for producer in self._producers.values()]
 
     def drain(self) -> None:
         """Wait until all sent records are published."""

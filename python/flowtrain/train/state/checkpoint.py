@@ -6,7 +6,7 @@ import json
 import re
 import shutil
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -47,7 +47,7 @@ class CheckpointMeta:
     cursor: int
     """Samples drawn from the data order up to and including that step."""
     stepped: dict[str, int]
-    """Steps that the optimizer of each world has taken."""
+    """Steps that the optimizer of each module has taken."""
 
 
 def latest(run: Path) -> Path | None:
@@ -111,34 +111,39 @@ class _Writer(dcp.FileSystemWriter):
 
 
 def _tensors(module: Module) -> dict[str, Any]:
-    """The tensors of a module and its optimizer.
+    """The tensors of a part of the model and of its optimizer.
 
     The optimizer is left out while it has no state. Its parameter groups are always left out, since
     their values come from the configuration.
     """
-    state: dict[str, Any] = {"model": get_model_state_dict(module.module)}
+    model = get_model_state_dict(module.module)
+    state: dict[str, Any] = {"model": {k: v for k, v in model.items() if module.holds(k)}}
     if module.optimizer is not None and module.stepped:
         state["optimizer"] = get_optimizer_state_dict(module.module, module.optimizer)["state"]
     return state
 
 
 class Checkpoints:
-    """Saves and loads one world's part of the checkpoints.
+    """Saves and loads the modules of one world.
 
     Args:
         config: The run.
-        world: The world whose module is saved.
+        world: The world of this rank.
+        modules: The modules that its ranks hold, by name.
         store: The job's store, through which the worlds agree that a checkpoint is complete.
     """
 
-    def __init__(self, config: RunConfig, world: World, store: JobStore) -> None:
+    def __init__(
+        self, config: RunConfig, world: World, modules: Mapping[str, Module], store: JobStore
+    ) -> None:
         self._config = config
         self._world = world
+        self._modules = modules
         self._store = store
         self._folder = config.run / "checkpoints"
 
-    def save_if_due(self, plan: StepPlan, module: Module) -> None:
-        """Save if a checkpoint is due at this step; called by every rank of both worlds."""
+    def save_if_due(self, plan: StepPlan) -> None:
+        """Save if a checkpoint is due at this step; called by every rank."""
         done = plan.step + 1
         every = self._config.checkpoint.every
         if done != self._config.train.steps and not (every and done % every == 0):
@@ -146,25 +151,26 @@ class Checkpoints:
         part = self._folder / f"step-{done:08d}{PART}"
         if self._world.is_leader:
             part.mkdir(parents=True, exist_ok=True)
-        folder = part / self._world.name
-        with _checkpoint_errors(folder):
-            dcp.save(
-                _tensors(module), storage_writer=_Writer(folder), no_dist=self._world.size == 1
-            )
-        if self._world.name == "encoder":
-            if self._world.is_leader:
-                self._store.put(f"saved/{done}/encoder", module.stepped)
-        elif self._world.is_leader:
-            self._commit(part, plan, module.stepped)
+        for name, module in self._modules.items():
+            with _checkpoint_errors(part / name):
+                dcp.save(
+                    _tensors(module),
+                    storage_writer=_Writer(part / name),
+                    no_dist=self._world.size == 1,
+                )
+        if not self._world.is_leader:
+            return
+        stepped = {name: module.stepped for name, module in self._modules.items()}
+        if "backbone" not in stepped:
+            self._store.put(f"saved/{done}", stepped)
+            return
+        if "encoder" not in stepped:
+            stepped |= self._store.get(f"saved/{done}", writer="the encoder world")
+            self._store.delete(f"saved/{done}")
+        self._commit(part, plan, stepped)
 
-    def _commit(self, part: Path, plan: StepPlan, stepped: int) -> None:
-        done = plan.step + 1
-        encoder = self._store.get(f"saved/{done}/encoder", writer="the encoder world")
-        meta = CheckpointMeta(
-            step=plan.step,
-            cursor=plan.cursor,
-            stepped={"encoder": encoder, "backbone": stepped},
-        )
+    def _commit(self, part: Path, plan: StepPlan, stepped: dict[str, int]) -> None:
+        meta = CheckpointMeta(step=plan.step, cursor=plan.cursor, stepped=stepped)
         with _checkpoint_errors(part):
             part.joinpath("mark.json").write_text(json.dumps(asdict(meta)))
             part.joinpath("config.yaml").write_text(dump(self._config))
@@ -173,24 +179,28 @@ class Checkpoints:
             for log in filter(Path.exists, (self._config.run / name for name in LOGS)):
                 flush(log)
             commit(part, part.with_suffix(""))
-        self._store.delete(f"saved/{done}/encoder")
         valid = sorted(p for p in self._folder.glob("step-*") if _NAME.fullmatch(p.name))
         for old in valid[: -self._config.checkpoint.keep]:
             remove(old)
 
-    def load(self, checkpoint: Path, module: Module, meta: CheckpointMeta) -> None:
-        """Load a module and the state of its optimizer, and advance its schedule to that step.
+    def load(self, checkpoint: Path, meta: CheckpointMeta) -> None:
+        """Load the modules and the state of their optimizers, and advance their schedules.
 
         Learning rate, weight decay, betas and the like come from the configuration. The learning
         rate of a step is that of a run which had this configuration from the start.
         """
-        module.restore_schedule(meta.step + 1)
-        module.stepped = meta.stepped[self._world.name]
+        for name, module in self._modules.items():
+            self._load(checkpoint / name, module, steps=meta.step + 1, stepped=meta.stepped[name])
+
+    def _load(self, folder: Path, module: Module, *, steps: int, stepped: int) -> None:
+        module.restore_schedule(steps)
+        module.stepped = stepped
         state = _tensors(module)
-        folder = checkpoint / self._world.name
         with _checkpoint_errors(folder):
             dcp.load(state, checkpoint_id=folder, no_dist=self._world.size == 1)
-        set_model_state_dict(module.module, state["model"], options=StateDictOptions(strict=True))
+        # Not strict, since the model may have another part, too; a tensor that the checkpoint
+        # lacks is an error of `dcp.load`.
+        set_model_state_dict(module.module, state["model"], options=StateDictOptions(strict=False))
         if module.optimizer is not None and module.stepped:
             groups = get_optimizer_state_dict(module.module, module.optimizer)["param_groups"]
             set_optimizer_state_dict(
@@ -200,11 +210,11 @@ class Checkpoints:
             )
 
 
-def load_world(checkpoint: Path, world: str, module: torch.nn.Module, adapter: VLMAdapter) -> None:
-    """Load the parameters that one world saved, in a process without a process group."""
+def load_part(checkpoint: Path, part: str, module: torch.nn.Module, adapter: VLMAdapter) -> None:
+    """Load one part of a full model, in a process without a process group."""
     state = get_model_state_dict(module)
-    wanted = {key: value for key, value in state.items() if adapter.part_of(key) == world}
-    folder = checkpoint / world
+    wanted = {key: value for key, value in state.items() if adapter.part_of(key) == part}
+    folder = checkpoint / part
     with _checkpoint_errors(folder):
         dcp.load({"model": wanted}, checkpoint_id=folder, no_dist=True)
     set_model_state_dict(module, wanted, options=StateDictOptions(strict=False))

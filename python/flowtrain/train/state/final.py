@@ -13,7 +13,7 @@ from flowtrain.config.schema import RunConfig
 from flowtrain.models.export import save_final
 from flowtrain.models.registry import adapter_for
 from flowtrain.train.state.atomic import PART, commit
-from flowtrain.train.state.checkpoint import load_world
+from flowtrain.train.state.checkpoint import load_part
 from flowtrain.train.state.module import DTYPES
 from flowtrain.train.state.resume import check_model
 
@@ -41,8 +41,8 @@ def write_final(config: RunConfig, checkpoint: Path) -> dict[str, float]:
         device=torch.device("cpu"),
     )
     before = {name: value.detach().clone() for name, value in model.named_parameters()}
-    for world in ("encoder", "backbone"):
-        load_world(checkpoint, world, model, adapter)
+    for module in ("encoder", "backbone"):
+        load_part(checkpoint, module, model, adapter)
     final = config.run / "final"
     part = final.with_name(final.name + PART)
     if part.exists():
@@ -51,11 +51,11 @@ def write_final(config: RunConfig, checkpoint: Path) -> dict[str, float]:
     check_model(config)  # Nothing changed while the files were copied.
     commit(part, final)
     change = {}
-    for world in ("encoder", "backbone"):
+    for module in ("encoder", "backbone"):
         moved = start = 0.0
         for name, value in model.named_parameters():
-            if adapter.part_of(name) == world:
+            if adapter.part_of(name) == module:
                 moved += float((value.detach() - before[name]).double().square().sum())
                 start += float(before[name].double().square().sum())
-        change[f"{world}_weight_change"] = (moved / start) ** 0.5
+        change[f"{module}_weight_change"] = (moved / start) ** 0.5
     return change

@@ -1,9 +1,9 @@
-"""One module with its optimizer and schedule."""
+"""A part of a model, with its optimizer and schedule."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -20,29 +20,53 @@ DTYPES = {
 }
 
 
+def _all(_name: str) -> bool:
+    return True
+
+
 @dataclass(slots=True)
 class Module:
-    """The part of the model that a world trains, with its optimizer and schedule."""
+    """A part of a model, with its optimizer and schedule.
+
+    Attributes:
+        module: The model, which a colocated rank shares with its other part.
+        holds: Whether a parameter or buffer of the model belongs to this part, by its name.
+        optimizer: None if the part is frozen.
+        schedule: None if the part is frozen.
+        stepped: Steps that the optimizer has taken; at 0 it has no state yet.
+    """
 
     module: torch.nn.Module
-    optimizer: torch.optim.Optimizer | None
-    schedule: torch.optim.lr_scheduler.LRScheduler | None
+    holds: Callable[[str], bool]
+    optimizer: torch.optim.Optimizer | None = None
+    schedule: torch.optim.lr_scheduler.LRScheduler | None = None
     stepped: int = 0
-    """Steps that the optimizer has taken; at 0 it has no state yet."""
 
     @staticmethod
-    def build(module: torch.nn.Module, config: RunConfig, *, trains: bool) -> Module:
-        """Add optimizer and schedule to a module, or freeze it."""
+    def build(
+        module: torch.nn.Module,
+        config: RunConfig,
+        *,
+        trains: bool,
+        holds: Callable[[str], bool] = _all,
+    ) -> Module:
+        """Add optimizer and schedule to a part of a model, or freeze it."""
+        part = Module(module, holds)
         if not trains:
-            module.requires_grad_(False)
-            return Module(module, None, None)
-        optimizer = build_optimizer(module.parameters(), config.optim)
-        schedule = build_schedule(optimizer, config.optim, steps=config.train.steps)
-        return Module(module, optimizer, schedule)
+            for parameter in part.parameters:
+                parameter.requires_grad_(False)
+            return part
+        part.optimizer = build_optimizer(part.parameters, config.optim)
+        part.schedule = build_schedule(part.optimizer, config.optim, steps=config.train.steps)
+        return part
+
+    @property
+    def parameters(self) -> list[torch.nn.Parameter]:
+        return [p for name, p in self.module.named_parameters() if self.holds(name)]
 
     @property
     def trainable(self) -> list[torch.nn.Parameter]:
-        return [p for p in self.module.parameters() if p.requires_grad]
+        return [p for p in self.parameters if p.requires_grad]
 
     def norm(self) -> float:
         """Norm of the gradients, computed as torch.nn.utils.clip_grad_norm_ does."""
@@ -54,8 +78,8 @@ class Module:
 
         Args:
             decision: What to do with the gradients.
-            saw_samples: Whether the world had samples in this step; without any, its optimizer is
-                not stepped, as in a plain loop.
+            saw_samples: Whether any rank had samples for this part in this step; without any, its
+                optimizer is not stepped, as in a plain loop.
         """
         if self.optimizer is None:
             return

@@ -44,6 +44,8 @@ RULES: dict[str, Rule] = {
     "optim.schedule": "taken",
     "optim.warmup_steps": "taken",
     "optim.clip_norm": "taken",
+    "flow.layout": "taken",
+    "flow.ranks": "taken",
     "flow.encoder_ranks": "taken",
     "flow.backbone_ranks": "taken",
     "flow.mode": "refused",

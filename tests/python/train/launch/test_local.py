@@ -16,6 +16,8 @@ import yaml
 from support import descendants, run_tree, write_tiny_data
 from torch.distributed import TCPStore
 
+from flowtrain.config.layout import WorldLayout
+from flowtrain.config.schema import FlowConfig
 from flowtrain.train.control.store import JobStore
 from flowtrain.train.launch import local
 
@@ -27,7 +29,8 @@ def start_sleeper(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(local.sys, "executable", "sleep")
     config: Any = SimpleNamespace(run=folder)
     job: Any = SimpleNamespace(address="", nonce="")
-    return local._start(config, job, "encoder", 1, logs=folder / "logs", resume=False)
+    world = WorldLayout("encoder", 1, ("encoder",))
+    return local._start(config, job, world, logs=folder / "logs", resume=False)
 
 
 def test_the_handlers_of_the_caller_are_kept(
@@ -50,15 +53,14 @@ def test_a_signal_between_the_starts_of_two_worlds_ends_the_first(
 ) -> None:
     closed = []
 
-    def start(config: Any, job: Any, world: str, *_: Any, **__: Any) -> Any:
-        if world == "encoder":
+    def start(config: Any, job: Any, world: WorldLayout, **_: Any) -> Any:
+        if world.name == "encoder":
             raise KeyboardInterrupt
-        return SimpleNamespace(close=lambda timeout: closed.append(world))
+        return SimpleNamespace(close=lambda timeout: closed.append(world.name))
 
     monkeypatch.setattr(local, "_start", start)
-    config: Any = SimpleNamespace(
-        run=tmp_path, flow=SimpleNamespace(backbone_ranks=1, encoder_ranks=1)
-    )
+    flow = FlowConfig(encoder_ranks=1, backbone_ranks=1)
+    config: Any = SimpleNamespace(run=tmp_path, flow=flow)
     host: Any = SimpleNamespace(job=SimpleNamespace(nonce="n"))
     with pytest.raises(KeyboardInterrupt):
         local.run_local_ranks(config, host, resume=False)

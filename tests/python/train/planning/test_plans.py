@@ -16,7 +16,7 @@ def test_a_rank_that_fails_waits_for_the_steps_before() -> None:
     def connect() -> JobStore:
         return JobStore(f"127.0.0.1:{server.port}", "test", timeout_s=10)
 
-    connect().put("plan/0", {"plan": StepPlan(step=0, kind="train").to_json()})
+    connect().put_text("plan/0", StepPlan(step=0, kind="train").to_json())
     fast, slow = (PlanReader(connect(), readers=2) for _ in range(2))
     fast.wait_for_others()  # It has executed no step yet.
     assert fast.get(0) == slow.get(0)

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import pytest
 
-from flowtrain.config.schema import DataConfig, ModelConfig, RunConfig, TrainConfig
+from flowtrain.config.schema import DataConfig, FlowConfig, ModelConfig, RunConfig, TrainConfig
 from flowtrain.data import DataError
 from flowtrain.data.order import SampleOrder
 from flowtrain.data.samples import SampleMeta
@@ -49,6 +49,7 @@ def config(tmp_path: Path) -> RunConfig:
         model=ModelConfig(config=tmp_path / "model"),
         data=DataConfig(path=tmp_path / "data.jsonl", oversize="drop"),
         train=TrainConfig(steps=STEPS, global_batch=4, microbatch_tokens=64),
+        flow=FlowConfig(ranks=1),
     )
 
 

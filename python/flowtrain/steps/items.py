@@ -1,0 +1,146 @@
+"""Divides the images of a step into items, and assigns the items to the ranks that encode them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+
+from flowtrain.steps.step import EncoderItem, PlannedImage
+
+
+@dataclass(frozen=True, slots=True)
+class SizedImage:
+    """One image of a slot.
+
+    Attributes:
+        image: The image.
+        num_tokens: Its tokens.
+        cost: Cost of encoding it, in forward FLOPs.
+    """
+
+    image: PlannedImage
+    num_tokens: int
+    cost: float
+
+
+Slots = Sequence[Sequence[Sequence[SizedImage]]]
+"""[backbone rank][slot][image], in the order in which the rank reads them."""
+
+
+@dataclass(slots=True)
+class _Draft:
+    """An item that has no number yet."""
+
+    reader: int
+    slot: int
+    row: int
+    encoder: int = 0
+    num_tokens: int = 0
+    cost: float = 0.0
+    images: list[PlannedImage] = field(default_factory=list)
+
+    def add(self, image: SizedImage) -> None:
+        self.images.append(image.image)
+        self.num_tokens += image.num_tokens
+        self.cost += image.cost
+
+
+def decoupled_items(
+    slots: Slots, *, encoder_ranks: int, item_tokens: int
+) -> tuple[EncoderItem, ...]:
+    """Items of a step whose encoder ranks hold no backbone: all are balanced by their cost.
+
+    An item has at most `item_tokens` tokens and at most an equal share of the step's image tokens,
+    so that no encoder rank idles while another has all images. A larger image is an item of its
+    own. An item never spans slots, so that a slot never waits for images of a later slot.
+    """
+    total = sum(i.num_tokens for rank in slots for slot in rank for i in slot)
+    cap = min(item_tokens, max(1, -(-total // encoder_ranks)))
+    drafts = [
+        draft
+        for slot, reader, images in _in_slot_order(slots)
+        for draft in _cut(images, [0] * len(images), reader, slot, cap)
+    ]
+    load = [0.0] * encoder_ranks
+    for draft in sorted(drafts, key=lambda draft: -draft.cost):
+        draft.encoder = min(range(encoder_ranks), key=lambda rank: load[rank])
+        load[draft.encoder] += draft.cost
+    return _numbered(drafts)
+
+
+def colocated_items(slots: Slots, *, item_tokens: int) -> tuple[EncoderItem, ...]:
+    """Items of a step whose ranks hold both modules: each rank encodes what it reads itself.
+
+    Only the surplus of a rank, by cost, moves to other ranks: images of its last slots, one after
+    the other, so that few records cross the pool. An item has at most `item_tokens` tokens; a
+    larger image is an item of its own. An item never spans slots.
+    """
+    encoders = [iter(chosen) for chosen in _move_surplus(slots)]
+    return _numbered(
+        [
+            draft
+            for slot, reader, images in _in_slot_order(slots)
+            for draft in _cut(
+                images, list(islice(encoders[reader], len(images))), reader, slot, item_tokens
+            )
+        ]
+    )
+
+
+def _move_surplus(slots: Slots) -> list[list[int]]:
+    """The rank that encodes each image: [backbone rank][image], over all slots of the rank."""
+    costs = [[image.cost for slot in rank for image in slot] for rank in slots]
+    load = [sum(of_rank) for of_rank in costs]
+    mean = sum(load) / len(load)
+    encoders = [[rank] * len(of_rank) for rank, of_rank in enumerate(costs)]
+    givers = [rank for rank, own in enumerate(load) if own > mean]
+    for giver in sorted(givers, key=lambda rank: -load[rank]):
+        taker = giver
+        for image in reversed(range(len(costs[giver]))):
+            cost = costs[giver][image]
+            # A run of images goes to one rank, so that it is one item.
+            if taker == giver or load[taker] + cost > mean:
+                taker = min(range(len(load)), key=lambda rank: load[rank])
+            if load[giver] > mean and load[taker] + cost < load[giver]:
+                encoders[giver][image] = taker
+                load[giver] -= cost
+                load[taker] += cost
+    return encoders
+
+
+def _in_slot_order(slots: Slots) -> Iterator[tuple[int, int, Sequence[SizedImage]]]:
+    """(slot, backbone rank, images), the first slot of every rank first."""
+    for slot, of_ranks in enumerate(zip(*slots, strict=True)):
+        for reader, images in enumerate(of_ranks):
+            yield slot, reader, images
+
+
+def _cut(
+    images: Sequence[SizedImage], encoders: Sequence[int], reader: int, slot: int, cap: int
+) -> list[_Draft]:
+    """Items of one slot, each of images in a row that one rank encodes."""
+    drafts: list[_Draft] = []
+    row = 0
+    for image, encoder in zip(images, encoders, strict=True):
+        last = drafts[-1] if drafts else None
+        if last is None or last.encoder != encoder or last.num_tokens + image.num_tokens > cap:
+            drafts.append(_Draft(reader, slot, row, encoder))
+        drafts[-1].add(image)
+        row += image.num_tokens
+    return drafts
+
+
+def _numbered(drafts: Sequence[_Draft]) -> tuple[EncoderItem, ...]:
+    return tuple(
+        EncoderItem(
+            index=index,
+            encoder=draft.encoder,
+            reader=draft.reader,
+            slot=draft.slot,
+            row=draft.row,
+            num_tokens=draft.num_tokens,
+            images=tuple(draft.images),
+        )
+        for index, draft in enumerate(drafts)
+    )

@@ -1,0 +1,205 @@
+"""A rank: executes the plans with the modules that it holds."""
+
+from __future__ import annotations
+
+import math
+import time
+
+from flowtrain.steps import SpaceNeed, StepPlan
+from flowtrain.train.control.close import StepClose, StepDecision, StepReport
+from flowtrain.train.input.prefetch import Prefetch
+from flowtrain.train.planning.planner import Planner
+from flowtrain.train.ranks.backbone import BackbonePart, StepSums
+from flowtrain.train.ranks.context import RankContext
+from flowtrain.train.ranks.encoder import EncoderPart
+from flowtrain.train.ranks.metrics import Metrics, StepTiming
+from flowtrain.train.state.checkpoint import Checkpoints
+from flowtrain.train.state.module import Module
+from flowtrain_core.edges import Explanation
+
+
+class Rank:
+    """Executes steps with the encoder, the backbone, or both.
+
+    Let F be the forward of the encoder, S the slots of the backbone (forward and backward), B the
+    backward of the encoder, and k = `flow.staleness`. Step s runs S(s), F(s + k), B(s), close(s),
+    after F of the steps before s + k, or F(s) if k is 0. Each rank leaves out what it does not
+    hold. In `frozen` there is no B, and a rank without the backbone has no close: it runs ahead as
+    far as plans and pool allow.
+
+    Args:
+        context: Configuration, connections and services of this rank.
+        prefetch: Reads of the planned samples.
+        checkpoints: Saves the modules of this rank.
+        encoder: The encoder's part, if this rank holds the encoder.
+        backbone: The backbone's part, if this rank holds the backbone.
+        metrics: Log of the run; None except on the first rank with the backbone.
+        planner: Told of each closed step; None except on that rank.
+    """
+
+    def __init__(
+        self,
+        context: RankContext,
+        prefetch: Prefetch,
+        checkpoints: Checkpoints,
+        *,
+        encoder: EncoderPart | None,
+        backbone: BackbonePart | None,
+        metrics: Metrics | None,
+        planner: Planner | None,
+    ) -> None:
+        self._context = context
+        self._prefetch = prefetch
+        self._checkpoints = checkpoints
+        self._encoder = encoder
+        self._backbone = backbone
+        self._parts = [part for part in (encoder, backbone) if part is not None]
+        self._metrics = metrics
+        self._planner = planner
+        self._ahead = context.config.flow.staleness
+        self._close_exchange = _close_exchange(context)
+        self._sizes = SpaceNeed(activation=0, gradient=0)
+        self._forward = 0
+        self._forward_error: Exception | None = None
+        self._waited_s = 0.0
+        self._closed_at = 0.0
+
+    def run(self, first: int) -> None:
+        """Run from step `first` to the end of the plans."""
+        self._closed_at = time.perf_counter()
+        self._resize(self._context.segments.initial(self._context.plans.first_need()))
+        plans = self._context.plans
+        self._forward = step = first
+        while True:
+            self._forward_to(step + max(self._ahead - 1, 0), at=step)
+            plan = plans.get(step)
+            if plan.kind == "end":
+                break
+            self._prepare(plan)
+            sums = self._backbone.slots(plan) if self._backbone is not None else None
+            self._forward_to(step + self._ahead, at=step)
+            if self._encoder is not None and self._encoder.trains:
+                self._encoder.backward(plan)
+            if self._backbone is not None or self._trains_encoder:
+                self._close(plan, sums)
+            self._checkpoints.save_if_due(plan)
+            if self._planner is not None:
+                self._planner.step_closed()
+            plans.forget(step)
+            self._prefetch.forget(step)
+            step += 1
+        for part in self._parts:
+            part.drain()
+
+    def edges(self) -> list[Explanation]:
+        """Current state of the edges from and to this rank."""
+        return [edge for part in self._parts for edge in part.edges()]
+
+    @property
+    def _trains_encoder(self) -> bool:
+        return self._encoder is not None and self._encoder.trains
+
+    def _forward_to(self, last: int, *, at: int) -> None:
+        """Run the encoder's forward up to step `last`, or to the end of the plans.
+
+        Args:
+            last: Step.
+            at: Step that closes next. An error of a later step is raised once that step is next.
+        """
+        if self._encoder is None:
+            return
+        plans = self._context.plans
+        while (
+            self._forward_error is None
+            and self._forward <= last
+            and (plan := plans.get(self._forward)).kind == "train"
+        ):
+            try:
+                self._prepare(plan)
+                self._encoder.forward(plan, version=at)
+                self._forward += 1
+            except Exception as error:
+                self._forward_error = error
+        if self._forward_error is not None and self._forward == at:
+            raise self._forward_error
+
+    def _prepare(self, plan: StepPlan) -> None:
+        """Submit the reads of a plan, and make the segments large enough for it."""
+        self._prefetch.start(plan)
+        self._resize(self._context.segments.sizes_for(plan, self._sizes))
+
+    def _resize(self, sizes: SpaceNeed) -> None:
+        for part in self._parts:
+            part.resize(sizes)
+        self._sizes = sizes
+
+    def _close(self, plan: StepPlan, sums: StepSums | None) -> None:
+        """Sum gradients over the world, agree with all ranks on the step, and apply it."""
+        world = self._context.world
+        waited_s, sums = self._sum_over_ranks(sums)
+        trained: list[tuple[Module, bool]] = []
+        if self._backbone is not None:
+            trained.append((self._backbone.module, True))
+        if self._encoder is not None and self._encoder.trains:
+            trained.append((self._encoder.module, bool(plan.items)))
+        for module, saw_samples in trained:
+            if saw_samples:
+                world.sum_gradients(module.trainable)
+        report = StepReport(
+            norm=math.hypot(*(module.norm() for module, _ in trained)),
+            checksum=self._context.plans.checksum(plan.step),
+            loss_sum=sums.loss_sum if sums is not None else 0.0,
+            num_targets=int(sums.num_targets) if sums is not None else 0,
+            wait_s=waited_s / world.size,
+            lr=max(module.lr for module, _ in trained),
+        )
+        if world.is_leader:
+            self._close_exchange.report(world.name, plan.step, report)
+        decision = self._close_exchange.decide(plan, report.checksum)
+        for module, saw_samples in trained:
+            module.apply(decision, saw_samples=saw_samples)
+        if self._metrics is not None and sums is not None:
+            self._log(plan, decision, sums)
+
+    def _sum_over_ranks(self, sums: StepSums | None) -> tuple[float, StepSums | None]:
+        """Sums over the ranks of the world: seconds of waiting in this step, and the results."""
+        wait_s = sum(part.wait_s for part in self._parts)
+        waited_s, self._waited_s = wait_s - self._waited_s, wait_s
+        if sums is None:
+            return self._context.world.sum([waited_s])[0], None
+        waited_s, loss_sum, num_targets, num_skipped, *ages = self._context.world.sum(
+            [waited_s, sums.loss_sum, sums.num_targets, sums.num_skipped, *sums.ages]
+        )
+        return waited_s, StepSums(
+            loss_sum=loss_sum, num_targets=num_targets, num_skipped=num_skipped, ages=ages
+        )
+
+    def _log(self, plan: StepPlan, decision: StepDecision, sums: StepSums) -> None:
+        assert self._metrics is not None
+        now = time.perf_counter()
+        timing = StepTiming(seconds=now - self._closed_at, pool=self._context.pool.stats())
+        self._closed_at = now
+        self._metrics.step(
+            plan,
+            decision,
+            lr=decision.lr,
+            skipped=int(sums.num_skipped),
+            ages=[int(age) for age in sums.ages],
+            timing=timing,
+        )
+
+
+def _close_exchange(context: RankContext) -> StepClose:
+    """The exchange that closes each step of a run."""
+    config = context.config
+    reporting = [
+        world
+        for world in context.layout.worlds
+        if "backbone" in world.modules or config.flow.mode != "frozen"
+    ]
+    return StepClose(
+        context.store,
+        worlds={world.name: world.size for world in reporting},
+        clip_norm=config.optim.clip_norm,
+        nonfinite=config.train.nonfinite,
+    )
