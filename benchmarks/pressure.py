@@ -54,7 +54,7 @@ def min_pool_bytes(config: RunConfig) -> int:
     adapter = adapter_for(config.model.folder)
     space = Space(
         slab_bytes=config.pool.slab_bytes,
-        row_bytes=adapter.seam_width * DTYPES[config.model.dtype].itemsize,
+        row_bytes=adapter.row_width * DTYPES[config.model.dtype].itemsize,
         trained=config.flow.mode != "frozen",
     )
 

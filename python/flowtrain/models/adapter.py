@@ -111,13 +111,13 @@ class VLMAdapter(ABC):
     Attributes:
         config: The Hugging Face configuration.
         vocabulary: Token ids with a meaning to the model.
-        seam_width: Number of values per image token that pass from encoder to backbone.
+        row_width: Values in a row of a record: those of one image token that the encoder sends.
         encoder_prefix: Prefix of the encoder's parameter names in the full model.
     """
 
     config: Any
     vocabulary: Vocabulary
-    seam_width: int
+    row_width: int
     encoder_prefix: str
 
     def part_of(self, name: str) -> Part:
@@ -183,7 +183,7 @@ class VLMAdapter(ABC):
             grids: Frames, height and width of each in patches, shape [images, 3].
 
         Returns:
-            Features of the image tokens, shape [tokens, seam_width].
+            Features of the image tokens, shape [tokens, row_width].
         """
 
     @abstractmethod
@@ -207,6 +207,6 @@ class VLMAdapter(ABC):
         Args:
             backbone: The part `backbone`.
             batch: The documents.
-            features: Features of their image tokens in order, shape [image tokens, seam_width],
+            features: Features of their image tokens in order, shape [image tokens, row_width],
                 or None if there is no image.
         """

@@ -111,7 +111,7 @@ class Qwen3VLAdapter(VLMAdapter):
         taps = sorted(layer for layer in vision.deepstack_visual_indexes if layer < vision.depth)
         self._taps = taps[: self.config.text_config.num_hidden_layers]
         self._width = self.config.text_config.hidden_size
-        self.seam_width = (1 + len(self._taps)) * self._width
+        self.row_width = (1 + len(self._taps)) * self._width
         self._implementation = attention.register()
 
     def image_processor(self) -> ImageProcessor:
@@ -280,11 +280,11 @@ class Qwen3VLAdapter(VLMAdapter):
                 f"{tokens}"
             )
         images = int((batch.input_ids == self.vocabulary.image_id).sum())
-        shape = (0, self.seam_width) if features is None else tuple(features.shape)
-        if shape != (images, self.seam_width):
+        shape = (0, self.row_width) if features is None else tuple(features.shape)
+        if shape != (images, self.row_width):
             raise ModelError(
                 f"features: shape {shape}, but the image tokens of the row need "
-                f"{(images, self.seam_width)}; gather every tap of every image of the row"
+                f"{(images, self.row_width)}; gather every tap of every image of the row"
             )
         chosen = backbone.config.text_config._attn_implementation
         if chosen != self._implementation:

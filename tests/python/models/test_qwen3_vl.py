@@ -193,7 +193,7 @@ def test_rotary_frequencies_are_never_rounded(adapter: VLMAdapter, dtype: torch.
 def test_features_that_do_not_match_the_image_tokens_are_refused(adapter: VLMAdapter) -> None:
     backbone = build(adapter, "backbone")
     batch = packed(adapter, [document((2, 2))])
-    width = adapter.seam_width
+    width = adapter.row_width
     tap = adapter.config.text_config.hidden_size
     for features in (None, torch.zeros(3, width), torch.zeros(4, width - tap)):
         with pytest.raises(ModelError, match=rf"need \(4, {width}\)"):

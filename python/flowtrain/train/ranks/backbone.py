@@ -141,7 +141,7 @@ class BackbonePart:
         context = self._context
         rows = sum(item.num_tokens for item in items)
         features = torch.empty(
-            (rows, context.adapter.seam_width), dtype=context.dtype, device=context.world.device
+            (rows, context.adapter.row_width), dtype=context.dtype, device=context.world.device
         )
         skipped: set[int] = set()
         for item in items:

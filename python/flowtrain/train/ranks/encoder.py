@@ -88,7 +88,7 @@ class EncoderPart:
         for item in plan.items_of(self._context.world.rank):
             self._delays.pause()
             gradient = torch.empty(
-                (item.num_tokens, self._context.adapter.seam_width),
+                (item.num_tokens, self._context.adapter.row_width),
                 dtype=self._context.dtype,
                 device=self._context.world.device,
             )
@@ -121,7 +121,7 @@ class EncoderPart:
         """Encode an item.
 
         Returns:
-            Rows, shape [num_tokens, seam width], and the samples with a skipped image.
+            Rows, shape [num_tokens, row width], and the samples with a skipped image.
         """
         context = self._context
         images = [self._prefetch.get(step, ("pixels", image)) for image in item.images]

@@ -120,7 +120,7 @@ class Worker:
         adapter = adapter_for(self.config.model.folder)
         space = Space(
             slab_bytes=self.config.pool.slab_bytes,
-            row_bytes=adapter.seam_width * DTYPES[self.config.model.dtype].itemsize,
+            row_bytes=adapter.row_width * DTYPES[self.config.model.dtype].itemsize,
             trained=flow.mode != "frozen",
             depth=max(1, flow.staleness),
             colocated=flow.chosen.colocated,
