@@ -90,7 +90,7 @@ def test_two_ranks_train_like_a_plain_loop_and_resume_from_a_checkpoint(
     assert resumed["read"] <= loop.SAMPLES + left + loop.MICROBATCHES
 
 
-def test_samples_above_the_cap_are_left_out_with_a_warning(
+def test_samples_above_the_cap_are_dropped_with_a_warning(
     loop: ModuleType, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     from transformers import DataCollatorWithFlattening, Trainer
@@ -102,7 +102,7 @@ def test_samples_above_the_cap_are_left_out_with_a_warning(
         train_dataset=data,
         data_collator=DataCollatorWithFlattening(),
     )
-    pack_batches(trainer, max_tokens=30, oversize="leave_out")
+    pack_batches(trainer, max_tokens=30, oversize="drop")
     batches = list(trainer.get_train_dataloader())
     short = [row for row in data.rows if len(row["input_ids"]) <= 30]
     assert f"{len(data) - len(short)} of {len(data)} samples are above" in caplog.text

@@ -79,7 +79,7 @@ def run_pack(given: argparse.Namespace) -> int:
         for row in rows:
             print(json.dumps({name: getattr(row, name) for name in _COLUMNS}))
     else:
-        print(title + _left_out(work, steps, given.max_tokens))
+        print(title + _dropped(work, steps, given.max_tokens))
         print("".join(f"{title:>{width}}" for title, width, _ in _COLUMNS.values()))
         for row in rows:
             print(
@@ -106,14 +106,14 @@ def _samples(given: argparse.Namespace) -> Workload:
     raise ValueError(f"{path}: neither a file nor a preset; presets are {', '.join(PRESETS)}")
 
 
-def _left_out(work: Workload, steps: list[Any], cap: int) -> str:
-    """Samples that the steps leave out, for the title."""
+def _dropped(work: Workload, steps: list[Any], cap: int) -> str:
+    """Samples that are in no step, for the title."""
     above = int((work.tokens > cap).sum())
     rest = len(work) - above - len(steps) * len(steps[0])
-    parts = [f"{rest} at the end, less than a step"] if rest else []
+    parts = [f"{rest} after the last full step"] if rest else []
     if above:
-        parts.append(f"{above} longer ones, up to {work.tokens.max()} tokens")
-    return f"; left out: {', '.join(parts)}" if parts else ""
+        parts.append(f"{above} above --max-tokens, up to {work.tokens.max()} tokens")
+    return f"; dropped samples: {', '.join(parts)}" if parts else ""
 
 
 # Field: title, width, format.

@@ -65,8 +65,8 @@ def pack_batches(
         cost: Cost of a sample, encoder and backbone, in the same forms; None takes its tokens.
         objective: Where ranks meet: "lockstep", in each microbatch (FSDP, and DDP with
             gradient_accumulation_steps=1); "accumulate", once per step (DDP).
-        oversize: What to do with a sample above the cap: raise an error, or leave it out and log
-            the number of such samples.
+        oversize: What to do with a sample above the cap: raise an error, or drop it and log the
+            number of such samples.
 
     Raises:
         PackingError: The Trainer would not keep the loss exact, or would order samples differently.
@@ -84,7 +84,7 @@ def pack_batches(
         fields=Fields(length=length, cost=cost),
         max_tokens=max_tokens,
         objective=objective,
-        leave_out=parse_oversize(oversize),
+        drop=parse_oversize(oversize),
     )
     trainer.get_train_dataloader = make  # type: ignore[method-assign]
 
@@ -168,7 +168,7 @@ def _loader(
     fields: Fields,
     max_tokens: int,
     objective: Objective,
-    leave_out: bool,
+    drop: bool,
 ) -> DataLoader[Any]:
     from transformers.trainer_utils import seed_worker
 
@@ -195,17 +195,17 @@ def _loader(
                 drop_last=args.dataloader_drop_last,
             ),
             rank=args.process_index,
-            leave_out=leave_out,
+            drop=drop,
             collate=collate,
             options=options,
         ),
         seed=args.seed if args.data_seed is None else args.data_seed,
         shuffle=args.train_sampling_strategy == "random",
     )
-    if source.left_out and args.process_index == 0:
+    if source.dropped and args.process_index == 0:
         _log.warning(
-            "%d of %d samples are above max_tokens=%d and are left out",
-            len(source.left_out),
+            "%d of %d samples are above max_tokens=%d and are dropped",
+            len(source.dropped),
             len(dataset),
             max_tokens,
         )

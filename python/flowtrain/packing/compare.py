@@ -60,7 +60,7 @@ def steps_of(
     """Divide samples into steps, and choose the number of slots.
 
     Args:
-        work: All samples; those above the cap are left out.
+        work: All samples; those above `max_tokens` are dropped.
         ranks: Data-parallel ranks.
         max_tokens: Maximum tokens of one slot of one rank.
         microbatches: Slots of each rank, or None for the number that every step fits into.

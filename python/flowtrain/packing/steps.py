@@ -37,7 +37,7 @@ class StepShape:
     """With max_age: samples to read before a step is formed, in multiples of the token capacity of
     a step."""
     drop_last: bool = False
-    """Whether to leave out the samples that do not fill the last step."""
+    """Whether to drop the samples that do not fill the last step."""
 
     def __post_init__(self) -> None:
         for name in ("ranks", "max_tokens", "microbatches", "batch_size", "max_age"):

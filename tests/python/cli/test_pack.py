@@ -31,7 +31,7 @@ def test_all_policies_are_compared_best_first(
     assert main([*command, "--step", "32", "--policy", "arrival,flowtrain-best"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("lengths: 3 x 32 samples on 4 ranks x 3 microbatches")
-    assert lines[0].endswith("left out: 1 longer ones, up to 5000 tokens")
+    assert lines[0].endswith("dropped samples: 1 above --max-tokens, up to 5000 tokens")
     assert [line.split()[0] for line in lines[1:]] == ["policy", "flowtrain-best", "arrival"]
 
 

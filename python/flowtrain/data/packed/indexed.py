@@ -55,14 +55,14 @@ class IndexedSource:
         sizes = sizes_of(dataset, fields, **workers)
         cap = config.shape.max_tokens
         above = sizes.tokens > cap
-        self.left_out: list[int] = numpy.flatnonzero(above).tolist()
-        if self.left_out and not config.leave_out:
-            first = self.left_out[0]
+        self.dropped: list[int] = numpy.flatnonzero(above).tolist()
+        if self.dropped and not config.drop:
+            first = self.dropped[0]
             raise too_long_error(first, sizes.tokens.item(first), cap)
         kept: IntArray = numpy.flatnonzero(~above)
         if not len(kept):
             raise PackingError(
-                f"{len(sizes)} samples, {len(self.left_out)} of them above max_tokens={cap}: "
+                f"{len(sizes)} samples, {len(self.dropped)} of them above max_tokens={cap}: "
                 "nothing is left to load"
             )
         self.planned_ahead = True
@@ -73,7 +73,7 @@ class IndexedSource:
             "samples": len(sizes),
             "tokens": zlib.crc32(sizes.tokens.tobytes()),
             # With equal sizes, this number decides which samples are above `max_tokens`.
-            "left_out": len(self.left_out),
+            "dropped": len(self.dropped),
         }
         self.plan = {**asdict(config.shape), "sizes": sizes.checksum()}
         self._shape = config.shape

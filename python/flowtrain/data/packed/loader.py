@@ -97,12 +97,12 @@ class PackedLoader:
             steps are filled by tokens, without `batch_size`.
         window: With max_age: samples to read before a step is formed, in multiples of the token
             capacity of a step.
-        oversize: What to do with a sample above `max_tokens`: raise an error, or leave it out and
-            list it in `left_out`.
+        oversize: What to do with a sample above `max_tokens`: raise an error, or drop it and list
+            it in `dropped`.
         seed: Seed of the order of epochs and of the workers' random numbers, combined with epoch
             and rank. Workers read a stream with the same seed on every rank, and run `collate_fn`
             with a seed of its own for each microbatch.
-        drop_last: Whether to leave out the samples that do not fill the last step. Otherwise ranks
+        drop_last: Whether to drop the samples that do not fill the last step. Otherwise ranks
             without a sample there get a `filler`.
         collate_fn: Makes a batch of a list of samples.
         num_workers: Loader processes; 0 loads in this process.
@@ -172,7 +172,7 @@ class PackedLoader:
                 drop_last=drop_last,
             ),
             rank=this_rank,
-            leave_out=parse_oversize(oversize),
+            drop=parse_oversize(oversize),
             collate=collate_fn or default_collate,
             options={"num_workers": num_workers, "generator": self._generator, **options},
         )
@@ -200,13 +200,13 @@ class PackedLoader:
         self._closed = False
 
     @property
-    def left_out(self) -> list[int] | list[StreamPosition]:
-        """Samples above `max_tokens` that are left out.
+    def dropped(self) -> list[int] | list[StreamPosition]:
+        """Samples above `max_tokens` that are dropped.
 
         For a map-style data set, the indices of all of them, sorted. For a stream, those read so
         far as (epoch, worker, position), each once.
         """
-        return self._source.left_out
+        return self._source.dropped
 
     def __len__(self) -> int:
         """Batches of an epoch on this rank.
@@ -300,7 +300,7 @@ class PackedLoader:
     def close(self) -> None:
         """End the running iterator and close the connections to the other ranks.
 
-        A second call does nothing. `state_dict` and `left_out` can still be read.
+        A second call does nothing. `state_dict` and `dropped` can still be read.
         """
         self._closed = True
         self._end_iteration()

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple, Protocol, get_args
 
 from flowtrain.packing import FormedStep, Microbatch, PackingError, StepShape
 
-Oversize = Literal["error", "leave_out"]
+Oversize = Literal["error", "drop"]
 """What to do with a sample of more than `max_tokens` tokens."""
 
 Place = dict[str, Any]
@@ -53,14 +53,14 @@ class LoadConfig:
     Attributes:
         shape: Shape of a step.
         rank: The rank whose microbatches are loaded.
-        leave_out: Whether samples above `max_tokens` are left out.
+        drop: Whether samples above `max_tokens` are dropped.
         collate: Makes a batch of the samples of a microbatch.
         options: Arguments of the `DataLoader`, with `num_workers` and `generator`.
     """
 
     shape: StepShape
     rank: int
-    leave_out: bool
+    drop: bool
     collate: Callable[[list[Any]], Any]
     options: dict[str, Any]
 
@@ -82,8 +82,8 @@ class Source(Protocol):
     plan: dict[str, Any]
 
     @property
-    def left_out(self) -> list[int] | list[StreamPosition]:
-        """Samples above `max_tokens` that were left out: indices, or positions in a stream."""
+    def dropped(self) -> list[int] | list[StreamPosition]:
+        """Samples above `max_tokens` that were dropped: indices, or positions in a stream."""
         ...
 
     def start(self, epoch: int) -> Place:
@@ -123,7 +123,7 @@ def order_of(shape: StepShape) -> dict[str, Any]:
 
 
 def parse_oversize(oversize: Oversize) -> bool:
-    """Whether samples above `max_tokens` are left out.
+    """Whether samples above `max_tokens` are dropped.
 
     Raises:
         PackingError: The value is unknown.
@@ -131,12 +131,12 @@ def parse_oversize(oversize: Oversize) -> bool:
     choices = get_args(Oversize)
     if oversize not in choices:
         raise PackingError(f"oversize '{oversize}': choose from {', '.join(choices)}")
-    return oversize == choices[1]
+    return oversize == "drop"
 
 
 def too_long_error(key: int, tokens: int, max_tokens: int) -> PackingError:
     """Error for a sample above `max_tokens`."""
     return PackingError(
-        f"sample {key}: {tokens} tokens exceed max_tokens={max_tokens}; raise max_tokens, or leave "
-        "such samples out with oversize='leave_out'"
+        f"sample {key}: {tokens} tokens exceed max_tokens={max_tokens}; raise max_tokens, or drop "
+        "such samples with oversize='drop'"
     )

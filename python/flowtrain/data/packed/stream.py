@@ -29,17 +29,17 @@ class Stream:
         dataset: An iterable data set.
         fields: Sources of the sizes.
         max_tokens: Maximum tokens of a sample.
-        leave_out: Whether longer samples are left out; otherwise they are an error.
+        drop: Whether longer samples are dropped; otherwise they are an error.
     """
 
-    def __init__(self, dataset: Any, fields: Fields, *, max_tokens: int, leave_out: bool) -> None:
+    def __init__(self, dataset: Any, fields: Fields, *, max_tokens: int, drop: bool) -> None:
         self._dataset = dataset
         self._fields = fields
         self._max_tokens = max_tokens
-        self._leave_out = leave_out
+        self._drop = drop
         self._iterator: Any = None
         self._kept: dict[int, tuple[Size, Any]] = {}
-        self._left_out: list[int] = []
+        self._dropped: list[int] = []
         self._marks: deque[Place] = deque()
         self._read = 0
         self._ended = False
@@ -134,8 +134,8 @@ class Stream:
             if size.tokens <= self._max_tokens:
                 self._kept[position] = size, sample
                 taken.append(position)
-            elif self._leave_out:
-                self._left_out.append(position)
+            elif self._drop:
+                self._dropped.append(position)
             else:
                 raise too_long_error(position, size.tokens, self._max_tokens)
         positions = numpy.array(taken, numpy.int64)
@@ -149,14 +149,14 @@ class Stream:
         """A kept sample."""
         return self._kept[position][1]
 
-    def drop(self, positions: list[int]) -> None:
-        """Drop kept samples."""
+    def discard(self, positions: list[int]) -> None:
+        """Forget kept samples."""
         for position in positions:
             del self._kept[position]
 
-    def take_left_out(self) -> list[int]:
-        """Positions of samples that were left out since the last call."""
-        taken, self._left_out = self._left_out, []
+    def take_dropped(self) -> list[int]:
+        """Positions of samples above `max_tokens` that were dropped since the last call."""
+        taken, self._dropped = self._dropped, []
         return taken
 
     def _add_length(self, tokens: int) -> None:

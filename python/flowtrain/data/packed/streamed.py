@@ -39,7 +39,7 @@ class StreamedSource:
         begin = wrapped_init(config.options.get("worker_init_fn"))
         self._options = {**config.options, "worker_init_fn": begin}
         self._workers: int = config.options["num_workers"]
-        self.left_out: list[StreamPosition] = []
+        self.dropped: list[StreamPosition] = []
         self._listed: set[StreamPosition] = set()
         self.planned_ahead = False
         self.order = {**order_of(config.shape), "num_workers": self._workers, "seed": seed}
@@ -60,11 +60,11 @@ class StreamedSource:
         )
         for step, batches in steps:
             # Samples that are read again are listed once.
-            for number in step.left_out:
+            for number in step.dropped:
                 position = StreamPosition(place["epoch"], step.worker, number)
                 if position not in self._listed:
                     self._listed.add(position)
-                    self.left_out.append(position)
+                    self.dropped.append(position)
             if step.formed is None:
                 continue
             before, after = {**place, "worker": step.worker}, _after(place, step)
@@ -90,14 +90,14 @@ class _WorkerStep:
         formed: Its samples and plan. None after the last step of the worker, and for a worker that
             comes before the one with the next step.
         after: Place of the worker's stream after the step.
-        left_out: Positions of samples above `max_tokens` that were left out since the last step.
+        dropped: Positions of samples above `max_tokens` that were dropped since the last step.
         content: Checksum of all values that the worker has measured.
     """
 
     worker: int
     formed: FormedStep | None
     after: Place
-    left_out: list[int]
+    dropped: list[int]
     content: int = 0
 
 
@@ -118,11 +118,9 @@ class _StepDataset(IterableDataset[tuple[_WorkerStep, list[Any]]]):
         begin = place["streams"][worker]
         if worker < first:
             # A DataLoader always starts with worker 0.
-            yield _WorkerStep(worker=worker, formed=None, after=begin, left_out=[]), []
+            yield _WorkerStep(worker=worker, formed=None, after=begin, dropped=[]), []
         config, shape = self._config, self._config.shape
-        stream = Stream(
-            self.dataset, self._fields, max_tokens=shape.max_tokens, leave_out=config.leave_out
-        )
+        stream = Stream(self.dataset, self._fields, max_tokens=shape.max_tokens, drop=config.drop)
         stream.restore(begin, epoch=place["epoch"])
         builder = StepBuilder(shape)
         builder.load(begin["waiting"], stream.sizes)
@@ -134,19 +132,19 @@ class _StepDataset(IterableDataset[tuple[_WorkerStep, list[Any]]]):
             for microbatch, samples in zip(microbatches, mine, strict=True):
                 with self._seeded(microbatch):
                     batches.append(config.collate(samples))
-            stream.drop(formed.placed)
+            stream.discard(formed.placed)
             read = _WorkerStep(
                 worker=worker,
                 formed=formed,
                 after=stream.place(builder.waiting),
-                left_out=stream.take_left_out(),
+                dropped=stream.take_dropped(),
                 content=stream.content,
             )
             yield read, batches
             place = {**place, "microbatch": 0}
-        # Samples left out after the last step.
-        left_out = stream.take_left_out()
-        yield _WorkerStep(worker=worker, formed=None, after=begin, left_out=left_out), []
+        # Samples dropped after the last step.
+        dropped = stream.take_dropped()
+        yield _WorkerStep(worker=worker, formed=None, after=begin, dropped=dropped), []
 
     def _seeded(self, microbatch: Microbatch) -> AbstractContextManager[None]:
         """Seed the collation of a microbatch apart from the stream."""

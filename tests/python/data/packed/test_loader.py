@@ -97,27 +97,27 @@ def test_the_length_is_the_number_of_batches_where_it_is_known() -> None:
 
 
 @pytest.mark.parametrize("kind", ["indexed", "restarted"])
-def test_samples_above_the_cap_are_refused_or_left_out(kind: str) -> None:
+def test_samples_above_the_cap_are_refused_or_dropped(kind: str) -> None:
     long = [i for i, row in enumerate(ROWS) if len(row["input_ids"]) > 40]
     with pytest.raises(PackingError, match=f"sample {long[0]}: 60 tokens exceed max_tokens=40"):
         list(loader(kind, "stream", max_tokens=40))
-    ranks = [loader(kind, "stream", max_tokens=40, oversize="leave_out", rank=r) for r in range(2)]
+    ranks = [loader(kind, "stream", max_tokens=40, oversize="drop", rank=r) for r in range(2)]
     loaded = [i for rank in ranks for seen in epoch(rank) if not seen[5] for i in seen[0]]
     assert sorted(loaded + long) == list(range(len(ROWS)))
     listed = long if kind == "indexed" else [(0, 0, i) for i in long]
-    assert ranks[0].left_out == ranks[1].left_out == listed
+    assert ranks[0].dropped == ranks[1].dropped == listed
     ranks[0].set_epoch(0)
     list(ranks[0])
-    assert ranks[0].left_out == listed
+    assert ranks[0].dropped == listed
 
 
-def test_left_out_samples_after_the_last_step_of_a_stream_are_listed() -> None:
+def test_dropped_samples_after_the_last_step_of_a_stream_are_listed() -> None:
     rows = Rows([{"id": i, "input_ids": [1] * length} for i, length in enumerate([2, 9, 2, 9])])
-    made = PackedLoader(rows, 2, max_tokens=4, oversize="leave_out", collate_fn=ids)
-    assert batches_of(made) == [[0, 2]] and made.left_out == [(0, 0, 1), (0, 0, 3)]
+    made = PackedLoader(rows, 2, max_tokens=4, oversize="drop", collate_fn=ids)
+    assert batches_of(made) == [[0, 2]] and made.dropped == [(0, 0, 1), (0, 0, 3)]
 
 
-def test_left_out_samples_of_a_stream_have_their_epoch_and_worker() -> None:
+def test_dropped_samples_of_a_stream_have_their_epoch_and_worker() -> None:
     class ByEpoch(Restarted):
         def set_epoch(self, epoch: int) -> None:
             self.epoch = epoch
@@ -127,15 +127,13 @@ def test_left_out_samples_of_a_stream_have_their_epoch_and_worker() -> None:
             return [{"id": i, "input_ids": [1] * length} for i, length in enumerate(lengths)]
 
     # Both workers read all of it.
-    made = PackedLoader(
-        ByEpoch(), 2, max_tokens=4, oversize="leave_out", num_workers=2, collate_fn=ids
-    )
+    made = PackedLoader(ByEpoch(), 2, max_tokens=4, oversize="drop", num_workers=2, collate_fn=ids)
     for number in (0, 1, 1):
         made.set_epoch(number)
         list(made)
     epochs = {0: (1, 3), 1: (0, 3)}
     expected = [(e, worker, i) for e, at in epochs.items() for worker in range(2) for i in at]
-    assert sorted(made.left_out) == expected
+    assert sorted(made.dropped) == expected
 
 
 @pytest.mark.parametrize("kind", ["indexed", "restarted"])
@@ -200,7 +198,7 @@ def test_costs_move_samples_between_ranks() -> None:
         ("indexed", {"max_age": 1}, "max_age=1 with batch_size=4"),
         ("indexed", {"max_tokens": 0}, "max_tokens=0: it must be at least 1"),
         ("indexed", {"objective": "fast"}, "objective 'fast': choose from lockstep, accumulate"),
-        ("indexed", {"oversize": "drop"}, "oversize 'drop': choose from error, leave_out"),
+        ("indexed", {"oversize": "skip"}, "oversize 'skip': choose from error, drop"),
         ("indexed", {"seed": -1}, "seed=-1, .*: a seed is at least 0"),
         ("indexed", {"sampler": [1, 2]}, "sampler: a PackedLoader orders samples itself"),
         ("indexed", {"generator": torch.Generator()}, "generator: .*seed choose the order"),

@@ -134,7 +134,7 @@ def test_a_state_of_another_loader_is_refused() -> None:
             loader(kind, "exact", seed=4).load_state_dict(state)
     state = loader("indexed", "exact").state_dict()
     with pytest.raises(PackingError, match="tokens=.*, and this loader has"):
-        loader("indexed", "exact", length="id", oversize="leave_out").load_state_dict(state)
+        loader("indexed", "exact", length="id", oversize="drop").load_state_dict(state)
     stream = loader("restarted", "exact", num_workers=2).state_dict()
     with pytest.raises(PackingError, match="num_workers=2, and this loader has 0"):
         loader("restarted", "exact").load_state_dict(stream)
