@@ -119,7 +119,7 @@ def _dropped(work: Workload, steps: list[Any], cap: int) -> str:
 # Field: title, width, format.
 _COLUMNS = {
     "policy": ("policy", 26, "s"),
-    "lost": ("waiting", 10, ".2%"),
+    "waiting": ("waiting", 10, ".2%"),
     "gap": ("gap", 10, ".3%"),
     "dist_ratio": ("dist", 8, ".4f"),
     "encoder_dist_ratio": ("encoder", 9, ".4f"),

@@ -13,8 +13,8 @@ from flowtrain.packing.slots import fewest_slots
 from flowtrain.workloads import Workload
 from flowtrain_core.packing import POLICIES, Assignment, schedule
 
-# Slots for 5 % more tokens than there are, which leaves room for balance.
-_ROOM = 1.05
+# Slots for 5 % more tokens than there are, so that ranks can be balanced.
+_CAPACITY = 1.05
 _MAX_COUNT = 1 << 24
 
 
@@ -24,7 +24,7 @@ class Comparison:
 
     Attributes:
         policy: Its name.
-        lost: Share of the ranks' lock-step time spent waiting for the slowest rank.
+        waiting: Share of the ranks' lock-step time spent waiting for the slowest rank.
         gap: Lock-step time divided by its proven bound, minus 1.
         dist_ratio: Backbone: mean over slots of 1 - mean / max over ranks.
         encoder_dist_ratio: The same for the encoder.
@@ -37,7 +37,7 @@ class Comparison:
     """
 
     policy: str
-    lost: float
+    waiting: float
     gap: float
     dist_ratio: float
     encoder_dist_ratio: float
@@ -99,14 +99,14 @@ def steps_of(
 
 
 def _slots(work: Workload, step: numpy.ndarray, ranks: int, max_tokens: int) -> int:
-    """Slots that hold a step with some room."""
+    """Slots per rank that hold a step and leave space for balance."""
     tokens = work.tokens[step].tolist()
     return fewest_slots(
         tokens,
         work.cost[step].tolist(),
         ranks=ranks,
         max_tokens=max_tokens,
-        min_slots=max(1, -(-int(sum(tokens) * _ROOM) // (ranks * max_tokens))),
+        min_slots=max(1, -(-int(sum(tokens) * _CAPACITY) // (ranks * max_tokens))),
     ).microbatches
 
 
@@ -152,7 +152,7 @@ def compare(
             )
             times.append(1e3 * (time.perf_counter() - start))
         rows.append(_summary(policy, plans, times))
-    return sorted(rows, key=lambda row: row.lost)
+    return sorted(rows, key=lambda row: row.waiting)
 
 
 def _summary(policy: str, plans: Sequence[Assignment], times: Sequence[float]) -> Comparison:
@@ -161,7 +161,7 @@ def _summary(policy: str, plans: Sequence[Assignment], times: Sequence[float]) -
 
     return Comparison(
         policy=policy,
-        lost=mean([1 - plan.efficiency for plan in plans]),
+        waiting=mean([1 - plan.efficiency for plan in plans]),
         gap=mean([plan.gap for plan in plans]),
         dist_ratio=mean([plan.dist_ratio for plan in plans]),
         encoder_dist_ratio=mean([plan.encoder_dist_ratio for plan in plans]),

@@ -38,8 +38,8 @@ def plot_comparison(rows: Sequence[Comparison], path: Path, *, title: str) -> No
         # Thin enough for many slots.
         axes.vlines(left[1:], place - 0.4, place + 0.4, color="white", linewidth=0.7)
         total = float(slowest.sum())
-        lost = 1 - float(mean.sum()) / total if total else 0.0
-        axes.text(total, place, f" {total:.3f}, {lost:.1%} waiting", va="center")
+        waiting = 1 - float(mean.sum()) / total if total else 0.0
+        axes.text(total, place, f" {total:.3f}, {waiting:.1%} waiting", va="center")
     axes.set_yticks(range(len(rows)), [row.policy for row in rows])
     axes.invert_yaxis()
     axes.margins(x=0.3, y=0.02)
