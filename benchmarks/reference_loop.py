@@ -32,12 +32,12 @@ class Samples:
         record = json.loads(self._lines[line])
         messages = [self._message(m) for m in record["messages"]]
         images = [_upright(self._root / path) for path in record.get("images", [])]
-        inputs = self._encode(messages, images, ask=False)
+        inputs = self._encode(messages, images)
         labels = torch.full_like(inputs["input_ids"], -100)
         for turn, message in enumerate(messages):
             if message["role"] == "assistant":
-                start = self._encode(messages[:turn], images, ask=True)["input_ids"].shape[1]
-                end = self._encode(messages[: turn + 1], images, ask=False)["input_ids"].shape[1]
+                start = self._encode(messages[:turn], images, prompt=True)["input_ids"].shape[1]
+                end = self._encode(messages[: turn + 1], images)["input_ids"].shape[1]
                 ids = inputs["input_ids"][0, start:end]
                 last = int((ids == self._processor.tokenizer.eos_token_id).nonzero()[-1])
                 labels[0, start : start + last + 1] = ids[: last + 1]
@@ -51,10 +51,10 @@ class Samples:
         return {"role": message["role"], "content": parts}
 
     def _encode(
-        self, messages: list[dict[str, Any]], images: list[Image.Image], *, ask: bool
+        self, messages: list[dict[str, Any]], images: list[Image.Image], *, prompt: bool = False
     ) -> dict[str, torch.Tensor]:
         text = self._processor.apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=ask
+            messages, tokenize=False, add_generation_prompt=prompt
         )
         # A prefix of the conversation gets only the images that it names.
         named = sum(part["type"] == "image" for m in messages for part in m["content"])

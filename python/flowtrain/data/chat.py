@@ -134,10 +134,11 @@ class ChatTokenizer:
                 f"{folder}: the chat template leaves out the text parts of a content list, as "
                 "templates without images do; use the template of the model's processor"
             )
-        self._asks = ""
+        self._generation_prompt = ""
         if not self._has_marks:
-            asked, _ = self._render(messages[:1], folder, ask=True)
-            self._asks = asked.removeprefix(self._render(messages[:1], folder)[0])
+            turn, _ = self._render(messages[:1], folder)
+            prompted, _ = self._render(messages[:1], folder, add_generation_prompt=True)
+            self._generation_prompt = prompted.removeprefix(turn)
 
     def _check_texts(self, conversation: Conversation) -> None:
         for number, message in enumerate(conversation.messages, 1):
@@ -151,7 +152,7 @@ class ChatTokenizer:
                         )
 
     def _render(
-        self, messages: list[dict[str, Any]], where: str, *, ask: bool = False
+        self, messages: list[dict[str, Any]], where: str, *, add_generation_prompt: bool = False
     ) -> tuple[str, list[Span]]:
         """Text of the turns, and the spans between generation marks."""
         from jinja2 import TemplateError
@@ -162,7 +163,7 @@ class ChatTokenizer:
                 [messages],
                 chat_template=self._template,
                 return_assistant_tokens_mask=self._has_marks,
-                add_generation_prompt=ask,
+                add_generation_prompt=add_generation_prompt,
                 **self._tokenizer.special_tokens_map,
             )
         except (TemplateError, TypeError, ValueError) as error:
@@ -176,10 +177,11 @@ class ChatTokenizer:
         upto, _ = self._render(messages[: number + 1], where)
         if not (text.startswith(upto) and upto.startswith(prompt)):
             raise DataError(
-                f"{where}: turn {number + 1}: the chat template renders this answer differently "
-                "from its generation prompt, or differently when more turns follow (as templates "
-                "for thinking do), so that its targets are undefined; make it the last turn of a "
-                "line of its own, or add {% generation %} marks to the template"
+                f"{where}: turn {number + 1}: its targets are undefined, since the chat template "
+                "does not start this answer with its generation prompt, or changes the answer when "
+                "more turns follow (as templates of reasoning models do); split the line, so that "
+                "each answer is the last turn of one, or add {% generation %} marks to the "
+                "template"
             )
         content = "".join(part.get("text", "") for part in messages[number]["content"])
         whole = len(prompt) + (len(content) if upto.startswith(content, len(prompt)) else 0)
@@ -187,14 +189,15 @@ class ChatTokenizer:
 
     def _prompt(self, messages: list[dict[str, Any]], number: int, where: str) -> str:
         """Text in front of an assistant turn, generation prompt included."""
+        prompt = self._generation_prompt
         if number:
-            asked, _ = self._render(messages[:number], where, ask=True)
+            prompted, _ = self._render(messages[:number], where, add_generation_prompt=True)
             # Some templates add a generation prompt only after a user turn.
-            if not asked.endswith(self._asks):
+            if not prompted.endswith(prompt):
                 before, _ = self._render(messages[:number], where)
-                return asked + self._asks if asked == before else asked
-            return asked
+                return prompted + prompt if prompted == before else prompted
+            return prompted
         # Templates cannot render an empty conversation.
-        upto, _ = self._render(messages[:1], where)
-        begin = upto.find(self._asks)
-        return upto[: begin + len(self._asks)] if begin >= 0 else upto + self._asks
+        first, _ = self._render(messages[:1], where)
+        begin = first.find(prompt)
+        return first[: begin + len(prompt)] if begin >= 0 else first + prompt

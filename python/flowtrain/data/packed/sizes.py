@@ -94,25 +94,25 @@ def sizes_of(dataset: Any, fields: Fields, **workers: Any) -> Sizes:
     """
     count = len(dataset)
     columns = {}
-    asked: dict[str, Field] = {}
+    to_read: dict[str, Field] = {}
     for name, field in fields.named().items():
         if _is_field(field):
-            asked[name] = field
+            to_read[name] = field
         else:
             columns[name] = _from_values(name, field, count)
-    if asked:
-        names = [field for field in asked.values() if isinstance(field, str)]
-        if len(names) == len(asked) and _has_columns(dataset):
+    if to_read:
+        names = [field for field in to_read.values() if isinstance(field, str)]
+        if len(names) == len(to_read) and _has_columns(dataset):
             dataset = dataset.select_columns(sorted(set(names)))
         rows_read = DataLoader(
-            _Measured(dataset, asked),
+            _Measured(dataset, to_read),
             batch_size=_BATCH,
             collate_fn=list,
             generator=torch.Generator(),
             **workers | {"worker_init_fn": wrapped_init(workers.get("worker_init_fn"))},
         )
         rows = numpy.array([row for rows in rows_read for row in rows], numpy.float64)
-        columns |= zip(asked, rows.reshape(count, len(asked)).T, strict=True)
+        columns |= zip(to_read, rows.reshape(count, len(to_read)).T, strict=True)
     return Sizes(
         tokens=columns["length"].astype(numpy.int64),
         cost=numpy.ascontiguousarray(columns.get("cost", columns["length"]), numpy.float64),
