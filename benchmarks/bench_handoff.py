@@ -57,8 +57,8 @@ def one_way_us(link: Link, rounds: int) -> float:
     return median(times[rounds // 10 :]) / 2000
 
 
-def in_turn(measures: dict[str, Callable[[], float]], slices: int) -> dict[str, list[float]]:
-    """Run every measure once per slice."""
+def alternate(measures: dict[str, Callable[[], float]], slices: int) -> dict[str, list[float]]:
+    """Figures of every measure, each of which runs once per slice."""
     out: dict[str, list[float]] = {name: [] for name in measures}
     for _ in tqdm(range(slices), desc="slices", disable=not sys.stderr.isatty()):
         for name, measure in measures.items():
@@ -83,7 +83,7 @@ def spin(core: int, slices: int, rounds: int) -> tuple[dict[str, list[float]], d
                 links[name] = peer
         for link in links.values():
             one_way_us(link, rounds)  # Warm-up.
-        times = in_turn(
+        times = alternate(
             {name: lambda link=link: one_way_us(link, rounds) for name, link in links.items()},
             slices,
         )
@@ -104,7 +104,7 @@ def sleep(core: int, slices: int, rounds: int) -> tuple[dict[str, list[float]], 
         futex = RawFutex()
         [here] = os.sched_getaffinity(0)
         measures["raw_futex"] = lambda: median(futex.ages_ns(rounds, PAUSE_S, here, core)) / 1000
-    return in_turn(measures, slices), missing
+    return alternate(measures, slices), missing
 
 
 def ratio(theirs: list[float] | None, ours: list[float]) -> float | None:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 import numpy
-from peers.limited import limited, timed, timed_in_turn
+from peers.limited import limited, timed, timed_alternately
 from peers.schedulers import PEERS
 
 from flowtrain.workloads import Workload
@@ -86,7 +86,7 @@ def _times(work: Workload, shape: dict[str, Any]) -> Row:
     """Milliseconds from Python, and of the kernel alone: placement, and with refinement."""
     cost, _ = kernels.integer_costs(work.cost, "cost")
     args = (work.tokens, cost, *shape.values(), "lockstep")
-    rounds = timed_in_turn(
+    rounds = timed_alternately(
         lambda: kernels.schedule(*args, refined=False),
         lambda: kernels.schedule(*args),
         lambda: schedule(work.tokens, work.cost, **shape),

@@ -30,7 +30,7 @@ def timed(run: Callable[[], Any], *, wall: bool = False) -> tuple[Any, float]:
     return out, statistics.median(taken[1:] or taken)
 
 
-def timed_in_turn(*runs: Callable[[], Any]) -> list[list[float]]:
+def timed_alternately(*runs: Callable[[], Any]) -> list[list[float]]:
     """CPU time in milliseconds of each call, in rounds for half a second; row k is round k.
 
     Times within a round compare even if the speed of the core changes between rounds.
