@@ -55,8 +55,8 @@ def test_the_stub_matches_the_extension() -> None:
         "__dlpack_device__",
         "__cuda_array_interface__",
     }
-    for name, room in inspect.getmembers(_C, inspect.ismodule):
-        assert stub[name] == {n for n in vars(room) if not n.startswith("_")}, name
+    for name, submodule in inspect.getmembers(_C, inspect.ismodule):
+        assert stub[name] == {n for n in vars(submodule) if not n.startswith("_")}, name
     for name, kind in inspect.getmembers(_C, inspect.isclass):
         own = {n for n in vars(kind) if not n.startswith("_") or n in spoken}
         # Constructors and the buffer protocol have other names in the extension.

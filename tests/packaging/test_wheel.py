@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.deep, pytest.mark.limit(600)]
 
 ROOT = Path(__file__).resolve().parents[2]
 MAX_WHEEL_BYTES = 10_000_000
-# Libraries of every Linux. The driver and UCX are opened at run time, libtorch is never needed. The
+# Libraries of every Linux. The driver is opened at run time, libtorch is never needed. The
 # C++ runtime is the system's, as torch's is: two in one process would conflict.
 SYSTEM_LIBRARIES = re.compile(r"(lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s)|ld-linux-.*)\.so\.\d+")
 INSTALL_CORE = "pip install flowtrain"

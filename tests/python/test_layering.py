@@ -1,4 +1,4 @@
-"""Which room may see which: the tables of the design, held for Python and for C++."""
+"""Which package of Python, and which folder of csrc, may see which."""
 
 from __future__ import annotations
 
@@ -11,31 +11,30 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
-POLICY = ("config", "cost", "packing", "schedule", "steps", "simulate", "workloads")
+POLICY = ("config", "cost", "packing", "steps", "workloads")
 BRIDGE = ("models", "data", "train", "integrations", "observe")
 
 NO_TORCH = ("torch", "torchvision", "transformers")
-# Policy sees none of the rooms that import torch, and of the core only the packing kernels.
+# Policy sees no package that imports torch, and of the core only the packing kernels.
 POLICY_NEVER = (
     *NO_TORCH,
     "flowtrain_core",
-    *(f"flowtrain.{room}" for room in BRIDGE),
+    *(f"flowtrain.{package}" for package in BRIDGE),
 )
-PACKING_KERNELS = ("flowtrain_core.pack", "flowtrain_core.packing")
+PACKING_KERNELS = ("flowtrain_core.packing",)
 
-CPP_ROOM_SEES: dict[str, tuple[str, ...]] = {
+CPP_FOLDER_SEES: dict[str, tuple[str, ...]] = {
     "base": (),
     "os": ("base",),
     "lockfree": ("base",),
     "packing": ("base",),
     "memory": ("base", "os", "lockfree"),
     "cuda": ("base", "os", "memory"),
-    "transport": ("base", "os", "memory", "cuda"),
-    "channel": ("base", "os", "lockfree", "memory", "transport"),
+    "channel": ("base", "os", "lockfree", "memory"),
     "measure": ("base", "os", "lockfree", "memory", "channel"),
     "torture": ("base", "os", "lockfree", "memory", "channel"),
 }
-CPP_ROOM_SEES["bindings"] = tuple(CPP_ROOM_SEES)
+CPP_FOLDER_SEES["bindings"] = tuple(CPP_FOLDER_SEES)
 
 TORCH_HEADER = re.compile(r"(torch|ATen|c10|caffe2)/")
 PYTHON_HEADER = re.compile(r"pybind11/|Python\.h")
@@ -64,24 +63,24 @@ def python_violations(root: Path) -> list[str]:
     for folder in (root / "flowtrain_core", root / "python" / "flowtrain"):
         for file in sorted(folder.rglob("*.py")):
             inner = file.relative_to(folder)
-            room = inner.parts[0] if len(inner.parts) > 1 else ""
+            part = inner.parts[0] if len(inner.parts) > 1 else ""
             package = ".".join((folder.name, *inner.parts[:-1]))
             never: tuple[str, ...] = ()
             if folder.name == "flowtrain_core":
                 never = (*NO_TORCH, "flowtrain")
-            elif room in POLICY:
+            elif part in POLICY:
                 never = POLICY_NEVER
             for line, name in imports_of(file, package):
-                kernel = room in POLICY and is_within(name, PACKING_KERNELS)
-                # Only `python -m flowtrain` reaches the faces from outside their room.
-                face = (
+                kernel = part in POLICY and is_within(name, PACKING_KERNELS)
+                # Only `python -m flowtrain` imports the commands from outside `cli`.
+                command = (
                     is_within(name, ("flowtrain.cli",))
-                    and room != "cli"
+                    and part != "cli"
                     and inner != Path("__main__.py")
                 )
-                if face or (is_within(name, never) and not kernel):
+                if command or (is_within(name, never) and not kernel):
                     found.append(f"{file.relative_to(root)}:{line} imports {name}")
-            if room and not (file.parent / "__init__.py").exists():
+            if part and not (file.parent / "__init__.py").exists():
                 found.append(f"{file.parent.relative_to(root)} has no __init__.py: no wheel has it")
     return sorted(set(found))
 
@@ -90,23 +89,23 @@ def cpp_violations(root: Path) -> list[str]:
     found = []
     files = [file for file in (root / "csrc").rglob("*") if file.suffix in (".hpp", ".cpp", ".cu")]
     for file in sorted(files):
-        room = file.relative_to(root / "csrc").parts[0]
+        folder = file.relative_to(root / "csrc").parts[0]
         where = file.relative_to(root)
-        if room not in CPP_ROOM_SEES:
-            found.append(f"{where}: csrc/{room} is no room of the design")
+        if folder not in CPP_FOLDER_SEES:
+            found.append(f"{where}: csrc/{folder} is not in CPP_FOLDER_SEES")
             continue
         for line, text in enumerate(file.read_text().splitlines(), start=1):
             include = re.match(r'\s*#\s*include\s*([<"])([^>"]+)', text)
             if include is None:
                 continue
             header = include[2]
-            other = header.split("/")[0] if "/" in header else room
+            other = header.split("/")[0] if "/" in header else folder
             own = include[1] == '"'
             if (
-                (own and other != room and other not in CPP_ROOM_SEES[room])
+                (own and other != folder and other not in CPP_FOLDER_SEES[folder])
                 or TORCH_HEADER.match(header)
-                or (PYTHON_HEADER.match(header) and room != "bindings")
-                or (not own and CUDA_HEADER.match(header) and room != "cuda")
+                or (PYTHON_HEADER.match(header) and folder != "bindings")
+                or (not own and CUDA_HEADER.match(header) and folder != "cuda")
             ):
                 found.append(f"{where}:{line} includes {header}")
     return found
@@ -169,12 +168,18 @@ def test_a_planted_reader_of_objects_is_found(tmp_path: Path, text: str) -> None
     assert code_readers(tmp_path) == []
 
 
-def test_python_rooms_see_only_what_they_may() -> None:
+def test_python_packages_see_only_what_they_may() -> None:
     assert python_violations(ROOT) == []
 
 
-def test_cpp_rooms_see_only_what_they_may() -> None:
+def test_cpp_folders_see_only_what_they_may() -> None:
     assert cpp_violations(ROOT) == []
+
+
+def test_the_tables_name_only_what_exists() -> None:
+    folders = [f"python/flowtrain/{name}" for name in (*POLICY, *BRIDGE)]
+    folders += [f"csrc/{name}" for name in CPP_FOLDER_SEES]
+    assert [name for name in folders if not ROOT.joinpath(name).is_dir()] == []
 
 
 def plant(root: Path, file: str, text: str) -> None:
@@ -206,7 +211,7 @@ def test_a_planted_python_import_is_found(tmp_path: Path, file: str, text: str) 
     ("file", "text"),
     [
         ("python/flowtrain/__main__.py", "from flowtrain.cli.main import main\n"),
-        ("python/flowtrain/packing/balanced.py", "from flowtrain_core import pack\n"),
+        ("python/flowtrain/packing/balanced.py", "from flowtrain_core.packing import schedule\n"),
         ("python/flowtrain/train/rank.py", "import torch\nfrom flowtrain_core import Pool\n"),
     ],
 )
@@ -215,7 +220,7 @@ def test_a_lawful_python_import_is_not(tmp_path: Path, file: str, text: str) -> 
     assert python_violations(tmp_path) == []
 
 
-def test_a_room_that_no_wheel_would_hold_is_found(tmp_path: Path) -> None:
+def test_a_package_that_no_wheel_would_hold_is_found(tmp_path: Path) -> None:
     plant(tmp_path, "python/flowtrain/cost/flops.py", "")
     (tmp_path / "python/flowtrain/cost/__init__.py").unlink()
     (found,) = python_violations(tmp_path)
@@ -229,7 +234,7 @@ def test_a_room_that_no_wheel_would_hold_is_found(tmp_path: Path) -> None:
         ("csrc/memory/carve.cpp", '#include "channel/pool.hpp"'),
         ("csrc/packing/balanced.hpp", "#include <pybind11/pybind11.h>"),
         ("csrc/bindings/module.cpp", "#include <torch/extension.h>"),
-        ("csrc/transport/path.cpp", "#include <cuda_runtime.h>"),
+        ("csrc/channel/path.cpp", "#include <cuda_runtime.h>"),
         ("csrc/utils/misc.hpp", ""),
     ],
 )

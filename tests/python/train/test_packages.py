@@ -1,4 +1,4 @@
-"""Which room of `flowtrain.train` may import which."""
+"""Which package of `flowtrain.train` may import which."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ SEES: dict[str, tuple[str, ...]] = {
 }
 
 
-def test_rooms_import_only_the_rooms_they_may_see() -> None:
+def test_packages_import_only_the_packages_they_may_see() -> None:
     assert sorted(SEES) == sorted(path.parent.name for path in TRAIN.glob("*/__init__.py"))
-    for room, sees in SEES.items():
-        for file in sorted(TRAIN.joinpath(room).glob("*.py")):
+    for package, sees in SEES.items():
+        for file in sorted(TRAIN.joinpath(package).glob("*.py")):
             for name in re.findall(r"flowtrain\.train\.([\w.]+) import", file.read_text()):
-                seen = any(f"{name}.".startswith(f"{other}.") for other in (room, *sees))
+                seen = any(f"{name}.".startswith(f"{other}.") for other in (package, *sees))
                 assert seen, f"{file}: {name}"
