@@ -113,4 +113,4 @@ def test_a_stopped_rank_ends_the_run_and_is_named(tmp_path: Path, data: Path) ->
     with nothing_left():
         code, errors = Run(tree).wait()
     assert code == 1
-    assert "no sign of life for flow.timeout_s=2 s from encoder.1 (pid " in errors
+    assert "no heartbeat for flow.timeout_s=2 s from encoder.1 (pid " in errors

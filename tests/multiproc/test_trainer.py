@@ -188,7 +188,7 @@ def test_a_trainer_that_would_not_keep_the_loss_exact_is_refused(
         data_collator=lambda samples: {"input_ids": samples, "targets": samples},
     )
     pack_batches(trainer, max_tokens=130)
-    with pytest.raises(PackingError, match="input_ids, targets and no labels"):
+    with pytest.raises(PackingError, match="input_ids, targets but no labels"):
         trainer.train()
 
 

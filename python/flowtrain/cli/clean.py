@@ -23,8 +23,8 @@ def run(given: argparse.Namespace) -> int:
         print(f"{'would remove' if given.dry_run else 'removed'} {name}")
     for pool in list_pools():
         if pool.name not in removed:
-            maker = f"process {pool.creator_pid}" if pool.creator_pid else _ANOTHER
-            print(f"kept {pool.name}: made by {maker}, in use")
+            creator = f"process {pool.creator_pid}" if pool.creator_pid else _ANOTHER
+            print(f"kept {pool.name}: in use, created by {creator}")
     if not removed:
         print("no pools to remove")
     return 0

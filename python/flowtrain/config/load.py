@@ -32,7 +32,9 @@ def load(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not YAML: {error}") from error
     if not isinstance(tree, dict):
-        raise ConfigError(f"{path}: a {type(tree).__name__}, where fields are needed")
+        raise ConfigError(
+            f"{path}: the file holds a {type(tree).__name__}; write fields, as `name: value`"
+        )
     _anchor(tree, RunConfig, path.resolve().parent)
     for override in overrides:
         _override(tree, override)
@@ -130,11 +132,11 @@ def _check_names(tree: Mapping[str, Any], kind: type, above: tuple[str, ...], so
         dotted = ".".join((*above, str(name)))
         if name not in fields:
             near = difflib.get_close_matches(str(name), fields, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(fields)}"
+            hint = f"did you mean {near[0]}?" if near else f"the fields are {', '.join(fields)}"
             raise ConfigError(f"{source}: {dotted}: there is no such field; {hint}")
         if dataclasses.is_dataclass(fields[name]):
             if not isinstance(value, Mapping):
-                raise ConfigError(f"{source}: {dotted}={value!r}: it has fields below it")
+                raise ConfigError(f"{source}: {dotted}={value!r}: it must be a mapping of fields")
             _check_names(value, fields[name], (*above, str(name)), source)
         elif isinstance(value, bool) and _is_number(fields[name]):
             raise ConfigError(f"{source}: {dotted}={value}: it must be a number")

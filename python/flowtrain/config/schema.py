@@ -377,7 +377,8 @@ class RunConfig:
         )
         _require(
             "backbone" not in self.model.freeze or self.flow.mode != "frozen",
-            "model.freeze has backbone with flow.mode=frozen: nothing would train",
+            "model.freeze has backbone with flow.mode=frozen: nothing would train; change "
+            "one of them",
         )
         _require(
             self.optim.warmup_steps < self.train.steps,

@@ -94,16 +94,16 @@ class ChatTokenizer:
         starts, ends = np.array(encoded["offset_mapping"], dtype=np.int64).reshape(-1, 2).T
         if (largest := int(ids.max(initial=0))) >= self._vocabulary.size:
             raise DataError(
-                f"{where}: the tokenizer makes {self._tokenizer.convert_ids_to_tokens(largest)!r} "
-                f"token {largest}, and the model has vocab_size={self._vocabulary.size}; enlarge "
+                f"{where}: {self._tokenizer.convert_ids_to_tokens(largest)!r} is token {largest} "
+                f"of the tokenizer, but the model has vocab_size={self._vocabulary.size}; enlarge "
                 "the model's embeddings, or use a tokenizer without added tokens"
             )
         is_image = ids == self._vocabulary.image_id
         if is_image.sum() != len(conversation.images):
             raise DataError(
                 f"{where}: the chat template renders {is_image.sum()} of "
-                f"{len(conversation.images)} images; it may leave out those of assistant and "
-                "system turns: move them into user turns"
+                f"{len(conversation.images)} images; if it omits images of assistant or "
+                "system turns, move them into user turns"
             )
         if (is_image[1:] & is_image[:-1]).any():
             raise DataError(
@@ -117,7 +117,7 @@ class ChatTokenizer:
         is_target &= ~is_image
         # Nothing predicts the first token.
         if not is_target[1:].any():
-            raise DataError(f"{where}: no targets: there is no assistant turn, or none with text")
+            raise DataError(f"{where}: no targets; add an assistant turn with text")
         return ChatTokens(ids, is_target, is_image)
 
     def _check_template(self, folder: str) -> None:

@@ -69,7 +69,9 @@ def read_conversation(record: dict[str, Any], *, root: Path, where: str) -> Conv
     _refuse(record, _UNREAD, where)
     turns = _either(record, "messages", "conversations", where)
     if not isinstance(turns, list) or not turns:
-        raise DataError(f"{where}: no list `messages` (or `conversations`) with at least one turn")
+        raise DataError(
+            f"{where}: give `messages` (or `conversations`), a list of at least one turn"
+        )
     images = [*_listed(record.get("images")), *_listed(record.get("image"))]
     inline: list[Any] = []
     messages: list[Message] = []
@@ -162,8 +164,8 @@ def _part(part: Any, inline: list[Any], marks: int, where: str) -> str | None:
         raise DataError(f"{where}: a part names {len(named)} images; write a part for each image")
     if part.get("index") not in (None, marks):
         raise DataError(
-            f"{where}: a part has index {part['index']!r} and is image {marks} of the messages, "
-            "from 0; list the images in the order of their parts"
+            f"{where}: a part has index {part['index']!r}, but is image {marks} of the messages "
+            "(from 0); list the images in the order of their parts"
         )
     inline += named
     return IMAGE
@@ -171,11 +173,11 @@ def _part(part: Any, inline: list[Any], marks: int, where: str) -> str | None:
 
 def _text(text: Any, where: str) -> str:
     if not isinstance(text, str):
-        raise DataError(f"{where}: text {text!r}; a part of type text needs a text")
+        raise DataError(f"{where}: text={text!r}; it must be a string")
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise DataError(f"{where}: text that is not Unicode ({error}); correct it") from error
+        raise DataError(f"{where}: the text is not Unicode ({error}); correct it") from error
     return text
 
 
@@ -224,7 +226,7 @@ def _either(given: dict[str, Any], one: str, other: str, where: str) -> Any:
     if first and second:
         raise DataError(
             f"{where}: both {one!r} and {other!r} are given, and one of them would be lost; "
-            "drop one"
+            "remove one"
         )
     return second if second or first is None else first
 

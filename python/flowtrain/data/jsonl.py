@@ -44,8 +44,8 @@ class JsonlFile:
             raise DataError(f"data.path={path}: there is no such file")
         if not path.is_file():
             raise DataError(
-                f"data.path={path}: not a regular file (a folder or a pipe, say), whose lines "
-                "cannot be read in any order; write the samples to a file"
+                f"data.path={path}: not a regular file (a folder or a pipe, say), so its lines "
+                "cannot be read in random order; write the samples to a file"
             )
         file = path.open("rb", buffering=0)
         weakref.finalize(self, file.close)
@@ -55,7 +55,7 @@ class JsonlFile:
         self._starts, self._ends, self._lines = _find_lines(self._descriptor)
         self.check_state()
         if len(self._lines) == 0:
-            raise DataError(f"{path}: the file is empty; write one sample a line")
+            raise DataError(f"{path}: no samples; write one JSON object per line")
 
     def __len__(self) -> int:
         return len(self._lines)
@@ -76,7 +76,9 @@ class JsonlFile:
                 changed since it was opened.
         """
         if not 0 <= sample < len(self):
-            raise DataError(f"{self.path}: no sample {sample}; there are 0 to {len(self) - 1}")
+            raise DataError(
+                f"{self.path}: sample {sample} does not exist; the last one is {len(self) - 1}"
+            )
         start, end = int(self._starts[sample]), int(self._ends[sample])
         # pread does not use the file position, which forked processes share.
         text = os.pread(self._descriptor, end - start, start)
@@ -89,7 +91,8 @@ class JsonlFile:
             ) from error
         if not isinstance(record, dict):
             raise DataError(
-                f"{self.where(sample)}: a JSON {type(record).__name__}; it must be an object"
+                f"{self.where(sample)}: the line is a JSON {type(record).__name__}; "
+                "it must be an object"
             )
         return record
 
@@ -101,8 +104,8 @@ class JsonlFile:
         """
         if file_state(self._descriptor) != self.state:
             raise DataError(
-                f"{self.path}: the file changed during the run, and its lines may be other ones; "
-                "restore it and go on with --resume, or start over"
+                f"{self.path}: the file changed during the run; restore it and continue with "
+                "--resume, or start another run"
             )
 
 

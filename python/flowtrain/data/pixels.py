@@ -73,9 +73,8 @@ class ImageReader:
             pixels, found = self._patches(path, where)
             if found != grid:
                 raise DataError(
-                    f"{where}: image {path}: its grid is {found} and was planned as {grid}: the "
-                    "file changed after it was planned; go on with --resume, or set "
-                    "data.bad_image=skip"
+                    f"{where}: image {path}: its grid is {found}, but {grid} was planned: the file "
+                    "changed during the run; continue with --resume, or set data.bad_image=skip"
                 )
             return SamplePixels(pixels=pixels, skipped=False)
         except DataError:

@@ -102,7 +102,7 @@ class SampleReader:
         if meta.fit == "refused":
             raise DataError(
                 f"{self._file.where(meta.index)}: {meta.num_tokens} tokens exceed "
-                f"train.microbatch_tokens={self._max_tokens} ({sum(meta.image_lengths)} are of "
+                f"train.microbatch_tokens={self._max_tokens} ({sum(meta.image_lengths)} of them in "
                 "images); raise it, drop the line, or set data.oversize to drop or truncate"
             )
 
@@ -152,7 +152,7 @@ class SampleReader:
             raise DataError(
                 f"{self._file.where(sample)}: it no longer has the {num_tokens} tokens "
                 f"({len(grids)} images) that were planned: the data file or the model's folder "
-                "changed during the run; restore it, and go on with --resume"
+                "changed during the run; restore it and continue with --resume"
             )
         return text
 

@@ -120,8 +120,8 @@ def _check(trainer: Trainer) -> None:
         )
     if trainer.accelerator.num_processes != args.world_size or _model_parallel(trainer):
         raise PackingError(
-            "accelerator: tensor and context parallel ranks would get different samples; every "
-            "process must be a data-parallel rank of its own"
+            "accelerator: tensor and context parallel ranks would get different samples; make "
+            "every process a data-parallel rank"
         )
     if not (trainer.model_accepts_loss_kwargs or trainer.compute_loss_func is not None):
         raise PackingError(_without_targets(trainer))
@@ -139,8 +139,8 @@ def _without_targets(trainer: Trainer) -> str:
     else:
         why, way_out = "forward takes no **kwargs", ""
     return (
-        f"model ({type(model).__name__}): its {why}, so that the Trainer passes it no "
-        "num_items_in_batch, the target tokens of the step, and would average the means of unequal "
+        f"model ({type(model).__name__}): its {why}, so the Trainer does not pass it the number of "
+        "target tokens of the step (num_items_in_batch), and would average the means of unequal "
         f"microbatches; give the Trainer a compute_loss_func{way_out}"
     )
 
@@ -282,9 +282,8 @@ def _collated(collate: Callable[[list[Any]], Any], samples: list[Any]) -> Any:
     batch = collate(samples)
     if "labels" not in batch:
         raise PackingError(
-            f"data_collator: its batch has {', '.join(batch)} and no labels, from which the "
-            "Trainer counts the target tokens of a step; without them it would average the means "
-            "of unequal microbatches; make the collator return the labels under this name"
+            f"data_collator: its batch has {', '.join(batch)} but no labels, from which the "
+            "Trainer counts the target tokens of a step; make the collator return `labels`"
         )
     if isinstance(samples, _Filler):
         for name in ("labels", "shift_labels"):

@@ -29,7 +29,9 @@ def adapter_for(folder: Path) -> VLMAdapter:
     except ValueError as error:
         raise ModelError(f"{path}: not JSON ({error}); correct it") from error
     if kind not in ADAPTERS:
-        raise ModelError(f"{path}: model_type={kind}: no adapter; there is {', '.join(ADAPTERS)}")
+        raise ModelError(
+            f"{path}: model_type={kind} is not supported; choose a model of {', '.join(ADAPTERS)}"
+        )
     # First, as the file of an adapter imports names that other versions lack.
     require_transformers()
     adapter: VLMAdapter = pkgutil.resolve_name(ADAPTERS[kind])(folder)

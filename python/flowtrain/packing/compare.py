@@ -76,12 +76,12 @@ def steps_of(
         ("ranks", ranks),
         ("max_tokens", max_tokens),
         ("microbatches", microbatches),
-        ("samples of a step", step_samples),
+        ("step_samples", step_samples),
     ):
         if value is not None and not 1 <= value <= _MAX_COUNT:
             raise ValueError(f"{name}={value}: must be from 1 to {_MAX_COUNT}")
     if not len(work):
-        raise ValueError(f"{work.name}: has no samples; give one a line")
+        raise ValueError(f"{work.name}: no samples; write one per line")
     fitting = numpy.flatnonzero(work.tokens <= max_tokens)
     if not len(fitting):
         raise ValueError(
@@ -93,7 +93,7 @@ def steps_of(
     if not steps:
         raise ValueError(
             f"{work.name}: {len(fitting)} samples within max_tokens={max_tokens} are fewer than a "
-            f"step of {size}; make steps smaller"
+            f"step of {size}; lower step_samples"
         )
     return steps, microbatches or max(_slots(work, step, ranks, max_tokens) for step in steps)
 

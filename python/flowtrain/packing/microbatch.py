@@ -89,14 +89,14 @@ def microbatches_of(
 
     Raises:
         PackingError: The step differs from the one that had begun: samples would be repeated or
-            left out.
+            omitted.
     """
     targets, checksum = step.targets, step.checksum()
     if before["microbatch"] and before.get("checksum") != checksum:
         raise PackingError(
-            f"step {before['step']} of epoch {before['epoch']}, which had begun when the state was "
-            "saved: it now has other samples, sizes or costs, or another version of FlowTrain "
-            "formed it; read and measure the data as before, or take a state of the end of a step"
+            f"step {before['step']} of epoch {before['epoch']}: it had begun when the state was "
+            "saved, and has other samples, sizes or costs now, or was formed by another version of "
+            "FlowTrain; restore the data and the version, or use a state from the end of a step"
         )
     made = []
     for index, places in enumerate(step.places(rank)):

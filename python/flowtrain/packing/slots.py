@@ -47,7 +47,7 @@ def fewest_slots(
         if length > max_tokens:
             raise PackingError(
                 f"sample {index} of the step: {length} tokens exceed max_tokens={max_tokens}; "
-                "raise it (train.microbatch_tokens of a run) or leave the sample out"
+                "raise it (train.microbatch_tokens of a run) or drop the sample"
             )
     slots = max(min_slots, -(-sum(tokens) // (ranks * max_tokens)))
     while True:

@@ -189,9 +189,9 @@ class StepBuilder:
             return schedule(sizes.tokens, sizes.cost, microbatches=slots, **self._options)
         except NoRoomError as error:
             raise PackingError(
-                f"{step} finds no room in {shape.ranks} ranks x {slots} microbatches of max_tokens="
+                f"no room for {step} in {shape.ranks} ranks x {slots} microbatches of max_tokens="
                 f"{shape.max_tokens}; raise max_tokens or microbatches, lower batch_size, or give "
-                f"microbatches=None to take as many microbatches as a step needs: {error}"
+                f"microbatches=None to use as many as a step needs ({error})"
             ) from error
         except ValueError as error:
             raise PackingError(f"{step}: {error}") from error
@@ -218,7 +218,7 @@ class StepBuilder:
         try:
             names, plan = packer.step()
         except ValueError as error:
-            raise PackingError(f"a step of samples that may wait: {error}") from error
+            raise PackingError(f"a step with max_age={shape.max_age}: {error}") from error
         targets = None
         if self._targets:
             targets = numpy.array([self._targets[key] for key in names], numpy.int64)

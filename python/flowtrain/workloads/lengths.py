@@ -39,7 +39,7 @@ def read_lengths(path: Path) -> Workload:
         if key in ("cost", "encoder_cost"):
             if given and len(given) < len(rows):
                 raise ValueError(
-                    f"{path}:{min(rows.keys() - given)}: has no {key}, but line {min(given)} has; "
+                    f"{path}:{min(rows.keys() - given)}: no {key}, but line {min(given)} has one; "
                     "give it on all lines or on none"
                 )
             if not given:
@@ -77,8 +77,8 @@ def _row(line: str, where: str) -> dict[str, Any]:
         raise ValueError(f"{where}: not JSON ({reason}); give a number or an object") from error
     row = value if isinstance(value, dict) else {"tokens": value}
     if "tokens" not in row:
-        known = ", ".join(map(repr, row)) or "nothing"
-        raise ValueError(f"{where}: has no 'tokens' but {known}; name its length 'tokens'")
+        known = ", ".join(map(repr, row)) or "none"
+        raise ValueError(f"{where}: no 'tokens' among its fields ({known}); add it")
     row = {key: _number(row[key], key, where) for key in _MAXIMA if key in row}
     if row.get("visual_tokens", 0) > row["tokens"]:
         raise ValueError(

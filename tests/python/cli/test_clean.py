@@ -42,7 +42,7 @@ def test_a_dead_pool_is_removed_and_a_live_one_is_kept(capsys: pytest.CaptureFix
         assert main(["clean"]) == 0
         said = capsys.readouterr().out
         assert f"removed {dead}\n" in said
-        assert f"kept {alive}: made by process {os.getpid()}" in said
+        assert f"kept {alive}: in use, created by process {os.getpid()}" in said
         assert Pool.exists(alive)
         assert main(["clean"]) == 0
         assert dead not in capsys.readouterr().out
@@ -79,7 +79,7 @@ def test_unreadable_pools_are_removed_unless_they_are_in_use(
     for kind, name in names.items():
         assert (f"removed {name}\n" in said) == (kind != "used")
         assert (runtime / name).exists() == (kind == "used")
-    assert f"kept {names['used']}: made by another version of FlowTrain, in use\n" in said
+    assert f"kept {names['used']}: in use, created by another version of FlowTrain\n" in said
     holder.kill()
     holder.communicate()
     assert main(["clean"]) == 0

@@ -143,7 +143,7 @@ def test_samples_are_printed_in_order(folder: Path, capsys: pytest.CaptureFixtur
     shown = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [sample["index"] for sample in shown] == [7, 3]
     assert main(["data", "show", str(folder / "run.yaml"), "--index", "140"]) == 2
-    assert "no sample 140; there are 0 to 139" in capsys.readouterr().err
+    assert "sample 140 does not exist; the last one is 139" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

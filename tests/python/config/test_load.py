@@ -70,7 +70,7 @@ def test_a_dumped_configuration_loads_to_the_same(file: Path, tmp_path: Path) ->
         ("train.steps=0", r"train\.steps=0: it must be greater than 0"),
         ("flow.mode=loose", r"flow\.mode='loose'"),
         ("flow.staleness=2", r"flow\.staleness=2 with flow\.mode=strict"),
-        ("train=3", r"train=3: it has fields below it"),
+        ("train=3", r"train=3: it must be a mapping of fields"),
         ("model.path=other", "give exactly one of the two"),
         ("train.steps", "write it as field.name=value"),
         ("model.freeze=[encoder]", "set flow.mode to frozen"),

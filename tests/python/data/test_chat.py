@@ -235,7 +235,7 @@ def test_a_token_without_an_embedding_is_refused(folder: Path, tmp_path: Path) -
     tokenizer.add_tokens(["<box>"])
     tokenizer.save_pretrained(larger)
     chat = ChatTokenizer(larger, vocabulary)
-    with pytest.raises(DataError, match=r"data\.jsonl:1: the tokenizer makes '<box>' token \d+, "):
+    with pytest.raises(DataError, match=r"data\.jsonl:1: '<box>' is token \d+ of the tokenizer, "):
         chat.tokens(read(turns("Q", "A<box>")))
 
 
@@ -262,7 +262,7 @@ def test_a_template_without_targets_is_refused(chats: Chats, form: str, message:
         (turns("<image>", "<|vision_start|>"), 1, r"turn 2: the text has <\|vision_start\|>"),
         (turns("Q", "<image>A"), 1, "renders 0 of 1 images"),
         (turns("Q", "A", "Q", "raise"), 0, "the chat template refuses the turns: never"),
-        (turns("Q"), 0, "no targets: there is no assistant turn"),
+        (turns("Q"), 0, "no targets; add an assistant turn"),
     ],
 )
 def test_an_error_names_what_cannot_be_rendered(

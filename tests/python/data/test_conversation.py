@@ -78,7 +78,7 @@ def test_an_empty_field_does_not_hide_its_other_name() -> None:
 @pytest.mark.parametrize(
     ("record", "message"),
     [
-        (parts({"type": "text"}), "turn 1: text None; a part of type text needs a text"),
+        (parts({"type": "text"}), "turn 1: text=None; it must be a string"),
         (parts({"type": "video", "video": "a.mp4"}), "turn 1: part .*text, image or image_url"),
         (
             parts({"type": "image", "image": "a.png"}, {"type": "text", "text": "<image>Q"}),
@@ -117,7 +117,7 @@ def test_an_empty_field_does_not_hide_its_other_name() -> None:
                 **parts({"type": "image", "index": 1}, {"type": "image", "index": 0}),
                 "images": ["a", "b"],
             },
-            "turn 1: a part has index 1 and is image 0",
+            "turn 1: a part has index 1, but is image 0",
         ),
         ({"messages": ASKED, "conversations": SHOWN}, "both 'messages' and 'conversations' are"),
         ({"messages": [{**ASKED[0], "from": "gpt"}, ASKED[1]]}, "turn 1: both 'role' and 'from'"),

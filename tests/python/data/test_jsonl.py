@@ -21,7 +21,7 @@ def test_blank_lines_count_as_lines_but_not_as_samples(
     assert len(file) == 4
     assert [file.record(sample) for sample in range(3)] == [{"a": 0}, {"a": 1}, {"a": 2}]
     assert [file.where(sample) for sample in range(4)] == [f"{path}:{n}" for n in (1, 4, 5, 6)]
-    with pytest.raises(DataError, match=r"data\.jsonl:6: a JSON list"):
+    with pytest.raises(DataError, match=r"data\.jsonl:6: the line is a JSON list"):
         file.record(3)
 
 
@@ -36,7 +36,7 @@ def test_a_repeated_name_is_refused(tmp_path: Path) -> None:
 def test_a_file_without_a_sample_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "data.jsonl"
     path.write_text(text)
-    with pytest.raises(DataError, match=r"data\.jsonl: the file is empty"):
+    with pytest.raises(DataError, match=r"data\.jsonl: no samples"):
         JsonlFile(path)
 
 
@@ -90,5 +90,5 @@ def test_a_sample_number_out_of_range_is_an_error_that_names_it(
 ) -> None:
     path = tmp_path / "data.jsonl"
     path.write_text("{}")
-    with pytest.raises(DataError, match=rf"no sample {sample}; there are 0 to 0"):
+    with pytest.raises(DataError, match=rf"sample {sample} does not exist; the last one is 0"):
         JsonlFile(path).record(sample)

@@ -175,12 +175,12 @@ def test_both_conversation_formats_give_the_same_sample(model: Path, tmp_path: P
     ("record", "message"),
     [
         ("{not json", r"data\.jsonl:2: not JSON"),
-        ("[1]", r"data\.jsonl:2: a JSON list; it must be an object"),
+        ("[1]", r"data\.jsonl:2: the line is a JSON list; it must be an object"),
         ({"messages": []}, "at least one turn"),
         (chat("<image><image>", "1", images=("a.png",)), "2 image marks in the messages and 1"),
         (chat("<image>", "1", images=("gone.png",)), r"gone\.png: there is no such file"),
         (chat("<image>", "1", images=("http://x/y.png",)), "no local path"),
-        (chat("only asked"), "no assistant turn"),
+        (chat("only asked"), "add an assistant turn"),
         ({"messages": [{"role": "judge", "content": "1"}]}, "role 'judge'"),
     ],
 )

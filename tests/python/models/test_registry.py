@@ -32,5 +32,7 @@ def test_another_version_of_transformers_is_refused(
 
 def test_a_family_without_an_adapter_is_refused_with_the_known_ones(tmp_path: Path) -> None:
     tmp_path.joinpath("config.json").write_text('{"model_type": "nosuch"}')
-    with pytest.raises(ModelError, match="model_type=nosuch: no adapter; there is qwen3_vl"):
+    with pytest.raises(
+        ModelError, match="model_type=nosuch is not supported; choose a model of qwen3_vl"
+    ):
         adapter_for(tmp_path)

@@ -43,9 +43,8 @@ class Agreement:
             self._group: Any = _connected(group, timedelta(seconds=timeout_s))
         except RuntimeError as error:
             raise RuntimeError(
-                f"the ranks did not all make their loader within timeout_s={timeout_s}: one has "
-                f"ended, or makes none (for a loader on one rank alone, give rank and ranks): "
-                f"{error}"
+                f"not all ranks made their loader within timeout_s={timeout_s}: a rank has ended, "
+                f"or makes no loader; for a loader on one rank alone, give rank and ranks ({error})"
             ) from error
         self._timeout_s = timeout_s
         self._made_with = {"flowtrain": __version__, "numpy": numpy.__version__, **settings}
@@ -83,19 +82,16 @@ class Agreement:
         except RuntimeError as error:
             raise RuntimeError(
                 f"step {place['step']} of epoch {place['epoch']}: the ranks could not compare "
-                f"their plans within timeout_s={self._timeout_s}: one has ended, or does not "
-                f"iterate while this one does (for a loader on one rank alone, give rank and "
-                f"ranks): {error}"
+                f"their plans within timeout_s={self._timeout_s}: a rank has ended, or does not "
+                f"iterate its loader; for a loader on one rank alone, give rank and ranks ({error})"
             ) from error
         every = [json.loads(bytes(other.tolist())) for other in texts]
         first = every[0]
         rank, name = _difference(every)
         raise PackingError(
             f"step {first['step']} of epoch {first['epoch']}: rank {rank} has {name}="
-            f"{every[rank].get(name)}, and rank 0 has {first.get(name)}: they would load samples "
-            "of different steps; give every rank's loader the same arguments and the whole data "
-            "set (a stream that is split or sharded by rank, or seeded by rank, differs between "
-            "ranks)"
+            f"{every[rank].get(name)}, but rank 0 has {first.get(name)}; give the loader of every "
+            "rank the same arguments and the whole data set, neither split nor seeded by rank"
         )
 
     def close(self) -> None:

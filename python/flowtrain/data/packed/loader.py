@@ -149,7 +149,7 @@ class PackedLoader:
         seed, num_workers = operator.index(seed), operator.index(num_workers)
         if seed < 0 or timeout_s <= 0:
             raise PackingError(
-                f"seed={seed}, timeout_s={timeout_s}: a seed is at least 0, a timeout above 0"
+                f"seed={seed}, timeout_s={timeout_s}: seed must be at least 0, timeout_s above 0"
             )
         for name in ("sampler", "batch_sampler", "in_order", "generator"):
             if name in options:
@@ -182,8 +182,8 @@ class PackedLoader:
             self._source = IndexedSource(dataset, fields, loading, seed=seed, shuffle=shuffle)
         elif shuffle or options.get("persistent_workers"):
             raise PackingError(
-                "shuffle and persistent_workers: a stream has its own order, and its workers start "
-                "with each epoch; leave them out"
+                "shuffle, persistent_workers: a stream keeps its own order and starts its workers "
+                "in each epoch; leave them out"
             )
         else:
             self._source = StreamedSource(dataset, fields, loading, seed=seed)
@@ -291,7 +291,7 @@ class PackedLoader:
 
         Raises:
             PackingError: The state is incomplete, or of a loader with other arguments: samples
-                would be repeated or left out.
+                would be repeated or omitted.
         """
         check_state(state, order=self._source.order, plan=self._source.plan)
         self._end_iteration()
@@ -328,7 +328,9 @@ def _rank_and_size(
 ) -> tuple[int, int]:
     """This rank, and the number of ranks."""
     if group is not None and rank is not None:
-        raise PackingError(f"rank={rank} with a group: the group has the rank; give one of them")
+        raise PackingError(
+            f"rank={rank} with a group, which has a rank for this process; give one of them"
+        )
     if (rank is None) != (ranks is None):
         raise PackingError(f"rank={rank}, ranks={ranks}: give both of them or none")
     if rank is None or ranks is None:
@@ -337,10 +339,12 @@ def _rank_and_size(
             return 0, 1
         rank, ranks = distributed.get_rank(group), distributed.get_world_size(group)
         if rank < 0:
-            raise PackingError("group: this process is not in it; only its ranks make the loader")
+            raise PackingError(
+                "group: this process is not in it; make the loader only in its processes"
+            )
         return rank, ranks
     if not 0 <= rank < ranks:
-        raise PackingError(f"rank={rank}: it must be from 0 to ranks={ranks} less 1")
+        raise PackingError(f"rank={rank}: it must be at least 0 and less than ranks={ranks}")
     return rank, ranks
 
 

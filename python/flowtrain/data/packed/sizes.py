@@ -64,8 +64,8 @@ class Fields:
         for name, field in self.named().items():
             if not _is_field(field):
                 raise PackingError(
-                    f"{name}: a stream has no indices for a list of values; give the name of a "
-                    "column or a function of a sample"
+                    f"{name}: a list with one value per sample needs a map-style data set; for a "
+                    "stream, give the name of a column or a function of a sample"
                 )
             array = _array(name, field, key, sample)
             found[name] = _value(name, key, array)
@@ -172,7 +172,7 @@ def _from_values(name: str, values: Any, count: int) -> NDArray[Any]:
     array = numpy.asarray(values)
     if array.shape != (count,) or array.dtype.kind not in "iuf":
         raise PackingError(
-            f"{name}: {array.dtype} of shape {array.shape}, and the data set has {count} samples; "
+            f"{name}: {array.dtype} of shape {array.shape}, but the data set has {count} samples; "
             "give one number per sample"
         )
     for index, value in enumerate(array.tolist()):
@@ -195,7 +195,8 @@ def _array(name: str, field: Any, key: int, sample: Any) -> NDArray[Any]:
         return numpy.asarray(value)
     except (ValueError, TypeError, RuntimeError) as error:
         raise PackingError(
-            f"sample {key}: {name} is {type(value).__name__}, not a row of tokens: {error}"
+            f"sample {key}: {name} is {type(value).__name__}; it must be a number or a row of "
+            f"tokens ({error})"
         ) from error
 
 

@@ -7,8 +7,8 @@ from typing import Any
 from flowtrain.packing import PackingError
 
 _SAME_ARGUMENTS = (
-    "give the loader the arguments that it had, but for the ranks, where batch_size x microbatches "
-    "x ranks (with max_age, microbatches x ranks) stays the same"
+    "give the loader the same arguments; only the number of ranks may change, if batch_size x "
+    "microbatches x ranks (with max_age, microbatches x ranks) stays the same"
 )
 
 
@@ -25,7 +25,7 @@ def check_state(state: dict[str, Any], *, order: dict[str, Any], plan: dict[str,
     """
     if missing := sorted({"order", "place", "plan"} - state.keys()):
         raise PackingError(
-            f"state without {', '.join(missing)}; give what state_dict of a loader returned"
+            f"state: it has no {', '.join(missing)}; give what state_dict of a loader returned"
         )
     place = state["place"]
     _check_equal("order", state["order"], order, _SAME_ARGUMENTS)
@@ -34,7 +34,7 @@ def check_state(state: dict[str, Any], *, order: dict[str, Any], plan: dict[str,
             f"plan of step {place['step']}, which had begun",
             state["plan"],
             plan,
-            "give the loader the arguments that it had, or take a state of the end of a step",
+            "give the loader the same arguments, or a state from the end of a step",
         )
 
 
@@ -42,6 +42,6 @@ def _check_equal(what: str, saved: dict[str, Any], now: dict[str, Any], way_out:
     for name in now:
         if saved.get(name) != now[name]:
             raise PackingError(
-                f"state: saved with {name}={saved.get(name)}, and this loader has {now[name]}; it "
-                f"decides the {what}: samples would be repeated or left out; {way_out}"
+                f"state: saved with {name}={saved.get(name)}, but this loader has {now[name]}, "
+                f"which changes the {what}: samples would be repeated or omitted; {way_out}"
             )

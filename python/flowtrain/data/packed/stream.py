@@ -75,7 +75,7 @@ class Stream:
                 sample = next(self._iterator)
             except StopIteration:
                 raise PackingError(
-                    f"the stream ended after {position} samples, and {place['read']} had been read "
+                    f"the stream ended after {position} samples, but {place['read']} had been read "
                     "when this state was saved; give the data set that it was saved with"
                 ) from None
             size = self._fields.measure(position, sample)
@@ -83,19 +83,18 @@ class Stream:
             if position in waiting:
                 if size.tokens != waiting[position]:
                     raise PackingError(
-                        f"sample {position}: {size.tokens} tokens, and {waiting[position]} when "
+                        f"sample {position}: {size.tokens} tokens, but {waiting[position]} when "
                         "this state was saved: the stream has changed; give the data set that it "
-                        "was saved with, and one whose state holds all samples that it has read "
-                        "(most states leave out a shuffle buffer)"
+                        "was saved with; if it has a state_dict, this must include all samples "
+                        "that it has read (most omit a shuffle buffer)"
                     )
                 self._kept[position] = size, sample
         if mark["lengths"] != place["lengths"]:
             raise PackingError(
                 f"samples {place['marked']} to {place['read'] - 1}: their lengths have checksum "
-                f"{mark['lengths']}, and {place['lengths']} when this state was saved: the stream "
-                "has changed, and samples would be repeated or left out; give the data set that it "
-                "was saved with, and one that draws the same order again (with a seed of its own, "
-                "or a state_dict)"
+                f"{mark['lengths']}, but {place['lengths']} when this state was saved: the stream "
+                "has changed, and samples would be repeated or omitted; give the data set that it "
+                "was saved with; if it draws its order, give it a fixed seed or a state_dict"
             )
         self._read, self._ended = place["read"], place["ended"]
         if self._ended:

@@ -177,17 +177,17 @@ def _copy_of(dataset: Any) -> Any:
     if not hasattr(dataset, "state_dict"):
         if isinstance(dataset, Iterator) and not isinstance(dataset, IterableDataset):
             raise PackingError(
-                f"dataset ({type(dataset).__name__}): an iterator is read once, and each epoch "
-                "reads the stream from its start; give an object whose __iter__ returns an iterator"
+                f"dataset ({type(dataset).__name__}): an iterator can be read once, but each epoch "
+                "starts anew; give an object whose __iter__ returns a new iterator"
             )
         return dataset
     try:
         return copy.deepcopy(dataset)
     except Exception as error:
         raise PackingError(
-            f"dataset ({type(dataset).__name__}): it has a state_dict and cannot be copied "
-            f"({error}), so that reading it in this process would change its state; let "
-            "copy.deepcopy copy it, or read it in workers with num_workers of at least 1"
+            f"dataset ({type(dataset).__name__}): it has a state_dict but cannot be copied "
+            f"({error}), so reading it in this process would change its state; support "
+            "copy.deepcopy, or set num_workers to at least 1"
         ) from error
 
 

@@ -95,7 +95,9 @@ class Heartbeat(threading.Thread):
                 self._stopped.wait(self._period_s)
         except Exception as error:
             if not self._stopped.wait(_STORE_LOST_S):
-                self.failure = f"the job's store at {self._store.address} is lost: {error}"
+                self.failure = (
+                    f"the connection to the job's store at {self._store.address} failed: {error}"
+                )
 
     def _read(self) -> None:
         worked = False
@@ -121,15 +123,14 @@ class Heartbeat(threading.Thread):
                 silent.append(f"{label} (pid {peer.beat.pid}), which {_describe(peer.beat)}")
         if absent:
             return (
-                f"no sign of {', '.join(absent)} within flow.start_timeout_s="
+                f"no heartbeat from {', '.join(absent)} within flow.start_timeout_s="
                 f"{self._start_timeout_s:g} s; start every rank, or raise flow.start_timeout_s"
             )
         limit = f"flow.timeout_s={self._timeout_s:g} s"
         if silent:
             return (
-                f"no sign of life for {limit} from {'; '.join(silent)}: its process is stopped, "
-                "or hangs in a call that holds Python's lock; if such calls take long, raise "
-                "flow.timeout_s"
+                f"no heartbeat for {limit} from {'; '.join(silent)}: the process is stopped, or a "
+                "call holds Python's lock; if the call is only slow, raise flow.timeout_s"
             )
         if self._exceeds(self._all_waiting, self._timeout_s):
             waits = "; ".join(
@@ -138,8 +139,8 @@ class Heartbeat(threading.Thread):
                 if peer.beat
             )
             return (
-                f"every rank has waited for another one for {limit}: {waits}; if slabs are "
-                "missing, raise pool.bytes or pool.scale"
+                f"all ranks have waited for each other for {limit}: {waits}; if one waited for "
+                "slabs, raise pool.bytes or pool.scale"
             )
         return None
 

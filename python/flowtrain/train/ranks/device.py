@@ -28,8 +28,8 @@ def choose_device(kind: str, rank: int, *, first: int) -> torch.device:
         return torch.device(kind)
     if not torch.cuda.is_available():
         raise DeviceError(
-            "model.device=cuda: torch sees no CUDA device; `flowtrain doctor` says why, and "
-            "model.device=cpu does without"
+            "model.device=cuda: torch finds no CUDA device; run `flowtrain doctor` for the cause, "
+            "or set model.device=cpu"
         )
     index = (first + int(os.environ.get("LOCAL_RANK", rank))) % torch.cuda.device_count()
     torch.cuda.set_device(index)
@@ -51,6 +51,6 @@ def register(pool: Pool, device: torch.device) -> str:
     if device.type != "cuda":
         return ""
     if reason := cuda.why_not():
-        return f"pool: not registered with {device}, copies are staged by the driver: {reason}"
+        return f"pool: not registered with {device} ({reason}); the driver stages its copies"
     held = cuda.register_host(pool, device=device.index)
     return f"pool: registered with {device}, {held} bytes so far"

@@ -115,8 +115,8 @@ def check_model(config: RunConfig) -> None:
     changed = [name for name in names if tuple(before.get(name, ())) != now.get(name, ())]
     if changed:
         raise ConfigError(
-            f"{config.model.folder}: {', '.join(changed)} changed after the start of the run; "
-            "restore what was there and go on with --resume, or start another run"
+            f"{config.model.folder}: files changed after the run started: {', '.join(changed)}; "
+            "restore them and continue with --resume, or start another run"
         )
 
 
@@ -153,14 +153,14 @@ def check_resume(checkpoint: Path, now: dict[str, Any]) -> None:
         if value != now["fields"].get(name)
     ]
     changed += [
-        f"another content of {name}"
+        f"the contents of {name}"
         for name in sorted(before["files"].keys() | now["files"].keys())
         if before["files"].get(name) != now["files"].get(name)
     ]
     if changed:
         raise ConfigError(
-            f"{checkpoint}: made with {', '.join(changed)}; a resumed run cannot change that: set "
-            "it back, or start another run"
+            f"{checkpoint}: a resumed run cannot change {', '.join(changed)}; restore what the "
+            "checkpoint was made with, or start another run"
         )
 
 

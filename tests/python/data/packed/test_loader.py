@@ -199,12 +199,12 @@ def test_costs_move_samples_between_ranks() -> None:
         ("indexed", {"max_tokens": 0}, "max_tokens=0: it must be at least 1"),
         ("indexed", {"objective": "fast"}, "objective 'fast': choose from lockstep, accumulate"),
         ("indexed", {"oversize": "skip"}, "oversize 'skip': choose from error, drop"),
-        ("indexed", {"seed": -1}, "seed=-1, .*: a seed is at least 0"),
+        ("indexed", {"seed": -1}, "seed=-1, .*: seed must be at least 0"),
         ("indexed", {"sampler": [1, 2]}, "sampler: a PackedLoader orders samples itself"),
         ("indexed", {"generator": torch.Generator()}, "generator: .*seed choose the order"),
-        ("indexed", {"rank": 2}, "rank=2: it must be from 0 to ranks=2 less 1"),
+        ("indexed", {"rank": 2}, "rank=2: it must be at least 0 and less than ranks=2"),
         ("indexed", {"ranks": None}, "rank=0, ranks=None: give both"),
-        ("restarted", {"shuffle": True}, "a stream has its own order"),
+        ("restarted", {"shuffle": True}, "a stream keeps its own order"),
     ],
 )
 def test_an_invalid_argument_is_named(kind: str, change: dict[str, Any], message: str) -> None:

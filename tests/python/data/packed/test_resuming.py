@@ -114,7 +114,7 @@ def test_a_step_that_differs_from_the_one_that_had_begun_is_refused(workers: int
         for _ in states
     )
     begun.load_state_dict(states[0])
-    with pytest.raises(PackingError, match="step 0 of epoch 0, which had begun when"):
+    with pytest.raises(PackingError, match="step 0 of epoch 0: it had begun when"):
         list(begun)
     rest.load_state_dict(states[1])
     assert next(iter(rest))[1].step == 1
@@ -129,16 +129,16 @@ def test_numpy_arguments_give_a_state_of_plain_numbers() -> None:
 
 def test_a_state_of_another_loader_is_refused() -> None:
     for kind in KINDS:  # The random numbers of a stream's workers depend on the seed, too.
-        with pytest.raises(PackingError, match="seed=3, and this loader has 4"):
+        with pytest.raises(PackingError, match="seed=3, but this loader has 4"):
             state = loader(kind, "exact", seed=3).state_dict()
             loader(kind, "exact", seed=4).load_state_dict(state)
     state = loader("indexed", "exact").state_dict()
-    with pytest.raises(PackingError, match="tokens=.*, and this loader has"):
+    with pytest.raises(PackingError, match="tokens=.*, but this loader has"):
         loader("indexed", "exact", length="id", oversize="drop").load_state_dict(state)
     stream = loader("restarted", "exact", num_workers=2).state_dict()
-    with pytest.raises(PackingError, match="num_workers=2, and this loader has 0"):
+    with pytest.raises(PackingError, match="num_workers=2, but this loader has 0"):
         loader("restarted", "exact").load_state_dict(stream)
-    with pytest.raises(PackingError, match="state without order, plan"):
+    with pytest.raises(PackingError, match="state: it has no order, plan"):
         loader("restarted", "exact").load_state_dict({"place": {}})
 
 
@@ -167,12 +167,12 @@ def test_another_number_of_ranks_is_refused_if_samples_would_be_lost() -> None:
     running = iter(made)
     next(running)
     with pytest.raises(
-        PackingError, match="ranks=2, and this loader has 1; it decides the plan of"
+        PackingError, match="ranks=2, but this loader has 1, which changes the plan of"
     ):
         loader("indexed", "exact", ranks=1, microbatches=4).load_state_dict(made.state_dict())
     next(running)
-    with pytest.raises(PackingError, match="step_samples=16, and this loader has 8"):
+    with pytest.raises(PackingError, match="step_samples=16, but this loader has 8"):
         loader("indexed", "exact", ranks=1).load_state_dict(made.state_dict())
     waiting = loader("indexed", "stream").state_dict()
-    with pytest.raises(PackingError, match="step_bins=4, and this loader has 2"):
+    with pytest.raises(PackingError, match="step_bins=4, but this loader has 2"):
         loader("indexed", "stream", ranks=1).load_state_dict(waiting)

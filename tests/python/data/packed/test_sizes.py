@@ -76,7 +76,7 @@ def test_whole_samples_of_a_transformed_table_are_read() -> None:
     ("fields", "message"),
     [
         ({"length": "tokens"}, "sample 0: it has no 'tokens'; give length="),
-        ({"length": [3, 1, 4]}, r"length: int64 of shape \(3,\), and the data set has 2 samples"),
+        ({"length": [3, 1, 4]}, r"length: int64 of shape \(3,\), but the data set has 2 samples"),
         ({"length": [3, -1]}, "sample 1: length=-1; it must be a whole number"),
         ({"length": [3, 1.5]}, "sample 1: length=1.5; it must be a whole number"),
         ({"length": [3, 1e19]}, r"sample 1: length=1e\+19; it must be below 2\^62"),
@@ -85,7 +85,10 @@ def test_whole_samples_of_a_transformed_table_are_read() -> None:
         ({"length": lambda row: "three"}, "sample 0: length is <U5 of shape"),
         ({"length": lambda row: numpy.zeros((2, 3))}, r"sample 0: length is float64 of shape \(2,"),
         ({"length": lambda row: [{"role": "user"}]}, r"sample 0: length is object of shape \(1,\)"),
-        ({"length": lambda row: [[1], [1, 2]]}, "sample 0: length is list, not a row of tokens"),
+        (
+            {"length": lambda row: [[1], [1, 2]]},
+            "sample 0: length is list; it must be a number or a row",
+        ),
     ],
 )
 def test_a_value_that_is_no_size_is_named(fields: dict[str, Any], message: str) -> None:
@@ -94,7 +97,7 @@ def test_a_value_that_is_no_size_is_named(fields: dict[str, Any], message: str) 
 
 
 def test_a_list_of_sizes_is_refused_for_a_stream() -> None:
-    with pytest.raises(PackingError, match="cost: a stream has no indices"):
+    with pytest.raises(PackingError, match="cost: a list with one value per sample needs a map"):
         Fields(length="length", cost=[1.0]).measure(0, ROWS[0])
 
 

@@ -121,7 +121,7 @@ def test_a_stream_with_a_state_that_cannot_be_copied_is_refused() -> None:
 
 
 def test_a_stream_that_can_be_read_only_once_is_refused() -> None:
-    with pytest.raises(PackingError, match=r"dataset \(generator\): an iterator is read once"):
+    with pytest.raises(PackingError, match=r"dataset \(generator\): an iterator can be read once"):
         list(PackedLoader((row for row in ROWS), 4, max_tokens=320, collate_fn=ids))
 
 
@@ -156,7 +156,7 @@ def test_a_stream_whose_waiting_samples_have_changed_is_refused() -> None:
     assert state["place"]["streams"][0]["waiting"]
     rest = PackedLoader(Rows(ROWS[::-1]), collate_fn=ids, ranks=2, rank=0, **STEPS["stream"])
     rest.load_state_dict(state)
-    with pytest.raises(PackingError, match=r"tokens, and \d+ when this state was saved"):
+    with pytest.raises(PackingError, match=r"tokens, but \d+ when this state was saved"):
         list(rest)
 
 

@@ -66,7 +66,7 @@ def test_a_rank_that_works_is_waited_for_and_one_that_stops_beating_is_named() -
             assert a.heartbeat.failure is None
             b.heartbeat.stop()
             failure = a.failure()
-        assert f"no sign of life for flow.timeout_s={DEADLINE_S:g} s from b (pid " in failure
+        assert f"no heartbeat for flow.timeout_s={DEADLINE_S:g} s from b (pid " in failure
         assert "which worked" in failure
 
 
@@ -74,7 +74,7 @@ def test_a_rank_that_never_comes_is_named() -> None:
     with job("a", "b") as start:
         a = start("a")
         with a.activity.waiting("b to be ready"):
-            assert "no sign of b within flow.start_timeout_s=1.6 s" in a.failure()
+            assert "no heartbeat from b within flow.start_timeout_s=1.6 s" in a.failure()
 
 
 def test_a_deadlock_in_the_pool_names_the_missing_slab_and_record() -> None:
@@ -98,7 +98,7 @@ def test_a_deadlock_in_the_pool_names_the_missing_slab_and_record() -> None:
             threads.submit(receiver.gather, rows, step=3, item=1),
         ]
         failure = backbone.failure()
-        assert "every rank has waited for another one for flow.timeout_s=0.8 s" in failure
+        assert "all ranks have waited for each other for flow.timeout_s=0.8 s" in failure
         assert "encoder.0 waited for a free slab, of 1 of 4096 bytes, for step 3, item 0" in failure
         assert "backbone.0 waited for step 3, item 1, part 0 to arrive in backbone.0" in failure
         assert encoder.failure() == failure

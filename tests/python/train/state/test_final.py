@@ -96,7 +96,7 @@ def test_a_final_model_has_no_file_that_changed_during_the_run(
     else:
         monkeypatch.setattr(final, "save_final", change_and_save)
     with pytest.raises(
-        ConfigError, match=r"chat_template\.jinja changed after the start of the run"
+        ConfigError, match=r"files changed after the run started: chat_template\.jinja"
     ):
         write_final(config, checkpoint)
     assert not (config.run / "final").exists()

@@ -109,5 +109,5 @@ def test_data_and_model_may_move_and_may_not_change(folder: Path) -> None:
     check_resume(folder, fingerprint(config))
     (folder / "moved-model" / "tokenizer.json").write_text("{ }")
     (folder / "moved-data.jsonl").write_text("{}\n{}\n")
-    with pytest.raises(ConfigError, match=r"content of data\.path, .* tokenizer\.json of the mo"):
+    with pytest.raises(ConfigError, match=r"contents of data\.path, .* tokenizer\.json of the mo"):
         check_resume(folder, fingerprint(config))
