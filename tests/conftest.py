@@ -1,10 +1,14 @@
-"""The watchdog: a test that hangs ends the run and shows the stack of every thread."""
+"""A limit of time for every test, and data that several folders use.
+
+A test that hangs ends the run and shows the stack of every thread.
+"""
 
 from __future__ import annotations
 
 import faulthandler
 import os
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 
@@ -28,3 +32,13 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         return (yield)
     finally:
         faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.fixture(scope="session")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Data of samples with none, one and several images, and a tiny model."""
+    from support import write_tiny_data
+
+    folder = tmp_path_factory.mktemp("data")
+    write_tiny_data(folder, text_only=0.2, multi_image=0.2)
+    return folder

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support import end_runs, write_tiny_data
+from support import end_runs
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -18,11 +18,3 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _end_all_runs() -> Iterator[None]:
     with end_runs():
         yield
-
-
-@pytest.fixture(scope="session")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Data of samples with none, one and several images, and a tiny model."""
-    folder = tmp_path_factory.mktemp("data")
-    write_tiny_data(folder, text_only=0.2, multi_image=0.2)
-    return folder

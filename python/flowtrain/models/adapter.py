@@ -124,6 +124,22 @@ class VLMAdapter(ABC):
         """The part that a parameter of the full model belongs to."""
         return "encoder" if name.startswith(self.encoder_prefix) else "backbone"
 
+    def parameter_counts(self) -> dict[Part, int]:
+        """Number of parameters of the encoder and of the backbone."""
+        from transformers import AutoModelForImageTextToText
+
+        with torch.device("meta"):
+            model = AutoModelForImageTextToText.from_config(self.config)
+        counts: dict[Part, int] = {"encoder": 0, "backbone": 0}
+        for name, parameter in model.named_parameters():
+            counts[self.part_of(name)] += parameter.numel()
+        return counts
+
+    def image_flops(self, grid: Grid) -> float:
+        """Forward FLOPs of the encoder, with the projector, for an image of this grid."""
+        flops = self.sample_flops(0, [grid], num_targets=0)
+        return flops.encoder + flops.projector
+
     @abstractmethod
     def image_processor(self) -> ImageProcessor:
         """The image processor of the folder.

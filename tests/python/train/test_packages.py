@@ -14,8 +14,8 @@ SEES: dict[str, tuple[str, ...]] = {
     "input": ("control", "state"),
     "planning": ("control", "state", "input"),
     "ranks": ("control", "state", "records", "input", "planning"),
-    # The function that debug.fault names is checked before a rank starts.
-    "launch": ("control", "state", "ranks.hook"),
+    # Before a rank starts, the function that debug.fault names is checked, and the layout chosen.
+    "launch": ("control", "state", "ranks.hook", "ranks.peak"),
 }
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections import deque
 from collections.abc import Iterator
 
 from flowtrain.config.schema import RunConfig
-from flowtrain.cost.flops import Grid, train_flops
+from flowtrain.cost.flops import train_flops
 from flowtrain.data.errors import no_sample_fits
 from flowtrain.data.order import SampleOrder
 from flowtrain.data.samples import SampleMeta
@@ -49,6 +50,7 @@ class PlanSource:
             microbatch_tokens=config.train.microbatch_tokens,
             item_tokens=config.flow.item_tokens,
         )
+        self._image_cost = functools.cache(adapter.image_flops)
         self._step = step
         self._cursor = cursor
         self._num_samples = num_samples
@@ -86,10 +88,6 @@ class PlanSource:
             if dropped_in_a_row == 2 * self._num_samples:
                 raise no_sample_fits(self._config, self._num_samples)
         return samples, dropped
-
-    def _image_cost(self, grid: Grid) -> float:
-        flops = self._adapter.sample_flops(0, [grid], num_targets=0)
-        return flops.encoder + flops.projector
 
     def _plan(self, samples: list[SampleMeta], dropped: int) -> StepPlan:
         flops = [
