@@ -14,7 +14,7 @@ from flowtrain.train.control.close import StepDecision
 from flowtrain.train.state.checkpoint import Checkpoints, read_meta
 from flowtrain.train.state.module import Module
 
-APPLY = StepDecision(action="apply", scale=1.0, loss=0.0, grad_norm=0.0, num_targets=1, wait_s={})
+APPLY = StepDecision(action="apply", scale=1.0, loss=0.0, grad_norm=0.0, num_targets=1, seconds={})
 
 
 def configuration(folder: Path, **sections: dict[str, Any]) -> RunConfig:

@@ -1,20 +1,30 @@
-"""`flowtrain top [POOL]`: watch a pool: occupancy, rates, waits, live and dead lanes."""
+"""`flowtrain top [POOL | RUN]`: watch a pool, and what the ranks of its run do.
+
+It shows occupancy, rates, waits, and live and dead lanes; for the folder of a run also shares of
+the ranks' time.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
 import time
+from pathlib import Path
 from typing import Any
 
+from flowtrain.train.state.logs import POOL
 from flowtrain_core import inspect, list_pools
+from flowtrain_core.snapshots import PoolSnapshot
 
+_HELP = "watch a pool, and what the ranks of its run do"
 _MAX_INTERVAL_S = 86400
 
 
 def add_parser(commands: Any) -> None:
-    parser = commands.add_parser("top", help=__doc__, description=__doc__)
-    parser.add_argument("pool", nargs="?", help="name; optional if there is only one pool")
+    parser = commands.add_parser("top", help=_HELP, description=__doc__)
+    parser.add_argument(
+        "pool", nargs="?", help="name, or folder of a run; optional if there is only one pool"
+    )
     parser.add_argument("--interval", type=float, default=1.0, metavar="S", help="(default: 1)")
     once = parser.add_mutually_exclusive_group()
     once.add_argument("--once", action="store_true", help="one screen, over one interval")
@@ -33,13 +43,14 @@ def run(given: argparse.Namespace) -> int:
         )
     if given.port is not None and not 0 <= given.port <= 65535:
         raise ValueError(f"--port {given.port}: must be 0 to 65535")
-    name = given.pool or _only_pool()
+    run = Path(given.pool) if given.pool and Path(given.pool).is_dir() else None
+    name = _pool_of(run) if run else given.pool or _only_pool()
     if given.json:
         print(json.dumps(inspect(name)))
     elif given.prometheus or given.port is not None:
         _prometheus(name, given.port)
     else:
-        _watch(name, given.interval, once=given.once)
+        _watch(name, given.interval, once=given.once, run=run)
     return 0
 
 
@@ -51,23 +62,40 @@ def _only_pool() -> str:
     return names[0]
 
 
-def _watch(name: str, interval_s: float, *, once: bool) -> None:
-    from rich.console import Console
+def _pool_of(run: Path) -> str:
+    """The pool of a run.
+
+    Raises:
+        ValueError: The folder has no run.
+    """
+    path = run / POOL
+    if not path.exists():
+        raise ValueError(f"{run}: no run has started there; name a pool, or the folder of a run")
+    return path.read_text().strip()
+
+
+def _watch(name: str, interval_s: float, *, once: bool, run: Path | None) -> None:
+    from rich.console import Console, Group, RenderableType
     from rich.live import Live
 
+    from flowtrain.observe.activity import activity_table
     from flowtrain.observe.top import render
+
+    def screen(before: PoolSnapshot, now: PoolSnapshot) -> RenderableType:
+        pool = render(before, now)
+        return Group(activity_table(run), pool) if run else pool
 
     before = inspect(name)
     console = Console()
     if once or not console.is_terminal:
         time.sleep(interval_s)
-        console.print(render(before, inspect(name)))
+        console.print(screen(before, inspect(name)))
         return
-    with Live(render(before, before), console=console, screen=True) as live:
+    with Live(screen(before, before), console=console, screen=True) as live:
         while True:
             time.sleep(interval_s)
             now = inspect(name)
-            live.update(render(before, now), refresh=True)
+            live.update(screen(before, now), refresh=True)
             before = now
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -145,3 +147,19 @@ def test_a_missing_prometheus_client_is_an_error_with_the_extra_to_install(
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     assert main(["top", pool.name, "--prometheus"]) == 2
     assert "pip install 'flowtrain[observe]'" in capsys.readouterr().err
+
+
+def test_the_shares_of_a_run_are_over_its_last_complete_steps(
+    tmp_path: Path, pool: Pool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old = {"step": 0, "activity_s": {"colocated": {"encode": 100.0}}}
+    new = {"step": 1, "activity_s": {"colocated": {"backbone": 3.0, "wait_close": 1.0}}}
+    lines = [json.dumps(line) for line in [old, *[new] * 20]]
+    tmp_path.joinpath("timing.jsonl").write_text("\n".join(lines) + '\n{"step": 21, "acti')
+    assert main(["top", str(tmp_path), "--once"]) == 2
+    assert "no run has started there" in capsys.readouterr().err
+    tmp_path.joinpath("pool").write_text(f"{pool.name}\n")
+    assert main(["top", str(tmp_path), "--once", "--interval", "0.01"]) == 0
+    shown = capsys.readouterr().out
+    assert "colocated  backbone 75%  wait_close 25% " in shown
+    assert f"pool {pool.name}: 1 lanes alive" in shown

@@ -6,15 +6,21 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from flowtrain.train.control.account import Account
+
 
 class Activity:
     """Activity of the threads of one rank: work, or waiting for a peer.
 
     The thread that creates this object works from then on, other threads within `working`. A rank
     waits when none of its threads works.
+
+    Attributes:
+        account: What the thread that creates this object does with its time.
     """
 
     def __init__(self) -> None:
+        self.account = Account()
         self._lock = threading.Lock()
         self._working = 1
         self._changes = 0
@@ -32,7 +38,8 @@ class Activity:
             self._changes += 1
             self._awaited = awaited
         try:
-            yield
+            with self.account.waiting():
+                yield
         finally:
             with self._lock:
                 self._working += 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from flowtrain.steps import StepPlan
@@ -25,7 +25,8 @@ class StepReport:
         checksum: Checksum of the plan that the world executed.
         loss_sum: Sum of the losses of the target tokens; 0 in a world without the backbone.
         num_targets: Real number of target tokens N; 0 in a world without the backbone.
-        wait_s: Wait for records, mean over the ranks.
+        seconds: Seconds of each kind of activity (`account.KINDS`) since the last report, mean over
+            the ranks.
         lr: Learning rate of the step; 0 if the world trains nothing.
     """
 
@@ -33,7 +34,7 @@ class StepReport:
     checksum: int
     loss_sum: float = 0.0
     num_targets: int = 0
-    wait_s: float = 0.0
+    seconds: dict[str, float] = field(default_factory=dict)
     lr: float = 0.0
 
 
@@ -47,7 +48,7 @@ class StepDecision:
         loss: Sum of losses / real N.
         grad_norm: Norm over both modules, before clipping.
         num_targets: Real N.
-        wait_s: Wait of each world for records in this step.
+        seconds: Seconds of each kind of activity in each world, as in its report.
         lr: Learning rate of the modules that train.
     """
 
@@ -56,7 +57,7 @@ class StepDecision:
     loss: float
     grad_norm: float
     num_targets: int
-    wait_s: dict[str, float]
+    seconds: dict[str, dict[str, float]]
     lr: float = 0.0
 
 
@@ -93,7 +94,7 @@ class StepClose:
                 report.checksum,
                 report.loss_sum.hex(),
                 report.num_targets,
-                report.wait_s,
+                report.seconds,
                 report.lr.hex(),
             ],
         )
@@ -142,12 +143,12 @@ class StepClose:
             loss=loss,
             grad_norm=norm,
             num_targets=num_targets,
-            wait_s={world: report.wait_s for world, report in reports.items()},
+            seconds={world: report.seconds for world, report in reports.items()},
             lr=max(report.lr for report in reports.values()),
         )
 
     def _read(self, world: str, step: int) -> StepReport:
-        norm, checksum, loss_sum, num_targets, wait_s, lr = self._store.get(
+        norm, checksum, loss_sum, num_targets, seconds, lr = self._store.get(
             f"close/{step}/{world}", writer=f"the {world} world"
         )
         return StepReport(
@@ -155,7 +156,7 @@ class StepClose:
             checksum=checksum,
             loss_sum=float.fromhex(loss_sum),
             num_targets=num_targets,
-            wait_s=wait_s,
+            seconds=seconds,
             lr=float.fromhex(lr),
         )
 

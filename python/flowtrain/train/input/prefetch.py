@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from flowtrain.steps import StepPlan
+from flowtrain.train.control.account import Account
 from flowtrain.train.input.reads import SampleRead, SampleReads
 
 Request = tuple[str, tuple[Any, ...]]
@@ -19,6 +20,7 @@ class Prefetch:
         reads: Reads of this rank.
         peek: Returns the plan of a step if it is published already.
         requests: Returns what this rank reads for a plan.
+        account: Told of waits for a read.
     """
 
     def __init__(
@@ -26,10 +28,12 @@ class Prefetch:
         reads: SampleReads,
         peek: Callable[[int], StepPlan | None],
         requests: Callable[[StepPlan], Iterable[Request]],
+        account: Account,
     ) -> None:
         self._reads = reads
         self._peek = peek
         self._requests = requests
+        self._account = account
         self._pending: dict[int, dict[Request, SampleRead]] = {}
 
     def start(self, plan: StepPlan) -> None:
@@ -45,7 +49,8 @@ class Prefetch:
         Raises:
             DataError: It cannot be read; see `SampleReads.result`.
         """
-        return self._reads.result(self._pending[step][request])
+        with self._account.doing("read"):
+            return self._reads.result(self._pending[step][request])
 
     def forget(self, step: int) -> None:
         """Drop the results of a step."""

@@ -23,7 +23,7 @@ from flowtrain.train.ranks.hook import load_hook
 from flowtrain.train.state import atomic, logs
 from flowtrain.train.state.checkpoint import latest, read_meta
 from flowtrain.train.state.final import write_final
-from flowtrain.train.state.run_folder import open_run
+from flowtrain.train.state.run_folder import open_run, read_accounts
 
 SUMMARY = "summary.json"
 
@@ -54,11 +54,12 @@ def train(
     JsonlFile(config.data.path)
     if config.debug.fault is not None:
         load_hook(config.debug.fault)
-    started = time.perf_counter()
+    started, started_at = time.perf_counter(), time.time()
     config = with_layout(config, resume=resume)
     with exit_on_signals(), open_run(config, resume=resume) as trained:
         if trained < config.train.steps:
             host = JobHost(config, first=trained)
+            atomic.write_text(config.run / logs.POOL, host.job.pool + "\n")
             try:
                 run_ranks(config, host, resume=resume)
             finally:
@@ -84,12 +85,14 @@ def train(
                 "correct that, and go on with --resume"
             ) from error
     seconds = time.perf_counter() - started
-    summary = logs.json_values({**_summary(config), **change, "seconds": seconds})
+    summary = logs.json_values({**_summary(config, started_at), **change, "seconds": seconds})
     atomic.write_text(config.run / SUMMARY, json.dumps(summary, indent=2) + "\n")
     return summary
 
 
-def _summary(config: RunConfig) -> dict[str, Any]:
+def _summary(config: RunConfig, started_at: float) -> dict[str, Any]:
+    accounts = read_accounts(config.run)
+    begun = [account["started_at"] for account in accounts.values()]
     steps = logs.read_log(config.run / logs.METRICS)
     times = logs.read_log(config.run / logs.TIMING)
     seconds = sum(t["seconds"] for t in times)
@@ -110,7 +113,11 @@ def _summary(config: RunConfig) -> dict[str, Any]:
         "mfu": sum(t["mfu"] * t["seconds"] for t in times) / seconds,
         "peak_flops": times[-1]["peak_flops"],
         "bytes_through_pool": sum(t["bytes_through_pool"] for t in times),
+        "startup_seconds": max(0.0, min(begun) - started_at) if begun else 0.0,
         "train_seconds": seconds,
+        "activity_seconds": {label: a["seconds"] for label, a in accounts.items()},
+        "activity_cpu_seconds": {label: a["cpu_seconds"] for label, a in accounts.items()},
+        "planner_cpu_seconds": sum(a["planner_cpu_seconds"] for a in accounts.values()),
         **packing_means([s["packing"] for s in steps]),
     }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -49,6 +50,8 @@ class Planner(threading.Thread):
         self._window = threading.Semaphore(ahead + 1)
         self._ahead = ahead
         self._next = first
+        self.cpu_seconds = 0.0
+        """Seconds so far in which this thread ran on a core."""
 
     def step_closed(self) -> None:
         """Allow one more step to be planned."""
@@ -81,6 +84,7 @@ class Planner(threading.Thread):
         while True:
             with self._activity.working():
                 plan = next(plans, None)
+            self.cpu_seconds = time.thread_time()
             if plan is None:
                 return
             self._need(plan)  # Refuse a plan that does not fit the pool before it is published.

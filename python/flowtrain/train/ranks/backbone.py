@@ -65,11 +65,6 @@ class BackbonePart:
         self._delays = Delays(context.config, f"backbone.{context.world.rank}")
         self._sends_gradients = context.config.flow.mode != "frozen"
 
-    @property
-    def wait_s(self) -> float:
-        """Seconds so far in which this part waited for records."""
-        return self._records.wait_s
-
     def slots(self, plan: StepPlan) -> StepSums:
         """Forward and backward of the slots of a step."""
         loss_sum, num_targets, num_skipped = 0.0, 0, 0

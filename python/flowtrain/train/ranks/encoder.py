@@ -53,11 +53,6 @@ class EncoderPart:
         self._graphs: dict[tuple[int, int], torch.Tensor] = {}
         self._versions: dict[tuple[int, int], int] = {}
 
-    @property
-    def wait_s(self) -> float:
-        """Seconds so far in which this part waited for slabs and gradients."""
-        return self._records.wait_s + self._gradients.wait_s
-
     def forward(self, plan: StepPlan, *, version: int) -> None:
         """Encode the items of a step and send their records.
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from flowtrain.output import show
 from flowtrain.steps import StepPlan
+from flowtrain.train.control.account import busy
 from flowtrain.train.control.close import StepDecision
 from flowtrain.train.state.logs import METRICS, TIMING, append, json_values
 
@@ -22,7 +23,9 @@ class StepTiming:
 
     Attributes:
         seconds: From the previous close, or the start of the first step, to this close. It
-            includes the wait for the plan and the previous checkpoint.
+            includes the wait for the plan and the previous checkpoint. What the ranks did is
+            logged as `activity_s`: means over the ranks of each world, from one report to the next,
+            so that the optimizer and the log of a step count for the following step.
         pool: `Pool.stats()` at the close.
     """
 
@@ -89,7 +92,7 @@ class Metrics:
             tokens=tokens,
             tokens_per_s=tokens / timing.seconds,
             mfu=plan.flops / (timing.seconds * self._peak_flops),
-            wait_s=decision.wait_s,
+            activity_s=decision.seconds,
             pool_in_use_bytes=in_use,
             pool_bytes=size,
             bytes_through_pool=timing.pool["bytes_published"] - self._bytes,
@@ -109,12 +112,12 @@ class Metrics:
     def _show(
         self, plan: StepPlan, decision: StepDecision, timing: StepTiming, *, used: float
     ) -> None:
-        waits = " ".join(f"{w} {s / timing.seconds:.0%}" for w, s in decision.wait_s.items())
+        shares = " ".join(f"{world} {busy(s):.0%}" for world, s in decision.seconds.items())
         line = (
             f"step {plan.step + 1}/{self._steps}  loss {decision.loss:.4f}  "
             f"grad {decision.grad_norm:.3f}  {self._tokens / self._seconds:,.0f} tokens/s  "
             f"MFU {self._flops / (self._seconds * self._peak_flops):.1%}  "
-            f"wait {waits}  pool {used:.0%}"
+            f"busy {shares}  pool {used:.0%}"
         )
         if self._on_terminal:
             # Plain text, since a killed rank could not restore a terminal mode. It is cut to one

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import time
+from typing import Any
 
 from flowtrain.steps import SpaceNeed, StepPlan
+from flowtrain.train.control.account import KINDS
 from flowtrain.train.control.close import StepClose, StepDecision, StepReport
 from flowtrain.train.input.prefetch import Prefetch
 from flowtrain.train.planning.planner import Planner
@@ -61,35 +63,60 @@ class Rank:
         self._sizes = SpaceNeed(activation=0, gradient=0)
         self._forward = 0
         self._forward_error: Exception | None = None
-        self._waited_s = 0.0
+        self._account = context.activity.account
+        self._reported = self._account.seconds()
+        self._started_at = 0.0
         self._closed_at = 0.0
 
     def run(self, first: int) -> None:
         """Run from step `first` to the end of the plans."""
-        self._closed_at = time.perf_counter()
         self._resize(self._context.segments.initial(self._context.plans.first_need()))
-        plans = self._context.plans
+        self._account.restart()
+        self._reported = self._account.seconds()
+        self._started_at = time.time()
+        self._closed_at = time.perf_counter()
         self._forward = step = first
-        while True:
-            self._forward_to(step + max(self._ahead - 1, 0), at=step)
-            plan = plans.get(step)
-            if plan.kind == "end":
-                break
-            self._prepare(plan)
-            sums = self._backbone.slots(plan) if self._backbone is not None else None
-            self._forward_to(step + self._ahead, at=step)
-            if self._encoder is not None and self._encoder.trains:
-                self._encoder.backward(plan)
-            if self._backbone is not None or self._trains_encoder:
-                self._close(plan, sums)
-            self._checkpoints.save_if_due(plan)
-            if self._planner is not None:
-                self._planner.step_closed()
-            plans.forget(step)
-            self._prefetch.forget(step)
+        while (plan := self._plan(step)).kind == "train":
+            self._step(plan)
             step += 1
         for part in self._parts:
             part.drain()
+
+    def _step(self, plan: StepPlan) -> None:
+        doing = self._account.doing
+        self._forward_to(plan.step + max(self._ahead - 1, 0), at=plan.step)
+        sums = None
+        if self._backbone is not None:
+            self._prepare(plan)
+            with doing("backbone"):
+                sums = self._backbone.slots(plan)
+        self._forward_to(plan.step + self._ahead, at=plan.step)
+        if self._encoder is not None and self._encoder.trains:
+            with doing("encode"):
+                self._encoder.backward(plan)
+        if self._backbone is not None or self._trains_encoder:
+            with doing("close"):
+                self._close(plan, sums)
+        with doing("checkpoint"):
+            self._checkpoints.save_if_due(plan)
+        if self._planner is not None:
+            self._planner.step_closed()
+        with doing("plan"):
+            self._context.plans.forget(plan.step)
+        self._prefetch.forget(plan.step)
+
+    def account(self) -> dict[str, Any]:
+        """What this rank did with its time in `run`, for the summary of the run."""
+        return {
+            "started_at": self._started_at,
+            "seconds": self._account.seconds(),
+            "cpu_seconds": self._account.cpu_seconds(),
+            "planner_cpu_seconds": self._planner.cpu_seconds if self._planner is not None else 0.0,
+        }
+
+    def _plan(self, step: int) -> StepPlan:
+        with self._account.doing("plan"):
+            return self._context.plans.get(step)
 
     def edges(self) -> list[Explanation]:
         """Current state of the edges from and to this rank."""
@@ -108,15 +135,15 @@ class Rank:
         """
         if self._encoder is None:
             return
-        plans = self._context.plans
         while (
             self._forward_error is None
             and self._forward <= last
-            and (plan := plans.get(self._forward)).kind == "train"
+            and (plan := self._plan(self._forward)).kind == "train"
         ):
             try:
                 self._prepare(plan)
-                self._encoder.forward(plan, version=at)
+                with self._account.doing("encode"):
+                    self._encoder.forward(plan, version=at)
                 self._forward += 1
             except Exception as error:
                 self._forward_error = error
@@ -125,7 +152,8 @@ class Rank:
 
     def _prepare(self, plan: StepPlan) -> None:
         """Submit the reads of a plan, and make the segments large enough for it."""
-        self._prefetch.start(plan)
+        with self._account.doing("plan"):
+            self._prefetch.start(plan)
         self._resize(self._context.segments.sizes_for(plan, self._sizes))
 
     def _resize(self, sizes: SpaceNeed) -> None:
@@ -136,7 +164,7 @@ class Rank:
     def _close(self, plan: StepPlan, sums: StepSums | None) -> None:
         """Sum gradients over the world, agree with all ranks on the step, and apply it."""
         world = self._context.world
-        waited_s, sums = self._sum_over_ranks(sums)
+        seconds, sums = self._sum_over_ranks(sums)
         trained: list[tuple[Module, bool]] = []
         if self._backbone is not None:
             trained.append((self._backbone.module, True))
@@ -144,33 +172,46 @@ class Rank:
             trained.append((self._encoder.module, bool(plan.items)))
         for module, saw_samples in trained:
             if saw_samples:
-                world.sum_gradients(module.trainable)
+                with self._account.doing("reduce"):
+                    world.sum_gradients(module.trainable)
+        with self._account.doing("optimizer"):
+            norm = math.hypot(*(module.norm() for module, _ in trained))
         report = StepReport(
-            norm=math.hypot(*(module.norm() for module, _ in trained)),
+            norm=norm,
             checksum=self._context.plans.checksum(plan.step),
             loss_sum=sums.loss_sum if sums is not None else 0.0,
             num_targets=int(sums.num_targets) if sums is not None else 0,
-            wait_s=waited_s / world.size,
+            seconds=seconds,
             lr=max(module.lr for module, _ in trained),
         )
         if world.is_leader:
             self._close_exchange.report(world.name, plan.step, report)
         decision = self._close_exchange.decide(plan, report.checksum)
-        for module, saw_samples in trained:
-            module.apply(decision, saw_samples=saw_samples)
+        with self._account.doing("optimizer"):
+            for module, saw_samples in trained:
+                module.apply(decision, saw_samples=saw_samples)
         if self._metrics is not None and sums is not None:
-            self._log(plan, decision, sums)
+            with self._account.doing("log"):
+                self._log(plan, decision, sums)
 
-    def _sum_over_ranks(self, sums: StepSums | None) -> tuple[float, StepSums | None]:
-        """Sums over the ranks of the world: seconds of waiting in this step, and the results."""
-        wait_s = sum(part.wait_s for part in self._parts)
-        waited_s, self._waited_s = wait_s - self._waited_s, wait_s
+    def _sum_over_ranks(self, sums: StepSums | None) -> tuple[dict[str, float], StepSums | None]:
+        """Results of the step, summed over the world, and what its ranks did since the last close.
+
+        Returns:
+            Mean seconds of each kind of activity that there was, and the sums of the results.
+        """
+        world, before = self._context.world, self._reported
+        self._reported = self._account.seconds()
+        spent = [self._reported[kind] - before[kind] for kind in KINDS]
+        results = []
+        if sums is not None:
+            results = [sums.loss_sum, sums.num_targets, sums.num_skipped, *sums.ages]
+        summed = world.sum([*spent, *results])
+        seconds = {k: s / world.size for k, s in zip(KINDS, summed, strict=False) if s > 0}
         if sums is None:
-            return self._context.world.sum([waited_s])[0], None
-        waited_s, loss_sum, num_targets, num_skipped, *ages = self._context.world.sum(
-            [waited_s, sums.loss_sum, sums.num_targets, sums.num_skipped, *sums.ages]
-        )
-        return waited_s, StepSums(
+            return seconds, None
+        loss_sum, num_targets, num_skipped, *ages = summed[len(KINDS) :]
+        return seconds, StepSums(
             loss_sum=loss_sum, num_targets=num_targets, num_skipped=num_skipped, ages=ages
         )
 

@@ -42,7 +42,7 @@ from flowtrain.train.state.checkpoint import (
 from flowtrain.train.state.logs import PLANS
 from flowtrain.train.state.module import DTYPES, Module
 from flowtrain.train.state.resume import check_model, data_state
-from flowtrain.train.state.run_folder import write_edges
+from flowtrain.train.state.run_folder import write_account, write_edges
 
 
 class Worker:
@@ -101,6 +101,7 @@ class Worker:
             membership.meet("done")
             context.plans.check()
             write_edges(self.config.run, membership.label, edges)
+            write_account(self.config.run, membership.label, rank.account())
         membership.unwatch()
         context.world.close()
         membership.leave()
@@ -165,7 +166,7 @@ class Worker:
         reads: SampleReads,
         checkpoints: Checkpoints,
     ) -> Rank:
-        prefetch = Prefetch(reads, context.plans.peek, self._requests)
+        prefetch = Prefetch(reads, context.plans.peek, self._requests, context.activity.account)
         records, gradients = context.loopback(), context.loopback()
         encoder = backbone = metrics = planner = None
         if "encoder" in modules:

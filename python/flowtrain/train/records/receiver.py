@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import torch
 
 from flowtrain.steps import Space
@@ -46,7 +44,6 @@ class RecordReceiver:
         self._loopback = loopback
         self._early: dict[tuple[int, int, int], tuple[RecordKey, Item]] = {}
         self._copies = Copies(f"{pool.label} receives")
-        self.wait_s = 0.0
 
     def gather(self, out: torch.Tensor, *, step: int, item: int) -> RecordKey:
         """Copy one record into `out` and release its slabs, each once it is read.
@@ -65,6 +62,10 @@ class RecordReceiver:
             key, rows = own
             out.copy_(rows)
             return key
+        with self._activity.account.doing("receive"):
+            return self._receive(out, step, item)
+
+    def _receive(self, out: torch.Tensor, step: int, item: int) -> RecordKey:
         for part, chunk in enumerate(out.split(self._space.slab_rows)):
             key, arrived = self._wait_for(step, item, part)
             if arrived.shape != tuple(chunk.shape):
@@ -86,7 +87,6 @@ class RecordReceiver:
 
     def _wait_for(self, step: int, item: int, part: int) -> tuple[RecordKey, Item]:
         wanted = (step, item, part)
-        started = time.perf_counter()
         while wanted not in self._early:
             with self._activity.waiting(
                 f"step {step}, item {item}, part {part} to arrive in {self.inbox}"
@@ -97,5 +97,4 @@ class RecordReceiver:
                 arrived.release()  # A second delivery of a slab that is here already.
             else:
                 self._early[key.step, key.item, key.part] = (key, arrived)
-        self.wait_s += time.perf_counter() - started
         return self._early.pop(wanted)

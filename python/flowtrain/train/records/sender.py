@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import torch
 
 from flowtrain.steps import Space
@@ -51,7 +49,6 @@ class RecordSender:
         self._segment: int | None = None
         self._copies = Copies(f"{pool.label} sends")
         self.slabs = 0
-        self.wait_s = 0.0
         self.sent_bytes = 0
 
     def reserve(self, slabs: int) -> None:
@@ -98,15 +95,25 @@ class RecordSender:
         if self._loopback is not None and reader == self._loopback.rank:
             self._loopback.put(RecordKey(step, item, 0, version, skipped), rows)
             return
-        producer = self._producers[reader]
+        with self._activity.account.doing("send"):
+            self._send(rows, self._producers[reader], reader, step, item, version, skipped)
+
+    def _send(
+        self,
+        rows: torch.Tensor,
+        producer: Producer,
+        reader: int,
+        step: int,
+        item: int,
+        version: int,
+        skipped: bool,
+    ) -> None:
         for part, chunk in enumerate(rows.split(self._space.slab_rows)):
-            started = time.perf_counter()
             with self._activity.waiting(
                 f"a free slab, of {self.slabs} of {self._space.slab_bytes} bytes, for step {step}, "
                 f"item {item}, part {part} to {self._readers}.{reader}"
             ):
                 lease = producer.lease(tuple(chunk.shape), self._dtype, timeout_s=UNLIMITED_S)
-            self.wait_s += time.perf_counter() - started
             key = RecordKey(step, item, part, version, skipped)
             self._copies.publish(chunk, lease, key.pack())
             self.sent_bytes += chunk.numel() * chunk.element_size()

@@ -12,6 +12,8 @@ from typing import Any
 METRICS = "metrics.jsonl"
 TIMING = "timing.jsonl"
 PLANS = "plan.log"
+POOL = "pool"
+"""File with the name of the run's pool."""
 LOGS = (METRICS, TIMING, PLANS)
 """Logs with a line per step; they are cut to the step where a run resumes."""
 

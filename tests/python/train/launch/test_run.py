@@ -105,7 +105,7 @@ def test_a_summary_is_json_when_a_number_is_not_finite(
     write_tiny_data(tmp_path / "data", samples=1)
     config = from_dict(run_tree(tmp_path / "run", tmp_path / "data"))
     monkeypatch.setattr(run, "write_final", lambda *_: {"encoder_weight_change": math.nan})
-    monkeypatch.setattr(run, "_summary", lambda _: {"loss": None})
+    monkeypatch.setattr(run, "_summary", lambda *_: {"loss": None})
     summary = train(config, run_ranks=partial(leave_checkpoint, steps=4))
     assert summary["encoder_weight_change"] is None
     text = (config.run / "summary.json").read_text()

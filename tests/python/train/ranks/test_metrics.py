@@ -23,7 +23,7 @@ def log_step(metrics: Metrics) -> None:
     metrics.step(
         StepPlan(step=0, kind="train"),
         StepDecision(
-            action="skip", scale=0, loss=math.nan, grad_norm=math.inf, num_targets=1, wait_s={}
+            action="skip", scale=0, loss=math.nan, grad_norm=math.inf, num_targets=1, seconds={}
         ),
         lr=0.1,
         skipped=0,
@@ -56,7 +56,12 @@ def test_a_step_that_is_not_finite_is_json_when_standard_output_is_closed(
 
 
 DECISION = StepDecision(
-    action="apply", scale=1.0, loss=2.5, grad_norm=1.0, num_targets=8, wait_s={"encoder": 0.5}
+    action="apply",
+    scale=1.0,
+    loss=2.5,
+    grad_norm=1.0,
+    num_targets=8,
+    seconds={"encoder": {"encode": 0.5}},
 )
 TIMING = StepTiming(seconds=1.0, pool={"segments": [], "bytes_published": 0})
 
