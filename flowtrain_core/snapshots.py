@@ -81,7 +81,7 @@ class FlightEvent(TypedDict):
 
     time_ns: int
     lane: int
-    act: str
+    kind: str
     cell: int
     bytes: int
     key_low: int

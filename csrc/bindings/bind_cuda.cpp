@@ -56,8 +56,8 @@ class Closable {
       return id == kRequest.id ? os::duplicate(fd) : os::Fd();
     });
   }
-  void keep(os::Fd fd) { fd_ = std::move(fd); }
-  const os::Fd& kept() const { return fd_; }
+  void set_fd(os::Fd fd) { fd_ = std::move(fd); }
+  const os::Fd& fd() const { return fd_; }
 
  private:
   std::shared_ptr<T> value_;
@@ -185,17 +185,17 @@ void bind_memory(py::module_& module) {
       .def(
           "serve",
           [](Vmm& self, const std::string& path) {
-            if (!self.kept()) {
+            if (!self.fd()) {
               const auto segment = self.get();
               os::Fd fd;
               {
                 const WithoutGil release;
                 fd = segment->export_fd();
               }
-              self.keep(std::move(fd));
+              self.set_fd(std::move(fd));
             }
             static_cast<void>(self.get());  // Throws if it was closed meanwhile.
-            self.serve(path, self.kept());
+            self.serve(path, self.fd());
           },
           py::arg("path"))
       .def_property_readonly("rdma", [](Vmm& self) { return self.get()->rdma(); });

@@ -35,21 +35,21 @@ const char* state_name(LaneState state) {
 
 namespace {
 
-using channel::Act;
 using channel::Event;
+using channel::EventKind;
 using channel::Histogram;
 using channel::LaneInfo;
 using channel::Observer;
 
-const char* act_name(Act act) {
-  switch (act) {
-    case Act::kLeased: return "leased";
-    case Act::kAborted: return "aborted";
-    case Act::kPublished: return "published";
-    case Act::kTaken: return "taken";
-    case Act::kReleased: return "released";
-    case Act::kRedelivered: return "redelivered";
-    case Act::kFreed: return "freed";
+const char* kind_name(EventKind kind) {
+  switch (kind) {
+    case EventKind::kLeased: return "leased";
+    case EventKind::kAborted: return "aborted";
+    case EventKind::kPublished: return "published";
+    case EventKind::kTaken: return "taken";
+    case EventKind::kReleased: return "released";
+    case EventKind::kRedelivered: return "redelivered";
+    case EventKind::kFreed: return "freed";
   }
   return "?";
 }
@@ -74,7 +74,7 @@ py::dict lane_dict(const Observer& pool, const LaneInfo& info) {
                                              : py::str(pool.control().ring_name(info.ring));
   out["pid"] = info.pid;
   // The word may still say alive: if all processes are dead, none is left to change it.
-  out["state"] = pool.lanes().is_lost(info.index) ? "dead" : state_name(info.state);
+  out["state"] = pool.lanes().has_died(info.index) ? "dead" : state_name(info.state);
   out["generation"] = info.generation;
   const auto count = [](const std::atomic<std::uint64_t>& counter) {
     return counter.load(std::memory_order_relaxed);
@@ -151,7 +151,7 @@ py::list flight_record(const std::string& name) {
     py::dict entry;
     entry["time_ns"] = event.time_ns;
     entry["lane"] = lane;
-    entry["act"] = act_name(event.act);
+    entry["kind"] = kind_name(event.kind);
     entry["cell"] = event.cell;
     entry["bytes"] = event.bytes;
     entry["key_low"] = event.key_low;

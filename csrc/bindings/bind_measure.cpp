@@ -13,7 +13,7 @@ namespace flowtrain::bindings {
 namespace {
 
 /// Figure, ping-pong before, ping-pong after.
-std::tuple<double, double, double> slice(const measure::Slice& found) {
+std::tuple<double, double, double> tuple_of(const measure::Figure& found) {
   return {found.value, found.ping_before_ns, found.ping_after_ns};
 }
 
@@ -24,15 +24,16 @@ void bind_measure(py::module_& module) {
       "_ring_flow",
       [](std::uint32_t producers, std::uint32_t consumers, std::uint32_t batch, double seconds,
          std::uint32_t pauses, bool shared) {
-        return slice(measure::ring_flow({producers, consumers, batch, seconds, pauses, shared}));
+        return tuple_of(measure::ring_flow({producers, consumers, batch, seconds, pauses, shared}));
       },
       py::kw_only(), py::arg("producers"), py::arg("consumers"), py::arg("batch"),
       py::arg("seconds"), py::arg("pauses"), py::arg("shared"));
   module.def(
       "_slab_pairs_ns",
       [](std::uint32_t classes, std::uint32_t slabs, double fill, std::uint32_t processes,
-         bool elsewhere, std::uint32_t pairs, std::uint32_t slices) {
-        return measure::slab_pairs_ns({classes, slabs, fill, processes, elsewhere, pairs, slices});
+         bool by_consumer, std::uint32_t pairs, std::uint32_t slices) {
+        return measure::slab_pairs_ns(
+            {classes, slabs, fill, processes, by_consumer, pairs, slices});
       },
       py::kw_only(), py::arg("classes"), py::arg("slabs"), py::arg("fill"), py::arg("processes"),
       py::arg("elsewhere"), py::arg("pairs"), py::arg("slices"));
@@ -40,13 +41,14 @@ void bind_measure(py::module_& module) {
       "_pool_flow",
       [](std::uint32_t producers, std::uint32_t consumers, std::uint32_t batch, double seconds,
          bool records) {
-        return slice(measure::pool_flow({producers, consumers, batch, seconds}, records));
+        return tuple_of(measure::pool_flow({producers, consumers, batch, seconds}, records));
       },
       py::kw_only(), py::arg("producers"), py::arg("consumers"), py::arg("batch"),
       py::arg("seconds"), py::arg("records"));
   module.def(
-      "_ring_round_trip", [](double seconds) { return slice(measure::ring_round_trip(seconds)); },
-      py::kw_only(), py::arg("seconds"));
+      "_ring_round_trip",
+      [](double seconds) { return tuple_of(measure::ring_round_trip(seconds)); }, py::kw_only(),
+      py::arg("seconds"));
   module.def("_reclaim_times_ms", &measure::reclaim_times_ms, py::arg("kills"));
   module.def("_idle_cpu_percent", &measure::idle_cpu_percent, py::arg("seconds"));
 }

@@ -85,7 +85,7 @@ Exported export_lease(const std::shared_ptr<channel::Lease>& lease) {
   }
   const channel::Layout& layout = lease->layout();
   Exported out = describe(lease->data(), layout.dtype, layout.ndim, layout.shape.data());
-  out.keep = lease;
+  out.owner = lease;
   return out;
 }
 
@@ -96,7 +96,7 @@ Exported export_item(const std::shared_ptr<channel::Item>& item) {
   }
   const channel::Descriptor& d = item->descriptor();
   Exported out = describe(const_cast<std::byte*>(item->data()), d.dtype, d.ndim, d.shape);
-  out.keep = item;
+  out.owner = item;
   out.item = item;
   out.read_only = true;
   return out;

@@ -13,7 +13,7 @@ namespace flowtrain::bindings {
 /// a reference that keeps it alive. An item counts its views, and cannot be released while any
 /// live.
 struct Exported {
-  std::shared_ptr<void> keep;
+  std::shared_ptr<void> owner;
   std::shared_ptr<channel::Item> item;  ///< Null for a lease.
   void* data;
   std::uint8_t dtype;

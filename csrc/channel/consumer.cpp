@@ -25,7 +25,7 @@ Consumer::Consumer(std::shared_ptr<Pool> pool, const std::string& ring, bool str
     : pool_(std::move(pool)), strict_(strict) {
   pool_->check_open();
   ring_ = pool_->ring_number(ring);
-  view_ = pool_->control().ring(ring_);
+  index_ring_ = pool_->control().ring(ring_);
   lane_ = pool_->join(LaneRole::kConsumer, static_cast<std::uint16_t>(ring_));
   recorder_ = {pool_->control().record(lane_->number()), lane_->number(), recording};
 }
@@ -66,8 +66,8 @@ lockfree::Run Consumer::pop(std::size_t max_items) {
   const auto cells =
       static_cast<std::uint32_t>(std::min<std::size_t>(max_items, lockfree::kMaxRunCells));
   const std::lock_guard lock(mutex_);
-  const lockfree::Run run = view_.pop_run(cells, lane_->number(), (**lane_).intent);
-  if (run != view_.kDamaged) return run;
+  const lockfree::Run run = index_ring_.pop_run(cells, lane_->number(), (**lane_).intent);
+  if (run != index_ring_.kDamaged) return run;
   throw PoolCorrupt(text() +
                     ": its slots and hints contradict each other, or name cells that do not exist; "
                     "the control file was damaged: make the pool anew");
@@ -81,7 +81,7 @@ std::string Consumer::text() const {
 void Consumer::put_back(const lockfree::Run& run) {
   if (run.count == 0) return;
   const std::lock_guard lock(mutex_);
-  view_.push_run(run, lane_->number(), (**lane_).intent);
+  index_ring_.push_run(run, lane_->number(), (**lane_).intent);
   pool_->control().ring_header(ring_).filled.notify();
 }
 
@@ -184,7 +184,7 @@ std::vector<std::shared_ptr<Item>> Consumer::take_many(std::size_t max_items, bo
 }
 
 bool Consumer::spin_until(const Deadline& deadline) const noexcept {
-  auto ring = pool_->control().ring(ring_);  // Not view_, which another thread may be using.
+  auto ring = pool_->control().ring(ring_);  // Not index_ring_, which another thread may be using.
   while (ring.looks_empty()) {
     if (deadline.passed()) return false;
     pause_core();
@@ -198,7 +198,7 @@ bool Consumer::wait_for_some(bool awaited, const Deadline& deadline,
     std::this_thread::sleep_for(std::chrono::nanoseconds(deadline.left_ns(kAnswerPollNs)));
     return !(interrupted && interrupted());
   }
-  auto ring = pool_->control().ring(ring_);  // Not view_, which another thread may be using.
+  auto ring = pool_->control().ring(ring_);  // Not index_ring_, which another thread may be using.
   RingHeader& header = pool_->control().ring_header(ring_);
   bool stop = false;
   const bool some = header.filled.wait(deadline, spin_, [&]() noexcept {

@@ -89,7 +89,7 @@ class Consumer : public std::enable_shared_from_this<Consumer> {
   std::shared_ptr<Pool> pool_;
   std::uint32_t ring_;
   bool strict_;
-  lockfree::IndexRing<> view_;  ///< Of the ring, with this lane's position.
+  lockfree::IndexRing<> index_ring_;  ///< Of the ring, with this lane's position.
   std::unique_ptr<LaneHold> lane_;
   mutable Recorder recorder_;
   std::atomic<bool> closed_{false};

@@ -11,7 +11,7 @@ Item::Item(std::shared_ptr<Consumer> consumer, std::uint32_t cell, const Descrip
       cell_(cell),
       taken_ns_(taken_ns),
       descriptor_(descriptor),
-      view_(std::move(view)) {
+      slab_(std::move(view)) {
   const Control& control = consumer_->pool().control();
   word_ = control.word(cell).load(std::memory_order_relaxed);
   attempt_ = control.cell(cell).attempt;
@@ -37,16 +37,16 @@ void Item::release() {
         "item: " + std::to_string(views) + (views == 1 ? " view of it is" : " views of it are") +
         " alive (tensor, array or memoryview over its slab); delete or copy before " + "release");
   }
-  const bool mine = is_mine();
+  const bool held = holds_cell();
   release_cell();
-  if (!mine) {
+  if (!held) {
     throw PoolCorrupt(
         "item: the slab of cell " + std::to_string(cell_) + " was reused before this " +
         "consumer released it; the control file was damaged: make " + "the pool anew");
   }
 }
 
-bool Item::is_mine() const noexcept {
+bool Item::holds_cell() const noexcept {
   return consumer_->pool().control().word(cell_).load(std::memory_order_relaxed) == word_;
 }
 
@@ -55,7 +55,7 @@ void Item::release_cell() noexcept {
   Pool& pool = consumer_->pool();
   // In a forked child the cell is still the parent's.
   if (pool.forked()) return;
-  if (!is_mine()) return;
+  if (!holds_cell()) return;
   consumer_->note_released(cell_, descriptor_, taken_ns_);
   pool.control().release_cell(cell_);
 }

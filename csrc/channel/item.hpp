@@ -31,7 +31,7 @@ class Item {
   Item(const Item&) = delete;
   Item& operator=(const Item&) = delete;
 
-  const std::byte* data() const { return view_.data; }
+  const std::byte* data() const { return slab_.data; }
   const Descriptor& descriptor() const { return descriptor_; }
   /// Deliveries before this one.
   std::uint32_t attempt() const { return attempt_; }
@@ -45,7 +45,7 @@ class Item {
   void release();
 
  private:
-  bool is_mine() const noexcept;
+  bool holds_cell() const noexcept;
   void release_cell() noexcept;
 
   std::shared_ptr<Consumer> consumer_;
@@ -55,7 +55,7 @@ class Item {
   Descriptor descriptor_;
   std::uint32_t attempt_;
   std::string producer_;
-  SlabView view_;
+  SlabView slab_;
   std::atomic<int> views_{0};
   bool open_ = true;
 };

@@ -48,12 +48,12 @@ class Lease {
  public:
   Lease(std::shared_ptr<Producer> producer, const LeasedCell& leased, const Layout& layout,
         SlabView view)
-      : producer_(std::move(producer)), leased_(leased), layout_(layout), view_(std::move(view)) {}
+      : producer_(std::move(producer)), leased_(leased), layout_(layout), slab_(std::move(view)) {}
   ~Lease() { release(); }
   Lease(const Lease&) = delete;
   Lease& operator=(const Lease&) = delete;
 
-  std::byte* data() const { return view_.data; }
+  std::byte* data() const { return slab_.data; }
   const Layout& layout() const { return layout_; }
   memory::Address address() const;
   void publish(const Key& key);
@@ -87,7 +87,7 @@ class Lease {
   std::shared_ptr<Producer> producer_;
   LeasedCell leased_;
   Layout layout_;
-  SlabView view_;
+  SlabView slab_;
   std::atomic<int> writers_{0};
   bool open_ = true;
 };

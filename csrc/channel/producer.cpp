@@ -36,7 +36,7 @@ Producer::Producer(std::shared_ptr<Pool> pool, const std::string& ring, const Ti
                         std::to_string(kMaxSegments) + ", and named once");
     }
   }
-  view_ = pool_->control().ring(ring_);
+  index_ring_ = pool_->control().ring(ring_);
   lane_ = pool_->join(LaneRole::kProducer, ring_);
   recorder_ = {pool_->control().record(lane_->number()), lane_->number(), recording};
   spilled_before_ = spilled();
@@ -168,10 +168,10 @@ std::uint32_t Producer::try_allocate(std::uint64_t bytes) noexcept {
         here ? slabs_->try_lease_in(segment - 1, bytes) : SlabAllocator::kNone;
     if (cell != SlabAllocator::kNone && segment != tiers_.front()) {
       // No other lane writes these counters.
-      Lane& mine = **lane_;
-      mine.items_spilled.store(mine.items_spilled.load(std::memory_order_relaxed) + 1,
+      Lane& lane = **lane_;
+      lane.items_spilled.store(lane.items_spilled.load(std::memory_order_relaxed) + 1,
                                std::memory_order_relaxed);
-      mine.bytes_spilled.store(mine.bytes_spilled.load(std::memory_order_relaxed) + bytes,
+      lane.bytes_spilled.store(lane.bytes_spilled.load(std::memory_order_relaxed) + bytes,
                                std::memory_order_relaxed);
     }
     if (cell != SlabAllocator::kNone || credits_.strict) return cell;
@@ -233,9 +233,9 @@ void Producer::check_mine(std::span<const Publication> publications) const {
 void Producer::publish(std::span<const Publication> publications) {
   const std::lock_guard lock(mutex_);
   const Control& control = pool_->control();
-  Lane& mine = **lane_;
-  std::uint64_t sequence = mine.items_published.load(std::memory_order_relaxed);
-  std::uint64_t bytes = mine.bytes_published.load(std::memory_order_relaxed);
+  Lane& lane = **lane_;
+  std::uint64_t sequence = lane.items_published.load(std::memory_order_relaxed);
+  std::uint64_t bytes = lane.bytes_published.load(std::memory_order_relaxed);
   for (const Publication& publication : publications)
     prefetch_to_write(&control.cell(publication.leased.cell));
   for (const Publication& publication : publications) describe(publication, sequence++);
@@ -246,14 +246,14 @@ void Producer::publish(std::span<const Publication> publications) {
          ++i) {
       ++run.count;
     }
-    if (!view_.push_run(run, lane_->number(), mine.intent)) {
+    if (!index_ring_.push_run(run, lane_->number(), lane.intent)) {
       throw PoolCorrupt("pool '" + pool_->name() + "': a ring is full, though it has a slot for " +
                         "every cell; the control file was damaged");
     }
   }
   for (const Publication& publication : publications) bytes += publication.layout.bytes;
-  mine.items_published.store(sequence, std::memory_order_relaxed);
-  mine.bytes_published.store(bytes, std::memory_order_relaxed);
+  lane.items_published.store(sequence, std::memory_order_relaxed);
+  lane.bytes_published.store(bytes, std::memory_order_relaxed);
   control.ring_header(ring_).filled.notify();
   for (const auto& [leased, layout, key] : publications) {
     recorder_.published(leased.time_ns, leased.cell, key.low, layout.bytes);
@@ -353,9 +353,9 @@ void Producer::throw_timeout(std::uint64_t bytes, Missing missing, double waited
 }
 
 Producer::Spilled Producer::spilled() const noexcept {
-  const Lane& mine = **lane_;
-  return {mine.items_spilled.load(std::memory_order_relaxed),
-          mine.bytes_spilled.load(std::memory_order_relaxed)};
+  const Lane& lane = **lane_;
+  return {lane.items_spilled.load(std::memory_order_relaxed),
+          lane.bytes_spilled.load(std::memory_order_relaxed)};
 }
 
 Producer::Usage Producer::usage() {

@@ -132,7 +132,7 @@ class Producer : public std::enable_shared_from_this<Producer> {
   std::uint16_t ring_;
   std::vector<std::uint32_t> tiers_;
   std::optional<SlabAllocator> slabs_;
-  lockfree::IndexRing<> view_;  ///< Of the ring, with this lane's position.
+  lockfree::IndexRing<> index_ring_;  ///< Of the ring, with this lane's position.
   Credits credits_;
   Recorder recorder_;
   Spilled spilled_before_{};  ///< The lane's counters when this producer joined.

@@ -54,23 +54,23 @@ class FreeMap {
   };
 
   /// Searches [first, end), from `from` on and around, the groups whose bit is not set. Returns the
-  /// first cell that is free and that `take` accepts, or kNone.
+  /// first cell that is free and that `try_lease` accepts, or kNone.
   ///
   /// @param before_mark  Called before the bit of a group without a free cell is set; for tests.
-  template <class Take, class BeforeMark = Nothing>
-  std::uint32_t find(std::uint32_t first, std::uint32_t end, std::uint32_t from, Take&& take,
-                     BeforeMark&& before_mark = {}) const noexcept {
-    const std::uint32_t cell = find_in(from, end, take, before_mark);
-    return cell != kNone || from == first ? cell : find_in(first, from, take, before_mark);
+  template <class TryLease, class BeforeMark = Nothing>
+  std::uint32_t find(std::uint32_t first, std::uint32_t end, std::uint32_t from,
+                     TryLease&& try_lease, BeforeMark&& before_mark = {}) const noexcept {
+    const std::uint32_t cell = find_in(from, end, try_lease, before_mark);
+    return cell != kNone || from == first ? cell : find_in(first, from, try_lease, before_mark);
   }
 
   /// Searches all words of [first, end), and clears the bits that hide a free cell.
-  template <class Take>
-  std::uint32_t scan(std::uint32_t first, std::uint32_t end, Take&& take) const noexcept {
+  template <class TryLease>
+  std::uint32_t scan(std::uint32_t first, std::uint32_t end, TryLease&& try_lease) const noexcept {
     for (std::uint32_t c = first; c < end; ++c) {
       if (state_of(cells_[c].load(std::memory_order_relaxed)) != CellState::kFree) continue;
       note_free(c);
-      if (take(c)) return c;
+      if (try_lease(c)) return c;
     }
     return kNone;
   }
@@ -80,8 +80,8 @@ class FreeMap {
     return std::uint64_t{1} << group % 64;
   }
 
-  template <class Take, class BeforeMark>
-  std::uint32_t find_in(std::uint32_t first, std::uint32_t end, Take& take,
+  template <class TryLease, class BeforeMark>
+  std::uint32_t find_in(std::uint32_t first, std::uint32_t end, TryLease& try_lease,
                         BeforeMark& before_mark) const noexcept {
     for (std::uint32_t c = first; c < end;) {
       const std::uint32_t group = c / kCellsInGroup;
@@ -102,7 +102,7 @@ class FreeMap {
       }
       for (; free != 0; free &= free - 1) {
         c = begin + static_cast<std::uint32_t>(std::countr_zero(free));
-        if (c >= first && c < end && take(c)) return c;
+        if (c >= first && c < end && try_lease(c)) return c;
       }
       c = begin + kCellsInGroup;
     }

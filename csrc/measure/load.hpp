@@ -19,7 +19,7 @@ struct Load {
 
 /// A figure measured between two ping-pong runs on the same cores. Cores of a virtual machine may
 /// be moved, so figures compare only if their ping-pongs agree.
-struct Slice {
+struct Figure {
   double value;
   double ping_before_ns;
   double ping_after_ns;

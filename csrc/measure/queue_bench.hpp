@@ -51,7 +51,7 @@ class Placed {
 ///
 /// @return  Descriptors received per second.
 template <class Queue>
-Slice flow(const Load& load) {
+Figure flow(const Load& load) {
   struct alignas(kCacheLine) Count {
     std::atomic<std::uint64_t> value;
   };
@@ -95,14 +95,14 @@ Slice flow(const Load& load) {
 ///
 /// @return  Median time of a round trip in nanoseconds.
 template <class Queue>
-Slice bounce(double seconds) {
+Figure bounce(double seconds) {
   const Load one{1, 1, 1, seconds};
   const Placed<Queue> there(one);
   const Placed<Queue> back(one);
   const os::SharedZeros result(sizeof(double), "result");
   auto& median_ns = *reinterpret_cast<double*>(result.data());
   WorkerGroup group(1, 1);
-  Slice slice = group.run(
+  Figure figure = group.run(
       [&](std::uint32_t) {
         typename Queue::Sender sender(*there, 0);
         typename Queue::Receiver receiver(*back, 0);
@@ -124,8 +124,8 @@ Slice bounce(double seconds) {
         ::usleep(static_cast<useconds_t>(seconds * 1e6));
         return 0.0;
       });
-  slice.value = median_ns;
-  return slice;
+  figure.value = median_ns;
+  return figure;
 }
 
 }  // namespace flowtrain::measure

@@ -20,14 +20,14 @@ void check(const Load& load) {
 
 }  // namespace
 
-Slice ring_flow(const Load& load) {
+Figure ring_flow(const Load& load) {
   check(load);
   return flow<CellQueue>(load);
 }
 
-Slice ring_round_trip(double seconds) { return bounce<CellQueue>(seconds); }
+Figure ring_round_trip(double seconds) { return bounce<CellQueue>(seconds); }
 
-Slice pool_flow(const Load& load, bool records) {
+Figure pool_flow(const Load& load, bool records) {
   check(load);
   return records ? flow<PoolQueue<Recording::kOn>>(load) : flow<PoolQueue<Recording::kOff>>(load);
 }

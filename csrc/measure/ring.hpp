@@ -9,15 +9,15 @@ namespace flowtrain::measure {
 ///
 /// Errors: BadArgument for no producer, no consumer, or a batch that does not divide a producer's
 /// share of kInFlight into two or more.
-Slice ring_flow(const Load& load);
+Figure ring_flow(const Load& load);
 
 /// Nanoseconds of a round trip of one descriptor, through one ring and back through another.
-Slice ring_round_trip(double seconds);
+Figure ring_round_trip(double seconds);
 
 /// Items per second through a pool: leased and published in some processes, got and released in
 /// others. Without `records`, no times and events are recorded; counters always are.
 ///
 /// Errors: as ring_flow.
-Slice pool_flow(const Load& load, bool records);
+Figure pool_flow(const Load& load, bool records);
 
 }  // namespace flowtrain::measure

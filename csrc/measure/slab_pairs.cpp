@@ -95,15 +95,15 @@ class Worker {
   void fill() {
     for (std::uint32_t i = 0; i < kLag; ++i) owed_bytes_[i] = class_bytes(i % load_.classes);
     const auto all = static_cast<std::uint32_t>(load_.fill * slabs_per_class());
-    const std::uint32_t mine = all * (me_ + 1) / load_.processes - all * me_ / load_.processes;
-    for (std::uint32_t i = 0; i < mine; ++i) {
+    const std::uint32_t share = all * (me_ + 1) / load_.processes - all * me_ / load_.processes;
+    for (std::uint32_t i = 0; i < share; ++i) {
       for (std::uint32_t k = 0; k < load_.classes; ++k) {
-        held_.push_back({take(class_bytes(k)), class_bytes(k)});
+        held_.push_back({lease(class_bytes(k)), class_bytes(k)});
       }
     }
   }
 
-  std::uint32_t take(std::uint32_t bytes) {
+  std::uint32_t lease(std::uint32_t bytes) {
     const std::uint32_t cell = slabs_->try_lease(bytes);
     if (cell == SlabAllocator::kNone) {
       throw PoolSpace("slab pairs: no slab of " + std::to_string(bytes) + " bytes is free");
@@ -116,13 +116,13 @@ class Worker {
     const Stopwatch watch;
     for (std::uint32_t i = 0; i < load_.pairs; ++i) {
       Held& held = held_[draw(held_.size())];
-      if (load_.elsewhere) {
+      if (load_.by_consumer) {
         control.release_cell(held.cell);
       } else {
         slabs_->release(held.cell, held.bytes);
       }
       std::swap(owed_bytes_[i % kLag], held.bytes);
-      held.cell = take(held.bytes);
+      held.cell = lease(held.bytes);
     }
     return static_cast<double>(watch.elapsed_ns()) / load_.pairs;
   }

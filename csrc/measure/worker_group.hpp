@@ -61,7 +61,7 @@ class WorkerGroup {
   /// Runs `produce(i)` and `consume(i)` in the workers, and `watch` in this process. The workers'
   /// work is over when `watch` returns; its result is the figure.
   template <class Produce, class Consume, class Watch>
-  Slice run(Produce&& produce, Consume&& consume, Watch&& watch) {
+  Figure run(Produce&& produce, Consume&& consume, Watch&& watch) {
     const auto start = [&](std::uint32_t worker) {
       return os::Child([this, worker, &produce, &consume] {
         const bool produces = worker < producers_;

@@ -98,7 +98,7 @@ class Participant {
   /// Leases 1 to kMaxRun adjacent free cells.
   lockfree::Run lease_free_cells(std::uint16_t me) {
     const auto max_run = static_cast<std::uint32_t>(1 + draw() % kMaxRun);
-    const auto take = [this, me](std::uint32_t c) {
+    const auto try_lease = [this, me](std::uint32_t c) {
       return lockfree::try_lease(control_.word(c), me);
     };
     const lockfree::FreeMap map = control_.free_map();
@@ -106,13 +106,14 @@ class Participant {
     for (;;) {
       std::uint32_t first = lockfree::FreeMap::kNone;
       control_.header().space.wait(Deadline::in(kWaitS), spin_, [&]() noexcept {
-        first = map.find(0, end, 0, take);
-        if (first == lockfree::FreeMap::kNone) first = map.scan(0, end, take);
+        first = map.find(0, end, 0, try_lease);
+        if (first == lockfree::FreeMap::kNone) first = map.scan(0, end, try_lease);
         return first != lockfree::FreeMap::kNone;
       });
       if (first == lockfree::FreeMap::kNone) continue;
       lockfree::Run run{first, 1};
-      while (run.count < max_run && first + run.count < end && take(first + run.count)) ++run.count;
+      while (run.count < max_run && first + run.count < end && try_lease(first + run.count))
+        ++run.count;
       return run;
     }
   }

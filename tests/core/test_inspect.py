@@ -27,7 +27,7 @@ def test_a_crash_leaves_a_record_of_every_lane(name: str, spawn: Spawn) -> None:
     assert process.line() == "busy"
     process.kill()
     events = flight_record(name)
-    assert [(e["act"], e["bytes"]) for e in events] == [
+    assert [(e["kind"], e["bytes"]) for e in events] == [
         ("leased", 100),
         ("published", 100),
         ("taken", 100),
@@ -35,7 +35,7 @@ def test_a_crash_leaves_a_record_of_every_lane(name: str, spawn: Spawn) -> None:
         ("published", 50),
         ("leased", 10),
     ]
-    assert [e["key_low"] for e in events if e["act"] in ("published", "taken")] == [7, 7, 8]
+    assert [e["key_low"] for e in events if e["kind"] in ("published", "taken")] == [7, 7, 8]
     assert [e["time_ns"] for e in events] == sorted(e["time_ns"] for e in events)
     pool = inspect(name)
     assert {lane["state"] for lane in pool["lanes"]} == {"dead"}

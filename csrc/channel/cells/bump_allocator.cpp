@@ -12,7 +12,7 @@ void BumpAllocator::add_slab(std::uint32_t segment, std::uint64_t min_bytes,
   };
   // Waiting producers call this again and again: no system call if it cannot succeed.
   if (!is_resetting() && !find_room(entry, min_bytes) && !is_unused(entry)) return;
-  if (!lanes_.try_lock(PoolLock::kCarving)) return;
+  if (!lanes_.try_lock(PoolLock::kAssignment)) return;
   const SegmentWord word = entry.word.load(std::memory_order_acquire);  // sync: segment.word
   if (state_of(word) == SegmentState::kLive && entry.num_classes == 0) {
     // A process that died during a reset left the epoch odd, which blocks leases.
@@ -28,7 +28,7 @@ void BumpAllocator::add_slab(std::uint32_t segment, std::uint64_t min_bytes,
       entry.num_slabs.store(room->num_slabs + 1, std::memory_order_release);  // sync: segment.slabs
     }
   }
-  lanes_.unlock(PoolLock::kCarving);
+  lanes_.unlock(PoolLock::kAssignment);
   // Other producers may have found the lock taken, or the epoch odd.
   control_.header().space.notify();
 }

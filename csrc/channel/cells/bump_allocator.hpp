@@ -13,9 +13,9 @@ namespace flowtrain::channel {
 ///
 /// Memory:   a segment's cells, of which the first `num_slabs` have a slab. A process that dies
 ///           before it raises num_slabs leaves nothing; one that dies after it leaves a free slab.
-/// Threads:  one at a time over all processes, by PoolLock::kCarving. New segments get their entry
-///           and cells under the same lock. So if a segment ends during a call, its entry and cells
-///           are not reused before the call returns.
+/// Threads:  one at a time over all processes, by PoolLock::kAssignment. New segments get their
+///           entry and cells under the same lock. So if a segment ends during a call, its entry and
+///           cells are not reused before the call returns.
 /// Progress: never waits. A process that stops during a call blocks further calls and new segments,
 ///           but no slab that exists.
 /// Ordering: segment.slabs publishes the slabs of a segment. A lease reads reset_epoch before and

@@ -89,7 +89,7 @@ std::uint32_t SlabAllocator::try_segment(Search search, std::uint32_t segment,
 
 std::uint32_t SlabAllocator::try_classes(Search search, const SegmentEntry& entry, SegmentWord word,
                                          std::uint64_t bytes) noexcept {
-  const auto take = [&](std::uint32_t c) { return try_lease_cell(entry, word, 0, c); };
+  const auto try_lease = [&](std::uint32_t c) { return try_lease_cell(entry, word, 0, c); };
   const CellRange cells = control_.cells_of(entry);
   const std::uint32_t classes = std::min<std::uint32_t>(entry.num_classes, kMaxClasses);
   std::uint32_t smallest = 0;  // Without an early exit, so that no branch depends on the size.
@@ -102,9 +102,9 @@ std::uint32_t SlabAllocator::try_classes(Search search, const SegmentEntry& entr
     const std::uint32_t end = std::min(first + size.count, cells.end);
     if (first >= end) continue;
     for (std::uint32_t c; (c = magazine_.pop(bytes)) != kNone;) {
-      if (first <= c && c < end && take(c)) return c;
+      if (first <= c && c < end && try_lease(c)) return c;
     }
-    const std::uint32_t cell = find(search, first, end, take);
+    const std::uint32_t cell = find(search, first, end, try_lease);
     if (cell != kNone) return cell;
   }
   return kNone;
@@ -126,7 +126,7 @@ std::uint32_t SlabAllocator::try_sizes(Search search, const SegmentEntry& entry,
   for (;;) {  // Again if another producer took the best slab first.
     std::uint32_t best = kNone;
     std::uint64_t best_bytes = 0;
-    const auto take = [&](std::uint32_t c) {
+    const auto try_lease = [&](std::uint32_t c) {
       const std::uint64_t size = control_.cell(c).slab_bytes;
       if (size == min_bytes) return try_lease_cell(entry, word, epoch, c);
       if (size > min_bytes && size <= max_bytes && (best == kNone || size < best_bytes)) {
@@ -135,7 +135,7 @@ std::uint32_t SlabAllocator::try_sizes(Search search, const SegmentEntry& entry,
       }
       return false;
     };
-    const std::uint32_t cell = find(search, first, end, take);
+    const std::uint32_t cell = find(search, first, end, try_lease);
     if (cell != kNone) return cell;
     if (best == kNone || try_lease_cell(entry, word, epoch, best)) return best;
     if (entry.word.load(std::memory_order_acquire) != word ||          // sync: segment.word
@@ -145,12 +145,12 @@ std::uint32_t SlabAllocator::try_sizes(Search search, const SegmentEntry& entry,
   }
 }
 
-template <class Take>
+template <class TryLease>
 std::uint32_t SlabAllocator::find(Search search, std::uint32_t first, std::uint32_t end,
-                                  Take&& take) const noexcept {
+                                  TryLease&& try_lease) const noexcept {
   const FreeMap map = control_.free_map();
-  return search == Search::kHinted ? map.find(first, end, start_in(first, end), take)
-                                   : map.scan(first, end, take);
+  return search == Search::kHinted ? map.find(first, end, start_in(first, end), try_lease)
+                                   : map.scan(first, end, try_lease);
 }
 
 std::uint32_t SlabAllocator::start_in(std::uint32_t first, std::uint32_t end) const noexcept {
@@ -167,10 +167,10 @@ bool SlabAllocator::try_lease_cell(const SegmentEntry& entry, SegmentWord word, 
   if (!lockfree::try_lease(control_.word(c), lane_)) return false;
   // A handle that ends or resets a segment first finds every cell free. In the total order of
   // sequentially consistent accesses, either it sees this lease, or the check below sees its write.
-  // The fence pairs with the one in SegmentTable::take: the fields of a reused entry are seen only
-  // together with its new word. A cell that belongs to another segment by now was free, and is
-  // freed at once: meanwhile it only delays the end or reset of that segment. If this process dies
-  // here, recovery frees the cell.
+  // The fence pairs with the one in SegmentTable::write_claim: the fields of a reused entry are
+  // seen only together with its new word. A cell that belongs to another segment by now was free,
+  // and is freed at once: meanwhile it only delays the end or reset of that segment. If this
+  // process dies here, recovery frees the cell.
   std::atomic_thread_fence(std::memory_order_acquire);
   if (entry.word.load(std::memory_order_seq_cst) == word &&          // sync: segment.word
       entry.reset_epoch.load(std::memory_order_seq_cst) == epoch) {  // sync: segment.epoch

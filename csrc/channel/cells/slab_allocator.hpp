@@ -46,9 +46,9 @@ class SlabAllocator {
                             std::uint64_t bytes) noexcept;
   std::uint32_t try_sizes(Search search, const SegmentEntry& entry, SegmentWord word,
                           std::uint64_t min_bytes, std::uint64_t max_bytes) const noexcept;
-  template <class Take>
+  template <class TryLease>
   std::uint32_t find(Search search, std::uint32_t first, std::uint32_t end,
-                     Take&& take) const noexcept;
+                     TryLease&& try_lease) const noexcept;
   std::uint32_t start_in(std::uint32_t first, std::uint32_t end) const noexcept;
   bool try_lease_cell(const SegmentEntry& entry, SegmentWord word, std::uint32_t epoch,
                       std::uint32_t cell) const noexcept;

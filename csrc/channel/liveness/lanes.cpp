@@ -92,7 +92,7 @@ bool Lanes::is_alive(std::uint32_t lane) const noexcept {
          (holds(lane) || os::is_byte_locked(file_, lane));
 }
 
-bool Lanes::is_lost(std::uint32_t i) const noexcept {
+bool Lanes::has_died(std::uint32_t i) const noexcept {
   const Lane& lane = control_.lane(i);
   const auto generation = lane.generation.load(std::memory_order_acquire);  // sync: lane.generation
   const auto alive = [&lane] {

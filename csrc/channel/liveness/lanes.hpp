@@ -23,8 +23,9 @@ struct LaneInfo {
 };
 
 /// Locks over all processes of a pool, which the kernel frees when their holder dies.
-/// kRecovery: reclaim what dead lanes hold. kCarving: give cells to a segment, or slabs to cells.
-enum class PoolLock : std::uint32_t { kRecovery, kCarving };
+/// kRecovery: reclaim what dead lanes hold. kAssignment: assign cells to a segment, or slabs to
+/// cells.
+enum class PoolLock : std::uint32_t { kRecovery, kAssignment };
 
 /// The participants of a pool as one handle sees them, including those of this process.
 ///
@@ -51,7 +52,7 @@ class Lanes {
   /// Whether the process of a lane lives, by its byte lock; false if there is no such lane.
   bool is_alive(std::uint32_t lane) const noexcept;
   /// Whether the process of a lane died and recovery has not begun.
-  bool is_lost(std::uint32_t lane) const noexcept;
+  bool has_died(std::uint32_t lane) const noexcept;
   LaneInfo info(std::uint32_t lane) const;
   /// Every lane that was ever used.
   std::vector<LaneInfo> all() const;

@@ -48,9 +48,9 @@ struct ReapRules {
 template <class Rules>
 class Reaper {
  public:
-  Reaper(const Control& control, std::uint16_t dead, std::uint16_t mine,
+  Reaper(const Control& control, std::uint16_t dead, std::uint16_t own_lane,
          const std::function<bool(std::uint16_t)>& alive)
-      : control_(control), dead_(dead), mine_(mine), alive_(alive) {}
+      : control_(control), dead_(dead), own_lane_(own_lane), alive_(alive) {}
 
   /// Returns whether all cells are settled. False if a living lane is moving one of them: the
   /// caller retries later.
@@ -142,8 +142,8 @@ class Reaper {
 
   void free(std::uint32_t c) noexcept {
     // An item that was never published has no key.
-    control_.record(mine_).flight.note(
-        {now_ns(), 0, control_.cell(c).slab_bytes, c, Act::kFreed, dead_});
+    control_.record(own_lane_).flight.note(
+        {now_ns(), 0, control_.cell(c).slab_bytes, c, EventKind::kFreed, dead_});
     control_.release_cell(c);
   }
 
@@ -154,15 +154,16 @@ class Reaper {
   }
 
   void publish_again(std::uint32_t c) noexcept {
-    Lane& mine = control_.lane(mine_);
+    Lane& lane = control_.lane(own_lane_);
     const Descriptor& item = control_.cell(c).descriptor;
     const std::optional<std::uint16_t> ring = ring_of(c);
     if (!ring) return free(c);
-    control_.record(mine_).flight.note(
-        {now_ns(), item.key_low, item.bytes, c, Act::kRedelivered, dead_});
+    control_.record(own_lane_).flight.note(
+        {now_ns(), item.key_low, item.bytes, c, EventKind::kRedelivered, dead_});
     // A ring has a slot for every cell: only a damaged one is full.
-    if (!control_.ring<typename Rules::Hooks>(*ring).push(c, mine_, mine.intent)) return free(c);
-    mine.items_redelivered.fetch_add(1, std::memory_order_relaxed);
+    if (!control_.ring<typename Rules::Hooks>(*ring).push(c, own_lane_, lane.intent))
+      return free(c);
+    lane.items_redelivered.fetch_add(1, std::memory_order_relaxed);
     control_.ring_header(*ring).filled.notify();
   }
 
@@ -197,19 +198,19 @@ class Reaper {
 
   const Control& control_;
   std::uint16_t dead_;
-  std::uint16_t mine_;
+  std::uint16_t own_lane_;
   const std::function<bool(std::uint16_t)>& alive_;
 };
 
 /// Reclaims the cells of lane `dead`.
 ///
-/// @param mine   Lane of the caller, under which cells are redelivered.
-/// @param alive  Whether the process of a lane lives, by its byte lock.
+/// @param own_lane  Lane of the caller, under which cells are redelivered.
+/// @param alive     Whether the process of a lane lives, by its byte lock.
 /// @return  As Reaper::run.
 template <class Rules = ReapRules>
-bool reap(const Control& control, std::uint16_t dead, std::uint16_t mine,
+bool reap(const Control& control, std::uint16_t dead, std::uint16_t own_lane,
           const std::function<bool(std::uint16_t)>& alive) noexcept {
-  return Reaper<Rules>(control, dead, mine, alive).run();
+  return Reaper<Rules>(control, dead, own_lane, alive).run();
 }
 
 }  // namespace flowtrain::channel

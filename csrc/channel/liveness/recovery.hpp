@@ -20,9 +20,9 @@ namespace flowtrain::channel {
 template <class Rules = ReapRules>
 class Recovery {
  public:
-  /// @param mine  Lane under which items are redelivered.
-  Recovery(const Control& control, Lanes& lanes, std::uint16_t mine)
-      : control_(control), lanes_(lanes), mine_(mine) {}
+  /// @param own_lane  Lane under which items are redelivered.
+  Recovery(const Control& control, Lanes& lanes, std::uint16_t own_lane)
+      : control_(control), lanes_(lanes), own_lane_(own_lane) {}
 
   /// @param drain  Called with the dead lane of a pool handle, before its cells are reclaimed.
   /// @return  Whether no lane is left to recover.
@@ -42,7 +42,7 @@ class Recovery {
 
  private:
   bool needs_recovery(std::uint32_t i) const {
-    return lanes_.is_lost(i) ||
+    return lanes_.has_died(i) ||
            control_.lane(i).state.load(std::memory_order_acquire) ==  // sync: lane.state
                LaneState::kDying;
   }
@@ -58,7 +58,7 @@ class Recovery {
     version.fetch_add(1, std::memory_order_release);                 // sync: control.lanes
     if (lane.role == LaneRole::kPool) drain(number);
     const auto alive = [this](std::uint16_t other) { return lanes_.is_alive(other); };
-    if (!reap<Rules>(control_, number, mine_, alive)) return false;
+    if (!reap<Rules>(control_, number, own_lane_, alive)) return false;
     lane.state.store(LaneState::kDead, std::memory_order_release);  // sync: lane.state
     version.fetch_add(1, std::memory_order_release);                // sync: control.lanes
     return true;
@@ -66,7 +66,7 @@ class Recovery {
 
   const Control& control_;
   Lanes& lanes_;
-  std::uint16_t mine_;
+  std::uint16_t own_lane_;
 };
 
 }  // namespace flowtrain::channel

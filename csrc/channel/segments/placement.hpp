@@ -19,7 +19,7 @@ namespace flowtrain::channel {
 /// because every lease reads the entries up to the last one ever used.
 ///
 /// Memory:   a copy; reads the control tables.
-/// Threads:  the caller holds PoolLock::kCarving; otherwise another process may use the place.
+/// Threads:  the caller holds PoolLock::kAssignment; otherwise another process may use the place.
 /// Progress: reads each entry once.
 /// Ordering: segment.word; a segment that ends meanwhile counts as present or as ended.
 /// Errors:   never throws; overlapping ranges, as in a damaged file, are merged.

@@ -26,7 +26,7 @@ std::optional<std::uint32_t> SegmentTable::claim(std::uint32_t cells, std::uint1
                                                  const Interrupted& interrupted) {
   sweep();  // Cells of slabs that were released a moment ago count as free.
   const Deadline deadline = Deadline::in(kLockTimeoutS);
-  while (!lanes_.try_lock(PoolLock::kCarving)) {
+  while (!lanes_.try_lock(PoolLock::kAssignment)) {
     if (deadline.passed()) {
       throw PoolTimeout("pool '" + pool_ + "': no segment could be added within " +
                         std::to_string(static_cast<int>(kLockTimeoutS)) + " s, because another " +
@@ -37,8 +37,8 @@ std::optional<std::uint32_t> SegmentTable::claim(std::uint32_t cells, std::uint1
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   const Placement placement = Placement::find(control_, cells);
-  if (placement.fits()) take({*placement.entry, *placement.first_cell, cells}, owner);
-  lanes_.unlock(PoolLock::kCarving);
+  if (placement.fits()) write_claim({*placement.entry, *placement.first_cell, cells}, owner);
+  lanes_.unlock(PoolLock::kAssignment);
   control_.header().space.notify();  // For producers that found the lock taken.
   if (!placement.fits()) {
     throw PoolSpace("pool '" + pool_ + "': no room for a segment of " + std::to_string(cells) +
@@ -47,9 +47,9 @@ std::optional<std::uint32_t> SegmentTable::claim(std::uint32_t cells, std::uint1
   return placement.entry;
 }
 
-/// Under PoolLock::kCarving. The entry has no cells until its word says kMaking, so a death before
-/// that changes nothing; after it, drain_all ends the segment.
-void SegmentTable::take(const Place& place, std::uint16_t owner) noexcept {
+/// Under PoolLock::kAssignment. The entry has no cells until its word says kMaking, so a death
+/// before that changes nothing; after it, drain_all ends the segment.
+void SegmentTable::write_claim(const Place& place, std::uint16_t owner) noexcept {
   SegmentEntry& entry = control_.segment(place.entry);
   const SegmentWord before = word(place.entry);
   // A lease that sees the stores below must not mistake the entry for its former use: pairs with

@@ -23,7 +23,7 @@ constexpr memory::Address address_of(std::uint32_t index, SegmentWord word,
 ///
 /// Memory:   the entries and cells of the control file.
 /// Threads:  any.
-/// Progress: claim waits for PoolLock::kCarving, at most kLockTimeoutS. The rest never waits.
+/// Progress: claim waits for PoolLock::kAssignment, at most kLockTimeoutS. The rest never waits.
 /// Ordering: segment.word publishes an entry. Transitions that end leasing are in one total order
 ///           with leases, see SlabAllocator::try_lease_cell.
 /// Errors:   claim, fill, make_live and drain throw; drain_all and sweep do not.
@@ -62,7 +62,7 @@ class SegmentTable {
     std::uint32_t first_cell;
     std::uint32_t num_cells;
   };
-  void take(const Place& place, std::uint16_t owner) noexcept;
+  void write_claim(const Place& place, std::uint16_t owner) noexcept;
   bool replace(std::uint32_t index, SegmentWord from, SegmentWord to) noexcept;
   bool in_use(const SegmentEntry& entry) const noexcept;
 

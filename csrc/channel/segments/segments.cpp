@@ -18,11 +18,11 @@ std::string Segments::socket_of(std::uint16_t owner) const {
 /// Hands out the memory of a segment added here, by the address of its first byte.
 os::Fd Segments::serve(memory::Address segment) {
   const std::uint32_t index = memory::segment_of(segment) - 1U;
-  const std::lock_guard lock(slots_mutex_);
+  const std::lock_guard lock(local_mutex_);
   if (index >= kMaxSegments) return {};
-  const Slot& slot = slots_[index];
-  const bool found = slot.fd && slot.generation == memory::generation_of(segment);
-  return found ? os::duplicate(slot.fd) : os::Fd();
+  const LocalSegment& local = local_[index];
+  const bool found = local.fd && local.generation == memory::generation_of(segment);
+  return found ? os::duplicate(local.fd) : os::Fd();
 }
 
 std::uint32_t Segments::add(const memory::Carving& carving, bool prefault, std::uint16_t owner,
@@ -53,7 +53,7 @@ std::uint32_t Segments::add(const memory::Carving& carving, bool prefault, std::
     if (prefault) mapping->prefault();
     call_hook(*mapping, index);
     table_.fill(index, carving);
-    fill_slot(index, {std::move(mapping), generation_of(word), std::move(fd)});
+    store_local(index, {std::move(mapping), generation_of(word), std::move(fd)});
     table_.make_live(index, word);
   } catch (...) {
     table_.cancel(index, word);
@@ -74,9 +74,9 @@ Segments::MapResult Segments::map(std::uint32_t index) {
     return MapResult::kGone;
   }
   {
-    const std::lock_guard slots_lock(slots_mutex_);
-    const Slot& slot = slots_[index];
-    if (slot.mapping && slot.generation == generation_of(word)) return MapResult::kMapped;
+    const std::lock_guard local_lock(local_mutex_);
+    const LocalSegment& local = local_[index];
+    if (local.mapping && local.generation == generation_of(word)) return MapResult::kMapped;
   }
   if (!request || request->generation != generation_of(word)) {
     request.emplace(generation_of(word), Deadline::in(kOwnerResponseS), std::nullopt, "");
@@ -106,7 +106,8 @@ Segments::MapResult Segments::map(std::uint32_t index, SegmentWord word, OwnerRe
     if (fd && *fd && is_current() && os::is_sealed(*fd, bytes)) {
       auto mapping = unmapper_->share(os::Mapping(*fd, bytes, table_.text(index)));
       call_hook(*mapping, index);
-      if (!fill_slot(index, {std::move(mapping), generation_of(word), {}})) return MapResult::kGone;
+      if (!store_local(index, {std::move(mapping), generation_of(word), {}}))
+        return MapResult::kGone;
       control_.header().space.notify();  // Waiting leases use only mapped segments.
       return MapResult::kMapped;
     }
@@ -119,33 +120,33 @@ Segments::MapResult Segments::map(std::uint32_t index, SegmentWord word, OwnerRe
   return may_answer ? MapResult::kAwaited : MapResult::kGone;
 }
 
-// Under slots_mutex_, the word of an entry is at least as new as the entry's slot.
+// Under local_mutex_, the word of an entry is at least as new as the entry's LocalSegment.
 
 /// Stores a mapping, unless its entry was reused meanwhile; returns whether it is stored.
-bool Segments::fill_slot(std::uint32_t index, Slot slot) noexcept {
-  const std::lock_guard lock(slots_mutex_);
-  const bool current = generation_of(table_.word(index)) == slot.generation;
-  if (current) exchange(index, slot);
+bool Segments::store_local(std::uint32_t index, LocalSegment local) noexcept {
+  const std::lock_guard lock(local_mutex_);
+  const bool current = generation_of(table_.word(index)) == local.generation;
+  if (current) exchange(index, local);
   return current;
 }
 
 /// Drops the mapping of a dead segment, also if its entry was reused.
 void Segments::drop_stale(std::uint32_t index) noexcept {
-  Slot dropped;  // Unmapped after the lock is released.
-  const std::lock_guard lock(slots_mutex_);
+  LocalSegment dropped;  // Unmapped after the lock is released.
+  const std::lock_guard lock(local_mutex_);
   const SegmentWord word = table_.word(index);
-  if (state_of(word) == SegmentState::kDead || generation_of(word) != slots_[index].generation) {
+  if (state_of(word) == SegmentState::kDead || generation_of(word) != local_[index].generation) {
     exchange(index, dropped);
   }
 }
 
-/// Under slots_mutex_. The caller unmaps the former content, then in `slot`, without the lock.
-void Segments::exchange(std::uint32_t index, Slot& slot) noexcept {
+/// Under local_mutex_. The caller unmaps the former content, then in `local`, without the lock.
+void Segments::exchange(std::uint32_t index, LocalSegment& local) noexcept {
   const std::uint64_t bit = std::uint64_t{1} << index;
-  std::swap(slots_[index], slot);
+  std::swap(local_[index], local);
   const std::uint64_t others = mapped_.load(std::memory_order_relaxed) & ~bit;
-  mapped_.store(slots_[index].mapping ? others | bit : others, std::memory_order_relaxed);
-  generations_[index].store(slots_[index].generation, std::memory_order_relaxed);
+  mapped_.store(local_[index].mapping ? others | bit : others, std::memory_order_relaxed);
+  generations_[index].store(local_[index].generation, std::memory_order_relaxed);
 }
 
 /// Whether the present segment of an entry is mapped, and not only a former one.
@@ -159,13 +160,13 @@ SlabView Segments::resolve(memory::Address address, std::uint64_t bytes) {
   if (index >= kMaxSegments) return {};
   for (const bool retry : {true, false}) {
     {
-      const std::lock_guard lock(slots_mutex_);
-      const Slot& slot = slots_[index];
-      if (slot.mapping && slot.generation == memory::generation_of(address)) {
+      const std::lock_guard lock(local_mutex_);
+      const LocalSegment& local = local_[index];
+      if (local.mapping && local.generation == memory::generation_of(address)) {
         const std::uint64_t offset = memory::offset_of(address);
-        const std::uint64_t size = slot.mapping->bytes();
+        const std::uint64_t size = local.mapping->bytes();
         if (offset > size || bytes > size - offset) return {};
-        return {slot.mapping->data() + offset, slot.mapping};
+        return {local.mapping->data() + offset, local.mapping};
       }
     }
     if (!retry || generation_of(table_.word(index)) != memory::generation_of(address)) break;
@@ -260,8 +261,8 @@ std::uint64_t Segments::attach(MappingHook hook) {
   for (std::uint32_t i = 0; i < kMaxSegments; ++i) {
     std::shared_ptr<const os::Mapping> mapping;
     {
-      const std::lock_guard slots_lock(slots_mutex_);
-      mapping = slots_[i].mapping;
+      const std::lock_guard local_lock(local_mutex_);
+      mapping = local_[i].mapping;
     }
     if (!mapping) continue;
     try {
@@ -277,20 +278,20 @@ std::uint64_t Segments::attach(MappingHook hook) {
 }
 
 Segments::Held Segments::held(std::uint32_t number) const {
-  const std::lock_guard lock(slots_mutex_);
-  const auto& mapping = slots_[number - 1].mapping;
+  const std::lock_guard lock(local_mutex_);
+  const auto& mapping = local_[number - 1].mapping;
   return {mapping != nullptr, mapping && mapping->has_attached()};
 }
 
 void Segments::close() {
   {
-    std::array<Slot, kMaxSegments> dropped;  // Unmapped after the locks are released.
+    std::array<LocalSegment, kMaxSegments> dropped;  // Unmapped after the locks are released.
     const std::scoped_lock lock(adding_mutex_, mapping_mutex_);
     closed_ = true;  // No segment is added after this, so the drain that follows finds all.
     server_.reset();
     hook_ = nullptr;
     requests_ = {};
-    const std::lock_guard slots_lock(slots_mutex_);
+    const std::lock_guard local_lock(local_mutex_);
     for (std::uint32_t i = 0; i < kMaxSegments; ++i) exchange(i, dropped[i]);
   }
   unmapper_->wait();
@@ -299,7 +300,7 @@ void Segments::close() {
 void Segments::abandon() noexcept {
   unmapper_->abandon();
   requests_ = {};
-  for (Slot& slot : slots_) slot.fd.reset();
+  for (LocalSegment& local : local_) local.fd.reset();
   if (server_) server_->abandon();
   static_cast<void>(server_.release());
 }

@@ -28,7 +28,7 @@ inline constexpr double kOwnerResponseS = 0.1;
 /// Memory of a slab, with its mapping; null if it is not available.
 struct SlabView {
   std::byte* data = nullptr;
-  std::shared_ptr<const os::Mapping> keep;
+  std::shared_ptr<const os::Mapping> mapping;
   bool awaited = false;  ///< Null only until the living owner hands out the memory.
   explicit operator bool() const { return data != nullptr; }
 };
@@ -117,7 +117,8 @@ class Segments {
     std::string failure;                   ///< Why the last mapping failed.
   };
 
-  struct Slot {
+  /// What this handle has of a segment.
+  struct LocalSegment {
     std::shared_ptr<const os::Mapping> mapping;
     std::uint16_t generation = 0;
     os::Fd fd;  ///< Only of segments added here.
@@ -126,9 +127,9 @@ class Segments {
   MapResult map(std::uint32_t index);
   MapResult map(std::uint32_t index, SegmentWord word, OwnerRequest& request);
   bool may_answer() const;
-  bool fill_slot(std::uint32_t index, Slot slot) noexcept;
+  bool store_local(std::uint32_t index, LocalSegment local) noexcept;
   void drop_stale(std::uint32_t index) noexcept;
-  void exchange(std::uint32_t index, Slot& slot) noexcept;
+  void exchange(std::uint32_t index, LocalSegment& local) noexcept;
   bool is_mapped(std::uint32_t index, SegmentWord word) const noexcept;
   /// Under adding_mutex_ or mapping_mutex_. Throws PoolClosed after close.
   void check_open() const;
@@ -147,9 +148,9 @@ class Segments {
   bool closed_ = false;                                             // Written under both.
   MappingHook hook_;                                                // Written under both.
   std::array<std::optional<OwnerRequest>, kMaxSegments> requests_;  // Under mapping_mutex_.
-  mutable std::mutex slots_mutex_;  // Never held while another process is asked.
-  std::array<Slot, kMaxSegments> slots_;
-  // Slots with a mapping, and their generations; written under slots_mutex_.
+  mutable std::mutex local_mutex_;  // Never held while another process is asked.
+  std::array<LocalSegment, kMaxSegments> local_;
+  // Segments with a mapping, and their generations; written under local_mutex_.
   std::atomic<std::uint64_t> mapped_{0};
   std::array<std::atomic<std::uint16_t>, kMaxSegments> generations_{};
   std::shared_ptr<Unmapper> unmapper_ = std::make_shared<Unmapper>();

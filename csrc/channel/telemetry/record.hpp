@@ -35,7 +35,7 @@ struct alignas(kCacheLine) Histogram {
 };
 
 /// Kinds of events.
-enum class Act : std::uint16_t {
+enum class EventKind : std::uint16_t {
   kLeased = 1,
   kAborted,
   kPublished,
@@ -50,7 +50,7 @@ struct Event {
   std::uint64_t key_low;
   std::uint64_t bytes;
   std::uint32_t cell;
-  Act act;
+  EventKind kind;
   std::uint16_t lane;  ///< The producer's, or that of the dead participant.
 };
 
@@ -68,12 +68,12 @@ class FlightRecorder {
 
   void note(const Event& event) noexcept {
     const std::uint64_t n = written_.load(std::memory_order_relaxed);
-    Slot& slot = slots_[n % kSlots];
-    prefetch_to_write(&slot + 4);  // Two lines ahead; behind the last slot it is harmless.
-    slot.time_ns = event.time_ns;
-    slot.key_low = event.key_low;
-    slot.bytes = event.bytes;
-    slot.what = what_of(event);
+    StoredEvent& stored = events_[n % kStored];
+    prefetch_to_write(&stored + 4);  // Two lines ahead; past the last event it is harmless.
+    stored.time_ns = event.time_ns;
+    stored.key_low = event.key_low;
+    stored.bytes = event.bytes;
+    stored.packed = packed_of(event);
     written_.store(n + 1, std::memory_order_release);  // sync: record.events
   }
 
@@ -82,41 +82,41 @@ class FlightRecorder {
   void for_each(Visit&& visit) const {
     const std::uint64_t end = written_.load(std::memory_order_acquire);  // sync: record.events
     for (std::uint64_t n = end > kKept ? end - kKept : 0; n < end; ++n) {
-      const Slot& slot = slots_[n % kSlots];
-      const Event event = event_of(slot);
+      const StoredEvent& stored = events_[n % kStored];
+      const Event event = event_of(stored);
       std::atomic_thread_fence(std::memory_order_acquire);
-      if (written_.load(std::memory_order_relaxed) < n + kSlots) visit(event);
+      if (written_.load(std::memory_order_relaxed) < n + kStored) visit(event);
     }
   }
 
  private:
-  /// More than are kept, so that the slot being written is not one of them.
-  static constexpr std::uint64_t kSlots = kKept + 16;
+  /// More than are kept, so that the event being written is not one of them.
+  static constexpr std::uint64_t kStored = kKept + 16;
 
-  struct Slot {
+  struct StoredEvent {
     Relaxed<std::int64_t> time_ns;
     Relaxed<std::uint64_t> key_low;
     Relaxed<std::uint64_t> bytes;
-    Relaxed<std::uint64_t> what;  ///< Lane, act and cell, in one store.
+    Relaxed<std::uint64_t> packed;  ///< Lane, kind and cell, in one store.
   };
-  static_assert(sizeof(Slot) == 32);
+  static_assert(sizeof(StoredEvent) == 32);
 
-  static std::uint64_t what_of(const Event& event) noexcept {
-    return std::uint64_t{event.lane} << 48 | static_cast<std::uint64_t>(event.act) << 32 |
+  static std::uint64_t packed_of(const Event& event) noexcept {
+    return std::uint64_t{event.lane} << 48 | static_cast<std::uint64_t>(event.kind) << 32 |
            event.cell;
   }
-  static Event event_of(const Slot& slot) noexcept {
-    const std::uint64_t what = slot.what;
-    return {slot.time_ns,
-            slot.key_low,
-            slot.bytes,
-            static_cast<std::uint32_t>(what),
-            static_cast<Act>(what >> 32 & 0xFFFF),
-            static_cast<std::uint16_t>(what >> 48)};
+  static Event event_of(const StoredEvent& stored) noexcept {
+    const std::uint64_t packed = stored.packed;
+    return {stored.time_ns,
+            stored.key_low,
+            stored.bytes,
+            static_cast<std::uint32_t>(packed),
+            static_cast<EventKind>(packed >> 32 & 0xFFFF),
+            static_cast<std::uint16_t>(packed >> 48)};
   }
 
   alignas(kCacheLine) std::atomic<std::uint64_t> written_;
-  Slot slots_[kSlots];
+  StoredEvent events_[kStored];
 };
 
 /// Telemetry of a lane. Like the lane's counters it continues when the lane is reused, so that sums

@@ -46,13 +46,13 @@ class Recorder {
     if (!due && !since) return 0;
     if (!due) read();
     record_->alloc_wait.add(since ? since->waited_ns() : 0);
-    note({0, 0, bytes, cell, Act::kLeased, lane_});
+    note({0, 0, bytes, cell, EventKind::kLeased, lane_});
     return last_ns_;
   }
   void aborted(std::uint32_t cell, std::uint64_t bytes) noexcept {
     if (!record_) return;
     read();
-    note({0, 0, bytes, cell, Act::kAborted, lane_});
+    note({0, 0, bytes, cell, EventKind::kAborted, lane_});
   }
   /// @return  Time of the publication; 0 if the item is not timed.
   std::int64_t publishing(std::int64_t leased_ns, std::uint64_t bytes) noexcept {
@@ -66,7 +66,7 @@ class Recorder {
   void published(std::int64_t leased_ns, std::uint32_t cell, std::uint64_t key_low,
                  std::uint64_t bytes) noexcept {
     if (!record_ || leased_ns == 0) return;
-    note({0, key_low, bytes, cell, Act::kPublished, lane_});
+    note({0, key_low, bytes, cell, EventKind::kPublished, lane_});
   }
   /// @param published_ns  0 if the item is not timed.
   /// @return  Time of the taking, for released(); 0 if the item is not timed.
@@ -76,13 +76,13 @@ class Recorder {
     const std::int64_t now = read();
     // Read from shared memory, so it may have any value.
     if (published_ns > 0 && published_ns <= now) record_->queue_wait.add(now - published_ns);
-    note({0, item.key_low, item.bytes, cell, Act::kTaken, item.producer});
+    note({0, item.key_low, item.bytes, cell, EventKind::kTaken, item.producer});
     return now;
   }
   void released(std::int64_t taken_ns, std::uint32_t cell, const Descriptor& item) noexcept {
     if (!record_ || taken_ns == 0) return;
     record_->use.add(read() - taken_ns);
-    note({0, item.key_low, item.bytes, cell, Act::kReleased, item.producer});
+    note({0, item.key_low, item.bytes, cell, EventKind::kReleased, item.producer});
   }
   const Written& written() const noexcept { return written_; }
 

@@ -154,7 +154,7 @@ void observe(const std::string& name) {
     for (const LaneInfo& lane : seen.lanes().all()) {
       seen.control().record(lane.index).flight.for_each([](const Event&) {});
       seen.control().ring_name(lane.ring);
-      static_cast<void>(seen.lanes().is_lost(lane.index));
+      static_cast<void>(seen.lanes().has_died(lane.index));
     }
   });
   attempt([&] { pool_exists(name); });

@@ -195,7 +195,7 @@ void a_segment_is_added_only_without_the_carving_lock_held() {
   const os::Fd folder = os::open_pool_folder(pool->name());
   const os::Fd control = os::open_file(os::path_in(folder, "control"));
   Lanes lanes(pool->control(), control);  // As another process sees them.
-  CHECK(lanes.try_lock(PoolLock::kCarving) && !lanes.try_lock(PoolLock::kCarving));
+  CHECK(lanes.try_lock(PoolLock::kAssignment) && !lanes.try_lock(PoolLock::kAssignment));
   std::atomic<bool> added = false;
   std::thread adder([&] {
     pool->add_segment(memory::carve_on_demand(4096, 1), false);
@@ -203,7 +203,7 @@ void a_segment_is_added_only_without_the_carving_lock_held() {
   });
   ::usleep(50'000);
   CHECK(!added && state_of(pool->control().segment(0).word) == SegmentState::kEmpty);
-  lanes.unlock(PoolLock::kCarving);
+  lanes.unlock(PoolLock::kAssignment);
   adder.join();
   CHECK(added);
   pool->close();

@@ -32,7 +32,7 @@ void the_last_events_are_kept_in_order() {
   auto recorder = std::make_unique<FlightRecorder>();
   CHECK(keys(*recorder).empty());
   constexpr std::uint64_t kNotes = 5 * FlightRecorder::kKept + 7;
-  for (std::uint64_t i = 0; i < kNotes; ++i) recorder->note({0, i, 0, 0, Act::kTaken, 0});
+  for (std::uint64_t i = 0; i < kNotes; ++i) recorder->note({0, i, 0, 0, EventKind::kTaken, 0});
   const std::vector<std::uint64_t> kept = keys(*recorder);
   CHECK(kept.size() == FlightRecorder::kKept);
   CHECK(kept.front() == kNotes - FlightRecorder::kKept);
@@ -42,13 +42,13 @@ void the_last_events_are_kept_in_order() {
 void readers_skip_events_that_are_overwritten_meanwhile() {
   auto recorder = std::make_unique<FlightRecorder>();
   std::uint64_t n = 0;
-  for (; n < FlightRecorder::kKept; ++n) recorder->note({0, n, 0, 0, Act::kTaken, 0});
+  for (; n < FlightRecorder::kKept; ++n) recorder->note({0, n, 0, 0, EventKind::kTaken, 0});
   std::uint64_t expected = 0, seen = 0;
   recorder->for_each([&](const Event& event) {
     CHECK(event.key_low >= expected);
     expected = event.key_low + 1;
     ++seen;
-    for (int i = 0; i < 3; ++i, ++n) recorder->note({0, n, 0, 0, Act::kTaken, 0});
+    for (int i = 0; i < 3; ++i, ++n) recorder->note({0, n, 0, 0, EventKind::kTaken, 0});
   });
   CHECK(seen < FlightRecorder::kKept && expected <= FlightRecorder::kKept);
 }

@@ -23,9 +23,9 @@ struct Fixture {
     for (const auto& count : record->alloc_wait.counts) sum += count;
     return sum;
   }
-  std::vector<Act> acts() const {
-    std::vector<Act> out;
-    record->flight.for_each([&out](const Event& event) { out.push_back(event.act); });
+  std::vector<EventKind> kinds() const {
+    std::vector<EventKind> out;
+    record->flight.for_each([&out](const Event& event) { out.push_back(event.kind); });
     return out;
   }
   void lease_many() {
@@ -66,8 +66,8 @@ void a_timed_item_is_recorded_until_its_release() {
   const std::int64_t taken = f.recorder.taken(f.recorder.publishing(leased, 64), 7, {});
   f.recorder.released(taken, 7, {});
   f.recorder.aborted(7, 64);
-  CHECK((f.acts() ==
-         std::vector{Act::kLeased, Act::kPublished, Act::kTaken, Act::kReleased, Act::kAborted}));
+  CHECK((f.kinds() == std::vector{EventKind::kLeased, EventKind::kPublished, EventKind::kTaken,
+                                  EventKind::kReleased, EventKind::kAborted}));
 }
 
 void an_item_that_is_not_timed_is_not_recorded() {
@@ -78,7 +78,7 @@ void an_item_that_is_not_timed_is_not_recorded() {
   f.recorder.published(0, 7, 42, 64);
   CHECK(f.recorder.taken(0, 7, item) == 0);
   f.recorder.released(0, 7, item);
-  CHECK(f.acts().empty());
+  CHECK(f.kinds().empty());
   for (const Histogram* histogram : {&f.record->transfer, &f.record->queue_wait, &f.record->use}) {
     for (const auto& count : histogram->counts) CHECK(count == 0);
   }
