@@ -255,7 +255,7 @@ std::vector<std::string> Pool::ring_names() const {
 
 std::string Pool::holders() const {
   struct Count {
-    std::uint32_t written = 0, waiting = 0, read = 0;
+    std::uint32_t leased = 0, published = 0, taken = 0;
   };
   std::map<std::string, Count> counts;
   for (std::uint32_t c = 0; c < control_.num_cells(); ++c) {
@@ -263,18 +263,18 @@ std::string Pool::holders() const {
     const std::string label = control_.label_of(lockfree::owner_of(word));
     switch (lockfree::state_of(word)) {
       case CellState::kFree: break;
-      case CellState::kLeased: ++counts[label].written; break;
-      case CellState::kPublished: ++counts[label].waiting; break;
-      case CellState::kTaken: ++counts[label].read; break;
+      case CellState::kLeased: ++counts[label].leased; break;
+      case CellState::kPublished: ++counts[label].published; break;
+      case CellState::kTaken: ++counts[label].taken; break;
     }
   }
   std::string text;
   for (const auto& [label, count] : counts) {
-    text += (text.empty() ? "'" : "; '") + label + "' writes " + std::to_string(count.written) +
-            ", has published " + std::to_string(count.waiting) + ", reads " +
-            std::to_string(count.read);
+    text += (text.empty() ? "'" : "; '") + label + "' (" + std::to_string(count.leased) +
+            " leased, " + std::to_string(count.published) + " published, " +
+            std::to_string(count.taken) + " taken)";
   }
-  return text.empty() ? "nobody" : text;
+  return text.empty() ? "no lane" : text;
 }
 
 void Pool::report_dead(const LaneInfo& lane) {

@@ -32,7 +32,7 @@ def test_a_producer_that_does_not_wait_names_what_is_in_flight(pool: Pool) -> No
     assert str(caught.value) == (
         f"pool '{pool.name}', ring 'default': no credit for a lease of 1000 bytes; 1 items of 1000 "
         "bytes are in flight, where max_items=1 and max_bytes=None; slabs are held by: 'main' "
-        "writes 0, has published 1, reads 0; let a consumer release items, raise the limits, or "
+        "(0 leased, 1 published, 0 taken); let a consumer release items, raise the limits, or "
         "wait: when_full='block'"
     )
     consumer.get().release()

@@ -45,12 +45,12 @@ def test_a_growing_segment_reuses_its_cells(name: str) -> None:
         small = [pool.add_segment(classes=[(64, 1)]) for _ in range(10)]
         pool.drop_segment(small[3])
         pool.drop_segment(small[8])
-        with pytest.raises(PoolSpace, match="2 of max_cells=30 .* but only 1 in a row"):
+        with pytest.raises(PoolSpace, match="2 of max_cells=30 .* but at most 1 are consecutive"):
             pool.add_segment(classes=[(64, 2)])
     with Pool.create(name) as pool:
         for _ in range(64):
             pool.add_segment(classes=[(64, 1)])
-        with pytest.raises(PoolSpace, match="all 64 segments are taken; drop a segment"):
+        with pytest.raises(PoolSpace, match="all 64 segments are in use; drop a segment"):
             pool.add_segment(classes=[(64, 1)])
 
 

@@ -35,7 +35,7 @@ def test_a_full_pool_times_out_and_names_the_holders(pool: Pool) -> None:
     text = str(caught.value)
     assert isinstance(caught.value, TimeoutError)
     assert "no slab for a lease of 1048576 bytes" in text
-    assert "'main' writes 1, has published 0, reads 1" in text
+    assert "'main' (1 leased, 0 published, 1 taken)" in text
     item.release()
     producer.lease((1 << 20,), "uint8", timeout_s=0.0).abort()
 

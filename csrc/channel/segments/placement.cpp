@@ -48,16 +48,13 @@ std::string Placement::shortage(const Control& control, std::uint32_t cells) con
     return free + "; raise max_cells, drop a segment, or make fewer and larger slabs";
   }
   if (!first_cell) {
-    return free + ", but only " + std::to_string(largest_gap) + " in a row, as a segment needs " +
-           "them; raise max_cells, drop a segment, or make several smaller ones";
+    return free + ", but at most " + std::to_string(largest_gap) + " are consecutive, as those " +
+           "of a segment must be; raise max_cells, drop a segment, or add several smaller segments";
   }
-  const std::string exhausted =
-      exhausted_entries == 0
-          ? ""
-          : ", " + std::to_string(exhausted_entries) + " of them for good, after " +
-                std::to_string(kLastGeneration) + " uses (then make the pool anew)";
-  return "all " + std::to_string(kMaxSegments) + " segments are taken" + exhausted +
-         "; drop a segment, or make fewer and larger ones";
+  const std::string all = "all " + std::to_string(kMaxSegments) + " segments are in use";
+  if (exhausted_entries == 0) return all + "; drop a segment, or add fewer and larger ones";
+  return all + " or have had their " + std::to_string(kLastGeneration) + " uses (" +
+         std::to_string(exhausted_entries) + "); drop a segment, or create a new pool";
 }
 
 }  // namespace flowtrain::channel

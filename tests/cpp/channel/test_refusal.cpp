@@ -58,16 +58,17 @@ void an_invalid_descriptor_is_refused_with_its_fault() {
     std::function<void(Cell&)> damage;
     const char* said;
   } cases[] = {
-      {[](Cell& c) { c.descriptor.dtype = 14; }, "there is no dtype 14"},
-      {[](Cell& c) { c.descriptor.ndim = 5; }, "it has 5 dimensions"},
-      {[](Cell& c) { c.descriptor.shape[0] = 65; }, "its shape is not one of 64 bytes"},
+      {[](Cell& c) { c.descriptor.dtype = 14; }, "dtype 14 does not exist"},
+      {[](Cell& c) { c.descriptor.ndim = 5; }, "ndim=5 exceeds 4"},
+      {[](Cell& c) { c.descriptor.shape[0] = 65; }, "its shape and dtype do not make 64 bytes"},
       {[](Cell& c) { c.descriptor.bytes = c.descriptor.shape[0] = 4097; }, "4097 bytes at address"},
       {[](Cell& c) { c.descriptor.address += 4096; }, "are not in its slab of 4096 bytes"},
       {[](Cell& c) { c.descriptor.producer = 0; }, "lane 0 did not lease its slab"},
       {[](Cell& c) { c.descriptor.producer = c.producer = 8; }, "lane 8 did not lease its slab"},
-      {[](Cell& c) { c.descriptor.address = c.slab = make_address(1, 2, 0); }, "no segment 2"},
+      {[](Cell& c) { c.descriptor.address = c.slab = make_address(1, 2, 0); },
+       "segment 2 does not exist"},
       {[](Cell& c) { c.descriptor.address = c.slab = make_address(2, 1, 0); },
-       "segment 1 is in generation 1, its address in 2"},
+       "its address names generation 2 of segment 1, which is in generation 1"},
   };
   for (const auto& [damage, said] : cases) {
     Fixture f;
