@@ -18,8 +18,8 @@ enum class Recording : bool { kOff, kOn };
 ///
 /// Samples fast items: after kBurst items in a row that are less than kFastNs apart, only one in
 /// kStride is timed and recorded, by its producer's lane and then by its consumer's. Leases that
-/// had to wait, and aborts, are always recorded. Recording all items would cost more than 2 % of a
-/// hand-off.
+/// had to wait, and aborts, are always recorded. Recording all items would cost 3 to 4 % of the
+/// hand-offs.
 ///
 /// Memory:   the lane's record in the control file.
 /// Threads:  one at a time.
