@@ -38,9 +38,8 @@ auto span_of(const Array& array, const char* name) {
   return std::span(array.data(), static_cast<std::size_t>(array.size()));
 }
 
-template <class T>
-py::array_t<T> array_of(const std::vector<T>& values) {
-  return py::array_t<T>(static_cast<py::ssize_t>(values.size()), values.data());
+py::array_t<std::int32_t> array_of(std::span<const std::int32_t> values) {
+  return py::array_t<std::int32_t>(static_cast<py::ssize_t>(values.size()), values.data());
 }
 
 /// Integer costs and their unit: int64 divided by the common divisor, float64 scaled.

@@ -62,8 +62,7 @@ std::vector<std::int64_t> rank_loads(const Schedule& out, const Step& step) {
 }
 
 std::int64_t heaviest_rank(const Schedule& out, const Step& step) {
-  const std::vector<std::int64_t> loads = rank_loads(out, step);
-  return *std::max_element(loads.begin(), loads.end());
+  return std::ranges::max(rank_loads(out, step));
 }
 
 /// Evens out the ranks of a schedule whose tokens leave no room to balance ranks first: pairs of
@@ -81,7 +80,7 @@ void even_out_ranks(Schedule& out, const Step& step, std::int64_t enough, const 
   const std::size_t half = grid.ranks / 2;
   std::uint64_t work = 0;
   for (std::uint32_t pass = 0; pass < effort.passes; ++pass) {
-    const std::vector<std::uint32_t> sorted = order_descending(loads);
+    const Vector<std::uint32_t> sorted = order_descending(loads);
     for (std::size_t i = 0; i < half; ++i) {
       // Another partner and other pairs of microbatches in every pass.
       const std::uint32_t high = sorted[i], low = sorted[sorted.size() - 1 - (i + pass) % half];
@@ -113,8 +112,8 @@ void even_out_ranks(Schedule& out, const Step& step, std::int64_t enough, const 
 }  // namespace
 
 std::int64_t rank_room(const Grid& grid) {
-  constexpr Wide kMaxSum = std::int64_t{1} << 62;  // Limit of all sums.
-  return static_cast<std::int64_t>(std::min(kMaxSum, Wide{grid.max_tokens} * grid.slots * 49 / 50));
+  return static_cast<std::int64_t>(
+      std::min<Wide>(kMaxSum, Wide{grid.max_tokens} * grid.slots * 49 / 50));
 }
 
 bool balance_ranks(const Step& step, std::int64_t end, std::int64_t rank_cap, const Effort& effort,

@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <span>
-#include <vector>
 
 #include "packing/problem.hpp"
 
@@ -65,11 +64,11 @@ class Bins {
 
  private:
   Samples samples_;
-  std::vector<std::int64_t> load_;
-  std::vector<std::int64_t> tokens_;
-  std::vector<std::uint32_t> head_;
-  std::vector<std::uint32_t> next_;
-  std::vector<std::uint32_t> bin_;
+  Vector<std::int64_t> load_;
+  Vector<std::int64_t> tokens_;
+  Vector<std::uint32_t> head_;
+  Vector<std::uint32_t> next_;
+  Vector<std::uint32_t> bin_;
 };
 
 }  // namespace flowtrain::packing

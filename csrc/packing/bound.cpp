@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <numeric>
-#include <vector>
 
 #include "base/math.hpp"
 #include "packing/order.hpp"
@@ -10,7 +9,7 @@
 namespace flowtrain::packing {
 std::int64_t max_bin_bound(const Samples& samples, Order order, std::uint32_t bins) {
   if (order.empty()) return 0;
-  std::vector<std::int64_t> sums(order.size() + 1);  // Of the largest.
+  Vector<std::int64_t> sums(order.size() + 1);  // Of the largest.
   for (std::size_t k = 0; k < order.size(); ++k) sums[k + 1] = sums[k] + samples.cost[order[k]];
   std::int64_t bound = std::max(divide_up(sums.back(), bins), samples.cost[order[0]]);
   for (std::size_t end = bins + 1; end <= order.size(); ++end) {

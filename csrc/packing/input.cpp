@@ -12,7 +12,6 @@
 namespace flowtrain::packing {
 namespace {
 
-constexpr std::int64_t kMaxSum = std::int64_t{1} << 62;
 constexpr std::uint32_t kMaxBins = 1U << 24;
 
 /// Throws if a value is negative, or if the sum exceeds `limit`; that message ends with `reason`.
@@ -35,7 +34,7 @@ void check(const Samples& samples, const Grid& grid) {
   if (grid.ranks == 0 || grid.slots == 0 || grid.slots > kMaxBins / grid.ranks) {
     throw BadArgument(
         "ranks=" + std::to_string(grid.ranks) + ", microbatches=" + std::to_string(grid.slots) +
-        ": both must be at least 1, and their product " + "at most " + std::to_string(kMaxBins));
+        ": both must be at least 1, and their product at most " + std::to_string(kMaxBins));
   }
   if (grid.max_tokens < 1) {
     throw BadArgument("max_tokens=" + std::to_string(grid.max_tokens) + ": must be at least 1");

@@ -6,10 +6,10 @@
 
 namespace flowtrain::packing {
 
-std::vector<std::uint32_t> align(const Bins& bins) { return order_descending(bins.loads()); }
+Vector<std::uint32_t> align(const Bins& bins) { return order_descending(bins.loads()); }
 
 void lay_out(Schedule& out, const Bins& bins, std::uint32_t ranks) {
-  const std::vector<std::uint32_t> aligned = align(bins);
+  const Vector<std::uint32_t> aligned = align(bins);
   std::vector<std::int32_t> slot(aligned.size()), rank(aligned.size());
   std::vector<std::int64_t> sums(ranks);
   std::vector<std::uint32_t> lightest(ranks);

@@ -13,7 +13,7 @@ namespace flowtrain::packing {
 ///
 /// Source: q - 1 slots hold (q - 1) * ranks bins, so the q-th longest slot is never shorter than
 /// bin (q - 1) * ranks + 1.
-std::vector<std::uint32_t> align(const Bins& bins);
+Vector<std::uint32_t> align(const Bins& bins);
 
 /// Slot and rank of each sample: aligned bins make slots, and in each slot the heaviest bin goes to
 /// the rank with the lowest sum so far.

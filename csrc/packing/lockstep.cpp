@@ -20,7 +20,7 @@ constexpr std::int64_t kNearPart = 1024;
 /// Targets from the present loads: for each bin, the mean of its aligned slot. If sizes do not let
 /// all bins be equal, few slots are then longer and the others shorter.
 std::vector<std::int64_t> slot_means(const Bins& bins, std::uint32_t ranks) {
-  const std::vector<std::uint32_t> aligned = align(bins);
+  const Vector<std::uint32_t> aligned = align(bins);
   std::vector<std::int64_t> targets(bins.count());
   for (std::size_t first = 0; first < aligned.size(); first += ranks) {
     std::int64_t sum = 0;
@@ -84,7 +84,7 @@ Plan make_plan(const Step& step, Gather gather) {
         slots, grid,
         {.passes = 64, .work = 16384 + 14 * samples.size(), .patience = 3, .tolerance = tolerance});
   }
-  const std::vector<std::uint32_t> aligned = align(slots.bins);
+  const Vector<std::uint32_t> aligned = align(slots.bins);
   std::int64_t value = 0;
   for (std::size_t k = 0; k < aligned.size(); k += grid.ranks) value += slots.bins.load(aligned[k]);
   return {std::move(slots.bins), value, slots.unplaced, has_long_slots};

@@ -137,7 +137,7 @@ class LongSlots {
     }
     Wide gained = 0;  // All of it.
     std::int64_t beyond = 0;
-    std::vector<Wide> of_halves;
+    Vector<Wide> of_halves;
     for (std::size_t k = 0; k < prices.like; ++k) {  // The others gain nothing.
       const Item& item = densest_[k];
       const Wide gain =
@@ -234,7 +234,7 @@ class LongSlots {
   std::vector<std::int64_t> lengths_;  ///< Longest first.
   std::size_t halves_ = 0;             ///< Samples above half the cap.
   std::vector<std::size_t> helping_;
-  std::vector<Item> densest_;    ///< Samples by descending cost per token.
+  Vector<Item> densest_;         ///< Samples by descending cost per token.
   std::int64_t weightless_ = 0;  ///< How many of them have no tokens.
 };
 

@@ -12,14 +12,14 @@ namespace {
 constexpr int kMaxDigit = 11;  // Bits of a digit, so that its counts stay in the cache.
 
 /// Stable sort of words by their bits from `from` up to `to`, least significant digits first.
-void radix_sort(std::vector<std::uint64_t>& words, int from, int to) {
+void radix_sort(Vector<std::uint64_t>& words, int from, int to) {
   // A pass over the counts costs as much as one over so many words.
   const int max_digit = std::min(kMaxDigit, static_cast<int>(std::bit_width(words.size())));
   const int passes = (to - from + max_digit - 1) / max_digit;
   if (passes == 0) return;
   const int digit = (to - from + passes - 1) / passes;
   const std::uint64_t mask = (std::uint64_t{1} << digit) - 1;
-  std::vector<std::uint64_t> spare(words.size());
+  Vector<std::uint64_t> spare(words.size());
   std::array<std::uint32_t, std::size_t{1} << kMaxDigit> start;
   for (int shift = from; shift < to; shift += digit) {
     std::fill_n(start.begin(), mask + 1, 0U);
@@ -69,8 +69,8 @@ class Descending {
     }
   }
 
-  std::vector<std::uint32_t> indices() const {
-    std::vector<std::uint32_t> out(words_.size());
+  Vector<std::uint32_t> indices() const {
+    Vector<std::uint32_t> out(words_.size());
     for (std::size_t k = 0; k < out.size(); ++k) out[k] = index(words_[k]);
     return out;
   }
@@ -81,13 +81,13 @@ class Descending {
   }
 
   std::span<const std::int64_t> values_;
-  std::vector<std::uint64_t> words_;
+  Vector<std::uint64_t> words_;
   int index_bits_ = 0;
 };
 
 }  // namespace
 
-std::vector<std::uint32_t> order_by_cost(const Samples& samples) {
+Vector<std::uint32_t> order_by_cost(const Samples& samples) {
   Descending sorted(samples.cost);
   sorted.break_ties([&](std::uint32_t a, std::uint32_t b) {
     return std::pair(samples.cost[a], samples.tokens[a]) >
@@ -96,16 +96,16 @@ std::vector<std::uint32_t> order_by_cost(const Samples& samples) {
   return sorted.indices();
 }
 
-std::vector<std::uint32_t> order_descending(std::span<const std::int64_t> values) {
+Vector<std::uint32_t> order_descending(std::span<const std::int64_t> values) {
   return Descending(values).indices();
 }
 
-std::vector<std::uint32_t> order_by_density(const Samples& samples, Order by_cost) {
+Vector<std::uint32_t> order_by_density(const Samples& samples, Order by_cost) {
   const auto room = [&](std::uint32_t i) { return std::max<std::int64_t>(1, samples.tokens[i]); };
   const auto denser = [&](std::uint32_t a, std::uint32_t b) {
     return Wide{samples.cost[a]} * room(b) > Wide{samples.cost[b]} * room(a);
   };
-  std::vector<std::uint32_t> out(by_cost.begin(), by_cost.end());
+  Vector<std::uint32_t> out(by_cost.begin(), by_cost.end());
   // Mostly so, as cost grows faster than length.
   if (std::is_sorted(out.begin(), out.end(), denser)) return out;
   std::stable_sort(out.begin(), out.end(), denser);

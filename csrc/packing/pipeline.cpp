@@ -36,7 +36,7 @@ void light_at_both_ends(Schedule& schedule, std::span<const std::int64_t> loads,
   }
   std::vector<std::int32_t> place(loads.size());
   for (std::size_t first = 0; first < loads.size(); first += grid.slots) {
-    const std::vector<std::uint32_t> sorted = order_descending(loads.subspan(first, grid.slots));
+    const Vector<std::uint32_t> sorted = order_descending(loads.subspan(first, grid.slots));
     for (std::size_t m = 0; m < sorted.size(); ++m) place[first + sorted[m]] = places[m];
   }
   for (std::size_t i = 0; i < schedule.slot.size(); ++i) {

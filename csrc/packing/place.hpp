@@ -46,7 +46,7 @@ class Placer {
   std::span<const std::int64_t> targets_;
   std::int64_t max_tokens_;
   std::size_t leaves_;
-  std::vector<Word> nodes_;  ///< The winner of each pair, from the root at 1 to the leaves.
+  Vector<Word> nodes_;  ///< The winner of each pair, from the root at 1 to the leaves.
   /// Bins too full for a sample that asked: by room, to be opened again for a shorter one.
   std::vector<std::pair<std::int64_t, std::uint32_t>> parked_;
 };

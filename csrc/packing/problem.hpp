@@ -4,12 +4,19 @@
 #include <cstdint>
 #include <numeric>
 #include <span>
+#include <vector>
+
+#include "base/caching_allocator.hpp"
 
 namespace flowtrain::packing {
 
-__extension__ using Wide = __int128;                ///< For products of costs and tokens.
-using Order = std::span<const std::uint32_t>;       ///< Samples, in an order.
-inline constexpr std::uint32_t kNone = UINT32_MAX;  ///< No bin, or no sample.
+__extension__ using Wide = __int128;  ///< For products of costs and tokens.
+/// For values of each sample: the thread keeps the memory for its next call.
+template <class T>
+using Vector = std::vector<T, CachingAllocator<T>>;
+using Order = std::span<const std::uint32_t>;                   ///< Samples, in an order.
+inline constexpr std::uint32_t kNone = UINT32_MAX;              ///< No bin, or no sample.
+inline constexpr std::int64_t kMaxSum = std::int64_t{1} << 62;  ///< Of tokens, and of costs.
 
 /// Samples of one step, one entry each.
 ///

@@ -29,7 +29,7 @@ std::uint64_t refine(Bins& bins, std::span<const std::int64_t> targets, std::uin
         static_cast<std::int64_t>(all / static_cast<std::int64_t>(excess.size())) +
         effort.tolerance;
     if (*std::max_element(excess.begin(), excess.end()) <= limit) return work;
-    const std::vector<std::uint32_t> sorted = order_descending(excess);
+    const Vector<std::uint32_t> sorted = order_descending(excess);
     for (std::size_t i = 0; i < half; ++i) {
       // Pairs the bins farthest above with those farthest below or, in odd passes, with the middle,
       // since the farthest may hold few and large samples. Partners change in every pass.

@@ -8,7 +8,7 @@ namespace flowtrain::packing {
 
 Schedule schedule(const Samples& samples, const Grid& grid, Objective objective, bool refined,
                   bool closed) {
-  const std::vector<std::uint32_t> order = order_by_cost(samples);
+  const Vector<std::uint32_t> order = order_by_cost(samples);
   const Step step{samples, order, grid, refined, closed};
   switch (objective) {
     case Objective::kLockstep: return lockstep(step);
@@ -20,7 +20,7 @@ Schedule schedule(const Samples& samples, const Grid& grid, Objective objective,
 }
 
 std::int64_t bound(const Samples& samples, const Grid& grid, Objective objective, bool thorough) {
-  const std::vector<std::uint32_t> order = order_by_cost(samples);
+  const Vector<std::uint32_t> order = order_by_cost(samples);
   switch (objective) {
     case Objective::kLockstep:
       return lockstep_bound(samples, order, grid, thorough ? INT64_MAX : 0);

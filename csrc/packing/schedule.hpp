@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include "packing/problem.hpp"
 
@@ -21,8 +20,8 @@ enum class Objective {
 struct Schedule {
   explicit Schedule(std::size_t samples) : slot(samples, -1), rank(samples, -1) {}
 
-  std::vector<std::int32_t> slot;  ///< Of each sample; -1 where it did not fit.
-  std::vector<std::int32_t> rank;
+  Vector<std::int32_t> slot;  ///< Of each sample; -1 where it did not fit.
+  Vector<std::int32_t> rank;
   std::int64_t value = 0;  ///< Of the objective.
   std::int64_t bound = 0;  ///< A lower bound of any schedule's value.
   std::size_t unplaced = 0;

@@ -121,7 +121,7 @@ class Searcher {
   std::uint32_t bins_;
   std::int64_t max_tokens_;
   Wide spare_;  ///< Room that all bins may leave.
-  std::vector<std::uint32_t> order_;
+  Vector<std::uint32_t> order_;
   std::vector<Kind> kinds_;          ///< Longest first.
   std::set<std::size_t> remaining_;  ///< Kinds of which samples are left.
   std::vector<std::size_t> path_;    ///< Kinds, in the order in which they were put into bins.
@@ -172,8 +172,7 @@ Search search_bins(std::span<const std::int64_t> tokens, std::uint32_t bins,
 bool pack_by_tokens(Bins& bins, std::int64_t max_tokens, bool thorough) {
   const auto tokens = bins.samples().tokens;
   std::vector<std::uint32_t> bin_of = best_fit(tokens, order_descending(tokens), max_tokens);
-  const auto fits = [&](std::uint32_t bin) { return bin < bins.count(); };
-  if (!std::all_of(bin_of.begin(), bin_of.end(), fits)) {
+  if (std::ranges::any_of(bin_of, [&](std::uint32_t bin) { return bin >= bins.count(); })) {
     if (!thorough) return false;
     bin_of = search_bins(tokens, bins.count(), max_tokens).bin_of;
     if (bin_of.empty()) return false;

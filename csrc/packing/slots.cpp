@@ -14,7 +14,7 @@ namespace {
 /// Samples in an order; those that have a bin are skipped.
 class Unplaced {
  public:
-  Unplaced(const Bins& bins, std::vector<std::uint32_t> order)
+  Unplaced(const Bins& bins, Vector<std::uint32_t> order)
       : bins_(bins), order_(std::move(order)), next_(order_.size()) {
     std::iota(next_.begin(), next_.end(), 1U);
   }
@@ -40,8 +40,8 @@ class Unplaced {
 
  private:
   const Bins& bins_;
-  std::vector<std::uint32_t> order_;
-  std::vector<std::uint32_t> next_;  ///< Of each place: a later one; all between have bins.
+  Vector<std::uint32_t> order_;
+  Vector<std::uint32_t> next_;  ///< Of each place: a later one; all between have bins.
 };
 
 class Filler {

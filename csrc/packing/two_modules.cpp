@@ -73,7 +73,7 @@ class TwoModules {
   void pair_up(std::uint32_t round) {
     std::vector<std::int64_t> longest(bins_.size());
     for (std::size_t b = 0; b < bins_.size(); ++b) longest[b] = bins_[b].longest();
-    const std::vector<std::uint32_t> sorted = order_descending(longest);
+    const Vector<std::uint32_t> sorted = order_descending(longest);
     const std::size_t half = sorted.size() / 2;
     for (std::size_t i = 0; i < half; ++i) {
       Bin& high = bins_[sorted[i]];
@@ -181,10 +181,7 @@ class TwoModules {
     return true;
   }
 
-  Bin& worst() {
-    return *std::max_element(bins_.begin(), bins_.end(),
-                             [](const Bin& x, const Bin& y) { return x.longest() < y.longest(); });
-  }
+  Bin& worst() { return *std::ranges::max_element(bins_, {}, &Bin::longest); }
 
   void add(Bin& bin, std::uint32_t i) {
     bin.backbone += samples_.cost[i];

@@ -23,7 +23,7 @@ void the_order_is_stable_and_descending() {
         return std::pair(drawn.cost[a], drawn.tokens[a]) >
                std::pair(drawn.cost[b], drawn.tokens[b]);
       });
-      CHECK(order_by_cost(drawn.samples()) == expected);
+      CHECK(std::ranges::equal(order_by_cost(drawn.samples()), expected));
     }
   }
 }
@@ -39,7 +39,7 @@ void each_sample_goes_where_most_is_missing() {
     std::vector<std::int64_t> targets(bins_count);
     for (std::int64_t& target : targets) target = uniform(random, 0, 2000);
     const std::int64_t cap = uniform(random, 20, 120);
-    const std::vector<std::uint32_t> order = order_by_cost(drawn.samples());
+    const auto order = order_by_cost(drawn.samples());
     Bins bins(drawn.samples(), bins_count);
     const std::size_t unplaced = place(bins, order, targets, cap);
     left_over += unplaced;
@@ -78,7 +78,7 @@ void aligned_bins_make_the_shortest_slots() {
     for (std::uint32_t b = 0; b < 6; ++b) bins.add(b, b);
     std::vector<std::uint32_t> any(loads.size());
     std::iota(any.begin(), any.end(), 0U);
-    const auto sum_of_slowest = [&](const std::vector<std::uint32_t>& order) {
+    const auto sum_of_slowest = [&](Order order) {
       std::int64_t sum = 0;
       for (std::size_t first = 0; first < order.size(); first += ranks) {
         std::int64_t slowest = 0;
@@ -92,7 +92,7 @@ void aligned_bins_make_the_shortest_slots() {
     std::int64_t best = INT64_MAX;
     do best = std::min(best, sum_of_slowest(any));
     while (std::next_permutation(any.begin(), any.end()));
-    const std::vector<std::uint32_t> aligned = align(bins);
+    const auto aligned = align(bins);
     CHECK(sum_of_slowest(aligned) == best);
     Schedule out(6);
     lay_out(out, bins, ranks);

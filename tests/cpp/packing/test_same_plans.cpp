@@ -112,7 +112,7 @@ void every_other_kernel_has_one_result() {
     Grid grid{16, 1, 0};
     grid.max_tokens = cap_of(drawn, grid, 130);
     two.add(balance_two(drawn.samples(), encoder.cost, grid, 4, 100000));
-    const std::vector<std::uint32_t> order = order_by_cost(drawn.samples());
+    const auto order = order_by_cost(drawn.samples());
     others.add(order_by_density(drawn.samples(), order));
     others.add(best_fit(drawn.tokens, order, grid.max_tokens));
     others.add(search_bins(drawn.tokens, 16, grid.max_tokens).bin_of);
