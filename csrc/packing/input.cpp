@@ -17,7 +17,9 @@ constexpr std::uint32_t kMaxBins = 1U << 24;
 /// Throws if a value is negative, or if the sum exceeds `limit`; that message ends with `reason`.
 void check_sum(std::span<const std::int64_t> values, const std::string& name, std::int64_t limit,
                const std::string& reason) {
-  std::int64_t sum = 0;
+  std::int64_t bits = 0, sum = 0;
+  for (const std::int64_t value : values) bits |= value;  // No value exceeds them; quick.
+  if (bits >= 0 && bits <= limit / std::max(std::ssize(values), std::ptrdiff_t{1})) return;
   for (std::size_t i = 0; i < values.size(); ++i) {
     if (values[i] < 0) {
       throw BadArgument(name + "[" + std::to_string(i) + "]=" + std::to_string(values[i]) +

@@ -78,13 +78,19 @@ class Assignment:
     def value(self) -> float:
         """Value of the objective, in the unit of the costs."""
         loads = self.loads
-        if self.objective == "accumulate":
-            return float(loads.sum(axis=0).max())
-        if self.objective == "pipeline":
-            return float((loads.sum(axis=0) + (self.stages - 1) * loads.max(axis=0)).max())
-        if self.objective == "lockstep":
-            return float(loads.max(axis=1).sum())
-        return float(loads.max())
+        match self.objective:
+            case "lockstep":
+                return float(loads.max(axis=1).sum())
+            case "accumulate":
+                return float(loads.sum(axis=0).max())
+            case "max-microbatch":
+                return float(loads.max())
+            case "pipeline":
+                return float((loads.sum(axis=0) + (self.stages - 1) * loads.max(axis=0)).max())
+        raise ValueError(
+            f"objective {self.objective!r}: choose from lockstep, accumulate, max-microbatch, "
+            "pipeline"
+        )
 
     @property
     def gap(self) -> float:

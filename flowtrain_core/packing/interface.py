@@ -17,11 +17,13 @@ from flowtrain_core.packing.select import oldest_first, priorities
 
 Objective = Literal["lockstep", "accumulate", "max-microbatch", "pipeline"]
 Oversize = Literal["error", "leave_out"]
+_OBJECTIVES, _OVERSIZES = get_args(Objective), get_args(Oversize)
 
 # Shares of the token capacity to fill when samples may wait, tried in order; a fuller step balances
 # worse. 1 gives a sample of any length room in an empty step; it is an int, since 1.0 would round
 # the room above 2^53. 0 takes only the samples that may not wait any longer.
 _FILLS = (0.985, 0.96, 0.92, 0.85, 0.7, 0.5, 0.3, 1, 0)
+_NO_SAMPLES = numpy.zeros(0, numpy.int32)
 
 
 class NoRoomError(ValueError):
@@ -79,10 +81,10 @@ def schedule(
         NoRoomError: No room was found for some samples; the message says whether it is proven that
             there is none.
     """
-    check_choice(objective, "objective", get_args(Objective))
+    check_choice(objective, "objective", _OBJECTIVES)
     check_choice(policy, "policy", POLICIES)
     check_choice(coupling, "coupling", COUPLINGS)
-    check_choice(oversize, "oversize", get_args(Oversize))
+    check_choice(oversize, "oversize", _OVERSIZES)
     max_age = integer(max_age, "max_age", minimum=0, bits=62)
     if stages != 1 and objective != "pipeline":
         raise ValueError(
@@ -127,9 +129,7 @@ def schedule(
     if max_age == 0:
         taken, which = placed, problem(placed, True)
         layout = run(which, **options)
-        missing = numpy.zeros(0, numpy.intp)
-        if layout.slot.min(initial=0) < 0:  # Quicker to see than to list.
-            missing = numpy.flatnonzero(layout.slot < 0)
+        missing = _NO_SAMPLES if layout.bound is not None else numpy.flatnonzero(layout.slot < 0)
     else:
         those = numpy.arange(count) if placed is None else placed
         waited = numpy.zeros(count, numpy.int64) if age is None else integers(age, "age")
@@ -207,7 +207,7 @@ def _no_room(problem: Problem, first: int) -> NoRoomError:
         if impossible
         else f"no room for {samples} was found in {bins} in {tries} tries"
     )
-    return NoRoomError(f"{said}; sample {first} is left over; raise microbatches or max_tokens")
+    return NoRoomError(f"{said}; sample {first} has no bin; raise microbatches or max_tokens")
 
 
 def _of(values: IntArray, which: IntArray | None) -> IntArray:
@@ -226,7 +226,7 @@ def _spread(
 
 def _others(placed: IntArray | None, count: int) -> NDArray[numpy.int32]:
     if placed is None:
-        return numpy.zeros(0, numpy.int32)
+        return _NO_SAMPLES
     return numpy.setdiff1d(numpy.arange(count), placed).astype(numpy.int32)
 
 

@@ -58,7 +58,8 @@ class Layout:
         slot: Microbatch slot, shape [num_samples].
         rank: Data-parallel rank, shape [num_samples].
         microbatches: Slots in use on every rank; may be more than were asked for.
-        bound: Lower bound of the objective, or None if the policy computes none.
+        bound: Lower bound of the objective; None if the policy computes none, or if a sample has no
+            place.
         encoder_slot: Slot before which the sample is encoded, where the policy says.
         encoder_rank: Rank that encodes it.
     """

@@ -26,6 +26,6 @@ def flowtrain_best(problem: Problem, *, refined: bool = True) -> Layout:
         refined=refined,
         closed=problem.closed,
     )
-    # With unplaced samples the bound is computed anew, for the placed ones.
+    # With unplaced samples the bound is computed later, for the placed ones.
     known = None if unplaced else bound
     return Layout(slot=slot, rank=rank, microbatches=problem.microbatches, bound=known)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from typing import Any
 
@@ -178,6 +179,12 @@ def test_equal_samples_can_change_places() -> None:
     swapped = schedule(tokens[mixed], cost[mixed], **shape)
     assert plain.slot.tolist() == swapped.slot.tolist()
     assert plain.rank.tolist() == swapped.rank.tolist()
+
+
+def test_an_unknown_objective_has_no_value() -> None:
+    plan = schedule([1, 2], [1.0, 2.0], ranks=1, microbatches=1, max_tokens=3)
+    with pytest.raises(ValueError, match="objective 'makespan': choose from lockstep, accumulate"):
+        _ = dataclasses.replace(plan, objective="makespan").value
 
 
 def test_a_checksum_tells_inputs_apart() -> None:
