@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from flowtrain.models.attention import varlen_attention
+from flowtrain.models.documents import Documents
 from flowtrain.models.varlen import usable
 
 pytestmark = pytest.mark.gpu
@@ -46,9 +47,9 @@ def test_outputs_and_gradients_equal_those_of_each_document_alone(
     ]
     exact = [x.detach().double().requires_grad_() for x in packed]
     assert usable(packed[0], dropout=0.0), "the kernel would not be tested"
-    boundaries = torch.tensor([0, *LENGTHS]).cumsum(0)
+    documents = Documents(LENGTHS)
     out, _ = varlen_attention(
-        torch.nn.Module(), *packed, None, is_causal=causal, cu_seq_lens_q=boundaries
+        torch.nn.Module(), *packed, None, is_causal=causal, documents=documents
     )
     expected = one_by_one(*exact, causal)
     seed = torch.randn_like(expected)

@@ -92,10 +92,6 @@ class PackedBatch:
     position_ids: torch.Tensor
     doc_lengths: list[int]
 
-    def boundaries(self) -> torch.Tensor:
-        """Document boundaries on the host, shape [documents + 1]."""
-        return torch.tensor([0, *self.doc_lengths]).cumsum(0)
-
 
 @dataclass(frozen=True, slots=True)
 class LossOutput:
@@ -196,7 +192,8 @@ class VLMAdapter(ABC):
         Args:
             encoder: The part `encoder`.
             pixel_values: Patches of all images, shape [patches, patch_dim].
-            grids: Frames, height and width of each in patches, shape [images, 3].
+            grids: Frames, height and width of each in patches, shape [images, 3]; on the host, as
+                the encoder would otherwise wait for the device.
 
         Returns:
             Features of the image tokens, shape [tokens, row_width].
@@ -204,14 +201,19 @@ class VLMAdapter(ABC):
 
     @abstractmethod
     def position_ids(
-        self, input_ids: torch.Tensor, mm_token_type_ids: torch.Tensor, grids: torch.Tensor
+        self,
+        input_ids: torch.Tensor,
+        mm_token_type_ids: torch.Tensor,
+        grids: torch.Tensor,
+        doc_lengths: Sequence[int] | None = None,
     ) -> torch.Tensor:
-        """Positions of one document, shape [4, tokens].
+        """Positions of packed documents, shape [4, tokens]; each document starts at 0.
 
         Args:
-            input_ids: Shape [tokens].
+            input_ids: Shape [tokens], on the host.
             mm_token_type_ids: 0 for text, 1 for image tokens, shape [tokens].
-            grids: Shape [images, 3].
+            grids: Of the images of all documents in order, shape [images, 3].
+            doc_lengths: Tokens of each document, none of them empty; None for one document.
         """
 
     @abstractmethod

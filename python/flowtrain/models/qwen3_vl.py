@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from transformers import AutoConfig, AutoImageProcessor, AutoModelForImageTextToText
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 from transformers.models.qwen3_vl.modeling_qwen3_vl import BaseModelOutputWithDeepstackFeatures
+from transformers.vision_utils import get_vision_interpolation_indices_and_weights
 
 from flowtrain.cost.flops import Grid, ModuleFlops
 from flowtrain.models import attention
@@ -25,6 +26,7 @@ from flowtrain.models.adapter import (
     VLMAdapter,
     Vocabulary,
 )
+from flowtrain.models.documents import Documents
 from flowtrain.models.errors import ModelError
 
 if TYPE_CHECKING:
@@ -195,51 +197,81 @@ class Qwen3VLAdapter(VLMAdapter):
         self, encoder: torch.nn.Module, pixel_values: torch.Tensor, grids: torch.Tensor
     ) -> torch.Tensor:
         model: Any = encoder
-        out = model.model.visual(pixel_values, grid_thw=grids, return_dict=True)
+        visual = model.model.visual
+        device = pixel_values.device
+        grids = grids.cpu()
+        frames, rows, columns = grids.unbind(1)
+        # A frame is a document. transformers takes these tensors instead of computing them, image
+        # by image and on the device; one segment makes it call the attention once for all frames.
+        indices, weights = get_vision_interpolation_indices_and_weights(
+            grids,
+            visual.num_grid_per_side,
+            mode=visual.interpolation_mode,
+            align_corners=visual.interpolation_align_corners,
+            spatial_merge_size=self._merge,
+        )
+        out = visual(
+            pixel_values,
+            grid_thw=grids,
+            return_dict=True,
+            documents=Documents((rows * columns).repeat_interleave(frames).tolist()),
+            cu_seqlens=torch.tensor([0, pixel_values.shape[0]]),
+            position_ids=patch_positions(grids, self._merge).to(device),
+            interp_indices=indices.to(device),
+            interp_weights=weights.to(device),
+        )
         taps = out.deepstack_features[: len(self._taps)]
         return torch.cat([out.pooler_output, *taps], dim=-1)
 
     def position_ids(
-        self, input_ids: torch.Tensor, mm_token_type_ids: torch.Tensor, grids: torch.Tensor
+        self,
+        input_ids: torch.Tensor,
+        mm_token_type_ids: torch.Tensor,
+        grids: torch.Tensor,
+        doc_lengths: Sequence[int] | None = None,
     ) -> torch.Tensor:
-        types = mm_token_type_ids
-        if bool((types == 2).any()):
+        types = mm_token_type_ids.numpy()
+        if (types == 2).any():
             raise ModelError("Qwen3-VL: the sample has video tokens; only images can be trained")
-        length = input_ids.shape[0]
-        text = torch.arange(length)
-        if grids.shape[0] == 0:
-            return text.expand(4, length)
-        # Text continues from the largest position before it; image tokens have grid positions.
-        edges = F.pad((types == 1).long(), (1, 1)).diff()
-        starts = (edges == 1).nonzero().flatten()
-        runs = ((edges == -1).nonzero().flatten() - starts).tolist()
-        expected = (grids.prod(-1) // self._merge**2).tolist()
-        if runs != expected:
+        lengths = np.array([len(types)] if doc_lengths is None else doc_lengths)
+        ends = lengths.cumsum()
+        starts = ends - lengths
+        is_image = types == 1
+        # An image ends where its tokens or its document end.
+        first, last = is_image.copy(), is_image.copy()
+        first[1:] &= ~is_image[:-1]
+        last[:-1] &= ~is_image[1:]
+        first[starts], last[ends - 1] = is_image[starts], is_image[ends - 1]
+        image_at = np.flatnonzero(first)
+        runs = np.flatnonzero(last) + 1 - image_at
+        frames, rows, columns = (grids.numpy() // [1, self._merge, self._merge]).T
+        tokens = frames * rows * columns
+        if not np.array_equal(runs, tokens):
             raise ModelError(
-                f"Qwen3-VL: the sample has runs of {runs} image tokens, but its grids make "
-                f"{expected}; tokenize it with the processor that made the grids"
+                f"Qwen3-VL: the tokens have runs of {runs.tolist()} image tokens, but the grids "
+                f"make {tokens.tolist()}; tokenize with the processor that made the grids"
             )
-        out = torch.empty((3, length), dtype=torch.long)
-        at = position = 0
-        for start, grid in zip(starts.tolist(), grids.tolist(), strict=True):
-            frames, rows, columns = grid[0], grid[1] // self._merge, grid[2] // self._merge
-            out[:, at:start] = torch.arange(start - at) + position
-            position += start - at
-            at = start + frames * rows * columns
-            axes = torch.meshgrid(
-                torch.arange(frames), torch.arange(rows), torch.arange(columns), indexing="ij"
-            )
-            out[:, start:at] = torch.stack([axis.reshape(-1) for axis in axes]) + position
-            position += max(rows, columns)
-        out[:, at:] = torch.arange(length - at) + position
-        return torch.cat([text[None], out])
+        # Text continues from the largest position before it, so that an image of n tokens moves
+        # the text after it by max(rows, columns) - n.
+        moved = np.zeros(len(types) + 1, dtype=np.int64)
+        moved[image_at + tokens] = np.maximum(rows, columns) - tokens
+        moved = moved.cumsum()[:-1]
+        out = np.empty((4, len(types)), dtype=np.int64)
+        out[0] = np.arange(len(types)) - starts.repeat(lengths)
+        out[1:] = out[0] + moved - moved[starts].repeat(lengths)
+        # Image tokens have grid positions, which start at that of the first.
+        row, column = rows.repeat(tokens), columns.repeat(tokens)
+        number = np.arange(len(row)) - (tokens.cumsum() - tokens).repeat(tokens)
+        axes = np.stack([number // column // row, number // column % row, number % column])
+        out[1:, is_image] += axes - number
+        return torch.from_numpy(out)
 
     def loss(
         self, backbone: torch.nn.Module, batch: PackedBatch, features: torch.Tensor | None
     ) -> LossOutput:
         model: Any = backbone
         self._check(model, batch, features)
-        boundaries = batch.boundaries()
+        documents = Documents(batch.doc_lengths)
         outputs = {}
         if features is not None:
             pooled, *taps = features.split(self._width, dim=-1)
@@ -255,11 +287,11 @@ class Qwen3VLAdapter(VLMAdapter):
             attention_mask=None,
             use_cache=False,
             mm_encoder_outputs=outputs,
-            cu_seq_lens_q=boundaries,
+            documents=documents,
         ).last_hidden_state[0]
         # A token predicts the next one of its document; the last one predicts nothing.
         targets = torch.roll(batch.labels, -1)
-        targets[boundaries[1:] - 1] = -100
+        targets[documents.boundaries(targets.device)[1:] - 1] = -100
         kept = (targets != -100).nonzero().flatten()
         logits = model.lm_head(hidden[kept])
         exact = torch.float64 if logits.dtype == torch.float64 else torch.float32
@@ -292,3 +324,22 @@ class Qwen3VLAdapter(VLMAdapter):
                 f"attn_implementation={chosen}: packed documents would see each other; build the "
                 f"model with {self._implementation}"
             )
+
+
+def patch_positions(grids: torch.Tensor, merge: int) -> torch.Tensor:
+    """Row and column of each patch in its frame, in the order of patches, shape [patches, 2].
+
+    Args:
+        grids: Frames, height and width of each image in patches, shape [images, 3].
+        merge: Rows and columns of a block of patches, which make one token. Patches are in order
+            block by block.
+    """
+    _, rows, columns = grids.unbind(1)
+    per_frame, of_image = rows * columns, grids.prod(1)
+    first = (of_image.cumsum(0) - of_image).repeat_interleave(of_image)
+    within = (torch.arange(len(first)) - first) % per_frame.repeat_interleave(of_image)
+    block, inner = within // merge**2, within % merge**2
+    blocks = (columns // merge).repeat_interleave(of_image)
+    return torch.stack(
+        [block // blocks * merge + inner // merge, block % blocks * merge + inner % merge], dim=-1
+    )

@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from flowtrain.models.documents import Documents
+
 # Limits of the flash kernels.
 _DTYPES = (torch.float16, torch.bfloat16)
 _HEAD_DIM_MULTIPLE = 8
@@ -50,7 +52,7 @@ def varlen(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    lengths: list[int],
+    documents: Documents,
     *,
     scaling: float | None,
     causal: bool,
@@ -61,7 +63,7 @@ def varlen(
         query: Shape [1, heads, tokens, head_dim], on a CUDA device.
         key: Shape [1, kv_heads, tokens, head_dim].
         value: Shape [1, kv_heads, tokens, head_dim].
-        lengths: Tokens of each document.
+        documents: Documents of the row.
         scaling: Factor of the scores; None for 1 / sqrt(head_dim).
         causal: Whether a token attends only to itself and the tokens before it.
 
@@ -78,18 +80,15 @@ def varlen(
             repeats = query.shape[1] // key.shape[1]
             key = key.repeat_interleave(repeats, dim=1)
             value = value.repeat_interleave(repeats, dim=1)
-    # Copied from pinned memory, so that the call does not wait for the device.
-    edges = torch.tensor([0, *lengths], dtype=torch.int32).cumsum(0, dtype=torch.int32)
-    boundaries = edges.pin_memory().to(query.device, non_blocking=True)
-    longest = max(lengths)
+    boundaries = documents.boundaries(query.device)
     out = varlen_attn(
         query[0].transpose(0, 1),
         key[0].transpose(0, 1),
         value[0].transpose(0, 1),
         boundaries,
         boundaries,
-        longest,
-        longest,
+        documents.longest,
+        documents.longest,
         scale=scaling,
         window_size=(-1, 0) if causal else (-1, -1),
         **options,

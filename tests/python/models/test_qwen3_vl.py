@@ -4,15 +4,18 @@ import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from flowtrain.models import ModelError
 from flowtrain.models.adapter import PackedBatch, VLMAdapter
-from flowtrain.models.attention import varlen_attention
+from flowtrain.models.attention import NAME, varlen_attention
+from flowtrain.models.documents import Documents
 from flowtrain.models.registry import adapter_for
 from flowtrain.models.tiny_qwen3_vl import SMALLEST, write_tiny_model
 
@@ -56,15 +59,14 @@ def pixels_of(grids: torch.Tensor) -> torch.Tensor:
 
 
 def packed(adapter: VLMAdapter, documents: list[Document]) -> PackedBatch:
-    positions = [
-        adapter.position_ids(ids, (ids == IMAGE).long(), grids) for ids, grids in documents
-    ]
     ids = torch.cat([ids for ids, _ in documents])
+    lengths = [len(ids) for ids, _ in documents]
+    grids = torch.cat([grids for _, grids in documents])
     return PackedBatch(
         input_ids=ids,
         labels=ids.masked_fill(ids == IMAGE, -100),
-        position_ids=torch.cat(positions, dim=1),
-        doc_lengths=[len(ids) for ids, _ in documents],
+        position_ids=adapter.position_ids(ids, (ids == IMAGE).long(), grids, lengths),
+        doc_lengths=lengths,
     )
 
 
@@ -118,15 +120,21 @@ def counted() -> Iterator[FlopCounterMode]:
         yield counter
 
 
-def test_positions_equal_those_of_transformers(adapter: VLMAdapter) -> None:
+def test_positions_of_a_row_equal_those_of_transformers_for_each_document(
+    adapter: VLMAdapter,
+) -> None:
     full = build(adapter, "full")
-    for ids, grids in MIX:
+    # The last two are an image alone, so that only the boundary separates their image tokens.
+    image = (torch.full((6,), IMAGE), torch.tensor([[1, 4, 6]]))
+    documents = [*MIX, image, image]
+    row = packed(adapter, documents).position_ids.split([len(ids) for ids, _ in documents], dim=1)
+    for ours, (ids, grids) in zip(row, documents, strict=True):
         truth, _ = full.model.get_rope_index(
             ids[None], (ids == IMAGE).int()[None], image_grid_thw=grids if len(grids) else None
         )
-        ours = adapter.position_ids(ids, (ids == IMAGE).long(), grids)
         assert torch.equal(ours[0], torch.arange(len(ids)))
         assert torch.equal(ours[1:], truth[:, 0])
+        assert torch.equal(ours, adapter.position_ids(ids, (ids == IMAGE).long(), grids))
 
 
 def test_attention_costs_as_much_as_the_documents_one_by_one(adapter: VLMAdapter) -> None:
@@ -136,15 +144,69 @@ def test_attention_costs_as_much_as_the_documents_one_by_one(adapter: VLMAdapter
     layer.is_causal = True  # type: ignore[assignment]
 
     def flops(lengths: list[int]) -> int:
-        boundaries = torch.tensor([0, *lengths]).cumsum(0)
+        documents = Documents(lengths)
         with counted() as counter:
-            varlen_attention(layer, query, key, value, None, cu_seq_lens_q=boundaries)
+            varlen_attention(layer, query, key, value, None, documents=documents)
         return counter.get_total_flops()
 
     assert flops([16] * 4) * 4 == flops([64]) > 0
 
 
-def test_a_causal_call_without_boundaries_is_refused() -> None:
+def test_attention_calls_the_kernel_once_for_documents_of_equal_length(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    torch.manual_seed(0)
+    lengths = [5, 3, 3, 3, 2, 5, 5]
+    query = torch.randn(1, 4, sum(lengths), 8)
+    key, value = torch.randn(2, 1, 2, sum(lengths), 8)
+    layer = torch.nn.Module()
+    alone = torch.cat(
+        [
+            varlen_attention(layer, *parts, None, is_causal=True, documents=Documents([n]))[0]
+            for n, *parts in zip(
+                lengths, *(x.split(lengths, dim=2) for x in (query, key, value)), strict=True
+            )
+        ],
+        dim=1,
+    )
+    calls = []
+    kernel = torch.nn.functional.scaled_dot_product_attention
+
+    def counted_kernel(q: torch.Tensor, *rest: torch.Tensor, **options: Any) -> torch.Tensor:
+        calls.append(tuple(q.shape))
+        return kernel(q, *rest, **options)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", counted_kernel)
+    together, _ = varlen_attention(
+        layer, query, key, value, None, is_causal=True, documents=Documents(lengths)
+    )
+    assert calls == [(1, 4, 5, 8), (3, 4, 3, 8), (1, 4, 2, 8), (2, 4, 5, 8)]
+    torch.testing.assert_close(together, alone)
+
+
+@pytest.mark.parametrize("frames", [1, 3])
+def test_images_encoded_together_are_one_attention_call_a_layer(
+    adapter: VLMAdapter, frames: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder = build(adapter, "encoder")
+    grids = torch.tensor([[frames, 4, 2], [1, 2, 6], [1, 6, 2]])
+    pixels = pixels_of(grids)
+    encoder.set_attn_implementation("sdpa")
+    plain = encoder.model.visual(pixels, grid_thw=grids, return_dict=True)
+    expected = torch.cat([plain.pooler_output, *plain.deepstack_features], dim=-1)
+    encoder.set_attn_implementation(NAME)
+    lengths = []
+
+    def counted_attention(*arguments: Any, **options: Any) -> Any:
+        lengths.append(options["documents"].lengths)
+        return varlen_attention(*arguments, **options)
+
+    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS, NAME, counted_attention)
+    torch.testing.assert_close(adapter.encode(encoder, pixels, grids), expected)
+    assert lengths == [[8] * frames + [12, 12]] * SMALLEST.vision_depth
+
+
+def test_a_causal_call_without_documents_is_refused() -> None:
     layer = torch.nn.Module()
     layer.is_causal = True  # type: ignore[assignment]
     rows = torch.randn(1, 2, 4, 8)

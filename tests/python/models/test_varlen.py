@@ -11,6 +11,7 @@ import torch.nn.functional as F
 
 from flowtrain.models import varlen
 from flowtrain.models.attention import varlen_attention
+from flowtrain.models.documents import Documents
 
 LENGTHS = [3, 1, 7]
 
@@ -68,15 +69,15 @@ def test_the_kernel_call_gives_attention_within_each_document(
     tokens = sum(LENGTHS)
     query = torch.randn(1, 4, tokens, 8)
     key, value = torch.randn(2, 1, kv_heads, tokens, 8)
-    boundaries = torch.tensor([0, *LENGTHS]).cumsum(0)
+    documents = Documents(LENGTHS)
     layer = torch.nn.Module()
     expected, _ = varlen_attention(
-        layer, query, key, value, None, scaling=0.3, is_causal=causal, cu_seq_lens_q=boundaries
+        layer, query, key, value, None, scaling=0.3, is_causal=causal, documents=documents
     )
     monkeypatch.setattr(torch.nn.attention.varlen, "varlen_attn", function)
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: self)
     varlen._parameters.cache_clear()
-    got = varlen.varlen(query, key, value, LENGTHS, scaling=0.3, causal=causal)
+    got = varlen.varlen(query, key, value, documents, scaling=0.3, causal=causal)
     varlen._parameters.cache_clear()
     torch.testing.assert_close(got, expected)
 
