@@ -516,7 +516,7 @@ class packing:  # noqa: N801
         objective: str,
         stages: int = 1,
         refined: bool = True,
-        closed: bool = True,
+        place_all: bool = True,
     ) -> tuple[NDArray[int32], NDArray[int32], int, int]:
         """Slot and rank of each sample, the bound, and how many samples were not placed."""
     @staticmethod

@@ -80,7 +80,8 @@ void check(const Ints& tokens, const Ints& cost, std::uint32_t ranks, std::uint3
 
 py::tuple schedule(const Ints& tokens, const Ints& cost, std::uint32_t ranks,
                    std::uint32_t microbatches, std::int64_t max_tokens,
-                   const std::string& objective, std::uint32_t stages, bool refined, bool closed) {
+                   const std::string& objective, std::uint32_t stages, bool refined,
+                   bool place_all) {
   const Samples samples{span_of(tokens, "tokens"), span_of(cost, "cost")};
   const Grid grid = grid_of(ranks, microbatches, max_tokens, stages);
   const Objective which = objective_of(objective);
@@ -88,7 +89,7 @@ py::tuple schedule(const Ints& tokens, const Ints& cost, std::uint32_t ranks,
   packing::Schedule out(0);
   {
     const WithoutGil release;
-    out = packing::schedule(samples, grid, which, refined, closed);
+    out = packing::schedule(samples, grid, which, refined, place_all);
   }
   return py::make_tuple(array_of(out.slot), array_of(out.rank), out.bound, out.unplaced);
 }
@@ -173,7 +174,7 @@ void bind_packing(py::module_& module) {
   room.def("integer_costs", &integer_costs, cost, py::arg("name"));
   room.def("check", &check, tokens, cost, ranks, microbatches, max_tokens, stages);
   room.def("schedule", &schedule, tokens, cost, ranks, microbatches, max_tokens, objective, stages,
-           py::arg("refined") = true, py::arg("closed") = true);
+           py::arg("refined") = true, py::arg("place_all") = true);
   room.def("search_bins", &search_bins, tokens, py::arg("bins"), max_tokens);
   room.def("longest_first", &longest_first, tokens, cost, py::arg("bins"), max_tokens);
   room.def("best_fit", &best_fit, tokens, max_tokens, py::arg("order") = py::none());

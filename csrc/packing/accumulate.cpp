@@ -118,7 +118,7 @@ std::int64_t rank_room(const Grid& grid) {
 
 bool balance_ranks(const Step& step, std::int64_t end, std::int64_t rank_cap, const Effort& effort,
                    Schedule& out) {
-  const auto& [samples, order, grid, refined, closed] = step;
+  const auto& [samples, order, grid, refined, place_all] = step;
   const std::int64_t even = end / (grid.slots + grid.stages - 1);
   Bins bins(samples, grid.ranks);
   std::vector<std::int64_t> targets(grid.ranks, max_work(end, even, grid));
@@ -151,7 +151,7 @@ bool balance_ranks(const Step& step, std::int64_t end, std::int64_t rank_cap, co
 }
 
 Schedule accumulate(const Step& step) {
-  const auto& [samples, order, grid, refined, closed] = step;
+  const auto& [samples, order, grid, refined, place_all] = step;
   Schedule out(samples.size());
   out.bound = max_bin_bound(samples, order, grid.ranks);
   const Effort effort{.passes = 64,
@@ -160,7 +160,7 @@ Schedule accumulate(const Step& step) {
                       .tolerance = sum(samples.cost) / grid.ranks / 65536};
   const bool fits = balance_ranks(step, out.bound, rank_room(grid), effort, out);
   if (fits) out.value = heaviest_rank(out, step);
-  if (!fits || out.value - out.bound > out.bound / kFarPart) {
+  if (!fits || out.value - out.bound > out.bound / kFarDivisor) {
     // Balancing ranks first failed or is far from the bound: balance microbatches first.
     Schedule other = lockstep(step);
     other.bound = out.bound;

@@ -14,8 +14,8 @@ namespace {
 
 constexpr std::uint32_t kRounds = 4;
 constexpr std::uint32_t kPartners = 2;  // Of each long bin.
-// A plan within its value over this of the bound needs no better bound.
-constexpr std::int64_t kNearPart = 1024;
+// A plan whose gap is at most its value divided by this needs no better bound.
+constexpr std::int64_t kNearDivisor = 1024;
 
 /// Targets from the present loads: for each bin, the mean of its aligned slot. If sizes do not let
 /// all bins be equal, few slots are then longer and the others shorter.
@@ -71,10 +71,10 @@ struct Plan {
 };
 
 Plan make_plan(const Step& step, Gather gather) {
-  const auto& [samples, order, grid, refined, closed] = step;
+  const auto& [samples, order, grid, refined, place_all] = step;
   Slots slots = fill_slots(samples, order, grid, gather);
   const bool has_long_slots = slots.long_bins > 0;
-  if (slots.unplaced > 0 && closed && pack_by_tokens(slots.bins, grid.max_tokens, true)) {
+  if (slots.unplaced > 0 && place_all && pack_by_tokens(slots.bins, grid.max_tokens, true)) {
     slots.unplaced = slots.long_bins = 0;
   }
   if (refined) {
@@ -93,13 +93,13 @@ Plan make_plan(const Step& step, Gather gather) {
 }  // namespace
 
 Schedule lockstep(const Step& step) {
-  const auto& [samples, order, grid, refined, closed] = step;
+  const auto& [samples, order, grid, refined, place_all] = step;
   Schedule out(samples.size());
   Plan best = make_plan(step, Gather::kAboveEven);
   out.bound =
-      lockstep_bound(samples, order, grid, refined ? best.value - best.value / kNearPart : 0);
-  for (const Gather gather : {Gather::kBinByBin, Gather::kAboveHalf, Gather::kFarAbove}) {
-    const bool far = best.value - out.bound > out.bound / kFarPart;
+      lockstep_bound(samples, order, grid, refined ? best.value - best.value / kNearDivisor : 0);
+  for (const Gather gather : {Gather::kBinByBin, Gather::kAboveHalf, Gather::kAbove16Times}) {
+    const bool far = best.value - out.bound > out.bound / kFarDivisor;
     if (!refined || !best.has_long_slots || !far) break;
     Plan other = make_plan(step, gather);
     if (std::pair(other.unplaced, other.value) < std::pair(best.unplaced, best.value)) {

@@ -46,12 +46,11 @@ class Measure {
   std::int64_t low_, max_tokens_;
 };
 
-/// Prices of room: a token costs what it costs in the sample at place `like` by descending density,
-/// or nothing past the last; and `full` is the price of the whole cap by a measure.
+/// Prices of room, by tokens and by a measure.
 struct Prices {
-  std::size_t like = 0;
-  std::int64_t full = 0;
-  int edge = 1;
+  std::size_t denser = 0;      ///< Samples denser than a token's price, the next one's density.
+  std::int64_t whole_cap = 0;  ///< Price of the whole cap by the measure.
+  int edge = 1;                ///< Of the measure.
 
   bool operator==(const Prices&) const = default;
 };
@@ -115,40 +114,40 @@ class LongSlots {
     Wide used = 0;
     std::size_t k = 0;
     while (k < densest_.size() && used + densest_[k].tokens <= room) used += densest_[k++].tokens;
-    return {.like = k};
+    return {.denser = k};
   }
 
   /// Minimum sum over all slots if q of them carry at most what the prices allow: a bin holds no
   /// more than what its room costs and its samples gain, what they cost above their price.
   std::int64_t bound(std::size_t q, const Prices& prices) const {
-    const bool free = prices.like == densest_.size();
-    const std::int64_t price = free ? 0 : densest_[prices.like].cost;
-    const std::int64_t per = free ? 1 : densest_[prices.like].tokens;
-    const Wide more = Wide{prices.full} * per / max_tokens_;
-    const Wide room = (price + more) * max_tokens_;
+    const bool free = prices.denser == densest_.size();
+    const std::int64_t price = free ? 0 : densest_[prices.denser].cost;
+    const std::int64_t per = free ? 1 : densest_[prices.denser].tokens;
+    const Wide by_measure = Wide{prices.whole_cap} * per / max_tokens_;
+    const Wide room = (price + by_measure) * max_tokens_;
     const Measure measure(prices.edge, max_tokens_);
-    // Nor does it hold more than its slot lasts, so that no gain counts beyond the rest of it.
-    std::vector<Wide> rest(q);
+    // Nor does it hold more than its slot lasts, which limits its gains.
+    std::vector<Wide> max_gain(q);
     Wide carried = 0, sum = 0;
     for (std::size_t j = 0; j < q; ++j) {
       sum += lengths_[j];
-      rest[j] = std::max<Wide>(0, Wide{lengths_[j]} * per - room);
+      max_gain[j] = std::max<Wide>(0, Wide{lengths_[j]} * per - room);
       carried += ranks_ * std::min<Wide>(Wide{lengths_[j]} * per, room);
     }
-    Wide gained = 0;  // All of it.
-    std::int64_t beyond = 0;
+    Wide gained = 0;              // Without that limit.
+    std::int64_t over_limit = 0;  // Samples that gain more than any bin may.
     Vector<Wide> of_halves;
-    for (std::size_t k = 0; k < prices.like; ++k) {  // The others gain nothing.
+    for (std::size_t k = 0; k < prices.denser; ++k) {  // The others gain nothing.
       const Item& item = densest_[k];
       const Wide gain =
-          Wide{item.cost} * per - Wide{price} * item.tokens - more * measure(item.tokens);
+          Wide{item.cost} * per - Wide{price} * item.tokens - by_measure * measure(item.tokens);
       if (gain <= 0) continue;
-      beyond += gain > rest[0];
+      over_limit += gain > max_gain[0];
       if (item.half) {
         of_halves.push_back(gain);
       } else {
         gained += gain;
-        carried += std::min(gain, rest[0]);
+        carried += std::min(gain, max_gain[0]);
       }
     }
     // A bin holds one of these.
@@ -156,10 +155,10 @@ class LongSlots {
     of_halves.resize(std::min(of_halves.size(), q * ranks_));
     for (std::size_t k = 0; k < of_halves.size(); ++k) {
       gained += of_halves[k];
-      carried += std::min(of_halves[k], rest[k / ranks_]);
+      carried += std::min(of_halves[k], max_gain[k / ranks_]);
     }
-    // Were more bins than a slot has short of length, it could be worth its while to last longer.
-    if (beyond > ranks_) carried = gained + room * ranks_ * static_cast<std::int64_t>(q);
+    // With more such samples than bins in a slot, longer slots could carry more: drop the limit.
+    if (over_limit > ranks_) carried = gained + room * ranks_ * static_cast<std::int64_t>(q);
     const Wide others = std::max<Wide>(0, Wide{total_} * per - carried);
     const Wide each = Wide{per} * ranks_;
     return static_cast<std::int64_t>(sum + (others + each - 1) / each);
@@ -171,7 +170,7 @@ class LongSlots {
     Prices prices = filled(q);
     std::int64_t best = bound(q, prices);
     const auto look = [&](const Prices& at) {
-      const std::size_t visits = at.like + kVisitsPerHalf * std::min(at.like, halves_);
+      const std::size_t visits = at.denser + kVisitsPerHalf * std::min(at.denser, halves_);
       if (best >= enough || budget.tries == 0 || budget.visits < visits) return false;
       --budget.tries;
       budget.visits -= visits;
@@ -182,24 +181,24 @@ class LongSlots {
       return true;
     };
     const auto size = static_cast<std::int64_t>(densest_.size());
-    const auto towards = [&](std::int64_t likes, std::int64_t full, int edge) {
+    const auto change = [&](std::int64_t denser, std::int64_t whole_cap, int edge) {
       Prices at = prices;
-      at.like = static_cast<std::size_t>(
-          std::clamp(static_cast<std::int64_t>(at.like) + likes, weightless_, size));
-      at.full = std::clamp<std::int64_t>(at.full + full, 0, longest());
+      at.denser = static_cast<std::size_t>(
+          std::clamp(static_cast<std::int64_t>(at.denser) + denser, weightless_, size));
+      at.whole_cap = std::clamp<std::int64_t>(at.whole_cap + whole_cap, 0, longest());
       at.edge = std::clamp(at.edge + edge, 1, Measure::kParts / 2);
       return at != prices && look(at);
     };
     for (std::int64_t part = kFirstParts; part <= kLastParts; part *= 2) {
-      const auto likes = std::max<std::int64_t>(1, size / part);
-      const auto full = std::max<std::int64_t>(1, longest() / part);
+      const auto samples = std::max<std::int64_t>(1, size / part);
+      const auto price = std::max<std::int64_t>(1, longest() / part);
       for (const int edge : kEdges) {
-        if (prices.full > 0 || part > kLastEdgeParts) break;
-        look({.like = prices.like, .full = full, .edge = edge});
+        if (prices.whole_cap > 0 || part > kLastEdgeParts) break;
+        look({.denser = prices.denser, .whole_cap = price, .edge = edge});
       }
-      while (towards(likes, 0, 0) || towards(-likes, 0, 0) ||
-             (prices.full > 0 && (towards(0, full, 0) || towards(0, -full, 0) || towards(0, 0, 1) ||
-                                  towards(0, 0, -1)))) {
+      while (change(samples, 0, 0) || change(-samples, 0, 0) ||
+             (prices.whole_cap > 0 && (change(0, price, 0) || change(0, -price, 0) ||
+                                       change(0, 0, 1) || change(0, 0, -1)))) {
       }
     }
     return best;

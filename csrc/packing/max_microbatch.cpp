@@ -9,14 +9,15 @@
 namespace flowtrain::packing {
 
 Schedule max_microbatch(const Step& step) {
-  const auto& [samples, order, grid, refined, closed] = step;
+  const auto& [samples, order, grid, refined, place_all] = step;
   Schedule out(samples.size());
   out.bound = max_bin_bound(samples, order, grid.bins());
   const std::int64_t mean = sum(samples.cost) / grid.bins();
   const std::vector<std::int64_t> targets(grid.bins(), mean);
   Bins bins(samples, grid.bins());
   out.unplaced = place(bins, order, targets, grid.max_tokens);
-  if (out.unplaced > 0 && closed && pack_by_tokens(bins, grid.max_tokens, true)) out.unplaced = 0;
+  if (out.unplaced > 0 && place_all && pack_by_tokens(bins, grid.max_tokens, true))
+    out.unplaced = 0;
   if (refined) {
     refine(bins, targets, 0, grid.max_tokens,
            {.passes = 64,

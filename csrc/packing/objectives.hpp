@@ -6,7 +6,7 @@
 namespace flowtrain::packing {
 
 /// If the gap exceeds the bound divided by this, other ways to schedule are tried too.
-inline constexpr std::int64_t kFarPart = 300;
+inline constexpr std::int64_t kFarDivisor = 300;
 
 /// Input of an objective: the arguments of `schedule`, and the samples by descending cost.
 struct Step {
@@ -14,7 +14,7 @@ struct Step {
   Order order;
   const Grid& grid;
   bool refined;
-  bool closed;
+  bool place_all;
 };
 
 Schedule lockstep(const Step& step);

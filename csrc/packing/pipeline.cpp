@@ -49,7 +49,7 @@ void light_at_both_ends(Schedule& schedule, std::span<const std::int64_t> loads,
 }  // namespace
 
 Schedule pipeline(const Step& step) {
-  const auto& [samples, order, grid, refined, closed] = step;
+  const auto& [samples, order, grid, refined, place_all] = step;
   if (grid.stages == 1) return accumulate(step);
   // Equal microbatches make equal ranks, too.
   Schedule out = max_microbatch(step);
@@ -66,7 +66,7 @@ Schedule pipeline(const Step& step) {
                       .tolerance = sum(samples.cost) / grid.ranks / 16384};
   std::size_t placed = 0;
   for (std::int64_t end = out.bound; end < last && placed < kMaxPlaced; end += apart) {
-    const bool far = out.unplaced > 0 || out.value - out.bound > out.bound / kFarPart;
+    const bool far = out.unplaced > 0 || out.value - out.bound > out.bound / kFarDivisor;
     if (!far && (!uneven || end > out.bound)) break;
     placed += samples.size();
     Schedule gathered(samples.size());

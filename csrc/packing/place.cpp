@@ -28,7 +28,7 @@ void Placer::set(std::uint32_t place, Word best) {
   nodes_[1] = best;
 }
 
-bool Placer::add(std::uint32_t sample, bool within) {
+bool Placer::add(std::uint32_t sample, bool under_target) {
   const std::int64_t tokens = bins_.samples().tokens[sample];
   while (!parked_.empty() && parked_.front().first >= tokens) {
     const std::uint32_t place = parked_.front().second;
@@ -43,7 +43,8 @@ bool Placer::add(std::uint32_t sample, bool within) {
   }
   if (nodes_[1] == kClosed) return false;
   const std::uint32_t place = top(), bin = first_ + place;
-  if (within && targets_[place] - bins_.load(bin) < bins_.samples().cost[sample]) return false;
+  if (under_target && targets_[place] - bins_.load(bin) < bins_.samples().cost[sample])
+    return false;
   bins_.add(sample, bin);
   set(place, word(place));
   return true;

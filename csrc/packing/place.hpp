@@ -22,9 +22,9 @@ class Placer {
 
   /// Places a sample, of equal bins in the lower one. O(log bins) while tokens descend with costs.
   ///
-  /// Args: `within` says that no bin may exceed its target.
+  /// Args: `under_target` says that no bin may exceed its target.
   /// Returns: false where no bin has room, or the one farthest below its target would exceed it.
-  bool add(std::uint32_t sample, bool within = false);
+  bool add(std::uint32_t sample, bool under_target = false);
 
  private:
   using Word = Wide;  // High: load that a bin misses. Low: its place.

@@ -7,9 +7,9 @@
 namespace flowtrain::packing {
 
 Schedule schedule(const Samples& samples, const Grid& grid, Objective objective, bool refined,
-                  bool closed) {
+                  bool place_all) {
   const Vector<std::uint32_t> order = order_by_cost(samples);
-  const Step step{samples, order, grid, refined, closed};
+  const Step step{samples, order, grid, refined, place_all};
   switch (objective) {
     case Objective::kLockstep: return lockstep(step);
     case Objective::kAccumulate: return accumulate(step);

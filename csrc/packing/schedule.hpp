@@ -27,16 +27,16 @@ struct Schedule {
   std::size_t unplaced = 0;
 };
 
-/// Places, refines and aligns a closed batch.
+/// Places, refines and aligns the samples of a step.
 ///
 /// The same input gives the same schedule on every platform with IEEE 754 doubles: see "The same
 /// plan on every rank" in docs/packing.md.
 ///
-/// Args: `refined` false skips the refinement, for plans that are only compared. `closed` places
+/// Args: `refined` false skips the refinement, for plans that are only compared. `place_all` places
 ///   every sample if a search finds room, at the cost of balance; else samples may stay unplaced.
 /// Errors: none; what does not fit under the cap is counted in `unplaced`.
 Schedule schedule(const Samples& samples, const Grid& grid, Objective objective, bool refined,
-                  bool closed = true);
+                  bool place_all = true);
 
 /// A lower bound of any schedule's value, see bound.hpp. `thorough` false is quicker, and the bound
 /// may be lower.

@@ -85,7 +85,7 @@ class Filler {
     Placer placer(bins_, first, targets, grid_.max_tokens);
     if (gather_ == Gather::kAboveEven) gather_above(share, placer);
     if (gather_ == Gather::kAboveHalf) gather_above(share / 2, placer);
-    if (gather_ == Gather::kFarAbove) gather_above(16 * share, placer);
+    if (gather_ == Gather::kAbove16Times) gather_above(16 * share, placer);
     if (gather_ != Gather::kBinByBin) gather_densest(placer);
     for (std::uint32_t k = 0; k < grid_.ranks; ++k) {
       while (top_up(first + k, targets[k])) {

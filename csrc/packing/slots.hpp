@@ -12,11 +12,11 @@ namespace flowtrain::packing {
 /// Which samples go into a long slot first. Those with the highest cost per token follow, since the
 /// cap limits what a slot carries; then each bin is topped up with what fits.
 enum class Gather {
-  kAboveEven,  ///< Samples above an even share of the cost, each to the bin farthest below its
-               ///< target.
-  kAboveHalf,  ///< Those above half of it.
-  kFarAbove,   ///< Those above 16 times an even share.
-  kBinByBin,   ///< Bins are filled one after the other, each with the costliest that fits.
+  kAboveEven,     ///< Samples above an even share of the cost, each to the bin farthest below its
+                  ///< target.
+  kAboveHalf,     ///< Those above half of it.
+  kAbove16Times,  ///< Those above 16 times an even share.
+  kBinByBin,      ///< Bins are filled one after the other, each with the costliest that fits.
 };
 
 /// Bins slot by slot, the long slots first, and the load that each bin should have.

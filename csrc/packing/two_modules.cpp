@@ -16,7 +16,7 @@ constexpr std::size_t kMovable = 10;
 constexpr std::size_t kSubsets = std::size_t{1} << kMovable;
 
 /// What an exchange takes from one bin to another.
-struct Step {
+struct Moved {
   std::int64_t backbone = 0;
   std::int64_t encoder = 0;
   std::int64_t tokens = 0;
@@ -29,8 +29,8 @@ struct Bin {
   std::vector<std::uint32_t> samples;
 
   std::int64_t longest() const { return std::max(backbone, encoder); }
-  std::int64_t longest_after(const Step& step, int sign) const {
-    return std::max(backbone + sign * step.backbone, encoder + sign * step.encoder);
+  std::int64_t longest_after(const Moved& moved, int sign) const {
+    return std::max(backbone + sign * moved.backbone, encoder + sign * moved.encoder);
   }
 };
 
@@ -90,11 +90,11 @@ class TwoModules {
     Bin& a = worst();
     std::int64_t lowest = a.longest();
     double best = 0;
-    return exchange(a, [&](const Bin& b, const Step& step) {
-      const std::int64_t longest = std::max(a.longest_after(step, -1), b.longest_after(step, 1));
+    return exchange(a, [&](const Bin& b, const Moved& moved) {
+      const std::int64_t longest = std::max(a.longest_after(moved, -1), b.longest_after(moved, 1));
       if (longest > lowest) return false;
-      const double squares = growth(step.backbone, b.backbone - a.backbone) +
-                             growth(step.encoder, b.encoder - a.encoder);
+      const double squares = growth(moved.backbone, b.backbone - a.backbone) +
+                             growth(moved.encoder, b.encoder - a.encoder);
       if (longest == lowest && squares >= best) return false;
       lowest = longest;
       best = squares;
@@ -112,9 +112,9 @@ class TwoModules {
     std::int64_t lowest = INT64_MAX;
     return exchange(
         a,
-        [&](const Bin& b, const Step& step) {
-          const std::int64_t longest = b.longest_after(step, 1);
-          if (longest >= lowest || a.longest_after(step, -1) >= before) return false;
+        [&](const Bin& b, const Moved& moved) {
+          const std::int64_t longest = b.longest_after(moved, 1);
+          if (longest >= lowest || a.longest_after(moved, -1) >= before) return false;
           lowest = longest;
           return true;
         },
@@ -147,7 +147,7 @@ class TwoModules {
   std::uint64_t work() const { return work_; }
 
  private:
-  /// Applies the last exchange of `a` with another bin that `better(bin, step)` accepts.
+  /// Applies the last exchange of `a` with another bin that `better(bin, moved)` accepts.
   template <class Better>
   bool exchange(Bin& a, Better better, bool hold = false) {
     work_ += a.samples.size() * (samples_.size() + bins_.size());
@@ -157,10 +157,10 @@ class TwoModules {
       if (&b == &a) continue;
       for (const std::uint32_t out : a.samples) {
         if (held_[out]) continue;
-        const Step given{samples_.cost[out], encoder_[out], samples_.tokens[out]};
-        const auto look = [&](std::uint32_t in, const Step& step) {
-          if (a.tokens - step.tokens > cap_ || b.tokens + step.tokens > cap_) return;
-          if (better(b, step)) other = &b, gives = out, takes = in;
+        const Moved given{samples_.cost[out], encoder_[out], samples_.tokens[out]};
+        const auto look = [&](std::uint32_t in, const Moved& moved) {
+          if (a.tokens - moved.tokens > cap_ || b.tokens + moved.tokens > cap_) return;
+          if (better(b, moved)) other = &b, gives = out, takes = in;
         };
         look(kNone, given);
         for (const std::uint32_t in : b.samples) {

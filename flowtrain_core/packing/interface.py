@@ -110,7 +110,7 @@ def schedule(
     checked = lengths if placed is None else numpy.minimum(lengths, max_tokens)
     kernels.check(checked, whole, ranks, microbatches, max_tokens, stages)
 
-    def problem(which: IntArray | None, closed: bool) -> Problem:
+    def problem(which: IntArray | None, place_all: bool) -> Problem:
         return Problem(
             tokens=_of(lengths, which),
             cost=_of(whole, which),
@@ -122,7 +122,7 @@ def schedule(
             max_tokens=max_tokens,
             objective=objective,
             stages=stages,
-            closed=closed,
+            place_all=place_all,
         )
 
     run = POLICIES[policy]
@@ -198,7 +198,7 @@ def _bound(layout: Layout, problem: Problem, rounded: bool) -> float:
 
 
 def _no_room(problem: Problem, first: int) -> NoRoomError:
-    """The error for samples of a closed step without a bin; `first` is the one to name."""
+    """The error for samples that must be placed and have no bin; `first` is the one to name."""
     impossible, tries = kernels.search_bins(problem.tokens, problem.bins, problem.max_tokens)
     bins = f"{problem.ranks} x {problem.microbatches} bins of max_tokens={problem.max_tokens}"
     samples = f"{len(problem)} samples with {int(problem.tokens.sum())} tokens"

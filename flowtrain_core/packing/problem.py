@@ -27,7 +27,7 @@ class Problem:
         max_tokens: Maximum tokens of one slot of one rank.
         objective: "lockstep", "accumulate", "max-microbatch" or "pipeline".
         stages: Pipeline stages of each rank.
-        closed: Whether each sample must be placed; else what does not fit may be left.
+        place_all: Whether each sample must be placed; else what does not fit may be left.
     """
 
     tokens: IntArray
@@ -40,7 +40,7 @@ class Problem:
     max_tokens: int
     objective: str = "lockstep"
     stages: int = 1
-    closed: bool = True
+    place_all: bool = True
 
     def __len__(self) -> int:
         return len(self.tokens)

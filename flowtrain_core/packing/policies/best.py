@@ -24,7 +24,7 @@ def flowtrain_best(problem: Problem, *, refined: bool = True) -> Layout:
         problem.objective,
         problem.stages,
         refined=refined,
-        closed=problem.closed,
+        place_all=problem.place_all,
     )
     # With unplaced samples the bound is computed later, for the placed ones.
     known = None if unplaced else bound

@@ -92,8 +92,8 @@ void every_objective_has_one_plan() {
         Grid grid{8, 4, 0, 4};
         const Drawn drawn = drawn_of(load, random, 300);
         grid.max_tokens = cap_of(drawn, grid, percent);
-        for (const bool closed : {true, false}) {
-          const Schedule plan = schedule(drawn.samples(), grid, objective, true, closed);
+        for (const bool place_all : {true, false}) {
+          const Schedule plan = schedule(drawn.samples(), grid, objective, true, place_all);
           all.add(plan.slot);
           all.add(plan.rank);
           all.add_word(static_cast<std::uint64_t>(plan.bound));
