@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -34,6 +34,8 @@ class Module:
         optimizer: None if the part is frozen.
         schedule: None if the part is frozen.
         stepped: Steps that the optimizer has taken; at 0 it has no state yet.
+        parameters: Parameters of this part, in the model's order.
+        trainable: Those that have gradients.
     """
 
     module: torch.nn.Module
@@ -41,6 +43,12 @@ class Module:
     optimizer: torch.optim.Optimizer | None = None
     schedule: torch.optim.lr_scheduler.LRScheduler | None = None
     stepped: int = 0
+    parameters: list[torch.nn.Parameter] = field(init=False)
+    trainable: list[torch.nn.Parameter] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.parameters = [p for name, p in self.module.named_parameters() if self.holds(name)]
+        self.trainable = [p for p in self.parameters if p.requires_grad]
 
     @staticmethod
     def build(
@@ -51,26 +59,19 @@ class Module:
         holds: Callable[[str], bool] = _all,
     ) -> Module:
         """Add optimizer and schedule to a part of a model, or freeze it."""
-        part = Module(module, holds)
         if not trains:
-            for parameter in part.parameters:
-                parameter.requires_grad_(False)
-            return part
+            for name, parameter in module.named_parameters():
+                if holds(name):
+                    parameter.requires_grad_(False)
+            return Module(module, holds)
+        part = Module(module, holds)
         part.optimizer = build_optimizer(part.parameters, config.optim)
         part.schedule = build_schedule(part.optimizer, config.optim, steps=config.train.steps)
         return part
 
-    @property
-    def parameters(self) -> list[torch.nn.Parameter]:
-        return [p for name, p in self.module.named_parameters() if self.holds(name)]
-
-    @property
-    def trainable(self) -> list[torch.nn.Parameter]:
-        return [p for p in self.parameters if p.requires_grad]
-
     def norm(self) -> float:
         """Norm of the gradients, computed as torch.nn.utils.clip_grad_norm_ does."""
-        grads = [p.grad for p in self.trainable if p.grad is not None]
+        grads = self._grads()
         return float(torch.nn.utils.get_total_norm(grads)) if grads else 0.0
 
     def apply(self, decision: StepDecision, *, saw_samples: bool) -> None:
@@ -84,10 +85,9 @@ class Module:
         if self.optimizer is None:
             return
         if decision.action == "apply" and saw_samples:
-            if decision.scale != 1.0:
-                for parameter in self.trainable:
-                    if parameter.grad is not None:
-                        parameter.grad.mul_(decision.scale)
+            grads = self._grads()
+            if decision.scale != 1.0 and grads:
+                torch._foreach_mul_(grads, decision.scale)
             self.optimizer.step()
             self.stepped += 1
         self.optimizer.zero_grad(set_to_none=True)
@@ -101,6 +101,9 @@ class Module:
             with _without_order_warning():
                 for _ in range(steps):
                     self.schedule.step()
+
+    def _grads(self) -> list[torch.Tensor]:
+        return [p.grad for p in self.trainable if p.grad is not None]
 
     @property
     def lr(self) -> float:

@@ -13,13 +13,17 @@ from flowtrain.config.schema import OptimConfig
 def build_optimizer(
     parameters: Iterable[torch.nn.Parameter], config: OptimConfig
 ) -> torch.optim.Optimizer:
-    """Optimizer of one module; all parameters are in one group."""
+    """Optimizer of one module; all parameters are in one group.
+
+    `fused` computes the same formula in one pass over each parameter instead of ten.
+    """
     if config.name == "sgd":
         return torch.optim.SGD(
             parameters,
             lr=config.lr,
             momentum=config.momentum,
             weight_decay=config.weight_decay,
+            fused=True,
         )
     return torch.optim.AdamW(
         parameters,
@@ -27,6 +31,7 @@ def build_optimizer(
         betas=config.betas,
         eps=config.eps,
         weight_decay=config.weight_decay,
+        fused=True,
     )
 
 
