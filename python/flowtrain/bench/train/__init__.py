@@ -1,0 +1,1 @@
+"""`flowtrain bench train`: speed of `flowtrain train` and of the plain loop that it replaces."""

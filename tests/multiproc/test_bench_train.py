@@ -1,0 +1,34 @@
+"""The plain loop of `flowtrain bench train` trains as FlowTrain does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support import write_tiny_data
+
+from flowtrain.bench.train.compare import loss_differences, same_losses
+from flowtrain.bench.train.runs import Task, run_flow, run_plain
+
+
+@pytest.mark.multiproc
+def test_padded_and_packed_loops_have_the_losses_of_flowtrain(tmp_path: Path) -> None:
+    write_tiny_data(tmp_path / "data", samples=24, text_only=0.2, multi_image=0.2)
+    task = Task(
+        model=tmp_path / "data" / "model",
+        data=tmp_path / "data" / "train.jsonl",
+        steps=3,
+        warmup=1,
+        global_batch=8,
+        # Small, so that each rank of each variant has several microbatches in a step.
+        microbatch_tokens=160,
+        batch_size=2,
+    )
+    flow = run_flow(task, tmp_path / "flow")
+    for variant, busy in (("padded", False), ("packed", True)):
+        plain = run_plain(task, variant, tmp_path / variant, busy=busy)
+        assert same_losses(found := loss_differences(flow, plain, variant)), found
+        assert plain.startup_s > 0 and plain.tokens_per_s > 0
+        assert [len(step) for step in plain.busy_s] == ([2] * 3 if busy else [])
+    assert flow.startup_s > 0
+    assert 0 <= plain.idle_share < 0.5
