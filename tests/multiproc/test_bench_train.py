@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 from support import write_tiny_data
 
-from flowtrain.bench.train.compare import loss_differences, same_losses
+from flowtrain.bench.train.compare import conditions_of, loss_differences, same_losses
 from flowtrain.bench.train.runs import Task, run_flow, run_plain
 
 
+@pytest.mark.limit(480)
 @pytest.mark.multiproc
 def test_padded_and_packed_loops_have_the_losses_of_flowtrain(tmp_path: Path) -> None:
     write_tiny_data(tmp_path / "data", samples=24, text_only=0.2, multi_image=0.2)
@@ -27,7 +28,8 @@ def test_padded_and_packed_loops_have_the_losses_of_flowtrain(tmp_path: Path) ->
     flow = run_flow(task, tmp_path / "flow")
     for variant, busy in (("padded", False), ("packed", True)):
         plain = run_plain(task, variant, tmp_path / variant, busy=busy)
-        assert same_losses(found := loss_differences(flow, plain, variant)), found
+        found = loss_differences(flow, plain, variant) | conditions_of(task)
+        assert same_losses(found), found
         assert plain.startup_s > 0 and plain.tokens_per_s > 0
         assert [len(step) for step in plain.busy_s] == ([2] * 3 if busy else [])
     assert flow.startup_s > 0

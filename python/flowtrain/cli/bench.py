@@ -1,4 +1,4 @@
-"""`flowtrain bench pool | slab | handoff | ring | torture`: measure the core on this machine."""
+"""`flowtrain bench pool | slab | handoff | ring | torture | train`: measure on this machine."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import argparse
 import json
 from collections.abc import Iterator
 from typing import Any
+
+from flowtrain.bench.train.options import add_options
 
 
 def add_parser(commands: Any) -> None:
@@ -37,6 +39,16 @@ def add_parser(commands: Any) -> None:
         default="",
         metavar="PART",
         help="run without publishing, taking, re-check or generation, to see its faults",
+    )
+    of_train = _kind(kinds, "train", "training by flowtrain and by plain loops", run_train)
+    add_options(of_train, steps=12, rounds=3, batch_size=8)
+    of_train.add_argument("--preset", default="video", help="one of flowtrain.workloads.PRESETS")
+    of_train.add_argument(
+        "--scale", type=float, default=1 / 16, help="factor of the preset's token counts"
+    )
+    of_train.add_argument("--global-batch", type=int, default=16, help="samples per step")
+    of_train.add_argument(
+        "--microbatch-tokens", type=int, default=2048, help="maximum tokens of a packed row"
     )
 
 
@@ -83,12 +95,31 @@ def run_torture(given: argparse.Namespace) -> int:
         tight=given.tight,
         without=given.without,
     )
-    if given.json:
-        print(json.dumps(found))
-    else:
-        for key, value in found.items():
-            print(f"{key:>18}  {value:.3f}" if isinstance(value, float) else f"{key:>18}  {value}")
+    _show_one(found, given.json)
     return 1 if torture.faults(found) else 0
+
+
+def run_train(given: argparse.Namespace) -> int:
+    from flowtrain.bench.train import on_workload
+    from flowtrain.bench.train.compare import same_losses
+
+    found = on_workload.run(given)
+    _show_one(found, given.json)
+    return 0 if same_losses(found) else 1
+
+
+def _show_one(found: dict[str, Any], as_json: bool) -> None:
+    """Print a result, one value per line."""
+    if as_json:
+        print(json.dumps(found))
+        return
+    width = max(map(len, found))
+    for key, value in found.items():
+        print(
+            f"{key:>{width}}  {value:.4g}"
+            if isinstance(value, float)
+            else f"{key:>{width}}  {value}"
+        )
 
 
 def _show(rows: Iterator[dict[str, Any]], as_json: bool) -> int:

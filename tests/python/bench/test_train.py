@@ -1,16 +1,24 @@
-"""Figures of `flowtrain bench train` from given runs, and the order of the grouped loop."""
+"""Figures of `flowtrain bench train` from given runs, its data, and the order of `grouped`."""
 
 from __future__ import annotations
 
 import argparse
+import math
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from flowtrain.bench.train.compare import idle, loss_differences, ratio
-from flowtrain.bench.train.plain_loop import shares
+from flowtrain.bench.train.plain_data import shares
 from flowtrain.bench.train.runs import Run
+from flowtrain.bench.train.synthetic import write_workload
+from flowtrain.config.schema import DataConfig
+from flowtrain.data.samples import SampleReader
+from flowtrain.models.tiny_qwen3_vl import SMALLEST
+from flowtrain.workloads import preset
 
 
 def run(*seconds: float, **fields: Any) -> Run:
@@ -61,3 +69,19 @@ def test_grouped_batches_hold_every_sample_once_and_similar_lengths() -> None:
     lengths = [[len(samples[line]["input_ids"]) for line in step] for step in ranks[1]]
     # In file order the mean spread of four random lengths is 600.
     assert sum(max(step) - min(step) for step in lengths) / 24 < 200
+
+
+def test_written_samples_have_the_sizes_of_the_preset(tmp_path: Path) -> None:
+    write_workload(
+        tmp_path, "video", samples=64, seed=3, scale=1 / 16, max_tokens=1400, sizes=SMALLEST
+    )
+    wanted = preset("video", 64, seed=3)
+    reader = SampleReader(tmp_path / "model", DataConfig(path=tmp_path / "train.jsonl"), 1400)
+    found = [reader.meta(number) for number in range(64)]
+    visual = np.array([sum(sample.image_lengths) for sample in found])
+    assert np.abs(visual * 16 / wanted.visual_tokens - 1).mean() < 0.1
+    tokens = np.array([sample.num_tokens for sample in found])
+    assert abs(tokens.sum() * 16 / wanted.tokens.sum() - 1) < 0.1
+    assert max(math.prod(grid) // 4 for sample in found for grid in sample.grids) <= 64
+    with pytest.raises(ValueError, match="lower the scale"):
+        write_workload(tmp_path, "video", samples=64, seed=3, scale=1 / 16, max_tokens=500)

@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from flowtrain.bench.train.runs import Task
 
 
-def add_options(parser: argparse.ArgumentParser, *, steps: int, rounds: int) -> None:
+def add_options(
+    parser: argparse.ArgumentParser, *, steps: int, rounds: int, batch_size: int
+) -> None:
     """Add the options that `task` reads, with a benchmark's own defaults."""
     parser.add_argument("--rounds", type=int, default=rounds, help="alternated runs of each")
     parser.add_argument("--steps", type=int, default=steps, help="of a run, warm-up included")
@@ -36,7 +38,10 @@ def add_options(parser: argparse.ArgumentParser, *, steps: int, rounds: int) -> 
         "--workers", type=int, default=1, help="DataLoader workers per rank of the plain loop"
     )
     parser.add_argument(
-        "--batch-size", type=int, default=8, help="samples of a padded microbatch of a rank"
+        "--batch-size",
+        type=int,
+        default=batch_size,
+        help="samples of a padded microbatch of a rank",
     )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")

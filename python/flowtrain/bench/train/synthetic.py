@@ -1,0 +1,94 @@
+"""Writes samples with the sizes of a workload preset: a JSONL file, images and a tiny model."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from flowtrain.models.tiny_qwen3_vl import TinyModel, write_tiny_model
+from flowtrain.workloads import preset
+
+# The tiny model makes one token of 8 x 8 pixels.
+_TOKEN_PIXELS = 8
+# A larger image of the preset becomes several: in a narrow encoder, attention over thousands of
+# patches would cost more than everything else, which it does not in a wide one.
+_MAX_IMAGE_TOKENS = 64
+# Markup of a question and its answer, and of an image, in tokens.
+_TURNS, _IMAGE = 10, 2
+
+
+def write_workload(
+    folder: Path,
+    name: str,
+    *,
+    samples: int,
+    seed: int,
+    scale: float,
+    max_tokens: int,
+    sizes: TinyModel | None = None,
+) -> None:
+    """Write `train.jsonl`, its images, and the folder `model`; equal for equal arguments.
+
+    A sample has about `scale` times the text tokens and the image tokens of its sample of the
+    preset: noise as images, and random digits as question and as answer, half of the text each.
+
+    Args:
+        folder: Folder to write, created if it does not exist.
+        name: One of `flowtrain.workloads.PRESETS`.
+        samples: Number of samples.
+        seed: Seed of sizes and contents.
+        scale: Factor of all token counts.
+        max_tokens: Maximum tokens of a sample; text beyond it is left out.
+        sizes: Sizes of the model.
+
+    Raises:
+        ValueError: The preset does not exist, or the images of a sample exceed `max_tokens`.
+    """
+    workload = preset(name, samples, seed=seed)
+    generator = np.random.default_rng(seed)
+    folder.joinpath("images").mkdir(parents=True, exist_ok=True)
+    lines = []
+    for number, (total, visual) in enumerate(
+        zip(workload.tokens.tolist(), workload.visual_tokens.tolist(), strict=True)
+    ):
+        shapes = image_shapes(round(visual * scale)) if visual else []
+        paths = []
+        for at, (rows, columns) in enumerate(shapes):
+            paths.append(f"images/{number:06d}-{at:03d}.png")
+            shape = (rows * _TOKEN_PIXELS, columns * _TOKEN_PIXELS, 3)
+            noise = generator.integers(0, 256, shape, dtype=np.uint8)
+            Image.fromarray(noise).save(folder / paths[-1])
+        fixed = _TURNS + sum(rows * columns + _IMAGE for rows, columns in shapes)
+        if fixed + 2 > max_tokens:
+            raise ValueError(
+                f"preset '{name}': the images of sample {number} take {fixed} of max_tokens="
+                f"{max_tokens}; lower the scale, {scale}, or raise max_tokens"
+            )
+        wanted = round((total - visual) * scale) - _TURNS - _IMAGE * len(shapes)
+        text = min(max(2, wanted), max_tokens - fixed)
+        digits = "".join(map(str, generator.integers(0, 10, text).tolist()))
+        lines.append(
+            _sample("<image>" * len(paths) + digits[text // 2 :], digits[: text // 2], paths)
+        )
+    folder.joinpath("train.jsonl").write_text("".join(lines))
+    write_tiny_model(folder / "model", sizes)
+
+
+def image_shapes(tokens: int) -> list[tuple[int, int]]:
+    """Rows and columns, in tokens, of nearly square images with about `tokens` tokens in all."""
+    count = max(1, math.ceil(tokens / _MAX_IMAGE_TOKENS))
+    each = max(1, round(tokens / count))
+    rows = max(1, math.isqrt(each))
+    return [(rows, round(each / rows))] * count
+
+
+def _sample(question: str, answer: str, images: list[str]) -> str:
+    messages = [
+        {"role": "user", "content": question},
+        {"role": "assistant", "content": answer},
+    ]
+    return json.dumps({"messages": messages, "images": images}) + "\n"
