@@ -195,17 +195,16 @@ def _positions(model: Any, batch: Microbatch) -> torch.Tensor:
 def loss_of(model: Any, batch: Microbatch, device: torch.device) -> torch.Tensor:
     """Sum of the cross entropies of a microbatch's target tokens."""
     inputs = {key: batch[key] for key in _INPUTS if key in batch}
+    packed = {}
     if "edges" in batch:
+        from flowtrain.models.documents import Documents
+
         inputs["position_ids"] = _positions(model.module.model, batch)
-        # On the host: the attention reads the lengths there.
-        inputs["cu_seq_lens_q"] = batch["edges"]
-    moved = {
-        key: value if key == "cu_seq_lens_q" else value.to(device, non_blocking=True)
-        for key, value in inputs.items()
-    }
+        packed["documents"] = Documents(batch["edges"].diff().tolist())
+    moved = {key: value.to(device, non_blocking=True) for key, value in inputs.items()}
     if "pixel_values" in moved:
         moved["pixel_values"] = moved["pixel_values"].to(model.module.dtype)
-    logits = model(**moved, use_cache=False).logits
+    logits = model(**moved, **packed, use_cache=False).logits
     labels = batch["labels"].to(device, non_blocking=True)
     return F.cross_entropy(
         logits[:, :-1].float().flatten(0, 1),
