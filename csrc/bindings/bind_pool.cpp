@@ -50,6 +50,18 @@ std::uint32_t add_segment(Pool& pool, const py::object& bytes,
   return number;
 }
 
+/// Deletes a handle without the GIL: a close waits for threads, and one of them may wait for the
+/// GIL. The last reference may be dropped by any thread, with the GIL or without it.
+void destroy(Pool* pool) {
+  // After the end of the interpreter PyGILState_Check returns 1.
+  if (Py_IsInitialized() == 0 || PyGILState_Check() == 0) {
+    delete pool;
+  } else {
+    const WithoutGil release;
+    delete pool;
+  }
+}
+
 std::shared_ptr<Pool> create(const std::string& name, const py::object& bytes,
                              const std::optional<Classes>& classes,
                              const std::vector<std::string>& rings, const py::object& max_cells,
@@ -64,7 +76,7 @@ std::shared_ptr<Pool> create(const std::string& name, const py::object& bytes,
   std::shared_ptr<Pool> pool;
   {
     const WithoutGil release;
-    pool = Pool::create({name, label, rings, cells, lanes}, SignalCheck());
+    pool = Pool::create({name, label, rings, cells, lanes}, SignalCheck(), &destroy);
   }
   if (!pool) throw py::error_already_set();
   if (any) add_segment(*pool, bytes, std::nullopt, prefault);
@@ -77,7 +89,7 @@ std::shared_ptr<Pool> open(const std::string& name, const std::string& label, do
   std::shared_ptr<Pool> pool;
   {
     const WithoutGil release;
-    pool = Pool::open(name, label, deadline, SignalCheck());
+    pool = Pool::open(name, label, deadline, SignalCheck(), &destroy);
   }
   if (!pool) throw py::error_already_set();
   return pool;

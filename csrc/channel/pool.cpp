@@ -81,7 +81,8 @@ Pool::Pool(const PoolOptions& options, os::Fd folder, os::Fd file, Control contr
       segments_(std::make_unique<Segments>(control_, *lanes_, name_, folder_)),
       bump_allocator_(std::make_unique<BumpAllocator>(control_, *lanes_)) {}
 
-std::shared_ptr<Pool> Pool::create(const PoolOptions& options, const Interrupted& interrupted) {
+std::shared_ptr<Pool> Pool::create(const PoolOptions& options, const Interrupted& interrupted,
+                                   Deleter deleter) {
   check_options(options);
   const os::FolderLock alone = os::lock_runtime_folder(interrupted);
   if (!alone) return nullptr;
@@ -117,7 +118,8 @@ std::shared_ptr<Pool> Pool::create(const PoolOptions& options, const Interrupted
     {
       NoFork no_fork;
       pool.reset(new Pool(options, os::open_pool_folder(options.name), os::open_file(path),
-                          std::move(control)));
+                          std::move(control)),
+                 deleter);
       no_fork.register_pool(pool.get());
     }
     pool->creator_ = true;
@@ -131,7 +133,8 @@ std::shared_ptr<Pool> Pool::create(const PoolOptions& options, const Interrupted
 }
 
 std::shared_ptr<Pool> Pool::open(const std::string& name, const std::string& label,
-                                 const Deadline& deadline, const Interrupted& interrupted) {
+                                 const Deadline& deadline, const Interrupted& interrupted,
+                                 Deleter deleter) {
   check_name("pool", name);
   check_label(label);
   const std::string path = folder_of(name) + "/control";
@@ -147,7 +150,8 @@ std::shared_ptr<Pool> Pool::open(const std::string& name, const std::string& lab
       dead = control && !os::is_any_byte_locked(file);
       if (control && !dead) {
         const PoolOptions options{name, label, {}, 0, 0};
-        pool.reset(new Pool(options, std::move(folder), std::move(file), std::move(*control)));
+        pool.reset(new Pool(options, std::move(folder), std::move(file), std::move(*control)),
+                   deleter);
         no_fork.register_pool(pool.get());
       }
     }

@@ -55,12 +55,18 @@ struct PoolOptions {
 /// Errors:   throws on the control path; after close every call throws PoolClosed.
 class Pool : public std::enable_shared_from_this<Pool> {
  public:
+  /// Deletes a handle whose last reference is gone.
+  using Deleter = void (*)(Pool* pool);
+  static void destroy(Pool* pool) { delete pool; }
+
   /// Null only if `interrupted` ended the wait for other processes that create pools.
   static std::shared_ptr<Pool> create(const PoolOptions& options,
-                                      const Interrupted& interrupted = {});
+                                      const Interrupted& interrupted = {},
+                                      Deleter deleter = &destroy);
   /// Null only if `interrupted` ended the wait.
   static std::shared_ptr<Pool> open(const std::string& name, const std::string& label,
-                                    const Deadline& deadline, const Interrupted& interrupted = {});
+                                    const Deadline& deadline, const Interrupted& interrupted = {},
+                                    Deleter deleter = &destroy);
   ~Pool();
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;

@@ -194,6 +194,28 @@ print("done")
     assert run(code, tmp_path / "gate-")[0] == "done"
 
 
+def test_a_pool_that_nobody_closed_ends_without_the_gil(run: RunCode, tmp_path: Path) -> None:
+    code = """
+import threading, time
+def ends(): return open(os.environ["FAKE_CUDA_LOG"]).read().count("cuMemHostUnregister")
+def open_gate(gate, before):
+    while ends() == before: time.sleep(0.001)
+    open(gate, "w").close()
+for last in (lambda pool: pool, Producer, Consumer):
+    pool = Pool.create(f"fake-{os.getpid()}", classes=[(4096, 1)])
+    cuda.register_host(pool, device=0)
+    os.environ["FAKE_CUDA_END_GATE"] = gate = sys.argv[1] + str(ends())
+    thread = threading.Thread(target=open_gate, args=(gate, ends()))
+    thread.start()
+    handle = last(pool)
+    del pool
+    del handle
+    thread.join()
+print(ends())
+"""
+    assert run(code, tmp_path / "gate-")[0] == "3"
+
+
 def test_a_refused_registration_is_forgotten(run: RunCode) -> None:
     code = """
 pool = Pool.create(f"fake-{os.getpid()}", classes=[(4096, 1)])

@@ -1,7 +1,8 @@
 // A driver of one device whose memory is the host's: what the core asks of the real one, in which
 // order, and what it does with refusals. Calls are written to the file that FAKE_CUDA_LOG names;
 // FAKE_CUDA_REFUSE names one that fails with CUDA_ERROR_NOT_SUPPORTED, once. A registration waits
-// for the file that FAKE_CUDA_GATE names, and fails if nobody makes it.
+// for the file that FAKE_CUDA_GATE names, and fails if nobody makes it; the end of one waits for
+// that of FAKE_CUDA_END_GATE.
 
 #include <cuda.h>
 #include <fcntl.h>
@@ -90,13 +91,18 @@ CUresult pop(CUcontext*) {
   return --depth, CUDA_SUCCESS;
 }
 
-CUresult host_register(void* data, std::size_t bytes, unsigned) {
-  CALL_IN_CONTEXT(cuMemHostRegister)
-  const char* gate = std::getenv("FAKE_CUDA_GATE");
+bool passes(const char* variable) {
+  const char* gate = std::getenv(variable);
   for (int waited_ms = 0; gate != nullptr && ::access(gate, F_OK) != 0; ++waited_ms) {
-    if (waited_ms == 5000) return CUDA_ERROR_NOT_READY;
+    if (waited_ms == 5000) return false;
     ::usleep(1000);
   }
+  return true;
+}
+
+CUresult host_register(void* data, std::size_t bytes, unsigned) {
+  CALL_IN_CONTEXT(cuMemHostRegister)
+  if (!passes("FAKE_CUDA_GATE")) return CUDA_ERROR_NOT_READY;
   // A real driver locks the pages: memory that is not mapped is a fault.
   for (std::size_t i = 0; i < bytes; i += 4096) static_cast<volatile char*>(data)[i];
   return registered.emplace(data, bytes).second ? CUDA_SUCCESS
@@ -107,6 +113,8 @@ CUresult host_unregister(void* data) {
   const auto found = registered.find(data);
   if (found == registered.end()) return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
   static_cast<void>(*static_cast<volatile char*>(data));  // Still mapped.
+  // The core ignores a failure here.
+  if (!passes("FAKE_CUDA_END_GATE")) std::abort();
   registered.erase(found);
   return CUDA_SUCCESS;
 }
