@@ -1,9 +1,10 @@
-"""Writes samples with the sizes of a workload preset: a JSONL file, images and a tiny model."""
+"""Writes samples of given sizes: a JSONL file, images and a tiny model."""
 
 from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -31,10 +32,7 @@ def write_workload(
     max_tokens: int,
     sizes: TinyModel | None = None,
 ) -> None:
-    """Write `train.jsonl`, its images, and the folder `model`; equal for equal arguments.
-
-    A sample has about `scale` times the text tokens and the image tokens of its sample of the
-    preset: noise as images, and random digits as question and as answer, half of the text each.
+    """Write samples with about `scale` times the text and image tokens of a preset's samples.
 
     Args:
         folder: Folder to write, created if it does not exist.
@@ -49,13 +47,48 @@ def write_workload(
         ValueError: The preset does not exist, or the images of a sample exceed `max_tokens`.
     """
     workload = preset(name, samples, seed=seed)
+    write_samples(
+        folder,
+        [
+            (round((total - visual) * scale), round(visual * scale) or min(1, visual))
+            for total, visual in zip(
+                workload.tokens.tolist(), workload.visual_tokens.tolist(), strict=True
+            )
+        ],
+        seed=seed,
+        max_tokens=max_tokens,
+        sizes=sizes,
+    )
+
+
+def write_samples(
+    folder: Path,
+    tokens: Sequence[tuple[int, int]],
+    *,
+    seed: int,
+    max_tokens: int,
+    sizes: TinyModel | None = None,
+) -> None:
+    """Write `train.jsonl`, its images, and the folder `model`; equal for equal arguments.
+
+    Samples have noise as images, and random digits as question and as answer, half of the text
+    each.
+
+    Args:
+        folder: Folder to write, created if it does not exist.
+        tokens: About how many text tokens and image tokens each sample has.
+        seed: Seed of the contents.
+        max_tokens: Maximum tokens of a sample; text beyond it is left out.
+        sizes: Sizes of the model.
+
+    Raises:
+        ValueError: The images of a sample exceed `max_tokens`.
+    """
     generator = np.random.default_rng(seed)
     folder.joinpath("images").mkdir(parents=True, exist_ok=True)
     lines = []
-    for number, (total, visual) in enumerate(
-        zip(workload.tokens.tolist(), workload.visual_tokens.tolist(), strict=True)
-    ):
-        shapes = image_shapes(round(visual * scale)) if visual else []
+    for number, (wanted, visual) in enumerate(tokens):
+        shapes = image_shapes(visual) if visual else []
         paths = []
         for at, (rows, columns) in enumerate(shapes):
             paths.append(f"images/{number:06d}-{at:03d}.png")
@@ -65,11 +98,10 @@ def write_workload(
         fixed = _TURNS + sum(rows * columns + _IMAGE for rows, columns in shapes)
         if fixed + 2 > max_tokens:
             raise ValueError(
-                f"preset '{name}': the images of sample {number} take {fixed} of max_tokens="
-                f"{max_tokens}; lower the scale, {scale}, or raise max_tokens"
+                f"sample {number}: its images take {fixed} of max_tokens={max_tokens}; give it "
+                "fewer (lower the scale of a preset), or raise max_tokens"
             )
-        wanted = round((total - visual) * scale) - _TURNS - _IMAGE * len(shapes)
-        text = min(max(2, wanted), max_tokens - fixed)
+        text = min(max(2, wanted - _TURNS - _IMAGE * len(shapes)), max_tokens - fixed)
         digits = "".join(map(str, generator.integers(0, 10, text).tolist()))
         lines.append(
             _sample("<image>" * len(paths) + digits[text // 2 :], digits[: text // 2], paths)
