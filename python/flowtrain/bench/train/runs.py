@@ -201,7 +201,7 @@ def run_flow(task: Task, folder: Path) -> Run:
 
 
 def _python(words: Sequence[str], folder: Path, task: Task) -> None:
-    """Run Python with output to files of a folder."""
+    """Run Python with output to files of a folder, and with its ranks ended if interrupted."""
     environment = os.environ | {
         "OMP_NUM_THREADS": str(task.threads),
         # The DataLoader forks, and the tokenizer would warn of it.
@@ -209,7 +209,16 @@ def _python(words: Sequence[str], folder: Path, task: Task) -> None:
     }
     errors = folder / "stderr.log"
     with (folder / "stdout.log").open("w") as out, errors.open("w") as err:
-        done = subprocess.run([sys.executable, *words], stdout=out, stderr=err, env=environment)
-    if done.returncode != 0:
+        launcher = subprocess.Popen(
+            [sys.executable, *words], stdout=out, stderr=err, env=environment
+        )
+        try:
+            code = launcher.wait()
+        except BaseException:
+            # A launcher that is killed would leave its ranks; on SIGTERM it ends them.
+            launcher.terminate()
+            launcher.wait()
+            raise
+    if code != 0:
         last = "\n".join(errors.read_text(errors="replace").splitlines()[-15:])
-        raise RuntimeError(f"{' '.join(words)}: exit code {done.returncode}:\n{last}")
+        raise RuntimeError(f"{' '.join(words)}: exit code {code}:\n{last}")
