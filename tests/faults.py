@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from flowtrain.steps import Document, StepPlan
-from flowtrain.train.control.world import World
+from flowtrain.train.control.gradients import GradientBuckets
 from flowtrain.train.ranks.backbone import BackbonePart
 from flowtrain.train.ranks.encoder import EncoderPart
 from flowtrain.train.records.key import RecordKey
@@ -102,14 +102,14 @@ def stale_weights() -> None:
 
 def halt() -> None:
     """Stop this process before its third gradient reduction."""
-    _before(World, "sum_gradients", 3, lambda: os.kill(os.getpid(), signal.SIGSTOP))
+    _before(GradientBuckets, "finish", 3, lambda: os.kill(os.getpid(), signal.SIGSTOP))
 
 
 def pause() -> None:
     """Let this backbone rank sleep before a slot, a checkpoint and a reduction."""
     _before(BackbonePart, "_slot", 2, lambda: time.sleep(PAUSE_S))
     _before(Checkpoints, "save_if_due", 2, lambda: time.sleep(PAUSE_S))
-    _before(World, "sum_gradients", 3, lambda: time.sleep(PAUSE_S))
+    _before(GradientBuckets, "finish", 3, lambda: time.sleep(PAUSE_S))
 
 
 def _before(kind: type, method: str, count: int, act: Callable[[], None]) -> None:

@@ -11,9 +11,8 @@ import torch.distributed as dist
 
 from flowtrain.train.control.activity import Activity
 from flowtrain.train.control.deadline import UNLIMITED_S
+from flowtrain.train.control.gradients import GradientBuckets
 from flowtrain.train.control.store import JobStore
-
-_BUCKET_BYTES = 64 << 20
 
 
 class World:
@@ -83,34 +82,15 @@ class World:
             self._all_reduce(total)
         return [float(value) for value in total.tolist()]
 
-    def sum_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
-        """Sum each gradient over the ranks, in place.
-
-        Every rank must call this in the same steps; a rank without a gradient contributes zeros.
-        It is a sum and not a mean, since gradients are of (sum of losses) / N with the global N.
-        """
-        if self.size == 1:
-            return
-        bucket: list[torch.Tensor] = []
-        bucket_bytes = 0
-        for parameter in parameters:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-            if bucket and (
-                bucket_bytes >= _BUCKET_BYTES or bucket[0].dtype != parameter.grad.dtype
-            ):
-                self._sum_bucket(bucket)
-                bucket, bucket_bytes = [], 0
-            bucket.append(parameter.grad)
-            bucket_bytes += parameter.grad.numel() * parameter.grad.element_size()
-        if bucket:
-            self._sum_bucket(bucket)
-
-    def _sum_bucket(self, tensors: list[torch.Tensor]) -> None:
-        flat = torch.cat([tensor.reshape(-1) for tensor in tensors]).to(self._reduce_on)
-        self._all_reduce(flat)
-        for tensor, summed in zip(tensors, flat.split([t.numel() for t in tensors]), strict=True):
-            tensor.copy_(summed.view_as(tensor))
+    def gradient_buckets(self, parameters: Iterable[torch.nn.Parameter]) -> GradientBuckets:
+        """Buckets that sum the gradients of these parameters over the ranks of this world."""
+        return GradientBuckets(
+            parameters,
+            size=self.size,
+            activity=self._activity,
+            awaited=f"the other {self.name} ranks",
+            reduce_on=self._reduce_on,
+        )
 
     def _all_reduce(self, tensor: torch.Tensor) -> None:
         self._synchronize()  # Until then this rank works, and does not wait.

@@ -66,15 +66,22 @@ class BackbonePart:
         self._sends_gradients = context.config.flow.mode != "frozen"
 
     def slots(self, plan: StepPlan) -> StepSums:
-        """Forward and backward of the slots of a step."""
+        """Forward and backward of the slots of a step.
+
+        The sums of the gradients over the ranks start during the last backward.
+        """
         loss_sum, num_targets, num_skipped = 0.0, 0, 0
         ages = [0.0] * len(plan.items)
-        for slot, documents in plan.documents_of(self._context.world.rank):
+        slots = list(plan.documents_of(self._context.world.rank))
+        for slot, documents in slots:
             self._delays.pause()
+            if slot == slots[-1][0]:
+                self.module.announce_last_backward()
             loss, targets, skipped = self._slot(plan, slot, documents, ages)
             loss_sum += loss
             num_targets += targets
             num_skipped += skipped
+        self.module.start_sums()
         return StepSums(
             loss_sum=loss_sum, num_targets=num_targets, num_skipped=num_skipped, ages=ages
         )

@@ -79,9 +79,15 @@ class EncoderPart:
             )
 
     def backward(self, plan: StepPlan) -> None:
-        """Receive the gradients of a step, in planned order, and run the backward of its items."""
-        for item in plan.items_of(self._context.world.rank):
+        """Receive the gradients of a step, in planned order, and run the backward of its items.
+
+        The sums over the ranks start during the last backward.
+        """
+        items = plan.items_of(self._context.world.rank)
+        for item in items:
             self._delays.pause()
+            if item is items[-1]:
+                self.module.announce_last_backward()
             gradient = torch.empty(
                 (item.num_tokens, self._context.adapter.row_width),
                 dtype=self._context.dtype,
@@ -95,6 +101,8 @@ class EncoderPart:
             with self._stash.restored(version):
                 rows, _ = self._encode(plan.step, item, with_graph=True)
                 rows.backward(gradient)
+        if plan.items:
+            self.module.start_sums()
 
     def resize(self, sizes: SpaceNeed) -> None:
         """Set the slabs of the segment for records."""

@@ -170,10 +170,10 @@ class Rank:
             trained.append((self._backbone.module, True))
         if self._encoder is not None and self._encoder.trains:
             trained.append((self._encoder.module, bool(plan.items)))
-        for module, saw_samples in trained:
-            if saw_samples:
-                with self._account.doing("reduce"):
-                    world.sum_gradients(module.trainable)
+        with self._account.doing("reduce"):
+            for module, saw_samples in trained:
+                if saw_samples:
+                    module.finish_sums()
         with self._account.doing("optimizer"):
             norm = math.hypot(*(module.norm() for module, _ in trained))
         report = StepReport(

@@ -80,6 +80,8 @@ class Worker:
         checkpoints = Checkpoints(self.config, context.world, modules, context.store)
         if self.checkpoint is not None and self.meta is not None:
             checkpoints.load(self.checkpoint, self.meta)
+        for module in modules.values():
+            module.buckets = context.world.gradient_buckets(module.trainable)
         with self._resources:
             readers = self._resources.enter_context(
                 ReaderPool(reader_factory(self.config), self.config.data.workers)

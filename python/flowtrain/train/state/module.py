@@ -11,6 +11,7 @@ import torch
 
 from flowtrain.config.schema import RunConfig
 from flowtrain.train.control.close import StepDecision
+from flowtrain.train.control.gradients import GradientBuckets
 from flowtrain.train.state.optimizer import build_optimizer, build_schedule
 
 DTYPES = {
@@ -34,6 +35,7 @@ class Module:
         optimizer: None if the part is frozen.
         schedule: None if the part is frozen.
         stepped: Steps that the optimizer has taken; at 0 it has no state yet.
+        buckets: Sums of the gradients over the ranks, if the gradients are views of its buffers.
         parameters: Parameters of this part, in the model's order.
         trainable: Those that have gradients.
     """
@@ -43,6 +45,7 @@ class Module:
     optimizer: torch.optim.Optimizer | None = None
     schedule: torch.optim.lr_scheduler.LRScheduler | None = None
     stepped: int = 0
+    buckets: GradientBuckets | None = None
     parameters: list[torch.nn.Parameter] = field(init=False)
     trainable: list[torch.nn.Parameter] = field(init=False)
 
@@ -69,6 +72,21 @@ class Module:
         part.schedule = build_schedule(part.optimizer, config.optim, steps=config.train.steps)
         return part
 
+    def announce_last_backward(self) -> None:
+        """The next backward pass is the last of the step: sums over the ranks start within it."""
+        if self.buckets is not None:
+            self.buckets.arm()
+
+    def start_sums(self) -> None:
+        """Start all sums over the ranks; every rank calls this in the same steps."""
+        if self.buckets is not None:
+            self.buckets.flush()
+
+    def finish_sums(self) -> None:
+        """Wait until the gradients are summed over the ranks."""
+        if self.buckets is not None:
+            self.buckets.finish()
+
     def norm(self) -> float:
         """Norm of the gradients, computed as torch.nn.utils.clip_grad_norm_ does."""
         grads = self._grads()
@@ -90,7 +108,10 @@ class Module:
                 torch._foreach_mul_(grads, decision.scale)
             self.optimizer.step()
             self.stepped += 1
-        self.optimizer.zero_grad(set_to_none=True)
+        if self.buckets is not None:
+            self.buckets.clear()
+        else:
+            self.optimizer.zero_grad(set_to_none=True)
         if self.schedule is not None:
             with _without_order_warning():
                 self.schedule.step()

@@ -1,0 +1,166 @@
+"""Gradients of two ranks, summed in buckets."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import threading
+import time
+from collections.abc import Callable
+from multiprocessing.connection import wait
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from flowtrain import parent
+from flowtrain.train.control.activity import Activity
+from flowtrain.train.control.gradients import GradientBuckets
+
+_SERVER = multiprocessing.get_context("forkserver")
+_SERVER.set_forkserver_preload(["flowtrain.train.control.gradients"])
+CPU = torch.device("cpu")
+
+
+class Layers(torch.nn.Module):
+    """Three layers of two dtypes, and one that a pass may leave out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = torch.nn.Linear(5, 7)
+        self.exact = torch.nn.Linear(7, 7, dtype=torch.float64)
+        self.last = torch.nn.Linear(7, 3)
+        self.optional = torch.nn.Linear(3, 3)
+
+    def forward(self, seed: int, *, optional: bool = True) -> torch.Tensor:
+        rows = torch.randn(4, 5, generator=torch.Generator().manual_seed(seed))
+        rows = self.last(self.exact(self.first(rows).double()).float())
+        return (self.optional(rows) if optional else rows).square().sum()
+
+
+def buckets_of(layers: torch.nn.Module, *, size: int, activity: Activity) -> GradientBuckets:
+    # Small enough for several buckets of one dtype.
+    return GradientBuckets(
+        layers.parameters(),
+        size=size,
+        activity=activity,
+        awaited="the other ranks",
+        reduce_on=CPU,
+        first_bytes=16,
+        bucket_bytes=100,
+    )
+
+
+def expected_sums(*passes: tuple[int, bool]) -> list[torch.Tensor]:
+    alone = Layers()
+    for parameter in alone.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    for seed, optional in passes:
+        alone(seed, optional=optional).backward()
+    return [p.grad for p in alone.parameters()]
+
+
+def check_sums(rank: int) -> None:
+    layers = Layers()
+    buckets = buckets_of(layers, size=2, activity=Activity())
+    for step in range(2):
+        passes = [(10 * step + i, True) for i in range(3)]
+        for seed, optional in passes[2 * rank : 2 * rank + 2]:
+            if seed == passes[1 + rank][0]:
+                buckets.arm()
+            layers(seed, optional=optional).backward()
+        buckets.finish()
+        for parameter, total in zip(layers.parameters(), expected_sums(*passes), strict=True):
+            torch.testing.assert_close(parameter.grad, total)
+        buckets.clear()
+
+
+def check_order(rank: int) -> None:
+    started: list[int] = []
+    all_reduce = dist.all_reduce
+
+    def logged(tensor: torch.Tensor, **options: object) -> object:
+        started.append(tensor.numel())
+        return all_reduce(tensor, **options)
+
+    dist.all_reduce = logged  # type: ignore[assignment]
+    layers = Layers()
+    buckets = buckets_of(layers, size=2, activity=Activity())
+    # The optional layer is in the first bucket: without it none can start before `finish`.
+    for optional in (True, False):
+        buckets.arm()
+        if rank == 0:
+            layers(1, optional=optional).backward()
+        # One bucket for each layer, the last one first.
+        order = [3 + 9, 3 + 21, 7 + 49, 7 + 35]
+        assert started == (order if rank == 0 and optional else [])
+        buckets.finish()
+        assert started == order
+        for parameter, total in zip(layers.parameters(), expected_sums((1, optional)), strict=True):
+            torch.testing.assert_close(parameter.grad, total)
+        buckets.clear()
+        started.clear()
+
+
+def check_wait(rank: int) -> None:
+    activity = Activity()
+    layers = Layers()
+    buckets = buckets_of(layers, size=2, activity=activity)
+    store = dist.distributed_c10d._get_default_store()
+    if rank == 0:
+
+        def tell() -> None:
+            while activity.now()[1] is None:
+                time.sleep(0.001)
+            store.set("waits for", activity.now()[1])
+
+        threading.Thread(target=tell).start()
+    else:
+        assert store.get("waits for") == b"the other ranks in a collective"
+    buckets.arm()
+    layers(rank).backward()
+    buckets.finish()
+    assert activity.now()[1] is None
+
+
+@pytest.mark.parametrize("check", [check_sums, check_order, check_wait])
+def test_two_ranks(check: Callable[[int], None], tmp_path: Path) -> None:
+    ranks = [
+        _SERVER.Process(target=_rank, args=(check, rank, str(tmp_path / "store")))
+        for rank in range(2)
+    ]
+    try:
+        for process in ranks:
+            process.start()
+        running = {process.sentinel: process for process in ranks}
+        while running:
+            # A rank that fails leaves the other one in a collective.
+            for ended in wait(list(running)):
+                process = running.pop(ended)
+                process.join()
+                assert process.exitcode == 0
+    finally:
+        for process in ranks:
+            process.kill()
+            process.join()
+
+
+def _rank(check: Callable[[int], None], rank: int, store: str) -> None:
+    parent.end_with(os.getppid())
+    dist.init_process_group("gloo", store=dist.FileStore(store, 2), rank=rank, world_size=2)
+    check(rank)
+    dist.destroy_process_group()
+
+
+def test_a_single_rank_keeps_gradients_as_autograd_leaves_them() -> None:
+    layers = Layers()
+    buckets = buckets_of(layers, size=1, activity=Activity())
+    buckets.arm()
+    layers(0, optional=False).backward()
+    buckets.finish()
+    assert layers.optional.weight.grad is None
+    assert layers.last.weight.grad is not None
+    buckets.clear()
+    assert layers.last.weight.grad is None
