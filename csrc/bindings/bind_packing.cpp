@@ -160,6 +160,9 @@ py::array_t<std::int32_t> balance_two(const Ints& tokens, const Ints& cost,
   const Grid grid{bins, 1, max_tokens};
   packing::check(samples, grid);
   packing::check({samples.tokens, encoder}, grid);
+  if (packing::sum(samples.cost) > packing::kMaxSum - packing::sum(encoder)) {
+    throw BadArgument("cost and encoder_cost: together they exceed 2^62; give a larger unit");
+  }
   return bins_of(packing::balance_two(samples, encoder, grid, rounds, work));
 }
 

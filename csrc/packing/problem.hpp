@@ -25,6 +25,7 @@ inline constexpr std::int64_t kMaxSum = std::int64_t{1} << 62;  ///< Of tokens, 
 struct Samples {
   std::span<const std::int64_t> tokens;
   std::span<const std::int64_t> cost;
+  std::span<const std::int64_t> encoder = {};  ///< Its part of the cost, in rigid coupling alone.
 
   std::size_t size() const { return cost.size(); }
 };

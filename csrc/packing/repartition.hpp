@@ -28,6 +28,9 @@ struct Divided {
 /// and both stay under the cap. Equal samples change bins in bundles of 1, 2, 4 ...; every division
 /// of the bundles is considered, by meeting in the middle: 14 need 2 x 128 sums.
 ///
+/// In rigid coupling the target is half the load of both bins, and the largest load of one module
+/// in one bin is made small instead: of the divisions next to the target, the best is taken.
+///
 /// Memory:  about 70 KiB, kept from one call to the next.
 /// Threads: none.
 /// Errors:  none.
@@ -53,10 +56,11 @@ class Repartitioner {
 
   Bins& bins_;
   std::int64_t max_tokens_;
-  std::vector<Entry> entries_;                ///< Samples of both bins.
-  std::array<std::vector<Bundle>, 2> kinds_;  ///< Equal samples, by the bin of the first.
-  std::vector<Bundle> bundles_;               ///< Equal samples that change bins together.
-  std::array<SubsetSums, 2> half_;            ///< Of every other bundle.
+  std::vector<Entry> entries_;                        ///< Samples of both bins.
+  std::array<std::vector<Bundle>, 2> kinds_;          ///< Equal samples, by the bin of the first.
+  std::vector<Bundle> bundles_;                       ///< Equal samples that change bins together.
+  std::array<SubsetSums, 2> half_;                    ///< Of every other bundle.
+  std::array<std::vector<std::int64_t>, 2> encoder_;  ///< The encoder's part, by subset.
 };
 
 }  // namespace flowtrain::packing
