@@ -53,7 +53,7 @@ def _laid_out(bins: numpy.ndarray, like: Assignment) -> Assignment:
     return Assignment(
         slot=(bins // like.ranks).astype(numpy.int32),
         rank=(bins % like.ranks).astype(numpy.int32),
-        left_out=numpy.zeros(0, numpy.int32),
+        dropped=numpy.zeros(0, numpy.int32),
         ranks=like.ranks,
         microbatches=max(like.microbatches, -(-used // like.ranks)),
         max_tokens=like.max_tokens,

@@ -36,7 +36,7 @@ void bind_measure(py::module_& module) {
             {classes, slabs, fill, processes, by_consumer, pairs, slices});
       },
       py::kw_only(), py::arg("classes"), py::arg("slabs"), py::arg("fill"), py::arg("processes"),
-      py::arg("elsewhere"), py::arg("pairs"), py::arg("slices"));
+      py::arg("by_consumer"), py::arg("pairs"), py::arg("slices"));
   module.def(
       "_pool_flow",
       [](std::uint32_t producers, std::uint32_t consumers, std::uint32_t batch, double seconds,

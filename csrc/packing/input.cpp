@@ -50,7 +50,7 @@ void check(const Samples& samples, const Grid& grid) {
     if (samples.tokens[i] <= grid.max_tokens) continue;
     throw BadArgument("sample " + std::to_string(i) + ": " + std::to_string(samples.tokens[i]) +
                       " tokens exceed max_tokens=" + std::to_string(grid.max_tokens) +
-                      "; raise max_tokens, shorten the sample or pass oversize='leave_out'");
+                      "; raise max_tokens, shorten the sample or pass oversize='drop'");
   }
   check_sum(samples.tokens, "tokens", kMaxSum, "their sum exceeds 2^62");
   check_sum(samples.cost, "cost", kMaxSum / grid.stages,

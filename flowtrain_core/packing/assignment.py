@@ -25,7 +25,7 @@ class Assignment:
         encoder_slot: Slot before which each sample is encoded, shape [num_samples], or None
             without encoder costs. All 0 in a pre-pass: everything is encoded first.
         encoder_rank: Rank that encodes each sample, shape [num_samples], or None.
-        left_out: Samples above the cap that were left out because that was asked for, ascending.
+        dropped: Samples above `max_tokens` that `oversize="drop"` dropped, ascending.
         ranks: Data-parallel ranks.
         microbatches: Slots of each rank; a policy that packs by tokens alone may need more than
             were asked for.
@@ -41,7 +41,7 @@ class Assignment:
     rank: PlaceArray
     encoder_slot: PlaceArray | None = None
     encoder_rank: PlaceArray | None = None
-    left_out: PlaceArray
+    dropped: PlaceArray
     ranks: int
     microbatches: int
     max_tokens: int
@@ -55,7 +55,7 @@ class Assignment:
     @property
     def carried(self) -> PlaceArray:
         """Samples that wait for a later step, ascending."""
-        return numpy.setdiff1d(numpy.flatnonzero(self.slot < 0), self.left_out).astype(numpy.int32)
+        return numpy.setdiff1d(numpy.flatnonzero(self.slot < 0), self.dropped).astype(numpy.int32)
 
     @property
     def loads(self) -> FloatArray:

@@ -24,7 +24,7 @@ def prepass(problem: Problem, layout: Layout) -> Layout:
     """
     placed = numpy.flatnonzero(layout.slot >= 0)
     rank = numpy.full(len(problem), -1, numpy.int32)
-    rank[placed] = _deal(problem, placed)
+    rank[placed] = _balanced_ranks(problem, placed)
     slot = numpy.where(layout.slot >= 0, 0, -1).astype(numpy.int32)
     return replace(layout, encoder_slot=slot, encoder_rank=rank)
 
@@ -37,7 +37,7 @@ def by_slot(problem: Problem, layout: Layout) -> Layout:
     rank = numpy.full(len(problem), -1, numpy.int32)
     for slot in range(layout.microbatches):
         mine = numpy.flatnonzero(layout.slot == slot)
-        rank[mine] = _deal(problem, mine)
+        rank[mine] = _balanced_ranks(problem, mine)
     return replace(layout, encoder_slot=layout.slot, encoder_rank=rank)
 
 
@@ -46,7 +46,7 @@ def rigid(problem: Problem, layout: Layout) -> Layout:
     return replace(layout, encoder_slot=layout.slot, encoder_rank=layout.rank)
 
 
-def _deal(problem: Problem, which: numpy.ndarray) -> numpy.ndarray:
+def _balanced_ranks(problem: Problem, which: numpy.ndarray) -> numpy.ndarray:
     """Rank of each of some samples, by encoder cost alone."""
     assert problem.encoder_cost is not None
     cost = problem.encoder_cost[which]

@@ -16,7 +16,7 @@ from flowtrain_core.packing.problem import IntArray, Layout, Problem
 from flowtrain_core.packing.select import oldest_first, priorities
 
 Objective = Literal["lockstep", "accumulate", "max-microbatch", "pipeline"]
-Oversize = Literal["error", "leave_out"]
+Oversize = Literal["error", "drop"]
 _OBJECTIVES, _OVERSIZES = get_args(Objective), get_args(Oversize)
 
 # Shares of the token capacity to fill when samples may wait, tried in order; a fuller step balances
@@ -72,8 +72,8 @@ def schedule(
         age: Steps that each sample has waited, shape [num_samples]; None is 0 for all.
         max_age: With 0 every sample is placed. Else a sample may be carried until its age is
             max_age, and is placed then; which samples form a step then depends on the layout.
-        oversize: What to do with a sample above the cap: an error, or leave it out and list it
-            in `left_out`.
+        oversize: What to do with a sample above the cap: an error, or drop it and list it in
+            `dropped`.
         options: Keyword arguments of the policy.
 
     Raises:
@@ -104,9 +104,9 @@ def schedule(
     check_length("cost", given, lengths)
     count = len(lengths)
     placed: IntArray | None = None  # All.
-    if oversize == "leave_out" and (lengths > max_tokens).any():
+    if oversize == "drop" and (lengths > max_tokens).any():
         placed = numpy.flatnonzero(lengths <= max_tokens)
-    # What is left out is not refused for its length.
+    # What is dropped is not refused for its length.
     checked = lengths if placed is None else numpy.minimum(lengths, max_tokens)
     kernels.check(checked, whole, ranks, microbatches, max_tokens, stages)
 
@@ -163,7 +163,7 @@ def schedule(
         rank=_spread(layout.rank, taken, count),
         encoder_slot=_spread_some(layout.encoder_slot, taken, count),
         encoder_rank=_spread_some(layout.encoder_rank, taken, count),
-        left_out=_others(placed, count),
+        dropped=_others(placed, count),
         ranks=ranks,
         microbatches=layout.microbatches,
         max_tokens=max_tokens,

@@ -39,12 +39,12 @@ def test_ranks_with_equal_loaders_divide_the_samples(found: Found, case: str) ->
 @pytest.mark.parametrize(
     ("case", "differs"),
     [
-        ("seed", "step 0 of epoch 0: rank 1 has seed=1, and rank 0 has 0"),
-        ("data", "rank 1 has samples=47, and rank 0 has 48"),
-        ("microbatches", "rank 1 has step_samples=16, and rank 0 has 8"),
+        ("seed", "step 0 of epoch 0: rank 1 has seed=1, but rank 0 has 0"),
+        ("data", "rank 1 has samples=47, but rank 0 has 48"),
+        ("microbatches", "rank 1 has step_samples=16, but rank 0 has 8"),
         ("costs", "rank 1 has sizes="),
-        ("epoch", "rank 1 has epoch=1, and rank 0 has 0"),
-        ("numpy", "rank 1 has numpy=1.0, and rank 0 has 0.0"),
+        ("epoch", "rank 1 has epoch=1, but rank 0 has 0"),
+        ("numpy", "rank 1 has numpy=1.0, but rank 0 has 0.0"),
         ("a stream that is sharded", "rank 1 has tokens_of_step="),
         ("equal samples that are sharded", "rank 1 has checksum_of_step="),
     ],
@@ -62,7 +62,7 @@ def test_a_stream_that_ends_early_on_one_rank_is_an_error_on_all(found: Found) -
     zero, one = (rank["a stream that ends"] for rank in found)
     assert sorted(zero["loaded"] + one["loaded"]) == list(range(32))
     assert zero["error"] == one["error"]
-    assert "step 2 of epoch 0: rank 1 has samples_of_step=0, and rank 0 has 16" in zero["error"]
+    assert "step 2 of epoch 0: rank 1 has samples_of_step=0, but rank 0 has 16" in zero["error"]
 
 
 @pytest.mark.limit(120)
@@ -81,4 +81,4 @@ def test_a_rank_whose_peers_do_not_take_part_gets_an_error(found: Found) -> None
     )
     alone = found[0]["alone"]
     assert alone["loaded"] == []
-    assert "timeout_s=1: one has ended, or does not iterate while this one" in alone["error"]
+    assert "timeout_s=1: a rank has ended, or does not iterate its loader" in alone["error"]

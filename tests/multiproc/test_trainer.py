@@ -73,7 +73,7 @@ def test_two_ranks_train_like_a_plain_loop_and_resume_from_a_checkpoint(
 ) -> None:
     losses, weights = plain(loop)
     whole = run(tmp_path, "start")
-    assert "rank 1 has max_tokens=131, and rank 0 has 130" in whole["differing"]
+    assert "rank 1 has max_tokens=131, but rank 0 has 130" in whole["differing"]
     assert "the loader was closed" in whole["afterwards"]
     for name, weight in weights.items():  # Losses are float32 for every dtype of the model.
         torch.testing.assert_close(whole["model"][name], weight, rtol=0, atol=1e-6)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from flowtrain_core.packing.problem import IntArray, Layout, PlaceArray, Problem
 
 
-def in_turn(problem: Problem, bins: PlaceArray) -> Layout:
+def in_bin_order(problem: Problem, bins: PlaceArray) -> Layout:
     """Assign bins to slots and ranks by number: bin b is slot b // ranks of rank b % ranks."""
     used = int(bins.max(initial=-1)) + 1
     slots = max(problem.microbatches, -(-used // problem.ranks))

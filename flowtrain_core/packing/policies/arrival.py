@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy
 
-from flowtrain_core.packing.policies._grid import in_turn
+from flowtrain_core.packing.policies._grid import in_bin_order
 from flowtrain_core.packing.policies._partition import next_fit
 from flowtrain_core.packing.problem import Layout, Problem
 
@@ -13,7 +13,7 @@ def arrival_order(problem: Problem) -> Layout:
     """Give each microbatch the same number of samples, in order; close a full one early."""
     each = max(1, -(-len(problem) // problem.bins))
     ones = numpy.ones(len(problem), numpy.int64)
-    return in_turn(problem, next_fit(problem.tokens, problem.max_tokens, ones, each))
+    return in_bin_order(problem, next_fit(problem.tokens, problem.max_tokens, ones, each))
 
 
 def in_order_packing(problem: Problem) -> Layout:
@@ -22,4 +22,4 @@ def in_order_packing(problem: Problem) -> Layout:
     Source: Megatron-Core, `megatron/core/datasets/data_schedule.py`.
     """
     cap = problem.max_tokens
-    return in_turn(problem, next_fit(problem.tokens, cap, problem.tokens, cap))
+    return in_bin_order(problem, next_fit(problem.tokens, cap, problem.tokens, cap))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy
 
 from flowtrain_core._C import packing as kernels
-from flowtrain_core.packing.policies._grid import fewest_that_hold, in_turn, sums
+from flowtrain_core.packing.policies._grid import fewest_that_hold, in_bin_order, sums
 from flowtrain_core.packing.policies._partition import difference
 from flowtrain_core.packing.problem import Layout, PlaceArray, Problem
 
@@ -22,7 +22,7 @@ def longest_first(problem: Problem) -> Layout:
         )
         return bins if (bins >= 0).all() else None
 
-    return in_turn(problem, fewest_that_hold(problem.microbatches, pack))
+    return in_bin_order(problem, fewest_that_hold(problem.microbatches, pack))
 
 
 def equal_count_differencing(problem: Problem) -> Layout:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy
 
 from flowtrain_core._C import packing as kernels
-from flowtrain_core.packing.policies._grid import in_turn
+from flowtrain_core.packing.policies._grid import in_bin_order
 from flowtrain_core.packing.problem import Layout, Problem
 
 
@@ -16,4 +16,4 @@ def best_fit_decreasing(problem: Problem) -> Layout:
     multimodal example.
     """
     order = numpy.argsort(-problem.tokens, kind="stable")
-    return in_turn(problem, kernels.best_fit(problem.tokens, problem.max_tokens, order))
+    return in_bin_order(problem, kernels.best_fit(problem.tokens, problem.max_tokens, order))

@@ -7,7 +7,7 @@ from typing import Any
 import numpy
 
 from flowtrain_core._C import packing as kernels
-from flowtrain_core.packing.policies._grid import fewest_that_hold, in_turn
+from flowtrain_core.packing.policies._grid import fewest_that_hold, in_bin_order
 from flowtrain_core.packing.policies.rigid import coupled, in_one_unit
 from flowtrain_core.packing.problem import IntArray, Layout, PlaceArray, Problem
 
@@ -34,7 +34,7 @@ def dflop(problem: Problem, *, exact: bool = False, time_limit_s: float = 10.0) 
     bins = fewest_that_hold(problem.microbatches, pack)
     if exact:
         bins = _cp_sat(problem, cost, encoder, bins, time_limit_s)
-    return coupled(in_turn(problem, bins))
+    return coupled(in_bin_order(problem, bins))
 
 
 def _cp_sat(

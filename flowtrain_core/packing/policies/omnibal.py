@@ -7,7 +7,7 @@ import math
 import numpy
 from numpy.random import Generator
 
-from flowtrain_core.packing.policies._grid import in_turn, sums
+from flowtrain_core.packing.policies._grid import in_bin_order, sums
 from flowtrain_core.packing.policies._partition import next_fit
 from flowtrain_core.packing.problem import IntArray, Layout, PlaceArray, Problem
 
@@ -45,7 +45,7 @@ def omnibal(
     if vision_cap is None:
         vision_cap = _fitted_cap(problem, vision, seed)
     bins = _groups(problem, vision, vision_cap, seed, rounds, slack_tokens)
-    return in_turn(problem, bins)
+    return in_bin_order(problem, bins)
 
 
 def _groups(

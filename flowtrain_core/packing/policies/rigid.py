@@ -8,7 +8,7 @@ from fractions import Fraction
 import numpy
 
 from flowtrain_core._C import packing as kernels
-from flowtrain_core.packing.policies._grid import fewest_that_hold, in_turn
+from flowtrain_core.packing.policies._grid import fewest_that_hold, in_bin_order
 from flowtrain_core.packing.problem import IntArray, Layout, PlaceArray, Problem
 
 _ROUNDS = 4
@@ -43,7 +43,7 @@ def flowtrain_rigid(problem: Problem, *, rounds: int = _ROUNDS, work: int | None
         )
         return bins if (bins >= 0).all() else None
 
-    return coupled(in_turn(problem, fewest_that_hold(problem.microbatches, pack)))
+    return coupled(in_bin_order(problem, fewest_that_hold(problem.microbatches, pack)))
 
 
 def in_one_unit(problem: Problem) -> tuple[IntArray, IntArray]:

@@ -81,7 +81,7 @@ def native_pair_ns(
         slabs=NUM_SLABS,
         fill=fill,
         processes=processes,
-        elsewhere=where == "elsewhere",
+        by_consumer=where == "elsewhere",
         pairs=pairs,
         slices=max(1, rounds // pairs),
     )

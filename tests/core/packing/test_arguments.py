@@ -43,7 +43,7 @@ from flowtrain_core.packing import NoRoomError, schedule
         ),
         ({"policy": "magic"}, "policy 'magic': choose from"),
         ({"coupling": "loose"}, "coupling 'loose': choose from prepass, slot, rigid"),
-        ({"oversize": "drop"}, "oversize 'drop': choose from error, leave_out"),
+        ({"oversize": "skip"}, "oversize 'skip': choose from error, drop"),
         ({"max_age": -1}, "max_age=-1: must be at least 0"),
         ({"max_age": float("nan")}, "max_age=nan: must be an integer"),
         ({"age": [0], "max_age": 1}, "age has 1 samples"),
@@ -65,11 +65,11 @@ def test_what_cannot_be_is_named(change: dict[str, Any], message: str) -> None:
         schedule(**(good | change))
 
 
-def test_what_is_too_long_is_left_out_and_said_so() -> None:
+def test_what_is_too_long_is_dropped_and_listed() -> None:
     plan = schedule(
-        [5, 99, 7, 60], [1, 2, 3, 4], ranks=1, microbatches=1, max_tokens=50, oversize="leave_out"
+        [5, 99, 7, 60], [1, 2, 3, 4], ranks=1, microbatches=1, max_tokens=50, oversize="drop"
     )
-    assert plan.left_out.tolist() == [1, 3]
+    assert plan.dropped.tolist() == [1, 3]
     assert plan.slot.tolist() == [0, -1, 0, -1]
     assert plan.carried.tolist() == []
 

@@ -130,8 +130,6 @@ def test_a_sample_as_long_as_the_step_is_placed() -> None:
     plan = schedule([longest], [1], ranks=1, microbatches=1, max_tokens=longest, max_age=1)
     assert plan.slot.tolist() == [0]
     # There is a step without a sample only where there is none to be had.
-    plan = schedule(
-        [101], [1], ranks=1, microbatches=1, max_tokens=100, max_age=1, oversize="leave_out"
-    )
-    assert plan.left_out.tolist() == [0]
+    plan = schedule([101], [1], ranks=1, microbatches=1, max_tokens=100, max_age=1, oversize="drop")
+    assert plan.dropped.tolist() == [0]
     assert packer.step()[0] == []
