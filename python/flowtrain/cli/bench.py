@@ -41,7 +41,7 @@ def add_parser(commands: Any) -> None:
         help="run without publishing, taking, re-check or generation, to see its faults",
     )
     of_train = _kind(kinds, "train", "training by flowtrain and by plain loops", run_train)
-    add_options(of_train, steps=12, rounds=3, batch_size=8)
+    add_options(of_train, steps=12, rounds=3, batch_size=4)
     of_train.add_argument("--preset", default="video", help="one of flowtrain.workloads.PRESETS")
     of_train.add_argument(
         "--scale", type=float, default=1 / 16, help="factor of the preset's token counts"
