@@ -174,7 +174,8 @@ class ChatTokenizer:
     def _answer(self, messages: list[dict[str, Any]], number: int, text: str, where: str) -> Span:
         """Span of an assistant turn that the model would generate."""
         prompt = self._prompt(messages, number, where)
-        upto, _ = self._render(messages[: number + 1], where)
+        is_last = number + 1 == len(messages)
+        upto = text if is_last else self._render(messages[: number + 1], where)[0]
         if not (text.startswith(upto) and upto.startswith(prompt)):
             raise DataError(
                 f"{where}: turn {number + 1}: its targets are undefined, since the chat template "
