@@ -66,6 +66,7 @@ def main() -> int:
         "vs_plain_without_reading": ratio(runs["flow"], runs["plain_without_reading"]),
         **loss_differences(runs["flow"][0], runs["plain"][0], "plain"),
         **rates(runs),
+        "layout": runs["flow"][0].layout,
         **conditions_of(wanted),
     }
     if not given.json:

@@ -49,7 +49,8 @@ def run_config(folder: Path, given: argparse.Namespace) -> RunConfig:
                 "dtype": given.dtype,
                 "device": given.device,
             },
-            "data": {"path": folder / "data" / "train.jsonl"},
+            # A thread starts sooner than a process.
+            "data": {"path": folder / "data" / "train.jsonl", "workers": 0},
             "train": {
                 "steps": given.steps,
                 "global_batch": 12,

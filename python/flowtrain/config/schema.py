@@ -77,8 +77,8 @@ class DataConfig:
     """JSONL file in the conversation format, one sample per line."""
     image_root: Path | None = None
     """Base folder of relative image paths; by default the folder of `path`."""
-    workers: int = 0
-    """Reader processes per rank; with 0 a thread of the rank reads."""
+    workers: int = 1
+    """Reader processes per rank; with 0 a thread of the rank reads, which slows its computation."""
     shuffle: bool = True
     """Shuffle each epoch, seeded by `train.seed`; otherwise use the order of the file."""
     bad_image: Literal["error", "skip"] = "error"

@@ -55,7 +55,7 @@ def check_file(
     Args:
         config: The run whose model, data and limit are used. Bad images are listed for every
             value of `data.bad_image`.
-        workers: Reader processes. None takes `data.workers`, or one per core if that is 0.
+        workers: Reader processes; None means one per core.
         pixels: Whether to decode images; otherwise only headers are read, as planning does.
         progress: Called with the number of samples read so far and of all samples.
 
@@ -66,7 +66,7 @@ def check_file(
     """
     if workers is not None and workers < 1:
         raise ValueError(f"--workers={workers}: it must be 1 or more")
-    workers = workers or config.data.workers or len(os.sched_getaffinity(0))
+    workers = workers or len(os.sched_getaffinity(0))
     # An error of every worker is raised here, once.
     checker = _Checker(config, pixels)
     samples = len(checker.file)

@@ -17,7 +17,7 @@ from flowtrain.bench.train.runs import Run, Task, flow_config
 # Maximum relative differences of losses of the same steps in float32.
 FIRST_LOSS, LAST_LOSS = 1e-6, 1e-4
 
-_LAYOUT = ("encoder_ranks", "backbone_ranks", "mode", "staleness")
+_LAYOUT = ("layout", "ranks", "encoder_ranks", "backbone_ranks", "mode", "staleness")
 _OPTIONS = (
     *("ranks", "workers", "threads", "batch_size", "global_batch", "microbatch_tokens"),
     *("steps", "warmup", "seed", "device", "dtype"),
@@ -51,7 +51,7 @@ def conditions_of(task: Task) -> dict[str, Any]:
     """Machine, versions, and options of a comparison, for its JSON line."""
     flow = flow_config(task, Path("run")).flow
     return {
-        "layout": {name: getattr(flow, name) for name in _LAYOUT if hasattr(flow, name)},
+        "flow": {name: getattr(flow, name) for name in _LAYOUT},
         **{name: getattr(task, name) for name in _OPTIONS},
         "cores": len(os.sched_getaffinity(0)),
         **{name: version(name) for name in ("torch", "transformers")},

@@ -71,5 +71,6 @@ def run(given: argparse.Namespace) -> dict[str, Any]:
         **idle(runs),
         **differences,
         **rates(runs),
+        "layout": runs["flow"][0].layout,
         **conditions_of(wanted),
     }

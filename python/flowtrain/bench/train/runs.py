@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from flowtrain.config import RunConfig, dump, from_dict
+from flowtrain.config.load import load
 from flowtrain.train.state.logs import METRICS, TIMING, read_log
 
 PLAIN = ("padded", "grouped", "packed")
@@ -73,6 +74,7 @@ class Run:
         startup_s: From the start of the launcher's process to the start of the first step.
         busy_s: Of an instrumented run, each rank's time up to the reduction of its gradients,
             by step.
+        layout: Layout of a run of `flowtrain train`.
     """
 
     warmup: int
@@ -81,6 +83,7 @@ class Run:
     losses: list[float]
     startup_s: float
     busy_s: list[list[float]] = field(default_factory=list)
+    layout: str | None = None
 
     @property
     def measured_s(self) -> float:
@@ -197,6 +200,7 @@ def run_flow(task: Task, folder: Path) -> Run:
         seconds=seconds,
         losses=[step["loss"] for step in read_log(config.run / METRICS)],
         startup_s=ended - sum(seconds) - started,
+        layout=str(load(config.run / "config.yaml").flow.chosen),
     )
 
 

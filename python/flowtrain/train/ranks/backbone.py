@@ -171,19 +171,21 @@ class BackbonePart:
             for doc, text in zip(documents, texts, strict=True)
         ]
         device = context.world.device
-        positions = [
-            context.adapter.position_ids(
-                torch.from_numpy(text.input_ids),
-                torch.from_numpy(text.mm_token_type_ids),
-                torch.tensor(doc.grids, dtype=torch.long).reshape(-1, 3),
-            )
-            for doc, text in zip(documents, texts, strict=True)
-        ]
+        input_ids = torch.from_numpy(np.concatenate([t.input_ids for t in texts]))
+        types = torch.from_numpy(np.concatenate([t.mm_token_type_ids for t in texts]))
+        grids = [grid for doc in documents for grid in doc.grids]
+        doc_lengths = [doc.num_tokens for doc in documents]
+        positions = context.adapter.position_ids(
+            input_ids,
+            types,
+            torch.tensor(grids, dtype=torch.long).reshape(-1, 3),
+            doc_lengths=doc_lengths,
+        )
         return PackedBatch(
-            input_ids=torch.from_numpy(np.concatenate([t.input_ids for t in texts])).to(device),
+            input_ids=input_ids.to(device),
             labels=torch.from_numpy(np.concatenate(labels)).to(device),
-            position_ids=torch.cat(positions, dim=1).to(device),
-            doc_lengths=[doc.num_tokens for doc in documents],
+            position_ids=positions.to(device),
+            doc_lengths=doc_lengths,
         )
 
 

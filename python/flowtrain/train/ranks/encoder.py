@@ -136,7 +136,7 @@ class EncoderPart:
             rows = context.adapter.encode(
                 self.module.module,
                 pixels.to(context.world.device, context.dtype),
-                grids.to(context.world.device),
+                grids,
             )
         if rows.shape[0] != item.num_tokens:
             raise ValueError(
