@@ -41,9 +41,7 @@ def add_parser(commands: Any) -> None:
     show.set_defaults(run=run_show)
     check = kinds.add_parser("check", help="read every line and list the bad ones")
     _add_config(check)
-    check.add_argument(
-        "--workers", type=int, help="processes (default: one per core)"
-    )
+    check.add_argument("--workers", type=int, help="processes (default: one per core)")
     check.add_argument("--pixels", action="store_true", help="decode images, not only headers")
     check.add_argument("--json", action="store_true", help="one JSON object")
     check.set_defaults(run=run_check)
