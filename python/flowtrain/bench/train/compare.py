@@ -117,7 +117,7 @@ def same_losses(result: Mapping[str, Any]) -> bool:
 
     They are not compared in half precision, or if the encoder's weights are older by intention.
     """
-    if result["dtype"] != "float32" or result["layout"]["mode"] == "bounded":
+    if result["dtype"] != "float32" or result["flow"]["mode"] == "bounded":
         return True
     limits = {"first_loss_diff": FIRST_LOSS, "last_loss_diff": LAST_LOSS}
     return all(
