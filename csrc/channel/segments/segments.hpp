@@ -117,7 +117,7 @@ class Segments {
     std::string failure;                   ///< Why the last mapping failed.
   };
 
-  /// What this handle has of a segment.
+  /// State of a segment in this handle.
   struct LocalSegment {
     std::shared_ptr<const os::Mapping> mapping;
     std::uint16_t generation = 0;

@@ -29,7 +29,7 @@ class Rates:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Work:
-    """What a run computes in each step.
+    """Costs of the steps of a run, and the limits of its plans.
 
     Attributes:
         steps: Samples of some steps.

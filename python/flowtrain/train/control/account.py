@@ -1,4 +1,4 @@
-"""What a rank does with its time."""
+"""Time of a rank, by kind of activity."""
 
 from __future__ import annotations
 

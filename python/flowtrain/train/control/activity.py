@@ -16,7 +16,7 @@ class Activity:
     waits when none of its threads works.
 
     Attributes:
-        account: What the thread that creates this object does with its time.
+        account: Time of the thread that creates this object, by kind of activity.
     """
 
     def __init__(self) -> None:

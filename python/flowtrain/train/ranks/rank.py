@@ -106,7 +106,7 @@ class Rank:
         self._prefetch.forget(plan.step)
 
     def account(self) -> dict[str, Any]:
-        """What this rank did with its time in `run`, for the summary of the run."""
+        """Time of this rank in `run`, by kind of activity, for the summary of the run."""
         return {
             "started_at": self._started_at,
             "seconds": self._account.seconds(),

@@ -1,4 +1,4 @@
-"""What both modules do in a step."""
+"""Seeds of dropout, and delays for tests, in the steps of both modules."""
 
 from __future__ import annotations
 

@@ -201,7 +201,7 @@ class Worker:
         )
 
     def _requests(self, plan: StepPlan) -> Iterator[Request]:
-        """What this rank reads for a plan: the images first, since they are needed first."""
+        """Reads of this rank for a plan: the images first, since they are needed first."""
         if "encoder" in self.world.modules:
             yield from pixel_requests(self.rank, plan)
         if "backbone" in self.world.modules:

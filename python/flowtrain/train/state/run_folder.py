@@ -31,14 +31,14 @@ def write_edges(run: Path, label: str, edges: Iterable[Explanation]) -> None:
 
 
 def write_account(run: Path, label: str, account: dict[str, Any]) -> None:
-    """Write to `RUN/accounts/LABEL.json` what a rank did with its time."""
+    """Write to `RUN/accounts/LABEL.json` the time of a rank by kind of activity."""
     folder = run / ACCOUNTS
     folder.mkdir(exist_ok=True)
     atomic.write_text(folder / f"{label}.json", json.dumps(account, indent=2) + "\n")
 
 
 def read_accounts(run: Path) -> dict[str, dict[str, Any]]:
-    """What each rank of the last attempt did with its time, by the name of the rank."""
+    """Time of each rank of the last attempt by kind of activity, by the name of the rank."""
     files = sorted(run.joinpath(ACCOUNTS).glob("*.json"))
     return {file.stem: json.loads(file.read_text()) for file in files}
 
