@@ -11,6 +11,7 @@ from flowtrain.bench.train.compare import conditions_of, loss_differences, same_
 from flowtrain.bench.train.runs import Task, run_flow, run_plain
 
 
+@pytest.mark.deep
 @pytest.mark.limit(480)
 @pytest.mark.multiproc
 def test_padded_and_packed_loops_have_the_losses_of_flowtrain(tmp_path: Path) -> None:

@@ -74,6 +74,7 @@ def test_an_injected_fault_exceeds_the_tolerances(fault: str, tmp_path: Path) ->
     assert exceeds(result), result
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("fault", FAULTS)
 def test_an_injected_fault_exceeds_the_tolerances_of_a_colocated_run(
     fault: str, tmp_path: Path

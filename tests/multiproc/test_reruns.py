@@ -58,7 +58,9 @@ def test_a_rerun_and_a_resumed_run_write_equal_logs(
 
 
 @pytest.mark.limit(240)
-@pytest.mark.parametrize(("dtype", "limit"), [("float32", 1e-5), ("float64", 1e-9)])
+@pytest.mark.parametrize(
+    ("dtype", "limit"), [pytest.param("float32", 1e-5, marks=pytest.mark.deep), ("float64", 1e-9)]
+)
 @pytest.mark.parametrize("layouts", [(COLOCATED, SHAPE), (SHAPE, COLOCATED)])
 def test_a_run_is_resumed_in_another_layout(
     layouts: tuple[dict[str, int], dict[str, int]],
