@@ -106,7 +106,7 @@ def schedule(
     placed: IntArray | None = None  # All.
     if oversize == "drop" and (lengths > max_tokens).any():
         placed = numpy.flatnonzero(lengths <= max_tokens)
-    # What is dropped is not refused for its length.
+    # Dropped samples may have any length.
     checked = lengths if placed is None else numpy.minimum(lengths, max_tokens)
     kernels.check(checked, whole, ranks, microbatches, max_tokens, stages)
 
