@@ -66,8 +66,8 @@ class Work:
 
 
 # Part of a step that each rank too many costs, as a share of the cores or devices: such ranks run
-# in turn, with smaller batches. A cautious value: three colocated ranks on two cores took 1.4 to 1.5
-# times as long as two, and this says 1.1.
+# in turn, with smaller batches. A cautious value: three colocated ranks on two cores took 1.4 to
+# 1.5 times as long as two, and this says 1.1.
 _CROWDING = 0.2
 # An AdamW step reads weight, gradient and two moments, and writes all but the gradient.
 _OPTIMIZER_PASSES = 7
