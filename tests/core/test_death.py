@@ -131,7 +131,9 @@ def test_items_whose_memory_died_unmapped_are_counted_as_lost(name: str, spawn: 
         assert pool.wait_dead(timeout_s=30) is not None
         Producer(pool).lease((1,), "uint8").publish(9)
         late = spawn(
-            "pool = Pool.open(sys.argv[1]); item = Consumer(pool).get()\n"
+            "pool = Pool.open(sys.argv[1]); consumer = Consumer(pool); item = consumer.get()\n"
+            # An item is put back, and not yet lost, while the mapping thread is at its segment.
+            "while pool.lost() < 2: consumer.try_get()\n"
             "print(item.key, pool.lost())",
             name,
         )
