@@ -9,10 +9,13 @@ import os
 import queue
 import signal
 import threading
+import time
 import traceback
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any, Self
@@ -21,10 +24,33 @@ from flowtrain.parent import end_with
 
 # Timeout for a process to end after SIGKILL, or after its pipe was closed.
 _END_S = 5.0
+# Maximum calls that a reader takes at once, and the time after which it sends the results it has.
+_MAX_CALLS = 64
+_ANSWER_S = 0.02
+
+
+# Result and error of a call; one of them is None.
+_Answer = tuple[Any, Exception | None]
 
 
 class ReaderDied(RuntimeError):
     """A reader process ended before its rank. The message names the process and how it ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A call of a method of a reader."""
+
+    method: str
+    arguments: tuple[Any, ...]
+    future: Future[Any] = field(default_factory=Future)
+
+    def settle(self, result: Any, error: Exception | None) -> None:
+        """Give the future its result or its error."""
+        if error is None:
+            self.future.set_result(result)
+        else:
+            self.future.set_exception(error)
 
 
 class _Reader:
@@ -41,6 +67,16 @@ class _Reader:
     def call(self, method: str, arguments: tuple[Any, ...]) -> Any:
         return getattr(self.make(), method)(*arguments)
 
+    def answer(self, calls: Sequence[_Call]) -> None:
+        """Make calls, one after the other."""
+        for call in calls:
+            if not call.future.set_running_or_notify_cancel():
+                continue
+            try:
+                call.settle(self.call(call.method, call.arguments), None)
+            except Exception as error:
+                call.settle(None, error)
+
     def end(self) -> None:
         """Nothing to do."""
 
@@ -49,7 +85,9 @@ class _ReaderProcess:
     """A reader in a process of its own, connected by a pipe.
 
     The process is spawned, so that it inherits neither descriptors nor locks of the pool. The pipe
-    has no name, so that SIGKILL of both processes leaves nothing behind.
+    has no name, so that SIGKILL of both processes leaves nothing behind. Calls are sent together,
+    and their results return together if they are ready within `_ANSWER_S`: each message interrupts
+    the training.
     """
 
     def __init__(self, make_reader: Callable[[], Any], number: int) -> None:
@@ -70,22 +108,32 @@ class _ReaderProcess:
         with suppress(EOFError, OSError):
             self._pipe.recv()
 
-    def call(self, method: str, arguments: tuple[Any, ...]) -> Any:
+    def answer(self, calls: Sequence[_Call]) -> None:
+        """Let the process make calls, one after the other."""
+        waiting = deque(calls)
         try:
-            self._pipe.send((method, arguments))
-            result, error = self._pipe.recv()
-        except (EOFError, OSError) as cause:
-            raise self._death() from cause
-        if error is not None:
-            raise error
-        return result
+            self._pipe.send([(call.method, call.arguments) for call in calls])
+            answers: deque[_Answer] = deque()
+            while waiting:
+                wanted = waiting[0].future.set_running_or_notify_cancel()
+                if not answers:
+                    answers.extend(self._pipe.recv())
+                call, answer = waiting.popleft(), answers.popleft()
+                if wanted:
+                    call.settle(*answer)
+        except Exception as cause:
+            self._process.kill()  # So that no later call takes the answer of one of these.
+            error = self._death(cause)
+            for call in waiting:
+                if not call.future.cancelled():
+                    call.settle(None, error)
 
     def end(self) -> None:
         self._process.kill()
         # A process that waits for a disk ends only when the disk responds.
         self._process.join(_END_S)
 
-    def _death(self) -> ReaderDied:
+    def _death(self, cause: Exception) -> ReaderDied:
         self._process.join(_END_S)
         code = self._process.exitcode
         if code is None:
@@ -94,7 +142,9 @@ class _ReaderProcess:
             how = f"killed by signal {-code}; if memory ran out, lower data.workers"
         else:
             how = f"exit code {code}; its standard error says why"
-        return ReaderDied(f"{self._process.name} (pid {self._process.pid}): {how}")
+        death = ReaderDied(f"{self._process.name} (pid {self._process.pid}): {how}")
+        death.__cause__ = cause
+        return death
 
 
 class ReaderPool:
@@ -111,14 +161,14 @@ class ReaderPool:
         self._readers: list[_Reader | _ReaderProcess] = [
             _ReaderProcess(make_reader, number) for number in range(workers)
         ] or [_Reader(make_reader)]
-        # One thread for each reader, so that a thread always finds a reader that is idle.
-        self._idle: queue.SimpleQueue[_Reader | _ReaderProcess] = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._closed = False
         self._started = threading.Event()
-        self._executor = ThreadPoolExecutor(
-            len(self._readers), thread_name_prefix="flowtrain-reader"
-        )
         for reader in self._readers:
-            self._executor.submit(self._start, reader)
+            threading.Thread(
+                target=self._run, args=(reader,), name="flowtrain-reader", daemon=True
+            ).start()
 
     @property
     def started(self) -> bool:
@@ -131,26 +181,47 @@ class ReaderPool:
         Returns:
             A future with the result or the exception of the call. The exception is ReaderDied if
             the reader process ended during the call.
+
+        Raises:
+            RuntimeError: The readers are closed.
         """
-        return self._executor.submit(self._call, method, arguments)
+        call = _Call(method, arguments)
+        with self._lock:
+            if self._closed:
+                raise RuntimeError(f"{method}{arguments}: the readers are closed")
+            self._calls.put(call)
+        return call.future
 
-    def _start(self, reader: _Reader | _ReaderProcess) -> None:
-        try:
-            reader.start()
-        finally:
-            self._idle.put(reader)
-            self._started.set()
+    def _run(self, reader: _Reader | _ReaderProcess) -> None:
+        """Let one reader make calls until the pool is closed."""
+        reader.start()
+        self._started.set()
+        while calls := self._take():
+            reader.answer(calls)
 
-    def _call(self, method: str, arguments: tuple[Any, ...]) -> Any:
-        reader = self._idle.get()
-        try:
-            return reader.call(method, arguments)
-        finally:
-            self._idle.put(reader)
+    def _take(self) -> list[_Call]:
+        """Wait for calls, and take a reader's share of those that there are."""
+        first = self._calls.get()
+        if first is None:
+            return []
+        calls = [first]
+        for _ in range(min(_MAX_CALLS - 1, self._calls.qsize() // len(self._readers))):
+            with suppress(queue.Empty):
+                if (call := self._calls.get_nowait()) is None:
+                    self._calls.put(None)
+                    break
+                calls.append(call)
+        return calls
 
     def close(self) -> None:
         """End all reader processes and cancel pending calls."""
-        self._executor.shutdown(wait=False, cancel_futures=True)
+        with self._lock:
+            self._closed = True
+            with suppress(queue.Empty):
+                while call := self._calls.get_nowait():
+                    call.future.cancel()
+            for _ in self._readers:
+                self._calls.put(None)
         for reader in self._readers:
             reader.end()
 
@@ -176,20 +247,46 @@ def _serve(make_reader: Callable[[], Any], pipe: Connection, parent: int) -> Non
     pipe.send("started")
     while True:
         try:
-            method, arguments = pipe.recv()
+            calls = pipe.recv()
         except EOFError:
             return
-        try:
-            pipe.send((reader.call(method, arguments), None))
-        except Exception as error:
-            error.add_note("In a reader process:\n" + traceback.format_exc())
-            _send_error(pipe, error)
+        answers: list[_Answer] = []
+        sent = time.monotonic()
+        for method, arguments in calls:
+            answers.append(_answer(reader, method, arguments))
+            if time.monotonic() - sent > _ANSWER_S:
+                _send(pipe, answers)
+                answers = []
+                sent = time.monotonic()
+        if answers:
+            _send(pipe, answers)
 
 
-def _send_error(pipe: Connection, error: Exception) -> None:
-    """Send an error, or its text alone if the rank could not rebuild the exception."""
+def _answer(reader: _Reader, method: str, arguments: tuple[Any, ...]) -> _Answer:
     try:
-        copy.copy(error)
-        pipe.send((None, error))
-    except Exception:
-        pipe.send((None, RuntimeError(f"{type(error).__name__}: {error}")))
+        return reader.call(method, arguments), None
+    except Exception as error:
+        error.add_note("In a reader process:\n" + traceback.format_exc())
+        try:
+            copy.copy(error)
+        except Exception:  # The rank could not rebuild it.
+            return None, _as_text(error)
+        return None, error
+
+
+def _send(pipe: Connection, answers: Sequence[_Answer]) -> None:
+    """Send answers; one that cannot be sent becomes an error."""
+    try:
+        pipe.send(answers)
+    except OSError:
+        raise  # The rank has ended.
+    except Exception as error:
+        if len(answers) == 1:
+            pipe.send([(None, _as_text(error))])
+            return
+        for answer in answers:
+            _send(pipe, [answer])
+
+
+def _as_text(error: Exception) -> RuntimeError:
+    return RuntimeError(f"{type(error).__name__}: {error}")

@@ -9,8 +9,11 @@ import signal
 import subprocess
 import sys
 import tarfile
+import threading
+import time
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support import descendants
@@ -45,6 +48,35 @@ def test_an_exception_that_cannot_be_rebuilt_arrives_as_text() -> None:
         with pytest.raises(RuntimeError, match="OutsideDestinationError: .*outside"):
             pool.submit("data_filter", member, "/tmp").result(60)
         assert pool.submit("is_tarfile", os.devnull).result(60) is False
+
+
+class Mixed:
+    """Its methods return, fail, and return what cannot be sent."""
+
+    def number(self, n: int) -> int:
+        time.sleep(n % 3 * workers._ANSWER_S)
+        return n
+
+    def lock(self, _: int) -> Any:
+        return threading.Lock()
+
+    def fail(self, n: int) -> None:
+        raise ValueError(n)
+
+
+def test_each_call_gets_its_own_answer_however_answers_are_sent_together() -> None:
+    with ReaderPool(Mixed, 2) as pool:
+        methods = [("number", "fail", "number", "lock")[n % 4] for n in range(150)]
+        futures = [pool.submit(method, n) for n, method in enumerate(methods)]
+        for n, (method, future) in enumerate(zip(methods, futures, strict=True)):
+            if method == "number":
+                assert future.result(60) == n
+            elif method == "fail":
+                with pytest.raises(ValueError, match=rf"^{n}\n"):
+                    future.result(60)
+            else:
+                with pytest.raises(RuntimeError, match="TypeError: cannot pickle"):
+                    future.result(60)
 
 
 def test_a_killed_process_is_named_and_blocks_no_call(tmp_path: Path) -> None:
