@@ -56,6 +56,8 @@ def build_step(
 ) -> StepPlan:
     """Assign documents to slots, images to items, and items to encoder ranks.
 
+    The documents of a slot are in order of length.
+
     Args:
         step: Number of the step.
         samples: Sizes of its samples, in the seeded order.
@@ -81,6 +83,10 @@ def build_step(
     ]
     for sample, rank, slot in zip(samples, place.rank.tolist(), place.slot.tolist(), strict=True):
         members[rank][slot].append(sample)
+    for of_rank in members:
+        for of_slot in of_rank:
+            # Documents of equal length side by side are computed by one call of the attention.
+            of_slot.sort(key=lambda sample: (sample.num_tokens, sample.image_lengths))
     images = [[_images(slot, image_cost) for slot in rank] for rank in members]
     if layout.colocated:
         items = colocated_items(images, item_tokens=layout.item_tokens)
