@@ -15,6 +15,7 @@ from flowtrain.train.state.logs import TIMING, read_log
 
 LONGEST_S = 30.0
 
+deep = pytest.mark.deep
 
 DECOUPLED = {"encoder_ranks": 2, "backbone_ranks": 2}
 COLOCATED = {"ranks": 2}
@@ -43,7 +44,14 @@ def kill_and_check(run: Run, victim: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "victim", ["encoder.1", "backbone.0", "backbone.1", "colocated.0", "colocated.1"]
+    "victim",
+    [
+        "encoder.1",
+        pytest.param("backbone.0", marks=deep),
+        pytest.param("backbone.1", marks=deep),
+        "colocated.0",
+        pytest.param("colocated.1", marks=deep),
+    ],
 )
 def test_a_killed_rank_ends_the_run_and_is_named(victim: str, tmp_path: Path, data: Path) -> None:
     layout = COLOCATED if victim.startswith("colocated") else DECOUPLED
@@ -54,7 +62,14 @@ def test_a_killed_rank_ends_the_run_and_is_named(victim: str, tmp_path: Path, da
         kill_and_check(run, victim)
 
 
-@pytest.mark.parametrize("victim", ["encoder.1", "backbone.1", "colocated.1"])
+@pytest.mark.parametrize(
+    "victim",
+    [
+        pytest.param("encoder.1", marks=deep),
+        pytest.param("backbone.1", marks=deep),
+        "colocated.1",
+    ],
+)
 def test_a_rank_killed_while_its_peer_is_inside_a_collective_is_named(
     victim: str, tmp_path: Path, data: Path
 ) -> None:
@@ -86,6 +101,7 @@ def test_a_killed_launcher_ends_every_rank(tmp_path: Path, data: Path) -> None:
         assert all("rank host" in text for text in run.errors().values())
 
 
+@deep
 @pytest.mark.limit(240)
 def test_a_rank_that_is_slower_than_the_deadline_is_waited_for(tmp_path: Path, data: Path) -> None:
     tree = run_tree(
@@ -102,6 +118,7 @@ def test_a_rank_that_is_slower_than_the_deadline_is_waited_for(tmp_path: Path, d
     assert sum(step["seconds"] for step in read_log(run.folder / TIMING)) > 3 * faults.PAUSE_S
 
 
+@deep
 @pytest.mark.limit(240)
 def test_a_stopped_rank_ends_the_run_and_is_named(tmp_path: Path, data: Path) -> None:
     tree = run_tree(

@@ -11,6 +11,8 @@ from support import run_tree
 
 SHAPE = {"encoder_ranks": 2, "backbone_ranks": 2}
 LAYOUTS = [SHAPE, {"ranks": 2}, {"ranks": 3}]
+# Of the runs in the smallest pool: mode, and place in LAYOUTS. The others are deep.
+_FAST = {("strict", 0), ("frozen", 2)}
 
 
 def test_bounded_weights_are_never_older_than_allowed(tmp_path: Path, data: Path) -> None:
@@ -47,8 +49,14 @@ def test_bounded_weights_of_a_colocated_run_are_never_older_than_allowed(
     assert ages == [{0}, {1}, *[{2}] * 6]
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("mode", ["strict", "frozen"])
+@pytest.mark.parametrize(
+    ("mode", "layout"),
+    [
+        pytest.param(mode, layout, marks=() if (mode, place) in _FAST else pytest.mark.deep)
+        for mode in ("strict", "frozen")
+        for place, layout in enumerate(LAYOUTS)
+    ],
+)
 def test_the_smallest_pool_gives_the_same_losses(
     mode: str, layout: dict[str, int], tmp_path: Path, data: Path
 ) -> None:
@@ -74,7 +82,7 @@ def test_a_run_with_a_frozen_backbone_logs_the_rate_of_its_encoder(
     assert rates == pytest.approx([5e-4 * (1 + math.cos(step * math.pi / 4)) for step in range(4)])
 
 
-@pytest.mark.parametrize("layout", LAYOUTS[:2])
+@pytest.mark.parametrize("layout", [pytest.param(LAYOUTS[0], marks=pytest.mark.deep), LAYOUTS[1]])
 def test_steps_without_any_image_do_not_hang(layout: dict[str, int], tmp_path: Path) -> None:
     from support import write_tiny_data
 

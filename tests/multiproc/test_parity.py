@@ -67,7 +67,9 @@ def test_tied_embeddings_and_an_unused_deepstack_tap_equal_a_plain_loop(tmp_path
     assert not exceeds(result), result
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(
+    "fault", [FAULTS[0], *(pytest.param(fault, marks=pytest.mark.deep) for fault in FAULTS[1:])]
+)
 def test_an_injected_fault_exceeds_the_tolerances(fault: str, tmp_path: Path) -> None:
     backbone_ranks = 2 if fault == "local_count" else 1
     result = measure(tmp_path, backbone_ranks=backbone_ranks, fault=f"faults:{fault}")

@@ -22,7 +22,12 @@ COLOCATED = {"ranks": 2}
 
 @pytest.mark.limit(240)
 @pytest.mark.parametrize(
-    ("mode", "layout"), [("strict", SHAPE), ("frozen", SHAPE), ("strict", COLOCATED)]
+    ("mode", "layout"),
+    [
+        pytest.param("strict", SHAPE, marks=pytest.mark.deep),
+        ("frozen", SHAPE),
+        ("strict", COLOCATED),
+    ],
 )
 def test_a_rerun_and_a_resumed_run_write_equal_logs(
     mode: str, layout: dict[str, int], tmp_path: Path, data: Path
@@ -61,7 +66,10 @@ def test_a_rerun_and_a_resumed_run_write_equal_logs(
 @pytest.mark.parametrize(
     ("dtype", "limit"), [pytest.param("float32", 1e-5, marks=pytest.mark.deep), ("float64", 1e-9)]
 )
-@pytest.mark.parametrize("layouts", [(COLOCATED, SHAPE), (SHAPE, COLOCATED)])
+@pytest.mark.parametrize(
+    "layouts",
+    [(COLOCATED, SHAPE), pytest.param((SHAPE, COLOCATED), marks=pytest.mark.deep)],
+)
 def test_a_run_is_resumed_in_another_layout(
     layouts: tuple[dict[str, int], dict[str, int]],
     dtype: str,
