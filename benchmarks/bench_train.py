@@ -18,6 +18,7 @@ from pathlib import Path
 from flowtrain.bench.train.compare import (
     alternate,
     conditions_of,
+    control_overhead,
     loss_differences,
     rates,
     ratio,
@@ -64,6 +65,7 @@ def main() -> int:
         "data": given.data,
         "vs_plain": ratio(runs["flow"], runs["plain"]),
         "vs_plain_without_reading": ratio(runs["flow"], runs["plain_without_reading"]),
+        "control_overhead": control_overhead(runs["flow"]),
         **loss_differences(runs["flow"][0], runs["plain"][0], "plain"),
         **rates(runs),
         "layout": runs["flow"][0].layout,

@@ -8,6 +8,7 @@ import pytest
 from support import write_tiny_data
 
 from flowtrain.bench.train.compare import conditions_of, loss_differences, same_losses
+from flowtrain.bench.train.overhead import flow_overheads
 from flowtrain.bench.train.runs import Task, run_flow, run_plain
 
 
@@ -35,3 +36,23 @@ def test_padded_and_packed_loops_have_the_losses_of_flowtrain(tmp_path: Path) ->
         assert [len(step) for step in plain.busy_s] == ([2] * 3 if busy else [])
     assert flow.startup_s > 0
     assert 0 <= plain.idle_share < 0.5
+    assert 0 < flow.control_share < 1
+
+
+@pytest.mark.deep
+@pytest.mark.limit(480)
+@pytest.mark.multiproc
+def test_the_backbone_alone_trains_on_the_plans_of_the_flow(tmp_path: Path) -> None:
+    write_tiny_data(tmp_path / "data", samples=24, text_only=0.2, multi_image=0.2)
+    task = Task(
+        model=tmp_path / "data" / "model",
+        data=tmp_path / "data" / "train.jsonl",
+        steps=3,
+        warmup=1,
+        global_batch=8,
+        microbatch_tokens=160,
+        batch_size=2,
+    )
+    found = flow_overheads(task, tmp_path / "runs", rounds=1, modes=("bounded",))
+    assert list(found) == ["flow_overhead_bounded"]
+    assert found["flow_overhead_bounded"] < 1

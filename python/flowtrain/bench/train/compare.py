@@ -95,6 +95,11 @@ def idle(runs: Mapping[str, Sequence[Run]]) -> dict[str, float]:
     return {"packed_idle": share, "idle_recovered": saved / share}
 
 
+def control_overhead(runs: Sequence[Run]) -> float:
+    """Share of a rank's time that control takes: median over the runs of the largest of a run."""
+    return statistics.median(run.control_share for run in runs)
+
+
 def loss_differences(flow: Run, plain: Run, name: str) -> dict[str, float]:
     """Relative differences of the losses of the first and of the last step.
 

@@ -12,12 +12,14 @@ from typing import Any
 from flowtrain.bench.train.compare import (
     alternate,
     conditions_of,
+    control_overhead,
     idle,
     loss_differences,
     rates,
     ratio,
 )
 from flowtrain.bench.train.options import task
+from flowtrain.bench.train.overhead import flow_overheads
 from flowtrain.bench.train.runs import PLAIN, Run, run_flow, run_plain
 from flowtrain.bench.train.synthetic import write_workload
 from flowtrain.models.tiny_qwen3_vl import TinyModel
@@ -60,6 +62,9 @@ def run(given: argparse.Namespace) -> dict[str, Any]:
             "packed_busy": partial(run_plain, wanted, "packed", busy=True),
         }
         runs = alternate(variants, root / "runs", rounds=given.rounds)
+        costs = {}
+        if given.device == "cpu":
+            costs = flow_overheads(wanted, root / "overhead", rounds=given.rounds)
     differences: dict[str, float] = {}
     for name in ("padded", "packed"):
         differences |= loss_differences(runs["flow"][0], runs[name][0], name)
@@ -69,6 +74,8 @@ def run(given: argparse.Namespace) -> dict[str, Any]:
         "scale": given.scale,
         **{f"vs_{name}": ratio(runs["flow"], runs[name]) for name in PLAIN},
         **idle(runs),
+        **costs,
+        "control_overhead": control_overhead(runs["flow"]),
         **differences,
         **rates(runs),
         "layout": runs["flow"][0].layout,

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 from flowtrain.config import RunConfig, dump, from_dict
 from flowtrain.config.load import load
 from flowtrain.train.state.logs import METRICS, TIMING, read_log
+from flowtrain.train.state.run_folder import read_accounts
 
 PLAIN = ("padded", "grouped", "packed")
 
@@ -75,6 +76,7 @@ class Run:
         busy_s: Of an instrumented run, each rank's time up to the reduction of its gradients,
             by step.
         layout: Layout of a run of `flowtrain train`.
+        control_share: `control_share` of its rank with the largest one.
     """
 
     warmup: int
@@ -84,6 +86,7 @@ class Run:
     startup_s: float
     busy_s: list[list[float]] = field(default_factory=list)
     layout: str | None = None
+    control_share: float = 0.0
 
     @property
     def measured_s(self) -> float:
@@ -190,6 +193,18 @@ def run_flow(task: Task, folder: Path) -> Run:
     path.write_text(dump(config))
     started = time.time()
     _python(["-m", "flowtrain", "train", str(path)], folder, task)
+    return flow_figures(config, task, started=started)
+
+
+def flow_figures(config: RunConfig, task: Task, *, started: float | None = None) -> Run:
+    """Figures of a finished run of `flowtrain train`.
+
+    Args:
+        config: Its configuration.
+        task: The training.
+        started: When its launcher was started, as `time.time` counts; None if start-up is not
+            measured.
+    """
     times = read_log(config.run / TIMING)
     seconds = [step["seconds"] for step in times]
     # The last line is written at the close of the last step.
@@ -199,22 +214,45 @@ def run_flow(task: Task, folder: Path) -> Run:
         tokens=[step["tokens"] for step in times],
         seconds=seconds,
         losses=[step["loss"] for step in read_log(config.run / METRICS)],
-        startup_s=ended - sum(seconds) - started,
+        startup_s=ended - sum(seconds) - started if started is not None else 0.0,
         layout=str(load(config.run / "config.yaml").flow.chosen),
+        control_share=max(map(control_share, read_accounts(config.run).values())),
     )
 
 
-def _python(words: Sequence[str], folder: Path, task: Task) -> None:
-    """Run Python with output to files of a folder, and with its ranks ended if interrupted."""
-    environment = os.environ | {
+_CONTROL = ("plan", "close", "log", "send", "receive")
+
+
+def control_share(account: Mapping[str, Any]) -> float:
+    """Share of a rank's time in which it plans, logs, or uses the job's store or the pool.
+
+    Time on a core, of its main thread and of the planner, without waits; the copies of records
+    through the pool are included.
+
+    Args:
+        account: Of the rank, as `RUN/accounts` has it.
+    """
+    spent = sum(account["cpu_seconds"][kind] for kind in _CONTROL)
+    share: float = (spent + account["planner_cpu_seconds"]) / sum(account["seconds"].values())
+    return share
+
+
+def environment(task: Task) -> dict[str, str]:
+    """Environment of the processes of a run."""
+    return {
+        **os.environ,
         "OMP_NUM_THREADS": str(task.threads),
         # The DataLoader forks, and the tokenizer would warn of it.
         "TOKENIZERS_PARALLELISM": "false",
     }
+
+
+def _python(words: Sequence[str], folder: Path, task: Task) -> None:
+    """Run Python with output to files of a folder, and with its ranks ended if interrupted."""
     errors = folder / "stderr.log"
     with (folder / "stdout.log").open("w") as out, errors.open("w") as err:
         launcher = subprocess.Popen(
-            [sys.executable, *words], stdout=out, stderr=err, env=environment
+            [sys.executable, *words], stdout=out, stderr=err, env=environment(task)
         )
         try:
             code = launcher.wait()

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 
-from flowtrain.models.adapter import PackedBatch
 from flowtrain.steps import Document, EncoderItem, SpaceNeed, StepPlan
 from flowtrain.train.input.prefetch import Prefetch, Request
+from flowtrain.train.ranks.batch import packed_batch
 from flowtrain.train.ranks.context import RankContext
 from flowtrain.train.ranks.step import Delays, seed_dropout
 from flowtrain.train.records.receiver import RecordReceiver
@@ -112,7 +111,10 @@ class BackbonePart:
         seed_dropout(context.config.train.seed, plan.step, context.world.rank, slot)
         items = plan.items_for(context.world.rank, slot)
         features, skipped = self._gather(plan, items, ages)
-        batch = self._batch(plan.step, documents, skipped)
+        texts = [self._prefetch.get(plan.step, text_request(doc)) for doc in documents]
+        batch = packed_batch(
+            context.adapter, documents, texts, device=context.world.device, skipped=skipped
+        )
         out = context.adapter.loss(self.module.module, batch, features)
         if out.loss_sum.requires_grad:
             (out.loss_sum / plan.num_targets).backward()
@@ -162,39 +164,14 @@ class BackbonePart:
         store.delete(name)
         return set(samples)
 
-    def _batch(self, step: int, documents: Sequence[Document], skipped: set[int]) -> PackedBatch:
-        """Pack documents into one row; the positions of each start at 0."""
-        context = self._context
-        texts = [self._prefetch.get(step, _text_request(doc)) for doc in documents]
-        labels = [
-            np.full_like(text.labels, -100) if doc.sample in skipped else text.labels
-            for doc, text in zip(documents, texts, strict=True)
-        ]
-        device = context.world.device
-        input_ids = torch.from_numpy(np.concatenate([t.input_ids for t in texts]))
-        types = torch.from_numpy(np.concatenate([t.mm_token_type_ids for t in texts]))
-        grids = [grid for doc in documents for grid in doc.grids]
-        doc_lengths = [doc.num_tokens for doc in documents]
-        positions = context.adapter.position_ids(
-            input_ids,
-            types,
-            torch.tensor(grids, dtype=torch.long).reshape(-1, 3),
-            doc_lengths=doc_lengths,
-        )
-        return PackedBatch(
-            input_ids=input_ids.to(device),
-            labels=torch.from_numpy(np.concatenate(labels)).to(device),
-            position_ids=positions.to(device),
-            doc_lengths=doc_lengths,
-        )
-
 
 def text_requests(rank: int, plan: StepPlan) -> Iterator[Request]:
     """Samples whose tokens the backbone of a rank reads for a plan."""
     for _, documents in plan.documents_of(rank):
         for document in documents:
-            yield _text_request(document)
+            yield text_request(document)
 
 
-def _text_request(document: Document) -> Request:
+def text_request(document: Document) -> Request:
+    """Read of a document's tokens."""
     return "text", (document.sample, document.num_tokens, document.grids)

@@ -1,0 +1,160 @@
+"""One module without the other, on the plans of a finished run of `flowtrain train`.
+
+    python -m flowtrain.bench.train.alone RUN --module backbone --out figures.json
+
+The backbone takes image rows from memory, and the encoder's rows go nowhere. Everything else is as
+in the run: microbatches, items, texts and images read by a process of its own, optimizer. Prints a
+line when it is ready, and begins when it has read one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from flowtrain.config.load import load
+from flowtrain.config.schema import RunConfig
+from flowtrain.data.workers import ReaderPool
+from flowtrain.models.registry import adapter_for
+from flowtrain.steps import StepPlan
+from flowtrain.train.control.account import Account
+from flowtrain.train.control.close import StepDecision
+from flowtrain.train.input.prefetch import Prefetch, Request
+from flowtrain.train.input.readers import reader_factory
+from flowtrain.train.input.reads import SampleReads
+from flowtrain.train.ranks.backbone import text_request, text_requests
+from flowtrain.train.ranks.batch import packed_batch
+from flowtrain.train.ranks.encoder import pixel_requests
+from flowtrain.train.state.logs import PLANS
+from flowtrain.train.state.module import DTYPES, Module
+
+REQUESTS: dict[str, Callable[[int, StepPlan], Iterable[Request]]] = {
+    "backbone": text_requests,
+    "encoder": pixel_requests,
+}
+
+
+class Alone:
+    """One module of a run with one rank of each, trained without the other.
+
+    Args:
+        config: The run.
+        name: `backbone` or `encoder`.
+        plans: Its plans.
+        prefetch: Reads of the planned samples.
+    """
+
+    def __init__(
+        self, config: RunConfig, name: str, plans: dict[int, StepPlan], prefetch: Prefetch
+    ) -> None:
+        self._adapter = adapter_for(config.model.folder)
+        self._mode = config.flow.mode
+        self._clip_norm = config.optim.clip_norm
+        self._prefetch = prefetch
+        self._device = torch.device(config.model.device)
+        self._dtype = DTYPES[config.model.dtype]
+        model = self._adapter.build(
+            "backbone" if name == "backbone" else "encoder",
+            weights=config.model.path,
+            seed=config.train.seed,
+            dtype=self._dtype,
+            device=self._device,
+        )
+        frozen = "backbone" in config.model.freeze if name == "backbone" else self._frozen_encoder
+        self._module = Module.build(model, config, trains=not frozen)
+        tokens = max(sum(item.num_tokens for item in plan.items) for plan in plans.values())
+        self._noise = torch.randn(
+            tokens, self._adapter.row_width, dtype=self._dtype, device=self._device
+        )
+        self.step = self._backbone if name == "backbone" else self._encoder
+
+    @property
+    def _frozen_encoder(self) -> bool:
+        return self._mode == "frozen"
+
+    def _backbone(self, plan: StepPlan) -> None:
+        for slot, documents in plan.documents_of(0):
+            texts = [self._prefetch.get(plan.step, text_request(doc)) for doc in documents]
+            batch = packed_batch(self._adapter, documents, texts, device=self._device)
+            tokens = sum(item.num_tokens for item in plan.items_for(0, slot))
+            rows = self._noise[:tokens].detach().requires_grad_(not self._frozen_encoder)
+            out = self._adapter.loss(self._module.module, batch, rows if tokens else None)
+            if out.loss_sum.requires_grad:
+                (out.loss_sum / plan.num_targets).backward()
+        self._update()
+
+    def _encoder(self, plan: StepPlan) -> None:
+        graphs = []
+        for item in plan.items:
+            images = [self._prefetch.get(plan.step, ("pixels", image)) for image in item.images]
+            pixels = torch.cat([torch.from_numpy(image.pixels) for image in images])
+            encode = partial(
+                self._adapter.encode,
+                self._module.module,
+                pixels.to(self._device, self._dtype),
+                torch.tensor([image.grid for image in item.images]),
+            )
+            with torch.set_grad_enabled(self._mode == "strict"):
+                rows = encode()
+            if self._mode == "strict":
+                graphs.append(lambda rows=rows: rows)
+            elif self._mode == "bounded":
+                graphs.append(encode)  # Encoded again for the backward, as in the run.
+        for make in graphs:
+            rows = make()
+            rows.backward(self._noise[: len(rows)])
+        self._update()
+
+    def _update(self) -> None:
+        norm = self._module.norm()
+        clip = self._clip_norm
+        scale = clip / norm if clip is not None and norm > clip else 1.0
+        self._module.apply(
+            StepDecision(
+                action="apply", scale=scale, loss=0.0, grad_norm=norm, num_targets=0, seconds={}
+            ),
+            saw_samples=True,
+        )
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+
+
+def run(config: RunConfig, name: str) -> Iterator[float]:
+    """Train one module; yields the seconds of each step, after a line was read."""
+    torch.set_num_threads(config.train.threads or 1)
+    lines = (config.run / PLANS).read_text().splitlines()
+    plans = {plan.step: plan for plan in map(StepPlan.from_json, lines) if plan.kind == "train"}
+    with ReaderPool(reader_factory(config), config.data.workers) as readers:
+        reads = SampleReads(readers, config.data.path, timeout_s=config.flow.timeout_s)
+        prefetch = Prefetch(reads, plans.get, partial(REQUESTS[name], 0), Account())
+        alone = Alone(config, name, plans, prefetch)
+        print("ready", flush=True)
+        sys.stdin.readline()
+        before = time.perf_counter()
+        for plan in plans.values():
+            prefetch.start(plan)
+            alone.step(plan)
+            prefetch.forget(plan.step)
+            yield -before + (before := time.perf_counter())
+
+
+def main() -> None:
+    """Train one module as the arguments say, and write the seconds of each step as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("run", type=Path, help="folder of the run")
+    parser.add_argument("--module", choices=tuple(REQUESTS), required=True)
+    parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
+    given = parser.parse_args()
+    seconds = list(run(load(given.run / "config.yaml"), given.module))
+    given.out.write_text(json.dumps(seconds))
+
+
+if __name__ == "__main__":
+    main()
