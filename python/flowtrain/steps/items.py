@@ -73,7 +73,8 @@ def colocated_items(slots: Slots, *, item_tokens: int) -> tuple[EncoderItem, ...
     """Items of a step whose ranks hold both modules: each rank encodes what it reads itself.
 
     Only the surplus of a rank, by cost, moves to other ranks: images of its last slots, one after
-    the other, so that few records cross the pool. An item has at most `item_tokens` tokens; a
+    the other, so that few records cross the pool. The documents of a slot are in order of length,
+    so that small images move first and shares come out nearly equal. An item has at most `item_tokens` tokens; a
     larger image is an item of its own. An item never spans slots.
     """
     encoders = [iter(chosen) for chosen in _move_surplus(slots)]
@@ -97,7 +98,7 @@ def _move_surplus(slots: Slots) -> list[list[int]]:
     givers = [rank for rank, own in enumerate(load) if own > mean]
     for giver in sorted(givers, key=lambda rank: -load[rank]):
         taker = giver
-        for image in reversed(range(len(costs[giver]))):
+        for image in _last_slots_first(slots[giver]):
             cost = costs[giver][image]
             # A run of images goes to one rank, so that it is one item.
             if taker == giver or load[taker] + cost > mean:
@@ -107,6 +108,16 @@ def _move_surplus(slots: Slots) -> list[list[int]]:
                 load[giver] -= cost
                 load[taker] += cost
     return encoders
+
+
+def _last_slots_first(slots: Sequence[Sequence[SizedImage]]) -> list[int]:
+    """Numbers of the images of a rank; those of a slot are in order."""
+    numbers: list[int] = []
+    first = 0
+    for slot in slots:
+        numbers = [*range(first, first + len(slot)), *numbers]
+        first += len(slot)
+    return numbers
 
 
 def _in_slot_order(slots: Slots) -> Iterator[tuple[int, int, Sequence[SizedImage]]]:
