@@ -74,8 +74,8 @@ def colocated_items(slots: Slots, *, item_tokens: int) -> tuple[EncoderItem, ...
 
     Only the surplus of a rank, by cost, moves to other ranks: images of its last slots, one after
     the other, so that few records cross the pool. The documents of a slot are in order of length,
-    so that small images move first and shares come out nearly equal. An item has at most `item_tokens` tokens; a
-    larger image is an item of its own. An item never spans slots.
+    so that small images move first and shares come out nearly equal. An item has at most
+    `item_tokens` tokens; a larger image is an item of its own. An item never spans slots.
     """
     encoders = [iter(chosen) for chosen in _move_surplus(slots)]
     return _numbered(
