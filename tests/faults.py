@@ -17,6 +17,7 @@ import torch
 
 from flowtrain.steps import Document, StepPlan
 from flowtrain.train.control.gradients import GradientBuckets
+from flowtrain.train.ranks import backbone
 from flowtrain.train.ranks.backbone import BackbonePart
 from flowtrain.train.ranks.encoder import EncoderPart
 from flowtrain.train.records.key import RecordKey
@@ -56,13 +57,13 @@ def local_count() -> None:
 
 def leak_documents() -> None:
     """Let the documents of a microbatch attend to each other."""
-    batch = BackbonePart._batch
+    packed_batch = backbone.packed_batch
 
-    def leaky(self: BackbonePart, *arguments: Any) -> Any:
-        packed = batch(self, *arguments)
+    def leaky(*arguments: Any, **options: Any) -> Any:
+        packed = packed_batch(*arguments, **options)
         return replace(packed, doc_lengths=[sum(packed.doc_lengths)])
 
-    BackbonePart._batch = leaky
+    backbone.packed_batch = leaky
 
 
 def skip_tap() -> None:
