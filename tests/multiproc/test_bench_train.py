@@ -12,14 +12,11 @@ from flowtrain.bench.train.overhead import flow_overheads
 from flowtrain.bench.train.runs import Task, run_flow, run_plain
 
 
-@pytest.mark.deep
-@pytest.mark.limit(480)
-@pytest.mark.multiproc
-def test_padded_and_packed_loops_have_the_losses_of_flowtrain(tmp_path: Path) -> None:
-    write_tiny_data(tmp_path / "data", samples=24, text_only=0.2, multi_image=0.2)
-    task = Task(
-        model=tmp_path / "data" / "model",
-        data=tmp_path / "data" / "train.jsonl",
+def small_task(folder: Path) -> Task:
+    write_tiny_data(folder / "data", samples=24, text_only=0.2, multi_image=0.2)
+    return Task(
+        model=folder / "data" / "model",
+        data=folder / "data" / "train.jsonl",
         steps=3,
         warmup=1,
         global_batch=8,
@@ -27,6 +24,13 @@ def test_padded_and_packed_loops_have_the_losses_of_flowtrain(tmp_path: Path) ->
         microbatch_tokens=160,
         batch_size=2,
     )
+
+
+@pytest.mark.deep
+@pytest.mark.limit(480)
+@pytest.mark.multiproc
+def test_padded_and_packed_loops_have_the_losses_of_flowtrain(tmp_path: Path) -> None:
+    task = small_task(tmp_path)
     flow = run_flow(task, tmp_path / "flow")
     for variant, busy in (("padded", False), ("packed", True)):
         plain = run_plain(task, variant, tmp_path / variant, busy=busy)
@@ -43,16 +47,7 @@ def test_padded_and_packed_loops_have_the_losses_of_flowtrain(tmp_path: Path) ->
 @pytest.mark.limit(480)
 @pytest.mark.multiproc
 def test_the_backbone_alone_trains_on_the_plans_of_the_flow(tmp_path: Path) -> None:
-    write_tiny_data(tmp_path / "data", samples=24, text_only=0.2, multi_image=0.2)
-    task = Task(
-        model=tmp_path / "data" / "model",
-        data=tmp_path / "data" / "train.jsonl",
-        steps=3,
-        warmup=1,
-        global_batch=8,
-        microbatch_tokens=160,
-        batch_size=2,
-    )
+    task = small_task(tmp_path)
     found = flow_overheads(task, tmp_path / "runs", rounds=1, modes=("bounded",))
     assert list(found) == ["flow_overhead_bounded"]
     assert found["flow_overhead_bounded"] < 1

@@ -1,4 +1,4 @@
-"""What the flow costs: its backbone beside the same backbone trained alone.
+"""Cost of the flow: tokens per second of its backbone, and of the same backbone trained alone.
 
 Both run on one core. A second core has the encoder of the run, or the same encoder with rows that
 nobody reads, so that both sides share the machine's memory and power with equal work.
@@ -89,7 +89,7 @@ def run_pinned(task: Task, folder: Path) -> Run:
             module = words[words.index("--world") + 1] if "--world" in words else "none"
             if module not in _MODULES:
                 break  # The launcher has failed, as its end will say.
-            # What torchrun starts; its agent would be one more process.
+            # The command without torchrun, whose agent would be one more process.
             rank = [sys.executable, *words[words.index("-m") :]]
             processes.start(module, rank, core=cores()[_MODULES.index(module)])
         processes.wait()
