@@ -1,9 +1,11 @@
-"""Close of a step: all ranks reach the same decision before any optimizer steps."""
+"""Close of a step: ranks agree on what happens to its gradients before an optimizer steps."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from flowtrain.steps import StepPlan
@@ -40,7 +42,7 @@ class StepReport:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepDecision:
-    """Decision of all ranks on the gradients of a step.
+    """Decision on the gradients of a step.
 
     Attributes:
         action: `apply` the gradients times `scale`, or `skip` the step.
@@ -64,31 +66,45 @@ class StepDecision:
 class StepClose:
     """Exchanges the reports of a step over the job's store, and decides from them.
 
+    All ranks decide the same, except with `late`: this world then does not wait until the others
+    have done their part of the step. It takes their reports of the step before; at the first step
+    it waits.
+
     Args:
         store: The job's store.
-        worlds: Number of ranks of each world that reports: the world with the backbone first, and
-            then that of the encoder if it is another one and trains.
+        world: World of this rank.
+        worlds: The worlds that report: the one with the backbone first, and then that of the
+            encoder if it is another one and trains.
         clip_norm: Maximum norm over both modules, or None.
         nonfinite: What to do with a step whose loss or norm is not finite.
+        late: Whether reports of other worlds may be those of the step before.
     """
 
     def __init__(
         self,
         store: JobStore,
         *,
-        worlds: dict[str, int],
+        world: str,
+        worlds: Sequence[str],
         clip_norm: float | None,
         nonfinite: Literal["abort", "skip"],
+        late: bool = False,
     ) -> None:
         self._store = store
+        self._world = world
         self._worlds = worlds
         self._clip_norm = clip_norm
         self._nonfinite = nonfinite
+        self._late = late
+        self._first: int | None = None
+        self._checksums: dict[int, int] = {}
+        self._written: deque[str] = deque()
 
-    def report(self, world: str, step: int, report: StepReport) -> None:
-        """Publish a world's report; called by its first rank."""
+    def report(self, step: int, report: StepReport) -> None:
+        """Publish the report of this rank's world; called by its first rank."""
+        key = f"close/{step}/{self._world}"
         self._store.put(
-            f"close/{step}/{world}",
+            key,
             [
                 report.norm.hex(),
                 report.checksum,
@@ -98,9 +114,10 @@ class StepClose:
                 report.lr.hex(),
             ],
         )
+        self._written.append(key)
 
     def decide(self, plan: StepPlan, checksum: int) -> StepDecision:
-        """Wait for the reports of a step; called by every rank, and returns the same on each.
+        """Wait for the reports of a step, and decide; called by every rank, for each step in turn.
 
         Args:
             plan: The plan that this rank executed.
@@ -109,19 +126,15 @@ class StepClose:
         Raises:
             NonFiniteError: Loss or norm is not finite, and `nonfinite` is `abort`.
         """
-        reports = {world: self._read(world, plan.step) for world in self._worlds}
-        self._store.release(
-            f"close/{plan.step}",
-            [f"close/{plan.step}/{world}" for world in self._worlds],
-            readers=sum(self._worlds.values()),
-        )
-        for world, report in reports.items():
-            if report.checksum != checksum:
-                raise RuntimeError(
-                    f"step {plan.step}: the {world} world executed another plan (checksum "
-                    f"{report.checksum:#x}, here {checksum:#x}); both must use one store"
-                )
-        backbone = next(iter(reports.values()))
+        if self._first is None:
+            self._first = plan.step
+        self._checksums[plan.step] = checksum
+        reports = {world: self._report_of(world, plan.step) for world in self._worlds}
+        self._checksums.pop(plan.step - 1, None)
+        # Whoever has reported a step has read all that it needs of the last step but one.
+        while len(self._written) > 2:
+            self._store.delete(self._written.popleft())
+        backbone = reports[self._worlds[0]]
         num_targets = backbone.num_targets
         correction = plan.num_targets / num_targets if num_targets else 0.0
         loss = backbone.loss_sum / num_targets if num_targets else 0.0
@@ -147,10 +160,27 @@ class StepClose:
             lr=max(report.lr for report in reports.values()),
         )
 
+    def _report_of(self, world: str, step: int) -> StepReport:
+        """Wait for the report of a world that counts for the close of a step."""
+        if not self._late or world == self._world or step == self._first:
+            return self._read(world, step)
+        report = self._read(world, step - 1)
+        if step - 1 == self._first:  # It was read at that step, too: its time counts once.
+            report = replace(report, seconds={})
+        if self._nonfinite == "skip" and not math.isfinite(report.norm):
+            # That world has skipped the step before. This world applied it and goes on.
+            report = replace(report, norm=0.0)
+        return report
+
     def _read(self, world: str, step: int) -> StepReport:
         norm, checksum, loss_sum, num_targets, seconds, lr = self._store.get(
             f"close/{step}/{world}", writer=f"the {world} world"
         )
+        if checksum != self._checksums[step]:
+            raise RuntimeError(
+                f"step {step}: the {world} world executed another plan (checksum {checksum:#x}, "
+                f"here {self._checksums[step]:#x}); both must use one store"
+            )
         return StepReport(
             norm=float.fromhex(norm),
             checksum=checksum,

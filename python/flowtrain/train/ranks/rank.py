@@ -185,7 +185,7 @@ class Rank:
             lr=max(module.lr for module, _ in trained),
         )
         if world.is_leader:
-            self._close_exchange.report(world.name, plan.step, report)
+            self._close_exchange.report(plan.step, report)
         decision = self._close_exchange.decide(plan, report.checksum)
         with self._account.doing("optimizer"):
             for module, saw_samples in trained:
@@ -232,15 +232,18 @@ class Rank:
 
 def _close_exchange(context: RankContext) -> StepClose:
     """The exchange that closes each step of a run."""
-    config = context.config
+    config, layout, world = context.config, context.layout, context.world
     reporting = [
-        world
-        for world in context.layout.worlds
+        world.name
+        for world in layout.worlds
         if "backbone" in world.modules or config.flow.mode != "frozen"
     ]
     return StepClose(
         context.store,
-        worlds={world.name: world.size for world in reporting},
+        world=world.name,
+        worlds=reporting,
         clip_norm=config.optim.clip_norm,
         nonfinite=config.train.nonfinite,
+        # The encoder is late in `bounded`, and so may be its report.
+        late=config.flow.mode == "bounded" and world.name == "backbone",
     )

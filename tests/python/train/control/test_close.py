@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+
+from flowtrain.steps import StepPlan
+from flowtrain.train.control.close import StepClose, StepDecision, StepReport
+
+WORLDS = ("backbone", "encoder")
+
+
+class Store:
+    """Keys in a dict; a wait for one without a value would last for ever, and is an error."""
+
+    def __init__(self) -> None:
+        self.keys: dict[str, str] = {}
+
+    def put(self, key: str, value: Any) -> None:
+        self.keys[key] = json.dumps(value)
+
+    def get(self, key: str, *, writer: str) -> Any:
+        return json.loads(self.keys[key])
+
+    def delete(self, key: str) -> None:
+        del self.keys[key]
+
+
+def close(store: Store, world: str, *, mode: str, **options: Any) -> StepClose:
+    return StepClose(
+        store,  # type: ignore[arg-type]
+        world=world,
+        worlds=WORLDS,
+        clip_norm=1.0,
+        late=mode == "bounded" and world == "backbone",
+        **{"nonfinite": "abort", **options},
+    )
+
+
+def report(exchange: StepClose, step: int, norm: float, *, checksum: int = 7) -> None:
+    told = StepReport(norm=norm, checksum=checksum, loss_sum=8.0, num_targets=4, seconds={"x": 1.0})
+    exchange.report(step, told)
+
+
+def decide(exchange: StepClose, step: int) -> StepDecision:
+    return exchange.decide(StepPlan(step=step, kind="train", num_targets=4), 7)
+
+
+def test_in_strict_both_worlds_wait_for_each_other_and_decide_the_same() -> None:
+    store = Store()
+    backbone, encoder = (close(store, world, mode="strict") for world in WORLDS)
+    for step in range(5):
+        report(backbone, step, 3.0)
+        with pytest.raises(KeyError, match=f"close/{step}/encoder"):
+            decide(backbone, step)
+        report(encoder, step, 4.0)
+        decision = decide(backbone, step)
+        assert decision == decide(encoder, step)
+        assert (decision.grad_norm, decision.loss) == (5.0, 2.0)
+        assert decision.scale == pytest.approx(1 / 5)
+    assert sorted(store.keys) == [f"close/{step}/{world}" for step in (3, 4) for world in WORLDS]
+
+
+def test_in_bounded_the_backbone_does_not_wait_for_the_backward_of_the_encoder() -> None:
+    store = Store()
+    backbone, encoder = (close(store, world, mode="bounded") for world in WORLDS)
+    report(backbone, 0, 3.0)
+    with pytest.raises(KeyError, match="close/0/encoder"):
+        decide(backbone, 0)
+    report(encoder, 0, 4.0)
+    decided = [decide(backbone, 0)]
+    decide(encoder, 0)
+    for step in range(1, 5):
+        report(backbone, step, 3.0)
+        decided.append(decide(backbone, step))
+        report(encoder, step, 4.0 + step)
+        assert decide(encoder, step).grad_norm == math.hypot(3.0, 4.0 + step)
+    norms = [4.0, 4.0, 5.0, 6.0, 7.0]
+    assert [one.grad_norm for one in decided] == [math.hypot(3.0, norm) for norm in norms]
+    # The seconds of each step of the encoder count once.
+    assert [one.seconds["encoder"] for one in decided] == [{"x": 1.0}, {}, *[{"x": 1.0}] * 3]
+    assert len(store.keys) == 4
+
+
+def test_in_bounded_the_backbone_goes_on_where_the_encoder_skips_its_step() -> None:
+    store = Store()
+    backbone, encoder = (close(store, w, mode="bounded", nonfinite="skip") for w in WORLDS)
+    for step, norm in enumerate([4.0, math.nan, 4.0]):
+        report(backbone, step, 3.0)
+        report(encoder, step, norm)
+        assert decide(backbone, step).action == "apply"
+        assert decide(encoder, step).action == ("apply" if norm == 4.0 else "skip")
+
+
+@pytest.mark.parametrize("mode", ["strict", "bounded"])
+def test_a_world_that_executed_another_plan_is_an_error(mode: str) -> None:
+    store = Store()
+    backbone, encoder = (close(store, world, mode=mode) for world in WORLDS)
+    for step, checksum in enumerate([7, 8]):
+        report(backbone, step, 3.0)
+        report(encoder, step, 4.0, checksum=checksum)
+    decide(backbone, 0)
+    late = 1 if mode == "strict" else 2
+    report(backbone, 2, 3.0)
+    with pytest.raises(RuntimeError, match="step 1: the encoder world executed another plan"):
+        for step in range(1, late + 1):
+            decide(backbone, step)
