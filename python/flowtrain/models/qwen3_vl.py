@@ -28,6 +28,7 @@ from flowtrain.models.adapter import (
 )
 from flowtrain.models.documents import Documents
 from flowtrain.models.errors import ModelError
+from flowtrain.models.qwen3_vl_flops import Qwen3VLFlops
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -114,6 +115,7 @@ class Qwen3VLAdapter(VLMAdapter):
         self._taps = taps[: self.config.text_config.num_hidden_layers]
         self._width = self.config.text_config.hidden_size
         self.row_width = (1 + len(self._taps)) * self._width
+        self._flops = Qwen3VLFlops(self.config)
         self._implementation = attention.register()
 
     def image_processor(self) -> ImageProcessor:
@@ -122,28 +124,7 @@ class Qwen3VLAdapter(VLMAdapter):
     def sample_flops(
         self, num_tokens: int, grids: Sequence[Grid], *, num_targets: int
     ) -> ModuleFlops:
-        """Attention of the vision tower is over each frame of each image.
-
-        Source: the sums of Megatron-Bridge's `flop_utils.py`, for Qwen3-VL.
-        """
-        vision, text = self.config.vision_config, self.config.text_config
-        h, f, m = vision.hidden_size, vision.intermediate_size, vision.spatial_merge_size**2
-        patches = sum(t * a * b for t, a, b in grids)
-        squares = sum(t * (a * b) ** 2 for t, a, b in grids)
-        patch_dim = vision.in_channels * vision.temporal_patch_size * vision.patch_size**2
-        encoder = 2.0 * patches * patch_dim * h
-        encoder += vision.depth * (patches * (8 * h * h + 4 * h * f) + 4 * h * squares)
-        mergers = 1 + len(vision.deepstack_visual_indexes)
-        merged = patches / m
-        projector = mergers * merged * 2.0 * (m * h) * (m * h + vision.out_hidden_size)
-
-        d, heads, kv = text.hidden_size, text.num_attention_heads, text.num_key_value_heads
-        head = getattr(text, "head_dim", None) or d // heads
-        linear = 2 * d * head * (2 * heads + 2 * kv) + 6 * d * text.intermediate_size
-        pairs = 2.0 * heads * head * num_tokens**2  # Half of 4: causal.
-        backbone = text.num_hidden_layers * (num_tokens * linear + pairs)
-        backbone += 2.0 * num_targets * d * text.vocab_size
-        return ModuleFlops(encoder, projector, backbone)
+        return self._flops(num_tokens, grids, num_targets=num_targets)
 
     def build(
         self,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from typing import Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
 
 from flowtrain.cost.flops import Grid
 
@@ -125,7 +125,7 @@ class StepPlan:
         return ((m, docs) for m, docs in enumerate(self.documents[reader]) if docs)
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self), separators=(",", ":"))
+        return json.dumps(self, separators=(",", ":"), default=_fields)
 
     @staticmethod
     def from_json(text: str | bytes) -> StepPlan:
@@ -146,6 +146,11 @@ class StepPlan:
             balances = {name: Balance(**packing[name]) for name in ("packed", "arrival")}
             raw["packing"] = Packing(**{**packing, **balances})
         return StepPlan(**raw)
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    """Fields of a part of a plan; `dataclasses.asdict` would copy all that it holds."""
+    return {name: getattr(value, name) for name in value.__slots__}
 
 
 def _grids(raw: list[list[int]]) -> tuple[Grid, ...]:

@@ -14,10 +14,17 @@ from flowtrain.train.control.deadline import period_of, periods_in
 
 @dataclass(frozen=True, slots=True)
 class SampleRead:
-    """One read, and its description for messages."""
+    """One read of a sample of a data file: a call of a reader's method."""
 
-    what: str
+    data: Path
+    method: str
+    sample: int
+    arguments: tuple[Any, ...]
     future: Future[Any]
+
+    def __str__(self) -> str:
+        call = " ".join(map(str, (self.method, *self.arguments)))
+        return f"{self.data}: sample {self.sample}: {call}"
 
 
 class SampleReads:
@@ -43,9 +50,8 @@ class SampleReads:
 
     def submit(self, method: str, sample: int, *arguments: Any) -> SampleRead:
         """Call `reader.method(sample, *arguments)` in the background."""
-        which = " ".join(map(str, (method, *arguments)))
         future = self._readers.submit(method, sample, *arguments)
-        read = SampleRead(f"{self._data}: sample {sample}: {which}", future)
+        read = SampleRead(self._data, method, sample, arguments, future)
         self._pending[future] = read
         future.add_done_callback(self._done)
         return read
@@ -57,6 +63,16 @@ class SampleReads:
             DataError: The sample cannot be read, its reader died, or no read has finished for
                 `timeout_s`. The message names the file, and its line or the number of the sample.
         """
+        if not read.future.done():
+            self._wait_for(read)
+        try:
+            return read.future.result()
+        except DataError:
+            raise
+        except Exception as error:  # It does not name the sample, such as a reader's death.
+            raise DataError(f"{read}: {type(error).__name__}: {error}") from error
+
+    def _wait_for(self, read: SampleRead) -> None:
         finished, periods = self._finished, 0
         while not wait([read.future], timeout=self._period_s).done:
             if self._finished != finished or not self._readers.started:
@@ -65,18 +81,12 @@ class SampleReads:
             periods += 1
             if periods >= periods_in(self._timeout_s, self._period_s):
                 # This read may be queued behind the one that hangs.
-                stuck = [r.what for r in list(self._pending.values()) if r.future.running()]
+                stuck = [str(r) for r in list(self._pending.values()) if r.future.running()]
                 raise DataError(
-                    f"{', '.join(stuck) or read.what}: being read for more than flow.timeout_s="
+                    f"{', '.join(stuck) or read}: being read for more than flow.timeout_s="
                     f"{self._timeout_s:g} s, in which no other read of this rank has finished; "
                     "check the storage, or raise flow.timeout_s"
                 )
-        try:
-            return read.future.result()
-        except DataError:
-            raise
-        except Exception as error:  # It does not name the sample, such as a reader's death.
-            raise DataError(f"{read.what}: {type(error).__name__}: {error}") from error
 
     def _done(self, future: Future[Any]) -> None:
         self._finished += 1
