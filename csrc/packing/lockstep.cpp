@@ -5,6 +5,7 @@
 #include "packing/bound.hpp"
 #include "packing/layout.hpp"
 #include "packing/objectives.hpp"
+#include "packing/refine.hpp"
 #include "packing/repartition.hpp"
 #include "packing/search.hpp"
 #include "packing/slots.hpp"
@@ -48,7 +49,7 @@ void adjust_long_bins(Slots& slots, std::int64_t max_tokens, std::int64_t tolera
   }
 }
 
-/// Refines all but the long bins, in rounds; each round sets the targets from the present loads.
+/// Evens out all but the long bins, in rounds; each round sets the targets from the present loads.
 void even_out_slots(Slots& slots, const Grid& grid, const Effort& effort) {
   std::uint64_t done = 0;
   for (std::uint32_t k = 1; k <= kRounds; ++k) {
@@ -63,51 +64,55 @@ void even_out_slots(Slots& slots, const Grid& grid, const Effort& effort) {
   }
 }
 
-struct Plan {
-  Bins bins;
-  std::int64_t value;
-  std::size_t unplaced;
-  bool has_long_slots;
-};
-
-Plan make_plan(const Step& step, Gather gather) {
+void local_search(Slots& slots, const Step& step) {
   const auto& [samples, order, grid, refined, place_all] = step;
-  Slots slots = fill_slots(samples, order, grid, gather);
-  const bool has_long_slots = slots.long_bins > 0;
-  if (slots.unplaced > 0 && place_all && pack_by_tokens(slots.bins, grid.max_tokens, true)) {
-    slots.unplaced = slots.long_bins = 0;
-  }
-  if (refined) {
-    const std::int64_t tolerance = sum(samples.cost) / grid.bins() / 2048;
-    adjust_long_bins(slots, grid.max_tokens, tolerance);
-    even_out_slots(
-        slots, grid,
-        {.passes = 64, .work = 16384 + 14 * samples.size(), .patience = 3, .tolerance = tolerance});
-  }
+  const std::int64_t tolerance = sum(samples.cost) / grid.bins() / 2048;
+  adjust_long_bins(slots, grid.max_tokens, tolerance);
+  even_out_slots(
+      slots, grid,
+      {.passes = 64, .work = 16384 + 12 * samples.size(), .patience = 3, .tolerance = tolerance});
+}
+
+/// Samples without a bin, and then the sum over the slots of their longest bin: less is better.
+std::pair<std::size_t, std::int64_t> rating(const Slots& slots, const Grid& grid) {
   const Vector<std::uint32_t> aligned = align(slots.bins);
   std::int64_t value = 0;
   for (std::size_t k = 0; k < aligned.size(); k += grid.ranks) value += slots.bins.load(aligned[k]);
-  return {std::move(slots.bins), value, slots.unplaced, has_long_slots};
+  return {slots.unplaced, value};
 }
 
 }  // namespace
 
 Schedule lockstep(const Step& step) {
   const auto& [samples, order, grid, refined, place_all] = step;
+  Slots best = fill_slots(samples, order, grid, Gather::kAboveEven);
+  const bool has_long_slots = best.long_bins > 0;
+  if (best.unplaced > 0 && place_all && pack_by_tokens(best.bins, grid.max_tokens, true)) {
+    best.unplaced = best.long_bins = 0;
+  }
+  auto placed = rating(best, grid), found = placed;  // Before and after the local search.
+  if (refined) {
+    local_search(best, step);
+    found = rating(best, grid);
+  }
   Schedule out(samples.size());
-  Plan best = make_plan(step, Gather::kAboveEven);
-  out.bound =
-      lockstep_bound(samples, order, grid, refined ? best.value - best.value / kNearDivisor : 0);
+  const std::int64_t near = found.second - found.second / kNearDivisor;
+  out.bound = lockstep_bound(samples, order, grid, refined ? near : 0);
   for (const Gather gather : {Gather::kBinByBin, Gather::kAboveHalf, Gather::kAbove16Times}) {
-    const bool far = best.value - out.bound > out.bound / kFarDivisor;
-    if (!refined || !best.has_long_slots || !far) break;
-    Plan other = make_plan(step, gather);
-    if (std::pair(other.unplaced, other.value) < std::pair(best.unplaced, best.value)) {
-      best = std::move(other);
-    }
+    const bool far = found.second - out.bound > out.bound / kFarDivisor;
+    if (!refined || !has_long_slots || !far) break;
+    Slots other = fill_slots(samples, order, grid, gather);
+    const auto other_placed = rating(other, grid);
+    if (other_placed >= placed) continue;  // The local search rarely reverses this.
+    local_search(other, step);
+    const auto other_found = rating(other, grid);
+    if (other_found >= found) continue;
+    best = std::move(other);
+    placed = other_placed;
+    found = other_found;
   }
   lay_out(out, best.bins, grid.ranks);
-  out.value = best.value;
+  out.value = found.second;
   out.unplaced = best.unplaced;
   return out;
 }

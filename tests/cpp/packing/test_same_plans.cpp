@@ -81,8 +81,8 @@ void every_objective_has_one_plan() {
     std::uint64_t checksum;
   };
   for (const auto& [name, objective, golden] :
-       {Golden{"lockstep", Objective::kLockstep, 0xcc420c42c94ef127},
-        Golden{"accumulate", Objective::kAccumulate, 0x44bdb59a20b65055},
+       {Golden{"lockstep", Objective::kLockstep, 0x86e5e2faf8e8c3ce},
+        Golden{"accumulate", Objective::kAccumulate, 0xb36b28a1ad964c01},
         Golden{"max-microbatch", Objective::kMaxMicrobatch, 0x79829c3f92ce8674},
         Golden{"pipeline", Objective::kPipeline, 0xa565f74121749b9d}}) {
     Checksum all;
