@@ -136,7 +136,9 @@ class _ReaderProcess:
     def _death(self, cause: Exception) -> ReaderDied:
         self._process.join(_END_S)
         code = self._process.exitcode
-        if code is None:
+        if not isinstance(cause, EOFError | OSError):
+            how = f"ended, since its answer cannot be read ({type(cause).__name__}: {cause})"
+        elif code is None:
             how = f"it closed its pipe, and has not ended within {_END_S:g} s"
         elif code < 0:
             how = f"killed by signal {-code}; if memory ran out, lower data.workers"

@@ -91,6 +91,22 @@ def test_a_killed_process_is_named_and_blocks_no_call(tmp_path: Path) -> None:
                 call.result(60)
 
 
+class Broken:
+    """Sends what the rank cannot rebuild."""
+
+    def answer(self) -> Broken:
+        return self
+
+    def __reduce__(self) -> Any:
+        return int, ("seven",)
+
+
+def test_an_answer_that_cannot_be_rebuilt_is_an_error_of_its_calls() -> None:
+    why = r"cannot be read \(ValueError: invalid literal .*seven"
+    with ReaderPool(Broken, 1) as pool, pytest.raises(ReaderDied, match=why):
+        pool.submit("answer").result(60)
+
+
 def test_a_process_that_exits_is_named_with_its_exit_code() -> None:
     with ReaderPool(OS, 1) as pool, pytest.raises(ReaderDied, match="exit code 3; its standard"):
         pool.submit("_exit", 3).result(60)
