@@ -131,7 +131,7 @@ class StepClose:
         self._checksums[plan.step] = checksum
         reports = {world: self._report_of(world, plan.step) for world in self._worlds}
         self._checksums.pop(plan.step - 1, None)
-        # Whoever has reported a step has read all that it needs of the last step but one.
+        # All ranks have read the reports of two steps ago: their worlds have reported since.
         while len(self._written) > 2:
             self._store.delete(self._written.popleft())
         backbone = reports[self._worlds[0]]
