@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <compare>
 #include <cstdlib>
 #include <utility>
 
@@ -73,8 +74,15 @@ void local_search(Slots& slots, const Step& step) {
       {.passes = 64, .work = 16384 + 12 * samples.size(), .patience = 3, .tolerance = tolerance});
 }
 
-/// Samples without a bin, and then the sum over the slots of their longest bin: less is better.
-std::pair<std::size_t, std::int64_t> rating(const Slots& slots, const Grid& grid) {
+/// Less is better, in this order.
+struct Rating {
+  std::size_t unplaced;  ///< Samples without a bin.
+  std::int64_t value;    ///< Sum over the slots of their longest bin.
+
+  auto operator<=>(const Rating&) const = default;
+};
+
+Rating rate(const Slots& slots, const Grid& grid) {
   const Vector<std::uint32_t> aligned = align(slots.bins);
   std::int64_t value = 0;
   for (std::size_t k = 0; k < aligned.size(); k += grid.ranks) value += slots.bins.load(aligned[k]);
@@ -90,29 +98,29 @@ Schedule lockstep(const Step& step) {
   if (best.unplaced > 0 && place_all && pack_by_tokens(best.bins, grid.max_tokens, true)) {
     best.unplaced = best.long_bins = 0;
   }
-  auto placed = rating(best, grid), found = placed;  // Before and after the local search.
+  Rating placed = rate(best, grid), found = placed;  // Before and after the local search.
   if (refined) {
     local_search(best, step);
-    found = rating(best, grid);
+    found = rate(best, grid);
   }
   Schedule out(samples.size());
-  const std::int64_t near = found.second - found.second / kNearDivisor;
+  const std::int64_t near = found.value - found.value / kNearDivisor;
   out.bound = lockstep_bound(samples, order, grid, refined ? near : 0);
   for (const Gather gather : {Gather::kBinByBin, Gather::kAboveHalf, Gather::kAbove16Times}) {
-    const bool far = found.second - out.bound > out.bound / kFarDivisor;
+    const bool far = found.value - out.bound > out.bound / kFarDivisor;
     if (!refined || !has_long_slots || !far) break;
     Slots other = fill_slots(samples, order, grid, gather);
-    const auto other_placed = rating(other, grid);
+    const Rating other_placed = rate(other, grid);
     if (other_placed >= placed) continue;  // The local search rarely reverses this.
     local_search(other, step);
-    const auto other_found = rating(other, grid);
+    const Rating other_found = rate(other, grid);
     if (other_found >= found) continue;
     best = std::move(other);
     placed = other_placed;
     found = other_found;
   }
   lay_out(out, best.bins, grid.ranks);
-  out.value = found.second;
+  out.value = found.value;
   out.unplaced = best.unplaced;
   return out;
 }
