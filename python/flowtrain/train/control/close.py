@@ -167,8 +167,8 @@ class StepClose:
         report = self._read(world, step - 1)
         if step - 1 == self._first:  # It was read at that step, too: its time counts once.
             report = replace(report, seconds={})
-        if self._nonfinite == "skip" and not math.isfinite(report.norm):
-            # That world has skipped the step before. This world applied it and goes on.
+        if not math.isfinite(report.norm):
+            # That world skips the step before, or ends the run with an error that names it.
             report = replace(report, norm=0.0)
         return report
 

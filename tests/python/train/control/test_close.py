@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from flowtrain.steps import StepPlan
-from flowtrain.train.control.close import StepClose, StepDecision, StepReport
+from flowtrain.train.control.close import NonFiniteError, StepClose, StepDecision, StepReport
 
 WORLDS = ("backbone", "encoder")
 
@@ -84,14 +84,21 @@ def test_in_bounded_the_backbone_does_not_wait_for_the_backward_of_the_encoder()
     assert len(store.keys) == 4
 
 
-def test_in_bounded_the_backbone_goes_on_where_the_encoder_skips_its_step() -> None:
+@pytest.mark.parametrize("nonfinite", ["skip", "abort"])
+def test_in_bounded_the_encoder_alone_answers_for_its_gradient(nonfinite: str) -> None:
     store = Store()
-    backbone, encoder = (close(store, w, mode="bounded", nonfinite="skip") for w in WORLDS)
+    backbone, encoder = (close(store, w, mode="bounded", nonfinite=nonfinite) for w in WORLDS)
     for step, norm in enumerate([4.0, math.nan, 4.0]):
         report(backbone, step, 3.0)
         report(encoder, step, norm)
         assert decide(backbone, step).action == "apply"
-        assert decide(encoder, step).action == ("apply" if norm == 4.0 else "skip")
+        if norm == 4.0:
+            assert decide(encoder, step).action == "apply"
+        elif nonfinite == "skip":
+            assert decide(encoder, step).action == "skip"
+        else:
+            with pytest.raises(NonFiniteError, match="step 1: .* gradient norm=nan"):
+                decide(encoder, step)
 
 
 @pytest.mark.parametrize("mode", ["strict", "bounded"])
