@@ -29,6 +29,7 @@ from flowtrain.models.adapter import (
 from flowtrain.models.documents import Documents
 from flowtrain.models.errors import ModelError
 from flowtrain.models.qwen3_vl_flops import Qwen3VLFlops
+from flowtrain.models.target_rows import compute_target_rows
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -166,6 +167,8 @@ class Qwen3VLAdapter(VLMAdapter):
         elif part == "backbone":
             # The forward pass does not use the vision tower once features are given.
             del model.model.visual
+        if part != "encoder":
+            compute_target_rows(model.model.language_model.layers[-1])
         # Parameters alone: `.to(dtype)` would also round the rotary frequencies, which stay
         # float32 in a loaded model.
         for parameter in model.parameters():
@@ -262,6 +265,10 @@ class Qwen3VLAdapter(VLMAdapter):
                 "deepstack_features": [(tap,) for tap in taps],
             }
             outputs["image"] = BaseModelOutputWithDeepstackFeatures(**per_image)
+        # A token predicts the next one of its document; the last one predicts nothing.
+        targets = torch.roll(batch.labels, -1)
+        targets[documents.boundaries(targets.device)[1:] - 1] = -100
+        kept = (targets != -100).nonzero().flatten()
         hidden = model.model(
             input_ids=batch.input_ids[None],
             position_ids=batch.position_ids[:, None],
@@ -269,11 +276,8 @@ class Qwen3VLAdapter(VLMAdapter):
             use_cache=False,
             mm_encoder_outputs=outputs,
             documents=documents,
+            target_rows=kept,
         ).last_hidden_state[0]
-        # A token predicts the next one of its document; the last one predicts nothing.
-        targets = torch.roll(batch.labels, -1)
-        targets[documents.boundaries(targets.device)[1:] - 1] = -100
-        kept = (targets != -100).nonzero().flatten()
         logits = model.lm_head(hidden[kept])
         exact = torch.float64 if logits.dtype == torch.float64 else torch.float32
         loss_sum = F.cross_entropy(logits.to(exact), targets[kept], reduction="sum")

@@ -9,9 +9,13 @@ from flowtrain.cost.flops import Grid, ModuleFlops
 
 
 class Qwen3VLFlops:
-    """Forward FLOPs of a sample. Attention of the vision tower is over each frame of each image.
+    """Forward FLOPs of a sample, as the adapter computes it.
 
-    Source: the sums of Megatron-Bridge's `flop_utils.py`, for Qwen3-VL.
+    Attention of the vision tower is over each frame of each image. Output head, and output
+    projection and MLP of the last layer, are over the tokens that predict a target.
+
+    Source: the sums of Megatron-Bridge's `flop_utils.py`, for Qwen3-VL, which count all of these
+    for every token.
 
     Args:
         config: Configuration of the model. It is read here alone, because each attribute of a
@@ -31,11 +35,11 @@ class Qwen3VLFlops:
         d, heads, kv = text.hidden_size, text.num_attention_heads, text.num_key_value_heads
         head = getattr(text, "head_dim", None) or d // heads
         layers = text.num_hidden_layers
-        self._token = layers * (
-            2 * d * head * (2 * heads + 2 * kv) + 6 * d * text.intermediate_size
-        )
+        projection, mlp = 2.0 * d * head * heads, 6.0 * d * text.intermediate_size
+        last = projection + mlp
+        self._token = layers * (2 * projection + 4 * d * head * kv + mlp) - last
         self._pair_of_tokens = layers * 2.0 * heads * head  # Half of 4: causal.
-        self._target = 2.0 * d * text.vocab_size
+        self._target = last + 2.0 * d * text.vocab_size
 
     def __call__(self, num_tokens: int, grids: Sequence[Grid], *, num_targets: int) -> ModuleFlops:
         patches = sum(t * a * b for t, a, b in grids)

@@ -113,6 +113,23 @@ def test_packed_documents_on_split_parts_equal_each_document_on_the_full_model(
         torch.testing.assert_close(parts[name].grad, parameter.grad, rtol=1e-5, atol=1e-6)
 
 
+def test_recomputed_layers_keep_the_target_rows_of_their_own_microbatch(
+    adapter: VLMAdapter,
+) -> None:
+    microbatches = [packed(adapter, [document(text=text)]) for text in (5, 12)]
+    gradients = []
+    for recomputed in (False, True):
+        backbone = build(adapter, "backbone")
+        if recomputed:
+            backbone.activation_checkpointing_enable()
+        # Both forwards come before the first backward, as in a pipeline.
+        losses = [adapter.loss(backbone, batch, None).loss_sum for batch in microbatches]
+        for loss in losses:
+            loss.backward()
+        gradients.append([p.grad for p in backbone.parameters()])
+    torch.testing.assert_close(gradients[1], gradients[0])
+
+
 @contextmanager
 def counted() -> Iterator[FlopCounterMode]:
     """Counts FLOPs, attention included: only the math kernel lets the counter see its products."""
