@@ -190,7 +190,7 @@ class FlowConfig:
     item_tokens: int = 1024
     """Maximum image tokens encoded at once on an encoder rank; a larger image is encoded alone."""
     plan_ahead: int = 4
-    """Number of steps planned ahead of the step that closes."""
+    """Number of steps planned ahead of the current step."""
     port: int = 0
     """Port of the job's store on this host; 0 lets the system choose."""
     timeout_s: float = 120.0

@@ -78,8 +78,10 @@ class JobStore:
 
     def get_text(self, key: str, *, writer: str, timeout_s: float = UNLIMITED_S) -> bytes:
         """As `get`, but returns the JSON text."""
-        self.wait([key], writer=writer, timeout_s=timeout_s)
-        return bytes(self._keys.get(key))
+        if timeout_s < UNLIMITED_S:
+            self.wait([key], writer=writer, timeout_s=timeout_s)
+        with self._activity.waiting(f"{writer} to write {key}"):
+            return bytes(self._keys.get(key))  # Waits, too.
 
     def wait(self, keys: Sequence[str], *, writer: str, timeout_s: float = UNLIMITED_S) -> None:
         """Wait until every key has a value.

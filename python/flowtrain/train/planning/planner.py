@@ -16,7 +16,7 @@ from flowtrain.train.state.logs import append
 
 
 class Planner(threading.Thread):
-    """Writes plans to the job's store and to `plan.log`, a few steps ahead of the closing step.
+    """Writes plans to the job's store and to `plan.log`, a few steps ahead of the current step.
 
     If it fails, it publishes the error in place of the next plan, after all plans it has made.
 
@@ -26,7 +26,7 @@ class Planner(threading.Thread):
         log: File to which each plan is appended.
         need: Minimum slabs of each segment for a plan; raises if the pool is too small.
         activity: Told while this thread plans.
-        ahead: Maximum number of steps between the closing step and the newest plan.
+        ahead: Maximum number of steps between the current step and the newest plan, at least 1.
         first: First step.
     """
 
@@ -47,14 +47,17 @@ class Planner(threading.Thread):
         self._log = log
         self._need = need
         self._activity = activity
-        self._window = threading.Semaphore(ahead + 1)
+        self._window = threading.Semaphore(ahead)
         self._ahead = ahead
         self._next = first
         self.cpu_seconds = 0.0
         """Seconds so far in which this thread ran on a core."""
 
-    def step_closed(self) -> None:
-        """Allow one more step to be planned."""
+    def step_started(self) -> None:
+        """Allow one more step to be planned.
+
+        Called while the rank computes, which leaves the interpreter to this thread.
+        """
         self._window.release()
 
     def run(self) -> None:

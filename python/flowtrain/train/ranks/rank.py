@@ -36,7 +36,7 @@ class Rank:
         encoder: The encoder's part, if this rank holds the encoder.
         backbone: The backbone's part, if this rank holds the backbone.
         metrics: Log of the run; None except on the first rank with the backbone.
-        planner: Told of each closed step; None except on that rank.
+        planner: Told of each step; None except on that rank.
     """
 
     def __init__(
@@ -86,6 +86,8 @@ class Rank:
         doing = self._account.doing
         self._forward_to(plan.step + max(self._ahead - 1, 0), at=plan.step)
         sums = None
+        if self._planner is not None:
+            self._planner.step_started()
         if self._backbone is not None:
             self._prepare(plan)
             with doing("backbone"):
@@ -99,8 +101,6 @@ class Rank:
                 self._close(plan, sums)
         with doing("checkpoint"):
             self._checkpoints.save_if_due(plan)
-        if self._planner is not None:
-            self._planner.step_closed()
         with doing("plan"):
             self._context.plans.forget(plan.step)
         self._prefetch.forget(plan.step)
