@@ -13,10 +13,12 @@ other users of the model's processor:
 from __future__ import annotations
 
 import os
+import stat
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from PIL import ExifTags, Image
 from PIL.TiffImagePlugin import TiffImageFile
@@ -34,9 +36,9 @@ def upright_size(path: Path, where: str) -> tuple[int, int]:
     Raises:
         DataError: The file is missing, or its header cannot be used.
     """
-    with _opened(path, where) as image:
+    with _opened(path, where) as (image, file):
         width, height = image.size
-        return (width, height) if _is_swapped(image, path) else (height, width)
+        return (width, height) if _is_swapped(image, file) else (height, width)
 
 
 def read_upright(path: Path, where: str) -> Image.Image:
@@ -47,21 +49,28 @@ def read_upright(path: Path, where: str) -> Image.Image:
     """
     from transformers.image_utils import load_image
 
-    with _opened(path, where) as image:
+    with _opened(path, where) as (image, _):
         return load_image(image)
 
 
 @contextmanager
-def _opened(path: Path, where: str) -> Iterator[Image.Image]:
+def _opened(path: Path, where: str) -> Iterator[tuple[Image.Image, BinaryIO]]:
+    """An image and its file, in which Pillow has a position."""
     try:
-        # Opening a pipe would wait for a writer.
-        if path.exists() and not path.is_file():
-            raise OSError("not a regular file (a folder or a pipe, say)")
-        with Image.open(path) as image:
-            yield image
+        with open(path, "rb", opener=_open_regular) as file, Image.open(file) as image:
+            yield image, file
     # Decoders raise errors of many types for damaged files.
     except Exception as error:
         raise unusable(path, where, error) from error
+
+
+def _open_regular(path: str, flags: int) -> int:
+    # Otherwise a pipe would wait for a writer.
+    descriptor = os.open(path, flags | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError("not a regular file (a folder or a pipe, say)")
+    return descriptor
 
 
 def unusable(path: Path, where: str, error: Exception) -> DataError:
@@ -75,25 +84,25 @@ def unusable(path: Path, where: str, error: Exception) -> DataError:
     )
 
 
-def _is_swapped(image: Image.Image, path: Path) -> bool:
+def _is_swapped(image: Image.Image, file: BinaryIO) -> bool:
     """Whether the orientation swaps width and height of the header."""
     if isinstance(image, TiffImageFile) and _ORIENTATION in image.tag_v2:
         return False  # Pillow has swapped them already.
-    if image.format == "PNG" and _has_late_metadata(path):
+    if image.format == "PNG" and _has_late_metadata(file):
         image.load()
     # getexif of the base class, as that of PNG would decode the image.
     return Image.Image.getexif(image).get(_ORIENTATION) in _SWAPPED
 
 
-def _has_late_metadata(path: Path) -> bool:
+def _has_late_metadata(file: BinaryIO) -> bool:
     """Whether chunks after the pixels of a PNG may hold an orientation."""
-    with path.open("rb", buffering=0) as file:
-        file.seek(len(b"\x89PNG\r\n\x1a\n"))
-        after_pixels = False
-        while len(head := file.read(8)) == 8:
-            length, kind = struct.unpack(">I4s", head)
-            if after_pixels and kind in (b"eXIf", b"iTXt", b"tEXt", b"zTXt"):
-                return True
-            after_pixels = after_pixels or kind == b"IDAT"
-            file.seek(length + len(b"CRC."), os.SEEK_CUR)
-    return False
+    position = file.tell()
+    file.seek(len(b"\x89PNG\r\n\x1a\n"))
+    found = after_pixels = False
+    while not found and len(head := file.read(8)) == 8:
+        length, kind = struct.unpack(">I4s", head)
+        found = after_pixels and kind in (b"eXIf", b"iTXt", b"tEXt", b"zTXt")
+        after_pixels = after_pixels or kind == b"IDAT"
+        file.seek(length + len(b"CRC."), os.SEEK_CUR)
+    file.seek(position)
+    return found
