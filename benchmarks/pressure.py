@@ -75,7 +75,7 @@ def min_pool_bytes(config: RunConfig) -> int:
                 encoder_ranks=flow.encoder_ranks,
                 backbone_ranks=flow.backbone_ranks,
             )
-            for plan in source
+            for plan, _ in source
         )
 
 

@@ -45,12 +45,12 @@ def local_count() -> None:
     slot = BackbonePart._slot
 
     def local(
-        self: BackbonePart, plan: StepPlan, number: int, documents: Sequence[Document], ages: Any
+        self: BackbonePart, plan: StepPlan, number: int, documents: Sequence[Document], *more: Any
     ) -> tuple[float, int, int]:
         mine = sum(
             d.num_targets for _, docs in plan.documents_of(self._context.world.rank) for d in docs
         )
-        return slot(self, replace(plan, num_targets=mine), number, documents, ages)
+        return slot(self, replace(plan, num_targets=mine), number, documents, *more)
 
     BackbonePart._slot = local
 

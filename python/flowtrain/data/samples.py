@@ -1,4 +1,4 @@
-"""Samples of a data file for one model: sizes for the planner, tokens and pixels for the ranks."""
+"""Samples of a data file for one model: sizes and tokens for the planner, pixels for encoders."""
 
 from __future__ import annotations
 
@@ -14,8 +14,14 @@ from flowtrain.data.conversation import Conversation, read_conversation
 from flowtrain.data.errors import DataError
 from flowtrain.data.jsonl import FileState, JsonlFile
 from flowtrain.data.pixels import ImageReader, SamplePixels
-from flowtrain.data.text import SampleText, expand, images_within, truncate
-from flowtrain.data.token_cache import TokenCache, TokenizedSample
+from flowtrain.data.text import (
+    CompactText,
+    compact,
+    images_within,
+    num_targets,
+    num_tokens,
+    truncate,
+)
 from flowtrain.models.errors import ModelError
 
 Fit = Literal["whole", "truncated", "dropped", "refused"]
@@ -40,8 +46,8 @@ class SampleMeta:
 class SampleReader:
     """Reads samples of a data file for a model. Each thread or process has its own.
 
-    `meta` reads the headers of images, which fixes their grids. `text` and `pixels` take these
-    grids and keep to them, even if the files have changed.
+    `meta` and `meta_and_text` read the headers of images, which fixes their grids. `text` and
+    `pixels` take these grids and keep to them, even if the files have changed.
 
     Args:
         model_folder: Hugging Face folder with tokenizer, chat template and image processor.
@@ -78,7 +84,6 @@ class SampleReader:
             raise DataError(f"the model's folder {model_folder} cannot be read: {error}") from error
         self._images = ImageReader(processor, skip_bad=data.bad_image == "skip")
         self._image_start_id = adapter.vocabulary.image_start_id
-        self._tokens = TokenCache(self._tokenized)
 
     def __len__(self) -> int:
         return len(self._file)
@@ -89,9 +94,17 @@ class SampleReader:
         Raises:
             DataError: As `sizes` and `check_length` do.
         """
-        meta = self.sizes(sample)
+        return self.meta_and_text(sample)[0]
+
+    def meta_and_text(self, sample: int) -> tuple[SampleMeta, CompactText]:
+        """Sizes of a sample, and its tokens after `data.oversize`.
+
+        Raises:
+            DataError: As `sizes` and `check_length` do.
+        """
+        meta, text = self._sized(sample)
         self.check_length(meta)
-        return meta
+        return meta, text
 
     def check_length(self, meta: SampleMeta) -> None:
         """Refuse a sample that is longer than a microbatch.
@@ -112,49 +125,19 @@ class SampleReader:
         Raises:
             DataError: The line, an image's header or the chat template cannot be used.
         """
-        images, tokens = self._tokens.get(sample)
-        where = self._file.where(sample)
-        grids = tuple(self._images.grid(path, where) for path in images)
-        lengths = [self._images.num_tokens(grid) for grid in grids]
-        is_whole = len(tokens.ids) - len(grids) + sum(lengths) <= self._max_tokens
-        if self._oversize == "truncate":
-            grids = grids[: images_within(tokens, lengths, self._max_tokens)]
-        text = self._expanded(tokens, grids)
-        too_long: dict[str, Fit] = {
-            "error": "refused",
-            "drop": "dropped",
-            "truncate": "truncated" if text.num_targets else "dropped",
-        }
-        return SampleMeta(
-            index=sample,
-            num_tokens=len(text.input_ids),
-            num_targets=text.num_targets,
-            grids=grids,
-            image_lengths=tuple(lengths[: len(grids)]),
-            fit="whole" if is_whole else too_long[self._oversize],
-        )
+        return self._sized(sample)[0]
 
-    def text(self, sample: int, num_tokens: int, grids: Sequence[Grid]) -> SampleText:
-        """Tokens of a sample, with all tokens of each image.
+    def text(self, sample: int, grids: Sequence[Grid]) -> CompactText:
+        """Tokens of a sample after `data.oversize`, without reading its images.
 
         Args:
             sample: Number of the sample.
-            num_tokens: Its planned length. A sample that `data.oversize` truncates ends there.
             grids: Planned grids of its images, without images that do not fit.
 
         Raises:
-            DataError: The line or the chat template cannot be used, or the sample no longer has
-                its planned length.
+            DataError: The line or the chat template cannot be used.
         """
-        images, tokens = self._tokens.get(sample)
-        text = self._expanded(tokens, grids) if len(grids) <= len(images) else None
-        if text is None or len(text.input_ids) != num_tokens:
-            raise DataError(
-                f"{self._file.where(sample)}: it no longer has the {num_tokens} tokens "
-                f"({len(grids)} images) that were planned: the data file or the model's folder "
-                "changed during the run; restore it and continue with --resume"
-            )
-        return text
+        return self._compact(self._chat.tokens(self._conversation(sample)), grids)
 
     def pixels(self, sample: int, image: int, grid: Grid) -> SamplePixels:
         """Patches of one image of a sample.
@@ -171,14 +154,35 @@ class SampleReader:
         conversation = self._conversation(sample)
         return self._images.pixels(conversation.images[image], conversation.where, grid)
 
-    def _expanded(self, tokens: ChatTokens, grids: Sequence[Grid]) -> SampleText:
-        lengths = [self._images.num_tokens(grid) for grid in grids]
-        text = expand(tokens, lengths, image_start_id=self._image_start_id)
-        return truncate(text, self._max_tokens) if self._oversize == "truncate" else text
-
-    def _tokenized(self, sample: int) -> TokenizedSample:
+    def _sized(self, sample: int) -> tuple[SampleMeta, CompactText]:
         conversation = self._conversation(sample)
-        return conversation.images, self._chat.tokens(conversation)
+        tokens = self._chat.tokens(conversation)
+        grids = tuple(self._images.grid(path, conversation.where) for path in conversation.images)
+        lengths = [self._images.num_tokens(grid) for grid in grids]
+        is_whole = len(tokens.ids) - len(grids) + sum(lengths) <= self._max_tokens
+        if self._oversize == "truncate":
+            grids = grids[: images_within(tokens, lengths, self._max_tokens)]
+        text = self._compact(tokens, grids)
+        targets = num_targets(text)
+        too_long: dict[str, Fit] = {
+            "error": "refused",
+            "drop": "dropped",
+            "truncate": "truncated" if targets else "dropped",
+        }
+        meta = SampleMeta(
+            index=sample,
+            num_tokens=num_tokens(text),
+            num_targets=targets,
+            grids=grids,
+            image_lengths=tuple(lengths[: len(grids)]),
+            fit="whole" if is_whole else too_long[self._oversize],
+        )
+        return meta, text
+
+    def _compact(self, tokens: ChatTokens, grids: Sequence[Grid]) -> CompactText:
+        lengths = [self._images.num_tokens(grid) for grid in grids]
+        text = compact(tokens, lengths, image_start_id=self._image_start_id)
+        return truncate(text, self._max_tokens) if self._oversize == "truncate" else text
 
     def _conversation(self, sample: int) -> Conversation:
         return read_conversation(

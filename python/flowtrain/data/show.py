@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from flowtrain.config.schema import RunConfig
 from flowtrain.data.samples import SampleReader
+from flowtrain.data.text import expand
 
 if TYPE_CHECKING:
     from flowtrain.models.adapter import VLMAdapter
@@ -31,8 +32,8 @@ def show_samples(config: RunConfig, samples: Sequence[int]) -> Iterator[dict[str
 
 
 def _show(reader: SampleReader, adapter: VLMAdapter, sample: int) -> dict[str, Any]:
-    meta = reader.meta(sample)
-    text = reader.text(sample, meta.num_tokens, meta.grids)
+    meta, entries = reader.meta_and_text(sample)
+    text = expand(entries)
     flops = adapter.sample_flops(meta.num_tokens, meta.grids, num_targets=meta.num_targets)
     return {
         "index": sample,

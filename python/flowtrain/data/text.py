@@ -1,4 +1,4 @@
-"""Tokens of a sample: the one token that stands for an image becomes all tokens of the image."""
+"""Tokens of samples: compact, with one entry for all tokens of an image, and expanded."""
 
 from __future__ import annotations
 
@@ -10,10 +10,17 @@ from numpy.typing import NDArray
 
 from flowtrain.data.chat import ChatTokens
 
+COMPACT = np.dtype([("id", "<i4"), ("count", "<i4"), ("is_target", "?"), ("is_image", "?")])
+"""An entry of a compact text: a token id, how often it stands there, and what it is. An image is
+one entry, every other token has one of its own."""
+
+CompactText = NDArray[np.void]
+"""Entries of dtype `COMPACT`, shape [entries]; texts side by side are one text."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SampleText:
-    """Tokens of a sample, each array of shape [num_tokens]."""
+    """Tokens as the model takes them, each array of shape [num_tokens]."""
 
     input_ids: NDArray[np.int64]
     labels: NDArray[np.int64]
@@ -21,16 +28,11 @@ class SampleText:
     mm_token_type_ids: NDArray[np.int64]
     """0 for text, 1 for image tokens."""
 
-    @property
-    def num_targets(self) -> int:
-        """Target tokens, without the first token of the sample, which nothing predicts."""
-        return int((self.labels[1:] != -100).sum())
 
-
-def expand(
+def compact(
     tokens: ChatTokens, image_lengths: Sequence[int], *, image_start_id: int | None
-) -> SampleText:
-    """Repeat the token of each image.
+) -> CompactText:
+    """Tokens of a conversation, with the length of each image.
 
     Args:
         tokens: Tokens of the conversation, one for each image.
@@ -44,23 +46,38 @@ def expand(
         end = int(image_at[len(image_lengths)])
         if end and tokens.ids[end - 1] == image_start_id:
             end -= 1
-    ids, is_image = tokens.ids[:end], tokens.is_image[:end]
-    labels = np.where(tokens.is_target[:end], ids, -100)
-    repeats = np.ones(len(ids), dtype=np.int64)
-    repeats[is_image] = image_lengths
-    return SampleText(
-        input_ids=np.repeat(ids, repeats),
-        labels=np.repeat(labels, repeats),
-        mm_token_type_ids=np.repeat(is_image.astype(np.int64), repeats),
-    )
+    text = np.empty(end, dtype=COMPACT)
+    text["id"] = tokens.ids[:end]
+    text["count"] = 1
+    text["count"][image_at[: len(image_lengths)]] = image_lengths
+    text["is_target"] = tokens.is_target[:end]
+    text["is_image"] = tokens.is_image[:end]
+    return text
 
 
-def truncate(text: SampleText, max_tokens: int) -> SampleText:
-    """The first tokens of a sample."""
+def truncate(text: CompactText, max_tokens: int) -> CompactText:
+    """The first tokens of a text, none of which lies in an image that is cut."""
+    return text[: np.searchsorted(text["count"].cumsum(), max_tokens, side="right")]
+
+
+def num_tokens(text: CompactText) -> int:
+    """Tokens of a text, with all tokens of its images."""
+    return int(text["count"].sum())
+
+
+def num_targets(text: CompactText) -> int:
+    """Target tokens of a sample, without its first token, which nothing predicts."""
+    return int(text["is_target"][1:].sum())
+
+
+def expand(text: CompactText) -> SampleText:
+    """All tokens of a text. Image tokens are never targets."""
+    counts = text["count"]
+    ids = text["id"].astype(np.int64)
     return SampleText(
-        input_ids=text.input_ids[:max_tokens],
-        labels=text.labels[:max_tokens],
-        mm_token_type_ids=text.mm_token_type_ids[:max_tokens],
+        input_ids=ids.repeat(counts),
+        labels=np.where(text["is_target"], ids, -100).repeat(counts),
+        mm_token_type_ids=text["is_image"].astype(np.int64).repeat(counts),
     )
 
 
@@ -69,3 +86,13 @@ def images_within(tokens: ChatTokens, image_lengths: Sequence[int], max_tokens: 
     image_at = np.flatnonzero(tokens.is_image)
     ends = image_at - np.arange(len(image_lengths)) + np.cumsum(image_lengths, dtype=np.int64)
     return int(np.searchsorted(ends, max_tokens, side="right"))
+
+
+def joined(texts: Sequence[CompactText]) -> CompactText:
+    """Texts side by side."""
+    return np.concatenate([np.empty(0, dtype=COMPACT), *texts])
+
+
+def from_bytes(data: bytes) -> CompactText:
+    """The text whose `tobytes` these are."""
+    return np.frombuffer(data, dtype=COMPACT)

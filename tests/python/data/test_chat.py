@@ -19,6 +19,7 @@ from flowtrain.data import DataError
 from flowtrain.data.chat import ChatTokenizer
 from flowtrain.data.conversation import read_conversation
 from flowtrain.data.samples import SampleReader
+from flowtrain.data.text import expand
 from flowtrain.models.registry import adapter_for
 from flowtrain.models.tiny_qwen3_vl import write_tiny_model
 
@@ -157,8 +158,7 @@ def test_targets_between_images_equal_the_masks_of_the_processor(
     messages = turns([first, texts[0]], [texts[1]], [texts[2], second], [texts[3]])
     tmp_path.joinpath("data.jsonl").write_text(json.dumps({"messages": messages}))
     read = SampleReader(folder, DataConfig(path=tmp_path / "data.jsonl"), 4096)
-    meta = read.meta(0)
-    ours = read.text(0, meta.num_tokens, meta.grids)
+    ours = expand(read.meta_and_text(0)[1])
     theirs = AutoProcessor.from_pretrained(folder).apply_chat_template(
         messages,
         chat_template=MARKED,

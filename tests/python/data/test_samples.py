@@ -13,7 +13,7 @@ from flowtrain.config.schema import DataConfig
 from flowtrain.data import DataError
 from flowtrain.data.pixels import SamplePixels
 from flowtrain.data.samples import SampleReader
-from flowtrain.data.text import SampleText
+from flowtrain.data.text import SampleText, expand
 from flowtrain.models.tiny_qwen3_vl import write_tiny_model
 
 
@@ -41,8 +41,7 @@ def picture(folder: Path, name: str, size: tuple[int, int], **options: Any) -> s
 
 
 def text_of(read: SampleReader, line: int) -> SampleText:
-    meta = read.meta(line)
-    return read.text(line, meta.num_tokens, meta.grids)
+    return expand(read.meta_and_text(line)[1])
 
 
 def pixels_of(read: SampleReader) -> SamplePixels:
@@ -264,25 +263,13 @@ def test_a_file_that_changes_after_it_was_planned_keeps_its_planned_grid(
         picture(tmp_path, "a.png", planned)
     meta = planner.meta(0)
     [grid] = meta.grids
-    truth = planner.text(0, meta.num_tokens, meta.grids)
     tmp_path.joinpath("a.png").unlink(missing_ok=True)
     if read is not None:
         picture(tmp_path, "a.png", read)
     pixels = rank.pixels(0, 0, grid)
     assert pixels.skipped
     assert pixels.pixels.shape == (grid[1] * grid[2], 96)
-    text = rank.text(0, meta.num_tokens, meta.grids)
-    np.testing.assert_array_equal(text.input_ids, truth.input_ids)
     with pytest.raises(
         DataError, match=r"data\.jsonl:1: image .*a\.png: (its grid is|there is no)"
     ):
         strict.pixels(0, 0, grid)
-
-
-def test_an_error_names_a_sample_that_no_longer_has_its_planned_length(
-    model: Path, tmp_path: Path
-) -> None:
-    meta = reader(model, tmp_path, chat("Read.", "12")).meta(0)
-    changed = reader(model, tmp_path, chat("Read.", "123"))
-    with pytest.raises(DataError, match=r"data\.jsonl:1: it no longer has the \d+ tokens"):
-        changed.text(0, meta.num_tokens, meta.grids)

@@ -21,19 +21,31 @@ import torch
 
 from flowtrain.config.load import load
 from flowtrain.config.schema import RunConfig
+from flowtrain.data.text import joined
 from flowtrain.data.workers import ReaderPool
 from flowtrain.models.registry import adapter_for
-from flowtrain.steps import StepPlan
+from flowtrain.steps import Document, StepPlan
 from flowtrain.train.control.account import Account
 from flowtrain.train.control.close import StepDecision
 from flowtrain.train.input.prefetch import Prefetch, Request
 from flowtrain.train.input.readers import reader_factory
 from flowtrain.train.input.reads import SampleReads
-from flowtrain.train.ranks.backbone import text_request, text_requests
 from flowtrain.train.ranks.batch import packed_batch
 from flowtrain.train.ranks.encoder import pixel_requests
 from flowtrain.train.state.logs import PLANS
 from flowtrain.train.state.module import DTYPES, Module
+
+
+def text_requests(rank: int, plan: StepPlan) -> Iterator[Request]:
+    """Samples that the backbone of a rank trains on."""
+    for _, documents in plan.documents_of(rank):
+        yield from map(text_request, documents)
+
+
+def text_request(document: Document) -> Request:
+    """Read of a document's tokens, which LM-only training needs."""
+    return "text", (document.sample, document.grids)
+
 
 REQUESTS: dict[str, Callable[[int, StepPlan], Iterable[Request]]] = {
     "backbone": text_requests,
@@ -82,7 +94,7 @@ class Alone:
     def _backbone(self, plan: StepPlan) -> None:
         for slot, documents in plan.documents_of(0):
             texts = [self._prefetch.get(plan.step, text_request(doc)) for doc in documents]
-            batch = packed_batch(self._adapter, documents, texts, device=self._device)
+            batch = packed_batch(self._adapter, documents, joined(texts), device=self._device)
             tokens = sum(item.num_tokens for item in plan.items_for(0, slot))
             rows = self._noise[:tokens].detach().requires_grad_(not self._frozen_encoder)
             out = self._adapter.loss(self._module.module, batch, rows if tokens else None)

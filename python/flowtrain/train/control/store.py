@@ -60,6 +60,21 @@ class JobStore:
         """Set a key to a value that is JSON text already."""
         self._keys.set(key, text)
 
+    def put_bytes(self, key: str, value: bytes) -> None:
+        """Set a key to bytes, which `take_bytes` returns."""
+        self._keys.set(key, value)  # type: ignore[arg-type]
+
+    def take_bytes(self, key: str, *, writer: str) -> bytes:
+        """Wait for the bytes of a key that only this rank reads, and delete the key.
+
+        Args:
+            key: The key.
+            writer: Rank that writes it, used in messages.
+        """
+        value = self.get_text(key, writer=writer)
+        self.delete(key)
+        return value
+
     def has(self, key: str) -> bool:
         return bool(self._keys.check([key]))
 

@@ -1,4 +1,4 @@
-"""Prefetch: reads the samples of the next step while the current one is computed."""
+"""Prefetch: reads what the next step needs while the current one is computed."""
 
 from __future__ import annotations
 

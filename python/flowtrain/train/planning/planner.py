@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 
+from flowtrain.data.text import CompactText
 from flowtrain.steps import SpaceNeed, StepPlan
 from flowtrain.train.control.activity import Activity
 from flowtrain.train.control.store import JobStore
 from flowtrain.train.planning.plans import FIRST_NEED, plan_key
+from flowtrain.train.planning.texts import put_texts
 from flowtrain.train.state.logs import append
+
+PlannedStep = tuple[StepPlan, Mapping[int, CompactText]]
+"""A plan, and the text of each of its samples."""
 
 
 class Planner(threading.Thread):
-    """Writes plans to the job's store and to `plan.log`, a few steps ahead of the current step.
+    """Publishes plans and texts in the job's store, a few steps ahead of the current step.
+
+    Plans are appended to `plan.log`, too.
 
     If it fails, it publishes the error in place of the next plan, after all plans it has made.
 
     Args:
-        source: The plans, in order.
+        source: The steps, in order.
         store: Store with a connection that only this thread uses.
         log: File to which each plan is appended.
         need: Minimum slabs of each segment for a plan; raises if the pool is too small.
@@ -32,7 +39,7 @@ class Planner(threading.Thread):
 
     def __init__(
         self,
-        source: Iterable[StepPlan],
+        source: Iterable[PlannedStep],
         *,
         store: JobStore,
         log: Path,
@@ -68,12 +75,12 @@ class Planner(threading.Thread):
 
     def _run(self) -> None:
         plans = self._plans()
-        window: list[StepPlan] = []
+        window: list[PlannedStep] = []
         need = SpaceNeed(activation=0, gradient=0)
         try:
-            for plan in islice(plans, self._ahead + 1):
+            for plan, texts in islice(plans, self._ahead + 1):
                 need = need.join(self._need(plan))
-                window.append(plan)
+                window.append((plan, texts))
         finally:
             # Ranks size their segments for the first window; after an error, for its planned part.
             self._store.put(FIRST_NEED, [need.activation, need.gradient])
@@ -82,20 +89,22 @@ class Planner(threading.Thread):
         self._window.acquire()
         self._end()
 
-    def _plans(self) -> Iterator[StepPlan]:
+    def _plans(self) -> Iterator[PlannedStep]:
         plans = iter(self._source)
         while True:
             with self._activity.working():
-                plan = next(plans, None)
+                planned = next(plans, None)
             self.cpu_seconds = time.thread_time()
-            if plan is None:
+            if planned is None:
                 return
-            self._need(plan)  # Refuse a plan that does not fit the pool before it is published.
-            yield plan
+            # Refuse a plan that does not fit the pool before it is published.
+            self._need(planned[0])
+            yield planned
 
-    def _publish(self, plans: Iterable[StepPlan]) -> None:
-        for plan in plans:
+    def _publish(self, plans: Iterable[PlannedStep]) -> None:
+        for plan, texts in plans:
             self._window.acquire()
+            put_texts(self._store, plan, texts)
             text = plan.to_json()
             append(self._log, text)
             self._store.put_text(plan_key(plan.step), text)

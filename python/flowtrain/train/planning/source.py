@@ -1,4 +1,4 @@
-"""Source of plans: draws the samples of each step and builds its plan."""
+"""Source of plans: draws the samples of each step, reads their texts and builds its plan."""
 
 from __future__ import annotations
 
@@ -11,17 +11,20 @@ from flowtrain.cost.flops import train_flops
 from flowtrain.data.errors import no_sample_fits
 from flowtrain.data.order import SampleOrder
 from flowtrain.data.samples import SampleMeta
+from flowtrain.data.text import CompactText
 from flowtrain.models.adapter import VLMAdapter
 from flowtrain.steps import Layout, StepPlan, build_step
 from flowtrain.train.input.reads import SampleRead, SampleReads
 
 
 class PlanSource:
-    """Iterates over the plans of a run; they are the same for the same configuration.
+    """Iterates over the plans of a run, each with the texts of its samples.
+
+    They are the same for the same configuration.
 
     Args:
         config: The run.
-        reads: Reads of this rank; the sizes of samples are read one step ahead.
+        reads: Reads of this rank; samples are read one step ahead.
         num_samples: Number of samples in the data file.
         adapter: Adapter of the model, for costs.
         step: First step to plan.
@@ -56,30 +59,36 @@ class PlanSource:
         self._num_samples = num_samples
         self._reading: deque[SampleRead] = deque()
 
-    def __iter__(self) -> Iterator[StepPlan]:
+    def __iter__(self) -> Iterator[tuple[StepPlan, dict[int, CompactText]]]:
         while self._step < self._config.train.steps:
-            yield self._plan(*self._draw())
+            samples, texts, dropped = self._draw()
+            yield self._plan(samples, dropped), texts
             self._step += 1
 
-    def _draw(self) -> tuple[list[SampleMeta], int]:
-        """Draw the samples of the next step; also returns how many samples were dropped.
+    def _draw(self) -> tuple[list[SampleMeta], dict[int, CompactText], int]:
+        """Draw the samples of the next step.
+
+        Returns:
+            Their sizes, the text of each sample, and how many samples were dropped.
 
         Raises:
             DataError: A sample cannot be used, or every sample of the file is dropped.
         """
         batch = self._config.train.global_batch
-        # The sizes of the next step are read while this step is planned.
+        # The samples of the next step are read while this step is planned.
         ahead = batch if self._step + 1 < self._config.train.steps else 0
         samples: list[SampleMeta] = []
+        texts: dict[int, CompactText] = {}
         dropped = dropped_in_a_row = 0
         while len(samples) < batch:
             while len(self._reading) < batch - len(samples) + ahead:
                 sample = self._order.index(self._cursor + len(self._reading))
-                self._reading.append(self._reads.submit("meta", sample))
-            meta = self._reads.result(self._reading.popleft())
+                self._reading.append(self._reads.submit("meta_and_text", sample))
+            meta, text = self._reads.result(self._reading.popleft())
             self._cursor += 1
             if meta.fit != "dropped":
                 samples.append(meta)
+                texts[meta.index] = text
                 dropped_in_a_row = 0
                 continue
             dropped += 1
@@ -87,7 +96,7 @@ class PlanSource:
             # In any order, this many draws contain a whole epoch.
             if dropped_in_a_row == 2 * self._num_samples:
                 raise no_sample_fits(self._config, self._num_samples)
-        return samples, dropped
+        return samples, texts, dropped
 
     def _plan(self, samples: list[SampleMeta], dropped: int) -> StepPlan:
         flops = [

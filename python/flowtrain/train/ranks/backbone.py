@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
+from flowtrain.data.text import CompactText
 from flowtrain.steps import Document, EncoderItem, SpaceNeed, StepPlan
-from flowtrain.train.input.prefetch import Prefetch, Request
+from flowtrain.train.planning.texts import take_texts
 from flowtrain.train.ranks.batch import packed_batch
 from flowtrain.train.ranks.context import RankContext
 from flowtrain.train.ranks.step import Delays, seed_dropout
@@ -42,7 +43,6 @@ class BackbonePart:
     Args:
         context: Configuration, connections and services of this rank.
         module: The backbone.
-        prefetch: Reads of the planned samples' tokens.
         records: Receives the image rows of the slots.
         gradients: Sends the gradients of these rows.
     """
@@ -51,14 +51,12 @@ class BackbonePart:
         self,
         context: RankContext,
         module: Module,
-        prefetch: Prefetch,
         *,
         records: RecordReceiver,
         gradients: RecordSender,
     ) -> None:
         self.module = module
         self._context = context
-        self._prefetch = prefetch
         self._records = records
         self._gradients = gradients
         self._delays = Delays(context.config, f"backbone.{context.world.rank}")
@@ -71,12 +69,14 @@ class BackbonePart:
         """
         loss_sum, num_targets, num_skipped = 0.0, 0, 0
         ages = [0.0] * len(plan.items)
+        with self._context.activity.account.doing("read"):
+            texts = take_texts(self._context.store, plan, self._context.world.rank)
         slots = list(plan.documents_of(self._context.world.rank))
         for slot, documents in slots:
             self._delays.pause()
             if slot == slots[-1][0]:
                 self.module.announce_last_backward()
-            loss, targets, skipped = self._slot(plan, slot, documents, ages)
+            loss, targets, skipped = self._slot(plan, slot, documents, texts[slot], ages)
             loss_sum += loss
             num_targets += targets
             num_skipped += skipped
@@ -100,7 +100,12 @@ class BackbonePart:
         return self._gradients.edges() + self._records.edges()
 
     def _slot(
-        self, plan: StepPlan, slot: int, documents: Sequence[Document], ages: list[float]
+        self,
+        plan: StepPlan,
+        slot: int,
+        documents: Sequence[Document],
+        text: CompactText,
+        ages: list[float],
     ) -> tuple[float, int, int]:
         """Forward and backward of one microbatch.
 
@@ -111,9 +116,8 @@ class BackbonePart:
         seed_dropout(context.config.train.seed, plan.step, context.world.rank, slot)
         items = plan.items_for(context.world.rank, slot)
         features, skipped = self._gather(plan, items, ages)
-        texts = [self._prefetch.get(plan.step, text_request(doc)) for doc in documents]
         batch = packed_batch(
-            context.adapter, documents, texts, device=context.world.device, skipped=skipped
+            context.adapter, documents, text, device=context.world.device, skipped=skipped
         )
         out = context.adapter.loss(self.module.module, batch, features)
         if out.loss_sum.requires_grad:
@@ -163,15 +167,3 @@ class BackbonePart:
         samples = store.get(name, writer=context.layout.holder("encoder", item.encoder))
         store.delete(name)
         return set(samples)
-
-
-def text_requests(rank: int, plan: StepPlan) -> Iterator[Request]:
-    """Samples whose tokens the backbone of a rank reads for a plan."""
-    for _, documents in plan.documents_of(rank):
-        for document in documents:
-            yield text_request(document)
-
-
-def text_request(document: Document) -> Request:
-    """Read of a document's tokens."""
-    return "text", (document.sample, document.num_tokens, document.grids)

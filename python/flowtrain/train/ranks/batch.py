@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-import numpy as np
 import torch
 
-from flowtrain.data.text import SampleText
+from flowtrain.data.text import CompactText, expand
 from flowtrain.models.adapter import PackedBatch, VLMAdapter
 from flowtrain.steps import Document
 
@@ -15,7 +14,7 @@ from flowtrain.steps import Document
 def packed_batch(
     adapter: VLMAdapter,
     documents: Sequence[Document],
-    texts: Sequence[SampleText],
+    text: CompactText,
     *,
     device: torch.device,
     skipped: Collection[int] = (),
@@ -25,27 +24,28 @@ def packed_batch(
     Args:
         adapter: Adapter of the model, for positions.
         documents: The documents.
-        texts: Tokens of each document.
+        text: Tokens of the documents, side by side.
         device: Device of the result.
         skipped: Samples without targets, since an image of theirs was skipped.
     """
-    labels = [
-        np.full_like(text.labels, -100) if doc.sample in skipped else text.labels
-        for doc, text in zip(documents, texts, strict=True)
-    ]
-    input_ids = torch.from_numpy(np.concatenate([t.input_ids for t in texts]))
-    types = torch.from_numpy(np.concatenate([t.mm_token_type_ids for t in texts]))
+    tokens = expand(text)
+    end = 0
+    for document in documents:
+        start, end = end, end + document.num_tokens
+        if document.sample in skipped:
+            tokens.labels[start:end] = -100
+    input_ids = torch.from_numpy(tokens.input_ids)
     grids = [grid for doc in documents for grid in doc.grids]
     doc_lengths = [doc.num_tokens for doc in documents]
     positions = adapter.position_ids(
         input_ids,
-        types,
+        torch.from_numpy(tokens.mm_token_type_ids),
         torch.tensor(grids, dtype=torch.long).reshape(-1, 3),
         doc_lengths=doc_lengths,
     )
     return PackedBatch(
         input_ids=input_ids.to(device),
-        labels=torch.from_numpy(np.concatenate(labels)).to(device),
+        labels=torch.from_numpy(tokens.labels).to(device),
         position_ids=positions.to(device),
         doc_lengths=doc_lengths,
     )

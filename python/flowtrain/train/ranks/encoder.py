@@ -53,8 +53,12 @@ class EncoderPart:
         self._graphs: dict[tuple[int, int], torch.Tensor] = {}
         self._versions: dict[tuple[int, int], int] = {}
 
+    def read(self, plan: StepPlan) -> None:
+        """Begin to read the images of a step, and of the next one if it is planned already."""
+        self._prefetch.start(plan)
+
     def forward(self, plan: StepPlan, *, version: int) -> None:
-        """Encode the items of a step and send their records.
+        """Encode the items of a step, after `read`, and send their records.
 
         Args:
             plan: The step.
@@ -103,6 +107,10 @@ class EncoderPart:
                 rows.backward(gradient)
         if plan.items:
             self.module.start_sums()
+
+    def forget(self, plan: StepPlan) -> None:
+        """Drop the images of a step."""
+        self._prefetch.forget(plan.step)
 
     def resize(self, sizes: SpaceNeed) -> None:
         """Set the slabs of the segment for records."""

@@ -9,7 +9,6 @@ from typing import Any
 from flowtrain.steps import SpaceNeed, StepPlan
 from flowtrain.train.control.account import KINDS
 from flowtrain.train.control.close import StepClose, StepDecision, StepReport
-from flowtrain.train.input.prefetch import Prefetch
 from flowtrain.train.planning.planner import Planner
 from flowtrain.train.ranks.backbone import BackbonePart, StepSums
 from flowtrain.train.ranks.context import RankContext
@@ -31,7 +30,6 @@ class Rank:
 
     Args:
         context: Configuration, connections and services of this rank.
-        prefetch: Reads of the planned samples.
         checkpoints: Saves the modules of this rank.
         encoder: The encoder's part, if this rank holds the encoder.
         backbone: The backbone's part, if this rank holds the backbone.
@@ -42,7 +40,6 @@ class Rank:
     def __init__(
         self,
         context: RankContext,
-        prefetch: Prefetch,
         checkpoints: Checkpoints,
         *,
         encoder: EncoderPart | None,
@@ -51,7 +48,6 @@ class Rank:
         planner: Planner | None,
     ) -> None:
         self._context = context
-        self._prefetch = prefetch
         self._checkpoints = checkpoints
         self._encoder = encoder
         self._backbone = backbone
@@ -89,7 +85,7 @@ class Rank:
         if self._planner is not None:
             self._planner.step_started()
         if self._backbone is not None:
-            self._prepare(plan)
+            self._make_room(plan)
             with doing("backbone"):
                 sums = self._backbone.slots(plan)
         self._forward_to(plan.step + self._ahead, at=plan.step)
@@ -103,7 +99,8 @@ class Rank:
             self._checkpoints.save_if_due(plan)
         with doing("plan"):
             self._context.plans.forget(plan.step)
-        self._prefetch.forget(plan.step)
+        if self._encoder is not None:
+            self._encoder.forget(plan)
 
     def account(self) -> dict[str, Any]:
         """Time of this rank in `run`, by kind of activity, for the summary of the run."""
@@ -141,7 +138,9 @@ class Rank:
             and (plan := self._plan(self._forward)).kind == "train"
         ):
             try:
-                self._prepare(plan)
+                with self._account.doing("plan"):
+                    self._encoder.read(plan)
+                self._make_room(plan)
                 with self._account.doing("encode"):
                     self._encoder.forward(plan, version=at)
                 self._forward += 1
@@ -150,10 +149,8 @@ class Rank:
         if self._forward_error is not None and self._forward == at:
             raise self._forward_error
 
-    def _prepare(self, plan: StepPlan) -> None:
-        """Submit the reads of a plan, and make the segments large enough for it."""
-        with self._account.doing("plan"):
-            self._prefetch.start(plan)
+    def _make_room(self, plan: StepPlan) -> None:
+        """Make the segments large enough for a plan."""
         self._resize(self._context.segments.sizes_for(plan, self._sizes))
 
     def _resize(self, sizes: SpaceNeed) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack, closing, suppress
-from functools import partial
+from functools import cached_property, partial
 
 import torch
 
@@ -15,16 +15,16 @@ from flowtrain.data.jsonl import JsonlFile
 from flowtrain.data.workers import ReaderPool
 from flowtrain.models.adapter import VLMAdapter
 from flowtrain.models.registry import adapter_for
-from flowtrain.steps import Space, StepPlan
+from flowtrain.steps import Space
 from flowtrain.train.control.job import FIRST_STEP, Job
 from flowtrain.train.control.world import World
-from flowtrain.train.input.prefetch import Prefetch, Request
+from flowtrain.train.input.prefetch import Prefetch
 from flowtrain.train.input.readers import reader_factory
 from flowtrain.train.input.reads import SampleReads
 from flowtrain.train.planning.planner import Planner
 from flowtrain.train.planning.plans import PlanReader
 from flowtrain.train.planning.source import PlanSource
-from flowtrain.train.ranks.backbone import BackbonePart, text_requests
+from flowtrain.train.ranks.backbone import BackbonePart
 from flowtrain.train.ranks.context import RankContext
 from flowtrain.train.ranks.device import choose_device, register
 from flowtrain.train.ranks.encoder import EncoderPart, pixel_requests
@@ -83,13 +83,7 @@ class Worker:
         for module in modules.values():
             module.buckets = context.world.gradient_buckets(module.trainable)
         with self._resources:
-            readers = self._resources.enter_context(
-                ReaderPool(reader_factory(self.config), self.config.data.workers)
-            )
-            reads = SampleReads(
-                readers, self.config.data.path, timeout_s=self.config.flow.timeout_s
-            )
-            rank = self._rank(context, modules, reads, checkpoints)
+            rank = self._rank(context, modules, checkpoints)
             check_model(self.config)
             membership.meet("ready")
             try:
@@ -165,17 +159,20 @@ class Worker:
         self,
         context: RankContext,
         modules: Mapping[str, Module],
-        reads: SampleReads,
         checkpoints: Checkpoints,
     ) -> Rank:
-        prefetch = Prefetch(reads, context.plans.peek, self._requests, context.activity.account)
         records, gradients = context.loopback(), context.loopback()
         encoder = backbone = metrics = planner = None
         if "encoder" in modules:
             encoder = EncoderPart(
                 context,
                 modules["encoder"],
-                prefetch,
+                Prefetch(
+                    self._reads,
+                    context.plans.peek,
+                    partial(pixel_requests, self.rank),
+                    context.activity.account,
+                ),
                 records=context.sender("backbone", records),
                 gradients=context.receiver("encoder", gradients),
             )
@@ -183,16 +180,14 @@ class Worker:
             backbone = BackbonePart(
                 context,
                 modules["backbone"],
-                prefetch,
                 records=context.receiver("backbone", records),
                 gradients=context.sender("encoder", gradients),
             )
             if context.world.is_leader:
-                planner, metrics = self._planner(context, reads), self._metrics(context)
+                planner, metrics = self._planner(context), self._metrics(context)
                 planner.start()
         return Rank(
             context,
-            prefetch,
             checkpoints,
             encoder=encoder,
             backbone=backbone,
@@ -200,12 +195,13 @@ class Worker:
             planner=planner,
         )
 
-    def _requests(self, plan: StepPlan) -> Iterator[Request]:
-        """Reads of this rank for a plan: the images first, since they are needed first."""
-        if "encoder" in self.world.modules:
-            yield from pixel_requests(self.rank, plan)
-        if "backbone" in self.world.modules:
-            yield from text_requests(self.rank, plan)
+    @cached_property
+    def _reads(self) -> SampleReads:
+        """Reads by processes that start now: of images for the encoder, and for the planner."""
+        readers = self._resources.enter_context(
+            ReaderPool(reader_factory(self.config), self.config.data.workers)
+        )
+        return SampleReads(readers, self.config.data.path, timeout_s=self.config.flow.timeout_s)
 
     def _metrics(self, context: RankContext) -> Metrics:
         metrics = Metrics(
@@ -217,10 +213,10 @@ class Worker:
         )
         return self._resources.enter_context(closing(metrics))
 
-    def _planner(self, context: RankContext, reads: SampleReads) -> Planner:
+    def _planner(self, context: RankContext) -> Planner:
         source = PlanSource(
             self.config,
-            reads=reads,
+            reads=self._reads,
             num_samples=len(JsonlFile(self.config.data.path, data_state(self.config.run))),
             adapter=context.adapter,
             step=self.first,

@@ -5,12 +5,14 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import pytest
 
 from flowtrain.config.schema import DataConfig, FlowConfig, ModelConfig, RunConfig, TrainConfig
 from flowtrain.data import DataError
 from flowtrain.data.order import SampleOrder
 from flowtrain.data.samples import SampleMeta
+from flowtrain.data.text import COMPACT, CompactText
 from flowtrain.models.registry import adapter_for
 from flowtrain.models.tiny_qwen3_vl import SMALLEST, write_tiny_model
 from flowtrain.steps import StepPlan
@@ -28,16 +30,15 @@ class Reader:
         self._dropped = dropped
         self.lines: list[int] = []
 
-    def submit(self, method: str, line: int) -> Future[SampleMeta]:
-        assert method == "meta"
+    def submit(self, method: str, line: int) -> Future[tuple[SampleMeta, CompactText]]:
+        assert method == "meta_and_text"
         self.lines.append(line)
         fit: Literal["dropped", "whole"] = "dropped" if self._dropped(line) else "whole"
-        done: Future[SampleMeta] = Future()
-        done.set_result(
-            SampleMeta(
-                index=line, num_tokens=10 + line, num_targets=3, grids=(), image_lengths=(), fit=fit
-            )
+        done: Future[tuple[SampleMeta, CompactText]] = Future()
+        meta = SampleMeta(
+            index=line, num_tokens=10 + line, num_targets=3, grids=(), image_lengths=(), fit=fit
         )
+        done.set_result((meta, np.empty(meta.num_tokens, dtype=COMPACT)))
         return done
 
 
@@ -62,7 +63,9 @@ def plans(config: RunConfig, reader: Reader, **start: int) -> list[StepPlan]:
         adapter=adapter_for(config.model.folder),
         **start,
     )
-    return list(source)
+    steps = list(source)
+    assert all(set(texts) == set(plan.samples) for plan, texts in steps)
+    return [plan for plan, _ in steps]
 
 
 def test_dropped_samples_are_drawn_and_counted_and_resume_continues_after_them(

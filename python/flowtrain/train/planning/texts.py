@@ -1,0 +1,45 @@
+"""Tokens of a planned step, on their way from the planner to the ranks that train on them.
+
+The planner has tokenized each sample to plan its step; no other process does so again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from flowtrain.data.text import CompactText, from_bytes, joined
+from flowtrain.steps import Document, StepPlan
+from flowtrain.train.control.store import JobStore
+
+
+def put_texts(store: JobStore, plan: StepPlan, texts: Mapping[int, CompactText]) -> None:
+    """Publish the texts of each backbone rank; called before the plan is published.
+
+    Args:
+        store: The job's store.
+        plan: The step.
+        texts: The text of each of its samples.
+    """
+    for rank in range(len(plan.documents)):
+        documents = [doc for _, slot in plan.documents_of(rank) for doc in slot]
+        text = joined([texts[doc.sample] for doc in documents])
+        store.put_bytes(_key(plan.step, rank), text.tobytes())
+
+
+def take_texts(store: JobStore, plan: StepPlan, rank: int) -> dict[int, CompactText]:
+    """Texts of one backbone rank, by slot, without empty slots; each rank takes its own once."""
+    text = from_bytes(store.take_bytes(_key(plan.step, rank), writer="the planner"))
+    texts: dict[int, CompactText] = {}
+    for slot, documents in plan.documents_of(rank):
+        entries = _entries(documents)
+        texts[slot], text = text[:entries], text[entries:]
+    return texts
+
+
+def _entries(documents: Sequence[Document]) -> int:
+    """Entries of the compact texts of documents: one for an image, and one for any other token."""
+    return sum(doc.num_tokens - doc.image_tokens + len(doc.grids) for doc in documents)
+
+
+def _key(step: int, rank: int) -> str:
+    return f"text/{step}/{rank}"
