@@ -84,14 +84,13 @@ class _Reader:
 class _ReaderProcess:
     """A reader in a process of its own, connected by a pipe.
 
-    The process is spawned, so that it inherits neither descriptors nor locks of the pool. The pipe
-    has no name, so that SIGKILL of both processes leaves nothing behind. Calls are sent together,
-    and their results return together if they are ready within `_ANSWER_S`: each message interrupts
-    the training.
+    The pipe has no name, so that SIGKILL of both processes leaves nothing behind. Calls are sent
+    together, and their results return together if they are ready within `_ANSWER_S`: each message
+    interrupts the training.
     """
 
-    def __init__(self, make_reader: Callable[[], Any], number: int) -> None:
-        context = multiprocessing.get_context("spawn")
+    def __init__(self, make_reader: Callable[[], Any], number: int, *, fork: bool) -> None:
+        context: Any = multiprocessing.get_context("fork" if fork else "spawn")
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(
             target=_serve,
@@ -155,13 +154,16 @@ class ReaderPool:
     Args:
         make_reader: Creates a reader; must be picklable if there are processes.
         workers: Number of processes, or 0 for one thread of this process.
+        fork: Whether the processes are forked, and so share the modules that this process has
+            imported, instead of spawned. Only for a process without threads, pool and device yet,
+            as a forked process inherits the state of their locks.
     """
 
-    def __init__(self, make_reader: Callable[[], Any], workers: int) -> None:
+    def __init__(self, make_reader: Callable[[], Any], workers: int, *, fork: bool = False) -> None:
         # Started here, not by the threads that call them: the kernel ends a reader process with
         # the thread that started it.
         self._readers: list[_Reader | _ReaderProcess] = [
-            _ReaderProcess(make_reader, number) for number in range(workers)
+            _ReaderProcess(make_reader, number, fork=fork) for number in range(workers)
         ] or [_Reader(make_reader)]
         self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         self._lock = threading.Lock()

@@ -140,10 +140,10 @@ class Alone:
 
 def run(config: RunConfig, name: str) -> Iterator[float]:
     """Train one module; yields the seconds of each step, after a line was read."""
-    torch.set_num_threads(config.train.threads or 1)
-    lines = (config.run / PLANS).read_text().splitlines()
-    plans = {plan.step: plan for plan in map(StepPlan.from_json, lines) if plan.kind == "train"}
-    with ReaderPool(reader_factory(config), config.data.workers) as readers:
+    with ReaderPool(reader_factory(config), config.data.workers, fork=True) as readers:
+        torch.set_num_threads(config.train.threads or 1)
+        lines = (config.run / PLANS).read_text().splitlines()
+        plans = {plan.step: plan for plan in map(StepPlan.from_json, lines) if plan.kind == "train"}
         reads = SampleReads(readers, config.data.path, timeout_s=config.flow.timeout_s)
         prefetch = Prefetch(reads, plans.get, partial(REQUESTS[name], 0), Account())
         alone = Alone(config, name, plans, prefetch)

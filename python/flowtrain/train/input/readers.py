@@ -1,19 +1,45 @@
-"""Readers that read only the files that the launcher hashed."""
+"""Readers of a run, which read only the files that the launcher hashed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 
 from flowtrain.config.schema import RunConfig
 from flowtrain.data.jsonl import FileState
 from flowtrain.data.samples import SampleReader
+from flowtrain.data.workers import ReaderPool
+from flowtrain.models.registry import adapter_for
 from flowtrain.train.state.resume import check_model, data_state
 
 
 def reader_factory(config: RunConfig) -> Callable[[], SampleReader]:
     """A function that creates a reader, in any process of the run."""
     return partial(_create_reader, config, data_state(config.run))
+
+
+def fork_readers(config: RunConfig, world: str, rank: int) -> ReaderPool | None:
+    """Start the readers of a rank: of images for the encoder, and of samples for the planner.
+
+    Called before the rank has threads, a pool or a device: the reader processes are forked, so that
+    they need not import the model's family again.
+
+    Args:
+        config: The run.
+        world: World of the rank.
+        rank: Its number there.
+
+    Returns:
+        The readers, or None for a rank that reads nothing.
+    """
+    found = config.flow.chosen.world(world)
+    modules = found.modules if found is not None else ()
+    if "encoder" not in modules and not ("backbone" in modules and rank == 0):
+        return None
+    with suppress(Exception):  # Raised again once the rank has joined, and can report it.
+        adapter_for(config.model.folder)
+    return ReaderPool(reader_factory(config), config.data.workers, fork=True)
 
 
 def _create_reader(config: RunConfig, state: FileState) -> SampleReader:

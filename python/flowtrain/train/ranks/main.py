@@ -14,6 +14,7 @@ from torch.distributed.elastic.multiprocessing.errors import record
 from flowtrain import parent
 from flowtrain.config.load import load
 from flowtrain.train.control.job import LAUNCHER_PID, Job
+from flowtrain.train.input.readers import fork_readers
 from flowtrain.train.ranks.hook import load_hook
 from flowtrain.train.ranks.worker import Worker
 
@@ -35,6 +36,7 @@ def main(argv: list[str] | None = None) -> None:
     worker: Worker | None = None
     try:
         config = load(options.config)
+        readers = fork_readers(config, options.world, rank)
         if config.debug.fault is not None:
             load_hook(config.debug.fault)(label)
         worker = Worker(
@@ -43,6 +45,7 @@ def main(argv: list[str] | None = None) -> None:
             rank,
             Job(options.store, options.nonce),
             resume=options.resume,
+            readers=readers,
         )
         worker.run()
     except BaseException as error:

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Mapping
 from contextlib import ExitStack, closing, suppress
-from functools import cached_property, partial
+from functools import partial
 
 import torch
 
@@ -19,7 +19,6 @@ from flowtrain.steps import Space
 from flowtrain.train.control.job import FIRST_STEP, Job
 from flowtrain.train.control.world import World
 from flowtrain.train.input.prefetch import Prefetch
-from flowtrain.train.input.readers import reader_factory
 from flowtrain.train.input.reads import SampleReads
 from flowtrain.train.planning.planner import Planner
 from flowtrain.train.planning.plans import PlanReader
@@ -54,15 +53,29 @@ class Worker:
         rank: Rank in that world.
         job: Where the job is.
         resume: Resume from the latest checkpoint.
+        readers: Readers of this rank, which it closes; see `fork_readers`.
     """
 
-    def __init__(self, config: RunConfig, world: str, rank: int, job: Job, *, resume: bool) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        world: str,
+        rank: int,
+        job: Job,
+        *,
+        resume: bool,
+        readers: ReaderPool | None = None,
+    ) -> None:
         self.config = config
         self.rank = rank
+        self._resources = ExitStack()
+        self._reads: SampleReads | None = None
+        if readers is not None:
+            self._resources.enter_context(readers)
+            self._reads = SampleReads(readers, config.data.path, timeout_s=config.flow.timeout_s)
         self.membership = Membership(config, world, rank, job)
         self.world = self.membership.world
         self.checkpoint = latest(config.run) if resume else None
-        self._resources = ExitStack()
         self.meta: CheckpointMeta | None = None
         self.first = 0
         self.cursor = 0
@@ -164,6 +177,7 @@ class Worker:
         records, gradients = context.loopback(), context.loopback()
         encoder = backbone = metrics = planner = None
         if "encoder" in modules:
+            assert self._reads is not None
             encoder = EncoderPart(
                 context,
                 modules["encoder"],
@@ -195,14 +209,6 @@ class Worker:
             planner=planner,
         )
 
-    @cached_property
-    def _reads(self) -> SampleReads:
-        """Reads by processes that start now: of images for the encoder, and for the planner."""
-        readers = self._resources.enter_context(
-            ReaderPool(reader_factory(self.config), self.config.data.workers)
-        )
-        return SampleReads(readers, self.config.data.path, timeout_s=self.config.flow.timeout_s)
-
     def _metrics(self, context: RankContext) -> Metrics:
         metrics = Metrics(
             self.config.run,
@@ -214,6 +220,7 @@ class Worker:
         return self._resources.enter_context(closing(metrics))
 
     def _planner(self, context: RankContext) -> Planner:
+        assert self._reads is not None
         source = PlanSource(
             self.config,
             reads=self._reads,

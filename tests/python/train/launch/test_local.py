@@ -16,10 +16,12 @@ import yaml
 from support import descendants, run_tree, write_tiny_data
 from torch.distributed import TCPStore
 
+from flowtrain.config import load
 from flowtrain.config.layout import WorldLayout
 from flowtrain.config.schema import FlowConfig
 from flowtrain.train.control.store import JobStore
 from flowtrain.train.launch import local
+from flowtrain.train.state.run_folder import open_run
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
@@ -136,13 +138,16 @@ time.sleep(1000)
 
 @pytest.mark.limit(60)
 def test_a_rank_that_still_connects_ends_with_its_launcher(tmp_path: Path) -> None:
+    config = load(run_file(tmp_path))
+    with open_run(config, resume=False):
+        pass
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
         store = f"127.0.0.1:{silent.getsockname()[1]}"
         launcher = subprocess.Popen(
             [
-                *(sys.executable, "-c", LAUNCHER_CODE, str(run_file(tmp_path))),
+                *(sys.executable, "-c", LAUNCHER_CODE, str(config.run / "config.yaml")),
                 *("--world", "encoder", "--store", store, "--nonce", "n"),
             ],
             stdout=subprocess.PIPE,
