@@ -61,22 +61,26 @@ class BackbonePart:
         self._gradients = gradients
         self._delays = Delays(context.config, f"backbone.{context.world.rank}")
         self._sends_gradients = context.config.flow.mode != "frozen"
+        self._texts: dict[int, CompactText] = {}
+
+    def read(self, plan: StepPlan) -> None:
+        """Take the texts of a step."""
+        with self._context.activity.account.doing("read"):
+            self._texts = take_texts(self._context.store, plan, self._context.world.rank)
 
     def slots(self, plan: StepPlan) -> StepSums:
-        """Forward and backward of the slots of a step.
+        """Forward and backward of the slots of a step, after `read`.
 
         The sums of the gradients over the ranks start during the last backward.
         """
         loss_sum, num_targets, num_skipped = 0.0, 0, 0
         ages = [0.0] * len(plan.items)
-        with self._context.activity.account.doing("read"):
-            texts = take_texts(self._context.store, plan, self._context.world.rank)
         slots = list(plan.documents_of(self._context.world.rank))
         for slot, documents in slots:
             self._delays.pause()
             if slot == slots[-1][0]:
                 self.module.announce_last_backward()
-            loss, targets, skipped = self._slot(plan, slot, documents, texts[slot], ages)
+            loss, targets, skipped = self._slot(plan, slot, documents, self._texts[slot], ages)
             loss_sum += loss
             num_targets += targets
             num_skipped += skipped

@@ -82,6 +82,8 @@ class Rank:
         doing = self._account.doing
         self._forward_to(plan.step + max(self._ahead - 1, 0), at=plan.step)
         sums = None
+        if self._backbone is not None:
+            self._backbone.read(plan)
         if self._planner is not None:
             self._planner.step_started()
         if self._backbone is not None:
