@@ -37,6 +37,10 @@ MODELS = {
     "tied": dataclasses.replace(SMALLEST, tied=True, text_depth=1),
 }
 SEED = 7
+# Decoupled ranks get several slots a step. Five samples cannot be balanced over colocated ranks, so
+# that images move between these.
+BATCH = {"decoupled": 12, "colocated": 5}
+MICROBATCH_TOKENS = {"decoupled": 160, "colocated": 130}
 CLIP = 0.5
 
 
@@ -53,9 +57,8 @@ def run_config(folder: Path, given: argparse.Namespace) -> RunConfig:
             "data": {"path": folder / "data" / "train.jsonl", "workers": 0},
             "train": {
                 "steps": given.steps,
-                "global_batch": 12,
-                # Small, so that a step has several slots on each rank.
-                "microbatch_tokens": 160,
+                "global_batch": BATCH[layout_of(given)],
+                "microbatch_tokens": MICROBATCH_TOKENS[layout_of(given)],
                 "seed": SEED,
                 "threads": 1,
             },
@@ -79,6 +82,10 @@ def run_config(folder: Path, given: argparse.Namespace) -> RunConfig:
     )
 
 
+def layout_of(given: argparse.Namespace) -> str:
+    return "decoupled" if given.ranks is None else "colocated"
+
+
 def layout_fields(given: argparse.Namespace) -> dict[str, Any]:
     if given.ranks is not None:
         return {"layout": "colocated", "ranks": given.ranks}
@@ -93,7 +100,7 @@ def compare(
 ) -> dict[str, Any]:
     write_digits(
         folder / "data",
-        train=12 * given.steps,
+        train=BATCH[layout_of(given)] * given.steps,
         heldout=1,
         seed=SEED,
         text_only=0.2,
@@ -101,7 +108,7 @@ def compare(
         sizes=MODELS[given.model],
     )
     config = run_config(folder, given)
-    train(config, run_ranks=run_ranks)
+    summary = train(config, run_ranks=run_ranks)
     log, net = reference_loop.run(
         model=config.model.folder,
         from_seed=SEED,
@@ -129,6 +136,7 @@ def compare(
         "weight_change": change,
         "clipped_steps": sum(theirs["grad_norm"] > CLIP for theirs in log),
         "steps": given.steps,
+        "bytes_through_pool": summary["bytes_through_pool"],
         **layout_fields(given),
         "mode": given.mode,
         "dtype": given.dtype,

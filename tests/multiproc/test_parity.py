@@ -52,6 +52,7 @@ def test_colocated_equals_a_plain_loop_to_the_last_digits(
     ranks: int, mode: str, tmp_path: Path
 ) -> None:
     result = measure(tmp_path, ranks=ranks, mode=mode, dtype="float64")
+    assert result["bytes_through_pool"] > 0, "no image moved between the ranks"
     assert result["max_rel_loss_diff"] <= 1e-12, result
     assert not exceeds(result), result
 

@@ -27,12 +27,15 @@ def run(given: argparse.Namespace) -> int:
 
 def packing_line(summary: dict[str, Any]) -> str:
     """Effect of packing, in one line."""
+    ranks = summary["backbone_ranks"]
+    names = {"pad_ratio": "pad ratio"}
+    if summary["layout"] == "colocated":
+        names["dist_ratio"] = f"dist ratio of {ranks} rank(s)"
+    else:
+        names["dist_ratio"] = f"dist ratio of {ranks} backbone rank(s)"
+        names["encoder_dist_ratio"] = f"of {summary['encoder_ranks']} encoder rank(s)"
     parts = [
         f"{name} {summary[f'{key}_before']:.1%} -> {summary[f'{key}_after']:.1%}"
-        for name, key in (
-            ("pad ratio", "pad_ratio"),
-            (f"dist ratio of {summary['backbone_ranks']} backbone rank(s)", "dist_ratio"),
-            (f"of {summary['encoder_ranks']} encoder rank(s)", "encoder_dist_ratio"),
-        )
+        for key, name in names.items()
     ]
     return f"packing, arrival order -> packed: {', '.join(parts)}"

@@ -1,6 +1,7 @@
 """The plan of a step, fixed before it runs: plain data, and pure functions that build it."""
 
 from flowtrain.steps.build import Layout, build_step
+from flowtrain.steps.passes import Passes
 from flowtrain.steps.space import Space, SpaceError, SpaceNeed
 from flowtrain.steps.step import (
     Balance,
@@ -17,6 +18,7 @@ __all__ = [
     "EncoderItem",
     "Layout",
     "Packing",
+    "Passes",
     "PlannedImage",
     "Space",
     "SpaceError",

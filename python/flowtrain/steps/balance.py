@@ -17,6 +17,7 @@ def packing_of(
     image_tokens: Sequence[int],
     *,
     encoder_ranks: int,
+    colocated: bool,
 ) -> Packing:
     """The proven bound of a step, and its balance when packed and in arrival order.
 
@@ -25,6 +26,7 @@ def packing_of(
         items: Items of the encoder ranks.
         image_tokens: Image tokens of each sample, in the order of `place`, shape [num_samples].
         encoder_ranks: Encoder ranks.
+        colocated: Whether they are the ranks of `place`.
     """
     made = numpy.zeros(encoder_ranks)
     for item in items:
@@ -37,11 +39,13 @@ def packing_of(
             encoder_dist_ratio=_dist_ratio(made),
             pad_ratio=place.pad_ratio,
         ),
-        arrival=_arrival(place, image_tokens, encoder_ranks),
+        arrival=_arrival(place, image_tokens, encoder_ranks, colocated=colocated),
     )
 
 
-def _arrival(place: Assignment, image_tokens: Sequence[int], encoder_ranks: int) -> Balance:
+def _arrival(
+    place: Assignment, image_tokens: Sequence[int], encoder_ranks: int, *, colocated: bool
+) -> Balance:
     plain = schedule(
         place.tokens,
         place.cost,
@@ -51,21 +55,24 @@ def _arrival(place: Assignment, image_tokens: Sequence[int], encoder_ranks: int)
         objective="accumulate",
         policy="arrival",
     )
-    encoded = schedule(
-        image_tokens,
-        image_tokens,
-        ranks=encoder_ranks,
-        microbatches=1,
-        max_tokens=max(1, sum(image_tokens)),
-        policy="arrival",
-    )
+    encoder_rank = plain.rank
+    if not colocated:
+        encoder_rank = schedule(
+            image_tokens,
+            image_tokens,
+            ranks=encoder_ranks,
+            microbatches=1,
+            max_tokens=max(1, sum(image_tokens)),
+            policy="arrival",
+        ).rank
+    encoded = numpy.bincount(encoder_rank, weights=image_tokens, minlength=encoder_ranks)
     bins = plain.slot * plain.ranks + plain.rank
     longest = numpy.zeros(plain.microbatches * plain.ranks)
     numpy.maximum.at(longest, bins, plain.tokens)
     allocated = float(longest[bins].sum())
     return Balance(
         dist_ratio=_dist_ratio(plain.loads.sum(axis=0)),
-        encoder_dist_ratio=_dist_ratio(encoded.loads[0]),
+        encoder_dist_ratio=_dist_ratio(encoded),
         pad_ratio=1.0 - float(plain.tokens.sum()) / allocated if allocated else 0.0,
     )
 

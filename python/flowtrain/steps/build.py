@@ -10,6 +10,7 @@ from flowtrain.cost.flops import Grid
 from flowtrain.packing import fewest_slots
 from flowtrain.steps.balance import packing_of
 from flowtrain.steps.items import SizedImage, colocated_items, decoupled_items
+from flowtrain.steps.passes import Passes
 from flowtrain.steps.step import Document, PlannedImage, StepPlan
 
 
@@ -32,13 +33,15 @@ class SampleSize(Protocol):
 class Layout:
     """Numbers of ranks, and maximum tokens of a microbatch and of an item.
 
-    In a colocated layout the encoder ranks are the backbone ranks.
+    In a colocated layout the encoder ranks are the backbone ranks, and `passes` says what their two
+    modules cost.
     """
 
     encoder_ranks: int
     backbone_ranks: int
     microbatch_tokens: int
     item_tokens: int
+    passes: Passes
     colocated: bool = False
 
 
@@ -56,7 +59,8 @@ def build_step(
 ) -> StepPlan:
     """Assign documents to slots, images to items, and items to encoder ranks.
 
-    The documents of a slot are in order of length.
+    Documents balance the cost of the backbone over the ranks, or of both modules if ranks hold
+    both. The documents of a slot are in order of length.
 
     Args:
         step: Number of the step.
@@ -72,6 +76,16 @@ def build_step(
     Raises:
         PackingError: A sample is longer than a microbatch.
     """
+    passes = layout.passes
+
+    def flops_of(grid: Grid) -> float:
+        return passes.encoder * image_cost(grid)
+
+    if layout.colocated:
+        cost = [
+            passes.backbone * own + sum(map(flops_of, sample.grids))
+            for own, sample in zip(cost, samples, strict=True)
+        ]
     place = fewest_slots(
         [s.num_tokens for s in samples],
         cost,
@@ -87,9 +101,10 @@ def build_step(
         for of_slot in of_rank:
             # Documents of equal length side by side are computed by one call of the attention.
             of_slot.sort(key=lambda sample: (sample.num_tokens, sample.image_lengths))
-    images = [[_images(slot, image_cost) for slot in rank] for rank in members]
+    images = [[_images(slot, flops_of) for slot in rank] for rank in members]
     if layout.colocated:
-        items = colocated_items(images, item_tokens=layout.item_tokens)
+        load = place.loads.sum(axis=0).tolist()
+        items = colocated_items(images, load=load, item_tokens=layout.item_tokens)
     else:
         items = decoupled_items(
             images, encoder_ranks=layout.encoder_ranks, item_tokens=layout.item_tokens
@@ -113,6 +128,7 @@ def build_step(
             items,
             [sum(s.image_lengths) for s in samples],
             encoder_ranks=layout.encoder_ranks,
+            colocated=layout.colocated,
         ),
     )
 

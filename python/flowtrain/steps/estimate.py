@@ -9,6 +9,7 @@ from typing import Literal
 from flowtrain.config.layout import RankLayout
 from flowtrain.cost.flops import Grid
 from flowtrain.steps.build import Layout, SampleSize, build_step
+from flowtrain.steps.passes import Passes
 from flowtrain.steps.step import StepPlan
 
 
@@ -54,15 +55,9 @@ class Work:
     item_tokens: int
 
     @property
-    def encoder_factors(self) -> tuple[float, float]:
-        """Forward and backward of the encoder, in forward passes."""
-        # `bounded` encodes again before the backward.
-        return {"frozen": (1.0, 0.0), "strict": (1.0, 2.0), "bounded": (1.0, 3.0)}[self.mode]
-
-    @property
-    def backbone_factor(self) -> float:
-        """Forward and backward of the backbone, in forward passes."""
-        return 3.0 if self.trains_backbone else 2.0
+    def passes(self) -> Passes:
+        """Forward and backward of the modules, in forward passes."""
+        return Passes.of(self.mode, trains_backbone=self.trains_backbone)
 
 
 # Part of a step that each rank too many costs, as a share of the cores or devices: such ranks run
@@ -77,8 +72,9 @@ def step_seconds(work: Work, layout: RankLayout, rates: Rates, *, workers: int) 
     """Estimated mean seconds of a step.
 
     Plans of the sampled steps give the load of each rank. A phase lasts as long as its slowest
-    rank, and at least its work divided by the cores or devices. The modules run one after the
-    other, unless they are decoupled and the encoder need not wait for the close of the step.
+    rank, and at least its work divided by the cores or devices. Colocated ranks have one phase, and
+    decoupled ones too if the encoder need not wait for the close of the step; otherwise the modules
+    run one after the other.
 
     Args:
         work: The run.
@@ -95,6 +91,7 @@ def step_seconds(work: Work, layout: RankLayout, rates: Rates, *, workers: int) 
                 encoder_ranks=layout.encoder_ranks,
                 backbone_ranks=layout.backbone_ranks,
                 colocated=layout.colocated,
+                passes=work.passes,
                 microbatch_tokens=work.microbatch_tokens,
                 item_tokens=work.item_tokens,
             ),
@@ -122,20 +119,22 @@ def _compute_seconds(
     rates: Rates,
     workers: int,
 ) -> float:
+    passes = work.passes
     encoder = [0.0] * layout.encoder_ranks
     for item in plan.items:
         flops = sum(work.image_cost(image.grid) for image in item.images)
-        encoder[item.encoder] += flops / rates.flops
-    per_flop = work.backbone_factor / rates.flops
+        encoder[item.encoder] += passes.encoder * flops / rates.flops
     backbone = [
-        per_flop * sum(costs[document.sample] for slot in rank for document in slot)
+        passes.backbone
+        / rates.flops
+        * sum(costs[document.sample] for slot in rank for document in slot)
         for rank in plan.documents
     ]
-    forward, backward = work.encoder_factors
-    if layout.colocated or work.mode == "strict":
-        passes = (forward + backward) * _phase(encoder, workers)
-        return passes + _phase(backbone, workers)
-    return _phase([(forward + backward) * s for s in encoder] + backbone, workers)
+    if layout.colocated:
+        return _phase([sum(of_rank) for of_rank in zip(encoder, backbone, strict=True)], workers)
+    if work.mode == "strict":
+        return _phase(encoder, workers) + _phase(backbone, workers)
+    return _phase(encoder + backbone, workers)
 
 
 def _phase(loads: Sequence[float], workers: int) -> float:

@@ -16,7 +16,7 @@ class SizedImage:
     Attributes:
         image: The image.
         num_tokens: Its tokens.
-        cost: Cost of encoding it, in forward FLOPs.
+        cost: FLOPs of encoding it, in all passes of a step.
     """
 
     image: PlannedImage
@@ -69,15 +69,28 @@ def decoupled_items(
     return _numbered(drafts)
 
 
-def colocated_items(slots: Slots, *, item_tokens: int) -> tuple[EncoderItem, ...]:
+# An item that moves costs both ranks a call of the encoder and a copy, which in small models take
+# several percent of a step. Below this share of the mean load, that is more than it saves.
+_WORTH_MOVING = 0.05
+
+
+def colocated_items(
+    slots: Slots, *, load: Sequence[float], item_tokens: int
+) -> tuple[EncoderItem, ...]:
     """Items of a step whose ranks hold both modules: each rank encodes what it reads itself.
 
-    Only the surplus of a rank, by cost, moves to other ranks: images of its last slots, one after
-    the other, so that few records cross the pool. The documents of a slot are in order of length,
-    so that small images move first and shares come out nearly equal. An item has at most
-    `item_tokens` tokens; a larger image is an item of its own. An item never spans slots.
+    Only if the load of a rank exceeds the mean by 5 %, such as that of a sample with many images,
+    does its surplus move to other ranks: images of its last slots, one after the other, so that few
+    records cross the pool. The documents of a slot are in order of length, so that small images
+    move first and loads come out nearly equal. An item has at most `item_tokens` tokens; a larger
+    image is an item of its own. An item never spans slots.
+
+    Args:
+        slots: The images.
+        load: FLOPs of both modules on each rank, if it encodes all that it reads.
+        item_tokens: Maximum tokens of an item.
     """
-    encoders = [iter(chosen) for chosen in _move_surplus(slots)]
+    encoders = [iter(chosen) for chosen in _move_surplus(slots, list(load))]
     return _numbered(
         [
             draft
@@ -89,13 +102,12 @@ def colocated_items(slots: Slots, *, item_tokens: int) -> tuple[EncoderItem, ...
     )
 
 
-def _move_surplus(slots: Slots) -> list[list[int]]:
+def _move_surplus(slots: Slots, load: list[float]) -> list[list[int]]:
     """The rank that encodes each image: [backbone rank][image], over all slots of the rank."""
     costs = [[image.cost for slot in rank for image in slot] for rank in slots]
-    load = [sum(of_rank) for of_rank in costs]
     mean = sum(load) / len(load)
     encoders = [[rank] * len(of_rank) for rank, of_rank in enumerate(costs)]
-    givers = [rank for rank, own in enumerate(load) if own > mean]
+    givers = [rank for rank, own in enumerate(load) if own > (1 + _WORTH_MOVING) * mean]
     for giver in sorted(givers, key=lambda rank: -load[rank]):
         taker = giver
         for image in _last_slots_first(slots[giver]):

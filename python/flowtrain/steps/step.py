@@ -59,7 +59,8 @@ class Balance:
     """Imbalance over the ranks, and share of padding, of a step; 0 is best, 1 worst."""
 
     dist_ratio: float
-    """Backbone: 1 - mean / max over ranks of the cost of the whole step."""
+    """1 - mean / max over the ranks with the backbone, of the cost of the whole step: that of the
+    backbone, or of both modules if ranks hold both."""
     encoder_dist_ratio: float
     """The same for the encoder ranks, by image tokens."""
     pad_ratio: float
@@ -71,7 +72,8 @@ class Packing:
     """Results of the scheduler for a step, its proven bound, and the balance of arrival order."""
 
     bound: float
-    """Lower bound for the slowest backbone rank of any schedule, in forward FLOPs."""
+    """Lower bound for the slowest of these ranks in any schedule: forward FLOPs of the backbone, or
+    FLOPs of both modules."""
     gap: float
     """Cost of the slowest rank / bound - 1."""
     packed: Balance

@@ -52,6 +52,7 @@ def demo(out: Path, overrides: Sequence[str] = (), *, keep_data: bool = False) -
             for key in (
                 "encoder_weight_change",
                 "backbone_weight_change",
+                "layout",
                 "encoder_ranks",
                 "backbone_ranks",
                 "mode",

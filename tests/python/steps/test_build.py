@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -9,7 +10,18 @@ import pytest
 
 from flowtrain.cost.flops import Grid
 from flowtrain.packing import PackingError
-from flowtrain.steps import Layout, PlannedImage, Space, SpaceError, SpaceNeed, StepPlan, build_step
+from flowtrain.steps import (
+    Layout,
+    Passes,
+    PlannedImage,
+    Space,
+    SpaceError,
+    SpaceNeed,
+    StepPlan,
+    build_step,
+)
+
+STRICT = Passes(encoder=3.0, backbone=3.0)
 
 
 @dataclass(frozen=True)
@@ -47,6 +59,7 @@ def plan(
         encoder_ranks=encoder_ranks,
         backbone_ranks=backbone_ranks,
         colocated=colocated,
+        passes=STRICT,
         microbatch_tokens=150,
         item_tokens=40,
     )
@@ -108,7 +121,9 @@ def test_documents_of_a_slot_are_in_order_of_length() -> None:
 def test_balance_equals_that_computed_by_hand() -> None:
     sizes = [(70, 6), (30, 6), (20, 2), (10, 2)]
     samples = [Size(index, length, 1, (image,)) for index, (length, image) in enumerate(sizes)]
-    layout = Layout(encoder_ranks=2, backbone_ranks=2, microbatch_tokens=100, item_tokens=4)
+    layout = Layout(
+        encoder_ranks=2, backbone_ranks=2, passes=STRICT, microbatch_tokens=100, item_tokens=4
+    )
     cost = [70.0, 30.0, 20.0, 10.0]
     made = build_step(0, samples, cost, layout, image_cost=image_cost, cursor=4).packing
     assert made is not None
@@ -129,7 +144,9 @@ def test_a_plan_is_equal_after_a_round_trip_through_json() -> None:
 
 
 def test_a_sample_above_the_cap_is_refused() -> None:
-    layout = Layout(encoder_ranks=1, backbone_ranks=1, microbatch_tokens=10, item_tokens=40)
+    layout = Layout(
+        encoder_ranks=1, backbone_ranks=1, passes=STRICT, microbatch_tokens=10, item_tokens=40
+    )
     with pytest.raises(PackingError, match="11 tokens exceed max_tokens=10"):
         build_step(0, [Size(0, 11, 1, ())], [1.0], layout, image_cost=image_cost, cursor=1)
 
@@ -144,37 +161,78 @@ def test_a_frozen_encoder_needs_one_item_and_a_trained_one_a_whole_step() -> Non
     assert frozen.need(made) == SpaceNeed(activation=largest, gradient=0)
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_colocated_ranks_encode_their_own_images_up_to_an_equal_share(seed: int) -> None:
-    made = plan(seed, encoder_ranks=3, backbone_ranks=3, colocated=True, number=60)
-    read, encoded, moved = [0] * 3, [0] * 3, [0] * 3
-    largest = max(item.num_tokens for item in made.items)
+def colocated_plan(samples: Sequence[Size], passes: Passes, ranks: int = 2) -> StepPlan:
+    """The cost of the backbone is the number of tokens, and that of an image twice its tokens."""
+    layout = Layout(
+        encoder_ranks=ranks,
+        backbone_ranks=ranks,
+        colocated=True,
+        passes=passes,
+        microbatch_tokens=500,
+        item_tokens=40,
+    )
+    cost = [float(s.num_tokens) for s in samples]
+    return build_step(0, samples, cost, layout, image_cost=half_cost, cursor=len(samples))
+
+
+def half_cost(grid: Grid) -> float:
+    return image_cost(grid) / 2
+
+
+def loads(made: StepPlan, passes: Passes) -> list[float]:
+    """Work of each rank."""
+    load = [0.0] * len(made.documents)
+    for rank in range(len(load)):
+        tokens = sum(d.num_tokens for slot in made.documents[rank] for d in slot)
+        load[rank] += passes.backbone * tokens
     for item in made.items:
-        read[item.reader] += item.num_tokens
-        encoded[item.encoder] += item.num_tokens
-        if item.encoder != item.reader:
-            moved[item.reader] += item.num_tokens
-    mean = sum(read) / 3
-    assert max(encoded) <= mean + 30  # The largest image.
-    # No more than the surplus moves, and only from ranks that have one.
-    assert all(moved[rank] <= max(0, read[rank] - mean) + largest for rank in range(3))
-    assert not any(moved[rank] for rank in range(3) if read[rank] <= mean)
+        load[item.encoder] += passes.encoder * 2 * item.num_tokens
+    return load
 
 
-def test_small_images_move_so_that_colocated_shares_are_nearly_equal() -> None:
-    surplus = []
-    for seed in range(40):
-        encoded = [0] * 3
-        made = plan(seed, encoder_ranks=3, backbone_ranks=3, colocated=True, number=60)
-        for item in made.items:
-            encoded[item.encoder] += item.num_tokens
-        surplus.append(max(encoded) - sum(encoded) / 3)
-    # Images have 15 tokens in the mean; where large ones move first, this is 5.4.
-    assert sum(surplus) / len(surplus) < 4.5
+# Of a text, an encoder pass costs nothing; of an image it costs twice a backbone pass.
+TEXT_AND_IMAGES = [
+    *(Size(index, 60, 5, (50,)) for index in range(4)),
+    *(Size(index, 60, 5, ()) for index in range(4, 16)),
+]
+
+
+@pytest.mark.parametrize("encoder", [1.0, 3.0])
+def test_documents_balance_both_modules_of_colocated_ranks(encoder: float) -> None:
+    passes = Passes(encoder=encoder, backbone=3.0)
+    made = colocated_plan(TEXT_AND_IMAGES, passes, ranks=3)
+    load = loads(made, passes)
+    # Four images cannot be balanced without the texts beside them.
+    assert max(load) < 1.05 * sum(load) / 3
+    assert all(item.encoder == item.reader for item in made.items)
+
+
+@pytest.mark.parametrize("images", [(20,) * 10, (1,) * 100 + (50, 50)])
+def test_images_of_a_rank_above_the_mean_move_until_loads_are_nearly_equal(
+    images: tuple[int, ...],
+) -> None:
+    samples = [Size(0, 210, 5, images), *(Size(index, 20, 5, ()) for index in range(1, 4))]
+    made = colocated_plan(samples, STRICT)
+    load = loads(made, STRICT)
+    assert max(load) <= sum(load) / 2 + 3 * 2 * 20  # An image of 20 tokens.
+    [reader] = {item.reader for item in made.items}
+    assert {item.encoder for item in made.items} == {0, 1}
+    # Small images move first, and only away from the rank that reads them.
+    moved = [image.image for item in made.items if item.encoder != reader for image in item.images]
+    assert moved == list(range(len(moved)))
+
+
+def test_an_image_does_not_move_for_less_than_it_costs() -> None:
+    samples = [Size(0, 202, 5, (4,) * 10), Size(1, 200, 5, (4,) * 9)]
+    made = colocated_plan(samples, STRICT)
+    load = loads(made, STRICT)
+    assert max(load) > min(load)
+    assert all(item.encoder == item.reader for item in made.items)
 
 
 def test_colocated_segments_hold_the_records_that_move() -> None:
-    made = plan(2, colocated=True)
+    samples = [Size(0, 210, 5, (20,) * 10), Size(1, 30, 5, (20,))]
+    made = colocated_plan(samples, STRICT)
     moving = [item for item in made.items if item.encoder != item.reader]
     assert moving
     space = Space(slab_bytes=4096, row_bytes=512, trained=True, colocated=True)

@@ -125,8 +125,9 @@ def _backbone_cost(adapter: VLMAdapter, meta: SampleMeta) -> float:
 
 def _encoder_share(work: Work, rates: Rates) -> float:
     """The encoder's share of forward and backward."""
-    encoder = sum(work.encoder_factors) * sum(
+    passes = work.passes
+    encoder = passes.encoder * sum(
         work.image_cost(grid) for step in work.steps for meta in step for grid in meta.grids
     )
-    backbone = work.backbone_factor * sum(map(sum, work.cost))
+    backbone = passes.backbone * sum(map(sum, work.cost))
     return encoder / (encoder + backbone)

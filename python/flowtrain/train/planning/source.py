@@ -13,7 +13,7 @@ from flowtrain.data.order import SampleOrder
 from flowtrain.data.samples import SampleMeta
 from flowtrain.data.text import CompactText
 from flowtrain.models.adapter import VLMAdapter
-from flowtrain.steps import Layout, StepPlan, build_step
+from flowtrain.steps import Layout, Passes, StepPlan, build_step
 from flowtrain.train.input.reads import SampleRead, SampleReads
 
 
@@ -50,6 +50,9 @@ class PlanSource:
             encoder_ranks=ranks.encoder_ranks,
             backbone_ranks=ranks.backbone_ranks,
             colocated=ranks.colocated,
+            passes=Passes.of(
+                config.flow.mode, trains_backbone="backbone" not in config.model.freeze
+            ),
             microbatch_tokens=config.train.microbatch_tokens,
             item_tokens=config.flow.item_tokens,
         )

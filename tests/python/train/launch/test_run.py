@@ -39,7 +39,8 @@ def test_the_summary_has_the_mean_effect_of_packing_over_all_steps() -> None:
         "encoder_dist_ratio_after": 0.1875,
         "pad_ratio_after": 0.125,
     }
-    assert packing_line({"backbone_ranks": 2, "encoder_ranks": 1, **means}) == (
+    ranks = {"layout": "decoupled", "backbone_ranks": 2, "encoder_ranks": 1}
+    assert packing_line({**ranks, **means}) == (
         "packing, arrival order -> packed: pad ratio 50.0% -> 12.5%, "
         "dist ratio of 2 backbone rank(s) 37.5% -> 12.5%, of 1 encoder rank(s) 25.0% -> 18.8%"
     )

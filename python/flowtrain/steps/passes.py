@@ -1,0 +1,26 @@
+"""How often a step computes each module."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Self
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Passes:
+    """Forward and backward of each module in a step, in forward passes."""
+
+    encoder: float
+    backbone: float
+
+    @classmethod
+    def of(cls, mode: Literal["frozen", "strict", "bounded"], *, trains_backbone: bool) -> Self:
+        """Passes of a run.
+
+        Args:
+            mode: `flow.mode`. A frozen encoder has no backward, and `bounded` encodes again before
+                it.
+            trains_backbone: Whether the backbone trains. A frozen one passes gradients on.
+        """
+        encoder = {"frozen": 1.0, "strict": 3.0, "bounded": 4.0}[mode]
+        return cls(encoder=encoder, backbone=3.0 if trains_backbone else 2.0)
