@@ -169,7 +169,8 @@ def compare_weights(config: RunConfig, net: torch.nn.Module) -> tuple[float, flo
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=30)
-    parser.add_argument("--ranks", type=int, help="colocated ranks, instead of decoupled ones")
+    parser.add_argument("--layout", choices=("decoupled", "colocated"), default="decoupled")
+    parser.add_argument("--ranks", type=int, default=2, help="ranks of --layout colocated")
     parser.add_argument("--encoder-ranks", type=int, default=1)
     parser.add_argument("--backbone-ranks", type=int, default=1)
     parser.add_argument("--mode", choices=("frozen", "strict"), default="strict")
@@ -180,6 +181,8 @@ def main() -> None:
     parser.add_argument("--fault", help="value of debug.fault: a function to call in each rank")
     parser.add_argument("--json", action="store_true", help="no table before the JSON line")
     given = parser.parse_args()
+    if given.layout == "decoupled":
+        given.ranks = None
     with tempfile.TemporaryDirectory() as folder:
         result = compare(Path(folder), given)
     if not given.json:
