@@ -50,10 +50,16 @@ class CheckpointMeta:
     """Steps that the optimizer of each module has taken."""
 
 
+def valid_checkpoints(run: Path) -> dict[int, Path]:
+    """The checkpoints of a run by the number of steps they contain, the oldest first."""
+    found = run.joinpath("checkpoints").glob("step-*")
+    named = {int(match[1]): p for p in found if (match := _NAME.fullmatch(p.name))}
+    return dict(sorted(named.items()))
+
+
 def latest(run: Path) -> Path | None:
     """The newest valid checkpoint of a run, or None."""
-    found = [p for p in run.joinpath("checkpoints").glob("step-*") if _NAME.fullmatch(p.name)]
-    return max(found, key=lambda p: p.name, default=None)
+    return next(reversed(valid_checkpoints(run).values()), None)
 
 
 def read_meta(checkpoint: Path) -> CheckpointMeta:
@@ -179,8 +185,8 @@ class Checkpoints:
             for log in filter(Path.exists, (self._config.run / name for name in LOGS)):
                 flush(log)
             commit(part, part.with_suffix(""))
-        valid = sorted(p for p in self._folder.glob("step-*") if _NAME.fullmatch(p.name))
-        for old in valid[: -self._config.checkpoint.keep]:
+        valid = valid_checkpoints(self._config.run)
+        for old in list(valid.values())[: -self._config.checkpoint.keep]:
             remove(old)
 
     def load(self, checkpoint: Path, meta: CheckpointMeta) -> None:

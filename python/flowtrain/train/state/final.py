@@ -1,4 +1,4 @@
-"""The final model: both modules in one Hugging Face folder."""
+"""A trained model: both modules of a checkpoint in one Hugging Face folder."""
 
 from __future__ import annotations
 
@@ -19,17 +19,24 @@ from flowtrain.train.state.resume import check_model
 
 
 def write_final(config: RunConfig, checkpoint: Path) -> dict[str, float]:
-    """Write `RUN/final` from a checkpoint, completely or not at all; an older one is replaced.
+    """Write `RUN/final` from a checkpoint; see `write_model`."""
+    return write_model(config, checkpoint, config.run / "final")
+
+
+def write_model(config: RunConfig, checkpoint: Path, folder: Path) -> dict[str, float]:
+    """Write the model of a checkpoint, completely or not at all; an older one is replaced.
 
     Args:
         config: The run.
         checkpoint: A valid checkpoint of the run.
+        folder: Folder to write. Hugging Face's `from_pretrained` can load it without FlowTrain.
 
     Returns:
         Weight change of each module: norm of the difference to the start, relative to the start.
 
     Raises:
         ConfigError: Files of the model have changed since the run began.
+        CheckpointError: The checkpoint cannot be read.
     """
     check_model(config)
     adapter = adapter_for(config.model.folder)
@@ -43,13 +50,12 @@ def write_final(config: RunConfig, checkpoint: Path) -> dict[str, float]:
     before = {name: value.detach().clone() for name, value in model.named_parameters()}
     for module in ("encoder", "backbone"):
         load_part(checkpoint, module, model, adapter)
-    final = config.run / "final"
-    part = final.with_name(final.name + PART)
+    part = folder.with_name(folder.name + PART)
     if part.exists():
         shutil.rmtree(part)
     save_final(part, config.model.folder, cast(PreTrainedModel, model))
     check_model(config)  # Nothing changed while the files were copied.
-    commit(part, final)
+    commit(part, folder)
     change = {}
     for module in ("encoder", "backbone"):
         moved = start = 0.0

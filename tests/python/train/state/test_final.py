@@ -1,4 +1,4 @@
-"""The model that a run ends with is there whole, or not at all."""
+"""A model is written whole, or not at all, and is that of its checkpoint."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_model_state_dict
 from transformers import AutoModelForImageTextToText
 
-from flowtrain.config import ConfigError, RunConfig, from_dict
+from flowtrain.config import ConfigError, RunConfig, dump, from_dict
+from flowtrain.models.adapter import Part
 from flowtrain.models.registry import adapter_for
 from flowtrain.models.tiny_qwen3_vl import SMALLEST, write_tiny_model
+from flowtrain.train.export import export
 from flowtrain.train.state import final
 from flowtrain.train.state.final import write_final
 from flowtrain.train.state.resume import FINGERPRINT, fingerprint
@@ -23,13 +25,19 @@ from flowtrain.train.state.resume import FINGERPRINT, fingerprint
 def make_checkpoint(config: RunConfig, seed: int) -> Path:
     """A checkpoint with the weights that another seed draws."""
     checkpoint = config.run / f"checkpoint-{seed}"
-    for part in ("encoder", "backbone"):
-        module = adapter_for(config.model.folder).build(
-            part, weights=None, seed=seed, dtype=torch.float32, device=torch.device("cpu")
-        )
-        state = {"model": get_model_state_dict(module)}
+    parts: tuple[Part, ...] = ("encoder", "backbone")
+    for part in parts:
+        state = {"model": state_of(config, part, seed)}
         dcp.save(state, checkpoint_id=checkpoint / part, no_dist=True)
     return checkpoint
+
+
+def state_of(config: RunConfig, part: Part, seed: int) -> dict[str, Any]:
+    """Weights of a part of the model that a seed draws."""
+    model = adapter_for(config.model.folder).build(
+        part, weights=None, seed=seed, dtype=torch.float32, device=torch.device("cpu")
+    )
+    return get_model_state_dict(model)
 
 
 @pytest.fixture
@@ -73,10 +81,8 @@ def test_a_final_model_replaces_the_one_before_only_when_it_is_whole(
     assert not (config.run / "final" / "stale.json").exists()
     assert not list(config.run.glob("final.*"))
     loaded = AutoModelForImageTextToText.from_pretrained(config.run / "final").state_dict()
-    built = adapter_for(config.model.folder).build(
-        "full", weights=None, seed=2, dtype=torch.float32, device=torch.device("cpu")
-    )
-    assert all(torch.equal(value, loaded[name]) for name, value in built.state_dict().items())
+    wanted = state_of(config, "full", 2)
+    assert all(torch.equal(value, loaded[name]) for name, value in wanted.items())
 
 
 @pytest.mark.parametrize("when", ["before", "while it is copied"])
@@ -100,3 +106,26 @@ def test_a_final_model_has_no_file_that_changed_during_the_run(
     ):
         write_final(config, checkpoint)
     assert not (config.run / "final").exists()
+
+
+def test_an_export_is_the_model_of_the_named_checkpoint_of_a_run_that_was_moved(
+    config: RunConfig, tmp_path: Path
+) -> None:
+    (config.run / "checkpoints").mkdir()
+    for steps in (3, 20):
+        folder = config.run / "checkpoints" / f"step-{steps:08d}"
+        make_checkpoint(config, steps).rename(folder)
+        (folder / "config.yaml").write_text(dump(config))
+    moved = config.run.rename(tmp_path / "moved")
+
+    with pytest.raises(ConfigError, match=r"--step=4: .*moved has no .*; choose 3 or 20 \("):
+        export(moved, step=4)
+    out = {steps: export(moved, step=steps) for steps in (3, None)}
+    assert out[3]["folder"] == str(moved / "exports" / "step-00000003")
+    assert (out[3]["steps"], out[None]["steps"]) == (3, 20)
+    for steps, seed in ((3, 3), (None, 20)):
+        loaded = AutoModelForImageTextToText.from_pretrained(out[steps]["folder"]).state_dict()
+        wanted = state_of(config, "full", seed)
+        assert all(torch.equal(value, loaded[name]) for name, value in wanted.items())
+    with pytest.raises(ConfigError, match=r"--out=.*step-00000003: it exists"):
+        export(moved, step=3)

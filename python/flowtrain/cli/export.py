@@ -1,0 +1,25 @@
+"""`flowtrain export`: write the model of a checkpoint as a Hugging Face folder."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser("export", help=__doc__, description=__doc__)
+    parser.add_argument("folder", metavar="RUN", type=Path, help="folder of the run")
+    parser.add_argument("--step", type=int, help="steps of the checkpoint (default: the newest)")
+    parser.add_argument(
+        "--out", type=Path, help="folder to write (default: RUN/exports/step-N); must not exist"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(given: argparse.Namespace) -> int:
+    from flowtrain.train.export import export
+
+    print(json.dumps(export(given.folder, step=given.step, out=given.out)))
+    return 0

@@ -1,0 +1,53 @@
+"""`flowtrain export`: the model of a checkpoint as a Hugging Face folder."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from flowtrain.config.load import load
+from flowtrain.config.schema import ConfigError
+from flowtrain.train.state.checkpoint import valid_checkpoints
+from flowtrain.train.state.final import write_model
+
+
+def export(run: Path, *, step: int | None = None, out: Path | None = None) -> dict[str, Any]:
+    """Write the model of a checkpoint; the run may still be training.
+
+    Args:
+        run: Folder of the run.
+        step: Steps that the checkpoint contains; None takes the newest.
+        out: Folder to write, which must not exist; None is `RUN/exports/step-N`.
+
+    Returns:
+        The folder, the number of steps, and the weight change of each module since the start.
+
+    Raises:
+        ConfigError: There is no such run or checkpoint, the folder exists, or files of the model
+            have changed since the run began.
+        CheckpointError: The checkpoint cannot be read, for example because the run has deleted it.
+    """
+    checkpoints = valid_checkpoints(run)
+    if not checkpoints:
+        raise ConfigError(f"{run}: no checkpoint; give the folder of a run that has saved one")
+    steps = next(reversed(checkpoints)) if step is None else step
+    if steps not in checkpoints:
+        raise ConfigError(
+            f"--step={step}: {run} has no such checkpoint; choose {_listed(checkpoints)} "
+            "(checkpoint.keep says how many are kept)"
+        )
+    checkpoint = checkpoints[steps]
+    folder = out or run / "exports" / checkpoint.name
+    if folder.exists():
+        raise ConfigError(f"--out={folder}: it exists; remove it, or choose another folder")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    # The folder may have been moved since the run.
+    config = dataclasses.replace(load(checkpoint / "config.yaml"), run=run)
+    change = write_model(config, checkpoint, folder)
+    return {"folder": str(folder), "steps": steps, **change}
+
+
+def _listed(steps: dict[int, Path]) -> str:
+    *others, last = map(str, steps)
+    return f"{', '.join(others)} or {last}" if others else last
