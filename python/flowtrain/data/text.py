@@ -90,7 +90,8 @@ def images_within(tokens: ChatTokens, image_lengths: Sequence[int], max_tokens: 
 
 def joined(texts: Sequence[CompactText]) -> CompactText:
     """Texts side by side."""
-    return np.concatenate([np.empty(0, dtype=COMPACT), *texts])
+    # `np.concatenate` compares the fields of every two texts, which takes longer than to copy them.
+    return from_bytes(b"".join(text.tobytes() for text in texts))
 
 
 def from_bytes(data: bytes) -> CompactText:
