@@ -112,6 +112,8 @@ class OptimConfig:
     """SGD momentum."""
     schedule: Literal["constant", "linear", "cosine", "onecycle"] = "constant"
     """Shape of the learning rate over `train.steps`."""
+    min_lr_ratio: float = 0.0
+    """Learning rate after the last step of `linear` and `cosine`, divided by `lr`."""
     warmup_steps: int = 0
     """Steps of linear warm-up; must be 0 for `onecycle`, which has its own."""
     clip_norm: float | None = 1.0
@@ -131,6 +133,15 @@ class OptimConfig:
         _require(
             self.clip_norm is None or self.clip_norm > 0,
             f"optim.clip_norm={self.clip_norm}: give a number greater than 0, or null",
+        )
+        _require(
+            0 <= self.min_lr_ratio <= 1,
+            f"optim.min_lr_ratio={self.min_lr_ratio}: it must be from 0 to 1",
+        )
+        _require(
+            self.schedule in ("linear", "cosine") or self.min_lr_ratio == 0,
+            f"optim.min_lr_ratio={self.min_lr_ratio} with optim.schedule={self.schedule}: only "
+            "linear and cosine take it; choose one of them, or set it to 0",
         )
         _require(
             self.schedule != "onecycle" or self.warmup_steps == 0,

@@ -46,9 +46,10 @@ def build_schedule(
     rest = steps - config.warmup_steps
     main: lr_scheduler.LRScheduler
     if config.schedule == "linear":
-        main = lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=rest)
+        main = lr_scheduler.LinearLR(optimizer, 1.0, config.min_lr_ratio, total_iters=rest)
     elif config.schedule == "cosine":
-        main = lr_scheduler.CosineAnnealingLR(optimizer, T_max=rest)
+        least = config.lr * config.min_lr_ratio
+        main = lr_scheduler.CosineAnnealingLR(optimizer, T_max=rest, eta_min=least)
     else:
         main = lr_scheduler.ConstantLR(optimizer, factor=1.0, total_iters=0)
     if config.warmup_steps == 0:

@@ -59,6 +59,15 @@ def test_an_extended_run_has_the_values_of_its_new_configuration(
     assert min(rates) > 0
 
 
+@pytest.mark.parametrize("schedule", ["linear", "cosine"])
+def test_the_rate_falls_from_its_peak_towards_the_minimum(folder: Path, schedule: str) -> None:
+    optim = {"lr": 0.2, "schedule": schedule, "min_lr_ratio": 0.25, "warmup_steps": 2}
+    rates, module = train(configuration(folder, optim=optim))
+    assert max(rates) == rates[2] == pytest.approx(0.2)
+    assert rates[2:] == sorted(rates[2:], reverse=True)
+    assert rates[-1] > module.lr == pytest.approx(0.05)
+
+
 def schema_fields(kind: type, above: str = "") -> Iterator[str]:
     hints = get_type_hints(kind)
     for field in dataclasses.fields(kind):
