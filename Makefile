@@ -38,7 +38,7 @@ GPU_ENV := PYTHONPATH="$(CURDIR):$(CURDIR)/python:$$PYTHONPATH"
 
 help:
 	@echo 'setup        make .venv with everything for the demo and the tests'
-	@echo 'demo         train a small VLM through the pool, then test it with plain Hugging Face'
+	@echo 'demo         train a small VLM, then test it with plain Hugging Face'
 	@echo 'test         lint, C++ tests, Python tests'
 	@echo 'test-deep    C++ tests under sanitizers, and the tests that take minutes'
 	@echo 'model        model-check the ring: all states of small sizes (SPIN)'
