@@ -23,7 +23,7 @@ from flowtrain.data.digits import write_digits
 from flowtrain.data.jsonl import JsonlFile
 from flowtrain.data.samples import SampleReader
 from flowtrain.data.workers import ReaderPool
-from flowtrain.models.registry import adapter_for
+from flowtrain.models.registry import family_for
 from flowtrain.steps import Space
 from flowtrain.train.demo import demo_config
 from flowtrain.train.input.reads import SampleReads
@@ -51,10 +51,10 @@ def configure(folder: Path, name: str, given: argparse.Namespace, **fields: Any)
 
 def min_pool_bytes(config: RunConfig) -> int:
     """Size of the largest plan of a run, by planning all of its steps."""
-    adapter = adapter_for(config.model.folder)
+    family = family_for(config.model.folder)
     space = Space(
         slab_bytes=config.pool.slab_bytes,
-        row_bytes=adapter.row_width * DTYPES[config.model.dtype].itemsize,
+        row_bytes=family.row_width * DTYPES[config.model.dtype].itemsize,
         trained=config.flow.mode != "frozen",
     )
 
@@ -66,7 +66,7 @@ def min_pool_bytes(config: RunConfig) -> int:
             config,
             reads=SampleReads(reader, config.data.path, timeout_s=config.flow.timeout_s),
             num_samples=len(JsonlFile(config.data.path)),
-            adapter=adapter,
+            family=family,
         )
         flow = config.flow
         return max(

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from PIL import Image, ImageOps
-from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor
+from plain_processor import processor_of, sample_of
+from transformers import AutoConfig, AutoModelForImageTextToText
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
 
@@ -26,41 +28,20 @@ class Samples:
     def __init__(self, data: Path, model: Path) -> None:
         self._root = data.parent
         self._lines = data.read_text().splitlines()
-        self._processor = AutoProcessor.from_pretrained(model)
+        self._processor = processor_of(model)
 
     def __getitem__(self, line: int) -> dict[str, torch.Tensor]:
         record = json.loads(self._lines[line])
-        messages = [self._message(m) for m in record["messages"]]
-        images = [_upright(self._root / path) for path in record.get("images", [])]
-        inputs = self._encode(messages, images)
-        labels = torch.full_like(inputs["input_ids"], -100)
-        for turn, message in enumerate(messages):
-            if message["role"] == "assistant":
-                start = self._encode(messages[:turn], images, prompt=True)["input_ids"].shape[1]
-                end = self._encode(messages[: turn + 1], images)["input_ids"].shape[1]
-                ids = inputs["input_ids"][0, start:end]
-                last = int((ids == self._processor.tokenizer.eos_token_id).nonzero()[-1])
-                labels[0, start : start + last + 1] = ids[: last + 1]
-        return {**inputs, "labels": labels}
+        images = iter([_upright(self._root / path) for path in record.get("images", [])])
+        return sample_of(self._processor, [_message(m, images) for m in record["messages"]])
 
-    def _message(self, message: dict[str, str]) -> dict[str, Any]:
-        parts: list[dict[str, str]] = []
-        for number, piece in enumerate(message["content"].split("<image>")):
-            parts += [{"type": "image"}] if number else []
-            parts += [{"type": "text", "text": piece}] if piece else []
-        return {"role": message["role"], "content": parts}
 
-    def _encode(
-        self, messages: list[dict[str, Any]], images: list[Image.Image], *, prompt: bool = False
-    ) -> dict[str, torch.Tensor]:
-        text = self._processor.apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=prompt
-        )
-        # A prefix of the conversation gets only the images that it names.
-        named = sum(part["type"] == "image" for m in messages for part in m["content"])
-        kwargs = {"images": [images[:named]]} if named else {}
-        out = self._processor(text=[text], return_tensors="pt", **kwargs)
-        return dict(out)
+def _message(message: dict[str, str], images: Iterator[Image.Image]) -> dict[str, Any]:
+    parts: list[dict[str, Any]] = []
+    for number, piece in enumerate(message["content"].split("<image>")):
+        parts += [{"type": "image", "image": next(images)}] if number else []
+        parts += [{"type": "text", "text": piece}] if piece else []
+    return {"role": message["role"], "content": parts}
 
 
 def _upright(path: Path) -> Image.Image:
@@ -126,7 +107,9 @@ def run(
         net = net.to(device)
     net.train()
     if freeze_encoder:
-        net.model.visual.requires_grad_(False)
+        for name in ("visual", "vision_tower", "multi_modal_projector", "image_newline"):
+            if hasattr(net.model, name):
+                getattr(net.model, name).requires_grad_(False)
     trained = [p for p in net.parameters() if p.requires_grad]
     kind = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}[optimizer]
     opt = kind(trained, lr=0.0, **options)

@@ -73,7 +73,7 @@ def skip_tap() -> None:
     def without_tap(self: BackbonePart, *arguments: Any) -> Any:
         features, skipped = gather(self, *arguments)
         if features is not None:
-            width = self._context.adapter.config.text_config.hidden_size
+            width = self._context.family.config.text_config.hidden_size
             with torch.no_grad():
                 features[:, width : 2 * width] = 0
         return features, skipped

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import yaml
 
 from flowtrain.data.digits import write_digits
-from flowtrain.models.tiny_qwen3_vl import SMALLEST
+from flowtrain.models.tiny import SMALLEST
 
 TESTS = Path(__file__).parent
 

@@ -2,38 +2,20 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import Any
 
 import pytest
 from forked_ranks import forked_ranks
-from parity import compare
+from parity import MODELS, compare
+from parity_matrix import ROWS, TOLERANCES, Row
 
 FAULTS = ["drop_gradient", "leak_documents", "local_count", "skip_tap", "stale_weights"]
-# Maximum relative differences of losses and weights, promised for every layout.
-TOLERANCES = {
-    ("float32", "sgd"): (1e-6, 1e-5),
-    ("float32", "adamw"): (1e-6, 1e-4),
-    ("float64", "adamw"): (1e-8, 2e-6),
-}
 
 
 def measure(folder: Path, **changes: Any) -> dict[str, Any]:
-    given = {
-        "steps": 4,
-        "ranks": None,
-        "encoder_ranks": 1,
-        "backbone_ranks": 1,
-        "mode": "strict",
-        "dtype": "float32",
-        "device": "cpu",
-        "model": "smallest",
-        "optimizer": "adamw",
-        "fault": None,
-        **changes,
-    }
-    return compare(folder, argparse.Namespace(**given), run_ranks=forked_ranks)
+    row = Row(**{"dtype": "float32", "optimizer": "adamw", **changes})
+    return compare(folder, row.arguments(steps=4), run_ranks=forked_ranks)
 
 
 def exceeds(result: dict[str, Any]) -> bool:
@@ -63,9 +45,24 @@ def test_frozen_equals_a_plain_loop_to_the_last_digits(tmp_path: Path) -> None:
     assert not exceeds(result), result
 
 
-def test_tied_embeddings_and_an_unused_deepstack_tap_equal_a_plain_loop(tmp_path: Path) -> None:
-    result = measure(tmp_path, encoder_ranks=2, dtype="float64", model="tied")
+@pytest.mark.parametrize("model", list(MODELS)[1:])
+def test_every_family_equals_a_plain_loop(model: str, tmp_path: Path) -> None:
+    result = measure(tmp_path, model=model, ranks=2, dtype="float64")
     assert not exceeds(result), result
+
+
+def test_tied_embeddings_and_an_unused_deepstack_tap_equal_a_plain_loop(tmp_path: Path) -> None:
+    result = measure(tmp_path, encoder_ranks=2, dtype="float64", tied=True)
+    assert not exceeds(result), result
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("model", list(MODELS)[1:])
+def test_a_leak_between_documents_exceeds_the_tolerances_of_every_family(
+    model: str, tmp_path: Path
+) -> None:
+    result = measure(tmp_path, model=model, ranks=2, fault="faults:leak_documents")
+    assert exceeds(result), result
 
 
 @pytest.mark.parametrize(
@@ -88,37 +85,7 @@ def test_an_injected_fault_exceeds_the_tolerances_of_a_colocated_run(
 
 @pytest.mark.deep
 @pytest.mark.limit(600)
-@pytest.mark.parametrize("ranks", [1, 2, 3])
-@pytest.mark.parametrize("mode", ["strict", "frozen"])
-@pytest.mark.parametrize(("dtype", "optimizer"), TOLERANCES)
-def test_every_colocated_layout_equals_a_plain_loop(
-    ranks: int, mode: str, dtype: str, optimizer: str, tmp_path: Path
-) -> None:
-    check_whole_run(tmp_path, ranks=ranks, mode=mode, dtype=dtype, optimizer=optimizer)
-
-
-@pytest.mark.deep
-@pytest.mark.limit(600)
-@pytest.mark.parametrize("encoder_ranks", [1, 2])
-@pytest.mark.parametrize("backbone_ranks", [1, 2])
-@pytest.mark.parametrize("mode", ["strict", "frozen"])
-@pytest.mark.parametrize(("dtype", "optimizer"), TOLERANCES)
-def test_every_decoupled_layout_equals_a_plain_loop(
-    encoder_ranks: int, backbone_ranks: int, mode: str, dtype: str, optimizer: str, tmp_path: Path
-) -> None:
-    check_whole_run(
-        tmp_path,
-        encoder_ranks=encoder_ranks,
-        backbone_ranks=backbone_ranks,
-        mode=mode,
-        dtype=dtype,
-        optimizer=optimizer,
-    )
-
-
-def check_whole_run(folder: Path, **changes: Any) -> None:
-    result = measure(folder, steps=30, **changes)
-    assert result["weight_change"] >= 0.01
-    assert not exceeds(result), result
-    if (result["mode"], result["dtype"]) == ("frozen", "float64"):
-        assert result["max_rel_loss_diff"] <= 1e-12, result
+@pytest.mark.parametrize("row", ROWS, ids=str)
+def test_every_row_of_the_matrix_equals_a_plain_loop(row: Row, tmp_path: Path) -> None:
+    result = compare(tmp_path, row.arguments(steps=30), run_ranks=forked_ranks)
+    assert row.misses(result) == [], result

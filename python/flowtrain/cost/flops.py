@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 Grid = tuple[int, int, int]
-"""Temporal, height and width of an image in patches."""
+"""Size of an image for its encoder, in three numbers whose meaning its family defines; for Qwen-VL
+frames, height and width in patches."""
 
 
 @dataclass(frozen=True, slots=True)

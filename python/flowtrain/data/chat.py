@@ -14,7 +14,7 @@ from flowtrain.data.conversation import IMAGE, Conversation, Message
 from flowtrain.data.errors import DataError
 
 if TYPE_CHECKING:
-    from flowtrain.models.adapter import Vocabulary
+    from flowtrain.models.family import Family
 
 # The pattern that transformers uses.
 _MARKS = re.compile(r"\{%-?\s*generation\s*-?%\}")
@@ -48,13 +48,16 @@ class ChatTokenizer:
 
     Args:
         model_folder: Hugging Face folder with tokenizer and chat template.
-        vocabulary: Token ids with a meaning to the model.
+        family: Family of the model.
+
+    Attributes:
+        image_start_id: The token in front of an image, or None.
 
     Raises:
         DataError: The folder has no chat template from which targets can be determined.
     """
 
-    def __init__(self, model_folder: Path, vocabulary: Vocabulary) -> None:
+    def __init__(self, model_folder: Path, family: Family) -> None:
         from transformers import AutoTokenizer, ProcessorMixin
 
         self._tokenizer: Any = AutoTokenizer.from_pretrained(model_folder)
@@ -65,10 +68,8 @@ class ChatTokenizer:
         if not self._template:
             raise DataError(f"{model_folder}: no chat template; add a chat_template.jinja")
         self._has_marks = _MARKS.search(self._template) is not None
-        self._vocabulary = vocabulary
-        self._placeholders: Any = self._tokenizer.convert_ids_to_tokens(
-            list(vocabulary.placeholder_ids)
-        )
+        self._vocabulary = family.vocabulary(self._tokenizer)
+        self.image_start_id = self._vocabulary.image_start_id
         self._check_template(str(model_folder))
 
     def tokens(self, conversation: Conversation) -> ChatTokens:
@@ -89,7 +90,13 @@ class ChatTokenizer:
                 for number, message in enumerate(messages)
                 if message["role"] == "assistant"
             ]
-        encoded = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        # As processors do: a template either writes the first token or leaves it to the tokenizer.
+        begin = self._tokenizer.bos_token
+        encoded = self._tokenizer(
+            text,
+            add_special_tokens=begin is None or not text.startswith(begin),
+            return_offsets_mapping=True,
+        )
         ids = np.array(encoded["input_ids"], dtype=np.int64)
         starts, ends = np.array(encoded["offset_mapping"], dtype=np.int64).reshape(-1, 2).T
         if (largest := int(ids.max(initial=0))) >= self._vocabulary.size:
@@ -105,7 +112,8 @@ class ChatTokenizer:
                 f"{len(conversation.images)} images; if it omits images of assistant or "
                 "system turns, move them into user turns"
             )
-        if (is_image[1:] & is_image[:-1]).any():
+        touch = (is_image[1:] & is_image[:-1]).any()
+        if touch and not self._vocabulary.images_may_touch:
             raise DataError(
                 f"{where}: the chat template puts nothing between two images, so that the model "
                 "would take them for one; make it write tokens around each image, as the "
@@ -114,11 +122,30 @@ class ChatTokenizer:
         is_target = np.zeros(len(ids), dtype=np.bool_)
         for start, end in spans:
             is_target |= (starts < end) & (ends > start)
-        is_target &= ~is_image
+        tokens = self._framed(ids, is_target, is_image)
         # Nothing predicts the first token.
-        if not is_target[1:].any():
+        if not tokens.is_target[1:].any():
             raise DataError(f"{where}: no targets; add an assistant turn with text")
-        return ChatTokens(ids, is_target, is_image)
+        return tokens
+
+    def _framed(
+        self,
+        ids: NDArray[np.int64],
+        is_target: NDArray[np.bool_],
+        is_image: NDArray[np.bool_],
+    ) -> ChatTokens:
+        """Tokens with those that the processor puts around each image."""
+        before, after = self._vocabulary.before_image, self._vocabulary.after_image
+        image_at = np.flatnonzero(is_image)
+        # Of two images that touch, the end of the first is in front of the start of the second.
+        places = np.concatenate([(image_at + 1).repeat(len(after)), image_at.repeat(len(before))])
+        added = np.concatenate([np.tile(after, len(image_at)), np.tile(before, len(image_at))])
+        frames = [is_target[image_at].repeat(len(side)) for side in (after, before)]
+        return ChatTokens(
+            np.insert(ids, places, added.astype(np.int64)),
+            np.insert(is_target & ~is_image, places, np.concatenate(frames)),
+            np.insert(is_image, places, False),
+        )
 
     def _check_template(self, folder: str) -> None:
         if not self._has_marks and "add_generation_prompt" not in self._template:
@@ -143,7 +170,7 @@ class ChatTokenizer:
     def _check_texts(self, conversation: Conversation) -> None:
         for number, message in enumerate(conversation.messages, 1):
             for part in message.parts:
-                for token in self._placeholders:
+                for token in self._vocabulary.placeholders:
                     if part is not IMAGE and token in part:
                         raise DataError(
                             f"{conversation.where}: turn {number}: the text has {token}, which the "

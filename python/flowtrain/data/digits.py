@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from flowtrain.models.tiny_qwen3_vl import TinyModel, write_tiny_model
+from flowtrain.models.tiny import TinyModel, write_tiny_model
 
 _LONGEST = 24
 _QUESTION = "Read the digits."
@@ -37,6 +37,7 @@ def write_digits(
     text_only: float = 0.0,
     multi_image: float = 0.0,
     sizes: TinyModel | None = None,
+    family: str = "qwen3_vl",
 ) -> DigitsSummary:
     """Write `train.jsonl`, `heldout.jsonl`, their images, and the folder `model`.
 
@@ -51,6 +52,7 @@ def write_digits(
         text_only: Share of training samples without an image, which ask for a sum.
         multi_image: Share of training samples with two or three strips.
         sizes: Sizes of the model.
+        family: `model_type` of the model; see `flowtrain.models.tiny`.
 
     Raises:
         ValueError: A count or a share is out of range.
@@ -76,7 +78,7 @@ def write_digits(
         writer = _Writer(folder, name, pixels, digits.target, images, generator)
         shares = (text_only, multi_image) if name == "train" else (0.0, 0.0)
         counts[name] = writer.write(number, *shares)
-    write_tiny_model(folder / "model", sizes)
+    write_tiny_model(folder / "model", sizes, family=family)
     return DigitsSummary(
         train=train, heldout=heldout, train_digits=counts["train"], heldout_digits=counts["heldout"]
     )

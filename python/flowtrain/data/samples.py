@@ -36,7 +36,7 @@ class SampleMeta:
     num_targets: int
     """Target tokens, without the first token of the sample, which nothing predicts."""
     grids: tuple[Grid, ...]
-    """Frames, height and width of each image in patches."""
+    """Grid of each image."""
     image_lengths: tuple[int, ...]
     """Tokens of each image."""
     fit: Fit = "whole"
@@ -66,16 +66,16 @@ class SampleReader:
         max_tokens: int,
         state: FileState | None = None,
     ) -> None:
-        from flowtrain.models.registry import adapter_for  # Imports torch.
+        from flowtrain.models.registry import family_for  # Imports torch.
 
         self._file = JsonlFile(data.path, state)
         self._root = data.image_root or data.path.parent
         self._oversize = data.oversize
         self._max_tokens = max_tokens
         try:
-            adapter = adapter_for(model_folder)
-            self._chat = ChatTokenizer(model_folder, adapter.vocabulary)
-            processor = adapter.image_processor()
+            family = family_for(model_folder)
+            self._chat = ChatTokenizer(model_folder, family)
+            processor = family.image_processor()
         except DataError:
             raise
         except ModelError as error:
@@ -83,7 +83,6 @@ class SampleReader:
         except (OSError, ValueError) as error:
             raise DataError(f"the model's folder {model_folder} cannot be read: {error}") from error
         self._images = ImageReader(processor, skip_bad=data.bad_image == "skip")
-        self._image_start_id = adapter.vocabulary.image_start_id
 
     def __len__(self) -> int:
         return len(self._file)
@@ -140,7 +139,7 @@ class SampleReader:
         return self._compact(self._chat.tokens(self._conversation(sample)), grids)
 
     def pixels(self, sample: int, image: int, grid: Grid) -> SamplePixels:
-        """Patches of one image of a sample.
+        """Pixels of one image of a sample.
 
         Args:
             sample: Number of the sample.
@@ -152,12 +151,12 @@ class SampleReader:
                 `data.bad_image` is `error`.
         """
         conversation = self._conversation(sample)
-        return self._images.pixels(conversation.images[image], conversation.where, grid)
+        return self._images.pixels(conversation, image, grid)
 
     def _sized(self, sample: int) -> tuple[SampleMeta, CompactText]:
         conversation = self._conversation(sample)
         tokens = self._chat.tokens(conversation)
-        grids = tuple(self._images.grid(path, conversation.where) for path in conversation.images)
+        grids = self._images.grids(conversation)
         lengths = [self._images.num_tokens(grid) for grid in grids]
         is_whole = len(tokens.ids) - len(grids) + sum(lengths) <= self._max_tokens
         if self._oversize == "truncate":
@@ -181,7 +180,7 @@ class SampleReader:
 
     def _compact(self, tokens: ChatTokens, grids: Sequence[Grid]) -> CompactText:
         lengths = [self._images.num_tokens(grid) for grid in grids]
-        text = compact(tokens, lengths, image_start_id=self._image_start_id)
+        text = compact(tokens, lengths, image_start_id=self._chat.image_start_id)
         return truncate(text, self._max_tokens) if self._oversize == "truncate" else text
 
     def _conversation(self, sample: int) -> Conversation:

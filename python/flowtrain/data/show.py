@@ -10,7 +10,7 @@ from flowtrain.data.samples import SampleReader
 from flowtrain.data.text import expand
 
 if TYPE_CHECKING:
-    from flowtrain.models.adapter import VLMAdapter
+    from flowtrain.models.family import Family
 
 
 def show_samples(config: RunConfig, samples: Sequence[int]) -> Iterator[dict[str, Any]]:
@@ -23,28 +23,27 @@ def show_samples(config: RunConfig, samples: Sequence[int]) -> Iterator[dict[str
     Raises:
         DataError: A sample does not exist, or cannot be used.
     """
-    from flowtrain.models.registry import adapter_for
+    from flowtrain.models.registry import family_for
 
     reader = SampleReader(config.model.folder, config.data, config.train.microbatch_tokens)
-    adapter = adapter_for(config.model.folder)
+    family = family_for(config.model.folder)
     for sample in samples:
-        yield _show(reader, adapter, sample)
+        yield _show(reader, family, sample)
 
 
-def _show(reader: SampleReader, adapter: VLMAdapter, sample: int) -> dict[str, Any]:
+def _show(reader: SampleReader, family: Family, sample: int) -> dict[str, Any]:
     meta, entries = reader.meta_and_text(sample)
     text = expand(entries)
-    flops = adapter.sample_flops(meta.num_tokens, meta.grids, num_targets=meta.num_targets)
+    flops = family.sample_flops(meta.num_tokens, meta.grids, num_targets=meta.num_targets)
     return {
         "index": sample,
         "fit": meta.fit,
         "input_ids": text.input_ids.tolist(),
         "labels": text.labels.tolist(),
-        "image_grid_thw": [list(grid) for grid in meta.grids],
+        "grids": [list(grid) for grid in meta.grids],
         "tokens": {
-            "encoder": sum(t * h * w for t, h, w in meta.grids),
-            "projector": sum(meta.image_lengths),
-            "backbone": meta.num_tokens,
+            "images": list(meta.image_lengths),
+            "all": meta.num_tokens,
             "targets": meta.num_targets,
         },
         "flops": {

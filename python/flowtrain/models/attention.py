@@ -22,6 +22,9 @@ from flowtrain.models.varlen import usable, varlen
 
 NAME = "flowtrain_varlen"
 
+_CHANGE_THE_RESULT = ("sliding_window", "softcap", "s_aux")
+"""Options for windows, capped scores and attention sinks."""
+
 
 def varlen_attention(
     module: torch.nn.Module,
@@ -34,7 +37,7 @@ def varlen_attention(
     dropout: float = 0.0,
     is_causal: bool | None = None,
     documents: Documents | None = None,
-    **_: Any,
+    **options: Any,
 ) -> tuple[torch.Tensor, None]:
     """Attention of each document to itself.
 
@@ -48,12 +51,15 @@ def varlen_attention(
         dropout: Probability; 0 outside training.
         is_causal: Whether a token attends only to itself and the tokens before it.
         documents: Documents of the row. A non-causal call without them is one document.
+        options: Other options of transformers' attention. Those in `_CHANGE_THE_RESULT` must be
+            None.
 
     Returns:
         Shape [1, tokens, heads, head_dim], and None for the weights.
 
     Raises:
-        ModelError: A causal call has no documents, or a call has a mask or a batch above 1.
+        ModelError: A causal call has no documents, a call has a mask or a batch above 1, or its
+            options need another kind of attention.
     """
     causal = bool(module.is_causal) if is_causal is None else is_causal
     if attention_mask is not None or query.shape[0] != 1:
@@ -61,6 +67,12 @@ def varlen_attention(
             f"{NAME}: attention_mask must be None and the batch 1 (got batch {query.shape[0]}); "
             "pack documents into one row and give their lengths in `documents`"
         )
+    for name in _CHANGE_THE_RESULT:
+        if options.get(name) is not None:
+            raise ModelError(
+                f"{NAME}: {name}={options[name]} of {type(module).__name__} is not supported; use "
+                "a model whose layers all have full attention"
+            )
     if documents is None:
         if causal:
             raise ModelError(

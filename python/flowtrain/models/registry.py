@@ -4,21 +4,32 @@ from __future__ import annotations
 
 import json
 import pkgutil
+from importlib.metadata import entry_points
 from pathlib import Path
+from typing import Any
 
-from flowtrain.models.adapter import VLMAdapter
 from flowtrain.models.errors import ModelError
+from flowtrain.models.family import Family
 from flowtrain.models.versions import require_transformers
 
-ADAPTERS = {"qwen3_vl": "flowtrain.models.qwen3_vl:Qwen3VLAdapter"}
-"""Adapter class of each family, imported on demand."""
+FAMILIES = {
+    "qwen3_vl": "flowtrain.models.qwen3_vl:Qwen3VL",
+    "qwen2_5_vl": "flowtrain.models.qwen2_5_vl:Qwen25VL",
+    "internvl": "flowtrain.models.internvl:InternVL",
+    "llava": "flowtrain.models.llava:Llava",
+    "llava_onevision": "flowtrain.models.llava_onevision:LlavaOnevision",
+}
+"""Class of each family, imported on demand."""
+
+ENTRY_POINTS = "flowtrain.families"
+"""Entry-point group in which other packages name their families: `model_type = package:Class`."""
 
 
-def adapter_for(folder: Path) -> VLMAdapter:
-    """The adapter of a local Hugging Face folder.
+def family_for(folder: Path) -> Family:
+    """The family of a local Hugging Face folder.
 
     Raises:
-        ModelError: The folder has no config.json that can be read, its model type has no adapter,
+        ModelError: The folder has no config.json that can be read, its model type has no family,
             or the installed transformers cannot be used.
     """
     path = folder / "config.json"
@@ -28,11 +39,20 @@ def adapter_for(folder: Path) -> VLMAdapter:
         kind = json.loads(path.read_text()).get("model_type")
     except ValueError as error:
         raise ModelError(f"{path}: not JSON ({error}); correct it") from error
-    if kind not in ADAPTERS:
-        raise ModelError(
-            f"{path}: model_type={kind} is not supported; choose a model of {', '.join(ADAPTERS)}"
-        )
-    # First, as the file of an adapter imports names that other versions lack.
+    # First, as the file of a family imports names that other versions lack.
     require_transformers()
-    adapter: VLMAdapter = pkgutil.resolve_name(ADAPTERS[kind])(folder)
-    return adapter
+    family: Family = _class_of(kind, path)(folder)
+    return family
+
+
+def _class_of(kind: Any, path: Path) -> Any:
+    if kind in FAMILIES:
+        return pkgutil.resolve_name(FAMILIES[kind])
+    added = {point.name: point for point in entry_points(group=ENTRY_POINTS)}
+    if kind in added:
+        return added[kind].load()
+    raise ModelError(
+        f"{path}: model_type={kind} has no family; choose a model of "
+        f"{', '.join([*FAMILIES, *added])}, or write a subclass of flowtrain.models.family.Family "
+        f"and name it in the entry-point group {ENTRY_POINTS}, as docs/families.md shows"
+    )

@@ -1,4 +1,4 @@
-"""Versions of transformers that the adapters support."""
+"""Versions of transformers that the families support."""
 
 from __future__ import annotations
 

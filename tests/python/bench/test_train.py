@@ -17,7 +17,7 @@ from flowtrain.bench.train.runs import Run
 from flowtrain.bench.train.synthetic import write_workload
 from flowtrain.config.schema import DataConfig
 from flowtrain.data.samples import SampleReader
-from flowtrain.models.tiny_qwen3_vl import SMALLEST
+from flowtrain.models.tiny import SMALLEST
 from flowtrain.workloads import preset
 
 

@@ -124,9 +124,9 @@ def test_another_error_takes_precedence_over_a_full_disk(
 def test_a_sample_is_shown_with_its_cost(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["data", "show", str(config), "--index", "1", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
-    [grid] = shown["image_grid_thw"]
-    assert shown["tokens"]["projector"] == grid[1] * grid[2] // 4
-    assert shown["tokens"]["backbone"] == len(shown["input_ids"]) == len(shown["labels"])
+    [grid] = shown["grids"]
+    assert shown["tokens"]["images"] == [grid[1] * grid[2] // 4]
+    assert shown["tokens"]["all"] == len(shown["input_ids"]) == len(shown["labels"])
     assert all(flops > 0 for flops in shown["flops"].values())
 
 

@@ -20,8 +20,8 @@ from flowtrain.data.chat import ChatTokenizer
 from flowtrain.data.conversation import read_conversation
 from flowtrain.data.samples import SampleReader
 from flowtrain.data.text import expand
-from flowtrain.models.registry import adapter_for
-from flowtrain.models.tiny_qwen3_vl import write_tiny_model
+from flowtrain.models.registry import family_for
+from flowtrain.models.tiny import write_tiny_model
 
 END = "<|im_end|>"
 
@@ -85,7 +85,7 @@ def chats(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Chats:
     def chat(text: str) -> ChatTokenizer:
         copy = shutil.copytree(folder, tmp_path_factory.mktemp("copy") / "model")
         copy.joinpath("chat_template.jinja").write_text(text)
-        return ChatTokenizer(copy, adapter_for(copy).vocabulary)
+        return ChatTokenizer(copy, family_for(copy))
 
     return chat
 
@@ -218,23 +218,23 @@ def test_an_answer_whose_thoughts_are_left_out_later_is_refused(chats: Chats) ->
 def test_the_template_of_the_processor_is_used(folder: Path, chats: Chats, tmp_path: Path) -> None:
     old = shutil.copytree(folder, tmp_path / "old")
     old.joinpath("chat_template.jinja").unlink()
-    vocabulary = adapter_for(old).vocabulary
+    family = family_for(old)
     with pytest.raises(DataError, match="no chat template; add a chat_template.jinja"):
-        ChatTokenizer(old, vocabulary)
+        ChatTokenizer(old, family)
     old.joinpath("chat_template.json").write_text(json.dumps({"chat_template": {"tools": PLAIN}}))
     with pytest.raises(DataError, match="no chat template; add a chat_template.jinja"):
-        ChatTokenizer(old, vocabulary)
+        ChatTokenizer(old, family)
     old.joinpath("chat_template.json").write_text(json.dumps({"chat_template": PLAIN}))
-    assert trained(ChatTokenizer(old, vocabulary), turns("Q", "A")) == f"A{END}"
+    assert trained(ChatTokenizer(old, family), turns("Q", "A")) == f"A{END}"
 
 
 def test_a_token_without_an_embedding_is_refused(folder: Path, tmp_path: Path) -> None:
     larger = shutil.copytree(folder, tmp_path / "larger")
     tokenizer = AutoTokenizer.from_pretrained(larger)
-    vocabulary = adapter_for(larger).vocabulary
+    family = family_for(larger)
     tokenizer.add_tokens(["<box>"])
     tokenizer.save_pretrained(larger)
-    chat = ChatTokenizer(larger, vocabulary)
+    chat = ChatTokenizer(larger, family)
     with pytest.raises(DataError, match=r"data\.jsonl:1: '<box>' is token \d+ of the tokenizer, "):
         chat.tokens(read(turns("Q", "A<box>")))
 

@@ -11,7 +11,7 @@ from PIL import Image
 from flowtrain.config.schema import DataConfig
 from flowtrain.data import DataError
 from flowtrain.data.samples import SampleReader
-from flowtrain.models.tiny_qwen3_vl import write_tiny_model
+from flowtrain.models.tiny import write_tiny_model
 
 PAGE = Path(__file__).parents[3].joinpath("docs", "data.md").read_text()
 BLOCKS = re.findall(r"```jsonl\n(.*?)```(?:\n\n```text\n(.*?)```)?", PAGE, re.DOTALL)

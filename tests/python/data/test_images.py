@@ -17,7 +17,7 @@ from PIL.PngImagePlugin import PngInfo
 from flowtrain.config.schema import DataConfig
 from flowtrain.data import DataError
 from flowtrain.data.samples import SampleReader
-from flowtrain.models.tiny_qwen3_vl import write_tiny_model
+from flowtrain.models.tiny import write_tiny_model
 
 XMP = '<x:xmpmeta><rdf:Description tiff:Orientation="6"/></x:xmpmeta>'
 

@@ -10,8 +10,8 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from flowtrain.models.errors import ModelError
 from flowtrain.models.export import save_final
-from flowtrain.models.registry import adapter_for
-from flowtrain.models.tiny_qwen3_vl import SMALLEST, write_tiny_model
+from flowtrain.models.registry import family_for
+from flowtrain.models.tiny import SMALLEST, write_tiny_model
 
 
 @pytest.mark.parametrize("tied", [False, True])
@@ -21,9 +21,9 @@ def test_plain_hugging_face_loads_the_saved_model(tied: bool, tmp_path: Path) ->
     config = json.loads((source / "config.json").read_text())
     config["tie_word_embeddings"] = config["text_config"]["tie_word_embeddings"] = tied
     (source / "config.json").write_text(json.dumps(config))
-    adapter = adapter_for(source)
+    family = family_for(source)
     parts = [
-        adapter.build(part, weights=None, seed=7, dtype=torch.bfloat16, device=torch.device("cpu"))
+        family.build(part, weights=None, seed=7, dtype=torch.bfloat16, device=torch.device("cpu"))
         for part in ("full", "encoder", "backbone")
     ]
     save_final(final, source, parts[0])  # type: ignore[arg-type]
@@ -45,10 +45,10 @@ def test_plain_hugging_face_loads_the_saved_model(tied: bool, tmp_path: Path) ->
 
 def test_a_folder_with_a_missing_weight_is_refused(tmp_path: Path) -> None:
     write_tiny_model(tmp_path, SMALLEST)
-    adapter, cpu = adapter_for(tmp_path), torch.device("cpu")
-    model = adapter.build("full", weights=None, seed=7, dtype=torch.float32, device=cpu)
+    family, cpu = family_for(tmp_path), torch.device("cpu")
+    model = family.build("full", weights=None, seed=7, dtype=torch.float32, device=cpu)
     lacking = {"model.language_model.norm.weight", "model.visual.merger.norm.bias"}
     kept = {name: value for name, value in model.state_dict().items() if name not in lacking}
     model.save_pretrained(tmp_path, state_dict=kept)  # type: ignore[operator]
     with pytest.raises(ModelError, match="2 weights .* missing, model.language_model.norm.weight"):
-        adapter.build("backbone", weights=tmp_path, seed=7, dtype=torch.float32, device=cpu)
+        family.build("backbone", weights=tmp_path, seed=7, dtype=torch.float32, device=cpu)

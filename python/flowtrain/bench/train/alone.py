@@ -23,7 +23,7 @@ from flowtrain.config.load import load
 from flowtrain.config.schema import RunConfig
 from flowtrain.data.text import joined
 from flowtrain.data.workers import ReaderPool
-from flowtrain.models.registry import adapter_for
+from flowtrain.models.registry import family_for
 from flowtrain.steps import Document, StepPlan
 from flowtrain.train.control.account import Account
 from flowtrain.train.control.close import StepDecision
@@ -66,13 +66,13 @@ class Alone:
     def __init__(
         self, config: RunConfig, name: str, plans: dict[int, StepPlan], prefetch: Prefetch
     ) -> None:
-        self._adapter = adapter_for(config.model.folder)
+        self._family = family_for(config.model.folder)
         self._mode = config.flow.mode
         self._clip_norm = config.optim.clip_norm
         self._prefetch = prefetch
         self._device = torch.device(config.model.device)
         self._dtype = DTYPES[config.model.dtype]
-        model = self._adapter.build(
+        model = self._family.build(
             "backbone" if name == "backbone" else "encoder",
             weights=config.model.path,
             seed=config.train.seed,
@@ -83,7 +83,7 @@ class Alone:
         self._module = Module.build(model, config, trains=not frozen)
         tokens = max(sum(item.num_tokens for item in plan.items) for plan in plans.values())
         self._noise = torch.randn(
-            tokens, self._adapter.row_width, dtype=self._dtype, device=self._device
+            tokens, self._family.row_width, dtype=self._dtype, device=self._device
         )
         self.step = self._backbone if name == "backbone" else self._encoder
 
@@ -94,10 +94,10 @@ class Alone:
     def _backbone(self, plan: StepPlan) -> None:
         for slot, documents in plan.documents_of(0):
             texts = [self._prefetch.get(plan.step, text_request(doc)) for doc in documents]
-            batch = packed_batch(self._adapter, documents, joined(texts), device=self._device)
+            batch = packed_batch(self._family, documents, joined(texts), device=self._device)
             tokens = sum(item.num_tokens for item in plan.items_for(0, slot))
             rows = self._noise[:tokens].detach().requires_grad_(not self._frozen_encoder)
-            out = self._adapter.loss(self._module.module, batch, rows if tokens else None)
+            out = self._family.loss(self._module.module, batch, rows if tokens else None)
             if out.loss_sum.requires_grad:
                 (out.loss_sum / plan.num_targets).backward()
         self._update()
@@ -108,10 +108,10 @@ class Alone:
             images = [self._prefetch.get(plan.step, ("pixels", image)) for image in item.images]
             pixels = torch.cat([torch.from_numpy(image.pixels) for image in images])
             encode = partial(
-                self._adapter.encode,
+                self._family.encode,
                 self._module.module,
                 pixels.to(self._device, self._dtype),
-                torch.tensor([image.grid for image in item.images]),
+                [image.grid for image in item.images],
             )
             with torch.set_grad_enabled(self._mode == "strict"):
                 rows = encode()

@@ -22,7 +22,7 @@ from flowtrain.bench.train.options import task
 from flowtrain.bench.train.overhead import flow_overheads
 from flowtrain.bench.train.runs import PLAIN, Run, run_flow, run_plain
 from flowtrain.bench.train.synthetic import write_workload
-from flowtrain.models.tiny_qwen3_vl import TinyModel
+from flowtrain.models.tiny import TinyModel
 
 # The encoder takes 0.36 times the FLOPs of the backbone on an image token; in the preset `video`,
 # with the cost of released models, it is 0.34 over all tokens.

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from flowtrain.models.tiny_qwen3_vl import TinyModel, write_tiny_model
+from flowtrain.models.tiny import TinyModel, write_tiny_model
 from flowtrain.workloads import preset
 
 # The tiny model makes one token of 8 x 8 pixels.

@@ -10,7 +10,7 @@ from flowtrain.config.schema import RunConfig
 from flowtrain.data.jsonl import FileState
 from flowtrain.data.samples import SampleReader
 from flowtrain.data.workers import ReaderPool
-from flowtrain.models.registry import adapter_for
+from flowtrain.models.registry import family_for
 from flowtrain.train.state.resume import check_model, data_state
 
 
@@ -38,7 +38,7 @@ def fork_readers(config: RunConfig, world: str, rank: int) -> ReaderPool | None:
     if "encoder" not in modules and not ("backbone" in modules and rank == 0):
         return None
     with suppress(Exception):  # Raised again once the rank has joined, and can report it.
-        adapter_for(config.model.folder)
+        family_for(config.model.folder)
     return ReaderPool(reader_factory(config), config.data.workers, fork=True)
 
 

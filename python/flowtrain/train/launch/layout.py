@@ -14,8 +14,8 @@ from flowtrain.config.schema import ConfigError, RunConfig
 from flowtrain.data.errors import DataError
 from flowtrain.data.order import SampleOrder
 from flowtrain.data.samples import SampleMeta, SampleReader
-from flowtrain.models.adapter import VLMAdapter
-from flowtrain.models.registry import adapter_for
+from flowtrain.models.family import Family
+from flowtrain.models.registry import family_for
 from flowtrain.steps.estimate import Rates, Work, candidates, step_seconds
 from flowtrain.train.launch.calibration import available_workers, measured_rates
 from flowtrain.train.state.module import DTYPES
@@ -81,16 +81,16 @@ def _say(
 
 def _sampled_work(config: RunConfig) -> Work:
     """Costs of the first steps, from samples that can be used."""
-    adapter = adapter_for(config.model.folder)
+    family = family_for(config.model.folder)
     metas = _first_samples(config)
     batch = config.train.global_batch
     steps = [metas[i : i + batch] for i in range(0, len(metas), batch)]
     itemsize = DTYPES[config.model.dtype].itemsize
-    parameters = adapter.parameter_counts()
+    parameters = family.parameter_counts()
     return Work(
         steps=steps,
-        cost=[[_backbone_cost(adapter, meta) for meta in samples] for samples in steps],
-        image_cost=functools.cache(adapter.image_flops),
+        cost=[[_backbone_cost(family, meta) for meta in samples] for samples in steps],
+        image_cost=functools.cache(family.image_flops),
         mode=config.flow.mode,
         trains_backbone="backbone" not in config.model.freeze,
         encoder_bytes=parameters["encoder"] * itemsize,
@@ -118,8 +118,8 @@ def _first_samples(config: RunConfig) -> list[SampleMeta]:
     return metas[:whole] or metas
 
 
-def _backbone_cost(adapter: VLMAdapter, meta: SampleMeta) -> float:
-    flops = adapter.sample_flops(meta.num_tokens, meta.grids, num_targets=meta.num_targets)
+def _backbone_cost(family: Family, meta: SampleMeta) -> float:
+    flops = family.sample_flops(meta.num_tokens, meta.grids, num_targets=meta.num_targets)
     return flops.backbone
 
 

@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 
 from flowtrain.config.schema import RunConfig
 from flowtrain.data.jsonl import JsonlFile
-from flowtrain.models.registry import adapter_for
+from flowtrain.models.registry import family_for
 from flowtrain.train.launch.errors import RunFailed
 from flowtrain.train.launch.host import JobHost
 from flowtrain.train.launch.layout import with_layout
@@ -50,7 +50,7 @@ def train(
             checkpoint; or `RUN/final` cannot be written.
     """
     # Check what can be checked now, before every rank loads its model.
-    adapter_for(config.model.folder)
+    family_for(config.model.folder)
     JsonlFile(config.data.path)
     if config.debug.fault is not None:
         load_hook(config.debug.fault)

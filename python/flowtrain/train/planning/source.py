@@ -12,7 +12,7 @@ from flowtrain.data.errors import no_sample_fits
 from flowtrain.data.order import SampleOrder
 from flowtrain.data.samples import SampleMeta
 from flowtrain.data.text import CompactText
-from flowtrain.models.adapter import VLMAdapter
+from flowtrain.models.family import Family
 from flowtrain.steps import Layout, Passes, StepPlan, build_step
 from flowtrain.train.input.reads import SampleRead, SampleReads
 
@@ -26,7 +26,7 @@ class PlanSource:
         config: The run.
         reads: Reads of this rank; samples are read one step ahead.
         num_samples: Number of samples in the data file.
-        adapter: Adapter of the model, for costs.
+        family: Family of the model, for costs.
         step: First step to plan.
         cursor: Number of samples that earlier steps have drawn, including dropped samples.
     """
@@ -37,13 +37,13 @@ class PlanSource:
         *,
         reads: SampleReads,
         num_samples: int,
-        adapter: VLMAdapter,
+        family: Family,
         step: int = 0,
         cursor: int = 0,
     ) -> None:
         self._config = config
         self._reads = reads
-        self._adapter = adapter
+        self._family = family
         self._order = SampleOrder(num_samples, config.train.seed, config.data.shuffle)
         ranks = config.flow.chosen
         self._layout = Layout(
@@ -56,7 +56,7 @@ class PlanSource:
             microbatch_tokens=config.train.microbatch_tokens,
             item_tokens=config.flow.item_tokens,
         )
-        self._image_cost = functools.cache(adapter.image_flops)
+        self._image_cost = functools.cache(family.image_flops)
         self._step = step
         self._cursor = cursor
         self._num_samples = num_samples
@@ -103,7 +103,7 @@ class PlanSource:
 
     def _plan(self, samples: list[SampleMeta], dropped: int) -> StepPlan:
         flops = [
-            self._adapter.sample_flops(s.num_tokens, s.grids, num_targets=s.num_targets)
+            self._family.sample_flops(s.num_tokens, s.grids, num_targets=s.num_targets)
             for s in samples
         ]
         frozen = self._config.flow.mode == "frozen"

@@ -121,9 +121,9 @@ class BackbonePart:
         items = plan.items_for(context.world.rank, slot)
         features, skipped = self._gather(plan, items, ages)
         batch = packed_batch(
-            context.adapter, documents, text, device=context.world.device, skipped=skipped
+            context.family, documents, text, device=context.world.device, skipped=skipped
         )
-        out = context.adapter.loss(self.module.module, batch, features)
+        out = context.family.loss(self.module.module, batch, features)
         if out.loss_sum.requires_grad:
             (out.loss_sum / plan.num_targets).backward()
         if features is not None and self._sends_gradients:
@@ -153,7 +153,7 @@ class BackbonePart:
         context = self._context
         rows = sum(item.num_tokens for item in items)
         features = torch.empty(
-            (rows, context.adapter.row_width), dtype=context.dtype, device=context.world.device
+            (rows, context.family.row_width), dtype=context.dtype, device=context.world.device
         )
         skipped: set[int] = set()
         for item in items:

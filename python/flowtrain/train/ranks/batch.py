@@ -7,12 +7,12 @@ from collections.abc import Collection, Sequence
 import torch
 
 from flowtrain.data.text import CompactText, expand
-from flowtrain.models.adapter import PackedBatch, VLMAdapter
+from flowtrain.models.family import Family, PackedBatch
 from flowtrain.steps import Document
 
 
 def packed_batch(
-    adapter: VLMAdapter,
+    family: Family,
     documents: Sequence[Document],
     text: CompactText,
     *,
@@ -22,7 +22,7 @@ def packed_batch(
     """Pack documents into one row; the positions of each start at 0.
 
     Args:
-        adapter: Adapter of the model, for positions.
+        family: Family of the model, for positions.
         documents: The documents.
         text: Tokens of the documents, side by side.
         device: Device of the result.
@@ -35,13 +35,11 @@ def packed_batch(
         if document.sample in skipped:
             tokens.labels[start:end] = -100
     input_ids = torch.from_numpy(tokens.input_ids)
-    grids = [grid for doc in documents for grid in doc.grids]
     doc_lengths = [doc.num_tokens for doc in documents]
-    positions = adapter.position_ids(
-        input_ids,
+    positions = family.position_ids(
         torch.from_numpy(tokens.mm_token_type_ids),
-        torch.tensor(grids, dtype=torch.long).reshape(-1, 3),
-        doc_lengths=doc_lengths,
+        [grid for doc in documents for grid in doc.grids],
+        doc_lengths,
     )
     return PackedBatch(
         input_ids=input_ids.to(device),

@@ -8,7 +8,7 @@ import torch
 
 from flowtrain.config.layout import Module, RankLayout
 from flowtrain.config.schema import RunConfig
-from flowtrain.models.adapter import VLMAdapter
+from flowtrain.models.family import Family
 from flowtrain.steps import Space
 from flowtrain.train.control.activity import Activity
 from flowtrain.train.control.store import JobStore
@@ -31,7 +31,7 @@ class RankContext:
     store: JobStore
     pool: Pool
     activity: Activity
-    adapter: VLMAdapter
+    family: Family
     plans: PlanReader
     space: Space
 

@@ -93,7 +93,7 @@ class EncoderPart:
             if item is items[-1]:
                 self.module.announce_last_backward()
             gradient = torch.empty(
-                (item.num_tokens, self._context.adapter.row_width),
+                (item.num_tokens, self._context.family.row_width),
                 dtype=self._context.dtype,
                 device=self._context.world.device,
             )
@@ -137,20 +137,19 @@ class EncoderPart:
         context = self._context
         images = [self._prefetch.get(step, ("pixels", image)) for image in item.images]
         pixels = torch.cat([torch.from_numpy(image.pixels) for image in images])
-        grids = torch.tensor([image.grid for image in item.images])
         # Recomputation and other layouts draw the same dropout masks.
         seed_dropout(context.config.train.seed, step, item.index)
         with torch.set_grad_enabled(with_graph):
-            rows = context.adapter.encode(
+            rows = context.family.encode(
                 self.module.module,
                 pixels.to(context.world.device, context.dtype),
-                grids,
+                [image.grid for image in item.images],
             )
         if rows.shape[0] != item.num_tokens:
             raise ValueError(
                 f"step {step}, item {item.index}: the encoder made {rows.shape[0]} rows where the "
-                f"plan has {item.num_tokens}; merge_size of the model's image processor must equal "
-                "spatial_merge_size of its configuration"
+                f"plan has {item.num_tokens}; the model's image processor must be the one that "
+                "belongs to its configuration"
             )
         read = zip(item.images, images, strict=True)
         skipped = {planned.sample for planned, image in read if image.skipped}

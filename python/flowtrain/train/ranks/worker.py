@@ -13,8 +13,8 @@ import torch
 from flowtrain.config.schema import RunConfig
 from flowtrain.data.jsonl import JsonlFile
 from flowtrain.data.workers import ReaderPool
-from flowtrain.models.adapter import VLMAdapter
-from flowtrain.models.registry import adapter_for
+from flowtrain.models.family import Family
+from flowtrain.models.registry import family_for
 from flowtrain.steps import Space
 from flowtrain.train.control.job import FIRST_STEP, Job
 from flowtrain.train.control.world import World
@@ -127,10 +127,10 @@ class Worker:
             device=device,
             activity=membership.activity,
         )
-        adapter = adapter_for(self.config.model.folder)
+        family = family_for(self.config.model.folder)
         space = Space(
             slab_bytes=self.config.pool.slab_bytes,
-            row_bytes=adapter.row_width * DTYPES[self.config.model.dtype].itemsize,
+            row_bytes=family.row_width * DTYPES[self.config.model.dtype].itemsize,
             trained=flow.mode != "frozen",
             depth=max(1, flow.staleness),
             colocated=flow.chosen.colocated,
@@ -141,20 +141,20 @@ class Worker:
             store=membership.store,
             pool=membership.pool,
             activity=membership.activity,
-            adapter=adapter,
+            family=family,
             plans=PlanReader(membership.store, readers=len(membership.labels)),
             space=space,
         )
 
     def _modules(self, context: RankContext) -> dict[str, Module]:
         """The modules of this rank; both are parts of one model if it holds both."""
-        config, adapter = self.config, context.adapter
+        config, family = self.config, context.family
         trains = {
             "encoder": config.flow.mode != "frozen",
             "backbone": "backbone" not in config.model.freeze,
         }
         names = self.world.modules
-        model = adapter.build(
+        model = family.build(
             names[0] if len(names) == 1 else "full",
             weights=config.model.path,
             seed=config.train.seed,
@@ -163,7 +163,7 @@ class Worker:
         )
         return {
             name: Module.build(
-                model, config, trains=trains[name], holds=partial(_is_part, adapter, name)
+                model, config, trains=trains[name], holds=partial(_lies_on, family, name)
             )
             for name in names
         }
@@ -225,7 +225,7 @@ class Worker:
             self.config,
             reads=self._reads,
             num_samples=len(JsonlFile(self.config.data.path, data_state(self.config.run))),
-            adapter=context.adapter,
+            family=context.family,
             step=self.first,
             cursor=self.cursor,
         )
@@ -266,5 +266,5 @@ class Worker:
             )
 
 
-def _is_part(adapter: VLMAdapter, part: str, name: str) -> bool:
-    return adapter.part_of(name) == part
+def _lies_on(family: Family, side: str, name: str) -> bool:
+    return family.side_of(name) == side

@@ -26,7 +26,7 @@ from torch.distributed.checkpoint.storage import WriteResult
 
 from flowtrain.config.load import dump
 from flowtrain.config.schema import RunConfig
-from flowtrain.models.adapter import VLMAdapter
+from flowtrain.models.family import Family
 from flowtrain.steps import StepPlan
 from flowtrain.train.control.store import JobStore
 from flowtrain.train.control.world import World
@@ -216,10 +216,10 @@ class Checkpoints:
             )
 
 
-def load_part(checkpoint: Path, part: str, module: torch.nn.Module, adapter: VLMAdapter) -> None:
+def load_part(checkpoint: Path, part: str, module: torch.nn.Module, family: Family) -> None:
     """Load one part of a full model, in a process without a process group."""
     state = get_model_state_dict(module)
-    wanted = {key: value for key, value in state.items() if adapter.part_of(key) == part}
+    wanted = {key: value for key, value in state.items() if family.side_of(key) == part}
     folder = checkpoint / part
     with _checkpoint_errors(folder):
         dcp.load({"model": wanted}, checkpoint_id=folder, no_dist=True)

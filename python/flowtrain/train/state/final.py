@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from flowtrain.config.schema import RunConfig
 from flowtrain.models.export import save_final
-from flowtrain.models.registry import adapter_for
+from flowtrain.models.registry import family_for
 from flowtrain.train.state.atomic import PART, commit
 from flowtrain.train.state.checkpoint import load_part
 from flowtrain.train.state.module import DTYPES
@@ -39,8 +39,8 @@ def write_model(config: RunConfig, checkpoint: Path, folder: Path) -> dict[str, 
         CheckpointError: The checkpoint cannot be read.
     """
     check_model(config)
-    adapter = adapter_for(config.model.folder)
-    model = adapter.build(
+    family = family_for(config.model.folder)
+    model = family.build(
         "full",
         weights=config.model.path,
         seed=config.train.seed,
@@ -49,7 +49,7 @@ def write_model(config: RunConfig, checkpoint: Path, folder: Path) -> dict[str, 
     )
     before = {name: value.detach().clone() for name, value in model.named_parameters()}
     for module in ("encoder", "backbone"):
-        load_part(checkpoint, module, model, adapter)
+        load_part(checkpoint, module, model, family)
     part = folder.with_name(folder.name + PART)
     if part.exists():
         shutil.rmtree(part)
@@ -60,7 +60,7 @@ def write_model(config: RunConfig, checkpoint: Path, folder: Path) -> dict[str, 
     for module in ("encoder", "backbone"):
         moved = start = 0.0
         for name, value in model.named_parameters():
-            if adapter.part_of(name) == module:
+            if family.side_of(name) == module:
                 moved += float((value.detach() - before[name]).double().square().sum())
                 start += float(before[name].double().square().sum())
         change[f"{module}_weight_change"] = (moved / start) ** 0.5

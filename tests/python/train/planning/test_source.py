@@ -13,8 +13,8 @@ from flowtrain.data import DataError
 from flowtrain.data.order import SampleOrder
 from flowtrain.data.samples import SampleMeta
 from flowtrain.data.text import COMPACT, CompactText
-from flowtrain.models.registry import adapter_for
-from flowtrain.models.tiny_qwen3_vl import SMALLEST, write_tiny_model
+from flowtrain.models.registry import family_for
+from flowtrain.models.tiny import SMALLEST, write_tiny_model
 from flowtrain.steps import StepPlan
 from flowtrain.train.input.reads import SampleReads
 from flowtrain.train.planning.source import PlanSource
@@ -60,7 +60,7 @@ def plans(config: RunConfig, reader: Reader, **start: int) -> list[StepPlan]:
         config,
         reads=SampleReads(pool, config.data.path, timeout_s=60),
         num_samples=SAMPLES,
-        adapter=adapter_for(config.model.folder),
+        family=family_for(config.model.folder),
         **start,
     )
     steps = list(source)

@@ -13,9 +13,9 @@ from torch.distributed.checkpoint.state_dict import get_model_state_dict
 from transformers import AutoModelForImageTextToText
 
 from flowtrain.config import ConfigError, RunConfig, dump, from_dict
-from flowtrain.models.adapter import Part
-from flowtrain.models.registry import adapter_for
-from flowtrain.models.tiny_qwen3_vl import SMALLEST, write_tiny_model
+from flowtrain.models.family import Part
+from flowtrain.models.registry import family_for
+from flowtrain.models.tiny import SMALLEST, write_tiny_model
 from flowtrain.train.export import export
 from flowtrain.train.state import final
 from flowtrain.train.state.final import write_final
@@ -34,7 +34,7 @@ def make_checkpoint(config: RunConfig, seed: int) -> Path:
 
 def state_of(config: RunConfig, part: Part, seed: int) -> dict[str, Any]:
     """Weights of a part of the model that a seed draws."""
-    model = adapter_for(config.model.folder).build(
+    model = family_for(config.model.folder).build(
         part, weights=None, seed=seed, dtype=torch.float32, device=torch.device("cpu")
     )
     return get_model_state_dict(model)

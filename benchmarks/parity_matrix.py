@@ -1,0 +1,121 @@
+"""Does training through the pool equal a plain loop for every family, layout and mode?
+
+Runs `parity.py` for each row and compares with the tolerances. Prints a line for each row; the last
+line is JSON. The exit status is 1 if a row misses a tolerance.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from parity import MODELS, compare
+
+# Maximum relative differences of losses and of weights.
+TOLERANCES = {
+    ("float32", "sgd"): (1e-6, 1e-5),
+    ("float32", "adamw"): (1e-6, 1e-4),
+    ("float64", "adamw"): (1e-8, 2e-6),
+}
+MIN_WEIGHT_CHANGE = 0.01
+# A frozen encoder has no gradients whose sums could be in another order.
+FROZEN_LOSS = 1e-12
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    """Arguments of `parity.py`; `ranks` of a colocated run, or else the ranks of both worlds."""
+
+    dtype: str
+    optimizer: str
+    model: str = "qwen3-vl"
+    tied: bool = False
+    mode: str = "strict"
+    ranks: int | None = None
+    encoder_ranks: int = 1
+    backbone_ranks: int = 1
+    fault: str | None = None
+
+    def __str__(self) -> str:
+        layout = f"{self.encoder_ranks}+{self.backbone_ranks}"
+        if self.ranks is not None:
+            layout = f"colocated-{self.ranks}"
+        tied = "-tied" if self.tied else ""
+        return f"{self.model}{tied}-{layout}-{self.mode}-{self.dtype}-{self.optimizer}"
+
+    def arguments(self, *, steps: int) -> argparse.Namespace:
+        """Arguments of `parity.compare`."""
+        return argparse.Namespace(**asdict(self), steps=steps, device="cpu")
+
+    def misses(self, result: dict[str, Any]) -> list[str]:
+        """Figures of a result that miss their tolerance."""
+        loss, weights = TOLERANCES[self.dtype, self.optimizer]
+        if (self.mode, self.dtype) == ("frozen", "float64"):
+            loss = FROZEN_LOSS
+        found = {
+            "max_rel_loss_diff": result["max_rel_loss_diff"] <= loss,
+            "max_rel_weight_diff": result["max_rel_weight_diff"] <= weights,
+            "weight_change": result["weight_change"] >= MIN_WEIGHT_CHANGE,
+        }
+        return [f"{name}={result[name]:.2g}" for name, holds in found.items() if not holds]
+
+
+FORMS = ({"dtype": "float32", "optimizer": "sgd"}, {"dtype": "float64", "optimizer": "adamw"})
+QWEN_LAYOUTS: tuple[dict[str, Any], ...] = (
+    {},
+    {"encoder_ranks": 2, "backbone_ranks": 2},
+    {"ranks": 2},
+)
+LAYOUTS: tuple[dict[str, Any], ...] = ({"backbone_ranks": 2}, {"ranks": 2})
+
+ROWS = [
+    *(
+        Row(**layout, **form, mode=mode)
+        for layout in QWEN_LAYOUTS
+        for form in FORMS
+        for mode in ("strict", "frozen")
+    ),
+    # The four other families, each form in another layout.
+    *(
+        Row(model=model, **layout, **form)
+        for model in list(MODELS)[1:]
+        for layout, form in zip(LAYOUTS, FORMS, strict=True)
+    ),
+]
+"""The rows that `make test-deep` runs."""
+
+MORE_ROWS = [
+    Row(model=model, **layout, **form)
+    for model in list(MODELS)[1:]
+    for layout, form in zip(LAYOUTS, reversed(FORMS), strict=True)
+]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, default=30)
+    given = parser.parse_args()
+    results, missed = [], 0
+    for row in [*ROWS, *MORE_ROWS]:
+        with tempfile.TemporaryDirectory() as folder:
+            result = compare(Path(folder), row.arguments(steps=given.steps))
+        misses = row.misses(result)
+        missed += bool(misses)
+        results.append({"row": str(row), "misses": misses, **result})
+        print(
+            f"{row!s:<52} loss {result['max_rel_loss_diff']:.1e}  "
+            f"weights {result['max_rel_weight_diff']:.1e}  "
+            f"change {result['weight_change']:.2g}  {'MISSES' if misses else 'ok'}",
+            flush=True,
+        )
+    print(json.dumps({"bench": "parity_matrix", "missed": missed, "rows": results}))
+    sys.exit(missed > 0)
+
+
+if __name__ == "__main__":
+    main()

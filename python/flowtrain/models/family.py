@@ -1,0 +1,226 @@
+"""The interface between FlowTrain and a family of vision-language models.
+
+Whatever holds only for one family (token names, configuration keys, formulas, weight names) is in
+the file of that family.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+
+from flowtrain.cost.flops import Grid, ModuleFlops
+from flowtrain.models.images import ImageProcessor
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+Part = Literal["encoder", "projector", "backbone"]
+"""What a parameter belongs to: the vision tower, the projector from its features to the embeddings
+of the language model, or the language model."""
+
+Side = Literal["encoder", "backbone"]
+"""What a rank holds: the parts in front of the cut, whose output crosses the pool, or those behind
+it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Vocabulary:
+    """Token ids with a meaning to the model.
+
+    Attributes:
+        size: Number of embeddings.
+        image_id: The token that stands for an image, and for each of its tokens.
+        image_start_id: The token in front of an image, or None.
+        placeholders: Tokens that a text must not contain, as the processor would take them for an
+            image or a video.
+        before_image: Token ids that the processor puts in front of each image; empty if the chat
+            template writes all that stands there.
+        after_image: The same behind each image.
+        images_may_touch: Whether two images without a token between them remain two images.
+    """
+
+    size: int
+    image_id: int
+    image_start_id: int | None
+    placeholders: tuple[str, ...]
+    before_image: tuple[int, ...] = ()
+    after_image: tuple[int, ...] = ()
+    images_may_touch: bool = True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PackedBatch:
+    """Documents side by side in one row.
+
+    Attributes:
+        input_ids: Shape [tokens].
+        labels: Shape [tokens], not shifted; -100 where a token is no target.
+        position_ids: Shape [axes, tokens], as `Family.position_ids` returns them.
+        doc_lengths: Tokens of each document, in order.
+    """
+
+    input_ids: torch.Tensor
+    labels: torch.Tensor
+    position_ids: torch.Tensor
+    doc_lengths: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class LossOutput:
+    """Sum of the cross entropies of the target tokens (0-dim), and their number."""
+
+    loss_sum: torch.Tensor
+    num_targets: int
+
+
+class Family(ABC):
+    """A model family, for one model folder.
+
+    `docs/families.md` shows how to write one.
+
+    Attributes:
+        config: The Hugging Face configuration.
+        image_id: The token that stands for each token of an image.
+        fields: The fields of a row that crosses the pool, by name, with their widths in values.
+            A row holds them side by side, in this order. There is one row for each image token.
+    """
+
+    config: Any
+    image_id: int
+    fields: Mapping[str, int]
+
+    @property
+    def row_width(self) -> int:
+        """Values of a row that crosses the pool."""
+        return sum(self.fields.values())
+
+    @abstractmethod
+    def part_of(self, name: str) -> Part:
+        """The part that a parameter or buffer of the full model belongs to."""
+
+    def side_of(self, name: str) -> Side:
+        """The side of the cut on which a parameter or buffer of the full model lies."""
+        return "backbone" if self.part_of(name) == "backbone" else "encoder"
+
+    def parameter_counts(self) -> dict[Side, int]:
+        """Number of parameters on each side of the cut."""
+        from transformers import AutoModelForImageTextToText
+
+        with torch.device("meta"):
+            model = AutoModelForImageTextToText.from_config(self.config)
+        counts: dict[Side, int] = {"encoder": 0, "backbone": 0}
+        for name, parameter in model.named_parameters():
+            counts[self.side_of(name)] += parameter.numel()
+        return counts
+
+    def image_flops(self, grid: Grid) -> float:
+        """Forward FLOPs of encoding an image of this grid, up to the cut."""
+        flops = self.sample_flops(0, [grid], num_targets=0)
+        return flops.encoder + flops.projector
+
+    @abstractmethod
+    def image_processor(self) -> ImageProcessor:
+        """The image processor of the folder.
+
+        Raises:
+            ModelError: Its patches are not those of the model.
+            OSError: The folder has none.
+        """
+
+    @abstractmethod
+    def vocabulary(self, tokenizer: PreTrainedTokenizerBase) -> Vocabulary:
+        """Token ids with a meaning to the model.
+
+        Args:
+            tokenizer: The tokenizer of the folder.
+        """
+
+    @abstractmethod
+    def sample_flops(
+        self, num_tokens: int, grids: Sequence[Grid], *, num_targets: int
+    ) -> ModuleFlops:
+        """Forward FLOPs of a sample: matrix products only, as is usual for MFU.
+
+        Causal attention is counted half. The output head runs on target tokens alone.
+
+        Args:
+            num_tokens: Tokens of the sample, image tokens included.
+            grids: Grid of each image.
+            num_targets: Target tokens.
+        """
+
+    @abstractmethod
+    def build(
+        self,
+        side: Side | Literal["full"],
+        *,
+        weights: Path | None,
+        seed: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> torch.nn.Module:
+        """The model or one side of the cut, with the parameter names of the full model.
+
+        Parameters that the loss does not depend on do not require gradients, as a plain loop leaves
+        them without one.
+
+        Args:
+            side: What to build.
+            weights: Folder to load from, or None to draw all weights from the seed, as
+                `torch.manual_seed(seed); AutoModelForImageTextToText.from_config(config)` does.
+            seed: Seed of drawn weights.
+            dtype: Dtype of the weights. Drawn weights are drawn in float32 and then cast.
+            device: Device of the model.
+
+        Raises:
+            ModelError: The folder lacks a weight, or the model has a layer that cannot be packed.
+        """
+
+    @abstractmethod
+    def encode(
+        self, encoder: torch.nn.Module, pixel_values: torch.Tensor, grids: Sequence[Grid]
+    ) -> torch.Tensor:
+        """Encode images.
+
+        Args:
+            encoder: The model, or its side `encoder`.
+            pixel_values: Pixels of all images, as `ImageProcessor.pixels` makes them, joined in the
+                first dimension.
+            grids: Grid of each image.
+
+        Returns:
+            Rows that cross the pool, shape [image tokens, row_width].
+        """
+
+    @abstractmethod
+    def position_ids(
+        self,
+        mm_token_type_ids: torch.Tensor,
+        grids: Sequence[Grid],
+        doc_lengths: Sequence[int],
+    ) -> torch.Tensor:
+        """Positions of packed documents, shape [axes, tokens]; each document starts at 0.
+
+        Args:
+            mm_token_type_ids: 0 for text, 1 for image tokens, shape [tokens], on the host.
+            grids: Of the images of all documents in order.
+            doc_lengths: Tokens of each document, none of them empty.
+        """
+
+    @abstractmethod
+    def loss(
+        self, backbone: torch.nn.Module, batch: PackedBatch, rows: torch.Tensor | None
+    ) -> LossOutput:
+        """Loss of packed documents, each of which attends to itself alone.
+
+        Args:
+            backbone: The model, or its side `backbone`.
+            batch: The documents.
+            rows: What `encode` returned for their images in order, or None if there is no image.
+        """

@@ -1,0 +1,209 @@
+"""What the families of Hugging Face VLMs have in common: how a model is split, and its packed loss.
+
+A model is split at `mm_encoder_outputs`: its vision tower and projector make the features of image
+tokens, and its language model takes them.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from transformers import AutoConfig, AutoModelForImageTextToText
+from transformers.modeling_outputs import BaseModelOutputWithPooling
+
+from flowtrain.cost.flops import Grid, ModuleFlops
+from flowtrain.models import attention
+from flowtrain.models.documents import Documents
+from flowtrain.models.errors import ModelError
+from flowtrain.models.family import Family, LossOutput, PackedBatch, Part, Side
+from flowtrain.models.flops import DecoderFlops
+from flowtrain.models.target_rows import compute_target_rows
+
+
+class HuggingFaceFamily(Family):
+    """A family whose models have `model.language_model`, `lm_head`, and modules for images.
+
+    Attributes:
+        image_modules: Names of the modules and parameters of `model` that a text model lacks.
+        projector_modules: Those of them, or paths in them, that are the projector.
+        tower_attention: Attention implementation of the vision tower.
+        axes: Rows of the position ids.
+    """
+
+    image_modules: ClassVar[tuple[str, ...]]
+    projector_modules: ClassVar[tuple[str, ...]]
+    tower_attention: ClassVar[str]
+    axes: ClassVar[int]
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._attention = attention.register()
+        self.config = AutoConfig.from_pretrained(folder)
+        self.image_id = self.config.image_token_id
+        text = self.config.get_text_config()
+        self._width: int = text.hidden_size
+        self._decoder_flops = DecoderFlops(text)
+
+    def part_of(self, name: str) -> Part:
+        def lies_in(modules: Sequence[str]) -> bool:
+            return any(f"{name}.".startswith(f"model.{module}.") for module in modules)
+
+        if lies_in(self.projector_modules):
+            return "projector"
+        return "encoder" if lies_in(self.image_modules) else "backbone"
+
+    def sample_flops(
+        self, num_tokens: int, grids: Sequence[Grid], *, num_targets: int
+    ) -> ModuleFlops:
+        encoder = projector = 0.0
+        for grid in grids:
+            tower, projection = self._image_flops(grid)
+            encoder += tower
+            projector += projection
+        return ModuleFlops(
+            encoder=encoder,
+            projector=projector,
+            backbone=self._decoder_flops(num_tokens, num_targets),
+        )
+
+    @abstractmethod
+    def _image_flops(self, grid: Grid) -> tuple[float, float]:
+        """Forward FLOPs of the vision tower and of the projector for an image."""
+
+    def build(
+        self,
+        side: Side | Literal["full"],
+        *,
+        weights: Path | None,
+        seed: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> torch.nn.Module:
+        model = self._full_model(weights, seed=seed, dtype=dtype)
+        self._prepare(model)
+        if side == "encoder":
+            del model.model.language_model, model.lm_head
+        else:
+            _check_layers(model.model.language_model)
+            compute_target_rows(model.model.language_model.layers[-1])
+        if side == "backbone":
+            # The forward pass does not use them once features are given.
+            for name in self.image_modules:
+                delattr(model.model, name)
+        # Parameters alone: `.to(dtype)` would also round the rotary frequencies, which stay
+        # float32 in a loaded model.
+        for parameter in model.parameters():
+            parameter.data = parameter.data.to(dtype)
+        model = model.to(device)
+        model.train()
+        return model
+
+    def _full_model(self, weights: Path | None, *, seed: int, dtype: torch.dtype) -> Any:
+        implementation = {"text_config": self._attention, "vision_config": self.tower_attention}
+        if weights is None:
+            torch.manual_seed(seed)
+            return AutoModelForImageTextToText.from_config(
+                self.config, dtype=torch.float32, attn_implementation=implementation
+            )
+        loaded: Any = AutoModelForImageTextToText.from_pretrained(
+            weights, dtype=dtype, attn_implementation=implementation, output_loading_info=True
+        )
+        model, found = loaded
+        # transformers would draw them, differently on each rank.
+        if missing := sorted(found["missing_keys"]):
+            raise ModelError(
+                f"{weights}: {len(missing)} weights of its config.json are missing, "
+                f"{missing[0]} for one; complete the folder, or give it as model.config to "
+                "draw all weights from train.seed"
+            )
+        return model
+
+    def _prepare(self, model: Any) -> None:
+        """Change a full model before it is split."""
+
+    def position_ids(
+        self,
+        mm_token_type_ids: torch.Tensor,
+        grids: Sequence[Grid],
+        doc_lengths: Sequence[int],
+    ) -> torch.Tensor:
+        lengths = torch.tensor(doc_lengths)
+        starts = lengths.cumsum(0) - lengths
+        return torch.arange(len(mm_token_type_ids))[None] - starts.repeat_interleave(lengths)
+
+    def loss(
+        self, backbone: torch.nn.Module, batch: PackedBatch, rows: torch.Tensor | None
+    ) -> LossOutput:
+        model: Any = backbone
+        self._check(model, batch, rows)
+        documents = Documents(batch.doc_lengths)
+        # A token predicts the next one of its document; the last one predicts nothing.
+        targets = torch.roll(batch.labels, -1)
+        targets[documents.boundaries(targets.device)[1:] - 1] = -100
+        kept = (targets != -100).nonzero().flatten()
+        # [tokens] as a batch of one row; several axes stand in front of the batch.
+        positions = batch.position_ids if self.axes == 1 else batch.position_ids[:, None]
+        hidden = model.model(
+            input_ids=batch.input_ids[None],
+            position_ids=positions,
+            attention_mask=None,
+            use_cache=False,
+            mm_encoder_outputs={} if rows is None else {"image": self._encoder_output(rows)},
+            documents=documents,
+            target_rows=kept,
+        ).last_hidden_state[0]
+        logits = model.lm_head(hidden[kept])
+        exact = torch.float64 if logits.dtype == torch.float64 else torch.float32
+        loss_sum = F.cross_entropy(logits.to(exact), targets[kept], reduction="sum")
+        return LossOutput(loss_sum, int(kept.numel()))
+
+    def _encoder_output(self, rows: torch.Tensor) -> Any:
+        """Rows of all images, in the form in which `get_image_features` returns them."""
+        # A tuple over images, here one for all of them.
+        outputs: dict[str, Any] = {"pooler_output": (rows,)}
+        return BaseModelOutputWithPooling(**outputs)
+
+    def _check(self, backbone: Any, batch: PackedBatch, rows: torch.Tensor | None) -> None:
+        """Check what an exact loss needs; the model itself would not warn."""
+        tokens = batch.input_ids.shape[0]
+        if batch.position_ids.shape != (self.axes, tokens):
+            raise ModelError(
+                f"position_ids: shape {tuple(batch.position_ids.shape)} must be "
+                f"({self.axes}, {tokens}); otherwise documents would see each other"
+            )
+        if sum(batch.doc_lengths) != tokens:
+            raise ModelError(
+                f"doc_lengths: they sum to {sum(batch.doc_lengths)} tokens, and the row has "
+                f"{tokens}"
+            )
+        images = int((batch.input_ids == self.image_id).sum())
+        shape = (0, self.row_width) if rows is None else tuple(rows.shape)
+        if shape != (images, self.row_width):
+            raise ModelError(
+                f"rows: shape {shape}, but the image tokens of the batch need "
+                f"{(images, self.row_width)}; gather all fields ({', '.join(self.fields)}) of "
+                "every image"
+            )
+        chosen = backbone.config.text_config._attn_implementation
+        if chosen != self._attention:
+            raise ModelError(
+                f"attn_implementation={chosen}: packed documents would see each other; build the "
+                f"model with {self._attention}"
+            )
+
+
+def _check_layers(language_model: Any) -> None:
+    """Refuse a language model whose layers do not allow packing."""
+    last = language_model.layers[-1]
+    attention_of_last = getattr(last, "self_attn", None)
+    if not (hasattr(attention_of_last, "o_proj") and hasattr(last, "mlp")):
+        raise ModelError(
+            f"text_config.model_type={language_model.config.model_type}: its decoder layers have "
+            "no self_attn.o_proj and mlp, which packing needs; use a model with a Llama, Mistral "
+            "or Qwen decoder"
+        )

@@ -1,0 +1,106 @@
+"""InternVL: an image is cut into tiles, and patches of a tile are merged by pixel shuffle."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from transformers import AutoImageProcessor, PreTrainedTokenizerBase
+from transformers.modeling_outputs import BaseModelOutputWithPooling
+
+from flowtrain.cost.flops import Grid
+from flowtrain.models.family import Vocabulary
+from flowtrain.models.tile_family import TileFamily, two_linear_flops
+from flowtrain.models.tiles import TileProcessor
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+# InternVLProcessor sets it, whatever the image processor's own file says.
+_OPTIONS = {"crop_to_patches": True}
+
+
+class InternVLImageProcessor(TileProcessor):
+    """A grid is (tiles, 1, 1), with the thumbnail that follows several tiles.
+
+    Args:
+        folder: Hugging Face folder with the image processor.
+        side: Height and width of a tile in pixels.
+        tile_tokens: Tokens of a tile.
+    """
+
+    def __init__(self, folder: Path, *, side: int, tile_tokens: int) -> None:
+        self._processor: Any = AutoImageProcessor.from_pretrained(folder)
+        self._tile_tokens = tile_tokens
+        super().__init__(str(folder), side=side)
+
+    def grid(self, height: int, width: int, *, num_images: int) -> Grid:
+        return self._processor.get_number_of_image_patches(height, width, _OPTIONS), 1, 1
+
+    def num_tokens(self, grid: Grid) -> int:
+        return grid[0] * self._tile_tokens
+
+    def _tiles(self, image: Image, *, num_images: int) -> NDArray[np.float32]:
+        out: NDArray[np.float32] = self._processor(images=[image], return_tensors="np", **_OPTIONS)[
+            "pixel_values"
+        ]
+        return out
+
+
+class InternVL(TileFamily):
+    """InternVL's tower, pixel shuffle, two linear layers, and a Qwen- or Llama-like decoder."""
+
+    layers_name = "encoder.layer"
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._shuffle = int(1 / self.config.downsample_ratio) ** 2
+        drops_first = self.config.vision_feature_select_strategy == "default"
+        self._tokens = (self._tile_tokens - drops_first) // self._shuffle
+
+    @property
+    def unused_modules(self) -> tuple[str, ...]:  # type: ignore[override]
+        # The output of the last layer is the only one that is normalized.
+        return () if self._chosen == [-1] else ("layernorm",)
+
+    def vocabulary(self, tokenizer: PreTrainedTokenizerBase) -> Vocabulary:
+        names: Any = tokenizer
+        return Vocabulary(
+            size=self.config.get_text_config().vocab_size,
+            image_id=self.image_id,
+            image_start_id=names.start_image_token_id,
+            placeholders=(names.context_image_token, names.video_token),
+            before_image=(names.start_image_token_id,),
+            after_image=(names.end_image_token_id,),
+        )
+
+    def image_processor(self) -> InternVLImageProcessor:
+        return InternVLImageProcessor(self._folder, side=self._side, tile_tokens=self._tokens)
+
+    @property
+    def _projector_flops(self) -> float:
+        width = self.config.vision_config.hidden_size * self._shuffle
+        return two_linear_flops(self._tokens, width, self._width)
+
+    def _prepare(self, model: Any) -> None:
+        super()._prepare(model)
+        mask = model.model.vision_tower.embeddings.mask_token
+        if mask is not None:  # Only masked image modelling uses it.
+            mask.requires_grad_(False)
+
+    def encode(
+        self, encoder: torch.nn.Module, pixel_values: torch.Tensor, grids: Sequence[Grid]
+    ) -> torch.Tensor:
+        model: Any = encoder
+        out = model.model.get_image_features(pixel_values=pixel_values, return_dict=True)
+        rows: torch.Tensor = out.pooler_output
+        return rows.flatten(0, 1)
+
+    def _encoder_output(self, rows: torch.Tensor) -> Any:
+        # As one tile; the model reads the rows of all of them in order.
+        outputs: dict[str, Any] = {"pooler_output": rows[None]}
+        return BaseModelOutputWithPooling(**outputs)

@@ -1,0 +1,145 @@
+"""LLaVA-OneVision: the only image of a sample is cut into tiles; each of several is one tile."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from transformers import AutoImageProcessor, PreTrainedTokenizerBase
+from transformers.image_processing_utils import select_best_resolution
+
+from flowtrain.cost.flops import Grid
+from flowtrain.models.errors import ModelError
+from flowtrain.models.family import Vocabulary
+from flowtrain.models.tile_family import TileFamily, two_linear_flops
+from flowtrain.models.tiles import TileProcessor
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+
+class LlavaOnevisionImageProcessor(TileProcessor):
+    """A grid is (tiles, height and width of the image in pixels).
+
+    A single image has one tile for the whole image and at least one more for its parts. An image of
+    a sample with several has one tile.
+
+    Args:
+        folder: Hugging Face folder with the image processor.
+        config: Configuration of the model.
+        side: Height and width of a tile in pixels.
+
+    Raises:
+        ModelError: Tiles, or resolutions to choose from, are not those of the model.
+    """
+
+    def __init__(self, folder: Path, config: Any, *, side: int) -> None:
+        self._processor: Any = AutoImageProcessor.from_pretrained(folder)
+        self._resolutions = [tuple(pair) for pair in config.image_grid_pinpoints]
+        found = [tuple(pair) for pair in self._processor.image_grid_pinpoints]
+        if found != self._resolutions:
+            raise ModelError(
+                f"{folder}: image_grid_pinpoints of the image processor (preprocessor_config.json) "
+                "are not those of config.json; restore the model's own files"
+            )
+        self._max_tiles = int(config.vision_aspect_ratio.removeprefix("anyres_max_"))
+        self._patches = side // config.vision_config.patch_size
+        super().__init__(str(folder), side=side)
+
+    def grid(self, height: int, width: int, *, num_images: int) -> Grid:
+        if num_images > 1:
+            return 1, height, width
+        rows, columns = self._tiling(height, width)
+        return 1 + rows * columns, height, width
+
+    def num_tokens(self, grid: Grid) -> int:
+        tiles, height, width = grid
+        whole = self._patches**2
+        if tiles == 1:
+            return whole + 1  # A token that ends the line.
+        rows, columns = self._unpadded(height, width)
+        return whole + rows * (columns + 1)
+
+    def _tiling(self, height: int, width: int) -> tuple[int, int]:
+        best = select_best_resolution((height, width), self._resolutions)
+        return best[0] // self._side, best[1] // self._side
+
+    def _unpadded(self, height: int, width: int) -> tuple[int, int]:
+        """Rows and columns of tokens of an image that is cut into tiles.
+
+        Source: `pack_image_features` and `unpad_image` of transformers.
+        """
+        tile_rows, tile_columns = self._tiling(height, width)
+        rows, columns = tile_rows * self._patches, tile_columns * self._patches
+        if width / height > columns / rows:
+            kept = int(round(height * (columns / width), 7))
+            rows -= (rows - kept) // 2 * 2
+        else:
+            kept = int(round(width * (rows / height), 7))
+            columns -= (columns - kept) // 2 * 2
+        ratio = math.sqrt(rows * columns / (self._max_tiles * self._patches**2))
+        if ratio > 1.1:
+            return int(rows // ratio), int(columns // ratio)
+        return rows, columns
+
+    def _tiles(self, image: Image, *, num_images: int) -> NDArray[np.float32]:
+        from PIL.Image import new
+
+        # The processor cuts an image into tiles if it is the only one of its sample.
+        others = [new("RGB", (1, 1))] if num_images > 1 else []
+        out: NDArray[np.float32] = self._processor(images=[[image, *others]], return_tensors="np")[
+            "pixel_values"
+        ]
+        return out[0]
+
+
+class LlavaOnevision(TileFamily):
+    """SigLIP, two linear layers, tokens that end lines of patches, and a Qwen-like decoder."""
+
+    image_modules = ("vision_tower", "multi_modal_projector", "image_newline")
+    projector_modules = ("multi_modal_projector", "image_newline")
+
+    def vocabulary(self, tokenizer: PreTrainedTokenizerBase) -> Vocabulary:
+        ids = [self.image_id, self.config.video_token_id]
+        placeholders: Any = tokenizer.convert_ids_to_tokens(ids)
+        return Vocabulary(
+            size=self.config.get_text_config().vocab_size,
+            image_id=self.image_id,
+            image_start_id=None,
+            placeholders=tuple(placeholders),
+        )
+
+    def image_processor(self) -> LlavaOnevisionImageProcessor:
+        return LlavaOnevisionImageProcessor(self._folder, self.config, side=self._side)
+
+    @property
+    def _projector_flops(self) -> float:
+        width = self.config.vision_config.hidden_size * len(self._chosen)
+        return two_linear_flops(self._patches, width, self._width)
+
+    def encode(
+        self, encoder: torch.nn.Module, pixel_values: torch.Tensor, grids: Sequence[Grid]
+    ) -> torch.Tensor:
+        root: Any = encoder
+        model = root.model
+        # The steps of get_image_features, which takes either single images or those of samples with
+        # several, and not both in one call.
+        tower = model.vision_tower(
+            pixel_values, return_dict=True, output_hidden_states=self.config.vision_feature_layer
+        )
+        features = torch.cat([tower.hidden_states[layer] for layer in self._chosen], dim=-1)
+        if self.config.vision_feature_select_strategy == "default":
+            features = features[:, 1:]
+        projected = model.multi_modal_projector(features)
+        rows, _ = model.pack_image_features(
+            projected.split([tiles for tiles, _, _ in grids]),
+            [(height, width) for _, height, width in grids],
+            image_newline=model.image_newline,
+            vision_aspect_ratio=self.config.vision_aspect_ratio,
+        )
+        return torch.cat(rows)

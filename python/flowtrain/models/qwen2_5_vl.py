@@ -1,0 +1,100 @@
+"""Qwen2.5-VL: M-RoPE, and a vision tower most of whose layers attend within windows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers.vision_utils import get_vision_window_index
+
+from flowtrain.cost.flops import Grid
+from flowtrain.models.documents import Documents
+from flowtrain.models.flops import TowerFlops
+from flowtrain.models.mrope import patch_positions
+from flowtrain.models.qwen_vl import QwenVL
+
+
+class Qwen25VL(QwenVL):
+    """A frame is a document in the layers with full attention, and a window in the others."""
+
+    name = "Qwen2.5-VL"
+    projector_modules = ("visual.merger",)
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.fields = {"pooled": self._width}
+        vision = self.config.vision_config
+        width = vision.hidden_size
+        self._full = frozenset(vision.fullatt_block_indexes)
+        self._window = vision.window_size // self._merge // vision.patch_size * self._merge
+        self._tower_flops = TowerFlops(
+            depth=vision.depth,
+            width=width,
+            mlp_flops=6.0 * width * vision.intermediate_size,
+            patch_values=self._patch_values,
+            windowed=sum(layer not in self._full for layer in range(vision.depth)),
+        )
+        merged = self._merge**2 * width
+        self._merger_flops = 2.0 * merged * (merged + vision.out_hidden_size)
+
+    def _prepare(self, model: Any) -> None:
+        for number, block in enumerate(model.model.visual.blocks):
+            hook = _attend_to("frames" if number in self._full else "windows")
+            block.attn.register_forward_pre_hook(hook, with_kwargs=True)
+
+    def _image_flops(self, grid: Grid) -> tuple[float, float]:
+        frames, rows, columns = grid
+        patches = frames * rows * columns
+        tower = self._tower_flops(
+            patches=patches,
+            tokens=patches,
+            squares=frames * (rows * columns) ** 2,
+            squares_in_windows=frames
+            * _sum_of_squares(rows, self._window)
+            * _sum_of_squares(columns, self._window),
+        )
+        return tower, patches / self._merge**2 * self._merger_flops
+
+    def encode(
+        self, encoder: torch.nn.Module, pixel_values: torch.Tensor, grids: Sequence[Grid]
+    ) -> torch.Tensor:
+        model: Any = encoder
+        visual = model.model.visual
+        sizes = torch.tensor(grids)
+        frames, rows, columns = sizes.unbind(1)
+        order, edges = get_vision_window_index(
+            sizes, self._merge, visual.window_size, visual.config.patch_size
+        )
+        # transformers takes these tensors instead of computing them; one segment makes it call the
+        # attention once for all frames or windows.
+        row = torch.tensor([0, pixel_values.shape[0]])
+        out = visual(
+            pixel_values,
+            grid_thw=sizes,
+            return_dict=True,
+            frames=Documents((rows * columns).repeat_interleave(frames).tolist()),
+            windows=Documents(edges.diff().tolist()),
+            cu_seqlens=row,
+            window_index=order.to(pixel_values.device),
+            cu_window_seqlens=row,
+            position_ids=patch_positions(sizes, self._merge).to(pixel_values.device),
+        )
+        pooled: torch.Tensor = out.pooler_output
+        return pooled
+
+
+def _attend_to(name: str) -> Callable[..., tuple[Any, dict[str, Any]]]:
+    """Hook that gives an attention layer its documents: `frames` or `windows` of the call."""
+
+    def choose(_: torch.nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        documents = {key: kwargs.pop(key, None) for key in ("frames", "windows")}
+        return args, {**kwargs, "documents": documents[name]}
+
+    return choose
+
+
+def _sum_of_squares(length: int, window: int) -> int:
+    """Sum of the squared lengths of the windows of a side."""
+    return length // window * window**2 + (length % window) ** 2

@@ -1,0 +1,76 @@
+"""The image processor of Qwen-VL models: patches of an image that is scaled to whole blocks."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from transformers import AutoImageProcessor
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
+
+from flowtrain.cost.flops import Grid
+from flowtrain.models.errors import ModelError
+from flowtrain.models.images import ImageProcessor
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+
+class QwenImageProcessor(ImageProcessor):
+    """The image half of the processor; its video half would need torchvision.
+
+    A grid is frames, height and width of an image in patches. Pixels have the shape [patches,
+    values of a patch].
+
+    Args:
+        folder: Hugging Face folder with the image processor.
+        vision: The vision part of the configuration.
+
+    Raises:
+        ModelError: The processor's patches are not those of the model.
+    """
+
+    def __init__(self, folder: Path, vision: Any) -> None:
+        self._processor: Any = AutoImageProcessor.from_pretrained(folder)
+        for name, key in (
+            ("patch_size", "patch_size"),
+            ("temporal_patch_size", "temporal_patch_size"),
+            ("merge_size", "spatial_merge_size"),
+        ):
+            size, needed = getattr(self._processor, name), getattr(vision, key)
+            if size != needed:
+                raise ModelError(
+                    f"{folder}: {name}={size} of the image processor (preprocessor_config.json, "
+                    f"or processor_config.json) is not vision_config.{key}={needed} of "
+                    "config.json; restore the model's own files"
+                )
+        self._patch: int = self._processor.patch_size
+        self._merge: int = self._processor.merge_size
+        self._patch_values = 3 * self._processor.temporal_patch_size * self._patch**2
+        self.smallest_size = (self._patch * self._merge,) * 2
+
+    def grid(self, height: int, width: int, *, num_images: int) -> Grid:
+        if self._processor.do_resize:
+            height, width = smart_resize(
+                height,
+                width,
+                factor=self._patch * self._merge,
+                min_pixels=self._processor.size["shortest_edge"],
+                max_pixels=self._processor.size["longest_edge"],
+            )
+        return 1, height // self._patch, width // self._patch
+
+    def num_tokens(self, grid: Grid) -> int:
+        return math.prod(grid) // self._merge**2
+
+    def pixels(self, image: Image, *, num_images: int) -> NDArray[np.float32]:
+        out: NDArray[np.float32] = self._processor(images=[image], return_tensors="np")[
+            "pixel_values"
+        ]
+        return out
+
+    def pixel_shape(self, grid: Grid) -> tuple[int, ...]:
+        return math.prod(grid), self._patch_values

@@ -1,0 +1,64 @@
+"""What the Qwen-VL families have in common: tokens, positions and images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from flowtrain.cost.flops import Grid
+from flowtrain.models import attention
+from flowtrain.models.family import Vocabulary
+from flowtrain.models.huggingface import HuggingFaceFamily
+from flowtrain.models.mrope import mrope_positions
+from flowtrain.models.qwen_images import QwenImageProcessor
+
+_PLACEHOLDERS = ("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id")
+
+
+class QwenVL(HuggingFaceFamily):
+    """Patches of all images side by side in the tower, and four rows of positions.
+
+    Attributes:
+        name: Name of the family, for messages.
+    """
+
+    name: ClassVar[str]
+    image_modules = ("visual",)
+    tower_attention = attention.NAME
+    axes = 4
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        vision = self.config.vision_config
+        self._merge: int = vision.spatial_merge_size
+        self._patch_values: int = (
+            vision.in_channels * vision.temporal_patch_size * vision.patch_size**2
+        )
+
+    def vocabulary(self, tokenizer: PreTrainedTokenizerBase) -> Vocabulary:
+        ids = [getattr(self.config, name, None) for name in _PLACEHOLDERS]
+        placeholders: Any = tokenizer.convert_ids_to_tokens([i for i in ids if i is not None])
+        return Vocabulary(
+            size=self.config.get_text_config().vocab_size,
+            image_id=self.image_id,
+            image_start_id=self.config.vision_start_token_id,
+            placeholders=tuple(placeholders),
+            images_may_touch=False,
+        )
+
+    def image_processor(self) -> QwenImageProcessor:
+        return QwenImageProcessor(self._folder, self.config.vision_config)
+
+    def position_ids(
+        self,
+        mm_token_type_ids: torch.Tensor,
+        grids: Sequence[Grid],
+        doc_lengths: Sequence[int],
+    ) -> torch.Tensor:
+        return mrope_positions(
+            mm_token_type_ids, grids, doc_lengths, merge=self._merge, family=self.name
+        )

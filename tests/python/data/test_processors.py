@@ -1,0 +1,152 @@
+"""Samples equal what the processor of their model makes of them, for every family."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from plain_processor import processor_of, sample_of
+from transformers.image_utils import load_image
+
+from flowtrain.config.schema import DataConfig
+from flowtrain.data import DataError
+from flowtrain.data.samples import SampleReader
+from flowtrain.data.text import expand
+from flowtrain.models.tiny import SMALLEST, TINY, write_tiny_model
+
+PROMPT = "Read."
+
+
+def write_images(folder: Path) -> dict[str, str]:
+    """Write images that are easily read wrong; (width, height) is in their names."""
+    draw = np.random.default_rng(0)
+
+    def noise(width: int, height: int, channels: int = 3) -> Image.Image:
+        return Image.fromarray(draw.integers(0, 256, (height, width, channels), dtype=np.uint8))
+
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    noise(40, 8).save(folder / "strip.png")
+    noise(70, 33).save(folder / "large.png")
+    noise(501, 37).save(folder / "wide.png")
+    noise(30, 61).save(folder / "upright.jpg")
+    noise(50, 20).save(folder / "turned.jpg", exif=turned)
+    noise(24, 16, 4).save(folder / "alpha.png")
+    noise(24, 16).convert("P").save(folder / "palette.gif")
+    noise(24, 16).convert("L").save(folder / "grey.png")
+    noise(24, 16).convert("1").save(folder / "bits.png")
+    noise(24, 16).convert("CMYK").save(folder / "cmyk.jpg")
+    noise(8, 8).save(folder / "tiny.png")
+    noise(1, 1).save(folder / "pixel.png")
+    noise(2000, 1).save(folder / "line.png")
+    noise(1, 2000).save(folder / "column.png")
+    return {path.stem: path.name for path in sorted(folder.glob("*.*"))}
+
+
+def turns(*contents: str, system: str | None = None) -> list[dict[str, str]]:
+    first = [] if system is None else [{"role": "system", "content": system}]
+    roles = ("user", "assistant")
+    return first + [{"role": roles[n % 2], "content": text} for n, text in enumerate(contents)]
+
+
+def odd_inputs(images: dict[str, str]) -> dict[str, dict[str, Any]]:
+    alone = {
+        name: {"messages": turns(f"<image>{PROMPT}", "12"), "images": [file]}
+        for name, file in images.items()
+    }
+    strip, large, turned = images["strip"], images["large"], images["turned"]
+    return {
+        **alone,
+        "text": {"messages": turns("A question", "an answer")},
+        "several turns": {
+            "messages": turns("<image>Read.", "12", "Again?", "34"),
+            "images": [strip],
+        },
+        "images in two turns": {
+            "messages": turns("<image>Read.", "12", "<image>And this?", "34"),
+            "images": [strip, large],
+        },
+        "several images in a turn": {
+            "messages": turns("<image><image> and <image>?", "1"),
+            "images": [strip, large, turned],
+        },
+        "system prompt": {
+            "messages": turns("<image>Read.", "12", system="Be brief."),
+            "images": [strip],
+        },
+        "special characters": {"messages": turns("tab\t, line\n\nlines, \u00e9 \u4e2d", " a b \n")},
+    }
+
+
+def with_images(record: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
+    """The turns as `apply_chat_template` takes them."""
+    files = iter(record.get("images", []))
+    messages = []
+    for turn in record["messages"]:
+        parts: list[dict[str, Any]] = []
+        for number, text in enumerate(turn["content"].split("<image>")):
+            if number:
+                with Image.open(folder / next(files)) as image:  # load_image(path) leaves it open.
+                    parts.append({"type": "image", "image": load_image(image)})
+            parts += [{"type": "text", "text": text}] if text else []
+        messages.append({"role": turn["role"], "content": parts})
+    return messages
+
+
+def differences(read: SampleReader, line: int, processor: Any, record: Any, root: Path) -> str:
+    """How a sample differs from the processor's, or an empty text."""
+    try:
+        truth = sample_of(processor, with_images(record, root))
+    except ValueError as refused:
+        try:
+            read.meta(line)
+        except DataError:
+            return ""
+        return f"only the processor refuses it: {refused}"
+    meta, compact = read.meta_and_text(line)
+    ours = expand(compact)
+    if ours.input_ids.tolist() != truth["input_ids"][0].tolist():
+        return f"tokens: {ours.input_ids.tolist()} != {truth['input_ids'][0].tolist()}"
+    if ours.labels.tolist() != truth["labels"][0].tolist():
+        return f"labels: {ours.labels.tolist()} != {truth['labels'][0].tolist()}"
+    if "mm_token_type_ids" in truth:
+        np.testing.assert_array_equal(ours.mm_token_type_ids, truth["mm_token_type_ids"][0])
+    if not meta.grids:
+        return "" if "pixel_values" not in truth else "images"
+    pixels = np.concatenate(
+        [read.pixels(line, image, grid).pixels for image, grid in enumerate(meta.grids)]
+    )
+    theirs = truth["pixel_values"].numpy()
+    if "image_sizes" in truth:  # LLaVA-OneVision pads the tiles of each image.
+        theirs = np.concatenate([t[: g[0]] for t, g in zip(theirs, meta.grids, strict=True)])
+        if [list(grid[1:]) for grid in meta.grids] != truth["image_sizes"].tolist():
+            return f"sizes: {meta.grids} != {truth['image_sizes'].tolist()}"
+    if (
+        "image_grid_thw" in truth
+        and [list(g) for g in meta.grids] != truth["image_grid_thw"].tolist()
+    ):
+        return f"grids: {meta.grids} != {truth['image_grid_thw'].tolist()}"
+    return "" if pixels.tobytes() == theirs.tobytes() else "pixels"
+
+
+@pytest.mark.filterwarnings("ignore:Palette images with Transparency:UserWarning")
+@pytest.mark.parametrize("family", TINY)
+def test_samples_equal_those_of_the_processor(family: str, tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    write_tiny_model(model, SMALLEST, family=family)
+    root = tmp_path / "data"
+    root.mkdir()
+    records = odd_inputs(write_images(root))
+    data = root / "data.jsonl"
+    data.write_text("".join(json.dumps(record) + "\n" for record in records.values()))
+    read = SampleReader(model, DataConfig(path=data), max_tokens=1 << 20)
+    processor = processor_of(model)
+    wrong = {}
+    for line, (name, record) in enumerate(records.items()):
+        if found := differences(read, line, processor, record, root):
+            wrong[name] = found
+    assert wrong == {}

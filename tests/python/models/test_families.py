@@ -1,0 +1,201 @@
+"""What holds for every family: the numbers of the plain model, and those of its own processor."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from plain_processor import processor_of
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import AutoModelForImageTextToText
+
+from flowtrain.cost.flops import Grid
+from flowtrain.models import ModelError
+from flowtrain.models.family import Family, PackedBatch
+from flowtrain.models.registry import family_for
+from flowtrain.models.tiny import SMALLEST, TINY, write_tiny_model
+
+CPU = torch.device("cpu")
+
+
+class Model:
+    """A small model of a family, and samples as its own processor makes them."""
+
+    def __init__(self, folder: Path, kind: str) -> None:
+        write_tiny_model(folder, SMALLEST, family=kind)
+        self.kind = kind
+        self.folder = folder
+        self.family: Family = family_for(folder)
+        self.images = self.family.image_processor()
+        self.processor = processor_of(folder)
+
+    def build(self, side: str) -> Any:
+        return self.family.build(
+            side,  # type: ignore[arg-type]
+            weights=None,
+            seed=1,
+            dtype=torch.float64,
+            device=CPU,
+        )
+
+    def plain(self) -> Any:
+        """The model of transformers, without anything of FlowTrain."""
+        torch.manual_seed(1)
+        model: Any = AutoModelForImageTextToText.from_config(
+            self.family.config, dtype=torch.float32, attn_implementation="sdpa"
+        )
+        for parameter in model.parameters():
+            parameter.data = parameter.data.double()
+        return model.train()
+
+    def sample(self, text: str, *sizes: tuple[int, int]) -> Sample:
+        """A sample with images of these heights and widths."""
+        draw = np.random.default_rng(len(text))
+        images = [
+            Image.fromarray(draw.integers(0, 256, (*size, 3), dtype=np.uint8)) for size in sizes
+        ]
+        parts = [{"type": "image"}] * len(images) + [{"type": "text", "text": text}]
+        turns = [
+            {"role": "user", "content": parts},
+            {"role": "assistant", "content": [{"type": "text", "text": text[::-1]}]},
+        ]
+        prompt = self.processor.apply_chat_template(turns, tokenize=False)
+        given = {"images": [images]} if images else {}
+        inputs = dict(self.processor(text=[prompt], return_tensors="pt", **given))
+        return Sample(self, images, inputs)
+
+
+class Sample:
+    def __init__(self, model: Model, images: list[Image.Image], inputs: dict[str, Any]) -> None:
+        self.inputs = inputs
+        self.ids: torch.Tensor = inputs["input_ids"][0]
+        number = len(images)
+        self.grids = [
+            model.images.grid(image.height, image.width, num_images=number) for image in images
+        ]
+        self.pixels = [
+            torch.from_numpy(model.images.pixels(image, num_images=number)) for image in images
+        ]
+        self.is_image = self.ids == model.family.image_id
+        self.labels = self.ids.masked_fill(self.is_image, -100)
+
+    def plain_loss(self, model: Any) -> torch.Tensor:
+        inputs = {k: v.double() if v.is_floating_point() else v for k, v in self.inputs.items()}
+        logits = model(**inputs, use_cache=False).logits[0]
+        return torch.nn.functional.cross_entropy(
+            logits[:-1], self.labels[1:], ignore_index=-100, reduction="sum"
+        )
+
+
+@pytest.fixture(scope="module", params=TINY)
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Model:
+    return Model(tmp_path_factory.mktemp(request.param), request.param)
+
+
+def samples_of(model: Model) -> list[Sample]:
+    return [
+        model.sample("read the strip", (8, 40)),
+        model.sample("text alone"),
+        model.sample("two of them", (16, 24), (8, 8)),
+        model.sample("a large one", (72, 40)),
+    ]
+
+
+def packed(family: Family, samples: list[Sample]) -> PackedBatch:
+    lengths = [len(sample.ids) for sample in samples]
+    is_image = torch.cat([sample.is_image for sample in samples])
+    return PackedBatch(
+        input_ids=torch.cat([sample.ids for sample in samples]),
+        labels=torch.cat([sample.labels for sample in samples]),
+        position_ids=family.position_ids(is_image.long(), grids_of(samples), lengths),
+        doc_lengths=lengths,
+    )
+
+
+def grids_of(samples: list[Sample]) -> list[Grid]:
+    return [grid for sample in samples for grid in sample.grids]
+
+
+def pixels_of(samples: list[Sample]) -> torch.Tensor:
+    return torch.cat([pixels for sample in samples for pixels in sample.pixels]).double()
+
+
+def test_packed_documents_on_both_sides_equal_each_document_on_the_plain_model(
+    model: Model,
+) -> None:
+    family, samples = model.family, samples_of(model)
+    plain = model.plain()
+    total = sum(sample.plain_loss(plain) for sample in samples)
+    total.backward()  # type: ignore[union-attr]
+    encoder, backbone = model.build("encoder"), model.build("backbone")
+    rows = family.encode(encoder, pixels_of(samples), grids_of(samples))
+    assert rows.shape[1] == family.row_width
+    leaf = rows.detach().requires_grad_()
+    out = family.loss(backbone, packed(family, samples), leaf)
+    out.loss_sum.backward()
+    rows.backward(leaf.grad)
+    # Norms and rotary positions round to float32 on the way.
+    torch.testing.assert_close(out.loss_sum, total, rtol=1e-7, atol=0)
+    ours = {**dict(encoder.named_parameters()), **dict(backbone.named_parameters())}
+    theirs = dict(plain.named_parameters())
+    assert ours.keys() == theirs.keys()
+    for name, parameter in theirs.items():
+        if parameter.grad is None:
+            # Otherwise weight decay would change what a plain loop leaves alone.
+            assert not ours[name].requires_grad, name
+            continue
+        # The bias of keys shifts all scores of a query alike: its gradient is rounding alone.
+        torch.testing.assert_close(
+            ours[name].grad, parameter.grad, rtol=1e-5, atol=1e-6, msg=lambda m, n=name: f"{n}: {m}"
+        )
+
+
+def test_a_leak_between_documents_changes_the_loss(model: Model) -> None:
+    family, samples = model.family, samples_of(model)
+    full = model.build("full")
+    batch = packed(family, samples)
+    one = replace(batch, doc_lengths=[sum(batch.doc_lengths)])
+    with torch.no_grad():
+        rows = family.encode(full, pixels_of(samples), grids_of(samples))
+        apart, together = (float(family.loss(full, b, rows).loss_sum) for b in (batch, one))
+    assert abs(together / apart - 1) > 1e-4
+
+
+def test_positions_of_a_row_of_another_shape_are_refused(model: Model) -> None:
+    batch = packed(model.family, [model.sample("text alone")])
+    wrong = replace(batch, position_ids=batch.position_ids[:-1])
+    with pytest.raises(ModelError, match="otherwise documents would see each other"):
+        model.family.loss(model.build("backbone"), wrong, None)
+
+
+def test_analytic_flops_equal_counted_flops(model: Model) -> None:
+    family = model.family
+    sample = model.sample("x" * 30, (72, 40))
+    encoder, backbone = model.build("encoder"), model.build("backbone")
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as encoding:
+        rows = family.encode(encoder, pixels_of([sample]), sample.grids).detach()
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counted:
+        out = family.loss(backbone, packed(family, [sample]), rows)
+    tokens = len(sample.ids)
+    flops = family.sample_flops(tokens, sample.grids, num_targets=out.num_targets)
+    assert encoding.get_total_flops() == pytest.approx(flops.encoder + flops.projector, rel=0.02)
+    text = family.config.text_config
+    # The counter counts all products of causal attention, which needs half of them.
+    half = text.num_hidden_layers * 2 * text.hidden_size * tokens**2
+    assert counted.get_total_flops() - half == pytest.approx(flops.backbone, rel=0.02)
+
+
+def test_every_parameter_belongs_to_the_part_that_holds_it(model: Model) -> None:
+    sides = {side: dict(model.build(side).named_parameters()) for side in ("encoder", "backbone")}
+    parts = set()
+    for side, parameters in sides.items():
+        for name in parameters:
+            assert model.family.side_of(name) == side, name
+            parts.add(model.family.part_of(name))
+    assert parts == {"encoder", "projector", "backbone"}

@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from flowtrain.cost.flops import Grid
+from flowtrain.models import ModelError
+from flowtrain.models.attention import NAME, varlen_attention
+from flowtrain.models.family import Family, PackedBatch
+from flowtrain.models.registry import family_for
+from flowtrain.models.tiny import SMALLEST, write_tiny_model
+
+CPU = torch.device("cpu")
+IMAGE, TEXT = 5, 40
+
+
+@pytest.fixture(scope="module", params=["qwen3_vl", "qwen2_5_vl"])
+def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Family:
+    path: Path = tmp_path_factory.mktemp("model")
+    write_tiny_model(path, SMALLEST, family=request.param)
+    return family_for(path)
+
+
+def build(family: Family, side: str) -> Any:
+    return family.build(side, weights=None, seed=1, dtype=torch.float64, device=CPU)  # type: ignore[arg-type]
+
+
+Document = tuple[torch.Tensor, list[Grid]]
+
+
+def document(*images: tuple[int, int], text: int = 9) -> Document:
+    """Token ids with images of the given rows and columns of tokens, and their grids in patches."""
+    generator = torch.Generator().manual_seed(text + len(images))
+    ids = [torch.randint(TEXT, 90, (3,), generator=generator)]
+    for rows, columns in images:
+        ids += [torch.full((rows * columns,), IMAGE), torch.randint(TEXT, 90, (2,))]
+    ids.append(torch.randint(TEXT, 90, (text,), generator=generator))
+    return torch.cat(ids), [(1, 2 * rows, 2 * columns) for rows, columns in images]
+
+
+def packed(family: Family, documents: list[Document]) -> PackedBatch:
+    ids = torch.cat([ids for ids, _ in documents])
+    lengths = [len(ids) for ids, _ in documents]
+    grids = [grid for _, grids in documents for grid in grids]
+    return PackedBatch(
+        input_ids=ids,
+        labels=ids.masked_fill(ids == IMAGE, -100),
+        position_ids=family.position_ids((ids == IMAGE).long(), grids, lengths),
+        doc_lengths=lengths,
+    )
+
+
+MIX = [document((2, 3)), document(), document((1, 4), (3, 1)), document((1, 1), text=15)]
+
+
+def test_recomputed_layers_keep_the_target_rows_of_their_own_microbatch(
+    family: Family,
+) -> None:
+    microbatches = [packed(family, [document(text=text)]) for text in (5, 12)]
+    gradients = []
+    for recomputed in (False, True):
+        backbone = build(family, "backbone")
+        if recomputed:
+            backbone.activation_checkpointing_enable()
+        # Both forwards come before the first backward, as in a pipeline.
+        losses = [family.loss(backbone, batch, None).loss_sum for batch in microbatches]
+        for loss in losses:
+            loss.backward()
+        gradients.append([p.grad for p in backbone.parameters()])
+    torch.testing.assert_close(gradients[1], gradients[0])
+
+
+def test_positions_of_a_row_equal_those_of_transformers_for_each_document(
+    family: Family,
+) -> None:
+    full = build(family, "full")
+    # The last two are an image alone, so that only the boundary separates their image tokens.
+    image: Document = (torch.full((6,), IMAGE), [(1, 4, 6)])
+    documents = [*MIX, image, image]
+    row = packed(family, documents).position_ids.split([len(ids) for ids, _ in documents], dim=1)
+    for ours, (ids, grids) in zip(row, documents, strict=True):
+        truth, _ = full.model.get_rope_index(
+            ids[None],
+            (ids == IMAGE).int()[None],
+            image_grid_thw=torch.tensor(grids) if grids else None,
+        )
+        assert torch.equal(ours[0], torch.arange(len(ids)))
+        assert torch.equal(ours[1:], truth[:, 0])
+
+
+@pytest.mark.parametrize("frames", [1, 3])
+def test_images_encoded_together_are_one_attention_call_a_layer(
+    family: Family, frames: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder = build(family, "encoder")
+    grids = [(frames, 4, 2), (1, 2, 6), (1, 6, 6)]
+    pixels = torch.randn(8 * frames + 12 + 36, 96, dtype=torch.float64)
+    encoder.set_attn_implementation("sdpa")
+    plain = encoder.model.visual(pixels, grid_thw=torch.tensor(grids), return_dict=True)
+    taps = getattr(plain, "deepstack_features", [])
+    expected = torch.cat([plain.pooler_output, *taps], dim=-1)
+    encoder.set_attn_implementation(NAME)
+    lengths = []
+
+    def counted_attention(*arguments: Any, **options: Any) -> Any:
+        lengths.append(options["documents"].lengths)
+        return varlen_attention(*arguments, **options)
+
+    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS, NAME, counted_attention)
+    torch.testing.assert_close(family.encode(encoder, pixels, grids), expected)
+    full = [8] * frames + [12, 36]
+    windows = {"qwen3_vl": full, "qwen2_5_vl": [8] * frames + [8, 4] + [16, 8, 8, 4]}
+    in_windows = windows[family.config.model_type]
+    assert lengths == [in_windows] * (SMALLEST.vision_depth - 1) + [full]
+
+
+def test_another_attention_implementation_is_refused(family: Family) -> None:
+    backbone = build(family, "backbone")
+    backbone.set_attn_implementation("sdpa")
+    with pytest.raises(ModelError, match="attn_implementation=sdpa"):
+        family.loss(backbone, packed(family, [document()]), None)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_rotary_frequencies_are_never_rounded(family: Family, dtype: torch.dtype) -> None:
+    exact = dict(build(family, "full").named_buffers())
+    cast = family.build("full", weights=None, seed=1, dtype=dtype, device=CPU)
+    assert {parameter.dtype for parameter in cast.parameters()} == {dtype}
+    for name, buffer in cast.named_buffers():
+        assert buffer.dtype == torch.float32, name
+        assert torch.equal(buffer, exact[name].float()), name
+
+
+def test_rows_that_do_not_match_the_image_tokens_are_refused(family: Family) -> None:
+    backbone = build(family, "backbone")
+    batch = packed(family, [document((2, 2))])
+    width = family.row_width
+    for rows in (None, torch.zeros(3, width), torch.zeros(4, width - 1)):
+        with pytest.raises(ModelError, match=rf"need \(4, {width}\)"):
+            family.loss(backbone, batch, rows)
+
+
+def test_image_tokens_that_do_not_match_the_grids_are_refused(family: Family) -> None:
+    ids, grids = document((1, 2), (3, 1))
+    with pytest.raises(ModelError, match=r"runs of \[2, 3\] .* make \[3, 2\]"):
+        family.position_ids((ids == IMAGE).long(), grids[::-1], [len(ids)])
