@@ -57,6 +57,7 @@ def run_config(folder: Path, given: argparse.Namespace) -> RunConfig:
             "model": {
                 "config": folder / "data" / "model",
                 "dtype": given.dtype,
+                "freeze": list(given.freeze),
                 "device": given.device,
             },
             # A thread starts sooner than a process.
@@ -125,7 +126,7 @@ def compare(
         optimizer=given.optimizer,
         options=OPTIONS[given.optimizer],
         clip_norm=CLIP,
-        freeze_encoder=given.mode == "frozen",
+        freeze={*given.freeze, *(["encoder"] if given.mode == "frozen" else [])},
         device=given.device,
     )
     ours = read_log(config.run / "metrics.jsonl")
@@ -150,6 +151,7 @@ def compare(
         "device": given.device,
         "model": given.model,
         "tied": given.tied,
+        "freeze": list(given.freeze),
         "optimizer": given.optimizer,
         "fault": given.fault,
     }
@@ -193,6 +195,9 @@ def main() -> None:
     parser.add_argument("--dtype", choices=reference_loop.DTYPES, default="float32")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--model", choices=MODELS, default="qwen3-vl")
+    parser.add_argument(
+        "--freeze", nargs="*", default=[], help="model.freeze: parts that do not train"
+    )
     parser.add_argument("--tied", action="store_true", help="one matrix for both embeddings")
     parser.add_argument("--optimizer", choices=("sgd", "adamw"), default="adamw")
     parser.add_argument("--fault", help="value of debug.fault: a function to call in each rank")

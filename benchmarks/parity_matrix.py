@@ -36,6 +36,7 @@ class Row:
     model: str = "qwen3-vl"
     tied: bool = False
     mode: str = "strict"
+    freeze: tuple[str, ...] = ()
     ranks: int | None = None
     encoder_ranks: int = 1
     backbone_ranks: int = 1
@@ -46,7 +47,8 @@ class Row:
         if self.ranks is not None:
             layout = f"colocated-{self.ranks}"
         tied = "-tied" if self.tied else ""
-        return f"{self.model}{tied}-{layout}-{self.mode}-{self.dtype}-{self.optimizer}"
+        frozen = "".join(f"-without-{part}" for part in self.freeze)
+        return f"{self.model}{tied}-{layout}-{self.mode}{frozen}-{self.dtype}-{self.optimizer}"
 
     def arguments(self, *, steps: int) -> argparse.Namespace:
         """Arguments of `parity.compare`."""
@@ -86,6 +88,12 @@ ROWS = [
         for model in list(MODELS)[1:]
         for layout, form in zip(LAYOUTS, FORMS, strict=True)
     ),
+    # A frozen tower with a trained projector.
+    *(
+        Row(model=model, mode="frozen", backbone_ranks=2, dtype="float64", optimizer="adamw")
+        for model in list(MODELS)[1:]
+    ),
+    Row(tied=True, encoder_ranks=2, dtype="float64", optimizer="adamw"),
 ]
 """The rows that `make test-deep` runs."""
 
@@ -93,6 +101,10 @@ MORE_ROWS = [
     Row(model=model, **layout, **form)
     for model in list(MODELS)[1:]
     for layout, form in zip(LAYOUTS, reversed(FORMS), strict=True)
+] + [
+    Row(model=model, mode=mode, freeze=(part,), ranks=2, dtype="float64", optimizer="adamw")
+    for model in MODELS
+    for mode, part in (("frozen", "projector"), ("frozen", "backbone"), ("strict", "projector"))
 ]
 
 

@@ -51,7 +51,7 @@ def configure(folder: Path, name: str, given: argparse.Namespace, **fields: Any)
 
 def min_pool_bytes(config: RunConfig) -> int:
     """Size of the largest plan of a run, by planning all of its steps."""
-    family = family_for(config.model.folder)
+    family = family_for(config.model.folder, projector_side=config.projector_side)
     space = Space(
         slab_bytes=config.pool.slab_bytes,
         row_bytes=family.row_width * DTYPES[config.model.dtype].itemsize,

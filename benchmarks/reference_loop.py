@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from PIL import Image, ImageOps
 from plain_processor import processor_of, sample_of
 from transformers import AutoConfig, AutoModelForImageTextToText
 
+PARTS = ("encoder", "projector", "backbone")
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
 
 
@@ -61,6 +62,13 @@ def loss_sum(model: torch.nn.Module, sample: dict[str, torch.Tensor], dtype: Any
     return F.cross_entropy(exact[:-1], targets, ignore_index=-100, reduction="sum")
 
 
+def _part_of(name: str) -> str:
+    """The part of the model that a parameter belongs to."""
+    if any(module in name for module in ("merger", "multi_modal_projector", "image_newline")):
+        return "projector"
+    return "encoder" if name.startswith(("model.visual.", "model.vision_tower.")) else "backbone"
+
+
 def run(
     *,
     model: Path,
@@ -71,7 +79,7 @@ def run(
     optimizer: str,
     options: dict[str, Any],
     clip_norm: float | None,
-    freeze_encoder: bool,
+    freeze: Collection[str],
     device: str = "cpu",
 ) -> tuple[list[dict[str, float]], torch.nn.Module]:
     """Train on the steps logged by another run.
@@ -85,7 +93,7 @@ def run(
         optimizer: `sgd` or `adamw`.
         options: Arguments of the optimizer besides `lr`.
         clip_norm: Limit of the gradient norm, or None.
-        freeze_encoder: Whether to freeze the vision tower.
+        freeze: Parts to freeze: `encoder`, `projector`, `backbone`.
         device: Device to train on.
 
     Returns:
@@ -106,10 +114,8 @@ def run(
         torch.backends.cudnn.allow_tf32 = False
         net = net.to(device)
     net.train()
-    if freeze_encoder:
-        for name in ("visual", "vision_tower", "multi_modal_projector", "image_newline"):
-            if hasattr(net.model, name):
-                getattr(net.model, name).requires_grad_(False)
+    for name, parameter in net.named_parameters():
+        parameter.requires_grad_(_part_of(name) not in freeze)
     trained = [p for p in net.parameters() if p.requires_grad]
     kind = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}[optimizer]
     opt = kind(trained, lr=0.0, **options)
@@ -122,7 +128,8 @@ def run(
         total = 0.0
         for sample in chosen:
             loss = loss_sum(net, sample, torch_dtype)
-            (loss / count).backward()
+            if loss.requires_grad:  # Nothing behind a text alone may train.
+                (loss / count).backward()
             total += float(loss.detach())
         grads = [p for p in trained if p.grad is not None]
         limit = float("inf") if clip_norm is None else clip_norm
@@ -152,7 +159,9 @@ def main() -> None:
     parser.add_argument("--optimizer", choices=("sgd", "adamw"), default="adamw")
     parser.add_argument("--options", type=json.loads, default={}, help="JSON, besides lr")
     parser.add_argument("--clip-norm", type=float)
-    parser.add_argument("--freeze-encoder", action="store_true")
+    parser.add_argument(
+        "--freeze", nargs="*", default=[], choices=("encoder", "projector", "backbone")
+    )
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--out", type=Path, required=True, help="folder for log and model")
     given = parser.parse_args()
@@ -165,7 +174,7 @@ def main() -> None:
         optimizer=given.optimizer,
         options=given.options,
         clip_norm=given.clip_norm,
-        freeze_encoder=given.freeze_encoder,
+        freeze=given.freeze,
         device=given.device,
     )
     given.out.mkdir(parents=True, exist_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 
 from flowtrain.config import RunConfig, from_dict
+from flowtrain.config.schema import Part
 from flowtrain.steps import StepPlan
 from flowtrain.train.control.close import StepDecision
 from flowtrain.train.state.checkpoint import Checkpoints, read_meta
@@ -30,10 +32,17 @@ def configuration(folder: Path, **sections: dict[str, Any]) -> RunConfig:
     return from_dict(tree)
 
 
-def train(config: RunConfig, first: int = 0, *, ranks: int = 1) -> tuple[list[float], Module]:
+def part_of(name: str) -> Part:
+    """The bias stands for a projector."""
+    return "projector" if name == "bias" else "backbone"
+
+
+def train(
+    config: RunConfig, first: int = 0, *, ranks: int = 1, without_images: Collection[int] = ()
+) -> tuple[list[float], Module]:
     """Train from step `first` on; return the learning rate of each step, and the module."""
     torch.manual_seed(config.train.seed)
-    module = Module.build(torch.nn.Linear(3, 2), config, trains=True)
+    module = Module.build(torch.nn.Linear(3, 2), config, part_of=part_of)
     world: Any = SimpleNamespace(name="backbone", size=ranks, is_leader=True)
     store: Any = SimpleNamespace(get=lambda *_, **__: {"encoder": 0}, delete=lambda _: None)
     checkpoints = Checkpoints(config, world, {"backbone": module}, store)
@@ -46,6 +55,6 @@ def train(config: RunConfig, first: int = 0, *, ranks: int = 1) -> tuple[list[fl
         for parameter in module.trainable:
             parameter.grad = torch.randn_like(parameter)
         rates.append(module.lr)
-        module.apply(APPLY, saw_samples=True)
+        module.apply(APPLY, saw_images=step not in without_images)
         checkpoints.save_if_due(StepPlan(step=step, kind="train"))
     return rates, module

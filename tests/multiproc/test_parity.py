@@ -39,8 +39,16 @@ def test_colocated_equals_a_plain_loop_to_the_last_digits(
     assert not exceeds(result), result
 
 
-def test_frozen_equals_a_plain_loop_to_the_last_digits(tmp_path: Path) -> None:
-    result = measure(tmp_path, backbone_ranks=2, mode="frozen", dtype="float64")
+@pytest.mark.parametrize(
+    ("model", "freeze"),
+    [*((model, ()) for model in MODELS), ("qwen3-vl", ("projector",)), ("llava", ("backbone",))],
+)
+def test_a_frozen_tower_equals_a_plain_loop_to_the_last_digits(
+    model: str, freeze: tuple[str, ...], tmp_path: Path
+) -> None:
+    result = measure(
+        tmp_path, model=model, mode="frozen", freeze=freeze, backbone_ranks=2, dtype="float64"
+    )
     assert result["max_rel_loss_diff"] <= 1e-12, result
     assert not exceeds(result), result
 

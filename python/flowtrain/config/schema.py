@@ -12,6 +12,7 @@ from flowtrain.config.layout import RankLayout
 Dtype = Literal["float32", "float64", "bfloat16"]
 Mode = Literal["frozen", "strict", "bounded"]
 LayoutKind = Literal["auto", "colocated", "decoupled"]
+Part = Literal["encoder", "projector", "backbone"]
 
 
 class ConfigError(ValueError):
@@ -49,8 +50,10 @@ class ModelConfig:
     """Local Hugging Face folder without weights; they are initialized from `train.seed`."""
     dtype: Dtype = "float32"
     """Dtype of weights, activations and optimizer state."""
-    freeze: tuple[Literal["encoder", "backbone"], ...] = ()
-    """Modules that do not train. `flow.mode: frozen` freezes the encoder as well."""
+    freeze: tuple[Part, ...] = ()
+    """Parts that do not train: the vision tower (`encoder`), the `projector` from its features to
+    embeddings, and the language model (`backbone`). `flow.mode: frozen` freezes the encoder as
+    well."""
     device: Literal["cpu", "cuda"] = "cpu"
     """Device of every rank: `cpu`, or `cuda` with one device per rank, by local rank."""
 
@@ -195,11 +198,13 @@ class FlowConfig:
     """Backbone data-parallel ranks of a decoupled run; 1 if only `encoder_ranks` is given."""
     mode: Mode = "strict"
     """How the encoder trains. `strict`: with the numbers of a plain loop. `bounded`: with weights
-    up to `staleness` steps old. `frozen`: not at all, so that it can run ahead."""
+    up to `staleness` steps old. `frozen`: not at all, so that it can run ahead; a projector that
+    trains is computed with the backbone then."""
     staleness: int = 0
     """Maximum age in steps of the encoder's weights in `bounded`."""
     item_tokens: int = 1024
-    """Maximum image tokens encoded at once on an encoder rank; a larger image is encoded alone."""
+    """Maximum image tokens encoded at once on an encoder rank, counted as rows that cross the pool;
+    a larger image is encoded alone."""
     plan_ahead: int = 4
     """Number of steps planned ahead of the current step."""
     port: int = 0
@@ -379,20 +384,33 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         _require(
-            not (set(self.model.freeze) >= {"encoder", "backbone"}),
-            "model.freeze=[encoder, backbone]: nothing would train; remove one of them",
-        )
-        _require(
             "encoder" not in self.model.freeze or self.flow.mode == "frozen",
             f"model.freeze has encoder with flow.mode={self.flow.mode}: set flow.mode to frozen",
         )
         _require(
-            "backbone" not in self.model.freeze or self.flow.mode != "frozen",
-            "model.freeze has backbone with flow.mode=frozen: nothing would train; change "
-            "one of them",
+            bool(self.trained_parts),
+            f"model.freeze=[{', '.join(self.model.freeze)}] with flow.mode={self.flow.mode}: "
+            "nothing would train; remove a part from model.freeze",
         )
         _require(
             self.optim.warmup_steps < self.train.steps,
             f"optim.warmup_steps={self.optim.warmup_steps}: it must be less than "
             f"train.steps={self.train.steps}",
         )
+
+    @property
+    def trained_parts(self) -> tuple[Part, ...]:
+        """The parts of the model that train."""
+        frozen = {*self.model.freeze, *(["encoder"] if self.flow.mode == "frozen" else [])}
+        parts: tuple[Part, ...] = ("encoder", "projector", "backbone")
+        return tuple(part for part in parts if part not in frozen)
+
+    @property
+    def projector_side(self) -> Literal["encoder", "backbone"]:
+        """The module with which the projector is computed.
+
+        Nothing in front of the cut trains in `frozen`, so that a projector that trains is behind
+        it.
+        """
+        trains = "projector" in self.trained_parts
+        return "backbone" if self.flow.mode == "frozen" and trains else "encoder"

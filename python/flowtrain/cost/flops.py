@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Literal
+
+Side = Literal["encoder", "backbone"]
+"""What a rank holds: the parts of a model in front of the cut, whose output crosses the pool, or
+those behind it."""
 
 Grid = tuple[int, int, int]
 """Size of an image for its encoder, in three numbers whose meaning its family defines; for Qwen-VL
@@ -23,18 +29,29 @@ class ModuleFlops:
     projector: float
     backbone: float
 
+    def on(self, side: Side, projector: Side) -> float:
+        """FLOPs on one side of the cut, where the projector is on one of them."""
+        own = self.encoder if side == "encoder" else self.backbone
+        return own + self.projector if side == projector else own
 
-def train_flops(forward: ModuleFlops, *, encoder: bool, backbone: bool) -> float:
+
+def train_flops(forward: ModuleFlops, trained: Collection[str]) -> float:
     """Model FLOPs of training on a sample, recomputation excluded.
 
-    A trained module costs three forward passes (6 FLOPs per weight and token), a frozen one two
-    (4) if gradients pass through it, and one (2) otherwise.
+    A trained part costs three forward passes (6 FLOPs per weight and token), a frozen one two (4)
+    if gradients pass through it, and one (2) otherwise.
 
     Args:
         forward: Forward FLOPs.
-        encoder: Whether encoder and projector are trained.
-        backbone: Whether the backbone is trained.
+        trained: Parts that train: `encoder`, `projector`, `backbone`.
     """
-    first = 3 if encoder else 1
-    second = 3 if backbone else (2 if encoder else 1)
-    return first * (forward.encoder + forward.projector) + second * forward.backbone
+    total = 0.0
+    passes_gradients = False
+    for part, flops in (
+        ("encoder", forward.encoder),
+        ("projector", forward.projector),
+        ("backbone", forward.backbone),
+    ):
+        total += flops * (3 if part in trained else 2 if passes_gradients else 1)
+        passes_gradients = passes_gradients or part in trained
+    return total

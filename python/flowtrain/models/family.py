@@ -14,19 +14,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from flowtrain.cost.flops import Grid, ModuleFlops
+from flowtrain.config.schema import Part
+from flowtrain.cost.flops import Grid, ModuleFlops, Side
 from flowtrain.models.images import ImageProcessor
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-Part = Literal["encoder", "projector", "backbone"]
-"""What a parameter belongs to: the vision tower, the projector from its features to the embeddings
-of the language model, or the language model."""
-
-Side = Literal["encoder", "backbone"]
-"""What a rank holds: the parts in front of the cut, whose output crosses the pool, or those behind
-it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,12 +55,14 @@ class PackedBatch:
         input_ids: Shape [tokens].
         labels: Shape [tokens], not shifted; -100 where a token is no target.
         position_ids: Shape [axes, tokens], as `Family.position_ids` returns them.
+        grids: Grids of the images of all documents, in order.
         doc_lengths: Tokens of each document, in order.
     """
 
     input_ids: torch.Tensor
     labels: torch.Tensor
     position_ids: torch.Tensor
+    grids: Sequence[Grid]
     doc_lengths: list[int]
 
 
@@ -87,12 +82,14 @@ class Family(ABC):
     Attributes:
         config: The Hugging Face configuration.
         image_id: The token that stands for each token of an image.
+        projector_side: The side of the cut on which the projector is computed.
         fields: The fields of a row that crosses the pool, by name, with their widths in values.
-            A row holds them side by side, in this order. There is one row for each image token.
+            A row holds them side by side, in this order.
     """
 
     config: Any
     image_id: int
+    projector_side: Side
     fields: Mapping[str, int]
 
     @property
@@ -106,7 +103,8 @@ class Family(ABC):
 
     def side_of(self, name: str) -> Side:
         """The side of the cut on which a parameter or buffer of the full model lies."""
-        return "backbone" if self.part_of(name) == "backbone" else "encoder"
+        part = self.part_of(name)
+        return self.projector_side if part == "projector" else part
 
     def parameter_counts(self) -> dict[Side, int]:
         """Number of parameters on each side of the cut."""
@@ -120,9 +118,17 @@ class Family(ABC):
         return counts
 
     def image_flops(self, grid: Grid) -> float:
-        """Forward FLOPs of encoding an image of this grid, up to the cut."""
-        flops = self.sample_flops(0, [grid], num_targets=0)
-        return flops.encoder + flops.projector
+        """Forward FLOPs of an image of this grid in front of the cut."""
+        return self.sample_flops(0, [grid], num_targets=0).on("encoder", self.projector_side)
+
+    def image_rows(self, grid: Grid, num_tokens: int) -> int:
+        """Rows that cross the pool for an image.
+
+        Args:
+            grid: Its grid.
+            num_tokens: Its tokens.
+        """
+        return num_tokens
 
     @abstractmethod
     def image_processor(self) -> ImageProcessor:
@@ -195,7 +201,7 @@ class Family(ABC):
             grids: Grid of each image.
 
         Returns:
-            Rows that cross the pool, shape [image tokens, row_width].
+            Rows that cross the pool, shape [rows, row_width].
         """
 
     @abstractmethod

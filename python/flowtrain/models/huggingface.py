@@ -1,13 +1,14 @@
 """What the families of Hugging Face VLMs have in common: how a model is split, and its packed loss.
 
 A model is split at `mm_encoder_outputs`: its vision tower and projector make the features of image
-tokens, and its language model takes them.
+tokens, and its language model takes them. If the projector is behind the cut, its input crosses the
+pool: in the tower its modules pass on what they are given, and the loss calls them.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -16,11 +17,12 @@ import torch.nn.functional as F
 from transformers import AutoConfig, AutoModelForImageTextToText
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
-from flowtrain.cost.flops import Grid, ModuleFlops
+from flowtrain.config.schema import Part
+from flowtrain.cost.flops import Grid, ModuleFlops, Side
 from flowtrain.models import attention
 from flowtrain.models.documents import Documents
 from flowtrain.models.errors import ModelError
-from flowtrain.models.family import Family, LossOutput, PackedBatch, Part, Side
+from flowtrain.models.family import Family, LossOutput, PackedBatch
 from flowtrain.models.flops import DecoderFlops
 from flowtrain.models.target_rows import compute_target_rows
 
@@ -40,8 +42,9 @@ class HuggingFaceFamily(Family):
     tower_attention: ClassVar[str]
     axes: ClassVar[int]
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, projector_side: Side) -> None:
         self._folder = folder
+        self.projector_side = projector_side
         self._attention = attention.register()
         self.config = AutoConfig.from_pretrained(folder)
         self.image_id = self.config.image_token_id
@@ -92,9 +95,11 @@ class HuggingFaceFamily(Family):
             _check_layers(model.model.language_model)
             compute_target_rows(model.model.language_model.layers[-1])
         if side == "backbone":
-            # The forward pass does not use them once features are given.
-            for name in self.image_modules:
-                delattr(model.model, name)
+            self._drop_tower(model.model)
+        elif self.projector_side == "backbone":
+            self._bypass_projector(model.model)
+            if side == "encoder":
+                self._drop_projector(model.model)
         # Parameters alone: `.to(dtype)` would also round the rotary frequencies, which stay
         # float32 in a loaded model.
         for parameter in model.parameters():
@@ -126,6 +131,41 @@ class HuggingFaceFamily(Family):
     def _prepare(self, model: Any) -> None:
         """Change a full model before it is split."""
 
+    @abstractmethod
+    def _bypass_projector(self, model: Any) -> None:
+        """Let the modules of the projector pass on what they are given."""
+
+    @abstractmethod
+    def _project(self, model: Any, rows: torch.Tensor, grids: Sequence[Grid]) -> torch.Tensor:
+        """Features of image tokens, from what the projector would have been given.
+
+        Args:
+            model: The module `model` of a model that holds the projector.
+            rows: Rows that crossed the pool.
+            grids: Grids of their images.
+        """
+
+    def _drop_tower(self, model: Any) -> None:
+        """Delete what the forward pass does not use once features are given."""
+        kept = self.projector_modules if self.projector_side == "backbone" else ()
+        for name in self.image_modules:
+            inside = [path.removeprefix(f"{name}.") for path in kept if path.startswith(f"{name}.")]
+            if inside:
+                shell = getattr(model, name)
+                for child in [child for child, _ in shell.named_children() if child not in inside]:
+                    delattr(shell, child)
+            elif name not in kept:
+                delattr(model, name)
+
+    def _drop_projector(self, model: Any) -> None:
+        """Delete the parameters of a projector that is bypassed."""
+        for path in self.projector_modules:
+            if path in dict(model.named_parameters(recurse=False)):
+                delattr(model, path)
+                continue
+            for module in model.get_submodule(path).modules():
+                module._parameters.clear()
+
     def position_ids(
         self,
         mm_token_type_ids: torch.Tensor,
@@ -141,6 +181,9 @@ class HuggingFaceFamily(Family):
     ) -> LossOutput:
         model: Any = backbone
         self._check(model, batch, rows)
+        features = rows
+        if rows is not None and self.projector_side == "backbone":
+            features = self._project(model.model, rows, batch.grids)
         documents = Documents(batch.doc_lengths)
         # A token predicts the next one of its document; the last one predicts nothing.
         targets = torch.roll(batch.labels, -1)
@@ -153,7 +196,9 @@ class HuggingFaceFamily(Family):
             position_ids=positions,
             attention_mask=None,
             use_cache=False,
-            mm_encoder_outputs={} if rows is None else {"image": self._encoder_output(rows)},
+            mm_encoder_outputs=(
+                {} if features is None else {"image": self._encoder_output(features)}
+            ),
             documents=documents,
             target_rows=kept,
         ).last_hidden_state[0]
@@ -162,11 +207,15 @@ class HuggingFaceFamily(Family):
         loss_sum = F.cross_entropy(logits.to(exact), targets[kept], reduction="sum")
         return LossOutput(loss_sum, int(kept.numel()))
 
-    def _encoder_output(self, rows: torch.Tensor) -> Any:
-        """Rows of all images, in the form in which `get_image_features` returns them."""
+    def _encoder_output(self, features: torch.Tensor) -> Any:
+        """Features of all image tokens, in the form in which `get_image_features` returns them."""
         # A tuple over images, here one for all of them.
-        outputs: dict[str, Any] = {"pooler_output": (rows,)}
+        outputs: dict[str, Any] = {"pooler_output": (features,)}
         return BaseModelOutputWithPooling(**outputs)
+
+    def _rows_of(self, batch: PackedBatch, image_tokens: int) -> int:
+        """Rows that cross the pool for the images of a batch."""
+        return image_tokens
 
     def _check(self, backbone: Any, batch: PackedBatch, rows: torch.Tensor | None) -> None:
         """Check what an exact loss needs; the model itself would not warn."""
@@ -181,13 +230,13 @@ class HuggingFaceFamily(Family):
                 f"doc_lengths: they sum to {sum(batch.doc_lengths)} tokens, and the row has "
                 f"{tokens}"
             )
-        images = int((batch.input_ids == self.image_id).sum())
+        image_tokens = int((batch.input_ids == self.image_id).sum())
         shape = (0, self.row_width) if rows is None else tuple(rows.shape)
-        if shape != (images, self.row_width):
+        needed = (self._rows_of(batch, image_tokens), self.row_width)
+        if shape != needed:
             raise ModelError(
-                f"rows: shape {shape}, but the image tokens of the batch need "
-                f"{(images, self.row_width)}; gather all fields ({', '.join(self.fields)}) of "
-                "every image"
+                f"rows: shape {shape}, but the images of the batch need {needed}; gather all "
+                f"fields ({', '.join(self.fields)}) of every image"
             )
         chosen = backbone.config.text_config._attn_implementation
         if chosen != self._attention:
@@ -207,3 +256,14 @@ def _check_layers(language_model: Any) -> None:
             "no self_attn.o_proj and mlp, which packing needs; use a model with a Llama, Mistral "
             "or Qwen decoder"
         )
+
+
+def bypass(module: Any, forward: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """Let a module compute something else; `without_bypass` computes what it was made for."""
+    module.forward = forward
+
+
+def without_bypass(module: Any, *arguments: torch.Tensor) -> torch.Tensor:
+    """What a module computes that may be bypassed."""
+    out: torch.Tensor = type(module).forward(module, *arguments)
+    return out

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from transformers import AutoImageProcessor, PreTrainedTokenizerBase
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
-from flowtrain.cost.flops import Grid
+from flowtrain.cost.flops import Grid, Side
 from flowtrain.models.family import Vocabulary
 from flowtrain.models.tile_family import TileFamily, two_linear_flops
 from flowtrain.models.tiles import TileProcessor
@@ -56,11 +56,12 @@ class InternVL(TileFamily):
 
     layers_name = "encoder.layer"
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self._shuffle = int(1 / self.config.downsample_ratio) ** 2
+    def __init__(self, folder: Path, *, projector_side: Side) -> None:
+        super().__init__(folder, projector_side=projector_side)
+        merged = int(1 / self.config.downsample_ratio) ** 2
+        self._tower_width *= merged
         drops_first = self.config.vision_feature_select_strategy == "default"
-        self._tokens = (self._tile_tokens - drops_first) // self._shuffle
+        self._tokens = (self._tile_tokens - drops_first) // merged
 
     @property
     def unused_modules(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -83,8 +84,7 @@ class InternVL(TileFamily):
 
     @property
     def _projector_flops(self) -> float:
-        width = self.config.vision_config.hidden_size * self._shuffle
-        return two_linear_flops(self._tokens, width, self._width)
+        return two_linear_flops(self._tokens, self._tower_width, self._width)
 
     def _prepare(self, model: Any) -> None:
         super()._prepare(model)
@@ -100,7 +100,7 @@ class InternVL(TileFamily):
         rows: torch.Tensor = out.pooler_output
         return rows.flatten(0, 1)
 
-    def _encoder_output(self, rows: torch.Tensor) -> Any:
-        # As one tile; the model reads the rows of all of them in order.
-        outputs: dict[str, Any] = {"pooler_output": rows[None]}
+    def _encoder_output(self, features: torch.Tensor) -> Any:
+        # As one tile; the model reads the features of all of them in order.
+        outputs: dict[str, Any] = {"pooler_output": features[None]}
         return BaseModelOutputWithPooling(**outputs)

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from transformers import AutoImageProcessor, PreTrainedTokenizerBase
 
-from flowtrain.cost.flops import Grid
+from flowtrain.cost.flops import Grid, Side
 from flowtrain.models.family import Vocabulary
 from flowtrain.models.tile_family import TileFamily, two_linear_flops
 from flowtrain.models.tiles import TileProcessor
@@ -50,8 +50,8 @@ class LlavaImageProcessor(TileProcessor):
 class Llava(TileFamily):
     """CLIP or SigLIP, two linear layers, and a Llama-like decoder."""
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
+    def __init__(self, folder: Path, *, projector_side: Side) -> None:
+        super().__init__(folder, projector_side=projector_side)
         drops_first = self.config.vision_feature_select_strategy == "default"
         self._tokens = self._tile_tokens - drops_first
 
@@ -69,8 +69,7 @@ class Llava(TileFamily):
 
     @property
     def _projector_flops(self) -> float:
-        width = self.config.vision_config.hidden_size * len(self._chosen)
-        return two_linear_flops(self._tokens, width, self._width)
+        return two_linear_flops(self._tokens, self._tower_width, self._width)
 
     def encode(
         self, encoder: torch.nn.Module, pixel_values: torch.Tensor, grids: Sequence[Grid]

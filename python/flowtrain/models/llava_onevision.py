@@ -15,7 +15,8 @@ from transformers.image_processing_utils import select_best_resolution
 
 from flowtrain.cost.flops import Grid
 from flowtrain.models.errors import ModelError
-from flowtrain.models.family import Vocabulary
+from flowtrain.models.family import PackedBatch, Vocabulary
+from flowtrain.models.huggingface import without_bypass
 from flowtrain.models.tile_family import TileFamily, two_linear_flops
 from flowtrain.models.tiles import TileProcessor
 
@@ -119,8 +120,16 @@ class LlavaOnevision(TileFamily):
 
     @property
     def _projector_flops(self) -> float:
-        width = self.config.vision_config.hidden_size * len(self._chosen)
-        return two_linear_flops(self._patches, width, self._width)
+        return two_linear_flops(self._patches, self._tower_width, self._width)
+
+    def image_rows(self, grid: Grid, num_tokens: int) -> int:
+        # The projector is followed by a scaling of its features, which is no map of single rows.
+        return num_tokens if self.projector_side == "encoder" else grid[0] * self._patches
+
+    def _rows_of(self, batch: PackedBatch, image_tokens: int) -> int:
+        if self.projector_side == "encoder":
+            return image_tokens
+        return sum(tiles for tiles, _, _ in batch.grids) * self._patches
 
     def encode(
         self, encoder: torch.nn.Module, pixel_values: torch.Tensor, grids: Sequence[Grid]
@@ -135,11 +144,17 @@ class LlavaOnevision(TileFamily):
         features = torch.cat([tower.hidden_states[layer] for layer in self._chosen], dim=-1)
         if self.config.vision_feature_select_strategy == "default":
             features = features[:, 1:]
-        projected = model.multi_modal_projector(features)
-        rows, _ = model.pack_image_features(
+        rows = features.flatten(0, 1)
+        return rows if self.projector_side == "backbone" else self._project(model, rows, grids)
+
+    def _project(self, model: Any, rows: torch.Tensor, grids: Sequence[Grid]) -> torch.Tensor:
+        projected = without_bypass(
+            model.multi_modal_projector, rows.unflatten(0, (-1, self._patches))
+        )
+        features, _ = model.pack_image_features(
             projected.split([tiles for tiles, _, _ in grids]),
             [(height, width) for _, height, width in grids],
             image_newline=model.image_newline,
             vision_aspect_ratio=self.config.vision_aspect_ratio,
         )
-        return torch.cat(rows)
+        return torch.cat(features)

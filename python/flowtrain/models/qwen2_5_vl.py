@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from transformers.vision_utils import get_vision_window_index
 
-from flowtrain.cost.flops import Grid
+from flowtrain.cost.flops import Grid, Side
 from flowtrain.models.documents import Documents
 from flowtrain.models.flops import TowerFlops
 from flowtrain.models.mrope import patch_positions
@@ -22,9 +22,9 @@ class Qwen25VL(QwenVL):
     name = "Qwen2.5-VL"
     projector_modules = ("visual.merger",)
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self.fields = {"pooled": self._width}
+    def __init__(self, folder: Path, *, projector_side: Side) -> None:
+        super().__init__(folder, projector_side=projector_side)
+        self.fields = {"pooled": self._width if projector_side == "encoder" else self._block_width}
         vision = self.config.vision_config
         width = vision.hidden_size
         self._full = frozenset(vision.fullatt_block_indexes)
@@ -36,7 +36,7 @@ class Qwen25VL(QwenVL):
             patch_values=self._patch_values,
             windowed=sum(layer not in self._full for layer in range(vision.depth)),
         )
-        merged = self._merge**2 * width
+        merged = self._block_width
         self._merger_flops = 2.0 * merged * (merged + vision.out_hidden_size)
 
     def _prepare(self, model: Any) -> None:
@@ -83,6 +83,9 @@ class Qwen25VL(QwenVL):
         )
         pooled: torch.Tensor = out.pooler_output
         return pooled
+
+    def _project(self, model: Any, rows: torch.Tensor, grids: Sequence[Grid]) -> torch.Tensor:
+        return self._merged(model.visual.merger, rows)
 
 
 def _attend_to(name: str) -> Callable[..., tuple[Any, dict[str, Any]]]:

@@ -10,7 +10,7 @@ import torch
 from transformers.models.qwen3_vl.modeling_qwen3_vl import BaseModelOutputWithDeepstackFeatures
 from transformers.vision_utils import get_vision_interpolation_indices_and_weights
 
-from flowtrain.cost.flops import Grid
+from flowtrain.cost.flops import Grid, Side
 from flowtrain.models.documents import Documents
 from flowtrain.models.flops import TowerFlops
 from flowtrain.models.mrope import patch_positions
@@ -27,14 +27,14 @@ class Qwen3VL(QwenVL):
     name = "Qwen3-VL"
     projector_modules = ("visual.merger", "visual.deepstack_merger_list")
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
+    def __init__(self, folder: Path, *, projector_side: Side) -> None:
+        super().__init__(folder, projector_side=projector_side)
         vision = self.config.vision_config
         taps = sorted(layer for layer in vision.deepstack_visual_indexes if layer < vision.depth)
         self._taps = taps[: self.config.text_config.num_hidden_layers]
-        self.fields = {"pooled": self._width} | {
-            f"deepstack.{layer}": self._width for layer in range(len(self._taps))
-        }
+        names = ["pooled", *(f"deepstack.{layer}" for layer in range(len(self._taps)))]
+        width = self._width if projector_side == "encoder" else self._block_width
+        self.fields = dict.fromkeys(names, width)
         width = vision.hidden_size
         self._tower_flops = TowerFlops(
             depth=vision.depth,
@@ -42,7 +42,7 @@ class Qwen3VL(QwenVL):
             mlp_flops=4.0 * width * vision.intermediate_size,
             patch_values=self._patch_values,
         )
-        merged = self._merge**2 * width
+        merged = self._block_width
         mergers = 1 + len(vision.deepstack_visual_indexes)
         self._merger_flops = mergers * 2.0 * merged * (merged + vision.out_hidden_size)
 
@@ -92,8 +92,16 @@ class Qwen3VL(QwenVL):
         taps = out.deepstack_features[: len(self._taps)]
         return torch.cat([out.pooler_output, *taps], dim=-1)
 
-    def _encoder_output(self, rows: torch.Tensor) -> Any:
-        pooled, *taps = rows.split(list(self.fields.values()), dim=-1)
+    def _project(self, model: Any, rows: torch.Tensor, grids: Sequence[Grid]) -> torch.Tensor:
+        visual = model.visual
+        layers = list(self.config.vision_config.deepstack_visual_indexes)
+        taps = [visual.deepstack_merger_list[layers.index(layer)] for layer in self._taps]
+        fields = rows.split(self._block_width, dim=-1)
+        features = map(self._merged, [visual.merger, *taps], fields)
+        return torch.cat(list(features), dim=-1)
+
+    def _encoder_output(self, features: torch.Tensor) -> Any:
+        pooled, *taps = features.split(self._width, dim=-1)
         # A tuple over images, here one for all of them.
         per_image: dict[str, Any] = {
             "pooler_output": (pooled,),

@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from flowtrain.cost.flops import Grid
+from flowtrain.cost.flops import Grid, Side
 from flowtrain.models import attention
 from flowtrain.models.family import Vocabulary
-from flowtrain.models.huggingface import HuggingFaceFamily
+from flowtrain.models.huggingface import HuggingFaceFamily, bypass, without_bypass
 from flowtrain.models.mrope import mrope_positions
 from flowtrain.models.qwen_images import QwenImageProcessor
 
@@ -31,10 +31,11 @@ class QwenVL(HuggingFaceFamily):
     tower_attention = attention.NAME
     axes = 4
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
+    def __init__(self, folder: Path, *, projector_side: Side) -> None:
+        super().__init__(folder, projector_side=projector_side)
         vision = self.config.vision_config
         self._merge: int = vision.spatial_merge_size
+        self._block_width: int = self._merge**2 * vision.hidden_size
         self._patch_values: int = (
             vision.in_channels * vision.temporal_patch_size * vision.patch_size**2
         )
@@ -52,6 +53,20 @@ class QwenVL(HuggingFaceFamily):
 
     def image_processor(self) -> QwenImageProcessor:
         return QwenImageProcessor(self._folder, self.config.vision_config)
+
+    def _bypass_projector(self, model: Any) -> None:
+        visual = model.visual
+        for merger in (visual.merger, *getattr(visual, "deepstack_merger_list", ())):
+            bypass(merger, self._blocks)
+
+    def _blocks(self, patches: torch.Tensor) -> torch.Tensor:
+        """The patches of each block side by side, as mergers take them."""
+        return patches.reshape(-1, self._block_width)
+
+    def _merged(self, merger: Any, blocks: torch.Tensor) -> torch.Tensor:
+        """Features of blocks."""
+        patches = blocks.reshape(-1, self._block_width // self._merge**2)
+        return without_bypass(merger, patches)
 
     def position_ids(
         self,

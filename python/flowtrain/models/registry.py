@@ -8,6 +8,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
+from flowtrain.cost.flops import Side
 from flowtrain.models.errors import ModelError
 from flowtrain.models.family import Family
 from flowtrain.models.versions import require_transformers
@@ -25,8 +26,12 @@ ENTRY_POINTS = "flowtrain.families"
 """Entry-point group in which other packages name their families: `model_type = package:Class`."""
 
 
-def family_for(folder: Path) -> Family:
+def family_for(folder: Path, *, projector_side: Side = "encoder") -> Family:
     """The family of a local Hugging Face folder.
+
+    Args:
+        folder: The folder.
+        projector_side: The side of the cut on which the projector is computed.
 
     Raises:
         ModelError: The folder has no config.json that can be read, its model type has no family,
@@ -41,7 +46,7 @@ def family_for(folder: Path) -> Family:
         raise ModelError(f"{path}: not JSON ({error}); correct it") from error
     # First, as the file of a family imports names that other versions lack.
     require_transformers()
-    family: Family = _class_of(kind, path)(folder)
+    family: Family = _class_of(kind, path)(folder, projector_side=projector_side)
     return family
 
 

@@ -12,10 +12,10 @@ from typing import Any, ClassVar
 
 import torch
 
-from flowtrain.cost.flops import Grid
+from flowtrain.cost.flops import Grid, Side
 from flowtrain.models.errors import ModelError
 from flowtrain.models.flops import TowerFlops
-from flowtrain.models.huggingface import HuggingFaceFamily
+from flowtrain.models.huggingface import HuggingFaceFamily, bypass, without_bypass
 
 _CLASS_TOKENS = {"clip_vision_model": 1, "siglip_vision_model": 0, "internvl_vision": 1}
 """Tokens of a tile besides its patches, by `vision_config.model_type`."""
@@ -39,8 +39,8 @@ class TileFamily(HuggingFaceFamily):
     layers_name: ClassVar[str] = "encoder.layers"
     unused_modules: ClassVar[tuple[str, ...]] = ("post_layernorm", "head")
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
+    def __init__(self, folder: Path, *, projector_side: Side) -> None:
+        super().__init__(folder, projector_side=projector_side)
         vision = self.config.vision_config
         kind = vision.model_type
         if kind not in _CLASS_TOKENS:
@@ -64,7 +64,14 @@ class TileFamily(HuggingFaceFamily):
             mlp_flops=4.0 * width * vision.intermediate_size,
             patch_values=3 * patch**2,
         )
-        self.fields = {"features": self._width}
+        # Fields side by side: those of several layers, or of the patches that one token merges.
+        self._tower_width = width * len(self._chosen)
+
+    @property
+    def fields(self) -> dict[str, int]:  # type: ignore[override]
+        if self.projector_side == "encoder":
+            return {"features": self._width}
+        return {"tower": self._tower_width}
 
     def _prepare(self, model: Any) -> None:
         tower = model.model.vision_tower
@@ -83,6 +90,12 @@ class TileFamily(HuggingFaceFamily):
             squares=tiles * self._tile_tokens**2,
         )
         return tower, tiles * self._projector_flops
+
+    def _bypass_projector(self, model: Any) -> None:
+        bypass(model.multi_modal_projector, lambda features: features)
+
+    def _project(self, model: Any, rows: torch.Tensor, grids: Sequence[Grid]) -> torch.Tensor:
+        return without_bypass(model.multi_modal_projector, rows)
 
     @property
     def _projector_flops(self) -> float:

@@ -30,7 +30,7 @@ def packing_of(
     """
     made = numpy.zeros(encoder_ranks)
     for item in items:
-        made[item.encoder] += item.num_tokens
+        made[item.encoder] += item.num_rows
     return Packing(
         bound=place.bound,
         gap=place.gap,

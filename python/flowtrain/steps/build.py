@@ -45,6 +45,10 @@ class Layout:
     colocated: bool = False
 
 
+def _one_for_each_token(_: Grid, num_tokens: int) -> int:
+    return num_tokens
+
+
 def build_step(
     step: int,
     samples: Sequence[SampleSize],
@@ -52,6 +56,7 @@ def build_step(
     layout: Layout,
     *,
     image_cost: Callable[[Grid], float],
+    image_rows: Callable[[Grid, int], int] = _one_for_each_token,
     cursor: int,
     dropped: int = 0,
     truncated: int = 0,
@@ -68,6 +73,7 @@ def build_step(
         cost: Backbone cost of each sample in forward FLOPs, shape [num_samples].
         layout: Numbers of ranks, and maximum tokens.
         image_cost: Encoder cost of an image in forward FLOPs, from its grid.
+        image_rows: Rows that cross the pool for an image, from its grid and its tokens.
         cursor: Samples drawn from the data order up to and including this step.
         dropped: Samples that were drawn for this step and left out.
         truncated: Samples of this step that were truncated.
@@ -101,7 +107,7 @@ def build_step(
         for of_slot in of_rank:
             # Documents of equal length side by side are computed by one call of the attention.
             of_slot.sort(key=lambda sample: (sample.num_tokens, sample.image_lengths))
-    images = [[_images(slot, flops_of) for slot in rank] for rank in members]
+    images = [[_images(slot, flops_of, image_rows) for slot in rank] for rank in members]
     if layout.colocated:
         load = place.loads.sum(axis=0).tolist()
         items = colocated_items(images, load=load, item_tokens=layout.item_tokens)
@@ -143,9 +149,15 @@ def _document(sample: SampleSize) -> Document:
     )
 
 
-def _images(samples: Sequence[SampleSize], image_cost: Callable[[Grid], float]) -> list[SizedImage]:
+def _images(
+    samples: Sequence[SampleSize],
+    image_cost: Callable[[Grid], float],
+    image_rows: Callable[[Grid, int], int],
+) -> list[SizedImage]:
     return [
-        SizedImage(PlannedImage(sample.index, image, grid), length, image_cost(grid))
+        SizedImage(
+            PlannedImage(sample.index, image, grid), image_rows(grid, length), image_cost(grid)
+        )
         for sample in samples
         for image, (grid, length) in enumerate(zip(sample.grids, sample.image_lengths, strict=True))
     ]

@@ -15,12 +15,12 @@ class SizedImage:
 
     Attributes:
         image: The image.
-        num_tokens: Its tokens.
+        num_rows: Its rows that cross the pool.
         cost: FLOPs of encoding it, in all passes of a step.
     """
 
     image: PlannedImage
-    num_tokens: int
+    num_rows: int
     cost: float
 
 
@@ -36,13 +36,13 @@ class _Draft:
     slot: int
     row: int
     encoder: int = 0
-    num_tokens: int = 0
+    num_rows: int = 0
     cost: float = 0.0
     images: list[PlannedImage] = field(default_factory=list)
 
     def add(self, image: SizedImage) -> None:
         self.images.append(image.image)
-        self.num_tokens += image.num_tokens
+        self.num_rows += image.num_rows
         self.cost += image.cost
 
 
@@ -51,11 +51,11 @@ def decoupled_items(
 ) -> tuple[EncoderItem, ...]:
     """Items of a step whose encoder ranks hold no backbone: all are balanced by their cost.
 
-    An item has at most `item_tokens` tokens and at most an equal share of the step's image tokens,
-    so that no encoder rank idles while another has all images. A larger image is an item of its
+    An item has at most `item_tokens` rows and at most an equal share of the rows of the step, so
+    that no encoder rank idles while another has all images. A larger image is an item of its
     own. An item never spans slots, so that a slot never waits for images of a later slot.
     """
-    total = sum(i.num_tokens for rank in slots for slot in rank for i in slot)
+    total = sum(i.num_rows for rank in slots for slot in rank for i in slot)
     cap = min(item_tokens, max(1, -(-total // encoder_ranks)))
     drafts = [
         draft
@@ -82,13 +82,13 @@ def colocated_items(
     Only if the load of a rank exceeds the mean by 5 %, such as that of a sample with many images,
     does its surplus move to other ranks: images of its last slots, one after the other, so that few
     records cross the pool. The documents of a slot are in order of length, so that small images
-    move first and loads come out nearly equal. An item has at most `item_tokens` tokens; a larger
+    move first and loads come out nearly equal. An item has at most `item_tokens` rows; a larger
     image is an item of its own. An item never spans slots.
 
     Args:
         slots: The images.
         load: FLOPs of both modules on each rank, if it encodes all that it reads.
-        item_tokens: Maximum tokens of an item.
+        item_tokens: Maximum rows of an item.
     """
     encoders = [iter(chosen) for chosen in _move_surplus(slots, list(load))]
     return _numbered(
@@ -147,10 +147,10 @@ def _cut(
     row = 0
     for image, encoder in zip(images, encoders, strict=True):
         last = drafts[-1] if drafts else None
-        if last is None or last.encoder != encoder or last.num_tokens + image.num_tokens > cap:
+        if last is None or last.encoder != encoder or last.num_rows + image.num_rows > cap:
             drafts.append(_Draft(reader, slot, row, encoder))
         drafts[-1].add(image)
-        row += image.num_tokens
+        row += image.num_rows
     return drafts
 
 
@@ -162,7 +162,7 @@ def _numbered(drafts: Sequence[_Draft]) -> tuple[EncoderItem, ...]:
             reader=draft.reader,
             slot=draft.slot,
             row=draft.row,
-            num_tokens=draft.num_tokens,
+            num_rows=draft.num_rows,
             images=tuple(draft.images),
         )
         for index, draft in enumerate(drafts)

@@ -65,9 +65,9 @@ class Space:
     def slab_rows(self) -> int:
         return self.slab_bytes // self.row_bytes
 
-    def parts(self, num_tokens: int) -> int:
-        """Slabs of a record with `num_tokens` rows."""
-        return -(-num_tokens // self.slab_rows)
+    def parts(self, num_rows: int) -> int:
+        """Slabs of a record with `num_rows` rows."""
+        return -(-num_rows // self.slab_rows)
 
     def need(self, plan: StepPlan) -> SpaceNeed:
         """Minimum slabs with which this plan can finish.
@@ -83,7 +83,7 @@ class Space:
         for item in plan.items:
             if self.colocated and item.encoder == item.reader:
                 continue
-            slabs = self.parts(item.num_tokens)
+            slabs = self.parts(item.num_rows)
             made[item.encoder] = made.get(item.encoder, 0) + slabs
             read[item.reader] = read.get(item.reader, 0) + slabs
             largest = max(largest, slabs)

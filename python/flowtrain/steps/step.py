@@ -38,7 +38,7 @@ class PlannedImage(NamedTuple):
 class EncoderItem:
     """Images that one encoder rank encodes together, for one slot of one backbone rank.
 
-    The output is one record: `num_tokens` rows, which start at `row` of the slot's image rows.
+    The output is one record: `num_rows` rows, which start at `row` of the slot's image rows.
     """
 
     index: int
@@ -49,7 +49,7 @@ class EncoderItem:
     """Backbone rank that reads the record."""
     slot: int
     row: int
-    num_tokens: int
+    num_rows: int
     images: tuple[PlannedImage, ...]
     """Images in the order of rows."""
 
@@ -62,7 +62,7 @@ class Balance:
     """1 - mean / max over the ranks with the backbone, of the cost of the whole step: that of the
     backbone, or of both modules if ranks hold both."""
     encoder_dist_ratio: float
-    """The same for the encoder ranks, by image tokens."""
+    """The same for the encoder ranks, by rows of image features."""
     pad_ratio: float
     """Padding / allocated tokens; `Packing` says to which length tokens are padded."""
 

@@ -9,19 +9,20 @@ FORWARD = ModuleFlops(encoder=90.0, projector=10.0, backbone=1000.0)
 
 
 @pytest.mark.parametrize(
-    ("encoder", "backbone", "expected"),
+    ("trained", "expected"),
     [
-        (True, True, 3 * 100 + 3 * 1000),
-        (False, True, 1 * 100 + 3 * 1000),
-        # Gradients pass through the frozen backbone to the encoder.
-        (True, False, 3 * 100 + 2 * 1000),
-        (False, False, 1 * 100 + 1 * 1000),
+        ({"encoder", "projector", "backbone"}, 3 * 90 + 3 * 10 + 3 * 1000),
+        ({"backbone"}, 90 + 10 + 3 * 1000),
+        ({"projector", "backbone"}, 90 + 3 * 10 + 3 * 1000),
+        # Gradients pass through the frozen backbone to the projector, and through both to the
+        # encoder.
+        ({"projector"}, 90 + 3 * 10 + 2 * 1000),
+        ({"encoder"}, 3 * 90 + 2 * 10 + 2 * 1000),
+        (set(), 90 + 10 + 1000),
     ],
 )
-def test_the_factor_depends_on_which_modules_train(
-    encoder: bool, backbone: bool, expected: float
-) -> None:
-    assert train_flops(FORWARD, encoder=encoder, backbone=backbone) == expected
+def test_the_factor_depends_on_which_parts_train(trained: set[str], expected: float) -> None:
+    assert train_flops(FORWARD, trained) == expected
 
 
 @pytest.mark.parametrize(

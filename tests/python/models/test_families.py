@@ -15,7 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForImageTextToText
 
-from flowtrain.cost.flops import Grid
+from flowtrain.cost.flops import Grid, Side
 from flowtrain.models import ModelError
 from flowtrain.models.family import Family, PackedBatch
 from flowtrain.models.registry import family_for
@@ -27,11 +27,9 @@ CPU = torch.device("cpu")
 class Model:
     """A small model of a family, and samples as its own processor makes them."""
 
-    def __init__(self, folder: Path, kind: str) -> None:
+    def __init__(self, folder: Path, kind: str, side: Side) -> None:
         write_tiny_model(folder, SMALLEST, family=kind)
-        self.kind = kind
-        self.folder = folder
-        self.family: Family = family_for(folder)
+        self.family: Family = family_for(folder, projector_side=side)
         self.images = self.family.image_processor()
         self.processor = processor_of(folder)
 
@@ -93,9 +91,11 @@ class Sample:
         )
 
 
-@pytest.fixture(scope="module", params=TINY)
+@pytest.fixture(
+    scope="module", params=[(kind, side) for kind in TINY for side in ("encoder", "backbone")]
+)
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Model:
-    return Model(tmp_path_factory.mktemp(request.param), request.param)
+    return Model(tmp_path_factory.mktemp("model"), *request.param)
 
 
 def samples_of(model: Model) -> list[Sample]:
@@ -114,6 +114,7 @@ def packed(family: Family, samples: list[Sample]) -> PackedBatch:
         input_ids=torch.cat([sample.ids for sample in samples]),
         labels=torch.cat([sample.labels for sample in samples]),
         position_ids=family.position_ids(is_image.long(), grids_of(samples), lengths),
+        grids=grids_of(samples),
         doc_lengths=lengths,
     )
 
@@ -135,7 +136,10 @@ def test_packed_documents_on_both_sides_equal_each_document_on_the_plain_model(
     total.backward()  # type: ignore[union-attr]
     encoder, backbone = model.build("encoder"), model.build("backbone")
     rows = family.encode(encoder, pixels_of(samples), grids_of(samples))
-    assert rows.shape[1] == family.row_width
+    planned = sum(
+        family.image_rows(grid, model.images.num_tokens(grid)) for grid in grids_of(samples)
+    )
+    assert rows.shape == (planned, family.row_width)
     leaf = rows.detach().requires_grad_()
     out = family.loss(backbone, packed(family, samples), leaf)
     out.loss_sum.backward()
@@ -184,11 +188,13 @@ def test_analytic_flops_equal_counted_flops(model: Model) -> None:
         out = family.loss(backbone, packed(family, [sample]), rows)
     tokens = len(sample.ids)
     flops = family.sample_flops(tokens, sample.grids, num_targets=out.num_targets)
-    assert encoding.get_total_flops() == pytest.approx(flops.encoder + flops.projector, rel=0.02)
+    side = family.projector_side
+    assert encoding.get_total_flops() == pytest.approx(flops.on("encoder", side), rel=0.02)
     text = family.config.text_config
     # The counter counts all products of causal attention, which needs half of them.
     half = text.num_hidden_layers * 2 * text.hidden_size * tokens**2
-    assert counted.get_total_flops() - half == pytest.approx(flops.backbone, rel=0.02)
+    behind = flops.on("backbone", side)
+    assert counted.get_total_flops() - half == pytest.approx(behind, rel=0.02)
 
 
 def test_every_parameter_belongs_to_the_part_that_holds_it(model: Model) -> None:

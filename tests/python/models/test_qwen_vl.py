@@ -50,6 +50,7 @@ def packed(family: Family, documents: list[Document]) -> PackedBatch:
         input_ids=ids,
         labels=ids.masked_fill(ids == IMAGE, -100),
         position_ids=family.position_ids((ids == IMAGE).long(), grids, lengths),
+        grids=grids,
         doc_lengths=lengths,
     )
 

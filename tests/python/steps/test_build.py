@@ -90,8 +90,8 @@ def test_every_image_is_encoded_once_into_its_own_rows(seed: int, colocated: boo
             shown = [image for item in made.items_for(rank, slot) for image in item.images]
             for item in made.items_for(rank, slot):
                 assert item.row == row
-                assert item.num_tokens == sum(lengths[image] for image in item.images)
-                row += item.num_tokens
+                assert item.num_rows == sum(lengths[image] for image in item.images)
+                row += item.num_rows
             # The backbone takes the rows in the order of its documents.
             expected = [
                 PlannedImage(d.sample, image, grid)
@@ -155,9 +155,9 @@ def test_a_frozen_encoder_needs_one_item_and_a_trained_one_a_whole_step() -> Non
     made = plan(1)
     trained = Space(slab_bytes=4096, row_bytes=512, trained=True)
     frozen = Space(slab_bytes=4096, row_bytes=512, trained=False)
-    per_rank = [sum(trained.parts(i.num_tokens) for i in made.items_of(e)) for e in range(2)]
+    per_rank = [sum(trained.parts(i.num_rows) for i in made.items_of(e)) for e in range(2)]
     assert trained.need(made).activation == max(per_rank)
-    largest = max(frozen.parts(item.num_tokens) for item in made.items)
+    largest = max(frozen.parts(item.num_rows) for item in made.items)
     assert frozen.need(made) == SpaceNeed(activation=largest, gradient=0)
 
 
@@ -186,7 +186,7 @@ def loads(made: StepPlan, passes: Passes) -> list[float]:
         tokens = sum(d.num_tokens for slot in made.documents[rank] for d in slot)
         load[rank] += passes.backbone * tokens
     for item in made.items:
-        load[item.encoder] += passes.encoder * 2 * item.num_tokens
+        load[item.encoder] += passes.encoder * 2 * item.num_rows
     return load
 
 
@@ -238,8 +238,8 @@ def test_colocated_segments_hold_the_records_that_move() -> None:
     space = Space(slab_bytes=4096, row_bytes=512, trained=True, colocated=True)
     sent, read = [0, 0], [0, 0]
     for item in moving:
-        sent[item.encoder] += space.parts(item.num_tokens)
-        read[item.reader] += space.parts(item.num_tokens)
+        sent[item.encoder] += space.parts(item.num_rows)
+        read[item.reader] += space.parts(item.num_rows)
     assert space.need(made) == SpaceNeed(activation=max(sent), gradient=max(read))
     frozen = Space(slab_bytes=4096, row_bytes=512, trained=False, colocated=True)
     assert frozen.need(made) == SpaceNeed(activation=max(sent), gradient=0)

@@ -66,7 +66,7 @@ class Alone:
     def __init__(
         self, config: RunConfig, name: str, plans: dict[int, StepPlan], prefetch: Prefetch
     ) -> None:
-        self._family = family_for(config.model.folder)
+        self._family = family_for(config.model.folder, projector_side=config.projector_side)
         self._mode = config.flow.mode
         self._clip_norm = config.optim.clip_norm
         self._prefetch = prefetch
@@ -79,9 +79,8 @@ class Alone:
             dtype=self._dtype,
             device=self._device,
         )
-        frozen = "backbone" in config.model.freeze if name == "backbone" else self._frozen_encoder
-        self._module = Module.build(model, config, trains=not frozen)
-        tokens = max(sum(item.num_tokens for item in plan.items) for plan in plans.values())
+        self._module = Module.build(model, config, part_of=self._family.part_of)
+        tokens = max(sum(item.num_rows for item in plan.items) for plan in plans.values())
         self._noise = torch.randn(
             tokens, self._family.row_width, dtype=self._dtype, device=self._device
         )
@@ -95,7 +94,7 @@ class Alone:
         for slot, documents in plan.documents_of(0):
             texts = [self._prefetch.get(plan.step, text_request(doc)) for doc in documents]
             batch = packed_batch(self._family, documents, joined(texts), device=self._device)
-            tokens = sum(item.num_tokens for item in plan.items_for(0, slot))
+            tokens = sum(item.num_rows for item in plan.items_for(0, slot))
             rows = self._noise[:tokens].detach().requires_grad_(not self._frozen_encoder)
             out = self._family.loss(self._module.module, batch, rows if tokens else None)
             if out.loss_sum.requires_grad:
@@ -132,7 +131,7 @@ class Alone:
             StepDecision(
                 action="apply", scale=scale, loss=0.0, grad_norm=norm, num_targets=0, seconds={}
             ),
-            saw_samples=True,
+            saw_images=True,
         )
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)

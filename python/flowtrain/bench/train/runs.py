@@ -59,7 +59,7 @@ class Task:
 
     @property
     def frozen(self) -> bool:
-        """Whether the encoder does not train."""
+        """Whether encoder and projector do not train."""
         return self.flow.get("mode") == "frozen"
 
 
@@ -159,7 +159,13 @@ def flow_config(task: Task, run: Path) -> RunConfig:
     return from_dict(
         {
             "run": str(run),
-            "model": {"config": str(task.model), "dtype": task.dtype, "device": task.device},
+            "model": {
+                "config": str(task.model),
+                "dtype": task.dtype,
+                "device": task.device,
+                # As the plain loop, which freezes all that encodes images.
+                "freeze": ["projector"] if task.frozen else [],
+            },
             "data": {"path": str(task.data), "shuffle": False},
             "train": {
                 "steps": task.steps,

@@ -81,7 +81,7 @@ def _say(
 
 def _sampled_work(config: RunConfig) -> Work:
     """Costs of the first steps, from samples that can be used."""
-    family = family_for(config.model.folder)
+    family = family_for(config.model.folder, projector_side=config.projector_side)
     metas = _first_samples(config)
     batch = config.train.global_batch
     steps = [metas[i : i + batch] for i in range(0, len(metas), batch)]
@@ -92,7 +92,7 @@ def _sampled_work(config: RunConfig) -> Work:
         cost=[[_backbone_cost(family, meta) for meta in samples] for samples in steps],
         image_cost=functools.cache(family.image_flops),
         mode=config.flow.mode,
-        trains_backbone="backbone" not in config.model.freeze,
+        trains_backbone="backbone" in config.trained_parts,
         encoder_bytes=parameters["encoder"] * itemsize,
         backbone_bytes=parameters["backbone"] * itemsize,
         microbatch_tokens=config.train.microbatch_tokens,
@@ -120,7 +120,7 @@ def _first_samples(config: RunConfig) -> list[SampleMeta]:
 
 def _backbone_cost(family: Family, meta: SampleMeta) -> float:
     flops = family.sample_flops(meta.num_tokens, meta.grids, num_targets=meta.num_targets)
-    return flops.backbone
+    return flops.on("backbone", family.projector_side)
 
 
 def _encoder_share(work: Work, rates: Rates) -> float:

@@ -50,9 +50,7 @@ class PlanSource:
             encoder_ranks=ranks.encoder_ranks,
             backbone_ranks=ranks.backbone_ranks,
             colocated=ranks.colocated,
-            passes=Passes.of(
-                config.flow.mode, trains_backbone="backbone" not in config.model.freeze
-            ),
+            passes=Passes.of(config.flow.mode, trains_backbone="backbone" in config.trained_parts),
             microbatch_tokens=config.train.microbatch_tokens,
             item_tokens=config.flow.item_tokens,
         )
@@ -106,19 +104,17 @@ class PlanSource:
             self._family.sample_flops(s.num_tokens, s.grids, num_targets=s.num_targets)
             for s in samples
         ]
-        frozen = self._config.flow.mode == "frozen"
-        trains = {
-            "encoder": not frozen,
-            "backbone": "backbone" not in self._config.model.freeze,
-        }
+        side = self._family.projector_side
+        trained = self._config.trained_parts
         return build_step(
             self._step,
             samples,
-            [f.backbone for f in flops],
+            [f.on("backbone", side) for f in flops],
             self._layout,
             image_cost=self._image_cost,
+            image_rows=self._family.image_rows,
             cursor=self._cursor,
             dropped=dropped,
             truncated=sum(s.fit == "truncated" for s in samples),
-            flops=sum(train_flops(f, **trains) for f in flops),
+            flops=sum(train_flops(f, trained) for f in flops),
         )

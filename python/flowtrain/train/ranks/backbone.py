@@ -130,7 +130,7 @@ class BackbonePart:
             grad = features.grad if features.grad is not None else torch.zeros_like(features)
             for item in items:
                 self._gradients.send(
-                    grad[item.row : item.row + item.num_tokens],
+                    grad[item.row : item.row + item.num_rows],
                     reader=item.encoder,
                     step=plan.step,
                     item=item.index,
@@ -151,13 +151,13 @@ class BackbonePart:
         if not items:
             return None, set()
         context = self._context
-        rows = sum(item.num_tokens for item in items)
+        rows = sum(item.num_rows for item in items)
         features = torch.empty(
             (rows, context.family.row_width), dtype=context.dtype, device=context.world.device
         )
         skipped: set[int] = set()
         for item in items:
-            out = features[item.row : item.row + item.num_tokens]
+            out = features[item.row : item.row + item.num_rows]
             key = self._records.gather(out, step=plan.step, item=item.index)
             ages[item.index] = float(plan.step - key.version)
             if key.skipped:

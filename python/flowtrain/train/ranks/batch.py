@@ -35,15 +35,17 @@ def packed_batch(
         if document.sample in skipped:
             tokens.labels[start:end] = -100
     input_ids = torch.from_numpy(tokens.input_ids)
+    grids = [grid for doc in documents for grid in doc.grids]
     doc_lengths = [doc.num_tokens for doc in documents]
     positions = family.position_ids(
         torch.from_numpy(tokens.mm_token_type_ids),
-        [grid for doc in documents for grid in doc.grids],
+        grids,
         doc_lengths,
     )
     return PackedBatch(
         input_ids=input_ids.to(device),
         labels=torch.from_numpy(tokens.labels).to(device),
         position_ids=positions.to(device),
+        grids=grids,
         doc_lengths=doc_lengths,
     )

@@ -93,7 +93,7 @@ class EncoderPart:
             if item is items[-1]:
                 self.module.announce_last_backward()
             gradient = torch.empty(
-                (item.num_tokens, self._context.family.row_width),
+                (item.num_rows, self._context.family.row_width),
                 dtype=self._context.dtype,
                 device=self._context.world.device,
             )
@@ -132,7 +132,7 @@ class EncoderPart:
         """Encode an item.
 
         Returns:
-            Rows, shape [num_tokens, row width], and the samples with a skipped image.
+            Rows, shape [num_rows, row width], and the samples with a skipped image.
         """
         context = self._context
         images = [self._prefetch.get(step, ("pixels", image)) for image in item.images]
@@ -145,10 +145,10 @@ class EncoderPart:
                 pixels.to(context.world.device, context.dtype),
                 [image.grid for image in item.images],
             )
-        if rows.shape[0] != item.num_tokens:
+        if rows.shape[0] != item.num_rows:
             raise ValueError(
                 f"step {step}, item {item.index}: the encoder made {rows.shape[0]} rows where the "
-                f"plan has {item.num_tokens}; the model's image processor must be the one that "
+                f"plan has {item.num_rows}; the model's image processor must be the one that "
                 "belongs to its configuration"
             )
         read = zip(item.images, images, strict=True)

@@ -164,31 +164,35 @@ class Rank:
         """Sum gradients over the world, agree with all ranks on the step, and apply it."""
         world = self._context.world
         seconds, sums = self._sum_over_ranks(sums)
-        trained: list[tuple[Module, bool]] = []
+        saw_images = bool(plan.items)
+        trained: list[Module] = []
+        summed: list[Module] = []
         if self._backbone is not None:
-            trained.append((self._backbone.module, True))
+            trained.append(self._backbone.module)
+            summed.append(self._backbone.module)
         if self._encoder is not None and self._encoder.trains:
-            trained.append((self._encoder.module, bool(plan.items)))
+            trained.append(self._encoder.module)
+            if saw_images:
+                summed.append(self._encoder.module)
         with self._account.doing("reduce"):
-            for module, saw_samples in trained:
-                if saw_samples:
-                    module.finish_sums()
+            for module in summed:
+                module.finish_sums()
         with self._account.doing("optimizer"):
-            norm = math.hypot(*(module.norm() for module, _ in trained))
+            norm = math.hypot(*(module.norm() for module in trained))
         report = StepReport(
             norm=norm,
             checksum=self._context.plans.checksum(plan.step),
             loss_sum=sums.loss_sum if sums is not None else 0.0,
             num_targets=int(sums.num_targets) if sums is not None else 0,
             seconds=seconds,
-            lr=max(module.lr for module, _ in trained),
+            lr=max(module.lr for module in trained),
         )
         if world.is_leader:
             self._close_exchange.report(plan.step, report)
         decision = self._close_exchange.decide(plan, report.checksum)
         with self._account.doing("optimizer"):
-            for module, saw_samples in trained:
-                module.apply(decision, saw_samples=saw_samples)
+            for module in trained:
+                module.apply(decision, saw_images=saw_images)
         if self._metrics is not None and sums is not None:
             with self._account.doing("log"):
                 self._log(plan, decision, sums)

@@ -127,7 +127,7 @@ class Worker:
             device=device,
             activity=membership.activity,
         )
-        family = family_for(self.config.model.folder)
+        family = family_for(self.config.model.folder, projector_side=self.config.projector_side)
         space = Space(
             slab_bytes=self.config.pool.slab_bytes,
             row_bytes=family.row_width * DTYPES[self.config.model.dtype].itemsize,
@@ -149,10 +149,6 @@ class Worker:
     def _modules(self, context: RankContext) -> dict[str, Module]:
         """The modules of this rank; both are parts of one model if it holds both."""
         config, family = self.config, context.family
-        trains = {
-            "encoder": config.flow.mode != "frozen",
-            "backbone": "backbone" not in config.model.freeze,
-        }
         names = self.world.modules
         model = family.build(
             names[0] if len(names) == 1 else "full",
@@ -163,7 +159,10 @@ class Worker:
         )
         return {
             name: Module.build(
-                model, config, trains=trains[name], holds=partial(_lies_on, family, name)
+                model,
+                config,
+                part_of=family.part_of,
+                holds=partial(_lies_on, family, name),
             )
             for name in names
         }

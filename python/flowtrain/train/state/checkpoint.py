@@ -125,6 +125,7 @@ def _tensors(module: Module) -> dict[str, Any]:
     model = get_model_state_dict(module.module)
     state: dict[str, Any] = {"model": {k: v for k, v in model.items() if module.holds(k)}}
     if module.optimizer is not None and module.stepped:
+        module.complete_state()
         state["optimizer"] = get_optimizer_state_dict(module.module, module.optimizer)["state"]
     return state
 

@@ -39,7 +39,7 @@ def write_model(config: RunConfig, checkpoint: Path, folder: Path) -> dict[str, 
         CheckpointError: The checkpoint cannot be read.
     """
     check_model(config)
-    family = family_for(config.model.folder)
+    family = family_for(config.model.folder, projector_side=config.projector_side)
     model = family.build(
         "full",
         weights=config.model.path,

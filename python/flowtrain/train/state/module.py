@@ -1,4 +1,4 @@
-"""A part of a model, with its optimizer and schedule."""
+"""The parts of a model on one side of the cut, with their optimizer and schedule."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
-from flowtrain.config.schema import RunConfig
+from flowtrain.config.schema import Part, RunConfig
 from flowtrain.train.control.close import StepDecision
 from flowtrain.train.control.gradients import GradientBuckets
 from flowtrain.train.state.optimizer import build_optimizer, build_schedule
@@ -25,52 +26,63 @@ def _all(_name: str) -> bool:
     return True
 
 
+def _backbone(_name: str) -> Part:
+    return "backbone"
+
+
 @dataclass(slots=True)
 class Module:
-    """A part of a model, with its optimizer and schedule.
+    """The parts of a model on one side of the cut, with their optimizer and schedule.
 
     Attributes:
-        module: The model, which a colocated rank shares with its other part.
-        holds: Whether a parameter or buffer of the model belongs to this part, by its name.
-        optimizer: None if the part is frozen.
-        schedule: None if the part is frozen.
+        module: The model, which a colocated rank shares with the other side.
+        holds: Whether a parameter or buffer of the model is on this side, by its name.
+        part_of: The part that a parameter of the model belongs to, by its name.
+        optimizer: None if nothing on this side trains.
+        schedule: None if nothing on this side trains.
         stepped: Steps that the optimizer has taken; at 0 it has no state yet.
         buckets: Sums of the gradients over the ranks, if the gradients are views of its buffers.
-        parameters: Parameters of this part, in the model's order.
+        parameters: Parameters on this side, in the model's order.
         trainable: Those that have gradients.
+        of_images: Those of encoder and projector, which have no gradient in a step without images.
     """
 
     module: torch.nn.Module
     holds: Callable[[str], bool]
+    part_of: Callable[[str], Part] = _backbone
     optimizer: torch.optim.Optimizer | None = None
     schedule: torch.optim.lr_scheduler.LRScheduler | None = None
     stepped: int = 0
     buckets: GradientBuckets | None = None
     parameters: list[torch.nn.Parameter] = field(init=False)
     trainable: list[torch.nn.Parameter] = field(init=False)
+    of_images: list[torch.nn.Parameter] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.parameters = [p for name, p in self.module.named_parameters() if self.holds(name)]
+        named = [(name, p) for name, p in self.module.named_parameters() if self.holds(name)]
+        self.parameters = [p for _, p in named]
         self.trainable = [p for p in self.parameters if p.requires_grad]
+        self.of_images = [
+            p for name, p in named if p.requires_grad and self.part_of(name) != "backbone"
+        ]
 
     @staticmethod
     def build(
         module: torch.nn.Module,
         config: RunConfig,
         *,
-        trains: bool,
+        part_of: Callable[[str], Part] = _backbone,
         holds: Callable[[str], bool] = _all,
     ) -> Module:
-        """Add optimizer and schedule to a part of a model, or freeze it."""
-        if not trains:
-            for name, parameter in module.named_parameters():
-                if holds(name):
-                    parameter.requires_grad_(False)
-            return Module(module, holds)
-        part = Module(module, holds)
-        part.optimizer = build_optimizer(part.parameters, config.optim)
-        part.schedule = build_schedule(part.optimizer, config.optim, steps=config.train.steps)
-        return part
+        """Freeze the parts that do not train, and add optimizer and schedule for the others."""
+        for name, parameter in module.named_parameters():
+            if holds(name) and part_of(name) not in config.trained_parts:
+                parameter.requires_grad_(False)
+        side = Module(module, holds, part_of)
+        if side.trainable:
+            side.optimizer = build_optimizer(side.trainable, config.optim)
+            side.schedule = build_schedule(side.optimizer, config.optim, steps=config.train.steps)
+        return side
 
     def announce_last_backward(self) -> None:
         """The next backward pass is the last of the step: sums over the ranks start within it."""
@@ -92,21 +104,22 @@ class Module:
         grads = self._grads()
         return float(torch.nn.utils.get_total_norm(grads)) if grads else 0.0
 
-    def apply(self, decision: StepDecision, *, saw_samples: bool) -> None:
+    def apply(self, decision: StepDecision, *, saw_images: bool) -> None:
         """Step the optimizer or drop the gradients; the schedule advances in both cases.
 
         Args:
             decision: What to do with the gradients.
-            saw_samples: Whether any rank had samples for this part in this step; without any, its
-                optimizer is not stepped, as in a plain loop.
+            saw_images: Whether any rank had an image in this step; without any, encoder and
+                projector are not stepped, as in a plain loop.
         """
         if self.optimizer is None:
             return
-        if decision.action == "apply" and saw_samples:
-            grads = self._grads()
-            if decision.scale != 1.0 and grads:
-                torch._foreach_mul_(grads, decision.scale)
-            self.optimizer.step()
+        if decision.action == "apply" and (saw_images or len(self.of_images) < len(self.trainable)):
+            with self._without_images(saw_images):
+                grads = self._grads()
+                if decision.scale != 1.0 and grads:
+                    torch._foreach_mul_(grads, decision.scale)
+                self.optimizer.step()
             self.stepped += 1
         if self.buckets is not None:
             self.buckets.clear()
@@ -115,6 +128,31 @@ class Module:
         if self.schedule is not None:
             with _without_order_warning():
                 self.schedule.step()
+
+    def complete_state(self) -> None:
+        """Create the optimizer's state of parameters that have not been stepped.
+
+        A checkpoint has the state of either none or all of them. Zeros are the state of a parameter
+        before its first step, with AdamW and with SGD.
+        """
+        if self.optimizer is None or not self.optimizer.state:
+            return
+        stepped, state = next(iter(self.optimizer.state.items()))
+        for parameter in self.trainable:
+            if parameter not in self.optimizer.state:
+                self.optimizer.state[parameter] = {
+                    name: _zeros_like(value, stepped, parameter) for name, value in state.items()
+                }
+
+    @contextmanager
+    def _without_images(self, saw_images: bool) -> Iterator[None]:
+        """Take the gradients away that only images could have made, and give them back."""
+        taken = [] if saw_images else [(p, p.grad) for p in self.of_images]
+        for parameter, _ in taken:
+            parameter.grad = None
+        yield
+        for parameter, gradient in taken:
+            parameter.grad = gradient
 
     def restore_schedule(self, steps: int) -> None:
         """Advance a new schedule by a number of steps."""
@@ -129,6 +167,13 @@ class Module:
     @property
     def lr(self) -> float:
         return float(self.optimizer.param_groups[0]["lr"]) if self.optimizer else 0.0
+
+
+def _zeros_like(value: Any, of: torch.Tensor, parameter: torch.Tensor) -> Any:
+    """Zeros in place of a value of the state of another parameter."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    return torch.zeros_like(parameter if value.shape == of.shape else value)
 
 
 @contextmanager

@@ -23,7 +23,7 @@ def plan(step: int, *items: tuple[int, int, int]) -> StepPlan:
     """A plan of items, each (encoder, reader, slabs)."""
     made = [
         EncoderItem(
-            index=index, encoder=encoder, reader=reader, slot=0, row=0, num_tokens=slabs, images=()
+            index=index, encoder=encoder, reader=reader, slot=0, row=0, num_rows=slabs, images=()
         )
         for index, (encoder, reader, slabs) in enumerate(items)
     ]

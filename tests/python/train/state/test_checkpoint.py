@@ -88,3 +88,33 @@ def test_a_checkpoint_is_valid_only_when_its_steps_are_in_the_logs_on_the_disk(
     monkeypatch.setattr("flowtrain.train.state.checkpoint.commit", check)
     train(configuration(folder))
     assert flushed
+
+
+@pytest.mark.parametrize("optimizer", [{"name": "adamw"}, {"name": "sgd", "momentum": 0.9}])
+def test_a_projector_is_not_stepped_without_images_also_after_a_resume(
+    optimizer: dict[str, Any], folder: Path
+) -> None:
+    optim = {**optimizer, "lr": 0.1, "weight_decay": 0.1}
+    config = configuration(folder, optim=optim)
+    without_images = (0, 1, 4)
+    _, module = train(config, without_images=without_images)
+    assert all(parameter.grad is None for parameter in module.trainable)
+
+    torch.manual_seed(config.train.seed)
+    plain = torch.nn.Linear(3, 2)
+    kind: Any = {"adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}[optimizer["name"]]
+    options = {"momentum": 0.9} if optimizer["name"] == "sgd" else {}
+    truth = kind(plain.parameters(), lr=0.1, weight_decay=0.1, **options)
+    for step in range(config.train.steps):
+        torch.manual_seed(step)
+        for parameter in plain.parameters():
+            parameter.grad = torch.randn_like(parameter)
+        if step in without_images:
+            plain.bias.grad = None
+        truth.step()
+    torch.testing.assert_close(module.module.state_dict(), plain.state_dict())
+
+    # The checkpoint of step 2 has been written before the projector was stepped.
+    _, resumed = train(config, first=2, without_images=without_images)
+    for name, value in module.module.state_dict().items():
+        assert torch.equal(resumed.module.state_dict()[name], value), name
