@@ -40,6 +40,11 @@ MODELS = {
 }
 # Fewer decoder layers than deepstack taps, so that the last tap is unused.
 TIED = dataclasses.replace(SMALLEST, tied=True, text_depth=1)
+GROUPS: dict[str, dict[str, Any]] = {
+    "slower": {"match": "model.visual.*", "lr": 2e-4},
+    "decayed": {"match": "*norm.weight", "weight_decay": 0.1},
+    "frozen": {"match": "model.language_model.layers.0.*", "train": False},
+}
 SEED = 7
 # Decoupled ranks get several slots a step. Five samples cannot be balanced over colocated ranks, so
 # that images move between these.
@@ -75,6 +80,7 @@ def run_config(folder: Path, given: argparse.Namespace) -> RunConfig:
                 "clip_norm": CLIP,
                 "schedule": "cosine",
                 "warmup_steps": min(3, given.steps - 1),
+                "groups": list(GROUPS.values()) if given.groups else [],
                 **OPTIONS[given.optimizer],
             },
             "flow": {
@@ -128,6 +134,10 @@ def compare(
         clip_norm=CLIP,
         freeze={*given.freeze, *(["encoder"] if given.mode == "frozen" else [])},
         device=given.device,
+        groups=[
+            {"scale": group.get("lr", LR[given.optimizer]) / LR[given.optimizer], **group}
+            for group in (GROUPS.values() if given.groups else ())
+        ],
     )
     ours = read_log(config.run / "metrics.jsonl")
     for mine, theirs in zip(ours, log, strict=True):
@@ -152,6 +162,7 @@ def compare(
         "model": given.model,
         "tied": given.tied,
         "freeze": list(given.freeze),
+        "groups": given.groups,
         "optimizer": given.optimizer,
         "fault": given.fault,
     }
@@ -197,6 +208,9 @@ def main() -> None:
     parser.add_argument("--model", choices=MODELS, default="qwen3-vl")
     parser.add_argument(
         "--freeze", nargs="*", default=[], help="model.freeze: parts that do not train"
+    )
+    parser.add_argument(
+        "--groups", action="store_true", help="three parameter groups, one of them frozen"
     )
     parser.add_argument("--tied", action="store_true", help="one matrix for both embeddings")
     parser.add_argument("--optimizer", choices=("sgd", "adamw"), default="adamw")

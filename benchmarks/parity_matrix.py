@@ -35,6 +35,7 @@ class Row:
     optimizer: str
     model: str = "qwen3-vl"
     tied: bool = False
+    groups: bool = False
     mode: str = "strict"
     freeze: tuple[str, ...] = ()
     ranks: int | None = None
@@ -46,7 +47,7 @@ class Row:
         layout = f"{self.encoder_ranks}+{self.backbone_ranks}"
         if self.ranks is not None:
             layout = f"colocated-{self.ranks}"
-        tied = "-tied" if self.tied else ""
+        tied = "-tied" * self.tied + "-groups" * self.groups
         frozen = "".join(f"-without-{part}" for part in self.freeze)
         return f"{self.model}{tied}-{layout}-{self.mode}{frozen}-{self.dtype}-{self.optimizer}"
 
@@ -94,6 +95,7 @@ ROWS = [
         for model in list(MODELS)[1:]
     ),
     Row(tied=True, encoder_ranks=2, dtype="float64", optimizer="adamw"),
+    Row(groups=True, ranks=2, dtype="float64", optimizer="adamw"),
 ]
 """The rows that `make test-deep` runs."""
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,26 @@ def _part_of(name: str) -> str:
     return "encoder" if name.startswith(("model.visual.", "model.vision_tower.")) else "backbone"
 
 
+def _group(
+    name: str,
+    parameter: torch.nn.Parameter,
+    options: dict[str, Any],
+    groups: Sequence[dict[str, Any]],
+) -> dict[str, Any] | None:
+    """Parameter group of the optimizer for one parameter; vectors have no weight decay."""
+    own = next((group for group in groups if fnmatchcase(name, group["match"])), {})
+    if not own.get("train", True):
+        parameter.requires_grad_(False)
+    if not parameter.requires_grad:
+        return None
+    decay = options.get("weight_decay", 0.0) if parameter.ndim >= 2 else 0.0
+    return {
+        "params": [parameter],
+        "scale": own.get("scale", 1.0),
+        "weight_decay": own.get("weight_decay", decay),
+    }
+
+
 def run(
     *,
     model: Path,
@@ -81,6 +102,7 @@ def run(
     clip_norm: float | None,
     freeze: Collection[str],
     device: str = "cpu",
+    groups: Sequence[dict[str, Any]] = (),
 ) -> tuple[list[dict[str, float]], torch.nn.Module]:
     """Train on the steps logged by another run.
 
@@ -95,6 +117,8 @@ def run(
         clip_norm: Limit of the gradient norm, or None.
         freeze: Parts to freeze: `encoder`, `projector`, `backbone`.
         device: Device to train on.
+        groups: Parameters with options of their own: `match` is a glob pattern of names, `scale` a
+            factor of the learning rate, `weight_decay` a weight decay, `train` false freezes.
 
     Returns:
         Step, loss, target tokens and gradient norm of each step, and the trained model.
@@ -116,9 +140,14 @@ def run(
     net.train()
     for name, parameter in net.named_parameters():
         parameter.requires_grad_(_part_of(name) not in freeze)
-    trained = [p for p in net.parameters() if p.requires_grad]
     kind = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}[optimizer]
-    opt = kind(trained, lr=0.0, **options)
+    parameters = [
+        group
+        for name, parameter in net.named_parameters()
+        if (group := _group(name, parameter, options, groups)) is not None
+    ]
+    trained = [group["params"][0] for group in parameters]
+    opt = kind(parameters, lr=0.0, **options)
     samples = Samples(data, model)
     log = []
     for line in steps.read_text().splitlines():
@@ -135,7 +164,7 @@ def run(
         limit = float("inf") if clip_norm is None else clip_norm
         norm = torch.nn.utils.clip_grad_norm_(grads, limit)
         for group in opt.param_groups:
-            group["lr"] = step["lr"]
+            group["lr"] = step["lr"] * group["scale"]
         opt.step()
         opt.zero_grad(set_to_none=True)
         log.append(

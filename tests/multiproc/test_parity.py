@@ -59,6 +59,11 @@ def test_every_family_equals_a_plain_loop(model: str, tmp_path: Path) -> None:
     assert not exceeds(result), result
 
 
+def test_parameter_groups_equal_those_of_a_plain_loop(tmp_path: Path) -> None:
+    result = measure(tmp_path, encoder_ranks=2, dtype="float64", groups=True)
+    assert not exceeds(result), result
+
+
 def test_tied_embeddings_and_an_unused_deepstack_tap_equal_a_plain_loop(tmp_path: Path) -> None:
     result = measure(tmp_path, encoder_ranks=2, dtype="float64", tied=True)
     assert not exceeds(result), result

@@ -70,7 +70,7 @@ def to_dict(config: Any) -> dict[str, Any]:
             return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
         if isinstance(value, Path):
             return str(value.absolute())
-        return list(value) if isinstance(value, tuple) else value
+        return [plain(item) for item in value] if isinstance(value, tuple) else value
 
     tree: dict[str, Any] = plain(config)
     return tree
@@ -138,8 +138,20 @@ def _check_names(tree: Mapping[str, Any], kind: type, above: tuple[str, ...], so
             if not isinstance(value, Mapping):
                 raise ConfigError(f"{source}: {dotted}={value!r}: it must be a mapping of fields")
             _check_names(value, fields[name], (*above, str(name)), source)
+        elif (kind_of_items := _items(fields[name])) is not None and isinstance(value, Sequence):
+            for number, item in enumerate(value):
+                where = f"{dotted}.{number}"
+                if not isinstance(item, Mapping):
+                    raise ConfigError(f"{source}: {where}={item!r}: it must be a mapping of fields")
+                _check_names(item, kind_of_items, (*above, str(name), str(number)), source)
         elif isinstance(value, bool) and _is_number(fields[name]):
             raise ConfigError(f"{source}: {dotted}={value}: it must be a number")
+
+
+def _items(hint: Any) -> type | None:
+    """Class of the items, if the hint is a tuple of a dataclass."""
+    first = next(iter(get_args(hint)), None)
+    return first if isinstance(first, type) and dataclasses.is_dataclass(first) else None
 
 
 def _is_number(hint: Any) -> bool:

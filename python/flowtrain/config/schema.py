@@ -98,6 +98,27 @@ class DataConfig:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ParameterGroup:
+    """Parameters that train otherwise than the rest."""
+
+    match: str
+    """Glob pattern of parameter names, such as `model.visual.*`. A parameter belongs to the first
+    group that matches it."""
+    lr: float | None = None
+    """Peak learning rate; null means `optim.lr`."""
+    weight_decay: float | None = None
+    """Weight decay, also of vectors; null means that of the other parameters."""
+    train: bool = True
+    """Whether the parameters train."""
+
+    def __post_init__(self) -> None:
+        if self.lr is not None:
+            _positive(optim__groups__lr=self.lr)
+        if self.weight_decay is not None:
+            _not_negative(optim__groups__weight_decay=self.weight_decay)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class OptimConfig:
     """Optimizer, schedule and clipping, as in a plain PyTorch loop."""
 
@@ -110,7 +131,12 @@ class OptimConfig:
     eps: float = 1e-8
     """Term added to AdamW's denominator."""
     weight_decay: float = 0.0
-    """Weight decay of every trained parameter."""
+    """Weight decay of matrices. Norms, biases and other vectors have none, unless `decay_vectors`
+    is set."""
+    decay_vectors: bool = False
+    """Whether parameters of fewer than two dimensions have weight decay as well."""
+    groups: tuple[ParameterGroup, ...] = ()
+    """Parameters with a learning rate or weight decay of their own, or that do not train."""
     momentum: float = 0.0
     """SGD momentum."""
     schedule: Literal["constant", "linear", "cosine", "onecycle"] = "constant"

@@ -106,15 +106,19 @@ class Family(ABC):
         part = self.part_of(name)
         return self.projector_side if part == "projector" else part
 
-    def parameter_counts(self) -> dict[Side, int]:
-        """Number of parameters on each side of the cut."""
+    def parameter_sizes(self) -> dict[str, int]:
+        """Number of values of each parameter of the full model."""
         from transformers import AutoModelForImageTextToText
 
         with torch.device("meta"):
             model = AutoModelForImageTextToText.from_config(self.config)
+        return {name: parameter.numel() for name, parameter in model.named_parameters()}
+
+    def parameter_counts(self) -> dict[Side, int]:
+        """Number of parameters on each side of the cut."""
         counts: dict[Side, int] = {"encoder": 0, "backbone": 0}
-        for name, parameter in model.named_parameters():
-            counts[self.side_of(name)] += parameter.numel()
+        for name, size in self.parameter_sizes().items():
+            counts[self.side_of(name)] += size
         return counts
 
     def image_flops(self, grid: Grid) -> float:

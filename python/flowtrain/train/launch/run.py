@@ -23,6 +23,7 @@ from flowtrain.train.ranks.hook import load_hook
 from flowtrain.train.state import atomic, logs
 from flowtrain.train.state.checkpoint import latest, read_meta
 from flowtrain.train.state.final import write_final
+from flowtrain.train.state.module import check_trained
 from flowtrain.train.state.run_folder import open_run, read_accounts
 
 SUMMARY = "summary.json"
@@ -50,7 +51,7 @@ def train(
             checkpoint; or `RUN/final` cannot be written.
     """
     # Check what can be checked now, before every rank loads its model.
-    family_for(config.model.folder)
+    check_trained(config, family_for(config.model.folder, projector_side=config.projector_side))
     JsonlFile(config.data.path)
     if config.debug.fault is not None:
         load_hook(config.debug.fault)

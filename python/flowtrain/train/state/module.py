@@ -10,10 +10,16 @@ from typing import Any
 
 import torch
 
-from flowtrain.config.schema import Part, RunConfig
+from flowtrain.config.schema import ConfigError, Part, RunConfig
+from flowtrain.models.family import Family
 from flowtrain.train.control.close import StepDecision
 from flowtrain.train.control.gradients import GradientBuckets
-from flowtrain.train.state.optimizer import build_optimizer, build_schedule
+from flowtrain.train.state.optimizer import (
+    build_optimizer,
+    build_schedule,
+    check_groups,
+    group_of,
+)
 
 DTYPES = {
     "float32": torch.float32,
@@ -28,6 +34,31 @@ def _all(_name: str) -> bool:
 
 def _backbone(_name: str) -> Part:
     return "backbone"
+
+
+def _trains(name: str, part: Part, config: RunConfig) -> bool:
+    group = group_of(name, config.optim)
+    return part in config.trained_parts and (group is None or group.train)
+
+
+def check_trained(config: RunConfig, family: Family) -> None:
+    """Check `optim.groups` against the parameters of the model.
+
+    Raises:
+        ConfigError: A group has no parameter, or nothing would train that has to.
+    """
+    if not config.optim.groups:
+        return
+    names = family.parameter_sizes()
+    check_groups(config.optim, names)
+    sides = {family.side_of(n) for n in names if _trains(n, family.part_of(n), config)}
+    if not sides:
+        raise ConfigError("optim.groups: nothing would train; remove a group with train: false")
+    if config.flow.mode != "frozen" and "encoder" not in sides:
+        raise ConfigError(
+            f"optim.groups: neither encoder nor projector would train with flow.mode="
+            f"{config.flow.mode}; set flow.mode to frozen"
+        )
 
 
 @dataclass(slots=True)
@@ -76,11 +107,12 @@ class Module:
     ) -> Module:
         """Freeze the parts that do not train, and add optimizer and schedule for the others."""
         for name, parameter in module.named_parameters():
-            if holds(name) and part_of(name) not in config.trained_parts:
+            if holds(name) and not _trains(name, part_of(name), config):
                 parameter.requires_grad_(False)
         side = Module(module, holds, part_of)
         if side.trainable:
-            side.optimizer = build_optimizer(side.trainable, config.optim)
+            named = [(n, p) for n, p in module.named_parameters() if holds(n) and p.requires_grad]
+            side.optimizer = build_optimizer(named, config.optim)
             side.schedule = build_schedule(side.optimizer, config.optim, steps=config.train.steps)
         return side
 

@@ -2,54 +2,105 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
+from fnmatch import fnmatchcase
+from typing import Any
 
 import torch
 from torch.optim import lr_scheduler
 
-from flowtrain.config.schema import OptimConfig
+from flowtrain.config.schema import ConfigError, OptimConfig, ParameterGroup
+
+
+def group_of(name: str, config: OptimConfig) -> ParameterGroup | None:
+    """The group of `optim.groups` that a parameter belongs to, or None."""
+    return next((group for group in config.groups if fnmatchcase(name, group.match)), None)
+
+
+def check_groups(config: OptimConfig, names: Iterable[str]) -> None:
+    """Refuse a group that has no parameter.
+
+    Args:
+        config: Section `optim`.
+        names: Names of all parameters of the model.
+
+    Raises:
+        ConfigError: No parameter belongs to a group.
+    """
+    if not config.groups:
+        return
+    names = list(names)
+    found = {group_of(name, config) for name in names}
+    for number, group in enumerate(config.groups):
+        if group not in found:
+            raise ConfigError(
+                f"optim.groups.{number}.match={group.match!r}: no parameter of the model belongs "
+                f"to it, or all of them to groups before it; names are such as {names[0]} and "
+                f"{names[-1]}"
+            )
 
 
 def build_optimizer(
-    parameters: Iterable[torch.nn.Parameter], config: OptimConfig
+    named: Iterable[tuple[str, torch.nn.Parameter]], config: OptimConfig
 ) -> torch.optim.Optimizer:
-    """Optimizer of one module; all parameters are in one group.
+    """Optimizer of one module.
 
-    `fused` computes the same formula in one pass over each parameter instead of ten.
+    The first group has the learning rate of the configuration; it may be empty. `fused` computes
+    the same formula in one pass over each parameter instead of ten.
+
+    Args:
+        named: The parameters that train, with their names.
+        config: Section `optim`.
     """
+    groups: dict[tuple[float, float], list[torch.nn.Parameter]] = {
+        (config.lr, config.weight_decay): []
+    }
+    for name, parameter in named:
+        groups.setdefault(_options(name, parameter, config), []).append(parameter)
+    parameters: list[dict[str, Any]] = [
+        {"params": members, "lr": lr, "weight_decay": decay}
+        for (lr, decay), members in groups.items()
+    ]
     if config.name == "sgd":
-        return torch.optim.SGD(
-            parameters,
-            lr=config.lr,
-            momentum=config.momentum,
-            weight_decay=config.weight_decay,
-            fused=True,
-        )
+        return torch.optim.SGD(parameters, lr=config.lr, momentum=config.momentum, fused=True)
     return torch.optim.AdamW(
-        parameters,
-        lr=config.lr,
-        betas=config.betas,
-        eps=config.eps,
-        weight_decay=config.weight_decay,
-        fused=True,
+        parameters, lr=config.lr, betas=config.betas, eps=config.eps, fused=True
     )
+
+
+def _options(name: str, parameter: torch.nn.Parameter, config: OptimConfig) -> tuple[float, float]:
+    """Learning rate and weight decay of a parameter."""
+    decays = config.decay_vectors or parameter.ndim >= 2
+    lr, decay = config.lr, config.weight_decay if decays else 0.0
+    if (group := group_of(name, config)) is not None:
+        lr = lr if group.lr is None else group.lr
+        decay = decay if group.weight_decay is None else group.weight_decay
+    return lr, decay
 
 
 def build_schedule(
     optimizer: torch.optim.Optimizer, config: OptimConfig, *, steps: int
 ) -> lr_scheduler.LRScheduler:
-    """Learning rate over a run of `steps`, the same in both worlds."""
+    """Learning rates over a run of `steps`, the same in both worlds."""
     if config.schedule == "onecycle":
         return lr_scheduler.OneCycleLR(
-            optimizer, max_lr=config.lr, total_steps=steps, cycle_momentum=False
+            optimizer,
+            max_lr=[group["lr"] for group in optimizer.param_groups],
+            total_steps=steps,
+            cycle_momentum=False,
         )
     rest = steps - config.warmup_steps
     main: lr_scheduler.LRScheduler
     if config.schedule == "linear":
         main = lr_scheduler.LinearLR(optimizer, 1.0, config.min_lr_ratio, total_iters=rest)
     elif config.schedule == "cosine":
-        least = config.lr * config.min_lr_ratio
-        main = lr_scheduler.CosineAnnealingLR(optimizer, T_max=rest, eta_min=least)
+        # CosineAnnealingLR has the same minimum for all groups.
+        least = config.min_lr_ratio
+        main = lr_scheduler.LambdaLR(
+            optimizer,
+            lambda step: least + (1 - least) * (1 + math.cos(math.pi * step / rest)) / 2,
+        )
     else:
         main = lr_scheduler.ConstantLR(optimizer, factor=1.0, total_iters=0)
     if config.warmup_steps == 0:

@@ -39,6 +39,9 @@ RULES: dict[str, Rule] = {
     "optim.betas": "taken",
     "optim.eps": "taken",
     "optim.weight_decay": "taken",
+    "optim.decay_vectors": "taken",
+    # Parameters that train now have no saved state if they did not before.
+    "optim.groups": "refused",
     # With a momentum of 0 there is no saved state for another momentum.
     "optim.momentum": "refused",
     "optim.schedule": "taken",

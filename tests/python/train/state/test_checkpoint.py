@@ -94,7 +94,7 @@ def test_a_checkpoint_is_valid_only_when_its_steps_are_in_the_logs_on_the_disk(
 def test_a_projector_is_not_stepped_without_images_also_after_a_resume(
     optimizer: dict[str, Any], folder: Path
 ) -> None:
-    optim = {**optimizer, "lr": 0.1, "weight_decay": 0.1}
+    optim = {**optimizer, "lr": 0.1, "weight_decay": 0.1, "decay_vectors": True}
     config = configuration(folder, optim=optim)
     without_images = (0, 1, 4)
     _, module = train(config, without_images=without_images)
