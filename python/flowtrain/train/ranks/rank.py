@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from flowtrain.steps import SpaceNeed, StepPlan
@@ -13,6 +15,7 @@ from flowtrain.train.planning.planner import Planner
 from flowtrain.train.ranks.backbone import BackbonePart, StepSums
 from flowtrain.train.ranks.context import RankContext
 from flowtrain.train.ranks.encoder import EncoderPart
+from flowtrain.train.ranks.memory import memory_errors
 from flowtrain.train.ranks.metrics import Metrics, StepTiming
 from flowtrain.train.state.checkpoint import Checkpoints
 from flowtrain.train.state.module import Module
@@ -88,11 +91,11 @@ class Rank:
             self._planner.step_started()
         if self._backbone is not None:
             self._make_room(plan)
-            with doing("backbone"):
+            with self._computing("backbone", plan):
                 sums = self._backbone.slots(plan)
         self._forward_to(plan.step + self._ahead, at=plan.step)
         if self._encoder is not None and self._encoder.trains:
-            with doing("encode"):
+            with self._computing("encode", plan):
                 self._encoder.backward(plan)
         if self._backbone is not None or self._trains_encoder:
             with doing("close"):
@@ -116,6 +119,13 @@ class Rank:
     def _plan(self, step: int) -> StepPlan:
         with self._account.doing("plan"):
             return self._context.plans.get(step)
+
+    @contextmanager
+    def _computing(self, kind: str, plan: StepPlan) -> Iterator[None]:
+        """Within the block, the rank computes; an error of a full device says what to lower."""
+        config = self._context.config
+        with self._account.doing(kind), memory_errors(config, kind, plan.step):
+            yield
 
     def edges(self) -> list[Explanation]:
         """Current state of the edges from and to this rank."""
@@ -143,7 +153,7 @@ class Rank:
                 with self._account.doing("plan"):
                     self._encoder.read(plan)
                 self._make_room(plan)
-                with self._account.doing("encode"):
+                with self._computing("encode", plan):
                     self._encoder.forward(plan, version=at)
                 self._forward += 1
             except Exception as error:
@@ -190,7 +200,7 @@ class Rank:
         if world.is_leader:
             self._close_exchange.report(plan.step, report)
         decision = self._close_exchange.decide(plan, report.checksum)
-        with self._account.doing("optimizer"):
+        with self._computing("optimizer", plan):
             for module in trained:
                 module.apply(decision, saw_images=saw_images)
         if self._metrics is not None and sums is not None:

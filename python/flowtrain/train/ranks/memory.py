@@ -1,0 +1,56 @@
+"""Errors of a device whose memory is full, with the field to lower."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from flowtrain.config.schema import RunConfig
+
+
+class DeviceMemoryError(RuntimeError):
+    """The memory of a device is full; the message names what was computed and what to lower."""
+
+
+@contextmanager
+def memory_errors(config: RunConfig, kind: str, step: int) -> Iterator[None]:
+    """Explain an error of a full device within the block.
+
+    Args:
+        config: The run.
+        kind: What is computed: `encode`, `backbone` or `optimizer`.
+        step: Step of the plan.
+
+    Raises:
+        DeviceMemoryError: The memory of the device is full.
+    """
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        cause = str(error).split(". ")[0]
+        raise DeviceMemoryError(f"step {step}: {_advice(config, kind)} ({cause})") from error
+
+
+def _advice(config: RunConfig, kind: str) -> str:
+    train, flow = config.train, config.flow
+    if kind == "backbone":
+        return (
+            "the device's memory is full in forward and backward of a microbatch; lower "
+            f"train.microbatch_tokens={train.microbatch_tokens}"
+        )
+    if kind == "encode" and flow.mode == "strict":
+        return (
+            "the device's memory is full in the encoder, whose activations of a whole step are "
+            f"kept in flow.mode=strict; lower train.global_batch={train.global_batch}, use more "
+            "ranks, or set flow.mode=bounded or frozen, which keep those of one item"
+        )
+    if kind == "encode":
+        return (
+            f"the device's memory is full in the encoder; lower flow.item_tokens={flow.item_tokens}"
+        )
+    return (
+        "the device's memory is full in the optimizer; freeze parts of the model with model.freeze"
+        f" or optim.groups, or choose a smaller model.dtype than {config.model.dtype}"
+    )

@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from flowtrain.config import from_dict
+from flowtrain.train.ranks.memory import DeviceMemoryError, memory_errors
+
+CUDA = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 80 GiB"
+
+
+@pytest.mark.parametrize(
+    ("kind", "flow", "message"),
+    [
+        ("backbone", {}, r"of a microbatch; lower train\.microbatch_tokens=4096 \(CUDA out of"),
+        ("encode", {}, r"in flow\.mode=strict; lower train\.global_batch=32, use more ranks"),
+        ("encode", {"mode": "frozen"}, r"in the encoder; lower flow\.item_tokens=1024"),
+        ("optimizer", {}, r"smaller model\.dtype than float32 \(CUDA out of memory\)"),
+    ],
+)
+def test_a_full_device_names_the_field_to_lower(
+    kind: str, flow: dict[str, Any], message: str
+) -> None:
+    sections: dict[str, Any] = {
+        "run": Path("run"),
+        "model": {"config": Path("model")},
+        "data": {"path": Path("data.jsonl")},
+        "train": {"steps": 1},
+        "flow": flow,
+    }
+    with (
+        pytest.raises(DeviceMemoryError, match=rf"step 7: the device's memory is full .*{message}"),
+        memory_errors(from_dict(sections), kind, 7),
+    ):
+        raise torch.OutOfMemoryError(CUDA)
