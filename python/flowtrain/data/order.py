@@ -1,37 +1,116 @@
-"""The order of samples over all epochs, with a new permutation in each."""
+"""The order of samples over all epochs, with another permutation in each."""
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
+
+_ROUNDS = 12
+# Positions computed at once: enough to outweigh the calls of NumPy, few enough for the caches.
+_BLOCK = 4096
 
 
 class SampleOrder:
     """Sample numbers in the order in which a run draws them.
 
+    No permutation is stored: a number is computed from its position, in memory that does not
+    depend on the number of samples.
+
     Args:
-        num_samples: Samples of the data file.
+        num_samples: Samples of the data set.
         seed: Seed of the permutations.
-        shuffle: Whether to permute; otherwise samples come in file order.
+        shuffle: Whether to permute; otherwise samples come in the order of the data set.
     """
 
     def __init__(self, num_samples: int, seed: int, shuffle: bool) -> None:
         self._num_samples = num_samples
         self._seed = seed
         self._shuffle = shuffle
-        self._epoch = -1
-        self._order: NDArray[np.int64] = np.arange(num_samples)
+        self._permutation = _Permutation(num_samples, seed, epoch=0)
+        self._first = 0
+        self._block: NDArray[np.int64] = np.empty(0, dtype=np.int64)
 
     def index(self, cursor: int) -> int:
         """Number of the sample that is drawn after `cursor` others, over all epochs."""
         epoch, at = divmod(cursor, self._num_samples)
-        return int(self.of_epoch(epoch)[at])
+        if not self._shuffle:
+            return at
+        # Cursors are mostly asked for one after the other.
+        if not self._first <= cursor < self._first + len(self._block):
+            end = min(at + _BLOCK, self._num_samples)
+            self._block = self._of(epoch)(np.arange(at, end))
+            self._first = cursor
+        return int(self._block[cursor - self._first])
 
     def of_epoch(self, epoch: int) -> NDArray[np.int64]:
         """Sample numbers in the order of an epoch, shape [num_samples]."""
-        if self._shuffle and epoch != self._epoch:
-            # Philox is specified bit for bit, so that the order does not depend on the version.
-            generator = np.random.Generator(np.random.Philox([self._seed, epoch]))
-            self._order = np.argsort(generator.random(self._num_samples), kind="stable")
-            self._epoch = epoch
-        return self._order
+        order = np.arange(self._num_samples)
+        if self._shuffle:
+            permutation = self._of(epoch)
+            for first in range(0, self._num_samples, _BLOCK):
+                order[first : first + _BLOCK] = permutation(order[first : first + _BLOCK])
+        return order
+
+    def _of(self, epoch: int) -> _Permutation:
+        if self._permutation.epoch != epoch:
+            self._permutation = _Permutation(self._num_samples, self._seed, epoch)
+        return self._permutation
+
+
+class _Permutation:
+    """A pseudo-random permutation of the numbers below `size`, computed for each number.
+
+    A Feistel network permutes the pairs (left, right) with left < a and right < b, where a * b is
+    at least `size` and exceeds it by less than a. A result that is not below `size` is permuted
+    again until it is (cycle walking), which keeps the mapping one-to-one.
+
+    Source: Black and Rogaway (2002), "Ciphers with arbitrary finite domains"; the hash is the
+    finalizer of SplitMix64, Steele, Lea and Flood (2014).
+
+    Args:
+        size: Size of the permuted set, at least 1 and less than 2^62.
+        seed: Seed of the run.
+        epoch: Epoch, from 0.
+    """
+
+    def __init__(self, size: int, seed: int, epoch: int) -> None:
+        self.epoch = epoch
+        self._size = np.uint64(size)
+        a = math.isqrt(size - 1) + 1
+        self._moduli = np.uint64(a), np.uint64(-(-size // a))
+        # Philox is specified bit for bit, so that the order does not depend on the version.
+        self._keys = np.random.Philox([seed, epoch]).random_raw(_ROUNDS)
+
+    def __call__(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Numbers at positions, both of shape [num_positions]."""
+        numbers = self._network(positions.astype(np.uint64))
+        while (outside := np.flatnonzero(numbers >= self._size)).size:
+            numbers[outside] = self._network(numbers[outside])
+        return numbers.astype(np.int64)
+
+    def _network(self, numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        a, b = self._moduli
+        left, right = numbers // b, numbers % b
+        for first, second in self._keys.reshape(-1, 2):
+            left = _add(left, _hash(right, first), a)
+            right = _add(right, _hash(left, second), b)
+        return left * b + right
+
+
+def _add(
+    numbers: NDArray[np.uint64], hashes: NDArray[np.uint64], modulus: np.uint64
+) -> NDArray[np.uint64]:
+    """Numbers below a modulus plus hashes that are scaled to it, modulo the modulus."""
+    total = numbers + ((hashes >> np.uint64(32)) * modulus >> np.uint64(32))
+    # If the total is below the modulus, the difference wraps around to a larger number.
+    return np.minimum(total, total - modulus)
+
+
+def _hash(numbers: NDArray[np.uint64], key: np.uint64) -> NDArray[np.uint64]:
+    """64 pseudo-random bits for each number."""
+    mixed = numbers ^ key
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return mixed ^ (mixed >> np.uint64(31))
