@@ -35,11 +35,11 @@ def add_parser(commands: Any) -> None:
         nargs="+",
         required=True,
         metavar="N",
-        help="sample numbers: lines of the data file from 0, blank ones not counted",
+        help="sample numbers from 0: rows, or lines without the blank ones",
     )
     show.add_argument("--json", action="store_true", help="one JSON object per line")
     show.set_defaults(run=run_show)
-    check = kinds.add_parser("check", help="read every line and list the bad ones")
+    check = kinds.add_parser("check", help="read every sample and list the bad ones")
     _add_config(check)
     check.add_argument("--workers", type=int, help="processes (default: one per core)")
     check.add_argument("--pixels", action="store_true", help="decode images, not only headers")
@@ -100,14 +100,14 @@ def run_check(given: argparse.Namespace) -> int:
     # Keeps the exit code even if the reader closes the output early.
     with checked_stdout():
         if given.json:
-            print(json.dumps({"path": str(config.data.path), **dataclasses.asdict(found)}))
+            print(json.dumps({"path": config.data.name, **dataclasses.asdict(found)}))
         else:
             for bad in found.bad:
                 # A message may contain a file name that the terminal cannot encode.
                 encoding = sys.stdout.encoding
                 print(bad.reason.encode(encoding, "backslashreplace").decode(encoding))
             print(
-                f"{config.data.path}: {found.samples} samples, {len(found.bad)} bad; the good ones "
+                f"{config.data.name}: {found.samples} samples, {len(found.bad)} bad; the good ones "
                 f"have {found.tokens} tokens, {found.targets} of them targets, and {found.images} "
                 f"images of {found.image_tokens} tokens; {found.over_limit} samples exceed "
                 f"train.microbatch_tokens={config.train.microbatch_tokens}"

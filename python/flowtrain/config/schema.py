@@ -76,10 +76,17 @@ class ModelConfig:
 class DataConfig:
     """Where samples come from, and what to do with unusable ones."""
 
-    path: Path
-    """JSONL file in the conversation format, one sample per line."""
+    path: Path | None = None
+    """Samples in the conversation format: a `.jsonl` file with one object per line, a `.json` file
+    with an array of objects, a `.parquet` file with one row per sample, or a folder written by
+    `save_to_disk` of Hugging Face datasets."""
+    dataset: str | None = None
+    """Function that returns the samples, as `package.module:make`; exclusive with `path`. It takes
+    no arguments and returns a map-style data set, whose items are dictionaries like the objects of
+    a `.jsonl` file."""
     image_root: Path | None = None
-    """Base folder of relative image paths; by default the folder of `path`."""
+    """Base folder of relative image paths; by default the folder that contains `path`. Without
+    `path` there is no default."""
     workers: int = 1
     """Reader processes per rank; with 0 a thread of the rank reads, which slows its computation."""
     shuffle: bool = True
@@ -94,7 +101,31 @@ class DataConfig:
     and drops the sample if no target is left. Dropped and truncated samples are counted."""
 
     def __post_init__(self) -> None:
+        _require(
+            (self.path is None) != (self.dataset is None),
+            f"data.path={self.path}, data.dataset={self.dataset}: give exactly one of the two: "
+            "path is a file or folder, dataset a Python function as package.module:make",
+        )
+        if self.dataset is not None:
+            module, colon, name = self.dataset.partition(":")
+            _require(
+                bool(colon) and all(map(str.isidentifier, [*module.split("."), name])),
+                f"data.dataset={self.dataset}: write package.module:make, where make is a function "
+                "of the module",
+            )
         _not_negative(data__workers=self.workers)
+
+    @property
+    def name(self) -> str:
+        """Path or import path of the data set, for messages."""
+        return str(self.path) if self.path is not None else f"data.dataset={self.dataset}"
+
+    @property
+    def root(self) -> Path | None:
+        """Folder that relative image paths start from; None if there is none."""
+        if self.image_root is not None or self.path is None:
+            return self.image_root
+        return self.path.parent
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,4 +1,4 @@
-"""Reads a whole data file as training would, to find every bad line before a run."""
+"""Reads a whole data set as training would, to find every bad line before a run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from itertools import islice
 
 from flowtrain.config.schema import RunConfig
 from flowtrain.data.errors import no_sample_fits
-from flowtrain.data.jsonl import FileState, JsonlFile
+from flowtrain.data.records import State, open_records
 from flowtrain.data.samples import SampleReader
 from flowtrain.data.workers import ReaderPool
 
@@ -21,17 +21,19 @@ _CHUNK = 64
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BadLine:
-    """A line that training would refuse."""
+    """A sample that training would refuse."""
 
-    line: int
-    """Line number, from 1."""
+    sample: int
+    """Sample number, from 0."""
+    line: int | None
+    """Line number, from 1; None if the format has no lines."""
     reason: str
-    """Starts with file and line."""
+    """Starts with the data set and the line or row."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FileCheck:
-    """Contents of a data file. Tokens and images are those that training would use."""
+    """Contents of a data set. Tokens and images are those that training would use."""
 
     samples: int
     bad: list[BadLine]
@@ -50,7 +52,7 @@ def check_file(
     pixels: bool = False,
     progress: Callable[[int, int], None] = lambda done, samples: None,
 ) -> FileCheck:
-    """Read every sample of a run's data file and list the bad lines.
+    """Read every sample of a run's data set and list the bad lines.
 
     Args:
         config: The run whose model, data and limit are used. Bad images are listed for every
@@ -60,8 +62,8 @@ def check_file(
         progress: Called with the number of samples read so far and of all samples.
 
     Raises:
-        DataError: The file does not exist or changed during the check, `data.oversize` would drop
-            every sample, or the model's folder cannot be used.
+        DataError: The data set does not exist or changed during the check, `data.oversize` would
+            drop every sample, or the model's folder cannot be used.
         ValueError: `workers` is below 1.
     """
     if workers is not None and workers < 1:
@@ -69,10 +71,10 @@ def check_file(
     workers = workers or len(os.sched_getaffinity(0))
     # An error of every worker is raised here, once.
     checker = _Checker(config, pixels)
-    samples = len(checker.file)
+    samples = len(checker.records)
     starts = range(0, samples, _CHUNK)
     workers = min(workers, len(starts))
-    state = checker.file.state
+    state = checker.records.state
     make = partial(_Checker, config, pixels, state) if workers > 1 else lambda: checker
     counts: Counter[str] = Counter()
     bad: list[BadLine] = []
@@ -93,11 +95,11 @@ def check_file(
 
 
 class _Checker:
-    def __init__(self, config: RunConfig, pixels: bool, state: FileState | None = None) -> None:
+    def __init__(self, config: RunConfig, pixels: bool, state: State | None = None) -> None:
         data = dataclasses.replace(config.data, bad_image="error")
-        self.file = JsonlFile(data.path, state)
+        self.records = open_records(data, state)
         self._limit = config.train.microbatch_tokens
-        self._reader = SampleReader(config.model.folder, data, self._limit, self.file.state)
+        self._reader = SampleReader(config.model.folder, data, self._limit, self.records.state)
         self._pixels = pixels
 
     def check(self, first: int, end: int) -> tuple[Counter[str], list[BadLine]]:
@@ -109,11 +111,11 @@ class _Checker:
                 self._check(sample, counts)
             # An unexpected error of one sample must not hide the others.
             except Exception as error:
-                self.file.check_state()
-                where, reason = self.file.where(sample), str(error)
+                self.records.check_state()
+                where, reason = self.records.where(sample), str(error)
                 if not reason.startswith(where):
                     reason = f"{where}: {type(error).__name__}: {error}"
-                bad.append(BadLine(line=self.file.line(sample), reason=reason))
+                bad.append(BadLine(sample=sample, line=self.records.line(sample), reason=reason))
         return counts, bad
 
     def _check(self, sample: int, counts: Counter[str]) -> None:

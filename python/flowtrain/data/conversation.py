@@ -46,7 +46,7 @@ class Conversation:
     Attributes:
         messages: Its turns.
         images: Its image files, in the order of their marks in the messages.
-        where: File and line, for error messages.
+        where: Data set and line or row, for error messages.
     """
 
     messages: tuple[Message, ...]
@@ -54,13 +54,13 @@ class Conversation:
     where: str
 
 
-def read_conversation(record: dict[str, Any], *, root: Path, where: str) -> Conversation:
+def read_conversation(record: dict[str, Any], *, root: Path | None, where: str) -> Conversation:
     """Read a record in one of the formats that `docs/data.md` shows.
 
     Args:
-        record: The JSON object.
-        root: Folder that relative image paths start from.
-        where: File and line, for error messages.
+        record: The object of the sample.
+        root: Folder that relative image paths start from; None refuses them.
+        where: Data set and line or row, for error messages.
 
     Raises:
         DataError: The record has no known format, has a field that would be lost, or does not
@@ -197,13 +197,15 @@ def _listed(value: Any) -> list[Any]:
     return [v for v in values if v is not None and v != ""]
 
 
-def _path(image: Any, root: Path, where: str) -> Path:
+def _path(image: Any, root: Path | None, where: str) -> Path:
     if isinstance(image, dict):
         if image.get("bytes") is not None:
             raise DataError(
                 f"{where}: an image is given as bytes; store it as a file and give its path"
             )
         image = _either(image, "path", "url", f"{where}: an image") or image
+    if isinstance(image, Path):
+        image = str(image)
     if not isinstance(image, str):
         raise DataError(f"{where}: image {image!r}; it must be a path")
     try:
@@ -217,7 +219,12 @@ def _path(image: Any, root: Path, where: str) -> Path:
             f"{where}: image {image[:60]!r} is no local path; store the image as a file and give "
             "its path"
         )
-    return root / image
+    if root is None and not Path(image).is_absolute():
+        raise DataError(
+            f"{where}: image {image!r} is a relative path, and data.dataset has no folder for it "
+            "to start from; set data.image_root, or give absolute paths"
+        )
+    return (root or Path()) / image
 
 
 def _either(given: dict[str, Any], one: str, other: str, where: str) -> Any:

@@ -15,7 +15,7 @@ class DataError(ValueError):
 def no_sample_fits(config: RunConfig, samples: int) -> DataError:
     """Error for a run that would drop every sample."""
     return DataError(
-        f"{config.data.path}: none of {samples} samples fits into "
+        f"{config.data.name}: none of {samples} samples fits into "
         f"train.microbatch_tokens={config.train.microbatch_tokens} with "
         f"data.oversize={config.data.oversize}; raise train.microbatch_tokens"
     )

@@ -1,4 +1,4 @@
-"""Samples of a data file for one model: sizes and tokens for the planner, pixels for encoders."""
+"""Samples of a data set for one model: sizes and tokens for the planner, pixels for encoders."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from flowtrain.cost.flops import Grid
 from flowtrain.data.chat import ChatTokenizer, ChatTokens
 from flowtrain.data.conversation import Conversation, read_conversation
 from flowtrain.data.errors import DataError
-from flowtrain.data.jsonl import FileState, JsonlFile
 from flowtrain.data.pixels import ImageReader, SamplePixels
+from flowtrain.data.records import State, open_records
 from flowtrain.data.text import (
     CompactText,
     compact,
@@ -44,19 +44,19 @@ class SampleMeta:
 
 
 class SampleReader:
-    """Reads samples of a data file for a model. Each thread or process has its own.
+    """Reads samples of a data set for a model. Each thread or process has its own.
 
     `meta` and `meta_and_text` read the headers of images, which fixes their grids. `text` and
     `pixels` take these grids and keep to them, even if the files have changed.
 
     Args:
         model_folder: Hugging Face folder with tokenizer, chat template and image processor.
-        data: The data file.
+        data: The data set.
         max_tokens: Maximum tokens of a sample; `data.oversize` says what to do with longer ones.
-        state: State that the data file must have; None takes its state now.
+        state: State that the data set must have; None takes its state now.
 
     Raises:
-        DataError: The data file or the model's folder cannot be used.
+        DataError: The data set or the model's folder cannot be used.
     """
 
     def __init__(
@@ -64,12 +64,12 @@ class SampleReader:
         model_folder: Path,
         data: DataConfig,
         max_tokens: int,
-        state: FileState | None = None,
+        state: State | None = None,
     ) -> None:
         from flowtrain.models.registry import family_for  # Imports torch.
 
-        self._file = JsonlFile(data.path, state)
-        self._root = data.image_root or data.path.parent
+        self._records = open_records(data, state)
+        self._root = data.root
         self._oversize = data.oversize
         self._max_tokens = max_tokens
         try:
@@ -85,7 +85,7 @@ class SampleReader:
         self._images = ImageReader(processor, skip_bad=data.bad_image == "skip")
 
     def __len__(self) -> int:
-        return len(self._file)
+        return len(self._records)
 
     def meta(self, sample: int) -> SampleMeta:
         """Sizes of a sample.
@@ -113,7 +113,7 @@ class SampleReader:
         """
         if meta.fit == "refused":
             raise DataError(
-                f"{self._file.where(meta.index)}: {meta.num_tokens} tokens exceed "
+                f"{self._records.where(meta.index)}: {meta.num_tokens} tokens exceed "
                 f"train.microbatch_tokens={self._max_tokens} ({sum(meta.image_lengths)} of them in "
                 "images); raise it, drop the line, or set data.oversize to drop or truncate"
             )
@@ -122,7 +122,7 @@ class SampleReader:
         """Sizes of a sample, also of one that `check_length` refuses.
 
         Raises:
-            DataError: The line, an image's header or the chat template cannot be used.
+            DataError: The record, an image's header or the chat template cannot be used.
         """
         return self._sized(sample)[0]
 
@@ -134,7 +134,7 @@ class SampleReader:
             grids: Planned grids of its images, without images that do not fit.
 
         Raises:
-            DataError: The line or the chat template cannot be used.
+            DataError: The record or the chat template cannot be used.
         """
         return self._compact(self._chat.tokens(self._conversation(sample)), grids)
 
@@ -185,5 +185,5 @@ class SampleReader:
 
     def _conversation(self, sample: int) -> Conversation:
         return read_conversation(
-            self._file.record(sample), root=self._root, where=self._file.where(sample)
+            self._records.record(sample), root=self._root, where=self._records.where(sample)
         )

@@ -40,6 +40,7 @@ def demo(out: Path, overrides: Sequence[str] = (), *, keep_data: bool = False) -
     started = time.perf_counter()
     config = demo_config(out, overrides)
     prepare_folder(out, keep_data=keep_data)
+    assert config.data.path is not None
     if not config.data.path.exists():
         write_digits(out / "data", seed=config.train.seed)
     summary = train(config)

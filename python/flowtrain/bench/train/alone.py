@@ -143,7 +143,7 @@ def run(config: RunConfig, name: str) -> Iterator[float]:
         torch.set_num_threads(config.train.threads or 1)
         lines = (config.run / PLANS).read_text().splitlines()
         plans = {plan.step: plan for plan in map(StepPlan.from_json, lines) if plan.kind == "train"}
-        reads = SampleReads(readers, config.data.path, timeout_s=config.flow.timeout_s)
+        reads = SampleReads(readers, config.data.name, timeout_s=config.flow.timeout_s)
         prefetch = Prefetch(reads, plans.get, partial(REQUESTS[name], 0), Account())
         alone = Alone(config, name, plans, prefetch)
         print("ready", flush=True)

@@ -7,7 +7,7 @@ from contextlib import suppress
 from functools import partial
 
 from flowtrain.config.schema import RunConfig
-from flowtrain.data.jsonl import FileState
+from flowtrain.data.records import State, index_for_forks
 from flowtrain.data.samples import SampleReader
 from flowtrain.data.workers import ReaderPool
 from flowtrain.models.registry import family_for
@@ -23,7 +23,7 @@ def fork_readers(config: RunConfig, world: str, rank: int) -> ReaderPool | None:
     """Start the readers of a rank: of images for the encoder, and of samples for the planner.
 
     Called before the rank has threads, a pool or a device: the reader processes are forked, so that
-    they need not import the model's family again.
+    they need not import the model's family again, and share the index of the data file.
 
     Args:
         config: The run.
@@ -39,10 +39,11 @@ def fork_readers(config: RunConfig, world: str, rank: int) -> ReaderPool | None:
         return None
     with suppress(Exception):  # Raised again once the rank has joined, and can report it.
         family_for(config.model.folder)
+        index_for_forks(config.data, data_state(config.run))
     return ReaderPool(reader_factory(config), config.data.workers, fork=True)
 
 
-def _create_reader(config: RunConfig, state: FileState) -> SampleReader:
+def _create_reader(config: RunConfig, state: State) -> SampleReader:
     reader = SampleReader(config.model.folder, config.data, config.train.microbatch_tokens, state)
     check_model(config)
     return reader

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from flowtrain.data.errors import DataError
@@ -14,9 +13,9 @@ from flowtrain.train.control.deadline import period_of, periods_in
 
 @dataclass(frozen=True, slots=True)
 class SampleRead:
-    """One read of a sample of a data file: a call of a reader's method."""
+    """One read of a sample of a data set: a call of a reader's method."""
 
-    data: Path
+    data: str
     method: str
     sample: int
     arguments: tuple[Any, ...]
@@ -36,13 +35,13 @@ class SampleReads:
 
     Args:
         readers: The readers.
-        data: File of the samples, used in messages.
+        data: Name of the data set, used in messages.
         timeout_s: Timeout for the readers to finish any read.
     """
 
-    def __init__(self, readers: ReaderPool, data: Path, *, timeout_s: float) -> None:
+    def __init__(self, readers: ReaderPool, data: object, *, timeout_s: float) -> None:
         self._readers = readers
-        self._data = data
+        self._data = str(data)
         self._timeout_s = timeout_s
         self._period_s = period_of(timeout_s)
         self._pending: dict[Future[Any], SampleRead] = {}
@@ -61,7 +60,7 @@ class SampleReads:
 
         Raises:
             DataError: The sample cannot be read, its reader died, or no read has finished for
-                `timeout_s`. The message names the file, and its line or the number of the sample.
+                `timeout_s`. The message names the data set, and the line or number of the sample.
         """
         if not read.future.done():
             self._wait_for(read)

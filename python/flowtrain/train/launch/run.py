@@ -12,7 +12,7 @@ from typing import Any
 from safetensors import SafetensorError
 
 from flowtrain.config.schema import RunConfig
-from flowtrain.data.jsonl import JsonlFile
+from flowtrain.data.records import open_records
 from flowtrain.models.registry import family_for
 from flowtrain.train.launch.errors import RunFailed
 from flowtrain.train.launch.host import JobHost
@@ -52,7 +52,7 @@ def train(
     """
     # Check what can be checked now, before every rank loads its model.
     check_trained(config, family_for(config.model.folder, projector_side=config.projector_side))
-    JsonlFile(config.data.path)
+    open_records(config.data)
     if config.debug.fault is not None:
         load_hook(config.debug.fault)
     started, started_at = time.perf_counter(), time.time()

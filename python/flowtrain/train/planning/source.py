@@ -25,7 +25,7 @@ class PlanSource:
     Args:
         config: The run.
         reads: Reads of this rank; samples are read one step ahead.
-        num_samples: Number of samples in the data file.
+        num_samples: Number of samples in the data set.
         family: Family of the model, for costs.
         step: First step to plan.
         cursor: Number of samples that earlier steps have drawn, including dropped samples.
@@ -73,7 +73,7 @@ class PlanSource:
             Their sizes, the text of each sample, and how many samples were dropped.
 
         Raises:
-            DataError: A sample cannot be used, or every sample of the file is dropped.
+            DataError: A sample cannot be used, or every sample of the data set is dropped.
         """
         batch = self._config.train.global_batch
         # The samples of the next step are read while this step is planned.

@@ -11,7 +11,7 @@ from functools import partial
 import torch
 
 from flowtrain.config.schema import RunConfig
-from flowtrain.data.jsonl import JsonlFile
+from flowtrain.data.records import open_records
 from flowtrain.data.workers import ReaderPool
 from flowtrain.models.family import Family
 from flowtrain.models.registry import family_for
@@ -72,7 +72,7 @@ class Worker:
         self._reads: SampleReads | None = None
         if readers is not None:
             self._resources.enter_context(readers)
-            self._reads = SampleReads(readers, config.data.path, timeout_s=config.flow.timeout_s)
+            self._reads = SampleReads(readers, config.data.name, timeout_s=config.flow.timeout_s)
         self.membership = Membership(config, world, rank, job)
         self.world = self.membership.world
         self.checkpoint = latest(config.run) if resume else None
@@ -223,7 +223,7 @@ class Worker:
         source = PlanSource(
             self.config,
             reads=self._reads,
-            num_samples=len(JsonlFile(self.config.data.path, data_state(self.config.run))),
+            num_samples=len(open_records(self.config.data, data_state(self.config.run))),
             family=context.family,
             step=self.first,
             cursor=self.cursor,

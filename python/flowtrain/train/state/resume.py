@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from flowtrain.config.load import to_dict
 from flowtrain.config.schema import ConfigError, RunConfig
-from flowtrain.data.jsonl import FileState, file_state
+from flowtrain.data.records import FileState, State, file_state, open_records
 
 FINGERPRINT = "fingerprint.json"
 
@@ -23,6 +23,7 @@ RULES: dict[str, Rule] = {
     "model.freeze": "refused",
     "model.device": "taken",
     "data.path": "content",
+    "data.dataset": "refused",
     "data.image_root": "taken",
     "data.workers": "taken",
     "data.shuffle": "refused",
@@ -79,30 +80,31 @@ _NOT_MODEL_FILES = ("*.index.json", "generation_config.json")
 def fingerprint(config: RunConfig) -> dict[str, Any]:
     """Values of fields and hashes of files that a resumed run must not change.
 
-    It also has the state of each file (size and time), which is valid for this start only: the
-    ranks compare it to make sure that they read the files that were hashed.
+    It also has the states of the data set and of each file of the model, which are valid for this
+    start only: the ranks compare them to make sure that they read what was hashed.
 
     Raises:
-        OSError: The data file or a file of the model cannot be read.
+        DataError: The data set cannot be opened, or changed while it was hashed.
+        OSError: The data set or a file of the model cannot be read.
     """
     tree = to_dict(config)
-    data_state = file_state(config.data.path)
+    records = open_records(config.data)
     model_states = _model_states(config.model.folder)
-    files = {"data.path": config.data.path}
+    files = {"data.path" if config.data.path is not None else "data.dataset": records.contents()}
     for name in model_states:
-        files[f"{name} of the model"] = config.model.folder / name
+        files[f"{name} of the model"] = _sha256(config.model.folder / name)
     return {
         "fields": {name: _value(tree, name) for name in RULES if RULES[name] == "refused"},
-        "files": {name: _sha256(path) for name, path in files.items()},
-        "data_state": data_state,
+        "files": files,
+        "data_state": records.state,
         "model_states": model_states,
     }
 
 
-def data_state(run: Path) -> FileState:
-    """State of a run's data file when the launcher hashed it."""
-    size, time_ns = json.loads(run.joinpath(FINGERPRINT).read_text())["data_state"]
-    return size, time_ns
+def data_state(run: Path) -> State:
+    """State of a run's data set when the launcher hashed it."""
+    state: State = json.loads(run.joinpath(FINGERPRINT).read_text())["data_state"]
+    return state
 
 
 def check_model(config: RunConfig) -> None:

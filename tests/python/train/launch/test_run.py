@@ -81,7 +81,7 @@ def test_ranks_read_only_the_data_file_that_the_launcher_hashed(tmp_path: Path) 
         other.replace(config.data.path)
         reader_factory(config)()
 
-    with pytest.raises(DataError, match=r"train\.jsonl: the file changed during the run"):
+    with pytest.raises(DataError, match=r"train\.jsonl: the data changed during the run"):
         train(config, run_ranks=replace_data)
 
 

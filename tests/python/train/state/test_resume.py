@@ -14,7 +14,7 @@ import torch
 from linear_run import configuration, train
 
 from flowtrain.config import ConfigError, RunConfig
-from flowtrain.train.state.resume import FINGERPRINT, RULES, check_resume, fingerprint
+from flowtrain.train.state.resume import FINGERPRINT, RULES, check_resume, data_state, fingerprint
 
 FLOW = Path(__file__).resolve().parents[4] / "docs" / "flow.md"
 
@@ -120,3 +120,22 @@ def test_data_and_model_may_move_and_may_not_change(folder: Path) -> None:
     (folder / "moved-data.jsonl").write_text("{}\n{}\n")
     with pytest.raises(ConfigError, match=r"contents of data\.path, .* tokenizer\.json of the mo"):
         check_resume(folder, fingerprint(config))
+
+
+def test_a_python_data_set_must_keep_its_import_path_and_length(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "resumed_rows.py").write_text("one = lambda: [{}]\ntwo = lambda: [{}, {}]\n")
+    monkeypatch.syspath_prepend(folder)
+    one, two = (
+        fingerprint(configuration(folder, data={"path": None, "dataset": f"resumed_rows:{name}"}))
+        for name in ("one", "two")
+    )
+    (folder / FINGERPRINT).write_text(json.dumps(one))
+    assert data_state(folder) == one["data_state"] != two["data_state"]
+    check_resume(folder, one)
+    changed = (
+        r"data\.dataset='resumed_rows:one' \(now 'resumed_rows:two'\), the contents of data\.d"
+    )
+    with pytest.raises(ConfigError, match=changed):
+        check_resume(folder, two)

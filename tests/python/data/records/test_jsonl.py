@@ -6,15 +6,16 @@ from typing import Any
 
 import pytest
 
-from flowtrain.data import DataError, jsonl
-from flowtrain.data.jsonl import JsonlFile
+from flowtrain.data import DataError
+from flowtrain.data.records import base, jsonl
+from flowtrain.data.records.jsonl import JsonlFile
 
 
 @pytest.mark.parametrize("chunk_bytes", [1, 5, 1 << 26])
 def test_blank_lines_count_as_lines_but_not_as_samples(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk_bytes: int
 ) -> None:
-    monkeypatch.setattr(jsonl, "_CHUNK_BYTES", chunk_bytes)
+    monkeypatch.setattr(base, "_CHUNK_BYTES", chunk_bytes)
     path = tmp_path / "data.jsonl"
     path.write_bytes(b'{"a": 0}\n\n  \t\r\n  {"a": 1}\r\n{"a": 2}\n[3]\n\n')
     file = JsonlFile(path)
@@ -64,7 +65,7 @@ def test_a_file_that_is_changed_while_it_is_read_is_an_error(tmp_path: Path, tex
     file = JsonlFile(path)
     assert file.record(1) == {"a": 2}
     path.write_text(text)
-    with pytest.raises(DataError, match=r"data\.jsonl: the file changed during the run"):
+    with pytest.raises(DataError, match=r"data\.jsonl: the data changed during the run"):
         file.record(1)
 
 
@@ -80,7 +81,7 @@ def test_a_file_that_is_truncated_while_its_lines_are_found_is_an_error(
         return find_lines(file)
 
     monkeypatch.setattr(jsonl, "_find_lines", cut_short)
-    with pytest.raises(DataError, match=r"data\.jsonl: the file changed during the run"):
+    with pytest.raises(DataError, match=r"data\.jsonl: the data changed during the run"):
         JsonlFile(path)
 
 

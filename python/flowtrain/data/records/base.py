@@ -1,0 +1,154 @@
+"""Interface of the formats: records of a data set by sample number."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowtrain.data.errors import DataError
+
+_CHUNK_BYTES = 1 << 22
+
+State = str
+"""State of a data set, compared to detect that it has changed. Valid on this host only."""
+
+FileState = tuple[int, int]
+"""Size of a file in bytes, and time of its last change in nanoseconds."""
+
+
+def file_state(file: Path | int) -> FileState:
+    """State of a file, given by its path or an open descriptor."""
+    status = os.stat(file)
+    return status.st_size, status.st_mtime_ns
+
+
+def chunks(descriptor: int) -> Iterator[tuple[int, NDArray[np.uint8]]]:
+    """Offset and bytes of each chunk of a file; a chunk is valid until the next one."""
+    # Not mmap: if a mapped file is truncated, the kernel kills the process.
+    buffer, offset = bytearray(_CHUNK_BYTES), 0
+    text = np.frombuffer(buffer, dtype=np.uint8)
+    while size := os.preadv(descriptor, [buffer], offset):
+        yield offset, text[:size]
+        offset += size
+
+
+class Records(ABC):
+    """Records of a data set by sample number, from 0. Each thread or process opens its own.
+
+    Args:
+        name: Path or import path of the data set, for error messages.
+        state: State that the data set must have; None takes its state now.
+
+    Raises:
+        DataError: The data set has another state.
+    """
+
+    unit = "row"
+    """Name of the place of a sample in error messages."""
+
+    def __init__(self, name: str, state: State | None) -> None:
+        self.name = name
+        self.state = state or self._state_now()
+        self.check_state()
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Number of samples."""
+
+    @abstractmethod
+    def _read(self, sample: int) -> Any:
+        """The record of a sample that exists; any type, as `record` checks it."""
+
+    @abstractmethod
+    def _state_now(self) -> State: ...
+
+    @abstractmethod
+    def contents(self) -> str:
+        """Hash of the contents, which is the same wherever the data set lies.
+
+        Raises:
+            DataError: The data set has changed since it was opened.
+        """
+
+    def where(self, sample: int) -> str:
+        """Data set and place of a sample, for error messages."""
+        return f"{self.name}: {self.unit} {sample}"
+
+    def line(self, sample: int) -> int | None:
+        """Line of a sample, from 1; None in a format without lines."""
+        return None
+
+    def record(self, sample: int) -> dict[str, Any]:
+        """The record of a sample: a conversation as on a line of a JSONL file.
+
+        Raises:
+            DataError: The sample does not exist, its record cannot be read or is not a
+                dictionary, or the data set has changed since it was opened.
+        """
+        if not 0 <= sample < len(self):
+            raise DataError(
+                f"{self.name}: sample {sample} does not exist; the last one is {len(self) - 1}"
+            )
+        record = self._read(sample)
+        if not isinstance(record, dict):
+            raise DataError(self._not_a_record(sample, record))
+        return record
+
+    def _not_a_record(self, sample: int, record: Any) -> str:
+        return f"{self.where(sample)} is a {type(record).__name__}; it must be an object"
+
+    def check_state(self) -> None:
+        """Check that the data set has not changed.
+
+        Raises:
+            DataError: The data set has changed.
+        """
+        if self._state_now() != self.state:
+            raise DataError(
+                f"{self.name}: the data changed during the run; restore it and continue with "
+                "--resume, or start another run"
+            )
+
+
+class FileRecords(Records):
+    """Records of one file, which stays open, so that a file that replaces it is never read.
+
+    Args:
+        path: The file.
+        state: State that the file must have; None takes its state now.
+
+    Raises:
+        DataError: The file is missing or no regular file, or has another state.
+    """
+
+    def __init__(self, path: Path, state: State | None = None) -> None:
+        if not path.exists():
+            raise DataError(f"data.path={path}: there is no such file")
+        if not path.is_file():
+            raise DataError(
+                f"data.path={path}: not a regular file (a folder or a pipe, say), so its records "
+                "cannot be read in random order; write the samples to a file"
+            )
+        self._file = path.open("rb")
+        weakref.finalize(self, self._file.close)
+        self._descriptor = self._file.fileno()
+        super().__init__(str(path), state)
+
+    def _state_now(self) -> State:
+        size, time_ns = file_state(self._descriptor)
+        return f"{size} bytes, changed at {time_ns} ns"
+
+    def contents(self) -> str:
+        digest = hashlib.sha256()
+        for _, chunk in chunks(self._descriptor):
+            digest.update(chunk.data)
+        self.check_state()
+        return digest.hexdigest()

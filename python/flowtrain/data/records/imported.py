@@ -1,0 +1,117 @@
+"""Data sets of Python code, named by an import path."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from flowtrain.config.schema import ConfigError
+from flowtrain.data.errors import DataError
+from flowtrain.data.records.base import Records, State
+
+
+class ImportedDataset(Records):
+    """Records of the map-style data set that a function returns.
+
+    The function is called once in each process that reads.
+
+    Args:
+        spec: `package.module:make`, where `make` takes no arguments. It returns an object with
+            `__len__` and `__getitem__`; an item is a dictionary as on a line of a JSONL file.
+        state: State that the data set must have; None takes its state now.
+
+    Raises:
+        ConfigError: There is no such function.
+        DataError: The function raises an error or returns no map-style data set, or the data set
+            is empty or has another length.
+    """
+
+    unit = "item"
+
+    def __init__(self, spec: str, state: State | None = None) -> None:
+        self._samples, self._length = _make(spec)
+        if state is not None and state != self._state_now():
+            raise DataError(
+                f"data.dataset={spec}: it has {self._state_now()}, and had {state} when the run "
+                "started; the function must return the same data set in every process"
+            )
+        super().__init__(f"data.dataset={spec}", state)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def _read(self, sample: int) -> Any:
+        try:
+            return self._samples[sample]
+        except Exception as error:
+            raise DataError(
+                f"{self.where(sample)}: __getitem__({sample}) raised {type(error).__name__}: "
+                f"{error}; correct the data set"
+            ) from error
+
+    def _not_a_record(self, sample: int, record: Any) -> str:
+        return (
+            f"{self.where(sample)}: __getitem__({sample}) returned {_short(record)}; it must be a "
+            'dict, such as {"messages": [...], "images": [...]}'
+        )
+
+    def _state_now(self) -> State:
+        return f"{self._length} samples"
+
+    def contents(self) -> str:
+        # Code can read anything, so that no more than this can be known.
+        return self._state_now()
+
+
+@functools.cache
+def _make(spec: str) -> tuple[Any, int]:
+    """The data set and its length. A process that opens it several times makes it once."""
+    made = _function(spec)
+    try:
+        samples = made()
+    except Exception as error:
+        raise DataError(
+            f"data.dataset={spec}: the function raised {type(error).__name__}: {error}; it is "
+            "called without arguments, and must return a map-style data set"
+        ) from error
+    if not (hasattr(type(samples), "__len__") and hasattr(type(samples), "__getitem__")):
+        raise DataError(
+            f"data.dataset={spec}: the function returned {_short(samples)}, which lacks __len__ or "
+            "__getitem__; return a map-style data set, such as a list or torch's Dataset"
+        )
+    try:
+        length = len(samples)
+    except Exception as error:
+        raise DataError(
+            f"data.dataset={spec}: __len__ raised {type(error).__name__}: {error}; it must return "
+            "the number of samples"
+        ) from error
+    if length == 0:
+        raise DataError(f"data.dataset={spec}: no samples; return at least one")
+    return samples, length
+
+
+def _function(spec: str) -> Callable[[], Any]:
+    module, _, name = spec.partition(":")
+    try:
+        function: Callable[[], Any] = getattr(importlib.import_module(module), name)
+    # A module may raise anything when it is imported.
+    except Exception as error:
+        raise ConfigError(
+            f"data.dataset={spec}: {type(error).__name__}: {error}; write package.module:make, "
+            "where Python can import the module (install it, or add its folder to PYTHONPATH)"
+        ) from error
+    if not callable(function):
+        raise ConfigError(
+            f"data.dataset={spec}: {name} is {_short(function)}; name a function that returns the "
+            "data set"
+        )
+    return function
+
+
+def _short(value: Any) -> str:
+    """Type and value of an object, shortened."""
+    shown = repr(value)
+    return f"a {type(value).__name__}, {shown[:60]}{'...' * (len(shown) > 60)}"
