@@ -80,13 +80,13 @@ def test_a_file_that_changes_during_the_check_is_an_error(
     assert main(argv) == 2
     output = capsys.readouterr()
     assert output.out == ""
-    assert output.err.startswith(f"flowtrain: {path}: the file changed")
+    assert output.err.startswith(f"flowtrain: {path}: the data changed")
 
 
 def test_a_reason_that_the_terminal_cannot_encode_is_escaped(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bad = BadLine(line=1, reason="image \udcff.png: there is no such file")
+    bad = BadLine(sample=0, line=1, reason="image \udcff.png: there is no such file")
     zeros = dict.fromkeys(("samples", "over_limit", "tokens", "targets", "images"), 0)
     found = FileCheck(bad=[bad], image_tokens=0, **zeros)
     monkeypatch.setattr("flowtrain.data.check.check_file", lambda *_, **__: found)

@@ -44,7 +44,7 @@ def state_of(config: RunConfig, part: Part, seed: int) -> dict[str, Any]:
 def config(tmp_path: Path) -> RunConfig:
     """A run that has begun."""
     write_tiny_model(tmp_path / "model", SMALLEST)
-    (tmp_path / "data.jsonl").touch()
+    (tmp_path / "data.jsonl").write_text("{}\n")
     config = from_dict(
         {
             "run": tmp_path / "run",
