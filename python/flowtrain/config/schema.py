@@ -213,8 +213,11 @@ class OptimConfig:
 class TrainConfig:
     """Number, size and seed of the steps."""
 
-    steps: int
-    """Optimizer steps of the whole run."""
+    steps: int = 0
+    """Optimizer steps of the whole run; 0 takes `epochs`."""
+    epochs: float = 0.0
+    """Epochs of the whole run, in place of `steps`: as many steps as draw so many samples, rounded
+    up. Dropped samples are replaced by those of the next epoch."""
     global_batch: int = 32
     """Samples per step, over all ranks."""
     microbatch_tokens: int = 4096
@@ -227,8 +230,12 @@ class TrainConfig:
     """Torch threads per rank; 0 divides the host's cores among the ranks."""
 
     def __post_init__(self) -> None:
+        _not_negative(train__steps=self.steps, train__epochs=self.epochs)
+        _require(
+            (self.steps == 0) != (self.epochs == 0),
+            f"train.steps={self.steps}, train.epochs={self.epochs:g}: give exactly one of the two",
+        )
         _positive(
-            train__steps=self.steps,
             train__global_batch=self.global_batch,
             train__microbatch_tokens=self.microbatch_tokens,
         )
@@ -450,7 +457,7 @@ class RunConfig:
             "nothing would train; remove a part from model.freeze",
         )
         _require(
-            self.optim.warmup_steps < self.train.steps,
+            self.train.steps == 0 or self.optim.warmup_steps < self.train.steps,
             f"optim.warmup_steps={self.optim.warmup_steps}: it must be less than "
             f"train.steps={self.train.steps}",
         )

@@ -39,9 +39,9 @@ class SampleReads:
         timeout_s: Timeout for the readers to finish any read.
     """
 
-    def __init__(self, readers: ReaderPool, data: object, *, timeout_s: float) -> None:
+    def __init__(self, readers: ReaderPool, data: str, *, timeout_s: float) -> None:
         self._readers = readers
-        self._data = str(data)
+        self._data = data
         self._timeout_s = timeout_s
         self._period_s = period_of(timeout_s)
         self._pending: dict[Future[Any], SampleRead] = {}

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from safetensors import SafetensorError
@@ -29,6 +31,15 @@ from flowtrain.train.state.run_folder import open_run, read_accounts
 SUMMARY = "summary.json"
 
 
+def with_steps(config: RunConfig, *, num_samples: int) -> RunConfig:
+    """The configuration with a number of steps in place of epochs."""
+    train = config.train
+    if train.steps:
+        return config
+    steps = math.ceil(train.epochs * num_samples / train.global_batch)
+    return replace(config, train=replace(train, steps=steps, epochs=0.0))
+
+
 def train(
     config: RunConfig, *, resume: bool = False, run_ranks: Callable[..., None] = run_local_ranks
 ) -> dict[str, Any]:
@@ -44,15 +55,16 @@ def train(
         The summary, also written to `RUN/summary.json`.
 
     Raises:
-        ConfigError: The run folder is in use or holds another run, the port is in use, a field
-            has changed that must not change at a resume (`flowtrain.train.state.resume.RULES`), or
-            files of the model have changed since the start.
+        ConfigError: The model or the data set cannot be used, or a field does not fit them; the run
+            folder is in use or holds another run, the port is in use, a field has changed that must
+            not change at a resume (`flowtrain.train.state.resume.RULES`), or files of the model
+            have changed since the start.
         RunFailed: A rank failed or died, and all others have ended; the last step has no
             checkpoint; or `RUN/final` cannot be written.
     """
     # Check what can be checked now, before every rank loads its model.
     check_trained(config, family_for(config.model.folder, projector_side=config.projector_side))
-    open_records(config.data)
+    config = with_steps(config, num_samples=len(open_records(config.data)))
     if config.debug.fault is not None:
         load_hook(config.debug.fault)
     started, started_at = time.perf_counter(), time.time()

@@ -30,6 +30,7 @@ RULES: dict[str, Rule] = {
     "data.bad_image": "taken",
     "data.oversize": "taken",
     "train.steps": "taken",
+    "train.epochs": "taken",
     "train.global_batch": "refused",
     "train.microbatch_tokens": "taken",
     "train.seed": "refused",

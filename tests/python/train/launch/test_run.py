@@ -18,7 +18,7 @@ from flowtrain.train.demo import demo_config
 from flowtrain.train.input.readers import reader_factory
 from flowtrain.train.launch import run
 from flowtrain.train.launch.errors import RunFailed
-from flowtrain.train.launch.run import packing_means, train
+from flowtrain.train.launch.run import packing_means, train, with_steps
 
 
 def packing(gap: float, *ratios: float) -> dict[str, object]:
@@ -136,3 +136,12 @@ def test_a_hook_that_does_not_exist_is_refused_before_a_rank_starts(
     config = from_dict(run_tree(tmp_path / "run", tmp_path / "data", debug={"fault": hook}))
     with pytest.raises(ConfigError, match=rf"debug\.fault={hook}: .*; write module:function"):
         train(config, run_ranks=pytest.fail)
+
+
+def test_epochs_become_steps_that_draw_all_of_their_samples(tmp_path: Path) -> None:
+    tree = run_tree(tmp_path / "run", tmp_path, train={"global_batch": 4, "epochs": 1.5})
+    del tree["train"]["steps"]
+    config = with_steps(from_dict(tree), num_samples=10)
+    assert (config.train.steps, config.train.epochs) == (4, 0)
+    with pytest.raises(ConfigError, match=r"warmup_steps=9: it must be less than train\.steps=4"):
+        with_steps(from_dict({**tree, "optim": {"warmup_steps": 9}}), num_samples=10)
