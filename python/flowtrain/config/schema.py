@@ -418,6 +418,16 @@ class CheckpointConfig:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class TrackConfig:
+    """Trackers of experiments that get the figures of each step, besides the logs of the run."""
+
+    tensorboard: bool = False
+    """Whether to write TensorBoard's event files to `RUN/tensorboard`."""
+    wandb: str | None = None
+    """W&B project to log to; null logs to none. Its own environment variables set the rest."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class DebugConfig:
     """Faults and delays for tests, off by default."""
 
@@ -444,6 +454,7 @@ class RunConfig:
     flow: FlowConfig = field(default_factory=FlowConfig)
     pool: PoolConfig = field(default_factory=PoolConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    track: TrackConfig = field(default_factory=TrackConfig)
     debug: DebugConfig = field(default_factory=DebugConfig)
 
     def __post_init__(self) -> None:

@@ -22,6 +22,7 @@ from flowtrain.train.launch.layout import with_layout
 from flowtrain.train.launch.local import run_local_ranks
 from flowtrain.train.launch.signals import exit_on_signals
 from flowtrain.train.ranks.hook import load_hook
+from flowtrain.train.ranks.trackers import check_trackers
 from flowtrain.train.state import atomic, logs
 from flowtrain.train.state.checkpoint import latest, read_meta
 from flowtrain.train.state.final import write_final
@@ -64,6 +65,7 @@ def train(
     """
     # Check what can be checked now, before every rank loads its model.
     check_trained(config, family_for(config.model.folder, projector_side=config.projector_side))
+    check_trackers(config)
     config = with_steps(config, num_samples=len(open_records(config.data)))
     if config.debug.fault is not None:
         load_hook(config.debug.fault)

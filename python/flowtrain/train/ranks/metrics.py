@@ -14,6 +14,7 @@ from flowtrain.output import show
 from flowtrain.steps import StepPlan
 from flowtrain.train.control.account import busy
 from flowtrain.train.control.close import StepDecision
+from flowtrain.train.ranks.trackers import Tracker
 from flowtrain.train.state.logs import METRICS, TIMING, append, json_values
 
 
@@ -40,11 +41,21 @@ class Metrics:
         run: Folder of the run.
         steps: Steps of the whole run.
         peak_flops: Peak FLOP/s of all ranks together, for MFU.
+        trackers: Get the figures of each step as well.
         every: Steps between lines of progress if the output is not a terminal.
     """
 
-    def __init__(self, run: Path, *, steps: int, peak_flops: float, every: int = 50) -> None:
+    def __init__(
+        self,
+        run: Path,
+        *,
+        steps: int,
+        peak_flops: float,
+        trackers: Sequence[Tracker] = (),
+        every: int = 50,
+    ) -> None:
         self._run = run
+        self._trackers = trackers
         self._steps = steps
         self._peak_flops = peak_flops
         self._every = every
@@ -98,6 +109,16 @@ class Metrics:
             bytes_through_pool=timing.pool["bytes_published"] - self._bytes,
             peak_flops=self._peak_flops,
         )
+        figures = {
+            "loss": decision.loss,
+            "grad_norm": decision.grad_norm,
+            "lr": lr,
+            "target_tokens": decision.num_targets,
+            "tokens_per_s": tokens / timing.seconds,
+            "mfu": plan.flops / (timing.seconds * self._peak_flops),
+        }
+        for tracker in self._trackers:
+            tracker.log(plan.step, figures)
         self._seconds += timing.seconds
         self._bytes = timing.pool["bytes_published"]
         self._tokens += tokens
@@ -105,7 +126,9 @@ class Metrics:
         self._show(plan, decision, timing, used=in_use / size if size else 0.0)
 
     def close(self) -> None:
-        """End the line on the terminal."""
+        """End the line on the terminal, and close the trackers."""
+        for tracker in self._trackers:
+            tracker.close()
         if self._line_is_open:
             self._print("\n")
 

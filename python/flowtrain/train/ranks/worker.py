@@ -31,6 +31,7 @@ from flowtrain.train.ranks.membership import Membership
 from flowtrain.train.ranks.metrics import Metrics
 from flowtrain.train.ranks.peak import job_peak_flops
 from flowtrain.train.ranks.rank import Rank
+from flowtrain.train.ranks.trackers import open_trackers
 from flowtrain.train.state.checkpoint import (
     CheckpointError,
     CheckpointMeta,
@@ -215,6 +216,7 @@ class Worker:
             peak_flops=job_peak_flops(
                 context.world.device, context.dtype, ranks=len(self.membership.labels)
             ),
+            trackers=open_trackers(self.config, first=self.first),
         )
         return self._resources.enter_context(closing(metrics))
 

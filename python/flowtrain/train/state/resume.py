@@ -67,6 +67,8 @@ RULES: dict[str, Rule] = {
     "pool.scale": "taken",
     "checkpoint.every": "taken",
     "checkpoint.keep": "taken",
+    "track.tensorboard": "taken",
+    "track.wandb": "taken",
     "debug.delay_ms": "taken",
     "debug.fault": "taken",
 }

@@ -9,6 +9,8 @@ import pty
 import resource
 import sys
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -66,8 +68,8 @@ DECISION = StepDecision(
 TIMING = StepTiming(seconds=1.0, pool={"segments": [], "bytes_published": 0})
 
 
-def train(folder: Path, steps: int) -> None:
-    metrics = Metrics(folder, steps=9, peak_flops=1e9, every=1)
+def train(folder: Path, steps: int, **options: Any) -> None:
+    metrics = Metrics(folder, steps=9, peak_flops=1e9, every=1, **options)
     for step in range(steps):
         plan = StepPlan(step=step, kind="train")
         metrics.step(plan, DECISION, lr=1e-3, skipped=0, ages=[], timing=TIMING)
@@ -106,3 +108,12 @@ def test_training_continues_when_nobody_reads_its_progress(
         train(tmp_path, 3)
     assert [line["step"] for line in read_log(tmp_path / "metrics.jsonl")] == [0, 1, 2]
     assert capfd.readouterr().err.count("standard output: Broken pipe; progress is no longer") == 1
+
+
+def test_trackers_get_every_step_and_are_closed(tmp_path: Path) -> None:
+    tracker = Mock()
+    train(tmp_path, 2, trackers=[tracker])
+    assert [call.args[0] for call in tracker.log.call_args_list] == [0, 1]
+    figures = tracker.log.call_args.args[1]
+    assert (figures["loss"], figures["grad_norm"], figures["lr"]) == (2.5, 1.0, 1e-3)
+    tracker.close.assert_called_once_with()

@@ -1,0 +1,97 @@
+"""Trackers of experiments, which get the figures of each step: TensorBoard and W&B."""
+
+from __future__ import annotations
+
+import importlib.util
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from flowtrain.config.load import to_dict
+from flowtrain.config.schema import ConfigError, RunConfig
+
+_WANDB_ID = "wandb-id"
+
+
+class Tracker(Protocol):
+    """Takes the figures of each step."""
+
+    def log(self, step: int, figures: Mapping[str, float]) -> None:
+        """Take the figures of a step, by name."""
+
+    def close(self) -> None:
+        """Write what has not been written yet."""
+
+
+def check_trackers(config: RunConfig) -> None:
+    """Check that the packages of the trackers are installed.
+
+    Raises:
+        ConfigError: A package is missing.
+    """
+    for field, package, wanted in (
+        ("track.tensorboard", "tensorboard", config.track.tensorboard),
+        ("track.wandb", "wandb", config.track.wandb is not None),
+    ):
+        if wanted and importlib.util.find_spec(package) is None:
+            raise ConfigError(
+                f"{field}: {package} is not installed; run pip install {package}, or remove the "
+                "field"
+            )
+
+
+def open_trackers(config: RunConfig, *, first: int) -> list[Tracker]:
+    """The trackers of a run.
+
+    Args:
+        config: The run.
+        first: First step that is logged; a resumed run has logged later ones before.
+    """
+    trackers: list[Tracker] = []
+    if config.track.tensorboard:
+        trackers.append(_TensorBoard(config.run, first))
+    if config.track.wandb is not None:
+        trackers.append(_Wandb(config, config.track.wandb))
+    return trackers
+
+
+class _TensorBoard:
+    """Writes event files to `RUN/tensorboard`; a thread of its own writes them."""
+
+    def __init__(self, run: Path, first: int) -> None:
+        from torch.utils.tensorboard.writer import SummaryWriter
+
+        self._writer: Any = SummaryWriter(str(run / "tensorboard"), purge_step=first)
+
+    def log(self, step: int, figures: Mapping[str, float]) -> None:
+        for name, value in figures.items():
+            self._writer.add_scalar(f"train/{name}", value, step)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class _Wandb:
+    """Logs to a W&B run, which a resumed run continues; a process of its own sends the figures."""
+
+    def __init__(self, config: RunConfig, project: str) -> None:
+        import wandb
+
+        path = config.run / _WANDB_ID
+        if not path.exists():
+            path.write_text(uuid.uuid4().hex[:8])
+        self._run: Any = wandb.init(
+            project=project,
+            name=config.run.name,
+            id=path.read_text(),
+            resume="allow",
+            dir=str(config.run),
+            config=to_dict(config),
+        )
+
+    def log(self, step: int, figures: Mapping[str, float]) -> None:
+        self._run.log({f"train/{name}": value for name, value in figures.items()}, step=step)
+
+    def close(self) -> None:
+        self._run.finish()
