@@ -100,6 +100,12 @@ class DataConfig:
     leaves the sample out. `truncate` keeps its first tokens and the images that fit completely,
     and drops the sample if no target is left. Dropped and truncated samples are counted."""
 
+    min_pixels: int | None = None
+    """Pixels below which an image is enlarged; null takes the limit of the model's processor. Only
+    Qwen-VL scales images by limits."""
+    max_pixels: int | None = None
+    """Pixels above which an image is reduced; null takes the limit of the model's processor."""
+
     def __post_init__(self) -> None:
         _require(
             (self.path is None) != (self.dataset is None),
@@ -114,6 +120,8 @@ class DataConfig:
                 "of the module",
             )
         _not_negative(data__workers=self.workers)
+        given = {"min_pixels": self.min_pixels, "max_pixels": self.max_pixels}
+        _positive(**{f"data__{name}": value for name, value in given.items() if value is not None})
 
     @property
     def name(self) -> str:

@@ -66,6 +66,7 @@ class SampleReader:
         max_tokens: int,
         state: State | None = None,
     ) -> None:
+        from flowtrain.models.images import PixelLimits
         from flowtrain.models.registry import family_for  # Imports torch.
 
         self._records = open_records(data, state)
@@ -75,7 +76,8 @@ class SampleReader:
         try:
             family = family_for(model_folder)
             self._chat = ChatTokenizer(model_folder, family)
-            processor = family.image_processor()
+            limits = PixelLimits(min_pixels=data.min_pixels, max_pixels=data.max_pixels)
+            processor = family.image_processor(limits)
         except DataError:
             raise
         except ModelError as error:

@@ -16,7 +16,7 @@ import torch
 
 from flowtrain.config.schema import Part
 from flowtrain.cost.flops import Grid, ModuleFlops, Side
-from flowtrain.models.images import ImageProcessor
+from flowtrain.models.images import NO_LIMITS, ImageProcessor, PixelLimits
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -135,11 +135,15 @@ class Family(ABC):
         return num_tokens
 
     @abstractmethod
-    def image_processor(self) -> ImageProcessor:
+    def image_processor(self, limits: PixelLimits = NO_LIMITS) -> ImageProcessor:
         """The image processor of the folder.
 
+        Args:
+            limits: Take the place of the processor's own.
+
         Raises:
-            ModelError: Its patches are not those of the model.
+            ModelError: Its patches are not those of the model, or the family does not scale images
+                by limits.
             OSError: The folder has none.
         """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,6 +13,20 @@ from flowtrain.cost.flops import Grid
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PixelLimits:
+    """Numbers of pixels between which images are scaled; None is the limit of the processor."""
+
+    min_pixels: int | None = None
+    max_pixels: int | None = None
+
+    def __bool__(self) -> bool:
+        return self.min_pixels is not None or self.max_pixels is not None
+
+
+NO_LIMITS = PixelLimits()
 
 
 class ImageProcessor(ABC):

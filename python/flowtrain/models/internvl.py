@@ -14,6 +14,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 from flowtrain.cost.flops import Grid, Side
 from flowtrain.models.family import Vocabulary
+from flowtrain.models.images import NO_LIMITS, PixelLimits
 from flowtrain.models.tile_family import TileFamily, two_linear_flops
 from flowtrain.models.tiles import TileProcessor
 
@@ -79,7 +80,8 @@ class InternVL(TileFamily):
             after_image=(names.end_image_token_id,),
         )
 
-    def image_processor(self) -> InternVLImageProcessor:
+    def image_processor(self, limits: PixelLimits = NO_LIMITS) -> InternVLImageProcessor:
+        self._refuse(limits)
         return InternVLImageProcessor(self._folder, side=self._side, tile_tokens=self._tokens)
 
     @property

@@ -13,6 +13,7 @@ from transformers import AutoImageProcessor, PreTrainedTokenizerBase
 
 from flowtrain.cost.flops import Grid, Side
 from flowtrain.models.family import Vocabulary
+from flowtrain.models.images import NO_LIMITS, PixelLimits
 from flowtrain.models.tile_family import TileFamily, two_linear_flops
 from flowtrain.models.tiles import TileProcessor
 
@@ -64,7 +65,8 @@ class Llava(TileFamily):
             placeholders=(token,),
         )
 
-    def image_processor(self) -> LlavaImageProcessor:
+    def image_processor(self, limits: PixelLimits = NO_LIMITS) -> LlavaImageProcessor:
+        self._refuse(limits)
         return LlavaImageProcessor(self._folder, side=self._side, tokens=self._tokens)
 
     @property

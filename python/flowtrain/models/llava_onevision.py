@@ -17,6 +17,7 @@ from flowtrain.cost.flops import Grid
 from flowtrain.models.errors import ModelError
 from flowtrain.models.family import PackedBatch, Vocabulary
 from flowtrain.models.huggingface import without_bypass
+from flowtrain.models.images import NO_LIMITS, PixelLimits
 from flowtrain.models.tile_family import TileFamily, two_linear_flops
 from flowtrain.models.tiles import TileProcessor
 
@@ -115,7 +116,8 @@ class LlavaOnevision(TileFamily):
             placeholders=tuple(placeholders),
         )
 
-    def image_processor(self) -> LlavaOnevisionImageProcessor:
+    def image_processor(self, limits: PixelLimits = NO_LIMITS) -> LlavaOnevisionImageProcessor:
+        self._refuse(limits)
         return LlavaOnevisionImageProcessor(self._folder, self.config, side=self._side)
 
     @property

@@ -13,7 +13,7 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_res
 
 from flowtrain.cost.flops import Grid
 from flowtrain.models.errors import ModelError
-from flowtrain.models.images import ImageProcessor
+from flowtrain.models.images import ImageProcessor, PixelLimits
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -28,13 +28,26 @@ class QwenImageProcessor(ImageProcessor):
     Args:
         folder: Hugging Face folder with the image processor.
         vision: The vision part of the configuration.
+        limits: Take the place of the processor's own.
 
     Raises:
-        ModelError: The processor's patches are not those of the model.
+        ModelError: The processor's patches are not those of the model, or the limits exclude all
+            images.
     """
 
-    def __init__(self, folder: Path, vision: Any) -> None:
+    def __init__(self, folder: Path, vision: Any, limits: PixelLimits) -> None:
         self._processor: Any = AutoImageProcessor.from_pretrained(folder)
+        if limits:
+            own = self._processor.size
+            least = own["shortest_edge"] if limits.min_pixels is None else limits.min_pixels
+            most = own["longest_edge"] if limits.max_pixels is None else limits.max_pixels
+            if least > most:
+                raise ModelError(
+                    f"data.min_pixels={least} is more than data.max_pixels={most} (null takes the "
+                    "limit of the model's processor); lower the one or raise the other"
+                )
+            size = {"shortest_edge": least, "longest_edge": most}
+            self._processor = AutoImageProcessor.from_pretrained(folder, size=size)
         for name, key in (
             ("patch_size", "patch_size"),
             ("temporal_patch_size", "temporal_patch_size"),

@@ -13,6 +13,7 @@ from flowtrain.cost.flops import Grid, Side
 from flowtrain.models import attention
 from flowtrain.models.family import Vocabulary
 from flowtrain.models.huggingface import HuggingFaceFamily, bypass, without_bypass
+from flowtrain.models.images import NO_LIMITS, PixelLimits
 from flowtrain.models.mrope import mrope_positions
 from flowtrain.models.qwen_images import QwenImageProcessor
 
@@ -51,8 +52,8 @@ class QwenVL(HuggingFaceFamily):
             images_may_touch=False,
         )
 
-    def image_processor(self) -> QwenImageProcessor:
-        return QwenImageProcessor(self._folder, self.config.vision_config)
+    def image_processor(self, limits: PixelLimits = NO_LIMITS) -> QwenImageProcessor:
+        return QwenImageProcessor(self._folder, self.config.vision_config, limits)
 
     def _bypass_projector(self, model: Any) -> None:
         visual = model.visual

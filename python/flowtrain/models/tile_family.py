@@ -16,6 +16,7 @@ from flowtrain.cost.flops import Grid, Side
 from flowtrain.models.errors import ModelError
 from flowtrain.models.flops import TowerFlops
 from flowtrain.models.huggingface import HuggingFaceFamily, bypass, without_bypass
+from flowtrain.models.images import PixelLimits
 
 _CLASS_TOKENS = {"clip_vision_model": 1, "siglip_vision_model": 0, "internvl_vision": 1}
 """Tokens of a tile besides its patches, by `vision_config.model_type`."""
@@ -72,6 +73,14 @@ class TileFamily(HuggingFaceFamily):
         if self.projector_side == "encoder":
             return {"features": self._width}
         return {"tower": self._tower_width}
+
+    def _refuse(self, limits: PixelLimits) -> None:
+        if limits:
+            raise ModelError(
+                f"data.min_pixels={limits.min_pixels}, data.max_pixels={limits.max_pixels}: "
+                f"{self.config.model_type} makes tiles of {self._side} x {self._side} pixels, and "
+                "does not scale images by limits; set both to null"
+            )
 
     def _prepare(self, model: Any) -> None:
         tower = model.model.vision_tower

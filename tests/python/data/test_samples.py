@@ -14,7 +14,7 @@ from flowtrain.data import DataError
 from flowtrain.data.pixels import SamplePixels
 from flowtrain.data.samples import SampleReader
 from flowtrain.data.text import SampleText, expand
-from flowtrain.models.tiny import write_tiny_model
+from flowtrain.models.tiny import SMALLEST, write_tiny_model
 
 
 @pytest.fixture(scope="module")
@@ -243,3 +243,33 @@ def test_a_file_that_changes_after_it_was_planned_keeps_its_planned_grid(
         DataError, match=r"data\.jsonl:1: image .*a\.png: (its grid is|there is no)"
     ):
         strict.pixels(0, 0, grid)
+
+
+def test_pixel_limits_scale_images_as_the_processor_does(model: Path, tmp_path: Path) -> None:
+    from transformers import AutoImageProcessor
+
+    limits = {"min_pixels": 64 * 64, "max_pixels": 80 * 80}
+    size = {"shortest_edge": 64 * 64, "longest_edge": 80 * 80}
+    processor = AutoImageProcessor.from_pretrained(model, size=size)
+    for width, height in ((24, 16), (200, 96)):
+        name = picture(tmp_path, f"{width}.png", (width, height))
+        read = reader(model, tmp_path, chat("<image>?", "1", images=(name,)), **limits)
+        with Image.open(tmp_path / name) as image:
+            truth = processor(images=[image], return_tensors="np")
+        assert [list(grid) for grid in read.meta(0).grids] == truth["image_grid_thw"].tolist()
+        np.testing.assert_array_equal(pixels_of(read).pixels, truth["pixel_values"])
+
+
+@pytest.mark.parametrize(
+    ("family", "limits", "message"),
+    [
+        ("qwen3_vl", {"min_pixels": 1 << 21}, r"min_pixels=2097152 is more than data\.max_pixels="),
+        ("llava", {"max_pixels": 64}, r"max_pixels=64: llava makes tiles of 16 x 16 pixels"),
+    ],
+)
+def test_pixel_limits_that_cannot_hold_are_refused(
+    family: str, limits: dict[str, int], message: str, tmp_path: Path
+) -> None:
+    write_tiny_model(tmp_path / "model", SMALLEST, family=family)
+    with pytest.raises(DataError, match=message):
+        reader(tmp_path / "model", tmp_path, chat("?", "1"), **limits)

@@ -29,6 +29,8 @@ RULES: dict[str, Rule] = {
     "data.shuffle": "refused",
     "data.bad_image": "taken",
     "data.oversize": "taken",
+    "data.min_pixels": "taken",
+    "data.max_pixels": "taken",
     "train.steps": "taken",
     "train.epochs": "taken",
     "train.global_batch": "refused",
