@@ -11,7 +11,8 @@ from typing import Any, get_args, get_type_hints
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
-from flowtrain.config.schema import ConfigError, RunConfig
+from flowtrain.config.checks import ConfigError
+from flowtrain.config.schema import RunConfig
 
 
 def load(path: Path, overrides: Sequence[str] = ()) -> RunConfig:

@@ -3,41 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from flowtrain.config.layout import RankLayout
+from flowtrain.config.checks import not_negative, positive, require
+from flowtrain.config.flow import FlowConfig
+from flowtrain.config.optim import OptimConfig
 
 Dtype = Literal["float32", "float64", "bfloat16"]
-Mode = Literal["frozen", "strict", "bounded"]
-LayoutKind = Literal["auto", "colocated", "decoupled"]
 Part = Literal["encoder", "projector", "backbone"]
-
-
-class ConfigError(ValueError):
-    """A configuration field has an unusable value; the message names the field."""
-
-
-def _require(ok: bool, message: str) -> None:
-    if not ok:
-        raise ConfigError(message)
-
-
-def _positive(**fields: float) -> None:
-    for name, value in fields.items():
-        _require(
-            0 < value < math.inf,
-            f"{name.replace('__', '.')}={value}: it must be greater than 0, and finite",
-        )
-
-
-def _not_negative(**fields: float) -> None:
-    for name, value in fields.items():
-        _require(
-            0 <= value < math.inf,
-            f"{name.replace('__', '.')}={value}: it must be 0 or more, and finite",
-        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,7 +33,7 @@ class ModelConfig:
     """Device of every rank: `cpu`, or `cuda` with one device per rank, by local rank."""
 
     def __post_init__(self) -> None:
-        _require(
+        require(
             (self.path is None) != (self.config is None),
             f"model.path={self.path}, model.config={self.config}: give exactly one of the two: "
             "path is a folder with weights, config one without",
@@ -107,21 +82,21 @@ class DataConfig:
     """Pixels above which an image is reduced; null takes the limit of the model's processor."""
 
     def __post_init__(self) -> None:
-        _require(
+        require(
             (self.path is None) != (self.dataset is None),
             f"data.path={self.path}, data.dataset={self.dataset}: give exactly one of the two: "
             "path is a file or folder, dataset a Python function as package.module:make",
         )
         if self.dataset is not None:
             module, colon, name = self.dataset.partition(":")
-            _require(
+            require(
                 bool(colon) and all(map(str.isidentifier, [*module.split("."), name])),
                 f"data.dataset={self.dataset}: write package.module:make, where make is a function "
                 "of the module",
             )
-        _not_negative(data__workers=self.workers)
+        not_negative(data__workers=self.workers)
         given = {"min_pixels": self.min_pixels, "max_pixels": self.max_pixels}
-        _positive(**{f"data__{name}": value for name, value in given.items() if value is not None})
+        positive(**{f"data__{name}": value for name, value in given.items() if value is not None})
 
     @property
     def name(self) -> str:
@@ -134,87 +109,6 @@ class DataConfig:
         if self.image_root is not None or self.path is None:
             return self.image_root
         return self.path.parent
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ParameterGroup:
-    """Parameters that train otherwise than the rest."""
-
-    match: str
-    """Glob pattern of parameter names, such as `model.visual.*`. A parameter belongs to the first
-    group that matches it."""
-    lr: float | None = None
-    """Peak learning rate; null means `optim.lr`."""
-    weight_decay: float | None = None
-    """Weight decay, also of vectors; null means that of the other parameters."""
-    train: bool = True
-    """Whether the parameters train."""
-
-    def __post_init__(self) -> None:
-        if self.lr is not None:
-            _positive(optim__groups__lr=self.lr)
-        if self.weight_decay is not None:
-            _not_negative(optim__groups__weight_decay=self.weight_decay)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class OptimConfig:
-    """Optimizer, schedule and clipping, as in a plain PyTorch loop."""
-
-    name: Literal["adamw", "sgd"] = "adamw"
-    """`torch.optim.AdamW` or `torch.optim.SGD`."""
-    lr: float = 1e-4
-    """Peak learning rate."""
-    betas: tuple[float, float] = (0.9, 0.999)
-    """Decay rates of AdamW's moments."""
-    eps: float = 1e-8
-    """Term added to AdamW's denominator."""
-    weight_decay: float = 0.0
-    """Weight decay of matrices. Norms, biases and other vectors have none, unless `decay_vectors`
-    is set."""
-    decay_vectors: bool = False
-    """Whether parameters of fewer than two dimensions have weight decay as well."""
-    groups: tuple[ParameterGroup, ...] = ()
-    """Parameters with a learning rate or weight decay of their own, or that do not train."""
-    momentum: float = 0.0
-    """SGD momentum."""
-    schedule: Literal["constant", "linear", "cosine", "onecycle"] = "constant"
-    """Shape of the learning rate over `train.steps`."""
-    min_lr_ratio: float = 0.0
-    """Learning rate after the last step of `linear` and `cosine`, divided by `lr`."""
-    warmup_steps: int = 0
-    """Steps of linear warm-up; must be 0 for `onecycle`, which has its own."""
-    clip_norm: float | None = 1.0
-    """Maximum gradient norm over both modules; null disables clipping."""
-
-    def __post_init__(self) -> None:
-        _positive(optim__lr=self.lr, optim__eps=self.eps)
-        _not_negative(
-            optim__weight_decay=self.weight_decay,
-            optim__momentum=self.momentum,
-            optim__warmup_steps=self.warmup_steps,
-        )
-        _require(
-            all(0 <= beta < 1 for beta in self.betas),
-            f"optim.betas={list(self.betas)}: each must be at least 0 and less than 1",
-        )
-        _require(
-            self.clip_norm is None or self.clip_norm > 0,
-            f"optim.clip_norm={self.clip_norm}: give a number greater than 0, or null",
-        )
-        _require(
-            0 <= self.min_lr_ratio <= 1,
-            f"optim.min_lr_ratio={self.min_lr_ratio}: it must be from 0 to 1",
-        )
-        _require(
-            self.schedule in ("linear", "cosine") or self.min_lr_ratio == 0,
-            f"optim.min_lr_ratio={self.min_lr_ratio} with optim.schedule={self.schedule}: only "
-            "linear and cosine take it; choose one of them, or set it to 0",
-        )
-        _require(
-            self.schedule != "onecycle" or self.warmup_steps == 0,
-            f"optim.warmup_steps={self.warmup_steps}: onecycle has its own warm-up; set it to 0",
-        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -238,141 +132,19 @@ class TrainConfig:
     """Torch threads per rank; 0 divides the host's cores among the ranks."""
 
     def __post_init__(self) -> None:
-        _not_negative(train__steps=self.steps, train__epochs=self.epochs)
-        _require(
+        not_negative(train__steps=self.steps, train__epochs=self.epochs)
+        require(
             (self.steps == 0) != (self.epochs == 0),
             f"train.steps={self.steps}, train.epochs={self.epochs:g}: give exactly one of the two",
         )
-        _positive(
+        positive(
             train__global_batch=self.global_batch,
             train__microbatch_tokens=self.microbatch_tokens,
         )
-        _not_negative(train__threads=self.threads)
-        _require(
+        not_negative(train__threads=self.threads)
+        require(
             0 <= self.seed < 1 << 63,
             f"train.seed={self.seed}: it must be at least 0 and less than 2^63",
-        )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FlowConfig:
-    """Which ranks hold which module, and how the modules are coupled."""
-
-    layout: LayoutKind = "auto"
-    """`colocated`: each of `ranks` ranks holds both modules. `decoupled`: `encoder_ranks` ranks
-    hold the encoder, and `backbone_ranks` others the backbone. `auto`: the kind whose numbers are
-    given; without any, kind and numbers are chosen at the start of the run."""
-    ranks: int | None = None
-    """Ranks of a colocated run."""
-    encoder_ranks: int | None = None
-    """Encoder ranks of a decoupled run; 1 if only `backbone_ranks` is given."""
-    backbone_ranks: int | None = None
-    """Backbone data-parallel ranks of a decoupled run; 1 if only `encoder_ranks` is given."""
-    mode: Mode = "strict"
-    """How the encoder trains. `strict`: with the numbers of a plain loop. `bounded`: with weights
-    up to `staleness` steps old. `frozen`: not at all, so that it can run ahead; a projector that
-    trains is computed with the backbone then."""
-    staleness: int = 0
-    """Maximum age in steps of the encoder's weights in `bounded`."""
-    item_tokens: int = 1024
-    """Maximum image tokens encoded at once on an encoder rank, counted as rows that cross the pool;
-    a larger image is encoded alone."""
-    plan_ahead: int = 4
-    """Number of steps planned ahead of the current step."""
-    port: int = 0
-    """Port of the job's store on this host; 0 lets the system choose."""
-    timeout_s: float = 120.0
-    """Timeout for a silent rank. Each rank's process beats about once a second, also in a long
-    step, checkpoint or compilation; slow ranks are waited for. The run ends if for this long a rank
-    has not beaten, all ranks have waited for each other, or a rank's readers have finished no read;
-    the start of its first reader does not count. Ranks that die are detected within seconds. A rank
-    that hangs in a call which releases Python's lock is not detected."""
-    start_timeout_s: float = 300.0
-    """Timeout for the processes of all ranks to join the job, before they load their models."""
-
-    def __post_init__(self) -> None:
-        self._check_layout()
-        _positive(
-            flow__item_tokens=self.item_tokens,
-            flow__plan_ahead=self.plan_ahead,
-            flow__timeout_s=self.timeout_s,
-            flow__start_timeout_s=self.start_timeout_s,
-        )
-        _not_negative(flow__staleness=self.staleness)
-        _require(
-            0 <= self.port < 1 << 16,
-            f"flow.port={self.port}: it must be at least 0 and less than 65536",
-        )
-        _require(
-            (self.mode == "bounded") == (self.staleness > 0),
-            f"flow.staleness={self.staleness} with flow.mode={self.mode}: bounded needs a "
-            "staleness of at least 1, the other modes need 0",
-        )
-        _require(
-            self.staleness < self.plan_ahead,
-            f"flow.staleness={self.staleness}: it must be less than "
-            f"flow.plan_ahead={self.plan_ahead}; raise flow.plan_ahead",
-        )
-
-    def _check_layout(self) -> None:
-        given = {
-            name: value
-            for name in ("ranks", "encoder_ranks", "backbone_ranks")
-            if (value := getattr(self, name)) is not None
-        }
-        _positive(**{f"flow__{name}": value for name, value in given.items()})
-        shown = ", ".join(f"flow.{name}={value}" for name, value in given.items())
-        other = {"colocated": {"encoder_ranks", "backbone_ranks"}, "decoupled": {"ranks"}}
-        _require(
-            not (given.keys() & other.get(self.layout, set()))
-            and not ("ranks" in given and len(given) > 1),
-            f"flow.layout={self.layout} with {shown}: flow.ranks is for colocated runs, "
-            "flow.encoder_ranks and flow.backbone_ranks are for decoupled ones; give those of one "
-            "kind",
-        )
-        _require(
-            self.layout != "colocated" or self.ranks is not None,
-            "flow.layout=colocated without flow.ranks: give the number of ranks, or set "
-            "flow.layout=auto",
-        )
-
-    @property
-    def rank_layout(self) -> RankLayout | None:
-        """The layout that these fields give; None if it is chosen at the start of the run."""
-        if self.ranks is not None:
-            return RankLayout.colocated_on(self.ranks)
-        if self.layout == "auto" and self.encoder_ranks is None and self.backbone_ranks is None:
-            return None
-        return RankLayout.decoupled(self.encoder_ranks or 1, self.backbone_ranks or 1)
-
-    @property
-    def chosen(self) -> RankLayout:
-        """The layout of a run that has started.
-
-        Raises:
-            ConfigError: It has not been chosen yet.
-        """
-        layout = self.rank_layout
-        if layout is None:
-            raise ConfigError("flow.layout=auto: the layout is chosen when a run starts")
-        return layout
-
-    def with_layout(self, layout: RankLayout) -> FlowConfig:
-        """These fields with a layout in numbers."""
-        if layout.colocated:
-            return replace(
-                self,
-                layout="colocated",
-                ranks=layout.backbone_ranks,
-                encoder_ranks=None,
-                backbone_ranks=None,
-            )
-        return replace(
-            self,
-            layout="decoupled",
-            ranks=None,
-            encoder_ranks=layout.encoder_ranks,
-            backbone_ranks=layout.backbone_ranks,
         )
 
 
@@ -391,19 +163,19 @@ class PoolConfig:
     """Size of the pool as a multiple of the minimum, if `bytes` is null."""
 
     def __post_init__(self) -> None:
-        _require(
+        require(
             self.slab_bytes >= 4096,
             f"pool.slab_bytes={self.slab_bytes}: it must be at least 4096",
         )
-        _require(
+        require(
             1 <= self.scale < math.inf,
             f"pool.scale={self.scale}: it must be at least 1, and finite",
         )
-        _positive(pool__max_cells=self.max_cells)
+        positive(pool__max_cells=self.max_cells)
         if self.bytes is not None:
-            _positive(pool__bytes=self.bytes)
+            positive(pool__bytes=self.bytes)
             slabs = self.bytes // self.slab_bytes
-            _require(
+            require(
                 slabs <= self.max_cells,
                 f"pool.bytes={self.bytes} with pool.slab_bytes={self.slab_bytes}: {slabs} slabs "
                 f"are more than pool.max_cells={self.max_cells}; raise pool.max_cells or "
@@ -421,8 +193,8 @@ class CheckpointConfig:
     """Number of checkpoints to keep; the oldest are deleted."""
 
     def __post_init__(self) -> None:
-        _not_negative(checkpoint__every=self.every)
-        _positive(checkpoint__keep=self.keep)
+        not_negative(checkpoint__every=self.every)
+        positive(checkpoint__keep=self.keep)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -446,7 +218,7 @@ class DebugConfig:
     `module:function:RANK` for one rank only. Tests inject faults with it."""
 
     def __post_init__(self) -> None:
-        _not_negative(debug__delay_ms=self.delay_ms)
+        not_negative(debug__delay_ms=self.delay_ms)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -466,16 +238,16 @@ class RunConfig:
     debug: DebugConfig = field(default_factory=DebugConfig)
 
     def __post_init__(self) -> None:
-        _require(
+        require(
             "encoder" not in self.model.freeze or self.flow.mode == "frozen",
             f"model.freeze has encoder with flow.mode={self.flow.mode}: set flow.mode to frozen",
         )
-        _require(
+        require(
             bool(self.trained_parts),
             f"model.freeze=[{', '.join(self.model.freeze)}] with flow.mode={self.flow.mode}: "
             "nothing would train; remove a part from model.freeze",
         )
-        _require(
+        require(
             self.train.steps == 0 or self.optim.warmup_steps < self.train.steps,
             f"optim.warmup_steps={self.optim.warmup_steps}: it must be less than "
             f"train.steps={self.train.steps}",

@@ -10,8 +10,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from flowtrain.config.checks import ConfigError
 from flowtrain.config.load import load
-from flowtrain.config.schema import ConfigError, RunConfig
+from flowtrain.config.schema import RunConfig
 from flowtrain.data.digits import write_digits
 from flowtrain.train.launch.run import train
 from flowtrain.train.state.logs import read_log

@@ -6,8 +6,8 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+from flowtrain.config.checks import ConfigError
 from flowtrain.config.load import load
-from flowtrain.config.schema import ConfigError
 from flowtrain.train.state.checkpoint import valid_checkpoints
 from flowtrain.train.state.final import write_model
 

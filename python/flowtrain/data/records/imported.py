@@ -7,7 +7,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from flowtrain.config.schema import ConfigError
+from flowtrain.config.checks import ConfigError
 from flowtrain.data.errors import DataError
 from flowtrain.data.records.base import Records, State
 

@@ -9,7 +9,8 @@ from datetime import timedelta
 from torch.distributed import DistNetworkError, TCPStore
 
 from flowtrain.clean import remove_left_pools
-from flowtrain.config.schema import ConfigError, RunConfig
+from flowtrain.config.checks import ConfigError
+from flowtrain.config.schema import RunConfig
 from flowtrain.train.control.job import FIRST_STEP, HOST_LABEL, POOL_PREFIX, Job
 from flowtrain.train.control.store import JobStore
 from flowtrain_core import Pool

@@ -8,9 +8,10 @@ import sys
 import time
 from contextlib import suppress
 
+from flowtrain.config.checks import ConfigError
 from flowtrain.config.layout import RankLayout
 from flowtrain.config.load import load
-from flowtrain.config.schema import ConfigError, RunConfig
+from flowtrain.config.schema import RunConfig
 from flowtrain.data.errors import DataError
 from flowtrain.data.order import SampleOrder
 from flowtrain.data.samples import SampleMeta, SampleReader

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 
-from flowtrain.config.schema import ConfigError
+from flowtrain.config.checks import ConfigError
 
 
 def load_hook(spec: str) -> Callable[[str], None]:

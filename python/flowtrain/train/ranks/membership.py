@@ -6,7 +6,8 @@ import os
 from contextlib import suppress
 
 from flowtrain import parent
-from flowtrain.config.schema import ConfigError, RunConfig
+from flowtrain.config.checks import ConfigError
+from flowtrain.config.schema import RunConfig
 from flowtrain.train.control.activity import Activity
 from flowtrain.train.control.heartbeat import Heartbeat
 from flowtrain.train.control.job import LAUNCHER_PID, Job

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from flowtrain.config.checks import ConfigError
 from flowtrain.config.load import to_dict
-from flowtrain.config.schema import ConfigError, RunConfig
+from flowtrain.config.schema import RunConfig
 
 _WANDB_ID = "wandb-id"
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from flowtrain.config.schema import ConfigError, Part, RunConfig
+from flowtrain.config.checks import ConfigError
+from flowtrain.config.schema import Part, RunConfig
 from flowtrain.models.family import Family
 from flowtrain.train.control.close import StepDecision
 from flowtrain.train.control.gradients import GradientBuckets

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch.optim import lr_scheduler
 
-from flowtrain.config.schema import ConfigError, OptimConfig, ParameterGroup
+from flowtrain.config.checks import ConfigError
+from flowtrain.config.optim import OptimConfig, ParameterGroup
 
 
 def group_of(name: str, config: OptimConfig) -> ParameterGroup | None:

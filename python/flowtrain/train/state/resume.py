@@ -7,8 +7,9 @@ import json
 from pathlib import Path
 from typing import Any, Literal
 
+from flowtrain.config.checks import ConfigError
 from flowtrain.config.load import to_dict
-from flowtrain.config.schema import ConfigError, RunConfig
+from flowtrain.config.schema import RunConfig
 from flowtrain.data.records import FileState, State, file_state, open_records
 
 FINGERPRINT = "fingerprint.json"

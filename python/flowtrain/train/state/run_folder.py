@@ -10,8 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from flowtrain.config.checks import ConfigError
 from flowtrain.config.load import dump
-from flowtrain.config.schema import ConfigError, RunConfig
+from flowtrain.config.schema import RunConfig
 from flowtrain.train.state import atomic
 from flowtrain.train.state.checkpoint import latest, read_meta
 from flowtrain.train.state.logs import LOGS, cut

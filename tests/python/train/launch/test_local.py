@@ -17,8 +17,8 @@ from support import descendants, run_tree, write_tiny_data
 from torch.distributed import TCPStore
 
 from flowtrain.config import load
+from flowtrain.config.flow import FlowConfig
 from flowtrain.config.layout import WorldLayout
-from flowtrain.config.schema import FlowConfig
 from flowtrain.train.control.store import JobStore
 from flowtrain.train.launch import local
 from flowtrain.train.state.run_folder import open_run

@@ -8,7 +8,8 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
-from flowtrain.config.schema import DataConfig, FlowConfig, ModelConfig, RunConfig, TrainConfig
+from flowtrain.config.flow import FlowConfig
+from flowtrain.config.schema import DataConfig, ModelConfig, RunConfig, TrainConfig
 from flowtrain.data import DataError
 from flowtrain.data.order import SampleOrder
 from flowtrain.data.samples import SampleMeta

@@ -5,14 +5,8 @@ from typing import Any
 
 import pytest
 
-from flowtrain.config.schema import (
-    DataConfig,
-    FlowConfig,
-    ModelConfig,
-    PoolConfig,
-    RunConfig,
-    TrainConfig,
-)
+from flowtrain.config.flow import FlowConfig
+from flowtrain.config.schema import DataConfig, ModelConfig, PoolConfig, RunConfig, TrainConfig
 from flowtrain.steps import EncoderItem, Space, SpaceError, SpaceNeed, StepPlan
 from flowtrain.train.ranks.segments import SegmentSizes
 

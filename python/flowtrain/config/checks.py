@@ -1,0 +1,33 @@
+"""Checks of fields, and the error that names the field."""
+
+from __future__ import annotations
+
+import math
+
+
+class ConfigError(ValueError):
+    """A configuration field has an unusable value; the message names the field."""
+
+
+def require(ok: bool, message: str) -> None:
+    """Raise a ConfigError with the message if the condition does not hold."""
+    if not ok:
+        raise ConfigError(message)
+
+
+def positive(**fields: float) -> None:
+    """Require finite values above 0; `a__b` is the field `a.b`."""
+    for name, value in fields.items():
+        require(
+            0 < value < math.inf,
+            f"{name.replace('__', '.')}={value}: it must be greater than 0, and finite",
+        )
+
+
+def not_negative(**fields: float) -> None:
+    """Require finite values of 0 or more; `a__b` is the field `a.b`."""
+    for name, value in fields.items():
+        require(
+            0 <= value < math.inf,
+            f"{name.replace('__', '.')}={value}: it must be 0 or more, and finite",
+        )

@@ -1,0 +1,134 @@
+"""Configuration of the ranks, and of how their modules are coupled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from flowtrain.config.checks import ConfigError, not_negative, positive, require
+from flowtrain.config.layout import RankLayout
+
+Mode = Literal["frozen", "strict", "bounded"]
+LayoutKind = Literal["auto", "colocated", "decoupled"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FlowConfig:
+    """Which ranks hold which module, and how the modules are coupled."""
+
+    layout: LayoutKind = "auto"
+    """`colocated`: each of `ranks` ranks holds both modules. `decoupled`: `encoder_ranks` ranks
+    hold the encoder, and `backbone_ranks` others the backbone. `auto`: the kind whose numbers are
+    given; without any, kind and numbers are chosen at the start of the run."""
+    ranks: int | None = None
+    """Ranks of a colocated run."""
+    encoder_ranks: int | None = None
+    """Encoder ranks of a decoupled run; 1 if only `backbone_ranks` is given."""
+    backbone_ranks: int | None = None
+    """Backbone data-parallel ranks of a decoupled run; 1 if only `encoder_ranks` is given."""
+    mode: Mode = "strict"
+    """How the encoder trains. `strict`: with the numbers of a plain loop. `bounded`: with weights
+    up to `staleness` steps old. `frozen`: not at all, so that it can run ahead; a projector that
+    trains is computed with the backbone then."""
+    staleness: int = 0
+    """Maximum age in steps of the encoder's weights in `bounded`."""
+    item_tokens: int = 1024
+    """Maximum image tokens encoded at once on an encoder rank, counted as rows that cross the pool;
+    a larger image is encoded alone."""
+    plan_ahead: int = 4
+    """Number of steps planned ahead of the current step."""
+    port: int = 0
+    """Port of the job's store on this host; 0 lets the system choose."""
+    timeout_s: float = 120.0
+    """Timeout for a silent rank. Each rank's process beats about once a second, also in a long
+    step, checkpoint or compilation; slow ranks are waited for. The run ends if for this long a rank
+    has not beaten, all ranks have waited for each other, or a rank's readers have finished no read;
+    the start of its first reader does not count. Ranks that die are detected within seconds. A rank
+    that hangs in a call which releases Python's lock is not detected."""
+    start_timeout_s: float = 300.0
+    """Timeout for the processes of all ranks to join the job, before they load their models."""
+
+    def __post_init__(self) -> None:
+        self._check_layout()
+        positive(
+            flow__item_tokens=self.item_tokens,
+            flow__plan_ahead=self.plan_ahead,
+            flow__timeout_s=self.timeout_s,
+            flow__start_timeout_s=self.start_timeout_s,
+        )
+        not_negative(flow__staleness=self.staleness)
+        require(
+            0 <= self.port < 1 << 16,
+            f"flow.port={self.port}: it must be at least 0 and less than 65536",
+        )
+        require(
+            (self.mode == "bounded") == (self.staleness > 0),
+            f"flow.staleness={self.staleness} with flow.mode={self.mode}: bounded needs a "
+            "staleness of at least 1, the other modes need 0",
+        )
+        require(
+            self.staleness < self.plan_ahead,
+            f"flow.staleness={self.staleness}: it must be less than "
+            f"flow.plan_ahead={self.plan_ahead}; raise flow.plan_ahead",
+        )
+
+    def _check_layout(self) -> None:
+        given = {
+            name: value
+            for name in ("ranks", "encoder_ranks", "backbone_ranks")
+            if (value := getattr(self, name)) is not None
+        }
+        positive(**{f"flow__{name}": value for name, value in given.items()})
+        shown = ", ".join(f"flow.{name}={value}" for name, value in given.items())
+        other = {"colocated": {"encoder_ranks", "backbone_ranks"}, "decoupled": {"ranks"}}
+        require(
+            not (given.keys() & other.get(self.layout, set()))
+            and not ("ranks" in given and len(given) > 1),
+            f"flow.layout={self.layout} with {shown}: flow.ranks is for colocated runs, "
+            "flow.encoder_ranks and flow.backbone_ranks are for decoupled ones; give those of one "
+            "kind",
+        )
+        require(
+            self.layout != "colocated" or self.ranks is not None,
+            "flow.layout=colocated without flow.ranks: give the number of ranks, or set "
+            "flow.layout=auto",
+        )
+
+    @property
+    def rank_layout(self) -> RankLayout | None:
+        """The layout that these fields give; None if it is chosen at the start of the run."""
+        if self.ranks is not None:
+            return RankLayout.colocated_on(self.ranks)
+        if self.layout == "auto" and self.encoder_ranks is None and self.backbone_ranks is None:
+            return None
+        return RankLayout.decoupled(self.encoder_ranks or 1, self.backbone_ranks or 1)
+
+    @property
+    def chosen(self) -> RankLayout:
+        """The layout of a run that has started.
+
+        Raises:
+            ConfigError: It has not been chosen yet.
+        """
+        layout = self.rank_layout
+        if layout is None:
+            raise ConfigError("flow.layout=auto: the layout is chosen when a run starts")
+        return layout
+
+    def with_layout(self, layout: RankLayout) -> FlowConfig:
+        """These fields with a layout in numbers."""
+        if layout.colocated:
+            return replace(
+                self,
+                layout="colocated",
+                ranks=layout.backbone_ranks,
+                encoder_ranks=None,
+                backbone_ranks=None,
+            )
+        return replace(
+            self,
+            layout="decoupled",
+            ranks=None,
+            encoder_ranks=layout.encoder_ranks,
+            backbone_ranks=layout.backbone_ranks,
+        )
