@@ -205,6 +205,15 @@ class TrackConfig:
     """Whether to write TensorBoard's event files to `RUN/tensorboard`."""
     wandb: str | None = None
     """W&B project to log to; null logs to none. Its own environment variables set the rest."""
+    profile_start: int | None = None
+    """First step, from 0, that torch's profiler traces on every rank, into `RUN/profile`; null
+    traces none."""
+    profile_steps: int = 3
+    """Number of steps that the profiler traces."""
+
+    def __post_init__(self) -> None:
+        not_negative(track__profile_start=self.profile_start or 0)
+        positive(track__profile_steps=self.profile_steps)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -6,6 +6,7 @@ like text.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -84,6 +85,7 @@ class TileFamily(HuggingFaceFamily):
 
     def _prepare(self, model: Any) -> None:
         tower = model.model.vision_tower
+        # The weights remain, since the trained model is to have all of them.
         for layer in tower.get_submodule(self.layers_name)[self._depth :]:
             layer.requires_grad_(False)
             layer.forward = _skip
@@ -107,9 +109,9 @@ class TileFamily(HuggingFaceFamily):
         return without_bypass(model.multi_modal_projector, rows)
 
     @property
+    @abstractmethod
     def _projector_flops(self) -> float:
         """Forward FLOPs of the projector for a tile."""
-        raise NotImplementedError
 
 
 def _skip(hidden: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
+
 from flowtrain.steps import SpaceNeed, StepPlan
 from flowtrain.train.control.account import KINDS
 from flowtrain.train.control.close import StepClose, StepDecision, StepReport
@@ -17,6 +19,7 @@ from flowtrain.train.ranks.context import RankContext
 from flowtrain.train.ranks.encoder import EncoderPart
 from flowtrain.train.ranks.memory import memory_errors
 from flowtrain.train.ranks.metrics import Metrics, StepTiming
+from flowtrain.train.ranks.profiler import Profiler
 from flowtrain.train.state.checkpoint import Checkpoints
 from flowtrain.train.state.module import Module
 from flowtrain_core.edges import Explanation
@@ -63,6 +66,7 @@ class Rank:
         self._forward = 0
         self._forward_error: Exception | None = None
         self._account = context.activity.account
+        self._profiler = Profiler(context.config, f"{context.world.name}.{context.world.rank}")
         self._reported = self._account.seconds()
         self._started_at = 0.0
         self._closed_at = 0.0
@@ -76,8 +80,10 @@ class Rank:
         self._closed_at = time.perf_counter()
         self._forward = step = first
         while (plan := self._plan(step)).kind == "train":
+            self._profiler.begin_step(step)
             self._step(plan)
             step += 1
+        self._profiler.close()
         for part in self._parts:
             part.drain()
 
@@ -124,7 +130,11 @@ class Rank:
     def _computing(self, kind: str, plan: StepPlan) -> Iterator[None]:
         """Within the block, the rank computes; an error of a full device says what to lower."""
         config = self._context.config
-        with self._account.doing(kind), memory_errors(config, kind, plan.step):
+        with (
+            self._account.doing(kind),
+            memory_errors(config, kind, plan.step),
+            torch.profiler.record_function(kind),
+        ):
             yield
 
     def edges(self) -> list[Explanation]:

@@ -72,6 +72,8 @@ RULES: dict[str, Rule] = {
     "checkpoint.keep": "taken",
     "track.tensorboard": "taken",
     "track.wandb": "taken",
+    "track.profile_start": "taken",
+    "track.profile_steps": "taken",
     "debug.delay_ms": "taken",
     "debug.fault": "taken",
 }
