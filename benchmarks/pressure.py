@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 from flowtrain.config import RunConfig
 from flowtrain.data.digits import write_digits
-from flowtrain.data.jsonl import JsonlFile
+from flowtrain.data.records import open_records
 from flowtrain.data.samples import SampleReader
 from flowtrain.data.workers import ReaderPool
 from flowtrain.models.registry import family_for
@@ -64,8 +64,8 @@ def min_pool_bytes(config: RunConfig) -> int:
     with ReaderPool(make_reader, 0) as reader:
         source = PlanSource(
             config,
-            reads=SampleReads(reader, config.data.path, timeout_s=config.flow.timeout_s),
-            num_samples=len(JsonlFile(config.data.path)),
+            reads=SampleReads(reader, config.data.name, timeout_s=config.flow.timeout_s),
+            num_samples=len(open_records(config.data)),
             family=family,
         )
         flow = config.flow

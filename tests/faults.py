@@ -109,7 +109,7 @@ def halt() -> None:
 def pause() -> None:
     """Let this backbone rank sleep before a slot, a checkpoint and a reduction."""
     _before(BackbonePart, "_slot", 2, lambda: time.sleep(PAUSE_S))
-    _before(Checkpoints, "save_if_due", 2, lambda: time.sleep(PAUSE_S))
+    _before(Checkpoints, "is_due", 2, lambda: time.sleep(PAUSE_S))
     _before(GradientBuckets, "finish", 3, lambda: time.sleep(PAUSE_S))
 
 

@@ -56,5 +56,7 @@ def train(
             parameter.grad = torch.randn_like(parameter)
         rates.append(module.lr)
         module.apply(APPLY, saw_images=step not in without_images)
-        checkpoints.save_if_due(StepPlan(step=step, kind="train"))
+        plan = StepPlan(step=step, kind="train")
+        if checkpoints.is_due(plan):
+            checkpoints.save(plan)
     return rates, module

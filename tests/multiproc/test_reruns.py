@@ -65,6 +65,37 @@ def test_a_rerun_and_a_resumed_run_write_equal_logs(
 
 @pytest.mark.limit(240)
 @pytest.mark.parametrize(
+    ("mode", "layout"), [("frozen", {"encoder_ranks": 1}), ("strict", COLOCATED)]
+)
+def test_sigterm_saves_the_run_and_a_resume_writes_equal_logs(
+    mode: str, layout: dict[str, int], tmp_path: Path, data: Path
+) -> None:
+    def tree(name: str, *, delay_ms: float = 0.0) -> dict[str, Any]:
+        return run_tree(
+            tmp_path / name,
+            data,
+            train={"steps": 12, "global_batch": 5},
+            flow={**layout, "mode": mode, "plan_ahead": 1},
+            debug={"delay_ms": delay_ms},
+        )
+
+    trained(tree("whole"))
+    stopped = Run(tree("stopped", delay_ms=50.0))
+    stopped.wait_for_steps(2)
+    stopped.process.terminate()
+    code, errors = stopped.wait()
+    steps = len(stopped.metrics())
+    assert (code, 2 <= steps < 12) == (143, True), errors
+    assert f"stopped by SIGTERM after {steps} of 12 steps, which are saved" in errors
+    resumed = trained(tree("stopped"), resume=True)
+    assert len(resumed) == 12
+    for file in ("metrics.jsonl", "final/model.safetensors"):
+        whole, again = ((tmp_path / run / file).read_bytes() for run in ("whole", "stopped"))
+        assert whole == again, file
+
+
+@pytest.mark.limit(240)
+@pytest.mark.parametrize(
     ("dtype", "limit"), [pytest.param("float32", 1e-5, marks=pytest.mark.deep), ("float64", 1e-9)]
 )
 @pytest.mark.parametrize(

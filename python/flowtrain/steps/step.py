@@ -113,6 +113,8 @@ class StepPlan:
     """None for a plan of kind "end"."""
     error: str | None = None
     """Why the planner ended the run early, in a plan of kind "end"."""
+    stopped: bool = False
+    """Whether a plan of kind "end" ends the run early on request, so that it is saved."""
 
     def items_of(self, encoder: int) -> tuple[EncoderItem, ...]:
         """Items of one encoder rank, in the order in which the rank encodes them."""

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 POOL_PREFIX = "flowtrain-"
 HOST_LABEL = "host"
 """Name in the pool of the process that hosts the job."""
+STOP = "stop"
+"""Key that is set when the run is to end after the steps that are planned already."""
 FIRST_STEP = "first_step"
 """Key of the step to which the launcher has cut the logs."""
 LAUNCHER_PID = "FLOWTRAIN_LAUNCHER"

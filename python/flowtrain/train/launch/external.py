@@ -58,6 +58,7 @@ def wait_for_ranks(config: RunConfig, host: JobHost) -> None:
     """
     store = host.store
     while True:
+        host.poll()
         if (dead := host.pool.wait_dead(timeout_s=_POLL_S)) is not None:
             key = f"failed/{dead.label}"
             reason = store.get(key, writer=dead.label) if store.has(key) else "it died"

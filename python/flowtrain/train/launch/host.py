@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import socket
+import sys
 from datetime import timedelta
 
 from torch.distributed import DistNetworkError, TCPStore
@@ -11,8 +12,9 @@ from torch.distributed import DistNetworkError, TCPStore
 from flowtrain.clean import remove_left_pools
 from flowtrain.config.checks import ConfigError
 from flowtrain.config.schema import RunConfig
-from flowtrain.train.control.job import FIRST_STEP, HOST_LABEL, POOL_PREFIX, Job
+from flowtrain.train.control.job import FIRST_STEP, HOST_LABEL, POOL_PREFIX, STOP, Job
 from flowtrain.train.control.store import JobStore
+from flowtrain.train.launch.signals import StopRequest
 from flowtrain_core import Pool
 
 
@@ -22,12 +24,15 @@ class JobHost:
     Args:
         config: The run.
         first: Step to start at; each rank compares it with its checkpoint.
+        stop: Whether the run is to end early.
 
     Raises:
         ConfigError: `flow.port` is in use.
     """
 
-    def __init__(self, config: RunConfig, *, first: int) -> None:
+    def __init__(self, config: RunConfig, *, first: int, stop: StopRequest | None = None) -> None:
+        self._stop = stop or StopRequest()
+        self._told = False
         flow = config.flow
         try:
             self._server = TCPStore(
@@ -63,6 +68,17 @@ class JobHost:
             max_cells=(2 + flow.staleness) * config.pool.max_cells,
             label=HOST_LABEL,
         )
+
+    def poll(self) -> None:
+        """Tell the planner if the run is to end early; called often while the ranks run."""
+        if self._stop.made and not self._told:
+            self._told = True
+            self.store.put(STOP, True)
+            print(
+                "flowtrain: SIGTERM: the run ends after the steps that are planned already, and is "
+                "saved; a second SIGTERM ends it at once",
+                file=sys.stderr,
+            )
 
     def close(self) -> None:
         """Remove the pool; the store ends with this object."""

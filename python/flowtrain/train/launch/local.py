@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,7 +74,7 @@ def run_local_ranks(config: RunConfig, host: JobHost, *, resume: bool) -> None:
     try:
         for world in config.flow.chosen.worlds:
             worlds[world.name] = _start(config, job, world, logs=logs, resume=resume)
-        failures = _wait(worlds, host.store)
+        failures = _wait(worlds, host.store, host.poll)
     finally:
         for processes in worlds.values():
             processes.close(timeout=5)
@@ -118,8 +118,16 @@ def _start(
     return processes
 
 
-def _wait(worlds: dict[str, SubprocessContext], store: JobStore) -> list[_Failure]:
-    """Wait until every rank has ended; return the failures in the order in which they happened."""
+def _wait(
+    worlds: dict[str, SubprocessContext], store: JobStore, poll: Callable[[], None]
+) -> list[_Failure]:
+    """Wait until every rank has ended; return the failures in the order in which they happened.
+
+    Args:
+        worlds: The ranks.
+        store: The job's store.
+        poll: Called often during the wait.
+    """
     running = {
         (world, rank): handler.proc
         for world, processes in worlds.items()
@@ -129,6 +137,7 @@ def _wait(worlds: dict[str, SubprocessContext], store: JobStore) -> list[_Failur
     limit: float | None = None
     while running and (limit is None or time.monotonic() < limit):
         time.sleep(_POLL_S)
+        poll()
         for (world, rank), process in list(running.items()):
             code = process.poll()
             if code is None:

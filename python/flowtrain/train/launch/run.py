@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+import signal
 import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
@@ -60,6 +62,7 @@ def train(
             folder is in use or holds another run, the port is in use, a field has changed that must
             not change at a resume (`flowtrain.train.state.resume.RULES`), or files of the model
             have changed since the start.
+        SystemExit: The run was stopped by a signal; after SIGTERM while the ranks run, it is saved.
         RunFailed: A rank failed or died, and all others have ended; the last step has no
             checkpoint; or `RUN/final` cannot be written.
     """
@@ -71,13 +74,15 @@ def train(
         load_hook(config.debug.fault)
     started, started_at = time.perf_counter(), time.time()
     config = with_layout(config, resume=resume)
-    with exit_on_signals(), open_run(config, resume=resume) as trained:
+    with exit_on_signals() as stop, open_run(config, resume=resume) as trained:
         if trained < config.train.steps:
-            host = JobHost(config, first=trained)
+            host = JobHost(config, first=trained, stop=stop)
             atomic.write_text(config.run / logs.POOL, host.job.pool + "\n")
+            stop.allowed = True
             try:
                 run_ranks(config, host, resume=resume)
             finally:
+                stop.allowed = False
                 host.close()
         else:
             print(
@@ -86,6 +91,8 @@ def train(
                 file=sys.stderr,
             )
         checkpoint = latest(config.run)
+        if stop.made:
+            _end_early(config, checkpoint)
         assert checkpoint is not None
         if (done := read_meta(checkpoint).step + 1) != config.train.steps:
             raise RunFailed(
@@ -103,6 +110,19 @@ def train(
     summary = logs.json_values({**_summary(config, started_at), **change, "seconds": seconds})
     atomic.write_text(config.run / SUMMARY, json.dumps(summary, indent=2) + "\n")
     return summary
+
+
+def _end_early(config: RunConfig, checkpoint: Path | None) -> None:
+    """End the process after a request to stop, unless the run was complete already."""
+    done = read_meta(checkpoint).step + 1 if checkpoint is not None else 0
+    if done == config.train.steps:
+        return
+    print(
+        f"flowtrain: run={config.run}: stopped by SIGTERM after {done} of {config.train.steps} "
+        "steps, which are saved; go on with --resume",
+        file=sys.stderr,
+    )
+    raise SystemExit(128 + signal.SIGTERM)
 
 
 def _summary(config: RunConfig, started_at: float) -> dict[str, Any]:

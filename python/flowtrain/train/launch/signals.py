@@ -13,20 +13,43 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
+class StopRequest:
+    """Whether the run is to end after the steps that are planned already, and to be saved.
+
+    Attributes:
+        allowed: Whether SIGTERM makes a request; otherwise it ends the process.
+        made: Whether there is a request.
+    """
+
+    def __init__(self) -> None:
+        self.allowed = False
+        self.made = False
+
+    def signal(self, number: int, frame: FrameType | None) -> None:
+        """Handler: the first SIGTERM is a request, and any other signal ends the process."""
+        if number != signal.SIGTERM or not self.allowed or self.made:
+            _end(number, frame)
+        self.made = True
+
+
 @contextmanager
-def exit_on_signals() -> Iterator[None]:
+def exit_on_signals() -> Iterator[StopRequest]:
     """Within the block, raise SystemExit at signals whose default is to end the process.
 
     Signals that are ignored, as SIGHUP is under nohup, or that the caller handles are not changed.
+
+    Yields:
+        The request to stop, which SIGTERM makes where it is allowed.
     """
+    stop = StopRequest()
     if threading.current_thread() is not threading.main_thread():
-        yield  # Only the main thread may set handlers.
+        yield stop  # Only the main thread may set handlers.
         return
     ours = [number for number in _SIGNALS if signal.getsignal(number) is signal.SIG_DFL]
     for number in ours:
-        signal.signal(number, _end)
+        signal.signal(number, stop.signal)
     try:
-        yield
+        yield stop
     finally:
         for number in ours:
             signal.signal(number, signal.SIG_DFL)

@@ -11,6 +11,7 @@ from pathlib import Path
 from flowtrain.data.text import CompactText
 from flowtrain.steps import SpaceNeed, StepPlan
 from flowtrain.train.control.activity import Activity
+from flowtrain.train.control.job import STOP
 from flowtrain.train.control.store import JobStore
 from flowtrain.train.planning.plans import FIRST_NEED, plan_key
 from flowtrain.train.planning.texts import put_texts
@@ -25,7 +26,8 @@ class Planner(threading.Thread):
 
     Plans are appended to `plan.log`, too.
 
-    If it fails, it publishes the error in place of the next plan, after all plans it has made.
+    If it fails, it publishes the error in place of the next plan, after all plans it has made. If
+    the launcher asks for it, the end takes the place of the next plan.
 
     Args:
         source: The steps, in order.
@@ -84,8 +86,10 @@ class Planner(threading.Thread):
         finally:
             # Ranks size their segments for the first window; after an error, for its planned part.
             self._store.put(FIRST_NEED, [need.activation, need.gradient])
-            self._publish(window)
-        self._publish(plans)
+            stopped = self._publish(window)
+        if stopped or self._publish(plans):
+            self._end(stopped=True)
+            return
         self._window.acquire()
         self._end()
 
@@ -101,15 +105,19 @@ class Planner(threading.Thread):
             self._need(planned[0])
             yield planned
 
-    def _publish(self, plans: Iterable[PlannedStep]) -> None:
+    def _publish(self, plans: Iterable[PlannedStep]) -> bool:
+        """Publish plans; return whether the run is to end before the last of them."""
         for plan, texts in plans:
             self._window.acquire()
+            if self._store.has(STOP):
+                return True
             put_texts(self._store, plan, texts)
             text = plan.to_json()
             append(self._log, text)
             self._store.put_text(plan_key(plan.step), text)
             self._next = plan.step + 1
+        return False
 
-    def _end(self, error: str | None = None) -> None:
-        end = StepPlan(step=self._next, kind="end", error=error)
+    def _end(self, error: str | None = None, *, stopped: bool = False) -> None:
+        end = StepPlan(step=self._next, kind="end", error=error, stopped=stopped)
         self._store.put_text(plan_key(end.step), end.to_json())

@@ -72,18 +72,23 @@ class Rank:
         self._closed_at = 0.0
 
     def run(self, first: int) -> None:
-        """Run from step `first` to the end of the plans."""
+        """Run from step `first` to the end of the plans; save if that is early on request."""
         self._resize(self._context.segments.initial(self._context.plans.first_need()))
         self._account.restart()
         self._reported = self._account.seconds()
         self._started_at = time.time()
         self._closed_at = time.perf_counter()
         self._forward = step = first
+        last: StepPlan | None = None
         while (plan := self._plan(step)).kind == "train":
             self._profiler.begin_step(step)
             self._step(plan)
+            last = plan
             step += 1
         self._profiler.close()
+        if plan.stopped and last is not None and not self._checkpoints.is_due(last):
+            with self._account.doing("checkpoint"):
+                self._checkpoints.save(last)
         for part in self._parts:
             part.drain()
 
@@ -106,8 +111,9 @@ class Rank:
         if self._backbone is not None or self._trains_encoder:
             with doing("close"):
                 self._close(plan, sums)
-        with doing("checkpoint"):
-            self._checkpoints.save_if_due(plan)
+        if self._checkpoints.is_due(plan):
+            with doing("checkpoint"):
+                self._checkpoints.save(plan)
         with doing("plan"):
             self._context.plans.forget(plan.step)
         if self._encoder is not None:

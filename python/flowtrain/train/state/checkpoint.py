@@ -149,12 +149,15 @@ class Checkpoints:
         self._store = store
         self._folder = config.run / "checkpoints"
 
-    def save_if_due(self, plan: StepPlan) -> None:
-        """Save if a checkpoint is due at this step; called by every rank."""
+    def is_due(self, plan: StepPlan) -> bool:
+        """Whether the configuration asks for a checkpoint at the close of this step."""
         done = plan.step + 1
         every = self._config.checkpoint.every
-        if done != self._config.train.steps and not (every and done % every == 0):
-            return
+        return done == self._config.train.steps or (every > 0 and done % every == 0)
+
+    def save(self, plan: StepPlan) -> None:
+        """Save at the close of a step; called by every rank."""
+        done = plan.step + 1
         part = self._folder / f"step-{done:08d}{PART}"
         if self._world.is_leader:
             part.mkdir(parents=True, exist_ok=True)

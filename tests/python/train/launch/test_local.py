@@ -80,7 +80,7 @@ def test_the_reason_of_a_rank_is_in_the_store_if_its_log_is_on_a_full_disk(
     [handler] = world.subprocess_handlers.values()
     handler.proc.wait()
     Path(world.stderrs[0]).write_text(log)
-    [failure] = local._wait({"encoder": world}, store)
+    [failure] = local._wait({"encoder": world}, store, lambda: None)
     world.close(timeout=5)
     assert failure.reason() == "OSError: no space"
 
