@@ -6,7 +6,7 @@ from pathlib import Path
 
 from flowtrain.models.tiny.decoder import text_config, write_config, write_json
 from flowtrain.models.tiny.sizes import TinyModel
-from flowtrain.models.tiny.tokenizer import write_tokenizer
+from flowtrain.models.tiny.tokenizer import chatml, write_tokenizer
 
 _SPECIAL = (
     "<|endoftext|>",
@@ -23,21 +23,6 @@ _NAMES = {
     "context_image_token": "<IMG_CONTEXT>",
     "video_token": "<video>",
 }
-_CHAT_TEMPLATE = """\
-{%- for message in messages -%}
-<|im_start|>{{ message.role }}
-{% if message.content is string -%}
-{{ message.content }}
-{%- else -%}
-{%- for part in message.content -%}
-{%- if part.type == 'image' -%}{{ '<IMG_CONTEXT>\\n' }}
-{%- elif part.type == 'video' -%}{{ '<video>\\n' }}
-{%- elif part.type == 'text' -%}{{ part.text }}{%- endif -%}
-{%- endfor -%}
-{%- endif -%}<|im_end|>
-{% endfor -%}
-{%- if add_generation_prompt -%}<|im_start|>assistant
-{% endif -%}"""
 _SIDE = 16
 
 
@@ -49,7 +34,7 @@ def write_internvl(folder: Path, sizes: TinyModel) -> None:
         folder,
         special=_SPECIAL,
         names=_NAMES,
-        template=_CHAT_TEMPLATE,
+        template=chatml("<IMG_CONTEXT>\\n"),
         end="<|im_end|>",
         pad="<|endoftext|>",
     )

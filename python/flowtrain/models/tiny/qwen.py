@@ -7,7 +7,7 @@ from typing import Any
 
 from flowtrain.models.tiny.decoder import text_config, write_config, write_json
 from flowtrain.models.tiny.sizes import TinyModel
-from flowtrain.models.tiny.tokenizer import write_tokenizer
+from flowtrain.models.tiny.tokenizer import chatml, write_tokenizer
 
 _SPECIAL = (
     "<|endoftext|>",
@@ -25,21 +25,6 @@ _NAMES = {
     "vision_eos_token": "<|vision_end|>",
     "turn_token": "<|im_start|>",
 }
-
-_CHAT_TEMPLATE = """\
-{%- for message in messages -%}
-<|im_start|>{{ message.role }}
-{% if message.content is string -%}
-{{ message.content }}
-{%- else -%}
-{%- for part in message.content -%}
-{%- if part.type == 'image' -%}<|vision_start|><|image_pad|><|vision_end|>
-{%- elif part.type == 'text' -%}{{ part.text }}{%- endif -%}
-{%- endfor -%}
-{%- endif -%}<|im_end|>
-{% endfor -%}
-{%- if add_generation_prompt -%}<|im_start|>assistant
-{% endif -%}"""
 
 
 def write_qwen3_vl(folder: Path, sizes: TinyModel) -> None:
@@ -77,7 +62,7 @@ def _write(
         folder,
         special=_SPECIAL,
         names=_NAMES,
-        template=_CHAT_TEMPLATE,
+        template=chatml("<|vision_start|><|image_pad|><|vision_end|>"),
         end="<|im_end|>",
         pad="<|endoftext|>",
     )

@@ -8,6 +8,29 @@ from pathlib import Path
 
 _UNKNOWN = "<|unknown|>"
 _ROLES = ("system", "user", "assistant")
+_CHATML = """\
+{%- for message in messages -%}
+<|im_start|>{{ message.role }}
+{% if message.content is string -%}
+{{ message.content }}
+{%- else -%}
+{%- for part in message.content -%}
+{%- if part.type == 'image' -%}{{ 'IMAGE' }}
+{%- elif part.type == 'text' -%}{{ part.text }}{%- endif -%}
+{%- endfor -%}
+{%- endif -%}<|im_end|>
+{% endfor -%}
+{%- if add_generation_prompt -%}<|im_start|>assistant
+{% endif -%}"""
+
+
+def chatml(image: str) -> str:
+    """Chat template with `<|im_start|>` and `<|im_end|>` around each turn.
+
+    Args:
+        image: Text that stands for an image, as in a string literal.
+    """
+    return _CHATML.replace("IMAGE", image)
 
 
 def write_tokenizer(
