@@ -14,8 +14,9 @@ SEES: dict[str, tuple[str, ...]] = {
     "input": ("control", "state"),
     "planning": ("control", "state", "input"),
     "ranks": ("control", "state", "records", "input", "planning"),
-    # Before a rank starts, the function that debug.fault names is checked, and the layout chosen.
-    "launch": ("control", "state", "ranks.hook", "ranks.peak"),
+    # Before a rank starts, the function that debug.fault names and the packages of the trackers are
+    # checked, and the layout chosen.
+    "launch": ("control", "state", "ranks.hook", "ranks.peak", "ranks.trackers"),
 }
 
 
