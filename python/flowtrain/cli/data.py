@@ -112,4 +112,10 @@ def run_check(given: argparse.Namespace) -> int:
                 f"images of {found.image_tokens} tokens; {found.over_limit} samples exceed "
                 f"train.microbatch_tokens={config.train.microbatch_tokens}"
             )
+    if not found.ended and found.targets:
+        print(
+            "flowtrain: no sample trains the token that ends an answer, so that the model may not "
+            "end its answers: let the chat template write it within the target text (docs/data.md)",
+            file=sys.stderr,
+        )
     return 1 if found.bad else 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +38,13 @@ class ChatTokens:
     is_image: NDArray[np.bool_]
 
 
+def _end_ids(model_folder: Path) -> set[int | None]:
+    """Tokens at which the folder's generation configuration ends an answer; empty without one."""
+    path = model_folder / "generation_config.json"
+    found = json.loads(path.read_text()).get("eos_token_id") if path.exists() else None
+    return set(found) if isinstance(found, list) else {found} - {None}
+
+
 class ChatTokenizer:
     """Renders conversations with a model's chat template and marks the targets.
 
@@ -52,6 +60,7 @@ class ChatTokenizer:
 
     Attributes:
         image_start_id: The token in front of an image, or None.
+        end_ids: Tokens that end an answer when the model generates.
 
     Raises:
         DataError: The folder has no chat template from which targets can be determined.
@@ -70,6 +79,7 @@ class ChatTokenizer:
         self._has_marks = _MARKS.search(self._template) is not None
         self._vocabulary = family.vocabulary(self._tokenizer)
         self.image_start_id = self._vocabulary.image_start_id
+        self.end_ids = _end_ids(model_folder) or {self._tokenizer.eos_token_id}
         self._check_template(str(model_folder))
 
     def tokens(self, conversation: Conversation) -> ChatTokens:

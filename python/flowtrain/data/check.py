@@ -43,6 +43,9 @@ class FileCheck:
     targets: int
     images: int
     image_tokens: int
+    ended: int
+    """Samples whose last target is a token that ends an answer; a model that is trained on none
+    may not learn to end its answers."""
 
 
 def check_file(
@@ -90,7 +93,7 @@ def check_file(
             progress(min(start + _CHUNK, samples), samples)
     if not bad and not counts["targets"]:
         raise no_sample_fits(config, samples)
-    names = ("over_limit", "tokens", "targets", "images", "image_tokens")
+    names = ("over_limit", "tokens", "targets", "images", "image_tokens", "ended")
     return FileCheck(samples=samples, bad=bad, **{name: counts[name] for name in names})
 
 
@@ -119,7 +122,7 @@ class _Checker:
         return counts, bad
 
     def _check(self, sample: int, counts: Counter[str]) -> None:
-        meta = self._reader.sizes(sample)
+        meta, text = self._reader.sizes_and_text(sample)
         counts["over_limit"] += meta.fit != "whole"
         self._reader.check_length(meta)
         if meta.fit == "dropped":
@@ -131,3 +134,4 @@ class _Checker:
         counts["targets"] += meta.num_targets
         counts["images"] += len(meta.grids)
         counts["image_tokens"] += sum(meta.image_lengths)
+        counts["ended"] += self._reader.ends(text)

@@ -93,7 +93,7 @@ class SampleReader:
         """Sizes of a sample.
 
         Raises:
-            DataError: As `sizes` and `check_length` do.
+            DataError: As `sizes_and_text` and `check_length` do.
         """
         return self.meta_and_text(sample)[0]
 
@@ -101,9 +101,9 @@ class SampleReader:
         """Sizes of a sample, and its tokens after `data.oversize`.
 
         Raises:
-            DataError: As `sizes` and `check_length` do.
+            DataError: As `sizes_and_text` and `check_length` do.
         """
-        meta, text = self._sized(sample)
+        meta, text = self.sizes_and_text(sample)
         self.check_length(meta)
         return meta, text
 
@@ -120,13 +120,40 @@ class SampleReader:
                 "images); raise it, drop the line, or set data.oversize to drop or truncate"
             )
 
-    def sizes(self, sample: int) -> SampleMeta:
-        """Sizes of a sample, also of one that `check_length` refuses.
+    def ends(self, text: CompactText) -> bool:
+        """Whether the last target of a sample ends the answer, so that the model learns to."""
+        targets = text["id"][text["is_target"]]
+        return len(targets) > 0 and int(targets[-1]) in self._chat.end_ids
+
+    def sizes_and_text(self, sample: int) -> tuple[SampleMeta, CompactText]:
+        """As `meta_and_text`, also of a sample that `check_length` refuses.
 
         Raises:
             DataError: The record, an image's header or the chat template cannot be used.
         """
-        return self._sized(sample)[0]
+        conversation = self._conversation(sample)
+        tokens = self._chat.tokens(conversation)
+        grids = self._images.grids(conversation)
+        lengths = [self._images.num_tokens(grid) for grid in grids]
+        is_whole = len(tokens.ids) - len(grids) + sum(lengths) <= self._max_tokens
+        if self._oversize == "truncate":
+            grids = grids[: images_within(tokens, lengths, self._max_tokens)]
+        text = self._compact(tokens, grids)
+        targets = num_targets(text)
+        too_long: dict[str, Fit] = {
+            "error": "refused",
+            "drop": "dropped",
+            "truncate": "truncated" if targets else "dropped",
+        }
+        meta = SampleMeta(
+            index=sample,
+            num_tokens=num_tokens(text),
+            num_targets=targets,
+            grids=grids,
+            image_lengths=tuple(lengths[: len(grids)]),
+            fit="whole" if is_whole else too_long[self._oversize],
+        )
+        return meta, text
 
     def text(self, sample: int, grids: Sequence[Grid]) -> CompactText:
         """Tokens of a sample after `data.oversize`, without reading its images.
@@ -154,31 +181,6 @@ class SampleReader:
         """
         conversation = self._conversation(sample)
         return self._images.pixels(conversation, image, grid)
-
-    def _sized(self, sample: int) -> tuple[SampleMeta, CompactText]:
-        conversation = self._conversation(sample)
-        tokens = self._chat.tokens(conversation)
-        grids = self._images.grids(conversation)
-        lengths = [self._images.num_tokens(grid) for grid in grids]
-        is_whole = len(tokens.ids) - len(grids) + sum(lengths) <= self._max_tokens
-        if self._oversize == "truncate":
-            grids = grids[: images_within(tokens, lengths, self._max_tokens)]
-        text = self._compact(tokens, grids)
-        targets = num_targets(text)
-        too_long: dict[str, Fit] = {
-            "error": "refused",
-            "drop": "dropped",
-            "truncate": "truncated" if targets else "dropped",
-        }
-        meta = SampleMeta(
-            index=sample,
-            num_tokens=num_tokens(text),
-            num_targets=targets,
-            grids=grids,
-            image_lengths=tuple(lengths[: len(grids)]),
-            fit="whole" if is_whole else too_long[self._oversize],
-        )
-        return meta, text
 
     def _compact(self, tokens: ChatTokens, grids: Sequence[Grid]) -> CompactText:
         lengths = [self._images.num_tokens(grid) for grid in grids]

@@ -12,8 +12,11 @@ from support import run_tree, write_tiny_data
 from flowtrain.cli.main import main
 from flowtrain.config import load
 from flowtrain.data.check import BadLine, FileCheck, check_file
+from flowtrain.data.digits import write_digits
 from flowtrain.data.samples import SampleMeta, SampleReader
+from flowtrain.data.text import CompactText
 from flowtrain.data.workers import ReaderPool
+from flowtrain.models.tiny import SMALLEST
 
 
 @pytest.fixture(scope="module")
@@ -67,14 +70,14 @@ def test_a_file_that_changes_during_the_check_is_an_error(
 ) -> None:
     path = tmp_path / "train.jsonl"
     path.write_text(folder.joinpath("data", "train.jsonl").read_text())
-    sizes = SampleReader.sizes
+    sizes = SampleReader.sizes_and_text
 
-    def grow(reader: SampleReader, line: int) -> SampleMeta:
+    def grow(reader: SampleReader, line: int) -> tuple[SampleMeta, CompactText]:
         if line == 3:
             path.write_text(path.read_text() + "{}")
         return sizes(reader, line)
 
-    monkeypatch.setattr(SampleReader, "sizes", grow)
+    monkeypatch.setattr(SampleReader, "sizes_and_text", grow)
     config, images = folder / "run.yaml", f"data.image_root={folder / 'data'}"
     argv = ["data", "check", str(config), f"data.path={path}", images, "--workers", "1"]
     assert main(argv) == 2
@@ -87,7 +90,7 @@ def test_a_reason_that_the_terminal_cannot_encode_is_escaped(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bad = BadLine(sample=0, line=1, reason="image \udcff.png: there is no such file")
-    zeros = dict.fromkeys(("samples", "over_limit", "tokens", "targets", "images"), 0)
+    zeros = dict.fromkeys(("samples", "over_limit", "tokens", "targets", "images", "ended"), 0)
     found = FileCheck(bad=[bad], image_tokens=0, **zeros)
     monkeypatch.setattr("flowtrain.data.check.check_file", lambda *_, **__: found)
     assert main(["data", "check", str(folder / "run.yaml")]) == 1
@@ -157,3 +160,21 @@ def test_digits_that_cannot_be_written_are_refused(
     assert main(argv) == 2
     assert f"{option.replace('-', '_')}={value}" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_answers_that_the_template_never_ends_are_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_digits(tmp_path / "data", train=3, heldout=1, sizes=SMALLEST, family="llava")
+    config = tmp_path / "run.yaml"
+    config.write_text(
+        "run: run\nmodel: {config: data/model}\ndata: {path: data/train.jsonl}\ntrain: {steps: 1}\n"
+    )
+    argv = ["data", "check", str(config), "--workers", "1"]
+    assert main(argv) == 0
+    assert "ends an answer" not in capsys.readouterr().err
+    template = tmp_path / "data" / "model" / "chat_template.jinja"
+    # As in the released model.
+    template.write_text(template.read_text().replace("+ '</s>'", "+ ' '"))
+    assert main(argv) == 0
+    assert "no sample trains the token that ends an answer" in capsys.readouterr().err
