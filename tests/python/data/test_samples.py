@@ -14,6 +14,7 @@ from flowtrain.data import DataError
 from flowtrain.data.pixels import SamplePixels
 from flowtrain.data.samples import SampleReader
 from flowtrain.data.text import SampleText, expand
+from flowtrain.models.qwen_images import QwenImageProcessor
 from flowtrain.models.tiny import SMALLEST, write_tiny_model
 
 
@@ -273,3 +274,15 @@ def test_pixel_limits_that_cannot_hold_are_refused(
     write_tiny_model(tmp_path / "model", SMALLEST, family=family)
     with pytest.raises(DataError, match=message):
         reader(tmp_path / "model", tmp_path, chat("?", "1"), **limits)
+
+
+def test_pixels_that_disagree_with_the_planned_size_are_refused(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = picture(tmp_path, "a.png", (24, 8))
+    read = reader(model, tmp_path, chat("<image>?", "1", images=(name,)), bad_image="skip")
+    monkeypatch.setattr(
+        QwenImageProcessor, "pixels", lambda *_, **__: np.zeros((9, 96), dtype=np.float32)
+    )
+    with pytest.raises(DataError, match=r"made \(9, 96\) where its size of 8 x 24 pixels gives"):
+        pixels_of(read)
