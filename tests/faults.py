@@ -71,12 +71,12 @@ def skip_tap() -> None:
     gather = BackbonePart._gather
 
     def without_tap(self: BackbonePart, *arguments: Any) -> Any:
-        features, skipped = gather(self, *arguments)
+        features, *others = gather(self, *arguments)
         if features is not None:
             width = self._context.family.config.text_config.hidden_size
             with torch.no_grad():
                 features[:, width : 2 * width] = 0
-        return features, skipped
+        return features, *others
 
     BackbonePart._gather = without_tap
 

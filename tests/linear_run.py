@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -38,7 +38,12 @@ def part_of(name: str) -> Part:
 
 
 def train(
-    config: RunConfig, first: int = 0, *, ranks: int = 1, without_images: Collection[int] = ()
+    config: RunConfig,
+    first: int = 0,
+    *,
+    ranks: int = 1,
+    without_images: Collection[int] = (),
+    eval_losses: Mapping[int, float] = MappingProxyType({}),
 ) -> tuple[list[float], Module]:
     """Train from step `first` on; return the learning rate of each step, and the module."""
     torch.manual_seed(config.train.seed)
@@ -58,5 +63,5 @@ def train(
         module.apply(APPLY, saw_images=step not in without_images)
         plan = StepPlan(step=step, kind="train")
         if checkpoints.is_due(plan):
-            checkpoints.save(plan)
+            checkpoints.save(plan, eval_losses.get(step))
     return rates, module

@@ -83,8 +83,8 @@ class Run:
         self.started.append(self)
 
     def wait(self, timeout_s: float = 180.0) -> tuple[int, str]:
-        """Exit code and standard error."""
-        _, errors = self.process.communicate(timeout=timeout_s)
+        """Exit code and standard error; `output` is the standard output from then on."""
+        self.output, errors = self.process.communicate(timeout=timeout_s)
         return self.process.returncode, errors
 
     def succeed(self) -> list[dict[str, Any]]:

@@ -40,6 +40,7 @@ def test_a_rerun_and_a_resumed_run_write_equal_logs(
             train={"steps": 9, "global_batch": 5},
             flow={**layout, "mode": mode},
             checkpoint={"every": 3},
+            eval={"path": str(data / "train.jsonl"), "every": 2, "samples": 7, "keep_best": False},
             debug={"delay_ms": delay_ms},
         )
 
@@ -52,7 +53,7 @@ def test_a_rerun_and_a_resumed_run_write_equal_logs(
     # The next run has removed the pool of the killed run.
     left = [pool.name for pool in flowtrain_core.list_pools() if not pool.alive]
     assert not [name for name in left if name.startswith("flowtrain-")]
-    for file in ("metrics.jsonl", "final/model.safetensors"):
+    for file in ("metrics.jsonl", "eval.jsonl", "final/model.safetensors"):
         first, again = ((tmp_path / run / file).read_bytes() for run in ("first", "killed"))
         assert first == again, file
     # What the killed attempt sent for the steps that were kept is counted.

@@ -11,7 +11,11 @@ from typing import Any
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser("export", help=__doc__, description=__doc__)
     parser.add_argument("folder", metavar="RUN", type=Path, help="folder of the run")
-    parser.add_argument("--step", type=int, help="steps of the checkpoint (default: the newest)")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--step", type=int, help="steps of the checkpoint (default: the newest)")
+    which.add_argument(
+        "--best", action="store_true", help="the checkpoint of the lowest loss in an evaluation"
+    )
     parser.add_argument(
         "--out", type=Path, help="folder to write (default: RUN/exports/step-N); must not exist"
     )
@@ -21,5 +25,5 @@ def add_parser(commands: Any) -> None:
 def run(given: argparse.Namespace) -> int:
     from flowtrain.train.export import export
 
-    print(json.dumps(export(given.folder, step=given.step, out=given.out)))
+    print(json.dumps(export(given.folder, step=given.step, best=given.best, out=given.out)))
     return 0

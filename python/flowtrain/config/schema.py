@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 from flowtrain.config.checks import not_negative, positive, require
+from flowtrain.config.evaluation import EvalConfig
 from flowtrain.config.flow import FlowConfig
 from flowtrain.config.optim import OptimConfig
 
@@ -241,6 +242,7 @@ class RunConfig:
     train: TrainConfig
     optim: OptimConfig = field(default_factory=OptimConfig)
     flow: FlowConfig = field(default_factory=FlowConfig)
+    eval: EvalConfig = field(default_factory=EvalConfig)
     pool: PoolConfig = field(default_factory=PoolConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     track: TrackConfig = field(default_factory=TrackConfig)
@@ -261,6 +263,25 @@ class RunConfig:
             f"optim.warmup_steps={self.optim.warmup_steps}: it must be less than "
             f"train.steps={self.train.steps}",
         )
+
+    @property
+    def held_out(self) -> DataConfig | None:
+        """The data set of evaluations, in its own order; None if the run evaluates nothing."""
+        if not self.eval.has_data:
+            return None
+        return replace(
+            self.data,
+            path=self.eval.path,
+            dataset=self.eval.dataset,
+            image_root=self.eval.image_root or self.data.image_root,
+            shuffle=False,
+        )
+
+    def is_evaluated(self, step: int) -> bool:
+        """Whether the model is evaluated after a step."""
+        done, every = step + 1, self.eval.every
+        due = done == self.train.steps or (every > 0 and done % every == 0)
+        return self.eval.has_data and due
 
     @property
     def trained_parts(self) -> tuple[Part, ...]:

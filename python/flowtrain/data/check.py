@@ -92,7 +92,7 @@ def check_file(
             bad += more
             progress(min(start + _CHUNK, samples), samples)
     if not bad and not counts["targets"]:
-        raise no_sample_fits(config, samples)
+        raise no_sample_fits(config, config.data, samples)
     names = ("over_limit", "tokens", "targets", "images", "image_tokens", "ended")
     return FileCheck(samples=samples, bad=bad, **{name: counts[name] for name in names})
 

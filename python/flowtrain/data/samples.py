@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,6 +56,9 @@ class SampleReader:
         max_tokens: Maximum tokens of a sample; `data.oversize` says what to do with longer ones.
         state: State that the data set must have; None takes its state now.
 
+    Attributes:
+        held_out: Reader of the samples of evaluations, if there are any.
+
     Raises:
         DataError: The data set or the model's folder cannot be used.
     """
@@ -85,6 +89,22 @@ class SampleReader:
         except (OSError, ValueError) as error:
             raise DataError(f"the model's folder {model_folder} cannot be read: {error}") from error
         self._images = ImageReader(processor, skip_bad=data.bad_image == "skip")
+        self.held_out: SampleReader | None = None
+
+    def of(self, data: DataConfig, state: State | None = None) -> SampleReader:
+        """A reader of another data set, which shares this one's tokenizer and image processor.
+
+        Args:
+            data: The data set; other fields than its source are those of this reader.
+            state: State that the data set must have; None takes its state now.
+
+        Raises:
+            DataError: The data set cannot be used.
+        """
+        other = copy.copy(self)
+        other._records = open_records(data, state)
+        other._root = data.root
+        return other
 
     def __len__(self) -> int:
         return len(self._records)

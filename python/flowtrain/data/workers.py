@@ -17,6 +17,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
+from operator import attrgetter
 from types import TracebackType
 from typing import Any, Self
 
@@ -65,7 +66,7 @@ class _Reader:
             self.make()
 
     def call(self, method: str, arguments: tuple[Any, ...]) -> Any:
-        return getattr(self.make(), method)(*arguments)
+        return attrgetter(method)(self.make())(*arguments)
 
     def answer(self, calls: Sequence[_Call]) -> None:
         """Make calls, one after the other."""
@@ -168,6 +169,7 @@ class ReaderPool:
         self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._closed = False
+        self._finished = 0
         self._started = threading.Event()
         for reader in self._readers:
             threading.Thread(
@@ -179,8 +181,17 @@ class ReaderPool:
         """Whether a reader has started, so that calls are being answered."""
         return self._started.is_set()
 
+    @property
+    def finished(self) -> int:
+        """Number of calls that have finished so far."""
+        return self._finished
+
     def submit(self, method: str, *arguments: Any) -> Future[Any]:
         """Call `reader.method(*arguments)`.
+
+        Args:
+            method: Name of the method; with dots, of a method of an attribute of the reader.
+            *arguments: Its arguments.
 
         Returns:
             A future with the result or the exception of the call. The exception is ReaderDied if
@@ -194,7 +205,11 @@ class ReaderPool:
             if self._closed:
                 raise RuntimeError(f"{method}{arguments}: the readers are closed")
             self._calls.put(call)
+        call.future.add_done_callback(self._count)
         return call.future
+
+    def _count(self, _: Future[Any]) -> None:
+        self._finished += 1
 
     def _run(self, reader: _Reader | _ReaderProcess) -> None:
         """Let one reader make calls until the pool is closed."""

@@ -4,15 +4,18 @@ from flowtrain.steps.build import Layout, build_step
 from flowtrain.steps.passes import Passes
 from flowtrain.steps.space import Space, SpaceError, SpaceNeed
 from flowtrain.steps.step import (
+    FIRST_EVALUATION,
     Balance,
     Document,
     EncoderItem,
     Packing,
     PlannedImage,
     StepPlan,
+    step_name,
 )
 
 __all__ = [
+    "FIRST_EVALUATION",
     "Balance",
     "Document",
     "EncoderItem",
@@ -25,4 +28,5 @@ __all__ = [
     "SpaceNeed",
     "StepPlan",
     "build_step",
+    "step_name",
 ]

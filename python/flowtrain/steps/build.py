@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from flowtrain.cost.flops import Grid
 from flowtrain.packing import fewest_slots
@@ -55,6 +55,7 @@ def build_step(
     cost: Sequence[float],
     layout: Layout,
     *,
+    kind: Literal["train", "eval"] = "train",
     image_cost: Callable[[Grid], float],
     image_rows: Callable[[Grid, int], int] = _one_for_each_token,
     cursor: int,
@@ -72,6 +73,7 @@ def build_step(
         samples: Sizes of its samples, in the seeded order.
         cost: Backbone cost of each sample in forward FLOPs, shape [num_samples].
         layout: Numbers of ranks, and maximum tokens.
+        kind: Whether the step trains or only evaluates.
         image_cost: Encoder cost of an image in forward FLOPs, from its grid.
         image_rows: Rows that cross the pool for an image, from its grid and its tokens.
         cursor: Samples drawn from the data order up to and including this step.
@@ -117,7 +119,7 @@ def build_step(
         )
     return StepPlan(
         step=step,
-        kind="train",
+        kind=kind,
         slots=place.microbatches,
         documents=tuple(
             tuple(tuple(_document(s) for s in slot) for slot in rank) for rank in members

@@ -14,6 +14,11 @@ class Passes:
     backbone: float
 
     @classmethod
+    def of_evaluation(cls) -> Self:
+        """Passes of an evaluation, which has no backward."""
+        return cls(encoder=1.0, backbone=1.0)
+
+    @classmethod
     def of(cls, mode: Literal["frozen", "strict", "bounded"], *, trains_backbone: bool) -> Self:
         """Passes of a run.
 

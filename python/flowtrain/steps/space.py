@@ -42,7 +42,8 @@ class Space:
         row_bytes: Size of the row of one image token, with all its features.
         trained: Whether gradients return to the encoder.
         depth: Whole steps that an activation segment holds, where it holds whole steps:
-            max(1, `flow.staleness`).
+            max(1, `flow.staleness`), and one more if a batch of an evaluation can come while it
+            holds `flow.staleness` steps.
         colocated: Whether each rank holds both modules. A rank's own items then stay with it, and
             activation segments hold whole steps in `frozen`, too, since two ranks that wait for
             each other's slabs would not come to reading.
@@ -91,8 +92,12 @@ class Space:
             return SpaceNeed(activation=largest, gradient=0)
         return SpaceNeed(
             activation=self.depth * max(made.values(), default=0),
-            gradient=max(read.values(), default=0) if self.trained else 0,
+            gradient=max(read.values(), default=0) if self._returns(plan) else 0,
         )
+
+    def _returns(self, plan: StepPlan) -> bool:
+        """Whether gradients of a plan return."""
+        return self.trained and plan.kind == "train"
 
     def total_bytes(self, need: SpaceNeed, *, encoder_ranks: int, backbone_ranks: int) -> int:
         """Size of the whole pool with segments of this size."""

@@ -9,6 +9,16 @@ from typing import Any, Literal, NamedTuple
 
 from flowtrain.cost.flops import Grid
 
+FIRST_EVALUATION = 1 << 31
+"""Number of the first plan of an evaluation; numbers of train steps are smaller."""
+
+
+def step_name(step: int) -> str:
+    """Name of a plan in messages."""
+    if step < FIRST_EVALUATION:
+        return f"step {step}"
+    return f"evaluation batch {step - FIRST_EVALUATION}"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Document:
@@ -85,13 +95,15 @@ class Packing:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepPlan:
-    """Everything that is fixed about a step before it starts.
+    """Everything that is fixed about a step, or a batch of an evaluation, before it starts.
 
     `slots` is the same for every backbone rank; some slots of a rank may be empty.
     """
 
     step: int
-    kind: Literal["train", "end"]
+    """Number of the train step, or of the batch from `FIRST_EVALUATION` on."""
+    kind: Literal["train", "eval", "end"]
+    """`end` follows the last step, and the last batch of each evaluation."""
     slots: int = 0
     documents: tuple[tuple[tuple[Document, ...], ...], ...] = ()
     """[backbone rank][slot][document]."""
@@ -104,7 +116,8 @@ class StepPlan:
     cursor: int = 0
     """Samples drawn from the data order up to and including this step, with dropped ones."""
     dropped: int = 0
-    """Samples that were drawn for this step and left out, as they exceed a microbatch."""
+    """Samples that were drawn for this step and left out, as they exceed a microbatch. Those of an
+    evaluation are counted in its plan of kind "end"."""
     truncated: int = 0
     """Samples of this step that were truncated to fit into a microbatch."""
     flops: float = 0.0

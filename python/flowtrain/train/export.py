@@ -8,16 +8,20 @@ from typing import Any
 
 from flowtrain.config.checks import ConfigError
 from flowtrain.config.load import load
-from flowtrain.train.state.checkpoint import valid_checkpoints
+from flowtrain.train.state.checkpoint import best as best_checkpoint
+from flowtrain.train.state.checkpoint import read_meta, valid_checkpoints
 from flowtrain.train.state.final import write_model
 
 
-def export(run: Path, *, step: int | None = None, out: Path | None = None) -> dict[str, Any]:
+def export(
+    run: Path, *, step: int | None = None, best: bool = False, out: Path | None = None
+) -> dict[str, Any]:
     """Write the model of a checkpoint; the run may still be training.
 
     Args:
         run: Folder of the run.
         step: Steps that the checkpoint contains; None takes the newest.
+        best: Take the checkpoint with the lowest loss in an evaluation instead.
         out: Folder to write, which must not exist; None is `RUN/exports/step-N`.
 
     Returns:
@@ -31,6 +35,13 @@ def export(run: Path, *, step: int | None = None, out: Path | None = None) -> di
     checkpoints = valid_checkpoints(run)
     if not checkpoints:
         raise ConfigError(f"{run}: no checkpoint; give the folder of a run that has saved one")
+    if best:
+        if (found := best_checkpoint(run)) is None:
+            raise ConfigError(
+                f"--best: no checkpoint of {run} was evaluated; set eval.path and eval.every in "
+                "the run, or choose a checkpoint with --step"
+            )
+        step = read_meta(found).step + 1
     steps = next(reversed(checkpoints)) if step is None else step
     if steps not in checkpoints:
         raise ConfigError(

@@ -57,7 +57,7 @@ class Prefetch:
         self._pending.pop(step, None)
 
     def _submit(self, plan: StepPlan) -> None:
-        if plan.kind == "train" and plan.step not in self._pending:
+        if plan.kind != "end" and plan.step not in self._pending:
             self._pending[plan.step] = {
                 (method, arguments): self._reads.submit(method, *arguments)
                 for method, arguments in dict.fromkeys(self._requests(plan))

@@ -11,12 +11,15 @@ from flowtrain.data.records import State, index_for_forks
 from flowtrain.data.samples import SampleReader
 from flowtrain.data.workers import ReaderPool
 from flowtrain.models.registry import family_for
-from flowtrain.train.state.resume import check_model, data_state
+from flowtrain.train.state.resume import check_model, data_state, held_out_state
 
 
 def reader_factory(config: RunConfig) -> Callable[[], SampleReader]:
-    """A function that creates a reader, in any process of the run."""
-    return partial(_create_reader, config, data_state(config.run))
+    """A function that creates a reader, in any process of the run.
+
+    The reader's attribute `held_out` reads the held-out samples.
+    """
+    return partial(_create_reader, config, data_state(config.run), held_out_state(config.run))
 
 
 def fork_readers(config: RunConfig, world: str, rank: int) -> ReaderPool | None:
@@ -40,10 +43,14 @@ def fork_readers(config: RunConfig, world: str, rank: int) -> ReaderPool | None:
     with suppress(Exception):  # Raised again once the rank has joined, and can report it.
         family_for(config.model.folder)
         index_for_forks(config.data, data_state(config.run))
+        if config.held_out is not None and (state := held_out_state(config.run)) is not None:
+            index_for_forks(config.held_out, state)
     return ReaderPool(reader_factory(config), config.data.workers, fork=True)
 
 
-def _create_reader(config: RunConfig, state: State) -> SampleReader:
+def _create_reader(config: RunConfig, state: State, held_out_state: State | None) -> SampleReader:
     reader = SampleReader(config.model.folder, config.data, config.train.microbatch_tokens, state)
+    if config.held_out is not None:
+        reader.held_out = reader.of(config.held_out, held_out_state)
     check_model(config)
     return reader

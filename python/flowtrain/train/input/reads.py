@@ -37,19 +37,22 @@ class SampleReads:
         readers: The readers.
         data: Name of the data set, used in messages.
         timeout_s: Timeout for the readers to finish any read.
+        attribute: Attribute of each reader that reads this data set; by default the reader itself.
     """
 
-    def __init__(self, readers: ReaderPool, data: str, *, timeout_s: float) -> None:
+    def __init__(
+        self, readers: ReaderPool, data: str, *, timeout_s: float, attribute: str = ""
+    ) -> None:
         self._readers = readers
         self._data = data
+        self._prefix = attribute and f"{attribute}."
         self._timeout_s = timeout_s
         self._period_s = period_of(timeout_s)
         self._pending: dict[Future[Any], SampleRead] = {}
-        self._finished = 0
 
     def submit(self, method: str, sample: int, *arguments: Any) -> SampleRead:
         """Call `reader.method(sample, *arguments)` in the background."""
-        future = self._readers.submit(method, sample, *arguments)
+        future = self._readers.submit(self._prefix + method, sample, *arguments)
         read = SampleRead(self._data, method, sample, arguments, future)
         self._pending[future] = read
         future.add_done_callback(self._done)
@@ -72,10 +75,10 @@ class SampleReads:
             raise DataError(f"{read}: {type(error).__name__}: {error}") from error
 
     def _wait_for(self, read: SampleRead) -> None:
-        finished, periods = self._finished, 0
+        finished, periods = self._readers.finished, 0
         while not wait([read.future], timeout=self._period_s).done:
-            if self._finished != finished or not self._readers.started:
-                finished, periods = self._finished, 0
+            if self._readers.finished != finished or not self._readers.started:
+                finished, periods = self._readers.finished, 0
                 continue
             periods += 1
             if periods >= periods_in(self._timeout_s, self._period_s):
@@ -88,5 +91,4 @@ class SampleReads:
                 )
 
     def _done(self, future: Future[Any]) -> None:
-        self._finished += 1
         self._pending.pop(future, None)

@@ -26,7 +26,7 @@ from flowtrain.train.launch.signals import exit_on_signals
 from flowtrain.train.ranks.hook import load_hook
 from flowtrain.train.ranks.trackers import check_trackers
 from flowtrain.train.state import atomic, logs
-from flowtrain.train.state.checkpoint import latest, read_meta
+from flowtrain.train.state.checkpoint import best, latest, read_meta
 from flowtrain.train.state.final import write_final
 from flowtrain.train.state.module import check_trained
 from flowtrain.train.state.run_folder import open_run, read_accounts
@@ -139,6 +139,7 @@ def _summary(config: RunConfig, started_at: float) -> dict[str, Any]:
         "backbone_ranks": layout.backbone_ranks,
         "steps": len(steps),
         "loss": steps[-1]["loss"],
+        **_evaluated(config.run),
         "target_tokens": sum(s["target_tokens"] for s in steps),
         **{
             name: sum(s[name] for s in steps)
@@ -155,6 +156,19 @@ def _summary(config: RunConfig, started_at: float) -> dict[str, Any]:
         "planner_cpu_seconds": sum(a["planner_cpu_seconds"] for a in accounts.values()),
         **packing_means([s["packing"] for s in steps]),
     }
+
+
+def _evaluated(run: Path) -> dict[str, Any]:
+    """Loss of the latest evaluation, and that of the best checkpoint with its steps."""
+    log = run / logs.EVALUATIONS
+    evaluations = logs.read_log(log) if log.exists() else []
+    if not evaluations:
+        return {}
+    found: dict[str, Any] = {"eval_loss": evaluations[-1]["loss"]}
+    if (path := best(run)) is not None:
+        meta = read_meta(path)
+        found |= {"best_eval_loss": meta.eval_loss, "best_steps": meta.step + 1}
+    return found
 
 
 def packing_means(packings: Sequence[dict[str, Any]]) -> dict[str, float]:

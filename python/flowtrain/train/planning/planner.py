@@ -24,7 +24,8 @@ PlannedStep = tuple[StepPlan, Mapping[int, CompactText]]
 class Planner(threading.Thread):
     """Publishes plans and texts in the job's store, a few steps ahead of the current step.
 
-    Plans are appended to `plan.log`, too.
+    Plans of the training are appended to `plan.log`, too, and the first of them determine with how
+    many slabs the ranks start.
 
     If it fails, it publishes the error in place of the next plan, after all plans it has made. If
     the launcher asks for it, the end takes the place of the next plan.
@@ -32,7 +33,7 @@ class Planner(threading.Thread):
     Args:
         source: The steps, in order.
         store: Store with a connection that only this thread uses.
-        log: File to which each plan is appended.
+        log: File to which each plan is appended; None for plans of evaluations.
         need: Minimum slabs of each segment for a plan; raises if the pool is too small.
         activity: Told while this thread plans.
         ahead: Maximum number of steps between the current step and the newest plan, at least 1.
@@ -44,7 +45,7 @@ class Planner(threading.Thread):
         source: Iterable[PlannedStep],
         *,
         store: JobStore,
-        log: Path,
+        log: Path | None,
         need: Callable[[StepPlan], SpaceNeed],
         activity: Activity,
         ahead: int,
@@ -85,7 +86,8 @@ class Planner(threading.Thread):
                 window.append((plan, texts))
         finally:
             # Ranks size their segments for the first window; after an error, for its planned part.
-            self._store.put(FIRST_NEED, [need.activation, need.gradient])
+            if self._log is not None:
+                self._store.put(FIRST_NEED, [need.activation, need.gradient])
             stopped = self._publish(window)
         if stopped or self._publish(plans):
             self._end(stopped=True)
@@ -113,7 +115,8 @@ class Planner(threading.Thread):
                 return True
             put_texts(self._store, plan, texts)
             text = plan.to_json()
-            append(self._log, text)
+            if self._log is not None:
+                append(self._log, text)
             self._store.put_text(plan_key(plan.step), text)
             self._next = plan.step + 1
         return False

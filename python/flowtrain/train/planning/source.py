@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import functools
 from collections import deque
 from collections.abc import Iterator
 
 from flowtrain.config.schema import RunConfig
-from flowtrain.cost.flops import train_flops
 from flowtrain.data.errors import no_sample_fits
 from flowtrain.data.order import SampleOrder
 from flowtrain.data.samples import SampleMeta
 from flowtrain.data.text import CompactText
 from flowtrain.models.family import Family
-from flowtrain.steps import Layout, Passes, StepPlan, build_step
+from flowtrain.steps import StepPlan
 from flowtrain.train.input.reads import SampleRead, SampleReads
+from flowtrain.train.planning.builder import PlanBuilder
 
 
 class PlanSource:
@@ -43,18 +42,8 @@ class PlanSource:
     ) -> None:
         self._config = config
         self._reads = reads
-        self._family = family
+        self._builder = PlanBuilder(config, family)
         self._order = SampleOrder(num_samples, config.train.seed, config.data.shuffle)
-        ranks = config.flow.chosen
-        self._layout = Layout(
-            encoder_ranks=ranks.encoder_ranks,
-            backbone_ranks=ranks.backbone_ranks,
-            colocated=ranks.colocated,
-            passes=Passes.of(config.flow.mode, trains_backbone="backbone" in config.trained_parts),
-            microbatch_tokens=config.train.microbatch_tokens,
-            item_tokens=config.flow.item_tokens,
-        )
-        self._image_cost = functools.cache(family.image_flops)
         self._step = step
         self._cursor = cursor
         self._num_samples = num_samples
@@ -63,7 +52,8 @@ class PlanSource:
     def __iter__(self) -> Iterator[tuple[StepPlan, dict[int, CompactText]]]:
         while self._step < self._config.train.steps:
             samples, texts, dropped = self._draw()
-            yield self._plan(samples, dropped), texts
+            plan = self._builder.build(self._step, samples, cursor=self._cursor, dropped=dropped)
+            yield plan, texts
             self._step += 1
 
     def _draw(self) -> tuple[list[SampleMeta], dict[int, CompactText], int]:
@@ -96,25 +86,5 @@ class PlanSource:
             dropped_in_a_row += 1
             # In any order, this many draws contain a whole epoch.
             if dropped_in_a_row == 2 * self._num_samples:
-                raise no_sample_fits(self._config, self._num_samples)
+                raise no_sample_fits(self._config, self._config.data, self._num_samples)
         return samples, texts, dropped
-
-    def _plan(self, samples: list[SampleMeta], dropped: int) -> StepPlan:
-        flops = [
-            self._family.sample_flops(s.num_tokens, s.grids, num_targets=s.num_targets)
-            for s in samples
-        ]
-        side = self._family.projector_side
-        trained = self._config.trained_parts
-        return build_step(
-            self._step,
-            samples,
-            [f.on("backbone", side) for f in flops],
-            self._layout,
-            image_cost=self._image_cost,
-            image_rows=self._family.image_rows,
-            cursor=self._cursor,
-            dropped=dropped,
-            truncated=sum(s.fit == "truncated" for s in samples),
-            flops=sum(train_flops(f, trained) for f in flops),
-        )

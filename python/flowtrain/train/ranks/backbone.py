@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import torch
 
 from flowtrain.data.text import CompactText
+from flowtrain.models.family import LossOutput
 from flowtrain.steps import Document, EncoderItem, SpaceNeed, StepPlan
 from flowtrain.train.planning.texts import take_texts
 from flowtrain.train.ranks.batch import packed_batch
 from flowtrain.train.ranks.context import RankContext
-from flowtrain.train.ranks.step import Delays, seed_dropout
+from flowtrain.train.ranks.step import Delays, inference, seed_dropout
 from flowtrain.train.records.receiver import RecordReceiver
 from flowtrain.train.records.sender import RecordSender
 from flowtrain.train.state.module import Module
@@ -89,6 +90,21 @@ class BackbonePart:
             loss_sum=loss_sum, num_targets=num_targets, num_skipped=num_skipped, ages=ages
         )
 
+    def evaluate(self, plan: StepPlan) -> StepSums:
+        """Loss of the slots of a batch of an evaluation, after `read`."""
+        loss_sum, num_targets, num_skipped = 0.0, 0, 0
+        with inference(self.module.module):
+            for slot, documents in plan.documents_of(self._context.world.rank):
+                self._delays.pause()
+                features, skipped, _ = self._gather(plan, slot)
+                out = self._loss(documents, self._texts[slot], features, skipped)
+                loss_sum += float(out.loss_sum)
+                num_targets += out.num_targets
+                num_skipped += sum(doc.sample in skipped for doc in documents)
+        return StepSums(
+            loss_sum=loss_sum, num_targets=num_targets, num_skipped=num_skipped, ages=()
+        )
+
     def resize(self, sizes: SpaceNeed) -> None:
         """Set the slabs of the segment for gradients."""
         if sizes.gradient != self._gradients.slabs:
@@ -118,17 +134,17 @@ class BackbonePart:
         """
         context = self._context
         seed_dropout(context.config.train.seed, plan.step, context.world.rank, slot)
-        items = plan.items_for(context.world.rank, slot)
-        features, skipped = self._gather(plan, items, ages)
-        batch = packed_batch(
-            context.family, documents, text, device=context.world.device, skipped=skipped
-        )
-        out = context.family.loss(self.module.module, batch, features)
+        features, skipped, versions = self._gather(plan, slot)
+        for number, version in versions.items():
+            ages[number] = float(plan.step - version)
+        if features is not None:
+            features.requires_grad_(self._sends_gradients)
+        out = self._loss(documents, text, features, skipped)
         if out.loss_sum.requires_grad:
             (out.loss_sum / plan.num_targets).backward()
         if features is not None and self._sends_gradients:
             grad = features.grad if features.grad is not None else torch.zeros_like(features)
-            for item in items:
+            for item in plan.items_for(context.world.rank, slot):
                 self._gradients.send(
                     grad[item.row : item.row + item.num_rows],
                     reader=item.encoder,
@@ -139,30 +155,46 @@ class BackbonePart:
         num_skipped = sum(doc.sample in skipped for doc in documents)
         return float(out.loss_sum.detach()), out.num_targets, num_skipped
 
+    def _loss(
+        self,
+        documents: Sequence[Document],
+        text: CompactText,
+        features: torch.Tensor | None,
+        skipped: set[int],
+    ) -> LossOutput:
+        """Loss of one microbatch."""
+        context = self._context
+        batch = packed_batch(
+            context.family, documents, text, device=context.world.device, skipped=skipped
+        )
+        return context.family.loss(self.module.module, batch, features)
+
     def _gather(
-        self, plan: StepPlan, items: Sequence[EncoderItem], ages: list[float]
-    ) -> tuple[torch.Tensor | None, set[int]]:
+        self, plan: StepPlan, slot: int
+    ) -> tuple[torch.Tensor | None, set[int], dict[int, int]]:
         """Gather the image rows of a slot.
 
         Returns:
-            Rows, a leaf tensor that collects their gradient, or None if the slot has no image; and
-            the samples with a skipped image.
+            Rows, or None if the slot has no image; the samples with a skipped image; and the
+            version of each item.
         """
-        if not items:
-            return None, set()
         context = self._context
+        items = plan.items_for(context.world.rank, slot)
+        if not items:
+            return None, set(), {}
         rows = sum(item.num_rows for item in items)
         features = torch.empty(
             (rows, context.family.row_width), dtype=context.dtype, device=context.world.device
         )
         skipped: set[int] = set()
+        versions: dict[int, int] = {}
         for item in items:
             out = features[item.row : item.row + item.num_rows]
             key = self._records.gather(out, step=plan.step, item=item.index)
-            ages[item.index] = float(plan.step - key.version)
+            versions[item.index] = key.version
             if key.skipped:
                 skipped |= self._skipped(plan.step, item)
-        return features.requires_grad_(self._sends_gradients), skipped
+        return features, skipped, versions
 
     def _skipped(self, step: int, item: EncoderItem) -> set[int]:
         """Samples of an item with a skipped image."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
-from flowtrain.steps import EncoderItem, SpaceNeed, StepPlan
+from flowtrain.steps import EncoderItem, SpaceNeed, StepPlan, step_name
 from flowtrain.train.input.prefetch import Prefetch, Request
 from flowtrain.train.ranks.context import RankContext
-from flowtrain.train.ranks.step import Delays, seed_dropout
+from flowtrain.train.ranks.step import Delays, inference, seed_dropout
 from flowtrain.train.ranks.weight_stash import WeightStash
 from flowtrain.train.records.receiver import RecordReceiver
 from flowtrain.train.records.sender import RecordSender
@@ -26,7 +26,7 @@ class EncoderPart:
     Args:
         context: Configuration, connections and services of this rank.
         module: The encoder.
-        prefetch: Reads of the planned images.
+        prefetch: Reads of the planned images, for each kind of plan.
         records: Sends the rows of the items.
         gradients: Receives the gradients of the rows.
     """
@@ -35,7 +35,7 @@ class EncoderPart:
         self,
         context: RankContext,
         module: Module,
-        prefetch: Prefetch,
+        prefetch: Mapping[str, Prefetch],
         *,
         records: RecordSender,
         gradients: RecordReceiver,
@@ -55,7 +55,7 @@ class EncoderPart:
 
     def read(self, plan: StepPlan) -> None:
         """Begin to read the images of a step, and of the next one if it is planned already."""
-        self._prefetch.start(plan)
+        self._prefetch[plan.kind].start(plan)
 
     def forward(self, plan: StepPlan, *, version: int) -> None:
         """Encode the items of a step, after `read`, and send their records.
@@ -67,20 +67,24 @@ class EncoderPart:
         self._stash.save(version)
         for item in plan.items_of(self._context.world.rank):
             self._delays.pause()
-            rows, skipped = self._encode(plan.step, item, with_graph=self._keeps_graphs)
+            rows, skipped = self._encode(plan, item, with_graph=self._keeps_graphs)
             if self._keeps_graphs:
                 self._graphs[plan.step, item.index] = rows
             self._versions[plan.step, item.index] = version
-            if skipped:
-                self._context.store.put(f"skipped/{plan.step}/{item.index}", skipped)
-            self._records.send(
-                rows.detach(),
-                reader=item.reader,
-                step=plan.step,
-                item=item.index,
-                version=version,
-                skipped=bool(skipped),
-            )
+            self._send(plan, item, rows.detach(), skipped, version)
+
+    def evaluate(self, plan: StepPlan, *, version: int) -> None:
+        """Encode the items of a batch of an evaluation, after `read`, and send their records.
+
+        Args:
+            plan: The batch.
+            version: As for `forward`.
+        """
+        with inference(self.module.module):
+            for item in plan.items_of(self._context.world.rank):
+                self._delays.pause()
+                rows, skipped = self._encode(plan, item, with_graph=False)
+                self._send(plan, item, rows, skipped, version)
 
     def backward(self, plan: StepPlan) -> None:
         """Receive the gradients of a step, in planned order, and run the backward of its items.
@@ -103,14 +107,14 @@ class EncoderPart:
                 self._graphs.pop((plan.step, item.index)).backward(gradient)
                 continue
             with self._stash.restored(version):
-                rows, _ = self._encode(plan.step, item, with_graph=True)
+                rows, _ = self._encode(plan, item, with_graph=True)
                 rows.backward(gradient)
         if plan.items:
             self.module.start_sums()
 
     def forget(self, plan: StepPlan) -> None:
         """Drop the images of a step."""
-        self._prefetch.forget(plan.step)
+        self._prefetch[plan.kind].forget(plan.step)
 
     def resize(self, sizes: SpaceNeed) -> None:
         """Set the slabs of the segment for records."""
@@ -126,8 +130,28 @@ class EncoderPart:
         """Edges of the activations and of the gradients."""
         return self._records.edges() + self._gradients.edges()
 
+    def _send(
+        self,
+        plan: StepPlan,
+        item: EncoderItem,
+        rows: torch.Tensor,
+        skipped: Sequence[int],
+        version: int,
+    ) -> None:
+        """Send the record of an item, and tell its reader the samples with a skipped image."""
+        if skipped:
+            self._context.store.put(f"skipped/{plan.step}/{item.index}", skipped)
+        self._records.send(
+            rows,
+            reader=item.reader,
+            step=plan.step,
+            item=item.index,
+            version=version,
+            skipped=bool(skipped),
+        )
+
     def _encode(
-        self, step: int, item: EncoderItem, *, with_graph: bool
+        self, plan: StepPlan, item: EncoderItem, *, with_graph: bool
     ) -> tuple[torch.Tensor, list[int]]:
         """Encode an item.
 
@@ -135,10 +159,11 @@ class EncoderPart:
             Rows, shape [num_rows, row width], and the samples with a skipped image.
         """
         context = self._context
-        images = [self._prefetch.get(step, ("pixels", image)) for image in item.images]
+        reads = self._prefetch[plan.kind]
+        images = [reads.get(plan.step, ("pixels", image)) for image in item.images]
         pixels = torch.cat([torch.from_numpy(image.pixels) for image in images])
         # Recomputation and other layouts draw the same dropout masks.
-        seed_dropout(context.config.train.seed, step, item.index)
+        seed_dropout(context.config.train.seed, plan.step, item.index)
         with torch.set_grad_enabled(with_graph):
             rows = context.family.encode(
                 self.module.module,
@@ -147,9 +172,9 @@ class EncoderPart:
             )
         if rows.shape[0] != item.num_rows:
             raise ValueError(
-                f"step {step}, item {item.index}: the encoder made {rows.shape[0]} rows where the "
-                f"plan has {item.num_rows}; the model's image processor must be the one that "
-                "belongs to its configuration"
+                f"{step_name(plan.step)}, item {item.index}: the encoder made {rows.shape[0]} rows "
+                f"where the plan has {item.num_rows}; the model's image processor must be the one "
+                "that belongs to its configuration"
             )
         read = zip(item.images, images, strict=True)
         skipped = {planned.sample for planned, image in read if image.skipped}

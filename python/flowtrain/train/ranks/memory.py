@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import torch
 
 from flowtrain.config.schema import RunConfig
+from flowtrain.steps import FIRST_EVALUATION, step_name
 
 
 class DeviceMemoryError(RuntimeError):
@@ -30,17 +31,19 @@ def memory_errors(config: RunConfig, kind: str, step: int) -> Iterator[None]:
         yield
     except torch.OutOfMemoryError as error:
         cause = str(error).split(". ")[0]
-        raise DeviceMemoryError(f"step {step}: {_advice(config, kind)} ({cause})") from error
+        raise DeviceMemoryError(
+            f"{step_name(step)}: {_advice(config, kind, step)} ({cause})"
+        ) from error
 
 
-def _advice(config: RunConfig, kind: str) -> str:
+def _advice(config: RunConfig, kind: str, step: int) -> str:
     train, flow = config.train, config.flow
     if kind == "backbone":
         return (
             "the device's memory is full in forward and backward of a microbatch; lower "
             f"train.microbatch_tokens={train.microbatch_tokens}"
         )
-    if kind == "encode" and flow.mode == "strict":
+    if kind == "encode" and flow.mode == "strict" and step < FIRST_EVALUATION:
         return (
             "the device's memory is full in the encoder, whose activations of a whole step are "
             f"kept in flow.mode=strict; lower train.global_batch={train.global_batch}, use more "

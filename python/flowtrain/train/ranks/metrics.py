@@ -14,8 +14,9 @@ from flowtrain.output import show
 from flowtrain.steps import StepPlan
 from flowtrain.train.control.account import busy
 from flowtrain.train.control.close import StepDecision
+from flowtrain.train.ranks.evaluations import Evaluation
 from flowtrain.train.ranks.trackers import Tracker
-from flowtrain.train.state.logs import METRICS, TIMING, append, json_values
+from flowtrain.train.state.logs import EVALUATIONS, METRICS, TIMING, append, json_values
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,7 +36,9 @@ class StepTiming:
 
 
 class Metrics:
-    """Writes `metrics.jsonl` (the same in a rerun) and `timing.jsonl`, and shows the progress.
+    """Writes `metrics.jsonl`, `eval.jsonl` and `timing.jsonl`, and shows the progress.
+
+    The first two are the same in a rerun.
 
     Args:
         run: Folder of the run.
@@ -110,12 +113,12 @@ class Metrics:
             peak_flops=self._peak_flops,
         )
         figures = {
-            "loss": decision.loss,
-            "grad_norm": decision.grad_norm,
-            "lr": lr,
-            "target_tokens": decision.num_targets,
-            "tokens_per_s": tokens / timing.seconds,
-            "mfu": plan.flops / (timing.seconds * self._peak_flops),
+            "train/loss": decision.loss,
+            "train/grad_norm": decision.grad_norm,
+            "train/lr": lr,
+            "train/target_tokens": decision.num_targets,
+            "train/tokens_per_s": tokens / timing.seconds,
+            "train/mfu": plan.flops / (timing.seconds * self._peak_flops),
         }
         for tracker in self._trackers:
             tracker.log(plan.step, figures)
@@ -125,12 +128,44 @@ class Metrics:
         self._flops += plan.flops
         self._show(plan, decision, timing, used=in_use / size if size else 0.0)
 
+    def evaluation(self, step: int, result: Evaluation | None) -> None:
+        """Log an evaluation.
+
+        Args:
+            step: Step after which the model was evaluated.
+            result: Its result; None if it was left out, as the run ends early on request.
+        """
+        self._end_line()
+        title = f"evaluation after step {step + 1}/{self._steps}  "
+        if result is None:
+            self._print(f"{title}left out, as the run ends early\n")
+            return
+        self._write(
+            EVALUATIONS,
+            step=step,
+            loss=result.loss,
+            target_tokens=result.num_targets,
+            samples=result.samples,
+            skipped_samples=result.skipped,
+            dropped_samples=result.dropped,
+            truncated_samples=result.truncated,
+        )
+        for tracker in self._trackers:
+            tracker.log(step, {"eval/loss": result.loss, "eval/seconds": result.seconds})
+        self._print(
+            f"{title}loss {result.loss:.4f}  {result.samples:,} samples  {result.seconds:.1f} s\n"
+        )
+
     def close(self) -> None:
         """End the line on the terminal, and close the trackers."""
         for tracker in self._trackers:
             tracker.close()
+        self._end_line()
+
+    def _end_line(self) -> None:
         if self._line_is_open:
             self._print("\n")
+            self._line_is_open = False
 
     def _show(
         self, plan: StepPlan, decision: StepDecision, timing: StepTiming, *, used: float

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
-
-import torch
 
 from flowtrain.steps import SpaceNeed, StepPlan
 from flowtrain.train.control.account import KINDS
@@ -17,7 +13,7 @@ from flowtrain.train.planning.planner import Planner
 from flowtrain.train.ranks.backbone import BackbonePart, StepSums
 from flowtrain.train.ranks.context import RankContext
 from flowtrain.train.ranks.encoder import EncoderPart
-from flowtrain.train.ranks.memory import memory_errors
+from flowtrain.train.ranks.evaluations import Evaluations
 from flowtrain.train.ranks.metrics import Metrics, StepTiming
 from flowtrain.train.ranks.profiler import Profiler
 from flowtrain.train.state.checkpoint import Checkpoints
@@ -32,7 +28,7 @@ class Rank:
     backward of the encoder, and k = `flow.staleness`. Step s runs S(s), F(s + k), B(s), close(s),
     after F of the steps before s + k, or F(s) if k is 0. Each rank leaves out what it does not
     hold. In `frozen` there is no B, and a rank without the backbone has no close: it runs ahead as
-    far as plans and pool allow.
+    far as plans and pool allow. An evaluation follows the close of its step.
 
     Args:
         context: Configuration, connections and services of this rank.
@@ -41,6 +37,7 @@ class Rank:
         backbone: The backbone's part, if this rank holds the backbone.
         metrics: Log of the run; None except on the first rank with the backbone.
         planner: Told of each step; None except on that rank.
+        eval_planner: Planner of the evaluations; None except on that rank, and without evaluations.
     """
 
     def __init__(
@@ -52,6 +49,7 @@ class Rank:
         backbone: BackbonePart | None,
         metrics: Metrics | None,
         planner: Planner | None,
+        eval_planner: Planner | None,
     ) -> None:
         self._context = context
         self._checkpoints = checkpoints
@@ -60,6 +58,13 @@ class Rank:
         self._parts = [part for part in (encoder, backbone) if part is not None]
         self._metrics = metrics
         self._planner = planner
+        self._evaluations = Evaluations(
+            context,
+            encoder=encoder,
+            backbone=backbone,
+            make_room=self._make_room,
+            planner=eval_planner,
+        )
         self._ahead = context.config.flow.staleness
         self._close_exchange = _close_exchange(context)
         self._sizes = SpaceNeed(activation=0, gradient=0)
@@ -102,18 +107,19 @@ class Rank:
             self._planner.step_started()
         if self._backbone is not None:
             self._make_room(plan)
-            with self._computing("backbone", plan):
+            with self._context.computing("backbone", plan):
                 sums = self._backbone.slots(plan)
         self._forward_to(plan.step + self._ahead, at=plan.step)
         if self._encoder is not None and self._encoder.trains:
-            with self._computing("encode", plan):
+            with self._context.computing("encode", plan):
                 self._encoder.backward(plan)
         if self._backbone is not None or self._trains_encoder:
             with doing("close"):
                 self._close(plan, sums)
+        loss = self._evaluate(plan)
         if self._checkpoints.is_due(plan):
             with doing("checkpoint"):
-                self._checkpoints.save(plan)
+                self._checkpoints.save(plan, loss)
         with doing("plan"):
             self._context.plans.forget(plan.step)
         if self._encoder is not None:
@@ -131,17 +137,6 @@ class Rank:
     def _plan(self, step: int) -> StepPlan:
         with self._account.doing("plan"):
             return self._context.plans.get(step)
-
-    @contextmanager
-    def _computing(self, kind: str, plan: StepPlan) -> Iterator[None]:
-        """Within the block, the rank computes; an error of a full device says what to lower."""
-        config = self._context.config
-        with (
-            self._account.doing(kind),
-            memory_errors(config, kind, plan.step),
-            torch.profiler.record_function(kind),
-        ):
-            yield
 
     def edges(self) -> list[Explanation]:
         """Current state of the edges from and to this rank."""
@@ -169,7 +164,7 @@ class Rank:
                 with self._account.doing("plan"):
                     self._encoder.read(plan)
                 self._make_room(plan)
-                with self._computing("encode", plan):
+                with self._context.computing("encode", plan):
                     self._encoder.forward(plan, version=at)
                 self._forward += 1
             except Exception as error:
@@ -216,12 +211,28 @@ class Rank:
         if world.is_leader:
             self._close_exchange.report(plan.step, report)
         decision = self._close_exchange.decide(plan, report.checksum)
-        with self._computing("optimizer", plan):
+        with self._context.computing("optimizer", plan):
             for module in trained:
                 module.apply(decision, saw_images=saw_images)
         if self._metrics is not None and sums is not None:
             with self._account.doing("log"):
                 self._log(plan, decision, sums)
+
+    def _evaluate(self, plan: StepPlan) -> float | None:
+        """Evaluate the model after a step, if that is due.
+
+        Returns:
+            The loss, on ranks with the backbone; None without an evaluation.
+        """
+        if not self._context.config.is_evaluated(plan.step):
+            return None
+        evaluation = self._evaluations.run(plan.step)
+        # The step that follows does not count this time.
+        self._reported = self._account.seconds()
+        self._closed_at = time.perf_counter()
+        if self._metrics is not None:
+            self._metrics.evaluation(plan.step, evaluation)
+        return None if evaluation is None else evaluation.loss
 
     def _sum_over_ranks(self, sums: StepSums | None) -> tuple[dict[str, float], StepSums | None]:
         """Results of the step, summed over the world, and what its ranks did since the last close.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flowtrain.config.schema import RunConfig
-from flowtrain.steps import Space, SpaceNeed, StepPlan
+from flowtrain.steps import Space, SpaceNeed, StepPlan, step_name
 
 
 class SegmentSizes:
@@ -26,7 +26,7 @@ class SegmentSizes:
             SpaceError: The pool is too small for it.
         """
         need = self._space.need(plan)
-        self._fit(need, f"step {plan.step}")
+        self._fit(need, step_name(plan.step))
         return need
 
     def initial(self, need: SpaceNeed) -> SpaceNeed:
@@ -55,7 +55,7 @@ class SegmentSizes:
         need = self._space.need(plan)
         if need.join(current) == current:
             return current
-        sizes = self._fit(need, f"step {plan.step}")
+        sizes = self._fit(need, step_name(plan.step))
         grown = sizes.join(current)
         return grown if self._holds(grown) else sizes
 

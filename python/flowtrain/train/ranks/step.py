@@ -1,9 +1,11 @@
-"""Seeds of dropout, and delays for tests, in the steps of both modules."""
+"""What the steps of both modules share: dropout, evaluation, and delays for tests."""
 
 from __future__ import annotations
 
 import random
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -19,6 +21,17 @@ def seed_dropout(seed: int, step: int, *place: int) -> None:
         place: What the pass computes: the item of the encoder, or rank and slot of the backbone.
     """
     torch.manual_seed(hash((seed, step, *place)) & (2**63 - 1))
+
+
+@contextmanager
+def inference(module: torch.nn.Module) -> Iterator[None]:
+    """Within the block, the module computes without gradients and dropout."""
+    module.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        module.train()
 
 
 class Delays:

@@ -19,7 +19,7 @@ class Tracker(Protocol):
     """Takes the figures of each step."""
 
     def log(self, step: int, figures: Mapping[str, float]) -> None:
-        """Take the figures of a step, by name."""
+        """Take figures of a step, by name; a step may have several calls."""
 
     def close(self) -> None:
         """Write what has not been written yet."""
@@ -67,7 +67,7 @@ class _TensorBoard:
 
     def log(self, step: int, figures: Mapping[str, float]) -> None:
         for name, value in figures.items():
-            self._writer.add_scalar(f"train/{name}", value, step)
+            self._writer.add_scalar(name, value, step)
 
     def close(self) -> None:
         self._writer.close()
@@ -92,7 +92,7 @@ class _Wandb:
         )
 
     def log(self, step: int, figures: Mapping[str, float]) -> None:
-        self._run.log({f"train/{name}": value for name, value in figures.items()}, step=step)
+        self._run.log(dict(figures), step=step)
 
     def close(self) -> None:
         self._run.finish()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, closing, suppress
 from functools import partial
+from pathlib import Path
 
 import torch
 
@@ -15,12 +16,13 @@ from flowtrain.data.records import open_records
 from flowtrain.data.workers import ReaderPool
 from flowtrain.models.family import Family
 from flowtrain.models.registry import family_for
-from flowtrain.steps import Space
+from flowtrain.steps import FIRST_EVALUATION, Space
 from flowtrain.train.control.job import FIRST_STEP, Job
 from flowtrain.train.control.world import World
 from flowtrain.train.input.prefetch import Prefetch
 from flowtrain.train.input.reads import SampleReads
-from flowtrain.train.planning.planner import Planner
+from flowtrain.train.planning.evaluations import EvaluationSource
+from flowtrain.train.planning.planner import PlannedStep, Planner
 from flowtrain.train.planning.plans import PlanReader
 from flowtrain.train.planning.source import PlanSource
 from flowtrain.train.ranks.backbone import BackbonePart
@@ -41,7 +43,7 @@ from flowtrain.train.state.checkpoint import (
 )
 from flowtrain.train.state.logs import PLANS
 from flowtrain.train.state.module import DTYPES, Module
-from flowtrain.train.state.resume import check_model, data_state
+from flowtrain.train.state.resume import check_model, data_state, held_out_state
 from flowtrain.train.state.run_folder import write_account, write_edges
 
 
@@ -70,10 +72,10 @@ class Worker:
         self.config = config
         self.rank = rank
         self._resources = ExitStack()
-        self._reads: SampleReads | None = None
+        self._reads: dict[str, SampleReads] = {}
         if readers is not None:
             self._resources.enter_context(readers)
-            self._reads = SampleReads(readers, config.data.name, timeout_s=config.flow.timeout_s)
+            self._reads = _reads_of(config, readers)
         self.membership = Membership(config, world, rank, job)
         self.world = self.membership.world
         self.checkpoint = latest(config.run) if resume else None
@@ -133,7 +135,7 @@ class Worker:
             slab_bytes=self.config.pool.slab_bytes,
             row_bytes=family.row_width * DTYPES[self.config.model.dtype].itemsize,
             trained=flow.mode != "frozen",
-            depth=max(1, flow.staleness),
+            depth=_depth(self.config),
             colocated=flow.chosen.colocated,
         )
         return RankContext(
@@ -175,18 +177,20 @@ class Worker:
         checkpoints: Checkpoints,
     ) -> Rank:
         records, gradients = context.loopback(), context.loopback()
-        encoder = backbone = metrics = planner = None
+        encoder = backbone = metrics = planner = eval_planner = None
         if "encoder" in modules:
-            assert self._reads is not None
             encoder = EncoderPart(
                 context,
                 modules["encoder"],
-                Prefetch(
-                    self._reads,
-                    context.plans.peek,
-                    partial(pixel_requests, self.rank),
-                    context.activity.account,
-                ),
+                {
+                    kind: Prefetch(
+                        reads,
+                        context.plans.peek,
+                        partial(pixel_requests, self.rank),
+                        context.activity.account,
+                    )
+                    for kind, reads in self._reads.items()
+                },
                 records=context.sender("backbone", records),
                 gradients=context.receiver("encoder", gradients),
             )
@@ -200,6 +204,8 @@ class Worker:
             if context.world.is_leader:
                 planner, metrics = self._planner(context), self._metrics(context)
                 planner.start()
+                if (eval_planner := self._eval_planner(context)) is not None:
+                    eval_planner.start()
         return Rank(
             context,
             checkpoints,
@@ -207,6 +213,7 @@ class Worker:
             backbone=backbone,
             metrics=metrics,
             planner=planner,
+            eval_planner=eval_planner,
         )
 
     def _metrics(self, context: RankContext) -> Metrics:
@@ -221,23 +228,40 @@ class Worker:
         return self._resources.enter_context(closing(metrics))
 
     def _planner(self, context: RankContext) -> Planner:
-        assert self._reads is not None
         source = PlanSource(
             self.config,
-            reads=self._reads,
+            reads=self._reads["train"],
             num_samples=len(open_records(self.config.data, data_state(self.config.run))),
             family=context.family,
             step=self.first,
             cursor=self.cursor,
         )
+        return self._plans_of(source, context, log=self.config.run / PLANS, first=self.first)
+
+    def _eval_planner(self, context: RankContext) -> Planner | None:
+        held_out = self.config.held_out
+        if held_out is None:
+            return None
+        source = EvaluationSource(
+            self.config,
+            reads=self._reads["eval"],
+            num_samples=len(open_records(held_out, held_out_state(self.config.run))),
+            family=context.family,
+            first=self.first,
+        )
+        return self._plans_of(source, context, log=None, first=FIRST_EVALUATION)
+
+    def _plans_of(
+        self, source: Iterable[PlannedStep], context: RankContext, *, log: Path | None, first: int
+    ) -> Planner:
         return Planner(
             source,
             store=context.store.clone(),
-            log=self.config.run / PLANS,
+            log=log,
             need=context.segments.need,
             activity=context.activity,
             ahead=self.config.flow.plan_ahead,
-            first=self.first,
+            first=first,
         )
 
     def _device(self) -> torch.device:
@@ -265,6 +289,24 @@ class Worker:
                 f"{first}: a rank of an earlier start has saved since, or the rank was not given "
                 "the launcher's --resume; start it again with --resume once no other rank runs"
             )
+
+
+def _depth(config: RunConfig) -> int:
+    """Whole steps that the segment of an encoder rank holds."""
+    staleness = config.flow.staleness
+    # A batch of an evaluation comes while the segment holds the steps that are encoded ahead.
+    return staleness + 1 if staleness and config.eval.has_data else max(1, staleness)
+
+
+def _reads_of(config: RunConfig, readers: ReaderPool) -> dict[str, SampleReads]:
+    """Reads of the data set of each kind of plan."""
+    timeout_s = config.flow.timeout_s
+    reads = {"train": SampleReads(readers, config.data.name, timeout_s=timeout_s)}
+    if (held_out := config.held_out) is not None:
+        reads["eval"] = SampleReads(
+            readers, held_out.name, timeout_s=timeout_s, attribute="held_out"
+        )
+    return reads
 
 
 def _lies_on(family: Family, side: str, name: str) -> bool:

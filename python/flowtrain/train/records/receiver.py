@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from flowtrain.steps import Space
+from flowtrain.steps import Space, step_name
 from flowtrain.train.control.activity import Activity
 from flowtrain.train.control.deadline import UNLIMITED_S
 from flowtrain.train.records.copies import Copies
@@ -70,7 +70,7 @@ class RecordReceiver:
             key, arrived = self._wait_for(step, item, part)
             if arrived.shape != tuple(chunk.shape):
                 raise ValueError(
-                    f"record (step {step}, item {item}, part {part}) in {self.inbox}: shape "
+                    f"record ({step_name(step)}, item {item}, part {part}) in {self.inbox}: shape "
                     f"{arrived.shape} where the plan has {tuple(chunk.shape)}; both worlds "
                     "must run the same version and configuration"
                 )
@@ -89,7 +89,7 @@ class RecordReceiver:
         wanted = (step, item, part)
         while wanted not in self._early:
             with self._activity.waiting(
-                f"step {step}, item {item}, part {part} to arrive in {self.inbox}"
+                f"{step_name(step)}, item {item}, part {part} to arrive in {self.inbox}"
             ):
                 arrived = self._consumer.get(timeout_s=UNLIMITED_S)
             key = RecordKey.unpack(arrived.key)

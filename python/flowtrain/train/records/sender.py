@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from flowtrain.steps import Space
+from flowtrain.steps import Space, step_name
 from flowtrain.train.control.activity import Activity
 from flowtrain.train.control.deadline import UNLIMITED_S
 from flowtrain.train.records.copies import Copies
@@ -110,8 +110,8 @@ class RecordSender:
     ) -> None:
         for part, chunk in enumerate(rows.split(self._space.slab_rows)):
             with self._activity.waiting(
-                f"a free slab, of {self.slabs} of {self._space.slab_bytes} bytes, for step {step}, "
-                f"item {item}, part {part} to {self._readers}.{reader}"
+                f"a free slab, of {self.slabs} of {self._space.slab_bytes} bytes, for "
+                f"{step_name(step)}, item {item}, part {part} to {self._readers}.{reader}"
             ):
                 lease = producer.lease(tuple(chunk.shape), self._dtype, timeout_s=UNLIMITED_S)
             key = RecordKey(step, item, part, version, skipped)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from flowtrain.train.control.world import World
 from flowtrain.train.state.atomic import PART, commit, flush, remove
 from flowtrain.train.state.logs import LOGS
 from flowtrain.train.state.module import Module
-from flowtrain.train.state.resume import FINGERPRINT
+from flowtrain.train.state.resume import FINGERPRINT, held_out_contents
 
 _NAME = re.compile(r"step-(\d{8})")
 
@@ -48,6 +49,10 @@ class CheckpointMeta:
     """Samples drawn from the data order up to and including that step."""
     stepped: dict[str, int]
     """Steps that the optimizer of each module has taken."""
+    eval_loss: float | None = None
+    """Loss of the evaluation after that step, if there was one, and it is finite."""
+    held_out: str | None = None
+    """What identifies the samples of that evaluation."""
 
 
 def valid_checkpoints(run: Path) -> dict[int, Path]:
@@ -60,6 +65,21 @@ def valid_checkpoints(run: Path) -> dict[int, Path]:
 def latest(run: Path) -> Path | None:
     """The newest valid checkpoint of a run, or None."""
     return next(reversed(valid_checkpoints(run).values()), None)
+
+
+def best(run: Path) -> Path | None:
+    """The valid checkpoint of a run with the lowest loss in an evaluation, or None.
+
+    Evaluations on other samples than those of the latest one do not count.
+    """
+    found = [(path, read_meta(path)) for path in valid_checkpoints(run).values()]
+    evaluated = [(path, meta) for path, meta in found if meta.eval_loss is not None]
+    losses = {
+        path: meta.eval_loss
+        for path, meta in evaluated
+        if meta.eval_loss is not None and meta.held_out == evaluated[-1][1].held_out
+    }
+    return min(losses, key=losses.__getitem__, default=None)
 
 
 def read_meta(checkpoint: Path) -> CheckpointMeta:
@@ -151,12 +171,19 @@ class Checkpoints:
 
     def is_due(self, plan: StepPlan) -> bool:
         """Whether the configuration asks for a checkpoint at the close of this step."""
-        done = plan.step + 1
-        every = self._config.checkpoint.every
-        return done == self._config.train.steps or (every > 0 and done % every == 0)
+        config, done = self._config, plan.step + 1
+        if config.eval.keep_best and config.is_evaluated(plan.step):
+            return True
+        every = config.checkpoint.every
+        return done == config.train.steps or (every > 0 and done % every == 0)
 
-    def save(self, plan: StepPlan) -> None:
-        """Save at the close of a step; called by every rank."""
+    def save(self, plan: StepPlan, eval_loss: float | None = None) -> None:
+        """Save at the close of a step; called by every rank.
+
+        Args:
+            plan: The step.
+            eval_loss: Loss of the evaluation after it, if there was one.
+        """
         done = plan.step + 1
         part = self._folder / f"step-{done:08d}{PART}"
         if self._world.is_leader:
@@ -177,10 +204,13 @@ class Checkpoints:
         if "encoder" not in stepped:
             stepped |= self._store.get(f"saved/{done}", writer="the encoder world")
             self._store.delete(f"saved/{done}")
-        self._commit(part, plan, stepped)
-
-    def _commit(self, part: Path, plan: StepPlan, stepped: dict[str, int]) -> None:
         meta = CheckpointMeta(step=plan.step, cursor=plan.cursor, stepped=stepped)
+        if eval_loss is not None and math.isfinite(eval_loss):
+            held_out = held_out_contents(self._config.run)
+            meta = replace(meta, eval_loss=eval_loss, held_out=held_out)
+        self._commit(part, meta)
+
+    def _commit(self, part: Path, meta: CheckpointMeta) -> None:
         with _checkpoint_errors(part):
             part.joinpath("mark.json").write_text(json.dumps(asdict(meta)))
             part.joinpath("config.yaml").write_text(dump(self._config))
@@ -189,9 +219,11 @@ class Checkpoints:
             for log in filter(Path.exists, (self._config.run / name for name in LOGS)):
                 flush(log)
             commit(part, part.with_suffix(""))
+        kept = best(self._config.run) if self._config.eval.keep_best else None
         valid = valid_checkpoints(self._config.run)
         for old in list(valid.values())[: -self._config.checkpoint.keep]:
-            remove(old)
+            if old != kept:
+                remove(old)
 
     def load(self, checkpoint: Path, meta: CheckpointMeta) -> None:
         """Load the modules and the state of their optimizers, and advance their schedules.

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 METRICS = "metrics.jsonl"
+EVALUATIONS = "eval.jsonl"
 TIMING = "timing.jsonl"
 PLANS = "plan.log"
 POOL = "pool"
 """File with the name of the run's pool."""
-LOGS = (METRICS, TIMING, PLANS)
-"""Logs with a line per step; they are cut to the step where a run resumes."""
+LOGS = (METRICS, EVALUATIONS, TIMING, PLANS)
+"""Logs whose lines have a step; they are cut to the step where a run resumes."""
 
 
 def json_values(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -64,6 +64,12 @@ RULES: dict[str, Rule] = {
     "flow.port": "taken",
     "flow.timeout_s": "taken",
     "flow.start_timeout_s": "taken",
+    "eval.path": "taken",
+    "eval.dataset": "taken",
+    "eval.image_root": "taken",
+    "eval.every": "taken",
+    "eval.samples": "taken",
+    "eval.keep_best": "taken",
     "pool.slab_bytes": "taken",
     "pool.bytes": "taken",
     "pool.max_cells": "taken",
@@ -88,8 +94,9 @@ _NOT_MODEL_FILES = ("*.index.json", "generation_config.json")
 def fingerprint(config: RunConfig) -> dict[str, Any]:
     """Values of fields and hashes of files that a resumed run must not change.
 
-    It also has the states of the data set and of each file of the model, which are valid for this
-    start only: the ranks compare them to make sure that they read what was hashed.
+    It also has the states of the data sets and of each file of the model, which are valid for this
+    start only: the ranks compare them to make sure that they read what was hashed. `held_out`
+    identifies what is evaluated: losses on other samples cannot be compared with each other.
 
     Raises:
         DataError: The data set cannot be opened, or changed while it was hashed.
@@ -101,18 +108,33 @@ def fingerprint(config: RunConfig) -> dict[str, Any]:
     files = {"data.path" if config.data.path is not None else "data.dataset": records.contents()}
     for name in model_states:
         files[f"{name} of the model"] = _sha256(config.model.folder / name)
+    held_out = None if config.held_out is None else open_records(config.held_out)
     return {
         "fields": {name: _value(tree, name) for name in RULES if RULES[name] == "refused"},
         "files": files,
         "data_state": records.state,
+        "held_out_state": None if held_out is None else held_out.state,
+        "held_out": None if held_out is None else f"{held_out.contents()} {config.eval.samples}",
         "model_states": model_states,
     }
 
 
 def data_state(run: Path) -> State:
     """State of a run's data set when the launcher hashed it."""
-    state: State = json.loads(run.joinpath(FINGERPRINT).read_text())["data_state"]
+    state: State = _recorded(run)["data_state"]
     return state
+
+
+def held_out_state(run: Path) -> State | None:
+    """The same of the held-out samples; None if there are none."""
+    state: State | None = _recorded(run)["held_out_state"]
+    return state
+
+
+def held_out_contents(run: Path) -> str | None:
+    """What identifies the held-out samples of a run; None if there are none."""
+    contents: str | None = _recorded(run)["held_out"]
+    return contents
 
 
 def check_model(config: RunConfig) -> None:
@@ -123,7 +145,7 @@ def check_model(config: RunConfig) -> None:
     Raises:
         ConfigError: Files were changed, replaced, added or removed; the message names them.
     """
-    before = json.loads(config.run.joinpath(FINGERPRINT).read_text())["model_states"]
+    before = _recorded(config.run)["model_states"]
     now = _model_states(config.model.folder)
     names = sorted(before.keys() | now.keys())
     changed = [name for name in names if tuple(before.get(name, ())) != now.get(name, ())]
@@ -132,6 +154,12 @@ def check_model(config: RunConfig) -> None:
             f"{config.model.folder}: files changed after the run started: {', '.join(changed)}; "
             "restore them and continue with --resume, or start another run"
         )
+
+
+def _recorded(run: Path) -> dict[str, Any]:
+    """The fingerprint that the launcher wrote."""
+    recorded: dict[str, Any] = json.loads(run.joinpath(FINGERPRINT).read_text())
+    return recorded
 
 
 def _model_states(folder: Path) -> dict[str, FileState]:

@@ -2,12 +2,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import pytest
 
+from flowtrain.config.evaluation import EvalConfig
 from flowtrain.config.flow import FlowConfig
 from flowtrain.config.schema import DataConfig, ModelConfig, RunConfig, TrainConfig
 from flowtrain.data import DataError
@@ -16,8 +18,9 @@ from flowtrain.data.samples import SampleMeta
 from flowtrain.data.text import COMPACT, CompactText
 from flowtrain.models.registry import family_for
 from flowtrain.models.tiny import SMALLEST, write_tiny_model
-from flowtrain.steps import StepPlan
+from flowtrain.steps import FIRST_EVALUATION, StepPlan
 from flowtrain.train.input.reads import SampleReads
+from flowtrain.train.planning.evaluations import EvaluationSource
 from flowtrain.train.planning.source import PlanSource
 
 SAMPLES = 7
@@ -32,7 +35,7 @@ class Reader:
         self.lines: list[int] = []
 
     def submit(self, method: str, line: int) -> Future[tuple[SampleMeta, CompactText]]:
-        assert method == "meta_and_text"
+        assert method.endswith("meta_and_text")
         self.lines.append(line)
         fit: Literal["dropped", "whole"] = "dropped" if self._dropped(line) else "whole"
         done: Future[tuple[SampleMeta, CompactText]] = Future()
@@ -97,3 +100,29 @@ def test_a_file_of_dropped_samples_alone_is_an_error(config: RunConfig) -> None:
         plans(config, Reader(lambda line: True))
     lonely = plans(config, Reader(lambda line: line != 3))
     assert [plan.samples for plan in lonely] == [(3, 3, 3, 3)] * STEPS
+
+
+def test_an_evaluation_has_each_held_out_sample_once_and_ends_with_a_plan(
+    config: RunConfig, tmp_path: Path
+) -> None:
+    held_out = EvalConfig(path=tmp_path / "held_out.jsonl", every=2, samples=6)
+    config = replace(config, eval=held_out)
+
+    def source(dropped: Callable[[int], bool]) -> EvaluationSource:
+        reader: Any = Reader(dropped)
+        return EvaluationSource(
+            config,
+            reads=SampleReads(reader, "held_out.jsonl", timeout_s=60, attribute="held_out"),
+            num_samples=SAMPLES,
+            family=family_for(config.model.folder),
+            first=2,
+        )
+
+    made = [plan for plan, _ in source(lambda line: line == 1)]
+    assert [plan.step - FIRST_EVALUATION for plan in made] == list(range(6))
+    # After the fourth and after the last, the fifth, of the steps that are left.
+    assert [plan.kind for plan in made] == 2 * ["eval", "eval", "end"]
+    assert [plan.samples for plan in made] == 2 * [(0, 2, 3), (4, 5), ()]
+    assert [plan.dropped for plan in made] == 2 * [0, 0, 1]
+    with pytest.raises(DataError, match=r"held_out\.jsonl: none of 6 samples fits"):
+        list(source(lambda line: True))

@@ -115,5 +115,5 @@ def test_trackers_get_every_step_and_are_closed(tmp_path: Path) -> None:
     train(tmp_path, 2, trackers=[tracker])
     assert [call.args[0] for call in tracker.log.call_args_list] == [0, 1]
     figures = tracker.log.call_args.args[1]
-    assert (figures["loss"], figures["grad_norm"], figures["lr"]) == (2.5, 1.0, 1e-3)
+    assert [figures[f"train/{name}"] for name in ("loss", "grad_norm", "lr")] == [2.5, 1.0, 1e-3]
     tracker.close.assert_called_once_with()

@@ -27,7 +27,7 @@ def test_tensorboard_has_each_step_once_after_a_resume(tmp_path: Path) -> None:
     for first, losses in ((0, [3.0, 2.0, 1.0]), (1, [1.5, 1.25])):
         [tracker] = open_trackers(config, first=first)
         for step, loss in enumerate(losses, first):
-            tracker.log(step, {"loss": loss})
+            tracker.log(step, {"train/loss": loss})
         tracker.close()
     events = accumulators.EventAccumulator(str(config.run / "tensorboard"))
     events.Reload()
@@ -52,7 +52,7 @@ def test_a_resumed_run_continues_its_wandb_run(
     config = configuration(tmp_path, wandb="digits")
     for first in (0, 1):
         [tracker] = open_trackers(config, first=first)
-        tracker.log(first, {"loss": 2.0})
+        tracker.log(first, {"train/loss": 2.0})
         tracker.close()
     assert [options["project"] for options in started] == ["digits"] * 2
     assert started[0]["id"] == started[1]["id"]

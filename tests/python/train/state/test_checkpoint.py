@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+import math
 import os
 import resource
 from collections.abc import Iterator
@@ -11,8 +13,9 @@ import torch
 import torch.distributed as dist
 from linear_run import configuration, train
 
-from flowtrain.train.state.checkpoint import CheckpointError
+from flowtrain.train.state.checkpoint import CheckpointError, best, valid_checkpoints
 from flowtrain.train.state.logs import LOGS
+from flowtrain.train.state.resume import FINGERPRINT
 
 
 def test_a_checkpoint_that_cannot_be_written_or_read_is_named_with_the_cause(folder: Path) -> None:
@@ -118,3 +121,21 @@ def test_a_projector_is_not_stepped_without_images_also_after_a_resume(
     _, resumed = train(config, first=2, without_images=without_images)
     for name, value in module.module.state_dict().items():
         assert torch.equal(resumed.module.state_dict()[name], value), name
+
+
+def test_the_best_and_the_newest_checkpoints_are_kept(folder: Path) -> None:
+    run = folder / "run"
+    options = {"every": 2, "path": folder / "held_out.jsonl"}
+    config = configuration(folder, checkpoint={"every": 1, "keep": 2}, eval=options)
+
+    def train_on(held_out: str, losses: dict[int, float], *, first: int = 0) -> list[int]:
+        (run / FINGERPRINT).write_text(json.dumps({"held_out": held_out}))
+        train(config, first, eval_losses=losses)
+        return list(valid_checkpoints(run))
+
+    assert train_on("one", {1: 3.0, 3: 4.0, 5: math.nan}) == [2, 5, 6]
+    assert best(run) == run / "checkpoints" / "step-00000002"
+    # A loss on other samples is not compared with it.
+    config = configuration(folder, train={"steps": 8}, checkpoint={"keep": 2}, eval=options)
+    assert train_on("two", {7: 5.0}, first=6) == [6, 8]
+    assert best(run) == run / "checkpoints" / "step-00000008"

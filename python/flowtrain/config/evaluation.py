@@ -1,0 +1,49 @@
+"""Configuration of evaluations: fields `eval.*`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from flowtrain.config.checks import not_negative, positive, require
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EvalConfig:
+    """Evaluation of the model during the run, on held-out samples that it is not trained on."""
+
+    path: Path | None = None
+    """Held-out samples, in the formats of `data.path`; without `path` and `dataset`, the run
+    evaluates nothing."""
+    dataset: str | None = None
+    """Function that returns the held-out samples, as `data.dataset`; exclusive with `path`."""
+    image_root: Path | None = None
+    """Base folder of their relative image paths; by default `data.image_root`, or else the folder
+    that contains `path`."""
+    every: int = 0
+    """Steps between evaluations; the last step is always evaluated, and with 0 no other."""
+    samples: int | None = None
+    """Number of samples to evaluate, from the first one on; null takes all."""
+    keep_best: bool = True
+    """Save a checkpoint after each evaluation, and keep that of the lowest loss besides the
+    `checkpoint.keep` newest."""
+
+    def __post_init__(self) -> None:
+        require(
+            self.path is None or self.dataset is None,
+            f"eval.path={self.path}, eval.dataset={self.dataset}: give one of the two: path is a "
+            "file or folder, dataset a Python function as package.module:make",
+        )
+        not_negative(eval__every=self.every)
+        if self.samples is not None:
+            positive(eval__samples=self.samples)
+        require(
+            self.has_data or self.every == 0,
+            f"eval.every={self.every}: there is nothing to evaluate; give eval.path or "
+            "eval.dataset, the held-out samples",
+        )
+
+    @property
+    def has_data(self) -> bool:
+        """Whether there are held-out samples."""
+        return self.path is not None or self.dataset is not None
