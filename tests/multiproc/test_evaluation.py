@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from forked_ranks import failure, trained
+from plain_processor import processor_of
+from reference_loop import Samples
 from support import Run, run_tree, write_tiny_data
+from transformers import AutoModelForImageTextToText
 
 from flowtrain.train.state.logs import read_log
 
@@ -84,3 +89,36 @@ def test_a_held_out_sample_that_cannot_be_used_is_named(few: Path, tmp_path: Pat
     path.write_text("".join([*lines[:2], "{}\n", *lines[2:]]))
     error = failure(tree(tmp_path / "run", few, "strict", eval={"path": path}))
     assert "bad.jsonl:3: " in error
+
+
+@pytest.mark.parametrize("layout", ["colocated", "frozen"])
+def test_answers_are_those_that_transformers_generates(
+    layout: str, few: Path, tmp_path: Path
+) -> None:
+    held_out = {"path": few / "train.jsonl", "answers": SAMPLES - 1, "answer_tokens": 7}
+    config = tree(tmp_path / "run", few, layout, eval=held_out, optim={"lr": 0.01})
+    config["train"]["steps"] = 40  # Until the answers differ.
+    trained(config)
+    answers = read_log(tmp_path / "run" / "answers.jsonl")
+    assert [answer["sample"] for answer in answers] == list(range(SAMPLES - 1))
+
+    final = tmp_path / "run" / "final"
+    model = AutoModelForImageTextToText.from_pretrained(final, dtype=torch.float64).eval()
+    processor = processor_of(final)
+    texts = set()
+    samples = Samples(few / "train.jsonl", final)
+    for answer in answers:
+        sample = samples[answer["sample"]]
+        targets = (sample["labels"][0] != -100).nonzero().flatten()
+        start = int(targets[-1]) - int((targets.diff().flip(0) == 1).int().cumprod(0).sum())
+        inputs = {
+            name: value[:, :start] if value.shape == sample["input_ids"].shape else value
+            for name, value in sample.items()
+            if name != "labels"
+        }
+        ids = model.generate(**inputs, max_new_tokens=7, do_sample=False)[0, start:]
+        decode = partial(processor.tokenizer.decode, skip_special_tokens=True)
+        assert answer["answer"] == decode(ids)
+        assert answer["expected"] == decode(sample["input_ids"][0, targets[targets >= start]])
+        texts.add(answer["answer"])
+    assert len(texts) > 1

@@ -24,6 +24,11 @@ class EvalConfig:
     """Steps between evaluations; the last step is always evaluated, and with 0 no other."""
     samples: int | None = None
     """Number of samples to evaluate, from the first one on; null takes all."""
+    answers: int = 0
+    """Number of samples, from the first one on, whose last answer the model generates greedily in
+    each evaluation."""
+    answer_tokens: int = 64
+    """Maximum tokens of a generated answer."""
     keep_best: bool = True
     """Save a checkpoint after each evaluation, and keep that of the lowest loss besides the
     `checkpoint.keep` newest."""
@@ -34,13 +39,14 @@ class EvalConfig:
             f"eval.path={self.path}, eval.dataset={self.dataset}: give one of the two: path is a "
             "file or folder, dataset a Python function as package.module:make",
         )
-        not_negative(eval__every=self.every)
+        not_negative(eval__every=self.every, eval__answers=self.answers)
+        positive(eval__answer_tokens=self.answer_tokens)
         if self.samples is not None:
             positive(eval__samples=self.samples)
         require(
-            self.has_data or self.every == 0,
-            f"eval.every={self.every}: there is nothing to evaluate; give eval.path or "
-            "eval.dataset, the held-out samples",
+            self.has_data or self.every == self.answers == 0,
+            f"eval.every={self.every}, eval.answers={self.answers}: there is nothing to evaluate; "
+            "give eval.path or eval.dataset, the held-out samples",
         )
 
     @property

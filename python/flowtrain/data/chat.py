@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,11 +39,18 @@ class ChatTokens:
     is_image: NDArray[np.bool_]
 
 
-def _end_ids(model_folder: Path) -> set[int | None]:
-    """Tokens at which the folder's generation configuration ends an answer; empty without one."""
+def end_ids(model_folder: Path) -> set[int]:
+    """Tokens that end an answer when the model generates.
+
+    They are those of the folder's generation configuration, or else the tokenizer's own.
+    """
+    from transformers import AutoTokenizer
+
     path = model_folder / "generation_config.json"
     found = json.loads(path.read_text()).get("eos_token_id") if path.exists() else None
-    return set(found) if isinstance(found, list) else {found} - {None}
+    if found is None:
+        found = AutoTokenizer.from_pretrained(model_folder).eos_token_id
+    return set(found if isinstance(found, list) else [found]) - {None}
 
 
 class ChatTokenizer:
@@ -79,8 +87,13 @@ class ChatTokenizer:
         self._has_marks = _MARKS.search(self._template) is not None
         self._vocabulary = family.vocabulary(self._tokenizer)
         self.image_start_id = self._vocabulary.image_start_id
-        self.end_ids = _end_ids(model_folder) or {self._tokenizer.eos_token_id}
+        self.end_ids = end_ids(model_folder)
         self._check_template(str(model_folder))
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of tokens, without special tokens."""
+        text: str = self._tokenizer.decode(ids, skip_special_tokens=True)
+        return text
 
     def tokens(self, conversation: Conversation) -> ChatTokens:
         """Tokens of a conversation.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -17,6 +17,7 @@ from flowtrain.data.pixels import ImageReader, SamplePixels
 from flowtrain.data.records import State, open_records
 from flowtrain.data.text import (
     CompactText,
+    before_last_answer,
     compact,
     images_within,
     num_targets,
@@ -126,6 +127,36 @@ class SampleReader:
         meta, text = self.sizes_and_text(sample)
         self.check_length(meta)
         return meta, text
+
+    def prompt(self, sample: int) -> tuple[SampleMeta, CompactText]:
+        """Sizes and tokens of a sample up to its last answer, as `meta_and_text` has the whole."""
+        meta, text = self.meta_and_text(sample)
+        text = before_last_answer(text)
+        images = int(text["is_image"].sum())
+        before = replace(
+            meta,
+            num_tokens=num_tokens(text),
+            num_targets=num_targets(text),
+            grids=meta.grids[:images],
+            image_lengths=meta.image_lengths[:images],
+        )
+        return before, text
+
+    def answer(self, sample: int, ids: Sequence[int]) -> dict[str, str]:
+        """A generated answer as text, with what stands in front of it and the sample's own.
+
+        Args:
+            sample: Number of the sample.
+            ids: Token ids of the answer.
+        """
+        _, text = self.meta_and_text(sample)
+        prompt = before_last_answer(text)
+        own = text[len(prompt) :]
+        return {
+            "prompt": self._chat.decode(prompt["id"].tolist()),
+            "expected": self._chat.decode(own["id"][own["is_target"]].tolist()),
+            "answer": self._chat.decode(ids),
+        }
 
     def check_length(self, meta: SampleMeta) -> None:
         """Refuse a sample that is longer than a microbatch.

@@ -60,6 +60,21 @@ def truncate(text: CompactText, max_tokens: int) -> CompactText:
     return text[: np.searchsorted(text["count"].cumsum(), max_tokens, side="right")]
 
 
+def before_last_answer(text: CompactText) -> CompactText:
+    """The text in front of its last run of targets; empty if there is no target."""
+    is_target = text["is_target"]
+    starts = np.flatnonzero(is_target & ~np.concatenate(([False], is_target[:-1])))
+    return text[: starts[-1]] if len(starts) else text[:0]
+
+
+def with_tokens(text: CompactText, ids: Sequence[int]) -> CompactText:
+    """The text with further tokens at its end."""
+    more = np.zeros(len(ids), dtype=COMPACT)
+    more["id"] = ids
+    more["count"] = 1
+    return joined([text, more])
+
+
 def num_tokens(text: CompactText) -> int:
     """Tokens of a text, with all tokens of its images."""
     return int(text["count"].sum())

@@ -228,6 +228,18 @@ class Family(ABC):
         """
 
     @abstractmethod
+    def next_tokens(
+        self, backbone: torch.nn.Module, batch: PackedBatch, rows: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Ids of the most likely token after each document, shape [documents].
+
+        Args:
+            backbone: As for `loss`.
+            batch: The documents; their labels are not used.
+            rows: As for `loss`.
+        """
+
+    @abstractmethod
     def loss(
         self, backbone: torch.nn.Module, batch: PackedBatch, rows: torch.Tensor | None
     ) -> LossOutput:

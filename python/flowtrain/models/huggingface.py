@@ -176,19 +176,44 @@ class HuggingFaceFamily(Family):
         starts = lengths.cumsum(0) - lengths
         return torch.arange(len(mm_token_type_ids))[None] - starts.repeat_interleave(lengths)
 
+    def next_tokens(
+        self, backbone: torch.nn.Module, batch: PackedBatch, rows: torch.Tensor | None
+    ) -> torch.Tensor:
+        ends = Documents(batch.doc_lengths).boundaries(batch.labels.device)[1:].long()
+        return self._logits(backbone, batch, rows, ends - 1).argmax(-1)
+
     def loss(
         self, backbone: torch.nn.Module, batch: PackedBatch, rows: torch.Tensor | None
     ) -> LossOutput:
+        # A token predicts the next one of its document; the last one predicts nothing.
+        targets = torch.roll(batch.labels, -1)
+        targets[Documents(batch.doc_lengths).boundaries(targets.device)[1:] - 1] = -100
+        kept = (targets != -100).nonzero().flatten()
+        logits = self._logits(backbone, batch, rows, kept)
+        exact = torch.float64 if logits.dtype == torch.float64 else torch.float32
+        loss_sum = F.cross_entropy(logits.to(exact), targets[kept], reduction="sum")
+        return LossOutput(loss_sum, int(kept.numel()))
+
+    def _logits(
+        self,
+        backbone: torch.nn.Module,
+        batch: PackedBatch,
+        rows: torch.Tensor | None,
+        wanted: torch.Tensor,
+    ) -> torch.Tensor:
+        """Logits after some tokens of a batch, shape [tokens, vocabulary].
+
+        Args:
+            backbone: As for `loss`.
+            batch: The documents.
+            rows: As for `loss`.
+            wanted: Indices of these tokens in the row.
+        """
         model: Any = backbone
         self._check(model, batch, rows)
         features = rows
         if rows is not None and self.projector_side == "backbone":
             features = self._project(model.model, rows, batch.grids)
-        documents = Documents(batch.doc_lengths)
-        # A token predicts the next one of its document; the last one predicts nothing.
-        targets = torch.roll(batch.labels, -1)
-        targets[documents.boundaries(targets.device)[1:] - 1] = -100
-        kept = (targets != -100).nonzero().flatten()
         # [tokens] as a batch of one row; several axes stand in front of the batch.
         positions = batch.position_ids if self.axes == 1 else batch.position_ids[:, None]
         hidden = model.model(
@@ -199,13 +224,11 @@ class HuggingFaceFamily(Family):
             mm_encoder_outputs=(
                 {} if features is None else {"image": self._encoder_output(features)}
             ),
-            documents=documents,
-            target_rows=kept,
+            documents=Documents(batch.doc_lengths),
+            target_rows=wanted,
         ).last_hidden_state[0]
-        logits = model.lm_head(hidden[kept])
-        exact = torch.float64 if logits.dtype == torch.float64 else torch.float32
-        loss_sum = F.cross_entropy(logits.to(exact), targets[kept], reduction="sum")
-        return LossOutput(loss_sum, int(kept.numel()))
+        logits: torch.Tensor = model.lm_head(hidden[wanted])
+        return logits
 
     def _encoder_output(self, features: torch.Tensor) -> Any:
         """Features of all image tokens, in the form in which `get_image_features` returns them."""

@@ -55,7 +55,7 @@ def build_step(
     cost: Sequence[float],
     layout: Layout,
     *,
-    kind: Literal["train", "eval"] = "train",
+    kind: Literal["train", "eval", "answer"] = "train",
     image_cost: Callable[[Grid], float],
     image_rows: Callable[[Grid, int], int] = _one_for_each_token,
     cursor: int,
@@ -73,7 +73,7 @@ def build_step(
         samples: Sizes of its samples, in the seeded order.
         cost: Backbone cost of each sample in forward FLOPs, shape [num_samples].
         layout: Numbers of ranks, and maximum tokens.
-        kind: Whether the step trains or only evaluates.
+        kind: What is done with the samples.
         image_cost: Encoder cost of an image in forward FLOPs, from its grid.
         image_rows: Rows that cross the pool for an image, from its grid and its tokens.
         cursor: Samples drawn from the data order up to and including this step.

@@ -32,6 +32,11 @@ class Document:
     grids: tuple[Grid, ...]
     """Planned grid of each of its images."""
 
+    @property
+    def entries(self) -> int:
+        """Entries of its compact text: one for an image, and one for any other token."""
+        return self.num_tokens - self.image_tokens + len(self.grids)
+
 
 class PlannedImage(NamedTuple):
     """One image of an item."""
@@ -102,8 +107,9 @@ class StepPlan:
 
     step: int
     """Number of the train step, or of the batch from `FIRST_EVALUATION` on."""
-    kind: Literal["train", "eval", "end"]
-    """`end` follows the last step, and the last batch of each evaluation."""
+    kind: Literal["train", "eval", "answer", "end"]
+    """What is done with the samples: training, their loss, or an answer to each. `end` follows the
+    last step, and the last batch of each evaluation."""
     slots: int = 0
     documents: tuple[tuple[tuple[Document, ...], ...], ...] = ()
     """[backbone rank][slot][document]."""

@@ -23,7 +23,7 @@ class PlanBuilder:
     """
 
     def __init__(
-        self, config: RunConfig, family: Family, kind: Literal["train", "eval"] = "train"
+        self, config: RunConfig, family: Family, kind: Literal["train", "eval", "answer"] = "train"
     ) -> None:
         self._family = family
         self._kind = kind

@@ -18,7 +18,7 @@ class EvaluationSource:
     """Iterates over the plans of all evaluations of a run, each with the texts of its samples.
 
     An evaluation has the held-out samples in their order, `train.global_batch` of them in a batch,
-    and ends with a plan of kind "end".
+    then the prompts of `eval.answers` samples, and ends with a plan of kind "end".
 
     Args:
         config: The run.
@@ -40,7 +40,8 @@ class EvaluationSource:
         self._config = config
         self._reads = reads
         self._num_samples = min(num_samples, config.eval.samples or num_samples)
-        self._builder = PlanBuilder(config, family, "eval")
+        self._losses = PlanBuilder(config, family, "eval")
+        self._answers = PlanBuilder(config, family, "answer")
         self._first = first
         self._next = FIRST_EVALUATION
 
@@ -55,27 +56,36 @@ class EvaluationSource:
         Raises:
             DataError: A sample cannot be used, or all are dropped.
         """
-        batch = self._config.train.global_batch
-        used = dropped = 0
-        for start in range(0, self._num_samples, batch):
-            samples, texts = self._read(start, min(start + batch, self._num_samples))
+        used = 0
+        for samples, texts in self._batches("meta_and_text", self._num_samples):
             used += len(samples)
-            dropped += min(batch, self._num_samples - start) - len(samples)
-            if samples:
-                cursor = min(start + batch, self._num_samples)
-                yield self._builder.build(self._number(), samples, cursor=cursor, dropped=0), texts
+            yield self._losses.build(self._number(), samples, cursor=0, dropped=0), texts
         if not used:
             data = self._config.held_out
             assert data is not None
             raise no_sample_fits(self._config, data, self._num_samples)
-        yield StepPlan(step=self._number(), kind="end", dropped=dropped), {}
+        answers = min(self._config.eval.answers, self._num_samples)
+        for samples, texts in self._batches("prompt", answers):
+            yield self._answers.build(self._number(), samples, cursor=0, dropped=0), texts
+        yield StepPlan(step=self._number(), kind="end", dropped=self._num_samples - used), {}
 
-    def _read(self, start: int, end: int) -> tuple[list[SampleMeta], dict[int, CompactText]]:
-        """Samples that are not dropped, with their texts."""
-        reads = [self._reads.submit("meta_and_text", sample) for sample in range(start, end)]
-        read = [self._reads.result(each) for each in reads]
-        kept = [(meta, text) for meta, text in read if meta.fit != "dropped"]
-        return [meta for meta, _ in kept], {meta.index: text for meta, text in kept}
+    def _batches(
+        self, method: str, num_samples: int
+    ) -> Iterator[tuple[list[SampleMeta], dict[int, CompactText]]]:
+        """Batches of the first samples that are not dropped, with their texts.
+
+        Args:
+            method: Method of the reader.
+            num_samples: Number of samples to read.
+        """
+        batch = self._config.train.global_batch
+        for start in range(0, num_samples, batch):
+            numbers = range(start, min(start + batch, num_samples))
+            reads = [self._reads.submit(method, sample) for sample in numbers]
+            read = [self._reads.result(each) for each in reads]
+            kept = [(meta, text) for meta, text in read if meta.fit != "dropped"]
+            if kept:
+                yield [meta for meta, _ in kept], {meta.index: text for meta, text in kept}
 
     def _number(self) -> int:
         self._next += 1

@@ -5,10 +5,10 @@ The planner has tokenized each sample to plan its step; no other process does so
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from flowtrain.data.text import CompactText, from_bytes, joined
-from flowtrain.steps import Document, StepPlan
+from flowtrain.steps import StepPlan
 from flowtrain.train.control.store import JobStore
 
 
@@ -31,14 +31,9 @@ def take_texts(store: JobStore, plan: StepPlan, rank: int) -> dict[int, CompactT
     text = from_bytes(store.take_bytes(_key(plan.step, rank), writer="the planner"))
     texts: dict[int, CompactText] = {}
     for slot, documents in plan.documents_of(rank):
-        entries = _entries(documents)
+        entries = sum(document.entries for document in documents)
         texts[slot], text = text[:entries], text[entries:]
     return texts
-
-
-def _entries(documents: Sequence[Document]) -> int:
-    """Entries of the compact texts of documents: one for an image, and one for any other token."""
-    return sum(doc.num_tokens - doc.image_tokens + len(doc.grids) for doc in documents)
 
 
 def _key(step: int, rank: int) -> str:

@@ -11,6 +11,7 @@ from flowtrain.data.text import CompactText
 from flowtrain.models.family import LossOutput
 from flowtrain.steps import Document, EncoderItem, SpaceNeed, StepPlan
 from flowtrain.train.planning.texts import take_texts
+from flowtrain.train.ranks.answers import greedy_answers
 from flowtrain.train.ranks.batch import packed_batch
 from flowtrain.train.ranks.context import RankContext
 from flowtrain.train.ranks.step import Delays, inference, seed_dropout
@@ -104,6 +105,28 @@ class BackbonePart:
         return StepSums(
             loss_sum=loss_sum, num_targets=num_targets, num_skipped=num_skipped, ages=()
         )
+
+    def answers(
+        self, plan: StepPlan, *, max_tokens: int, end_ids: set[int]
+    ) -> dict[int, list[int]]:
+        """Greedy answers to the prompts of a batch, after `read`: token ids by sample."""
+        context = self._context
+        found: dict[int, list[int]] = {}
+        with inference(self.module.module):
+            for slot, documents in plan.documents_of(context.world.rank):
+                features, _, _ = self._gather(plan, slot)
+                ids = greedy_answers(
+                    context.family,
+                    self.module.module,
+                    documents,
+                    self._texts[slot],
+                    features,
+                    device=context.world.device,
+                    max_tokens=max_tokens,
+                    end_ids=end_ids,
+                )
+                found |= {doc.sample: own for doc, own in zip(documents, ids, strict=True)}
+        return found
 
     def resize(self, sizes: SpaceNeed) -> None:
         """Set the slabs of the segment for gradients."""

@@ -1,4 +1,4 @@
-"""Evaluations: a rank's part in computing the loss of the held-out samples."""
+"""Evaluations: a rank's part in the loss of the held-out samples, and in answers to them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from flowtrain.data.chat import end_ids
 from flowtrain.steps import FIRST_EVALUATION, StepPlan
 from flowtrain.train.planning.planner import Planner
 from flowtrain.train.planning.plans import PlanError
@@ -26,6 +27,7 @@ class Evaluation:
         dropped: Samples that were left out, as they exceed a microbatch.
         truncated: Samples that were truncated to fit into one.
         seconds: Time that it took.
+        answers: Generated answers, token ids by sample; only on the first rank with the backbone.
     """
 
     loss: float
@@ -35,6 +37,7 @@ class Evaluation:
     dropped: int
     truncated: int
     seconds: float
+    answers: dict[int, list[int]]
 
 
 class Evaluations:
@@ -83,13 +86,19 @@ class Evaluations:
         started = time.perf_counter()
         loss_sum = num_targets = num_skipped = 0.0
         samples = truncated = 0
-        while (plan := self._plan()).kind == "eval":
-            sums = self._batch(plan, version=step)
-            loss_sum, num_targets, num_skipped = (
-                a + b for a, b in zip((loss_sum, num_targets, num_skipped), sums, strict=True)
-            )
-            samples += len(plan.samples)
-            truncated += plan.truncated
+        answers: dict[int, list[int]] = {}
+        while (plan := self._plan()).kind != "end":
+            self._encode(plan, version=step)
+            if self._backbone is not None and plan.kind == "answer":
+                answers |= self._answer(self._backbone, plan)
+            elif self._backbone is not None:
+                with self._context.computing("backbone", plan):
+                    sums = self._backbone.evaluate(plan)
+                loss_sum += sums.loss_sum
+                num_targets += sums.num_targets
+                num_skipped += sums.num_skipped
+                samples += len(plan.samples)
+                truncated += plan.truncated
             self._done(plan)
         self._done(plan)
         if plan.error is not None:
@@ -107,29 +116,43 @@ class Evaluations:
             dropped=plan.dropped,
             truncated=truncated,
             seconds=time.perf_counter() - started,
+            answers=answers,
         )
 
     def _plan(self) -> StepPlan:
         with self._context.activity.account.doing("plan"):
             return self._context.plans.get(self._next)
 
-    def _batch(self, plan: StepPlan, *, version: int) -> tuple[float, float, float]:
-        """Execute a batch; return the sums of loss, target tokens and skipped samples."""
+    def _encode(self, plan: StepPlan, *, version: int) -> None:
+        """Read a batch, and encode this rank's part of it."""
         if self._encoder is not None:
             self._encoder.read(plan)
         if self._backbone is not None:
             self._backbone.read(plan)
         self._make_room(plan)
-        computing = self._context.computing
         if self._encoder is not None:
-            with computing("encode", plan):
+            with self._context.computing("encode", plan):
                 self._encoder.evaluate(plan, version=version)
             self._encoder.forget(plan)
-        if self._backbone is None:
-            return 0.0, 0.0, 0.0
-        with computing("backbone", plan):
-            sums = self._backbone.evaluate(plan)
-        return sums.loss_sum, sums.num_targets, sums.num_skipped
+
+    def _answer(self, backbone: BackbonePart, plan: StepPlan) -> dict[int, list[int]]:
+        """Answer the prompts of a batch; the first rank gets those of all ranks."""
+        context, store = self._context, self._context.store
+        with context.computing("backbone", plan):
+            answers = backbone.answers(
+                plan,
+                max_tokens=context.config.eval.answer_tokens,
+                end_ids=end_ids(context.config.model.folder),
+            )
+        key = f"answers/{plan.step}"
+        if not context.world.is_leader:
+            store.put(f"{key}/{context.world.rank}", list(answers.items()))
+            return {}
+        for rank in range(1, context.world.size):
+            writer = context.layout.holder("backbone", rank)
+            answers |= dict(store.get(f"{key}/{rank}", writer=writer))
+            store.delete(f"{key}/{rank}")
+        return dict(sorted(answers.items()))
 
     def _done(self, plan: StepPlan) -> None:
         self._context.plans.forget(plan.step)

@@ -14,9 +14,10 @@ from flowtrain.output import show
 from flowtrain.steps import StepPlan
 from flowtrain.train.control.account import busy
 from flowtrain.train.control.close import StepDecision
+from flowtrain.train.input.reads import SampleReads
 from flowtrain.train.ranks.evaluations import Evaluation
 from flowtrain.train.ranks.trackers import Tracker
-from flowtrain.train.state.logs import EVALUATIONS, METRICS, TIMING, append, json_values
+from flowtrain.train.state.logs import ANSWERS, EVALUATIONS, METRICS, TIMING, append, json_values
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,15 +37,17 @@ class StepTiming:
 
 
 class Metrics:
-    """Writes `metrics.jsonl`, `eval.jsonl` and `timing.jsonl`, and shows the progress.
+    """Writes the logs of a run, and shows the progress.
 
-    The first two are the same in a rerun.
+    `metrics.jsonl`, `eval.jsonl` and `answers.jsonl` are the same in a rerun; `timing.jsonl` is
+    not.
 
     Args:
         run: Folder of the run.
         steps: Steps of the whole run.
         peak_flops: Peak FLOP/s of all ranks together, for MFU.
         trackers: Get the figures of each step as well.
+        held_out: Reads of the held-out samples, for answers.
         every: Steps between lines of progress if the output is not a terminal.
     """
 
@@ -55,10 +58,12 @@ class Metrics:
         steps: int,
         peak_flops: float,
         trackers: Sequence[Tracker] = (),
+        held_out: SampleReads | None = None,
         every: int = 50,
     ) -> None:
         self._run = run
         self._trackers = trackers
+        self._held_out = held_out
         self._steps = steps
         self._peak_flops = peak_flops
         self._every = every
@@ -150,6 +155,10 @@ class Metrics:
             dropped_samples=result.dropped,
             truncated_samples=result.truncated,
         )
+        for sample, ids in result.answers.items():
+            assert self._held_out is not None
+            read = self._held_out.submit("answer", sample, ids)
+            self._write(ANSWERS, step=step, sample=sample, **self._held_out.result(read))
         for tracker in self._trackers:
             tracker.log(step, {"eval/loss": result.loss, "eval/seconds": result.seconds})
         self._print(

@@ -182,15 +182,7 @@ class Worker:
             encoder = EncoderPart(
                 context,
                 modules["encoder"],
-                {
-                    kind: Prefetch(
-                        reads,
-                        context.plans.peek,
-                        partial(pixel_requests, self.rank),
-                        context.activity.account,
-                    )
-                    for kind, reads in self._reads.items()
-                },
+                self._prefetch(context),
                 records=context.sender("backbone", records),
                 gradients=context.receiver("encoder", gradients),
             )
@@ -216,6 +208,19 @@ class Worker:
             eval_planner=eval_planner,
         )
 
+    def _prefetch(self, context: RankContext) -> dict[str, Prefetch]:
+        """Reads of images, for each kind of plan."""
+        found = {
+            kind: Prefetch(
+                reads,
+                context.plans.peek,
+                partial(pixel_requests, self.rank),
+                context.activity.account,
+            )
+            for kind, reads in self._reads.items()
+        }
+        return found | {"answer": found["eval"]} if "eval" in found else found
+
     def _metrics(self, context: RankContext) -> Metrics:
         metrics = Metrics(
             self.config.run,
@@ -224,6 +229,7 @@ class Worker:
                 context.world.device, context.dtype, ranks=len(self.membership.labels)
             ),
             trackers=open_trackers(self.config, first=self.first),
+            held_out=self._reads.get("eval"),
         )
         return self._resources.enter_context(closing(metrics))
 

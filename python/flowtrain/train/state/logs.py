@@ -11,11 +11,12 @@ from typing import Any
 
 METRICS = "metrics.jsonl"
 EVALUATIONS = "eval.jsonl"
+ANSWERS = "answers.jsonl"
 TIMING = "timing.jsonl"
 PLANS = "plan.log"
 POOL = "pool"
 """File with the name of the run's pool."""
-LOGS = (METRICS, EVALUATIONS, TIMING, PLANS)
+LOGS = (METRICS, EVALUATIONS, ANSWERS, TIMING, PLANS)
 """Logs whose lines have a step; they are cut to the step where a run resumes."""
 
 

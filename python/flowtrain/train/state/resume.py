@@ -69,6 +69,8 @@ RULES: dict[str, Rule] = {
     "eval.image_root": "taken",
     "eval.every": "taken",
     "eval.samples": "taken",
+    "eval.answers": "taken",
+    "eval.answer_tokens": "taken",
     "eval.keep_best": "taken",
     "pool.slab_bytes": "taken",
     "pool.bytes": "taken",

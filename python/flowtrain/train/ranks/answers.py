@@ -1,0 +1,64 @@
+"""Greedy answers to packed prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+import torch
+
+from flowtrain.data.text import CompactText, joined, with_tokens
+from flowtrain.models.family import Family
+from flowtrain.steps import Document
+from flowtrain.train.ranks.batch import packed_batch
+
+
+def greedy_answers(
+    family: Family,
+    backbone: torch.nn.Module,
+    documents: Sequence[Document],
+    text: CompactText,
+    rows: torch.Tensor | None,
+    *,
+    device: torch.device,
+    max_tokens: int,
+    end_ids: Collection[int],
+) -> list[list[int]]:
+    """Append the most likely token to each prompt until each answer has ended.
+
+    Every token takes a forward pass over all prompts: a cache of keys and values would need code
+    for each family, and a few answers to look at are worth no more.
+
+    Args:
+        family: Family of the model.
+        backbone: The model, or its side `backbone`.
+        documents: The prompts.
+        text: Their tokens, side by side.
+        rows: Rows of their images in order, or None if there is no image.
+        device: Device of the model.
+        max_tokens: Maximum tokens of an answer.
+        end_ids: Tokens that end an answer.
+
+    Returns:
+        Token ids of each answer, with the token that ends it.
+    """
+    prompts: list[CompactText] = []
+    for document in documents:
+        prompt, text = text[: document.entries], text[document.entries :]
+        prompts.append(prompt)
+    answers: list[list[int]] = [[] for _ in documents]
+    ended = [False] * len(documents)
+    for _ in range(max_tokens):
+        grown = [
+            replace(document, num_tokens=document.num_tokens + len(answer))
+            for document, answer in zip(documents, answers, strict=True)
+        ]
+        texts = [with_tokens(*pair) for pair in zip(prompts, answers, strict=True)]
+        batch = packed_batch(family, grown, joined(texts), device=device)
+        for number, token in enumerate(family.next_tokens(backbone, batch, rows).tolist()):
+            if not ended[number]:
+                answers[number].append(token)
+                ended[number] = token in end_ids
+        if all(ended):
+            break
+    return answers
