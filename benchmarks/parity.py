@@ -81,6 +81,7 @@ def run_config(folder: Path, given: argparse.Namespace) -> RunConfig:
                 "schedule": "cosine",
                 "warmup_steps": min(3, given.steps - 1),
                 "groups": list(GROUPS.values()) if given.groups else [],
+                "master_weights": False,  # The plain loop has none.
                 **OPTIONS[given.optimizer],
             },
             "flow": {

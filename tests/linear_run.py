@@ -14,7 +14,7 @@ from flowtrain.config.schema import Part
 from flowtrain.steps import StepPlan
 from flowtrain.train.control.close import StepDecision
 from flowtrain.train.state.checkpoint import Checkpoints, read_meta
-from flowtrain.train.state.module import Module
+from flowtrain.train.state.module import DTYPES, Module
 
 APPLY = StepDecision(action="apply", scale=1.0, loss=0.0, grad_norm=0.0, num_targets=1, seconds={})
 
@@ -47,7 +47,8 @@ def train(
 ) -> tuple[list[float], Module]:
     """Train from step `first` on; return the learning rate of each step, and the module."""
     torch.manual_seed(config.train.seed)
-    module = Module.build(torch.nn.Linear(3, 2), config, part_of=part_of)
+    linear = torch.nn.Linear(3, 2, dtype=DTYPES[config.model.dtype])
+    module = Module.build(linear, config, part_of=part_of)
     world: Any = SimpleNamespace(name="backbone", size=ranks, is_leader=True)
     store: Any = SimpleNamespace(get=lambda *_, **__: {"encoder": 0}, delete=lambda _: None)
     checkpoints = Checkpoints(config, world, {"backbone": module}, store)
@@ -58,7 +59,7 @@ def train(
     for step in range(first, config.train.steps):
         torch.manual_seed(step)
         for parameter in module.trainable:
-            parameter.grad = torch.randn_like(parameter)
+            parameter.grad = torch.randn(parameter.shape)
         rates.append(module.lr)
         module.apply(APPLY, saw_images=step not in without_images)
         plan = StepPlan(step=step, kind="train")

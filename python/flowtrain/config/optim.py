@@ -48,6 +48,10 @@ class OptimConfig:
     """Whether parameters of fewer than two dimensions have weight decay as well."""
     groups: tuple[ParameterGroup, ...] = ()
     """Parameters with a learning rate or weight decay of their own, or that do not train."""
+    master_weights: bool = True
+    """Whether bfloat16 weights have a float32 copy that the optimizer steps, and their gradients
+    and moments are float32. It takes 10 more bytes for each parameter that trains, and without it
+    updates below 1/512 of a weight are rounded away."""
     momentum: float = 0.0
     """SGD momentum."""
     schedule: Literal["constant", "linear", "cosine", "onecycle"] = "constant"

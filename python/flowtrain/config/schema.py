@@ -25,7 +25,8 @@ class ModelConfig:
     config: Path | None = None
     """Local Hugging Face folder without weights; they are initialized from `train.seed`."""
     dtype: Dtype = "float32"
-    """Dtype of weights, activations and optimizer state."""
+    """Dtype of weights and activations; `optim.master_weights` adds float32 copies of bfloat16
+    weights."""
     freeze: tuple[Part, ...] = ()
     """Parts that do not train: the vision tower (`encoder`), the `projector` from its features to
     embeddings, and the language model (`backbone`). `flow.mode: frozen` freezes the encoder as

@@ -174,7 +174,7 @@ def flow_config(task: Task, run: Path) -> RunConfig:
                 "seed": task.seed,
                 "threads": task.threads,
             },
-            "optim": task.optim,
+            "optim": {**task.optim, "master_weights": False},  # The plain loop has none.
             "flow": task.flow,
             "pool": {"slab_bytes": 1 << 16},
         },

@@ -18,7 +18,7 @@ BUCKET_BYTES = 25 << 20
 
 @dataclass(slots=True, eq=False)
 class _Bucket:
-    """Gradients of consecutive parameters of one dtype, in one buffer."""
+    """Gradients of consecutive parameters, of one dtype, in one buffer."""
 
     flat: torch.Tensor
     parameters: list[torch.nn.Parameter]
@@ -82,7 +82,7 @@ class GradientBuckets:
         self._buckets: list[_Bucket] = []
         if size == 1:
             return
-        total = sum(p.numel() * p.element_size() for p in self._parameters)
+        total = sum(p.numel() * _dtype(p).itemsize for p in self._parameters)
         bucket_bytes = min(bucket_bytes, max(first_bytes, total // 8))
         for members in _grouped(self._parameters, first_bytes, bucket_bytes):
             bucket = _bucket(members)
@@ -154,17 +154,23 @@ def _grouped(
     filled = 0
     for parameter in reversed(parameters):
         limit = first_bytes if len(groups) == 1 else bucket_bytes
-        if not groups or filled >= limit or groups[-1][0].dtype != parameter.dtype:
+        if not groups or filled >= limit or _dtype(groups[-1][0]) != _dtype(parameter):
             groups.append([])
             filled = 0
         groups[-1].append(parameter)
-        filled += parameter.numel() * parameter.element_size()
+        filled += parameter.numel() * _dtype(parameter).itemsize
     return groups
+
+
+def _dtype(parameter: torch.nn.Parameter) -> torch.dtype:
+    """Dtype of the gradient of a parameter."""
+    return parameter.grad_dtype or parameter.dtype
 
 
 def _bucket(parameters: list[torch.nn.Parameter]) -> _Bucket:
     first = parameters[0]
-    flat = torch.zeros(sum(p.numel() for p in parameters), dtype=first.dtype, device=first.device)
+    size = sum(p.numel() for p in parameters)
+    flat = torch.zeros(size, dtype=_dtype(first), device=first.device)
     views = [
         part.view_as(parameter)
         for parameter, part in zip(

@@ -54,6 +54,7 @@ def _advice(config: RunConfig, kind: str, step: int) -> str:
             f"the device's memory is full in the encoder; lower flow.item_tokens={flow.item_tokens}"
         )
     return (
-        "the device's memory is full in the optimizer; freeze parts of the model with model.freeze"
-        f" or optim.groups, or choose a smaller model.dtype than {config.model.dtype}"
+        "the device's memory is full in the optimizer; freeze parts of the model with model.freeze "
+        "or optim.groups, or use fewer bytes for a parameter: now model.dtype="
+        f"{config.model.dtype}, optim.master_weights={config.optim.master_weights}"
     )

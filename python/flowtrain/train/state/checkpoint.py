@@ -137,10 +137,10 @@ class _Writer(dcp.FileSystemWriter):
 
 
 def _tensors(module: Module) -> dict[str, Any]:
-    """The tensors of a part of the model and of its optimizer.
+    """The tensors of a part of the model and of its optimizer, with its master weights in place.
 
-    The optimizer is left out while it has no state. Its parameter groups are always left out, since
-    their values come from the configuration.
+    The optimizer is left out while it has no state.
+    Its parameter groups are always left out, since their values come from the configuration.
     """
     model = get_model_state_dict(module.module)
     state: dict[str, Any] = {"model": {k: v for k, v in model.items() if module.holds(k)}}
@@ -189,7 +189,7 @@ class Checkpoints:
         if self._world.is_leader:
             part.mkdir(parents=True, exist_ok=True)
         for name, module in self._modules.items():
-            with _checkpoint_errors(part / name):
+            with _checkpoint_errors(part / name), module.master.in_place():
                 dcp.save(
                     _tensors(module),
                     storage_writer=_Writer(part / name),
@@ -237,6 +237,10 @@ class Checkpoints:
     def _load(self, folder: Path, module: Module, *, steps: int, stepped: int) -> None:
         module.restore_schedule(steps)
         module.stepped = stepped
+        with module.master.in_place():
+            self._load_tensors(folder, module)
+
+    def _load_tensors(self, folder: Path, module: Module) -> None:
         state = _tensors(module)
         with _checkpoint_errors(folder):
             dcp.load(state, checkpoint_id=folder, no_dist=self._world.size == 1)

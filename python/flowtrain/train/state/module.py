@@ -15,6 +15,7 @@ from flowtrain.config.schema import Part, RunConfig
 from flowtrain.models.family import Family
 from flowtrain.train.control.close import StepDecision
 from flowtrain.train.control.gradients import GradientBuckets
+from flowtrain.train.state.master import MasterWeights
 from flowtrain.train.state.optimizer import (
     build_optimizer,
     build_schedule,
@@ -71,6 +72,7 @@ class Module:
         holds: Whether a parameter or buffer of the model is on this side, by its name.
         part_of: The part that a parameter of the model belongs to, by its name.
         optimizer: None if nothing on this side trains.
+        master: Master weights of the trained parameters, if the configuration asks for them.
         schedule: None if nothing on this side trains.
         stepped: Steps that the optimizer has taken; at 0 it has no state yet.
         buckets: Sums of the gradients over the ranks, if the gradients are views of its buffers.
@@ -83,6 +85,7 @@ class Module:
     holds: Callable[[str], bool]
     part_of: Callable[[str], Part] = _backbone
     optimizer: torch.optim.Optimizer | None = None
+    master: MasterWeights = field(default_factory=lambda: MasterWeights([]))
     schedule: torch.optim.lr_scheduler.LRScheduler | None = None
     stepped: int = 0
     buckets: GradientBuckets | None = None
@@ -111,6 +114,8 @@ class Module:
             if holds(name) and not _trains(name, part_of(name), config):
                 parameter.requires_grad_(False)
         side = Module(module, holds, part_of)
+        if config.optim.master_weights:
+            side.master = MasterWeights(side.trainable)
         if side.trainable:
             named = [(n, p) for n, p in module.named_parameters() if holds(n) and p.requires_grad]
             side.optimizer = build_optimizer(named, config.optim)
@@ -148,7 +153,7 @@ class Module:
         if self.optimizer is None:
             return
         if decision.action == "apply" and (saw_images or len(self.of_images) < len(self.trainable)):
-            with self._without_images(saw_images):
+            with self._without_images(saw_images), self.master.in_place():
                 grads = self._grads()
                 if decision.scale != 1.0 and grads:
                     torch._foreach_mul_(grads, decision.scale)

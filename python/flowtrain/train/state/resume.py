@@ -47,6 +47,7 @@ RULES: dict[str, Rule] = {
     "optim.decay_vectors": "taken",
     # Parameters that train now have no saved state if they did not before.
     "optim.groups": "refused",
+    "optim.master_weights": "refused",
     # With a momentum of 0 there is no saved state for another momentum.
     "optim.momentum": "refused",
     "optim.schedule": "taken",

@@ -24,7 +24,7 @@ CPU = torch.device("cpu")
 
 
 class Layers(torch.nn.Module):
-    """Three layers of two dtypes, and one that a pass may leave out."""
+    """Three layers of two dtypes, and one with float32 gradients that a pass may leave out."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,12 +32,14 @@ class Layers(torch.nn.Module):
         self.first = torch.nn.Linear(5, 7)
         self.exact = torch.nn.Linear(7, 7, dtype=torch.float64)
         self.last = torch.nn.Linear(7, 3)
-        self.optional = torch.nn.Linear(3, 3)
+        self.optional = torch.nn.Linear(3, 3, dtype=torch.bfloat16)
+        for parameter in self.optional.parameters():
+            parameter.grad_dtype = torch.float32
 
     def forward(self, seed: int, *, optional: bool = True) -> torch.Tensor:
         rows = torch.randn(4, 5, generator=torch.Generator().manual_seed(seed))
         rows = self.last(self.exact(self.first(rows).double()).float())
-        return (self.optional(rows) if optional else rows).square().sum()
+        return (self.optional(rows.bfloat16()) if optional else rows).float().square().sum()
 
 
 def buckets_of(layers: torch.nn.Module, *, size: int, activity: Activity) -> GradientBuckets:
@@ -56,7 +58,7 @@ def buckets_of(layers: torch.nn.Module, *, size: int, activity: Activity) -> Gra
 def expected_sums(*passes: tuple[int, bool]) -> list[torch.Tensor]:
     alone = Layers()
     for parameter in alone.parameters():
-        parameter.grad = torch.zeros_like(parameter)
+        parameter.grad = torch.zeros_like(parameter, dtype=parameter.grad_dtype)
     for seed, optional in passes:
         alone(seed, optional=optional).backward()
     return [p.grad for p in alone.parameters()]
