@@ -51,9 +51,9 @@ class Row:
         frozen = "".join(f"-without-{part}" for part in self.freeze)
         return f"{self.model}{tied}-{layout}-{self.mode}{frozen}-{self.dtype}-{self.optimizer}"
 
-    def arguments(self, *, steps: int) -> argparse.Namespace:
+    def arguments(self, *, steps: int, device: str = "cpu") -> argparse.Namespace:
         """Arguments of `parity.compare`."""
-        return argparse.Namespace(**asdict(self), steps=steps, device="cpu")
+        return argparse.Namespace(**asdict(self), steps=steps, device=device)
 
     def misses(self, result: dict[str, Any]) -> list[str]:
         """Figures of a result that miss their tolerance."""

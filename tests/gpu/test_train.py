@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from parity import compare
+from parity import MODELS, compare
+from parity_matrix import Row
 from support import Run, end_runs, run_tree, write_tiny_data
 
 pytestmark = [pytest.mark.gpu, pytest.mark.limit(400)]
@@ -23,25 +23,25 @@ BARS = {
 }
 
 
-@pytest.mark.parametrize(("dtype", "optimizer"), BARS)
-@pytest.mark.parametrize("mode", ["strict", "frozen"])
-def test_training_on_a_device_equals_a_plain_loop_there(
-    dtype: str, optimizer: str, mode: str, tmp_path: Path
-) -> None:
-    given = {
-        "steps": 8,
-        "encoder_ranks": 1,
-        "backbone_ranks": 1,
-        "mode": mode,
-        "dtype": dtype,
-        "device": "cuda",
-        "model": "smallest",
-        "optimizer": optimizer,
-        "fault": None,
-    }
-    result = compare(tmp_path, argparse.Namespace(**given))
+ROWS = [
+    *(
+        Row(dtype=dtype, optimizer=optimizer, mode=mode)
+        for dtype, optimizer in BARS
+        for mode in ("strict", "frozen")
+    ),
+    *(
+        Row(model=model, dtype="bfloat16", optimizer="sgd", mode=mode)
+        for model in list(MODELS)[1:]
+        for mode in ("strict", "frozen")
+    ),
+]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=str)
+def test_training_on_a_device_equals_a_plain_loop_there(row: Row, tmp_path: Path) -> None:
+    result = compare(tmp_path, row.arguments(steps=8, device="cuda"))
     print(result)
-    loss, weights = BARS[dtype, optimizer]
+    loss, weights = BARS[row.dtype, row.optimizer]
     assert result["weight_change"] >= 1e-3
     assert result["max_rel_loss_diff"] <= loss
     if weights is not None:

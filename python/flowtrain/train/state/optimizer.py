@@ -64,7 +64,10 @@ def build_optimizer(
         for (lr, decay), members in groups.items()
     ]
     if config.name == "sgd":
-        return torch.optim.SGD(parameters, lr=config.lr, momentum=config.momentum, fused=True)
+        # On the CPU torch's fused SGD computes wrong values in bfloat16.
+        members = [parameter for group in parameters for parameter in group["params"]]
+        fused = all(p.is_cuda or p.dtype != torch.bfloat16 for p in members)
+        return torch.optim.SGD(parameters, lr=config.lr, momentum=config.momentum, fused=fused)
     return torch.optim.AdamW(
         parameters, lr=config.lr, betas=config.betas, eps=config.eps, fused=True
     )

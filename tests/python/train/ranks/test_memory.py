@@ -18,7 +18,11 @@ CUDA = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capaci
         ("backbone", {}, r"of a microbatch; lower train\.microbatch_tokens=4096 \(CUDA out of"),
         ("encode", {}, r"in flow\.mode=strict; lower train\.global_batch=32, use more ranks"),
         ("encode", {"mode": "frozen"}, r"in the encoder; lower flow\.item_tokens=1024"),
-        ("optimizer", {}, r"model\.dtype=float32, optim\.master_weights=True \(CUDA out of memory\)"),
+        (
+            "optimizer",
+            {},
+            r"model\.dtype=float32, optim\.master_weights=True \(CUDA out of memory\)",
+        ),
     ],
 )
 def test_a_full_device_names_the_field_to_lower(
