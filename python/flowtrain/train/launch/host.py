@@ -64,8 +64,8 @@ class JobHost:
             ),
             max_lanes=max(64, 2 * lanes),
             # A replaced segment keeps its cells until all its records are read: records of the
-            # step before or, in `bounded`, of each step in flight.
-            max_cells=(2 + flow.staleness) * config.pool.max_cells,
+            # step before or, in `bounded`, of each step in flight and of an evaluation.
+            max_cells=(2 + flow.staleness + config.eval.has_data) * config.pool.max_cells,
             label=HOST_LABEL,
         )
 
