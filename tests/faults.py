@@ -23,6 +23,7 @@ from flowtrain.train.ranks.encoder import EncoderPart
 from flowtrain.train.records.key import RecordKey
 from flowtrain.train.records.receiver import RecordReceiver
 from flowtrain.train.state.checkpoint import Checkpoints
+from flowtrain.train.state.master import with_data
 
 PAUSE_S = 5.0
 
@@ -86,17 +87,12 @@ def stale_weights() -> None:
     encode = EncoderPart._encode
     first: list[torch.Tensor] = []
 
-    def stale(self: EncoderPart, step: int, item: Any, *, with_graph: bool) -> Any:
+    def stale(self: EncoderPart, plan: StepPlan, item: Any, *, with_graph: bool) -> Any:
         parameters = self.module.parameters
         if not first:
             first.extend(p.detach().clone() for p in parameters)
-        current = [p.data for p in parameters]
-        for parameter, old in zip(parameters, first, strict=True):
-            parameter.data = old
-        rows = encode(self, step, item, with_graph=with_graph)
-        for parameter, data in zip(parameters, current, strict=True):
-            parameter.data = data
-        return rows
+        with with_data(parameters, first):
+            return encode(self, plan, item, with_graph=with_graph)
 
     EncoderPart._encode = stale
 

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 
 import torch
 
+from flowtrain.train.state.master import with_data
+
 
 class WeightStash:
     """Copies of parameters: those of the current step and of the `depth` steps before it.
@@ -32,11 +34,5 @@ class WeightStash:
     @contextmanager
     def restored(self, version: int) -> Iterator[None]:
         """Within the block, the parameters have the values of that version."""
-        current = [p.data for p in self._parameters]
-        for parameter, old in zip(self._parameters, self._kept[version], strict=True):
-            parameter.data = old
-        try:
+        with with_data(self._parameters, self._kept[version]):
             yield
-        finally:
-            for parameter, data in zip(self._parameters, current, strict=True):
-                parameter.data = data

@@ -8,6 +8,21 @@ from contextlib import contextmanager
 import torch
 
 
+@contextmanager
+def with_data(
+    parameters: Sequence[torch.nn.Parameter], data: Sequence[torch.Tensor]
+) -> Iterator[None]:
+    """Within the block, the parameters have other values, which may have another dtype."""
+    own = [parameter.data for parameter in parameters]
+    for parameter, other in zip(parameters, data, strict=True):
+        parameter.data = other
+    try:
+        yield
+    finally:
+        for parameter, value in zip(parameters, own, strict=True):
+            parameter.data = value
+
+
 class MasterWeights:
     """Float32 copies of parameters, for mixed precision.
 
@@ -31,13 +46,7 @@ class MasterWeights:
         Optimizer and checkpoints know the parameters themselves, so that the state of the optimizer
         has float32 and the names of the parameters.
         """
-        rounded = [parameter.data for parameter in self._parameters]
-        for parameter, copy in zip(self._parameters, self._copies, strict=True):
-            parameter.data = copy
-        try:
+        with with_data(self._parameters, self._copies):
             yield
-        finally:
-            for parameter, data in zip(self._parameters, rounded, strict=True):
-                parameter.data = data
-            if rounded:
-                torch._foreach_copy_(rounded, self._copies)
+        if self._parameters:
+            torch._foreach_copy_([p.data for p in self._parameters], self._copies)
