@@ -67,9 +67,12 @@ $(STAMPS)/demo $(STAMPS)/dev: pyproject.toml setup.py $(STAMPS)/tools | $(STAMPS
 	@touch $(STAMPS)/demo $@
 
 # PyPI's torchvision needs PyPI's torch, which is built for CUDA. With another torch it cannot be
-# imported; transformers, which only checks whether it is installed, then fails too.
+# imported; transformers, which only checks whether it is installed, then fails too. A copy is kept
+# for the tests that compare the pixels of videos with it.
 define remove_torchvision
-{ $(BIN)/pip uninstall -q -y torchvision; \
+{ rm -rf $(VENV)/reference && mkdir $(VENV)/reference; \
+  cp -r $(VENV)/lib/python3*/site-packages/torchvision $(VENV)/reference; \
+  $(BIN)/pip uninstall -q -y torchvision; \
   echo 'torchvision does not fit the installed torch and was removed: AutoProcessor will not load' \
   'released models; PIP_FLAGS can name an index that has both'; }
 endef

@@ -1,6 +1,7 @@
 """How much does training through the pool differ from a plain single-process loop?
 
-Trains a tiny model with FlowTrain (text-only and multi-image samples, clipping active), runs
+Trains a tiny model with FlowTrain (samples with none and several images, and with videos if asked,
+clipping active), runs
 `reference_loop.py` over the same samples, one at a time, and compares losses and weights. The last
 line is JSON.
 """
@@ -15,8 +16,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import reference_loop
 import torch
+from clips import write_clip
 from transformers import AutoModelForImageTextToText
 
 from flowtrain.config import RunConfig, from_dict
@@ -52,6 +55,7 @@ BATCH = {"decoupled": 12, "colocated": 5}
 MICROBATCH_TOKENS = {"decoupled": 160, "colocated": 130}
 # The other families make more tokens of an image.
 MORE_TOKENS = {"qwen3-vl": 1, "qwen2.5-vl": 1, "internvl": 2, "llava": 2, "llava-onevision": 2}
+VIDEO_TOKENS = {"qwen3-vl": 3, "qwen2.5-vl": 2, "internvl": 4, "llava-onevision": 3}
 CLIP = 0.5
 
 
@@ -70,7 +74,8 @@ def run_config(folder: Path, given: argparse.Namespace) -> RunConfig:
             "train": {
                 "steps": given.steps,
                 "global_batch": BATCH[layout_of(given)],
-                "microbatch_tokens": MORE_TOKENS[given.model] * MICROBATCH_TOKENS[layout_of(given)],
+                "microbatch_tokens": MICROBATCH_TOKENS[layout_of(given)]
+                * (VIDEO_TOKENS if given.videos else MORE_TOKENS)[given.model],
                 "seed": SEED,
                 "threads": 1,
             },
@@ -106,6 +111,28 @@ def layout_fields(given: argparse.Namespace) -> dict[str, Any]:
     return {"encoder_ranks": given.encoder_ranks, "backbone_ranks": given.backbone_ranks}
 
 
+def add_videos(data: Path) -> None:
+    """Put one or two short videos of several sizes into most samples."""
+    draw = np.random.default_rng(SEED)
+    lines = [json.loads(line) for line in data.read_text().splitlines()]
+    for number, line in enumerate(lines):
+        clips = [
+            write_clip(
+                data.parent / f"{number}.{clip}.mp4",
+                frames=int(draw.integers(2, 9)),
+                height=8 * int(draw.integers(1, 3)),
+                width=16,
+                fps=5,
+                seed=2 * number + clip,
+            )
+            for clip in range(int(draw.integers(0, 3)))
+        ]
+        question = line["messages"][0]
+        question["content"] += "".join(f"<video>{n}" for n in range(len(clips)))
+        line["videos"] = [clip.name for clip in clips]
+    data.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
 def compare(
     folder: Path,
     given: argparse.Namespace,
@@ -123,6 +150,8 @@ def compare(
         family=MODELS[given.model],
     )
     config = run_config(folder, given)
+    if given.videos:
+        add_videos(config.data.path)
     summary = train(config, run_ranks=run_ranks)
     log, net = reference_loop.run(
         model=config.model.folder,
@@ -164,6 +193,7 @@ def compare(
         "tied": given.tied,
         "freeze": list(given.freeze),
         "groups": given.groups,
+        "videos": given.videos,
         "optimizer": given.optimizer,
         "fault": given.fault,
     }
@@ -213,6 +243,7 @@ def main() -> None:
     parser.add_argument(
         "--groups", action="store_true", help="three parameter groups, one of them frozen"
     )
+    parser.add_argument("--videos", action="store_true", help="videos in most samples")
     parser.add_argument("--tied", action="store_true", help="one matrix for both embeddings")
     parser.add_argument("--optimizer", choices=("sgd", "adamw"), default="adamw")
     parser.add_argument("--fault", help="value of debug.fault: a function to call in each rank")

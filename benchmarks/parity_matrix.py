@@ -36,6 +36,7 @@ class Row:
     model: str = "qwen3-vl"
     tied: bool = False
     groups: bool = False
+    videos: bool = False
     mode: str = "strict"
     freeze: tuple[str, ...] = ()
     ranks: int | None = None
@@ -47,7 +48,7 @@ class Row:
         layout = f"{self.encoder_ranks}+{self.backbone_ranks}"
         if self.ranks is not None:
             layout = f"colocated-{self.ranks}"
-        tied = "-tied" * self.tied + "-groups" * self.groups
+        tied = "-tied" * self.tied + "-groups" * self.groups + "-videos" * self.videos
         frozen = "".join(f"-without-{part}" for part in self.freeze)
         return f"{self.model}{tied}-{layout}-{self.mode}{frozen}-{self.dtype}-{self.optimizer}"
 
@@ -68,6 +69,7 @@ class Row:
         return [f"{name}={result[name]:.2g}" for name, holds in found.items() if not holds]
 
 
+VIDEO_MODELS = ("qwen3-vl",)
 FORMS = ({"dtype": "float32", "optimizer": "sgd"}, {"dtype": "float64", "optimizer": "adamw"})
 QWEN_LAYOUTS: tuple[dict[str, Any], ...] = (
     {},
@@ -96,6 +98,11 @@ ROWS = [
     ),
     Row(tied=True, encoder_ranks=2, dtype="float64", optimizer="adamw"),
     Row(groups=True, ranks=2, dtype="float64", optimizer="adamw"),
+    *(
+        Row(model=model, videos=True, **layout, **form)
+        for model in VIDEO_MODELS
+        for layout, form in zip(LAYOUTS, FORMS, strict=True)
+    ),
 ]
 """The rows that `make test-deep` runs."""
 

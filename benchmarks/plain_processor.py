@@ -1,31 +1,43 @@
 """The processor that belongs to a model, as `AutoProcessor` loads it.
 
 Without torchvision, `AutoProcessor` refuses a processor that also has a video half. Then the same
-class is made without that half.
+class is made, and torch computes the operators of its video half. Videos are decoded by PyAV.
 """
 
 from __future__ import annotations
 
 import inspect
 import re
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from transformers import AutoConfig, AutoImageProcessor, AutoTokenizer, ProcessorMixin
+from transformers.image_processing_backends import TorchvisionBackend
 from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
+from transformers.utils import is_torchvision_available
+from transformers.video_processing_utils import BaseVideoProcessor
+from transformers.video_utils import load_video
+
+VIDEO_PROCESSORS = {
+    "qwen3_vl": "qwen3_vl.video_processing_qwen3_vl:Qwen3VLVideoProcessor",
+}
+"""Class of the video processor of each `model_type`, in `transformers.models`."""
 
 
 def processor_of(folder: Path) -> Any:
-    """The processor of a local Hugging Face folder, for text and images."""
-    kind = PROCESSOR_MAPPING[type(AutoConfig.from_pretrained(folder))]
+    """The processor of a local Hugging Face folder, for text, images and videos."""
+    config = AutoConfig.from_pretrained(folder)
+    kind = PROCESSOR_MAPPING[type(config)]
     found, _ = ProcessorMixin.get_processor_dict(folder)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     parameters = inspect.signature(kind.__init__).parameters
     options = {name: value for name, value in found.items() if name in parameters}
     if "video_processor" in parameters:
-        options["video_processor"] = None
-        # The check of classes refuses None.
+        options["video_processor"] = video_processor_of(folder, config.model_type)
+        # The check of classes refuses a class of our own.
         kind = type(kind.__name__, (kind,), {"check_argument_for_proper_class": _unchecked})
     options |= {
         "image_processor": AutoImageProcessor.from_pretrained(folder),
@@ -33,6 +45,45 @@ def processor_of(folder: Path) -> Any:
         "chat_template": found.get("chat_template") or tokenizer.chat_template,
     }
     return kind(**options)
+
+
+class _TorchOperators(TorchvisionBackend):
+    """What the video processors of transformers take from torchvision."""
+
+    def resize(self, image: Any, size: Any, resample: Any = None, **_: Any) -> Any:
+        assert resample == 3, "bicubic"
+        flat, target = image.flatten(0, -4), (size.height, size.width)
+        scaled = F.interpolate(flat, target, mode="bicubic", antialias=True)
+        return scaled.unflatten(0, image.shape[:-3])
+
+    def normalize(self, image: Any, mean: Any, std: Any, **_: Any) -> Any:
+        mean, std = (torch.as_tensor(value)[:, None, None] for value in (mean, std))
+        return (image - mean) / std
+
+    def convert_to_rgb(self, image: Any, *_: Any, **__: Any) -> Any:
+        return image
+
+
+def video_processor_of(folder: Path, model_type: str) -> Any:
+    """The video processor of a local Hugging Face folder, which decodes by PyAV, or None."""
+    if model_type not in VIDEO_PROCESSORS:
+        return None
+    module, name = VIDEO_PROCESSORS[model_type].split(":")
+    kind: Any = getattr(import_module(f"transformers.models.{module}"), name)
+    body = {"fetch_videos": _fetch_videos}
+    if not is_torchvision_available():
+        body["convert_to_rgb"] = _TorchOperators.convert_to_rgb
+        kind = type(name, (kind, _TorchOperators), body)
+    else:
+        kind = type(name, (kind,), body)
+    return kind.from_pretrained(folder)
+
+
+def _fetch_videos(self: BaseVideoProcessor, videos: Any, sample_indices_fn: Any = None) -> Any:
+    """Takes the place of `BaseVideoProcessor.fetch_videos`, which needs torchcodec."""
+    if isinstance(videos, list):
+        return list(zip(*(_fetch_videos(self, v, sample_indices_fn) for v in videos), strict=True))
+    return load_video(videos, backend="pyav", sample_indices_fn=sample_indices_fn)
 
 
 def _unchecked(*_: Any) -> None:
@@ -44,7 +95,8 @@ def sample_of(processor: Any, messages: list[dict[str, Any]]) -> dict[str, torch
 
     Args:
         processor: The model's processor.
-        messages: Turns whose content is a list of parts; a part of type image holds the image.
+        messages: Turns whose content is a list of parts; a part of type image holds the image, one
+            of type video the path.
 
     Returns:
         Tensors for the model, and `labels`, not shifted, -100 where a token is no target. Targets
@@ -53,8 +105,10 @@ def sample_of(processor: Any, messages: list[dict[str, Any]]) -> dict[str, torch
     if re.search(r"\{%-?\s*generation", processor.chat_template):
         inputs = _encode(processor, messages, return_assistant_tokens_mask=True)
         mask = inputs.pop("assistant_masks").bool()
-        images = inputs["input_ids"] == processor.image_token_id
-        labels = inputs["input_ids"].masked_fill(~mask | images, -100)
+        visual = torch.zeros_like(mask)
+        for name in ("image_token_id", "video_token_id"):
+            visual |= inputs["input_ids"] == getattr(processor, name, -1)
+        labels = inputs["input_ids"].masked_fill(~mask | visual, -100)
         return {**inputs, "labels": labels}
     inputs = _encode(processor, messages)
     labels = torch.full_like(inputs["input_ids"], -100)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections.abc import Collection, Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -34,15 +35,21 @@ class Samples:
 
     def __getitem__(self, line: int) -> dict[str, torch.Tensor]:
         record = json.loads(self._lines[line])
-        images = iter([_upright(self._root / path) for path in record.get("images", [])])
-        return sample_of(self._processor, [_message(m, images) for m in record["messages"]])
+        files = {
+            "<image>": iter([_upright(self._root / path) for path in record.get("images", [])]),
+            "<video>": iter([str(self._root / path) for path in record.get("videos", [])]),
+        }
+        return sample_of(self._processor, [_message(m, files) for m in record["messages"]])
 
 
-def _message(message: dict[str, str], images: Iterator[Image.Image]) -> dict[str, Any]:
+def _message(message: dict[str, str], files: dict[str, Iterator[Any]]) -> dict[str, Any]:
     parts: list[dict[str, Any]] = []
-    for number, piece in enumerate(message["content"].split("<image>")):
-        parts += [{"type": "image", "image": next(images)}] if number else []
-        parts += [{"type": "text", "text": piece}] if piece else []
+    for piece in re.split("(<image>|<video>)", message["content"]):
+        if piece in files:
+            kind = piece.strip("<>")
+            parts.append({"type": kind, kind: next(files[piece])})
+        elif piece:
+            parts.append({"type": "text", "text": piece})
     return {"role": message["role"], "content": parts}
 
 
@@ -55,8 +62,8 @@ def loss_sum(model: torch.nn.Module, sample: dict[str, torch.Tensor], dtype: Any
     """Sum of the cross entropies of one sample's target tokens."""
     device = next(model.parameters()).device
     inputs = {k: v.to(device) for k, v in sample.items() if k != "labels"}
-    if "pixel_values" in inputs:
-        inputs["pixel_values"] = inputs["pixel_values"].to(dtype)
+    for name in inputs.keys() & {"pixel_values", "pixel_values_videos"}:
+        inputs[name] = inputs[name].to(dtype)
     logits = model(**inputs, use_cache=False).logits[0]
     exact = logits.double() if dtype == torch.float64 else logits.float()
     targets = sample["labels"][0, 1:].to(device)

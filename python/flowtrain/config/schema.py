@@ -69,19 +69,24 @@ class DataConfig:
     shuffle: bool = True
     """Shuffle each epoch, seeded by `train.seed`; otherwise use the order of the file."""
     bad_image: Literal["error", "skip"] = "error"
-    """What to do with an image file that cannot be used. `error` ends the run. `skip` encodes zeros
-    of the size in the image's header, or of the smallest image if there is no header, and masks
-    and counts the sample."""
+    """What to do with an image or video file that cannot be used. `error` ends the run. `skip`
+    encodes zeros of the size in the file's header, or of the smallest image or video if there is no
+    header, and masks and counts the sample."""
     oversize: Literal["error", "drop", "truncate"] = "error"
     """What to do with a sample longer than `train.microbatch_tokens`. `error` ends the run. `drop`
-    leaves the sample out. `truncate` keeps its first tokens and the images that fit completely,
-    and drops the sample if no target is left. Dropped and truncated samples are counted."""
+    leaves the sample out. `truncate` keeps its first tokens and the images and videos that fit
+    completely, and drops the sample if no target is left. Dropped and truncated samples are
+    counted."""
 
     min_pixels: int | None = None
     """Pixels below which an image is enlarged; null takes the limit of the model's processor. Only
     Qwen-VL scales images by limits."""
     max_pixels: int | None = None
     """Pixels above which an image is reduced; null takes the limit of the model's processor."""
+    video_fps: float | None = None
+    """Frames that are taken of a second of a video; null takes what the model's processor says."""
+    video_max_frames: int | None = None
+    """Maximum frames that are taken of a video; null takes what the model's processor says."""
 
     def __post_init__(self) -> None:
         require(
@@ -97,7 +102,12 @@ class DataConfig:
                 "of the module",
             )
         not_negative(data__workers=self.workers)
-        given = {"min_pixels": self.min_pixels, "max_pixels": self.max_pixels}
+        given = {
+            "min_pixels": self.min_pixels,
+            "max_pixels": self.max_pixels,
+            "video_fps": self.video_fps,
+            "video_max_frames": self.video_max_frames,
+        }
         positive(**{f"data__{name}": value for name, value in given.items() if value is not None})
 
     @property

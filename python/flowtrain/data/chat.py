@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flowtrain.data.conversation import IMAGE, Conversation, Message
+from flowtrain.data.conversation import IMAGE, VIDEO, Conversation, Message, Visual
 from flowtrain.data.errors import DataError
 
 if TYPE_CHECKING:
@@ -26,17 +27,20 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class ChatTokens:
-    """Tokens of a conversation, arrays of shape [num_tokens]; an image is one token.
+    """Tokens of a conversation; each block of a visual is one token.
 
     Attributes:
-        ids: Token ids.
-        is_target: Whether a token is a target.
-        is_image: Whether a token stands for an image.
+        ids: Token ids, shape [num_tokens].
+        is_target: Whether a token is a target, shape [num_tokens].
+        kind: 0 for text, 1 for a block of an image, 2 for one of a video, shape [num_tokens].
+        starts: Number of the first token of each visual, which may be text that the processor puts
+            in front of its blocks, shape [num_visuals].
     """
 
     ids: NDArray[np.int64]
     is_target: NDArray[np.bool_]
-    is_image: NDArray[np.bool_]
+    kind: NDArray[np.uint8]
+    starts: NDArray[np.int64]
 
 
 def end_ids(model_folder: Path) -> set[int]:
@@ -86,6 +90,12 @@ class ChatTokenizer:
             raise DataError(f"{model_folder}: no chat template; add a chat_template.jinja")
         self._has_marks = _MARKS.search(self._template) is not None
         self._vocabulary = family.vocabulary(self._tokenizer)
+        self._block_ids = [family.image_id, *([] if family.video_id is None else [family.video_id])]
+        image_mark: Any = self._tokenizer.convert_ids_to_tokens(family.image_id)
+        marks = [re.escape(image_mark)]
+        if self._vocabulary.video_mark is not None:
+            marks.append(f"(?P<video>{re.escape(self._vocabulary.video_mark)})")
+        self._visual_marks = re.compile("|".join(marks))
         self.image_start_id = self._vocabulary.image_start_id
         self.end_ids = end_ids(model_folder)
         self._check_template(str(model_folder))
@@ -95,13 +105,17 @@ class ChatTokenizer:
         text: str = self._tokenizer.decode(ids, skip_special_tokens=True)
         return text
 
-    def tokens(self, conversation: Conversation) -> ChatTokens:
+    def tokens(self, conversation: Conversation, videos: Sequence[str] = ()) -> ChatTokens:
         """Tokens of a conversation.
+
+        Args:
+            conversation: The conversation.
+            videos: The text of each of its videos, with one placeholder for each block.
 
         Raises:
             DataError: A text has a placeholder token or a token without an embedding; the template
-                refuses a turn, leaves out an image or puts nothing between two images; or there
-                is no target.
+                refuses a turn, leaves out or reorders a visual, or puts nothing between two
+                images; or there is no target.
         """
         where = conversation.where
         self._check_texts(conversation)
@@ -113,6 +127,7 @@ class ChatTokenizer:
                 for number, message in enumerate(messages)
                 if message["role"] == "assistant"
             ]
+        text, spans, visual_at = self._with_visuals(text, spans, conversation, videos)
         # As processors do: a template either writes the first token or leaves it to the tokenizer.
         begin = self._tokenizer.bos_token
         encoded = self._tokenizer(
@@ -128,14 +143,10 @@ class ChatTokenizer:
                 f"of the tokenizer, but the model has vocab_size={self._vocabulary.size}; enlarge "
                 "the model's embeddings, or use a tokenizer without added tokens"
             )
-        is_image = ids == self._vocabulary.image_id
-        if is_image.sum() != len(conversation.images):
-            raise DataError(
-                f"{where}: the chat template renders {is_image.sum()} of "
-                f"{len(conversation.images)} images; if it omits images of assistant or "
-                "system turns, move them into user turns"
-            )
-        touch = (is_image[1:] & is_image[:-1]).any()
+        # Tokens that the tokenizer adds end at 0, wherever they stand.
+        first = np.searchsorted(np.maximum.accumulate(ends), visual_at, side="right")
+        kind = self._kinds(ids, first, conversation)
+        touch = ((kind[1:] > 0) & (kind[1:] == kind[:-1])).any()
         if touch and not self._vocabulary.images_may_touch:
             raise DataError(
                 f"{where}: the chat template puts nothing between two images, so that the model "
@@ -145,30 +156,70 @@ class ChatTokenizer:
         is_target = np.zeros(len(ids), dtype=np.bool_)
         for start, end in spans:
             is_target |= (starts < end) & (ends > start)
-        tokens = self._framed(ids, is_target, is_image)
+        is_target &= kind == 0
         # Nothing predicts the first token.
-        if not tokens.is_target[1:].any():
+        if not is_target[1:].any():
             raise DataError(f"{where}: no targets; add an assistant turn with text")
-        return tokens
+        return ChatTokens(ids, is_target, kind, first)
 
-    def _framed(
-        self,
-        ids: NDArray[np.int64],
-        is_target: NDArray[np.bool_],
-        is_image: NDArray[np.bool_],
-    ) -> ChatTokens:
-        """Tokens with those that the processor puts around each image."""
-        before, after = self._vocabulary.before_image, self._vocabulary.after_image
-        image_at = np.flatnonzero(is_image)
-        # Of two images that touch, the end of the first is in front of the start of the second.
-        places = np.concatenate([(image_at + 1).repeat(len(after)), image_at.repeat(len(before))])
-        added = np.concatenate([np.tile(after, len(image_at)), np.tile(before, len(image_at))])
-        frames = [is_target[image_at].repeat(len(side)) for side in (after, before)]
-        return ChatTokens(
-            np.insert(ids, places, added.astype(np.int64)),
-            np.insert(is_target & ~is_image, places, np.concatenate(frames)),
-            np.insert(is_image, places, False),
-        )
+    def _with_visuals(
+        self, text: str, spans: list[Span], conversation: Conversation, videos: Sequence[str]
+    ) -> tuple[str, list[Span], list[int]]:
+        """Replace each mark that the template renders by the text of its visual.
+
+        Returns:
+            The text, the spans in it, and where each visual starts.
+        """
+        found = list(self._visual_marks.finditer(text))
+        self._check_marks([VIDEO if mark.lastgroup else IMAGE for mark in found], conversation)
+        of_videos = iter(videos)
+        pieces: list[str] = []
+        visual_at: list[int] = []
+        ends: list[int] = []
+        gained = [0]
+        done = 0
+        for mark in found:
+            own = next(of_videos) if mark.lastgroup else self._vocabulary.image_text or mark[0]
+            visual_at.append(mark.start() + gained[-1])
+            pieces += [text[done : mark.start()], own]
+            done = mark.end()
+            ends.append(done)
+            gained.append(gained[-1] + len(own) - len(mark[0]))
+        moved = [tuple(at + gained[bisect_right(ends, at)] for at in span) for span in spans]
+        return "".join([*pieces, text[done:]]), [(a, b) for a, b in moved], visual_at
+
+    def _check_marks(self, rendered: list[Visual], conversation: Conversation) -> None:
+        """Refuse a text whose marks are not those of the conversation, in their order."""
+        given = [visual.kind for visual in conversation.visuals]
+        for kind in Visual:
+            if rendered.count(kind) != given.count(kind):
+                raise DataError(
+                    f"{conversation.where}: the chat template renders {rendered.count(kind)} of "
+                    f"{given.count(kind)} {kind.value}s; if it omits {kind.value}s of assistant or "
+                    "system turns, move them into user turns"
+                )
+        if rendered != given:
+            raise DataError(
+                f"{conversation.where}: the chat template reorders the images and videos of a "
+                f"turn ({', '.join(kind.value for kind in rendered)}); write their marks in that "
+                "order"
+            )
+
+    def _kinds(
+        self, ids: NDArray[np.int64], first: NDArray[np.int64], conversation: Conversation
+    ) -> NDArray[np.uint8]:
+        """Kind of each token: 0 for text, 1 for a block of an image, 2 for one of a video."""
+        kind = np.zeros(len(ids), dtype=np.uint8)
+        block_at = np.flatnonzero(np.isin(ids, self._block_ids))
+        owner = np.searchsorted(first, block_at, side="right") - 1
+        of_visual = [1 + (visual.kind is VIDEO) for visual in conversation.visuals]
+        if not np.array_equal(np.unique(owner), np.arange(len(of_visual))):
+            raise DataError(
+                f"{conversation.where}: the tokenizer does not make a placeholder token of each "
+                "image and video; use the tokenizer that belongs to the model"
+            )
+        kind[block_at] = np.array(of_visual, dtype=np.uint8)[owner]
+        return kind
 
     def _check_template(self, folder: str) -> None:
         if not self._has_marks and "add_generation_prompt" not in self._template:
@@ -194,11 +245,11 @@ class ChatTokenizer:
         for number, message in enumerate(conversation.messages, 1):
             for part in message.parts:
                 for token in self._vocabulary.placeholders:
-                    if part is not IMAGE and token in part:
+                    if isinstance(part, str) and token in part:
                         raise DataError(
                             f"{conversation.where}: turn {number}: the text has {token}, which the "
-                            "model takes for an image; remove it, or write <image> and name the "
-                            "file"
+                            "model takes for an image or a video; remove it, or write <image> or "
+                            "<video> and name the file"
                         )
 
     def _render(

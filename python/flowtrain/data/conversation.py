@@ -2,41 +2,68 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 from flowtrain.data.errors import DataError
 
-IMAGE = None
-"""A part of a message that stands for the next image. All other parts are text."""
 
-_MARK = "<image>"
+class Visual(Enum):
+    """A part of a message that stands for the next image or video. All other parts are text."""
+
+    IMAGE = "image"
+    VIDEO = "video"
+
+    @property
+    def mark(self) -> str:
+        """The mark of the part in a text."""
+        return f"<{self.value}>"
+
+
+IMAGE, VIDEO = Visual.IMAGE, Visual.VIDEO
+
+_MARK = re.compile(f"({IMAGE.mark}|{VIDEO.mark})")
 _ROLES = {"human": "user", "gpt": "assistant", "user": "user", "assistant": "assistant"}
 _ROLES["system"] = "system"
 
 # Fields that are not read although they mean something.
-_MEDIA = ("video", "videos", "audio", "audios")
+_MEDIA = ("audio", "audios")
 _UNREAD = ("system", "tools", "functions", *_MEDIA)
 _UNREAD_OF_TURN = ("tool_calls", "function_call", "reasoning_content", "reasoning", "thinking")
-_IMAGE_OF_PART = ("image", "image_url", "path", "url")
+_FIELDS = {kind: (kind.value, f"{kind.value}s") for kind in Visual}
+_TYPES = {"image": IMAGE, "image_url": IMAGE, "video": VIDEO, "video_url": VIDEO}
+_FILE_OF_PART = (*_TYPES, "path", "url")
+# Options of a video that other tools read from its part.
+_SAMPLING = ("fps", "nframes", "num_frames", "min_frames", "max_frames", "video_start", "video_end")
 _WEIGHTS = ("weight", "loss", "train")
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One turn: its role, and its texts and images in order."""
+    """One turn: its role, and its texts and visuals in order."""
 
     role: str
-    parts: tuple[str | None, ...]
+    parts: tuple[str | Visual, ...]
 
     def for_template(self) -> dict[str, Any]:
         """The turn in the form that chat templates take."""
         parts = [
-            {"type": "image"} if p is IMAGE else {"type": "text", "text": p} for p in self.parts
+            {"type": part.value} if isinstance(part, Visual) else {"type": "text", "text": part}
+            for part in self.parts
         ]
         return {"role": self.role, "content": parts}
+
+
+@dataclass(frozen=True, slots=True)
+class VisualFile:
+    """The file of an image or video."""
+
+    kind: Visual
+    path: Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +72,18 @@ class Conversation:
 
     Attributes:
         messages: Its turns.
-        images: Its image files, in the order of their marks in the messages.
+        visuals: The files of its images and videos, in the order of their marks in the messages.
         where: Data set and line or row, for error messages.
     """
 
     messages: tuple[Message, ...]
-    images: tuple[Path, ...]
+    visuals: tuple[VisualFile, ...]
     where: str
+
+    @property
+    def num_images(self) -> int:
+        """Images of the sample, without its videos."""
+        return sum(visual.kind is IMAGE for visual in self.visuals)
 
 
 def read_conversation(record: dict[str, Any], *, root: Path | None, where: str) -> Conversation:
@@ -59,12 +91,12 @@ def read_conversation(record: dict[str, Any], *, root: Path | None, where: str) 
 
     Args:
         record: The object of the sample.
-        root: Folder that relative image paths start from; None refuses them.
+        root: Folder that relative paths of images and videos start from; None refuses them.
         where: Data set and line or row, for error messages.
 
     Raises:
         DataError: The record has no known format, has a field that would be lost, or does not
-            have one image for each mark.
+            have one file for each mark.
     """
     _refuse(record, _UNREAD, where)
     turns = _either(record, "messages", "conversations", where)
@@ -72,53 +104,84 @@ def read_conversation(record: dict[str, Any], *, root: Path | None, where: str) 
         raise DataError(
             f"{where}: give `messages` (or `conversations`), a list of at least one turn"
         )
-    images = [*_listed(record.get("images")), *_listed(record.get("image"))]
-    inline: list[Any] = []
+    inline: dict[Visual, list[Any]] = {kind: [] for kind in Visual}
     messages: list[Message] = []
     for number, turn in enumerate(turns, 1):
-        marks = sum(message.parts.count(IMAGE) for message in messages)
-        messages.append(_message(turn, inline, marks, f"{where}: turn {number}"))
-    if inline and images:
-        raise DataError(
-            f"{where}: images are given both in `images` and in the messages; choose one"
-        )
-    images = images or inline
-    texts = [part for message in messages for part in message.parts if part is not IMAGE]
-    marks = sum(len(message.parts) for message in messages) - len(texts)
-    if marks != len(images):
-        raise DataError(
-            f"{where}: {marks} image marks in the messages and {len(images)} images; write "
-            f"{_MARK} once for each image (where {_MARK} is text, write content as a list of parts)"
-        )
-    # Content that is one text has been split at its marks, so this text is a part of a list.
-    if images and any(_MARK in text for text in texts):
-        raise DataError(
-            f"{where}: {_MARK} is in the text of a part, where it does not stand for an image; "
-            'remove it, or put a part {"type": "image"} in its place'
-        )
+        messages.append(_message(turn, inline, messages, f"{where}: turn {number}"))
+    parts = [part for message in messages for part in message.parts]
+    paths = {kind: iter(_files(record, kind, inline[kind], parts, root, where)) for kind in Visual}
+    marks = [part for part in parts if isinstance(part, Visual)]
     return Conversation(
-        tuple(messages), tuple(_path(image, root, where) for image in images), where
+        tuple(messages), tuple(VisualFile(kind, next(paths[kind])) for kind in marks), where
     )
 
 
-def _message(turn: Any, inline: list[Any], marks: int, where: str) -> Message:
+def _files(
+    record: dict[str, Any],
+    kind: Visual,
+    inline: list[Any],
+    parts: list[str | Visual],
+    root: Path | None,
+    where: str,
+) -> list[Path]:
+    """Paths of all images or all videos of a sample.
+
+    Args:
+        record: The object of the sample.
+        kind: What to list.
+        inline: Those that parts of the messages name.
+        parts: Parts of all messages.
+        root: Folder that relative paths start from.
+        where: Data set and line or row, for error messages.
+    """
+    one, many = _FIELDS[kind]
+    listed = [*_listed(record.get(many)), *_listed(record.get(one))]
+    if inline and listed:
+        raise DataError(
+            f"{where}: {many} are given both in `{many}` and in the messages; choose one"
+        )
+    files = listed or inline
+    marks, mark = parts.count(kind), kind.mark
+    if marks != len(files):
+        raise DataError(
+            f"{where}: {marks} {one} marks in the messages and {len(files)} {many}; write "
+            f"{mark} once for each {one} (where {mark} is text, write content as a list of parts)"
+        )
+    # Content that is one text has been split at its marks, so this text is a part of a list.
+    if files and any(isinstance(part, str) and mark in part for part in parts):
+        raise DataError(
+            f"{where}: {mark} is in the text of a part, where it does not stand for {_a(kind)}; "
+            f'remove it, or put a part {{"type": "{one}"}} in its place'
+        )
+    return [_path(file, kind, root, where) for file in files]
+
+
+def _a(kind: Visual) -> str:
+    """The kind with its article."""
+    return "an image" if kind is IMAGE else "a video"
+
+
+def _message(
+    turn: Any, inline: dict[Visual, list[Any]], before: list[Message], where: str
+) -> Message:
     """Read a turn.
 
     Args:
         turn: The JSON object.
-        inline: Receives the images that its parts name.
-        marks: Image marks in the turns before it.
+        inline: Receives the files that its parts name.
+        before: The turns before it.
         where: File, line and turn, for error messages.
     """
     if not isinstance(turn, dict):
         raise DataError(f"{where} is {turn!r}; it must be an object with role and content")
     _refuse(turn, (*_UNREAD_OF_TURN, *_MEDIA), where)
-    for field in ("image", "images"):
-        if _listed(turn.get(field)):
-            raise DataError(
-                f"{where}: {field!r} within a turn is not read; name the images beside the turns, "
-                f"and write {_MARK} at the place of each"
-            )
+    for kind, fields in _FIELDS.items():
+        for field in fields:
+            if _listed(turn.get(field)):
+                raise DataError(
+                    f"{where}: {field!r} within a turn is not read; name the {fields[1]} beside "
+                    f"the turns, and write {kind.mark} at the place of each"
+                )
     role = _either(turn, "role", "from", where)
     content = _either(turn, "content", "value", where)
     if not isinstance(role, str) or role not in _ROLES:
@@ -136,39 +199,63 @@ def _message(turn: Any, inline: list[Any], marks: int, where: str) -> Message:
         return Message(_ROLES[role], _split(_text(content, where)))
     if not isinstance(content, list):
         raise DataError(f"{where}: content {content!r}; it must be a text or a list of parts")
-    parts: list[str | None] = []
+    parts = [part for message in before for part in message.parts]
     for part in content:
-        parts.append(_part(part, inline, marks + parts.count(IMAGE), where))
-    return Message(_ROLES[role], tuple(parts))
+        parts.append(_part(part, inline, parts, where))
+    return Message(_ROLES[role], tuple(parts[len(parts) - len(content) :]))
 
 
-def _part(part: Any, inline: list[Any], marks: int, where: str) -> str | None:
-    kind = part.get("type") if isinstance(part, dict) else None
-    if kind not in ("text", "image", "image_url"):
-        raise DataError(f"{where}: part {part!r}; its type must be text, image or image_url")
+def _part(
+    part: Any, inline: dict[Visual, list[Any]], before: list[str | Visual], where: str
+) -> str | Visual:
+    """Read a part of a turn.
+
+    Args:
+        part: The JSON object.
+        inline: Receives the file that it names.
+        before: The parts before it, in all turns.
+        where: File, line and turn, for error messages.
+    """
+    given = part.get("type") if isinstance(part, dict) else None
+    kind = _TYPES.get(given) if isinstance(given, str) else None
+    if given != "text" and kind is None:
+        types = ", ".join(["text", *_TYPES][:-1])
+        raise DataError(f"{where}: part {part!r}; its type must be {types} or {[*_TYPES][-1]}")
     _refuse(part, _MEDIA, where)
-    named = [value for key in _IMAGE_OF_PART for value in _listed(part.get(key))]
-    if kind == "text":
-        if named:
+    named = {key: files for key in _FILE_OF_PART if (files := _listed(part.get(key)))}
+    for key, files in named.items():
+        # A `path` or `url` belongs to any kind.
+        if kind is None or _TYPES.get(key, kind) is not kind:
+            of = _TYPES.get(key, IMAGE)
             raise DataError(
-                f"{where}: a part of type text names the image {named[0]!r}, which would be lost; "
-                "make it a part of type image"
+                f"{where}: a part of type {given} names the {of.value} {files[0]!r}, which would "
+                f"be lost; make it a part of type {of.value}"
             )
+    if kind is None:
         return _text(part.get("text"), where)
     if part.get("text"):
         raise DataError(
-            f"{where}: a part of type {kind} has the text {part['text']!r}, which would be lost; "
+            f"{where}: a part of type {given} has the text {part['text']!r}, which would be lost; "
             "make it a part of type text"
         )
-    if len(named) > 1:
-        raise DataError(f"{where}: a part names {len(named)} images; write a part for each image")
-    if part.get("index") not in (None, marks):
+    files = [file for files in named.values() for file in files]
+    one, many = _FIELDS[kind]
+    if len(files) > 1:
+        raise DataError(f"{where}: a part names {len(files)} {many}; write a part for each {one}")
+    for key in _SAMPLING if kind is VIDEO else ():
+        if part.get(key) is not None:
+            raise DataError(
+                f"{where}: {key}={part[key]!r} of a video is not read; set data.video_fps and "
+                "data.video_max_frames for all videos, and remove it"
+            )
+    number = before.count(kind)
+    if part.get("index") not in (None, number):
         raise DataError(
-            f"{where}: a part has index {part['index']!r}, but is image {marks} of the messages "
-            "(from 0); list the images in the order of their parts"
+            f"{where}: a part has index {part['index']!r}, but is {one} {number} of the messages "
+            f"(from 0); list the {many} in the order of their parts"
         )
-    inline += named
-    return IMAGE
+    inline[kind] += files
+    return kind
 
 
 def _text(text: Any, where: str) -> str:
@@ -181,14 +268,9 @@ def _text(text: Any, where: str) -> str:
     return text
 
 
-def _split(text: str) -> tuple[str | None, ...]:
-    parts: list[str | None] = []
-    for number, piece in enumerate(text.split(_MARK)):
-        if number:
-            parts.append(IMAGE)
-        if piece:
-            parts.append(piece)
-    return tuple(parts)
+def _split(text: str) -> tuple[str | Visual, ...]:
+    marks = {kind.mark: kind for kind in Visual}
+    return tuple(marks.get(piece, piece) for piece in _MARK.split(text) if piece)
 
 
 def _listed(value: Any) -> list[Any]:
@@ -197,34 +279,35 @@ def _listed(value: Any) -> list[Any]:
     return [v for v in values if v is not None and v != ""]
 
 
-def _path(image: Any, root: Path | None, where: str) -> Path:
-    if isinstance(image, dict):
-        if image.get("bytes") is not None:
+def _path(file: Any, kind: Visual, root: Path | None, where: str) -> Path:
+    name = kind.value
+    if isinstance(file, dict):
+        if file.get("bytes") is not None:
             raise DataError(
-                f"{where}: an image is given as bytes; store it as a file and give its path"
+                f"{where}: {_a(kind)} is given as bytes; store it as a file and give its path"
             )
-        image = _either(image, "path", "url", f"{where}: an image") or image
-    if isinstance(image, Path):
-        image = str(image)
-    if not isinstance(image, str):
-        raise DataError(f"{where}: image {image!r}; it must be a path")
+        file = _either(file, "path", "url", f"{where}: {_a(kind)}") or file
+    if isinstance(file, Path):
+        file = str(file)
+    if not isinstance(file, str):
+        raise DataError(f"{where}: {name} {file!r}; it must be a path")
     try:
-        image.encode()
+        file.encode()
     except UnicodeEncodeError as error:
-        raise DataError(f"{where}: image {image!r}: not Unicode ({error}); correct it") from error
-    if image.startswith("file:///"):
-        return Path(unquote(image.removeprefix("file://")))
-    if "://" in image or image.startswith("data:"):
+        raise DataError(f"{where}: {name} {file!r}: not Unicode ({error}); correct it") from error
+    if file.startswith("file:///"):
+        return Path(unquote(file.removeprefix("file://")))
+    if "://" in file or file.startswith("data:"):
         raise DataError(
-            f"{where}: image {image[:60]!r} is no local path; store the image as a file and give "
+            f"{where}: {name} {file[:60]!r} is no local path; store the {name} as a file and give "
             "its path"
         )
-    if root is None and not Path(image).is_absolute():
+    if root is None and not Path(file).is_absolute():
         raise DataError(
-            f"{where}: image {image!r} is a relative path, and data.dataset has no folder for it "
+            f"{where}: {name} {file!r} is a relative path, and data.dataset has no folder for it "
             "to start from; set data.image_root, or give absolute paths"
         )
-    return (root or Path()) / image
+    return (root or Path()) / file
 
 
 def _either(given: dict[str, Any], one: str, other: str, where: str) -> Any:

@@ -57,15 +57,15 @@ def read_upright(path: Path, where: str) -> Image.Image:
 def _opened(path: Path, where: str) -> Iterator[tuple[Image.Image, BinaryIO]]:
     """An image and its file, in which Pillow has a position."""
     try:
-        with open(path, "rb", opener=_open_regular) as file, Image.open(file) as image:
+        with open(path, "rb", opener=open_regular) as file, Image.open(file) as image:
             yield image, file
     # Decoders raise errors of many types for damaged files.
     except Exception as error:
         raise unusable(path, where, error) from error
 
 
-def _open_regular(path: str, flags: int) -> int:
-    # Otherwise a pipe would wait for a writer.
+def open_regular(path: str, flags: int) -> int:
+    """Opener for `open` that refuses a pipe, which would wait for a writer."""
     descriptor = os.open(path, flags | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -73,13 +73,13 @@ def _open_regular(path: str, flags: int) -> int:
     return descriptor
 
 
-def unusable(path: Path, where: str, error: Exception) -> DataError:
-    """Error that names an image file, its line and the cause."""
+def unusable(path: Path, where: str, error: Exception, kind: str = "image") -> DataError:
+    """Error that names an image or video file, its line and the cause."""
     cause = str(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
     if isinstance(error, FileNotFoundError):
         cause = "there is no such file"
     return DataError(
-        f"{where}: image {path}: {cause}; repair the file, drop the line, or set "
+        f"{where}: {kind} {path}: {cause}; repair the file, drop the line, or set "
         "data.bad_image=skip"
     )
 

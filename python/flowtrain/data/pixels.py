@@ -1,8 +1,13 @@
-"""Images as the encoder takes them: grids from file headers, and pixels from the files."""
+"""Images and videos as the encoder takes them: grids from file headers, and pixels from the files.
+
+A *visual* is an image or a video.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,51 +15,153 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowtrain.cost.flops import Grid
-from flowtrain.data.conversation import Conversation
+from flowtrain.data.conversation import IMAGE, Conversation, VisualFile
 from flowtrain.data.errors import DataError
 from flowtrain.data.images import read_upright, unusable, upright_size
+from flowtrain.models.errors import ModelError
 
 if TYPE_CHECKING:
     from flowtrain.models.images import ImageProcessor
+    from flowtrain.models.video_processor import VideoProcessor
+    from flowtrain.models.videos import VideoPlan
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedVisual:
+    """What becomes of an image or a video, from the header of its file."""
+
+    grid: Grid
+    num_tokens: int
+    seconds: float = 0.0
+    """Seconds between the frames of the grid of a video, or 0 for an image."""
+    text: str | None = None
+    """What stands in the text for a video, with a placeholder for each block; None for an image."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SamplePixels:
-    """One image on its planned grid, in the shape that its family takes."""
+    """One image or video on its planned grid, in the shape that its family takes."""
 
     pixels: NDArray[np.float32]
     skipped: bool
     """Whether the pixels are zeros, as the file cannot be used or has another grid now."""
 
 
-class ImageReader:
-    """Reads image files for a model.
+class VisualReader:
+    """Reads image and video files for a model.
 
     Args:
         processor: The model's image processor.
-        skip_bad: Whether an image that cannot be used becomes zeros; otherwise it is an error.
+        make_videos: Makes the model's video processor, with the first video.
+        skip_bad: Whether a visual that cannot be used becomes zeros; otherwise it is an error.
     """
 
-    def __init__(self, processor: ImageProcessor, *, skip_bad: bool) -> None:
+    def __init__(
+        self,
+        processor: ImageProcessor,
+        make_videos: Callable[[], VideoProcessor],
+        *,
+        skip_bad: bool,
+    ) -> None:
         self._processor = processor
+        self._make_videos = make_videos
         self._skip_bad = skip_bad
 
-    def num_tokens(self, grid: Grid) -> int:
-        """Tokens of an image with this grid."""
-        return self._processor.num_tokens(grid)
+    def plans(
+        self, conversation: Conversation, *, videos_only: bool = False
+    ) -> tuple[PlannedVisual, ...]:
+        """What becomes of the images and videos of a sample, from the headers of their files.
 
-    def grids(self, conversation: Conversation) -> tuple[Grid, ...]:
-        """Grids of the images of a sample, from the headers of their files.
+        If a header cannot be used and bad visuals are skipped, the smallest stands for it.
 
-        If a header cannot be used and bad images are skipped, the smallest image stands for it.
+        Args:
+            conversation: The sample.
+            videos_only: Whether to leave out the images.
 
         Raises:
-            DataError: A header cannot be used, and bad images are an error.
+            DataError: A header cannot be used, and bad visuals are an error; or the model or this
+                installation has no videos.
         """
-        return tuple(self._grid(conversation, path) for path in conversation.images)
+        return tuple(
+            self._plan(conversation, file)
+            for file in conversation.visuals
+            if not (videos_only and file.kind is IMAGE)
+        )
 
-    def _grid(self, conversation: Conversation, path: Path) -> Grid:
-        number, where = len(conversation.images), conversation.where
+    def num_tokens(self, conversation: Conversation, visual: int, grid: Grid) -> int:
+        """Tokens of a visual with this grid."""
+        if conversation.visuals[visual].kind is IMAGE:
+            return self._processor.num_tokens(grid)
+        return self._videos.num_tokens(grid)
+
+    def pixels(self, conversation: Conversation, visual: int, grid: Grid) -> SamplePixels:
+        """Pixels of a visual.
+
+        Args:
+            conversation: Its sample.
+            visual: Number of the visual within the sample.
+            grid: Its planned grid.
+
+        Raises:
+            DataError: The file cannot be used or no longer has the planned grid, and bad visuals
+                are an error.
+        """
+        file = conversation.visuals[visual]
+        is_image = file.kind is IMAGE
+        if not is_image:
+            self._check_videos(conversation)
+        needed = (self._processor if is_image else self._videos).pixel_shape(grid)
+        try:
+            read = self._image if is_image else self._video
+            pixels, found, size = read(conversation, file.path, grid)
+            if found != grid:
+                raise DataError(
+                    f"{conversation.where}: {file.kind.value} {file.path}: its grid is {found}, "
+                    f"but {grid} was planned: the file changed during the run; continue with "
+                    "--resume, or set data.bad_image=skip"
+                )
+        except DataError:
+            if not self._skip_bad:
+                raise
+            return SamplePixels(pixels=np.zeros(needed, dtype=np.float32), skipped=True)
+        if pixels.shape != needed:
+            raise DataError(
+                f"{conversation.where}: {file.kind.value} {file.path}: the model's "
+                f"{file.kind.value} processor made {pixels.shape} where its size of "
+                f"{size[0]} x {size[1]} pixels gives {needed}; use the processor that belongs to "
+                "the model"
+            )
+        return SamplePixels(pixels=pixels, skipped=False)
+
+    @cached_property
+    def _videos(self) -> VideoProcessor:
+        return self._make_videos()
+
+    def _check_videos(self, conversation: Conversation) -> None:
+        """Refuse a video that no file could make usable."""
+        from flowtrain.data.videos import require_av
+
+        require_av(conversation.where)
+        try:
+            _ = self._videos
+        except (ModelError, OSError, ValueError) as error:
+            raise DataError(f"{conversation.where}: a video: {error}") from error
+
+    def _plan(self, conversation: Conversation, file: VisualFile) -> PlannedVisual:
+        if file.kind is IMAGE:
+            grid = self._image_grid(conversation, file.path)
+            return PlannedVisual(grid=grid, num_tokens=self._processor.num_tokens(grid))
+        self._check_videos(conversation)
+        plan = self._video_plan(conversation.where, file.path)
+        return PlannedVisual(
+            grid=plan.grid,
+            num_tokens=self._videos.num_tokens(plan.grid),
+            seconds=plan.seconds,
+            text=plan.text,
+        )
+
+    def _image_grid(self, conversation: Conversation, path: Path) -> Grid:
+        number, where = conversation.num_images, conversation.where
         try:
             height, width = upright_size(path, where)
             try:
@@ -66,42 +173,49 @@ class ImageReader:
                 raise
         return self._processor.grid(*self._processor.smallest_size, num_images=number)
 
-    def pixels(self, conversation: Conversation, image: int, grid: Grid) -> SamplePixels:
-        """Pixels of an image.
+    def _video_plan(self, where: str, path: Path) -> VideoPlan:
+        from flowtrain.data.videos import video_head
 
-        Args:
-            conversation: Its sample.
-            image: Number of the image within the sample.
-            grid: Its planned grid.
-
-        Raises:
-            DataError: The file cannot be used or no longer has the planned grid, and bad images
-                are an error.
-        """
-        path, where = conversation.images[image], conversation.where
-        number = len(conversation.images)
         try:
-            upright = read_upright(path, where)
+            head = video_head(path, where)
             try:
-                found = self._processor.grid(upright.height, upright.width, num_images=number)
-                pixels = self._processor.pixels(upright, num_images=number)
+                return self._videos.plan(head)
             except ValueError as error:
-                raise unusable(path, where, error) from error
-            if found != grid:
-                raise DataError(
-                    f"{where}: image {path}: its grid is {found}, but {grid} was planned: the file "
-                    "changed during the run; continue with --resume, or set data.bad_image=skip"
-                )
+                raise unusable(path, where, error, "video") from error
         except DataError:
             if not self._skip_bad:
                 raise
-            zeros = np.zeros(self._processor.pixel_shape(grid), dtype=np.float32)
-            return SamplePixels(pixels=zeros, skipped=True)
-        needed = self._processor.pixel_shape(grid)
-        if pixels.shape != needed:
-            raise DataError(
-                f"{where}: image {path}: the model's image processor made {pixels.shape} where its "
-                f"size of {upright.height} x {upright.width} pixels gives {needed}; use the "
-                "processor that belongs to the model"
-            )
-        return SamplePixels(pixels=pixels, skipped=False)
+        return self._videos.plan(self._videos.smallest)
+
+    def _image(
+        self, conversation: Conversation, path: Path, grid: Grid
+    ) -> tuple[NDArray[np.float32], Grid, tuple[int, int]]:
+        """Pixels of an image, its grid, and its height and width."""
+        number = conversation.num_images
+        upright = read_upright(path, conversation.where)
+        size = upright.height, upright.width
+        try:
+            found = self._processor.grid(*size, num_images=number)
+            return self._processor.pixels(upright, num_images=number), found, size
+        except ValueError as error:
+            raise unusable(path, conversation.where, error) from error
+
+    def _video(
+        self, conversation: Conversation, path: Path, grid: Grid
+    ) -> tuple[NDArray[np.float32], Grid, tuple[int, int]]:
+        """Pixels of a video if it has the planned grid, its grid, and its height and width."""
+        from flowtrain.data.videos import read_frames, video_head
+
+        where = conversation.where
+        head = video_head(path, where)
+        size = head.height, head.width
+        try:
+            plan = self._videos.plan(head)
+            if plan.grid != grid:
+                return np.empty(0, dtype=np.float32), plan.grid, size
+            frames = read_frames(path, plan.frames, size, where)
+            return self._videos.pixels(frames, grid), grid, size
+        except DataError:
+            raise
+        except ValueError as error:
+            raise unusable(path, where, error, "video") from error

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Literal
 
@@ -13,16 +15,16 @@ from flowtrain.cost.flops import Grid
 from flowtrain.data.chat import ChatTokenizer, ChatTokens
 from flowtrain.data.conversation import Conversation, read_conversation
 from flowtrain.data.errors import DataError
-from flowtrain.data.pixels import ImageReader, SamplePixels
+from flowtrain.data.pixels import PlannedVisual, SamplePixels, VisualReader
 from flowtrain.data.records import State, open_records
 from flowtrain.data.text import (
     CompactText,
     before_last_answer,
     compact,
-    images_within,
     num_targets,
     num_tokens,
     truncate,
+    visuals_within,
 )
 from flowtrain.models.errors import ModelError
 
@@ -31,16 +33,19 @@ Fit = Literal["whole", "truncated", "dropped", "refused"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SampleMeta:
-    """Sizes of a sample, from its text and the headers of its images."""
+    """Sizes of a sample, from its text and the headers of its images and videos."""
 
     index: int
     num_tokens: int
     num_targets: int
     """Target tokens, without the first token of the sample, which nothing predicts."""
     grids: tuple[Grid, ...]
-    """Grid of each image."""
+    """Grid of each image and video."""
     image_lengths: tuple[int, ...]
-    """Tokens of each image."""
+    """Tokens of each image and video."""
+    seconds: tuple[float, ...] = ()
+    """For each grid the seconds between the frames of a video, or 0 for an image; empty without a
+    video."""
     fit: Fit = "whole"
     """Effect of `data.oversize` on the sample; the sizes are those after it."""
 
@@ -48,8 +53,8 @@ class SampleMeta:
 class SampleReader:
     """Reads samples of a data set for a model. Each thread or process has its own.
 
-    `meta` and `meta_and_text` read the headers of images, which fixes their grids. `text` and
-    `pixels` take these grids and keep to them, even if the files have changed.
+    `meta` and `meta_and_text` read the headers of images and videos, which fixes their grids.
+    `text` and `pixels` take these grids and keep to them, even if the files have changed.
 
     Args:
         model_folder: Hugging Face folder with tokenizer, chat template and image processor.
@@ -73,6 +78,7 @@ class SampleReader:
     ) -> None:
         from flowtrain.models.images import PixelLimits
         from flowtrain.models.registry import family_for  # Imports torch.
+        from flowtrain.models.videos import VideoLimits
 
         self._records = open_records(data, state)
         self._root = data.root
@@ -89,11 +95,16 @@ class SampleReader:
             raise DataError(str(error)) from error
         except (OSError, ValueError) as error:
             raise DataError(f"the model's folder {model_folder} cannot be read: {error}") from error
-        self._images = ImageReader(processor, skip_bad=data.bad_image == "skip")
+        frames = VideoLimits(fps=data.video_fps, max_frames=data.video_max_frames)
+        self._visuals = VisualReader(
+            processor,
+            lambda: family.video_processor(frames),
+            skip_bad=data.bad_image == "skip",
+        )
         self.held_out: SampleReader | None = None
 
     def of(self, data: DataConfig, state: State | None = None) -> SampleReader:
-        """A reader of another data set, which shares this one's tokenizer and image processor.
+        """A reader of another data set, which shares this one's tokenizer and processors.
 
         Args:
             data: The data set; other fields than its source are those of this reader.
@@ -132,13 +143,15 @@ class SampleReader:
         """Sizes and tokens of a sample up to its last answer, as `meta_and_text` has the whole."""
         meta, text = self.meta_and_text(sample)
         text = before_last_answer(text)
-        images = int(text["is_image"].sum())
+        visual_tokens = int(text["count"][text["kind"] > 0].sum())
+        visuals = bisect_right(list(accumulate(meta.image_lengths)), visual_tokens)
         before = replace(
             meta,
             num_tokens=num_tokens(text),
             num_targets=num_targets(text),
-            grids=meta.grids[:images],
-            image_lengths=meta.image_lengths[:images],
+            grids=meta.grids[:visuals],
+            image_lengths=meta.image_lengths[:visuals],
+            seconds=meta.seconds[:visuals],
         )
         return before, text
 
@@ -183,13 +196,14 @@ class SampleReader:
             DataError: The record, an image's header or the chat template cannot be used.
         """
         conversation = self._conversation(sample)
-        tokens = self._chat.tokens(conversation)
-        grids = self._images.grids(conversation)
-        lengths = [self._images.num_tokens(grid) for grid in grids]
-        is_whole = len(tokens.ids) - len(grids) + sum(lengths) <= self._max_tokens
+        plans = self._visuals.plans(conversation)
+        tokens = self._tokens(conversation, plans)
+        lengths = [plan.num_tokens for plan in plans]
+        is_whole = len(tokens.ids) - (tokens.kind > 0).sum() + sum(lengths) <= self._max_tokens
         if self._oversize == "truncate":
-            grids = grids[: images_within(tokens, lengths, self._max_tokens)]
-        text = self._compact(tokens, grids)
+            plans = plans[: visuals_within(tokens, lengths, self._max_tokens)]
+            lengths = lengths[: len(plans)]
+        text = self._compact(tokens, lengths)
         targets = num_targets(text)
         too_long: dict[str, Fit] = {
             "error": "refused",
@@ -200,8 +214,9 @@ class SampleReader:
             index=sample,
             num_tokens=num_tokens(text),
             num_targets=targets,
-            grids=grids,
-            image_lengths=tuple(lengths[: len(grids)]),
+            grids=tuple(plan.grid for plan in plans),
+            image_lengths=tuple(lengths),
+            seconds=_seconds(plans),
             fit="whole" if is_whole else too_long[self._oversize],
         )
         return meta, text
@@ -211,30 +226,39 @@ class SampleReader:
 
         Args:
             sample: Number of the sample.
-            grids: Planned grids of its images, without images that do not fit.
+            grids: Planned grids of its images and videos, without those that do not fit.
 
         Raises:
-            DataError: The record or the chat template cannot be used.
+            DataError: The record, the chat template or the header of a video cannot be used.
         """
-        return self._compact(self._chat.tokens(self._conversation(sample)), grids)
+        conversation = self._conversation(sample)
+        tokens = self._tokens(conversation, self._visuals.plans(conversation, videos_only=True))
+        lengths = [
+            self._visuals.num_tokens(conversation, visual, grid)
+            for visual, grid in enumerate(grids)
+        ]
+        return self._compact(tokens, lengths)
 
     def pixels(self, sample: int, image: int, grid: Grid) -> SamplePixels:
-        """Pixels of one image of a sample.
+        """Pixels of one image or video of a sample.
 
         Args:
             sample: Number of the sample.
-            image: Number of the image within the sample.
+            image: Number of the image or video within the sample.
             grid: Its planned grid.
 
         Raises:
             DataError: The file cannot be used or no longer has the planned grid, and
                 `data.bad_image` is `error`.
         """
-        conversation = self._conversation(sample)
-        return self._images.pixels(conversation, image, grid)
+        return self._visuals.pixels(self._conversation(sample), image, grid)
 
-    def _compact(self, tokens: ChatTokens, grids: Sequence[Grid]) -> CompactText:
-        lengths = [self._images.num_tokens(grid) for grid in grids]
+    def _tokens(self, conversation: Conversation, plans: Sequence[PlannedVisual]) -> ChatTokens:
+        return self._chat.tokens(
+            conversation, [plan.text for plan in plans if plan.text is not None]
+        )
+
+    def _compact(self, tokens: ChatTokens, lengths: Sequence[int]) -> CompactText:
         text = compact(tokens, lengths, image_start_id=self._chat.image_start_id)
         return truncate(text, self._max_tokens) if self._oversize == "truncate" else text
 
@@ -242,3 +266,9 @@ class SampleReader:
         return read_conversation(
             self._records.record(sample), root=self._root, where=self._records.where(sample)
         )
+
+
+def _seconds(plans: Sequence[PlannedVisual]) -> tuple[float, ...]:
+    """Seconds between the frames of each video and 0 for each image; empty without a video."""
+    seconds = tuple(plan.seconds for plan in plans)
+    return seconds if any(seconds) else ()

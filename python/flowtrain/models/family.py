@@ -16,10 +16,14 @@ import torch
 
 from flowtrain.config.schema import Part
 from flowtrain.cost.flops import Grid, ModuleFlops, Side
+from flowtrain.models.errors import ModelError
 from flowtrain.models.images import NO_LIMITS, ImageProcessor, PixelLimits
+from flowtrain.models.videos import FAMILIES_WITH_VIDEO, NO_VIDEO_LIMITS, VideoLimits
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+    from flowtrain.models.video_processor import VideoProcessor
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,9 +36,9 @@ class Vocabulary:
         image_start_id: The token in front of an image, or None.
         placeholders: Tokens that a text must not contain, as the processor would take them for an
             image or a video.
-        before_image: Token ids that the processor puts in front of each image; empty if the chat
-            template writes all that stands there.
-        after_image: The same behind each image.
+        image_text: What the processor writes in place of the token that the chat template renders
+            for an image, with that token once; None if it only repeats the token.
+        video_mark: What the chat template renders for a video, or None if the family has none.
         images_may_touch: Whether two images without a token between them remain two images.
     """
 
@@ -42,8 +46,8 @@ class Vocabulary:
     image_id: int
     image_start_id: int | None
     placeholders: tuple[str, ...]
-    before_image: tuple[int, ...] = ()
-    after_image: tuple[int, ...] = ()
+    image_text: str | None = None
+    video_mark: str | None = None
     images_may_touch: bool = True
 
 
@@ -55,7 +59,7 @@ class PackedBatch:
         input_ids: Shape [tokens].
         labels: Shape [tokens], not shifted; -100 where a token is no target.
         position_ids: Shape [axes, tokens], as `Family.position_ids` returns them.
-        grids: Grids of the images of all documents, in order.
+        grids: Grids of the images and videos of all documents, in order.
         doc_lengths: Tokens of each document, in order.
     """
 
@@ -82,6 +86,7 @@ class Family(ABC):
     Attributes:
         config: The Hugging Face configuration.
         image_id: The token that stands for each token of an image.
+        video_id: The same for a video; None if the family has no videos.
         projector_side: The side of the cut on which the projector is computed.
         fields: The fields of a row that crosses the pool, by name, with their widths in values.
             A row holds them side by side, in this order.
@@ -89,6 +94,7 @@ class Family(ABC):
 
     config: Any
     image_id: int
+    video_id: int | None = None
     projector_side: Side
     fields: Mapping[str, int]
 
@@ -147,6 +153,21 @@ class Family(ABC):
             OSError: The folder has none.
         """
 
+    def video_processor(self, limits: VideoLimits = NO_VIDEO_LIMITS) -> VideoProcessor:
+        """The video processor of the folder.
+
+        Args:
+            limits: Take the place of the processor's own.
+
+        Raises:
+            ModelError: The family has no videos, or the processor is not that of the model.
+            OSError: The folder has none.
+        """
+        raise ModelError(
+            f"{self.config.model_type} has no videos; families with videos are "
+            f"{', '.join(FAMILIES_WITH_VIDEO)}: use one of them, or drop the line"
+        )
+
     @abstractmethod
     def vocabulary(self, tokenizer: PreTrainedTokenizerBase) -> Vocabulary:
         """Token ids with a meaning to the model.
@@ -200,13 +221,13 @@ class Family(ABC):
     def encode(
         self, encoder: torch.nn.Module, pixel_values: torch.Tensor, grids: Sequence[Grid]
     ) -> torch.Tensor:
-        """Encode images.
+        """Encode images and videos.
 
         Args:
             encoder: The model, or its side `encoder`.
-            pixel_values: Pixels of all images, as `ImageProcessor.pixels` makes them, joined in the
-                first dimension.
-            grids: Grid of each image.
+            pixel_values: Pixels of all of them, as `ImageProcessor.pixels` and
+                `VideoProcessor.pixels` make them, joined in the first dimension.
+            grids: Grid of each.
 
         Returns:
             Rows that cross the pool, shape [rows, row_width].
@@ -218,13 +239,17 @@ class Family(ABC):
         mm_token_type_ids: torch.Tensor,
         grids: Sequence[Grid],
         doc_lengths: Sequence[int],
+        seconds: Sequence[float] = (),
     ) -> torch.Tensor:
         """Positions of packed documents, shape [axes, tokens]; each document starts at 0.
 
         Args:
-            mm_token_type_ids: 0 for text, 1 for image tokens, shape [tokens], on the host.
-            grids: Of the images of all documents in order.
+            mm_token_type_ids: 0 for text, 1 for image tokens, 2 for video tokens, shape [tokens],
+                on the host.
+            grids: Of the images and videos of all documents in order.
             doc_lengths: Tokens of each document, none of them empty.
+            seconds: For each grid the seconds between the frames of a video, or 0 for an image;
+                empty if there is no video.
         """
 
     @abstractmethod

@@ -171,6 +171,7 @@ class HuggingFaceFamily(Family):
         mm_token_type_ids: torch.Tensor,
         grids: Sequence[Grid],
         doc_lengths: Sequence[int],
+        seconds: Sequence[float] = (),
     ) -> torch.Tensor:
         lengths = torch.tensor(doc_lengths)
         starts = lengths.cumsum(0) - lengths
@@ -210,14 +211,15 @@ class HuggingFaceFamily(Family):
             wanted: Indices of these tokens in the row.
         """
         model: Any = backbone
-        self._check(model, batch, rows)
+        input_ids = self._with_one_visual_id(batch.input_ids)
+        self._check(model, batch, input_ids, rows)
         features = rows
         if rows is not None and self.projector_side == "backbone":
             features = self._project(model.model, rows, batch.grids)
         # [tokens] as a batch of one row; several axes stand in front of the batch.
         positions = batch.position_ids if self.axes == 1 else batch.position_ids[:, None]
         hidden = model.model(
-            input_ids=batch.input_ids[None],
+            input_ids=input_ids[None],
             position_ids=positions,
             attention_mask=None,
             use_cache=False,
@@ -230,6 +232,15 @@ class HuggingFaceFamily(Family):
         logits: torch.Tensor = model.lm_head(hidden[wanted])
         return logits
 
+    def _with_one_visual_id(self, input_ids: torch.Tensor) -> torch.Tensor:
+        """Tokens with those of videos as image tokens, whose features come in one tensor.
+
+        Features take the place of the embeddings, so that the id has no other effect.
+        """
+        if self.video_id in (None, self.image_id):
+            return input_ids
+        return input_ids.masked_fill(input_ids == self.video_id, self.image_id)
+
     def _encoder_output(self, features: torch.Tensor) -> Any:
         """Features of all image tokens, in the form in which `get_image_features` returns them."""
         # A tuple over images, here one for all of them.
@@ -240,9 +251,15 @@ class HuggingFaceFamily(Family):
         """Rows that cross the pool for the images of a batch."""
         return image_tokens
 
-    def _check(self, backbone: Any, batch: PackedBatch, rows: torch.Tensor | None) -> None:
+    def _check(
+        self,
+        backbone: Any,
+        batch: PackedBatch,
+        input_ids: torch.Tensor,
+        rows: torch.Tensor | None,
+    ) -> None:
         """Check what an exact loss needs; the model itself would not warn."""
-        tokens = batch.input_ids.shape[0]
+        tokens = input_ids.shape[0]
         if batch.position_ids.shape != (self.axes, tokens):
             raise ModelError(
                 f"position_ids: shape {tuple(batch.position_ids.shape)} must be "
@@ -253,7 +270,7 @@ class HuggingFaceFamily(Family):
                 f"doc_lengths: they sum to {sum(batch.doc_lengths)} tokens, and the row has "
                 f"{tokens}"
             )
-        image_tokens = int((batch.input_ids == self.image_id).sum())
+        image_tokens = int((input_ids == self.image_id).sum())
         shape = (0, self.row_width) if rows is None else tuple(rows.shape)
         needed = (self._rows_of(batch, image_tokens), self.row_width)
         if shape != needed:

@@ -76,8 +76,8 @@ class InternVL(TileFamily):
             image_id=self.image_id,
             image_start_id=names.start_image_token_id,
             placeholders=(names.context_image_token, names.video_token),
-            before_image=(names.start_image_token_id,),
-            after_image=(names.end_image_token_id,),
+            image_text=f"{names.start_image_token}{names.context_image_token}"
+            f"{names.end_image_token}",
         )
 
     def image_processor(self, limits: PixelLimits = NO_LIMITS) -> InternVLImageProcessor:

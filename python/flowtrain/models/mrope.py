@@ -18,33 +18,35 @@ def mrope_positions(
     *,
     merge: int,
     family: str,
+    steps: Sequence[float] = (),
 ) -> torch.Tensor:
     """Positions of packed documents, as `get_rope_index` of transformers makes for each document.
 
     Args:
-        mm_token_type_ids: 0 for text, 1 for image tokens, shape [tokens], on the host.
-        grids: Frames, height and width in patches of the images of all documents in order.
+        mm_token_type_ids: 0 for text, 1 for image tokens, 2 for video tokens, shape [tokens], on
+            the host.
+        grids: Frames, height and width in patches of each run of image or video tokens.
         doc_lengths: Tokens of each document, none of them empty.
         merge: Rows and columns of a block of patches, which make one token.
         family: Name of the family, for messages.
+        steps: Temporal positions of a frame in each grid, rounded down together; empty means 1.
 
     Returns:
         Text, temporal, height and width positions, shape [4, tokens].
 
     Raises:
-        ModelError: The image tokens are not those of the grids, or there are video tokens.
+        ModelError: The tokens are not those of the grids.
     """
     types = mm_token_type_ids.numpy()
-    if (types == 2).any():
-        raise ModelError(f"{family}: the sample has video tokens; only images can be trained")
     lengths = np.array(doc_lengths)
     ends = lengths.cumsum()
     starts = ends - lengths
-    is_image = types == 1
-    # An image ends where its tokens or its document end.
+    is_image = types > 0
+    # A run ends where its tokens or its document end.
     first, last = is_image.copy(), is_image.copy()
-    first[1:] &= ~is_image[:-1]
-    last[:-1] &= ~is_image[1:]
+    changes = types[1:] != types[:-1]
+    first[1:] &= changes
+    last[:-1] &= changes
     first[starts], last[ends - 1] = is_image[starts], is_image[ends - 1]
     image_at = np.flatnonzero(first)
     runs = np.flatnonzero(last) + 1 - image_at
@@ -53,7 +55,7 @@ def mrope_positions(
     tokens = frames * rows * columns
     if not np.array_equal(runs, tokens):
         raise ModelError(
-            f"{family}: the tokens have runs of {runs.tolist()} image tokens, but the grids "
+            f"{family}: the tokens have runs of {runs.tolist()} visual tokens, but the grids "
             f"make {tokens.tolist()}; tokenize with the processor that made the grids"
         )
     # Text continues from the largest position before it, so that an image of n tokens moves
@@ -67,7 +69,13 @@ def mrope_positions(
     # Image tokens have grid positions, which start at that of the first.
     row, column = rows.repeat(tokens), columns.repeat(tokens)
     number = np.arange(len(row)) - (tokens.cumsum() - tokens).repeat(tokens)
-    axes = np.stack([number // column // row, number // column % row, number % column])
+    frame = number // column // row
+    if len(steps):
+        # As torch, which multiplies in float32.
+        frame = (
+            frame.astype(np.float32) * np.array(steps, dtype=np.float32).repeat(tokens)
+        ).astype(np.int64)
+    axes = np.stack([frame, number // column % row, number % column])
     out[1:, is_image] += axes - number
     return torch.from_numpy(out)
 

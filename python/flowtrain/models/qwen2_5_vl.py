@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from transformers.vision_utils import get_vision_window_index
 
@@ -38,6 +39,14 @@ class Qwen25VL(QwenVL):
         )
         merged = self._block_width
         self._merger_flops = 2.0 * merged * (merged + vision.out_hidden_size)
+
+    def _blocks_of(
+        self, grids: Sequence[Grid], seconds: Sequence[float]
+    ) -> tuple[Sequence[Grid], Sequence[float]]:
+        if not any(seconds):
+            return grids, ()
+        per_second = np.float32(self.config.vision_config.tokens_per_second)
+        return grids, [float(per_second * np.float32(time)) if time else 1.0 for time in seconds]
 
     def _prepare(self, model: Any) -> None:
         for number, block in enumerate(model.model.visual.blocks):

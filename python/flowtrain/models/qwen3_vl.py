@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import AutoTokenizer
 from transformers.models.qwen3_vl.modeling_qwen3_vl import BaseModelOutputWithDeepstackFeatures
 from transformers.vision_utils import get_vision_interpolation_indices_and_weights
 
@@ -14,7 +15,10 @@ from flowtrain.cost.flops import Grid, Side
 from flowtrain.models.documents import Documents
 from flowtrain.models.flops import TowerFlops
 from flowtrain.models.mrope import patch_positions
+from flowtrain.models.qwen_videos import Qwen3VideoProcessor
 from flowtrain.models.qwen_vl import QwenVL
+from flowtrain.models.video_processor import VideoProcessor
+from flowtrain.models.videos import NO_VIDEO_LIMITS, VideoLimits
 
 
 class Qwen3VL(QwenVL):
@@ -45,6 +49,23 @@ class Qwen3VL(QwenVL):
         merged = self._block_width
         mergers = 1 + len(vision.deepstack_visual_indexes)
         self._merger_flops = mergers * 2.0 * merged * (merged + vision.out_hidden_size)
+
+    def video_processor(self, limits: VideoLimits = NO_VIDEO_LIMITS) -> VideoProcessor:
+        tokenizer: Any = AutoTokenizer.from_pretrained(self._folder)
+        config = self.config
+        tokens = tokenizer.convert_ids_to_tokens(
+            [config.vision_start_token_id, config.video_token_id, config.vision_end_token_id]
+        )
+        return Qwen3VideoProcessor(self._folder, config.vision_config, limits, "".join(tokens))
+
+    def _blocks_of(
+        self, grids: Sequence[Grid], seconds: Sequence[float]
+    ) -> tuple[Sequence[Grid], Sequence[float]]:
+        blocks: list[Grid] = []
+        for (frames, rows, columns), step in zip(grids, seconds, strict=True):
+            # A frame of a video is a block of its own, and its time is in the text.
+            blocks += [(1, rows, columns)] * frames if step else [(frames, rows, columns)]
+        return blocks, ()
 
     def _prepare(self, model: Any) -> None:
         vision = model.model.visual

@@ -20,10 +20,9 @@ if TYPE_CHECKING:
 
 
 class QwenImageProcessor(ImageProcessor):
-    """The image half of the processor; its video half would need torchvision.
+    """A grid is frames, height and width of an image in patches.
 
-    A grid is frames, height and width of an image in patches. Pixels have the shape [patches,
-    values of a patch].
+    Pixels have the shape [patches, values of a patch].
 
     Args:
         folder: Hugging Face folder with the image processor.
@@ -48,18 +47,7 @@ class QwenImageProcessor(ImageProcessor):
                 )
             size = {"shortest_edge": least, "longest_edge": most}
             self._processor = AutoImageProcessor.from_pretrained(folder, size=size)
-        for name, key in (
-            ("patch_size", "patch_size"),
-            ("temporal_patch_size", "temporal_patch_size"),
-            ("merge_size", "spatial_merge_size"),
-        ):
-            size, needed = getattr(self._processor, name), getattr(vision, key)
-            if size != needed:
-                raise ModelError(
-                    f"{folder}: {name}={size} of the image processor (preprocessor_config.json, "
-                    f"or processor_config.json) is not vision_config.{key}={needed} of "
-                    "config.json; restore the model's own files"
-                )
+        check_patches(self._processor, vision, folder, "image processor (preprocessor_config.json")
         self._patch: int = self._processor.patch_size
         self._merge: int = self._processor.merge_size
         self._patch_values = 3 * self._processor.temporal_patch_size * self._patch**2
@@ -87,3 +75,25 @@ class QwenImageProcessor(ImageProcessor):
 
     def pixel_shape(self, grid: Grid) -> tuple[int, ...]:
         return math.prod(grid), self._patch_values
+
+
+def check_patches(processor: Any, vision: Any, folder: Path, name: str) -> None:
+    """Refuse a processor whose patches are not those of the model.
+
+    Args:
+        processor: The image or video processor.
+        vision: The vision part of the configuration.
+        folder: Its Hugging Face folder.
+        name: Name of the processor and, in a bracket that stays open, of its file.
+
+    Raises:
+        ModelError: A size differs.
+    """
+    for key in ("patch_size", "temporal_patch_size", "merge_size"):
+        of_model = "spatial_merge_size" if key == "merge_size" else key
+        size, needed = getattr(processor, key), getattr(vision, of_model)
+        if size != needed:
+            raise ModelError(
+                f"{folder}: {key}={size} of the {name}, or processor_config.json) is not "
+                f"vision_config.{of_model}={needed} of config.json; restore the model's own files"
+            )

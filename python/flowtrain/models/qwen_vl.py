@@ -1,7 +1,8 @@
-"""What the Qwen-VL families have in common: tokens, positions and images."""
+"""What the Qwen-VL families have in common: tokens, images, videos and positions."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -34,6 +35,7 @@ class QwenVL(HuggingFaceFamily):
 
     def __init__(self, folder: Path, *, projector_side: Side) -> None:
         super().__init__(folder, projector_side=projector_side)
+        self.video_id = self.config.video_token_id
         vision = self.config.vision_config
         self._merge: int = vision.spatial_merge_size
         self._block_width: int = self._merge**2 * vision.hidden_size
@@ -44,11 +46,13 @@ class QwenVL(HuggingFaceFamily):
     def vocabulary(self, tokenizer: PreTrainedTokenizerBase) -> Vocabulary:
         ids = [getattr(self.config, name, None) for name in _PLACEHOLDERS]
         placeholders: Any = tokenizer.convert_ids_to_tokens([i for i in ids if i is not None])
+        video_mark: Any = tokenizer.convert_ids_to_tokens(self.config.video_token_id)
         return Vocabulary(
             size=self.config.get_text_config().vocab_size,
             image_id=self.image_id,
             image_start_id=self.config.vision_start_token_id,
             placeholders=tuple(placeholders),
+            video_mark=video_mark,
             images_may_touch=False,
         )
 
@@ -74,7 +78,20 @@ class QwenVL(HuggingFaceFamily):
         mm_token_type_ids: torch.Tensor,
         grids: Sequence[Grid],
         doc_lengths: Sequence[int],
+        seconds: Sequence[float] = (),
     ) -> torch.Tensor:
+        blocks, steps = self._blocks_of(grids, seconds or [0.0] * len(grids))
         return mrope_positions(
-            mm_token_type_ids, grids, doc_lengths, merge=self._merge, family=self.name
+            mm_token_type_ids, blocks, doc_lengths, merge=self._merge, family=self.name, steps=steps
         )
+
+    @abstractmethod
+    def _blocks_of(
+        self, grids: Sequence[Grid], seconds: Sequence[float]
+    ) -> tuple[Sequence[Grid], Sequence[float]]:
+        """Grids of the blocks of images and videos, and the temporal positions of a frame in each.
+
+        Args:
+            grids: Of the images and videos.
+            seconds: For each the seconds between the frames of a video, or 0 for an image.
+        """

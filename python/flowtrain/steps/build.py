@@ -26,6 +26,8 @@ class SampleSize(Protocol):
     @property
     def grids(self) -> tuple[Grid, ...]: ...
     @property
+    def seconds(self) -> tuple[float, ...]: ...
+    @property
     def image_lengths(self) -> tuple[int, ...]: ...
 
 
@@ -148,6 +150,7 @@ def _document(sample: SampleSize) -> Document:
         num_targets=sample.num_targets,
         image_tokens=sum(sample.image_lengths),
         grids=sample.grids,
+        seconds=sample.seconds,
     )
 
 

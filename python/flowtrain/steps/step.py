@@ -30,21 +30,19 @@ class Document:
     num_targets: int
     image_tokens: int
     grids: tuple[Grid, ...]
-    """Planned grid of each of its images."""
-
-    @property
-    def entries(self) -> int:
-        """Entries of its compact text: one for an image, and one for any other token."""
-        return self.num_tokens - self.image_tokens + len(self.grids)
+    """Planned grid of each of its images and videos."""
+    seconds: tuple[float, ...] = ()
+    """For each grid the seconds between the frames of a video, or 0 for an image; empty without a
+    video."""
 
 
 class PlannedImage(NamedTuple):
-    """One image of an item."""
+    """One image or video of an item."""
 
     sample: int
     """Number of the sample in the data file, from 0."""
     image: int
-    """Number of the image within the sample, from 0."""
+    """Number of the image or video within the sample, from 0."""
     grid: Grid
     """Planned grid; the image is encoded with it even if the file changes."""
 
@@ -155,7 +153,12 @@ class StepPlan:
         raw = json.loads(text)
         raw["documents"] = tuple(
             tuple(
-                tuple(Document(**{**doc, "grids": _grids(doc["grids"])}) for doc in slot)
+                tuple(
+                    Document(
+                        **{**doc, "grids": _grids(doc["grids"]), "seconds": tuple(doc["seconds"])}
+                    )
+                    for doc in slot
+                )
                 for slot in rank
             )
             for rank in raw["documents"]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from flowtrain.data import DataError
-from flowtrain.data.conversation import IMAGE, Conversation, read_conversation
+from flowtrain.data.conversation import IMAGE, VIDEO, Conversation, VisualFile, read_conversation
 
 ASKED = [{"role": "user", "content": "Q"}, {"role": "assistant", "content": "A"}]
 SHOWN = [{"role": "user", "content": "<image>Q"}, {"role": "assistant", "content": "A"}]
@@ -57,8 +57,31 @@ def test_a_line_without_images_may_have_empty_image_fields(fields: dict[str, Any
 )
 def test_all_forms_of_an_image_are_read(record: dict[str, Any]) -> None:
     conversation = read(record)
-    assert conversation.images == (Path("/data/a b.png"),)
+    assert conversation.visuals == (VisualFile(IMAGE, Path("/data/a b.png")),)
     assert conversation.messages[0].parts == (IMAGE, "Q")
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"messages": [{"role": "user", "content": "<video>Q<image><video>"}, ASKED[1]]}
+        | {"videos": ["a.mp4", "b.mp4"], "image": "c.png"},
+        parts(
+            {"type": "video", "video": "a.mp4", "index": 0},
+            TEXT,
+            {"type": "image", "image": "c.png", "index": 0},
+            {"type": "video_url", "video_url": {"url": "b.mp4"}, "index": 1},
+        ),
+        parts({"type": "video"}, TEXT, {"type": "image", "path": "c.png"}, {"type": "video"})
+        | {"video": ["a.mp4", "b.mp4"]},
+    ],
+)
+def test_images_and_videos_are_read_in_the_order_of_their_marks(record: dict[str, Any]) -> None:
+    conversation = read(record)
+    assert conversation.messages[0].parts == (VIDEO, "Q", IMAGE, VIDEO)
+    files = [(visual.kind, visual.path.name) for visual in conversation.visuals]
+    assert files == [(VIDEO, "a.mp4"), (IMAGE, "c.png"), (VIDEO, "b.mp4")]
+    assert conversation.num_images == 1
 
 
 def test_a_mark_in_a_text_part_without_images_is_text() -> None:
@@ -79,7 +102,23 @@ def test_an_empty_field_does_not_hide_its_other_name() -> None:
     ("record", "message"),
     [
         (parts({"type": "text"}), "turn 1: text=None; it must be a string"),
-        (parts({"type": "video", "video": "a.mp4"}), "turn 1: part .*text, image or image_url"),
+        (parts({"type": "audio", "audio": "a.wav"}), "turn 1: part .*text, image, .* or video_url"),
+        (
+            parts({"type": "image", "video": "a.mp4"}),
+            "a part of type image names the video 'a.mp4', .* make it a part of type video",
+        ),
+        (
+            parts({"type": "video", "video": "a.mp4", "fps": 1.0}),
+            "fps=1.0 of a video is not read; set data.video_fps",
+        ),
+        (
+            parts({"type": "video", "video": [["a.png", "b.png"]]}),
+            r"video \['a.png', 'b.png'\]; it must be a path",
+        ),
+        (
+            {"messages": [{"role": "user", "content": "<video><image>Q"}], "image": "a.png"},
+            "1 video marks in the messages and 0 videos; write <video> once for each video",
+        ),
         (
             parts({"type": "image", "image": "a.png"}, {"type": "text", "text": "<image>Q"}),
             "<image> is in the text of a part",
@@ -96,7 +135,8 @@ def test_an_empty_field_does_not_hide_its_other_name() -> None:
             "turn 2: 'tool_calls' is not read",
         ),
         ({"messages": [ASKED[0], {**ASKED[1], "weight": 0}]}, "turn 2: weight=0; every turn"),
-        ({"messages": ASKED, "videos": ["a.mp4"]}, "'videos' is not read"),
+        ({"messages": ASKED, "audios": ["a.wav"]}, "'audios' is not read"),
+        ({"messages": ASKED, "videos": ["a.mp4"]}, "0 video marks in the messages and 1 videos"),
         ({"messages": ASKED, "system": "Be brief."}, "'system' is not read"),
         ({"messages": [{"role": "user", "content": "\ud83d"}, ASKED[1]]}, "turn 1: .*not Unicode"),
         ({"messages": SHOWN, "image": "\ud83d.png"}, "image '.ud83d.png': not Unicode"),
@@ -108,7 +148,10 @@ def test_an_empty_field_does_not_hide_its_other_name() -> None:
             {"conversations": [{"from": "human", "value": "Q", "image": "a.png"}, ASKED[1]]},
             "turn 1: 'image' within a turn is not read",
         ),
-        ({"messages": [{**ASKED[0], "videos": ["a.mp4"]}, ASKED[1]]}, "turn 1: 'videos' is not"),
+        (
+            {"messages": [{**ASKED[0], "videos": ["a.mp4"]}, ASKED[1]]},
+            "turn 1: 'videos' within a turn",
+        ),
         (parts({**TEXT, "image": "a.png"}), "turn 1: a part of type text names the image 'a.png'"),
         (parts({"type": "image", "image": "a.png", "text": "Q"}), "turn 1: .*has the text 'Q'"),
         (parts({"type": "image", "image": ["a.png", "b.png"]}), "turn 1: a part names 2 images"),

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from clips import write_clip
 from PIL import Image
 
 from flowtrain.config.schema import DataConfig
@@ -26,6 +27,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder.joinpath("images").mkdir()
     for name, width in (("a.png", 16), ("b.png", 8)):
         Image.new("RGB", (width, 8)).save(folder / "images" / name)
+    folder.joinpath("videos").mkdir()
+    write_clip(folder / "videos" / "a.mp4")
     return folder
 
 
@@ -54,5 +57,5 @@ def test_a_refused_line_gives_the_message_of_the_page(
 
 
 def test_every_example_of_the_page_is_tested() -> None:
-    assert len(BLOCKS) == PAGE.count("```jsonl") == 12
+    assert len(BLOCKS) == PAGE.count("```jsonl") == 13
     assert len(REFUSED) == PAGE.count("```text") == 8

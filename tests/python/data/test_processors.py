@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from clips import NTSC, write_clip
 from PIL import Image
 from plain_processor import processor_of, sample_of
 from transformers.image_utils import load_image
@@ -17,6 +19,7 @@ from flowtrain.data import DataError
 from flowtrain.data.samples import SampleReader
 from flowtrain.data.text import expand
 from flowtrain.models.tiny import SMALLEST, TINY, write_tiny_model
+from flowtrain.models.videos import FAMILIES_WITH_VIDEO
 
 PROMPT = "Read."
 
@@ -82,17 +85,54 @@ def odd_inputs(images: dict[str, str]) -> dict[str, dict[str, Any]]:
     }
 
 
-def with_images(record: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
+def videos(folder: Path) -> dict[str, dict[str, Any]]:
+    """Samples with videos, which are sampled and scaled in different ways."""
+    clips = {
+        "ntsc": write_clip(folder / "ntsc.mp4", fps=NTSC, frames=41),
+        "long": write_clip(folder / "long.avi", fps=25, frames=301, seed=1),
+        "scaled": write_clip(folder / "scaled.mov", frames=23, height=18, width=36, seed=2),
+        "two frames": write_clip(folder / "two.mp4", frames=2, seed=3),
+        "odd number": write_clip(folder / "odd.mp4", frames=5, fps=2, seed=4),
+        "a frame": write_clip(folder / "one.mp4", frames=1),
+        "flat": write_clip(folder / "flat.mp4", height=2, width=402),
+    }
+    ask, again = f"<video>{PROMPT}", "<video>Compare it with <image>."
+    ntsc, scaled = clips["ntsc"].name, clips["scaled"].name
+    return {
+        **{
+            name: {"messages": turns(ask, "12"), "videos": [path.name]}
+            for name, path in clips.items()
+        },
+        "in two turns": {
+            "messages": turns(ask, "12", again, "34"),
+            "videos": [ntsc, scaled],
+            "images": ["strip.png"],
+        },
+        "behind an image": {
+            "messages": turns("<image><video>?", "12", "<video>", "34", system="Be brief."),
+            "videos": [scaled, ntsc],
+            "images": ["large.png"],
+        },
+    }
+
+
+def with_files(record: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
     """The turns as `apply_chat_template` takes them."""
-    files = iter(record.get("images", []))
+    files = {
+        "<image>": iter(record.get("images", [])),
+        "<video>": iter(record.get("videos", [])),
+    }
     messages = []
     for turn in record["messages"]:
         parts: list[dict[str, Any]] = []
-        for number, text in enumerate(turn["content"].split("<image>")):
-            if number:
-                with Image.open(folder / next(files)) as image:  # load_image(path) leaves it open.
+        for piece in re.split("(<image>|<video>)", turn["content"]):
+            if piece == "<image>":
+                with Image.open(folder / next(files[piece])) as image:  # load_image leaves it open.
                     parts.append({"type": "image", "image": load_image(image)})
-            parts += [{"type": "text", "text": text}] if text else []
+            elif piece == "<video>":
+                parts.append({"type": "video", "video": str(folder / next(files[piece]))})
+            elif piece:
+                parts.append({"type": "text", "text": piece})
         messages.append({"role": turn["role"], "content": parts})
     return messages
 
@@ -100,7 +140,7 @@ def with_images(record: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
 def differences(read: SampleReader, line: int, processor: Any, record: Any, root: Path) -> str:
     """How a sample differs from the processor's, or an empty text."""
     try:
-        truth = sample_of(processor, with_images(record, root))
+        truth = sample_of(processor, with_files(record, root))
     except ValueError as refused:
         try:
             read.meta(line)
@@ -115,21 +155,44 @@ def differences(read: SampleReader, line: int, processor: Any, record: Any, root
         return f"labels: {ours.labels.tolist()} != {truth['labels'][0].tolist()}"
     if "mm_token_type_ids" in truth:
         np.testing.assert_array_equal(ours.mm_token_type_ids, truth["mm_token_type_ids"][0])
-    if not meta.grids:
-        return "" if "pixel_values" not in truth else "images"
-    pixels = np.concatenate(
-        [read.pixels(line, image, grid).pixels for image, grid in enumerate(meta.grids)]
-    )
-    theirs = truth["pixel_values"].numpy()
-    if "image_sizes" in truth:  # LLaVA-OneVision pads the tiles of each image.
-        theirs = np.concatenate([t[: g[0]] for t, g in zip(theirs, meta.grids, strict=True)])
-        if [list(grid[1:]) for grid in meta.grids] != truth["image_sizes"].tolist():
-            return f"sizes: {meta.grids} != {truth['image_sizes'].tolist()}"
-    if (
-        "image_grid_thw" in truth
-        and [list(g) for g in meta.grids] != truth["image_grid_thw"].tolist()
-    ):
-        return f"grids: {meta.grids} != {truth['image_grid_thw'].tolist()}"
+    is_video = [second > 0 for second in meta.seconds] or [False] * len(meta.grids)
+    for kind, names in ((False, IMAGE_NAMES), (True, VIDEO_NAMES)):
+        chosen = [number for number, video in enumerate(is_video) if video == kind]
+        if found := visual_differences(
+            read, line, [(n, meta.grids[n]) for n in chosen], truth, names
+        ):
+            return f"{'videos' if kind else 'images'}: {found}"
+    if "second_per_grid_ts" in truth:
+        seconds = np.array([second for second in meta.seconds if second], dtype=np.float32)
+        np.testing.assert_array_equal(seconds, truth["second_per_grid_ts"])
+    return ""
+
+
+IMAGE_NAMES = ("pixel_values", "image_grid_thw")
+VIDEO_NAMES = ("pixel_values_videos", "video_grid_thw")
+
+
+def visual_differences(
+    read: SampleReader,
+    line: int,
+    visuals: list[tuple[int, Any]],
+    truth: dict[str, Any],
+    names: tuple[str, str],
+) -> str:
+    """How the images or videos of a sample differ from the processor's."""
+    values, thw = names
+    if not visuals or values not in truth:
+        return "number" if visuals or values in truth else ""
+    grids = [grid for _, grid in visuals]
+    pixels = np.concatenate([read.pixels(line, n, grid).pixels for n, grid in visuals])
+    theirs = truth[values].numpy()
+    if values == "pixel_values" and "image_sizes" in truth:
+        # LLaVA-OneVision pads the tiles of each image.
+        theirs = np.concatenate([t[: g[0]] for t, g in zip(theirs, grids, strict=True)])
+        if [list(grid[1:]) for grid in grids] != truth["image_sizes"].tolist():
+            return f"sizes: {grids} != {truth['image_sizes'].tolist()}"
+    if thw in truth and [list(grid) for grid in grids] != truth[thw].tolist():
+        return f"grids: {grids} != {truth[thw].tolist()}"
     return "" if pixels.tobytes() == theirs.tobytes() else "pixels"
 
 
@@ -141,6 +204,8 @@ def test_samples_equal_those_of_the_processor(family: str, tmp_path: Path) -> No
     root = tmp_path / "data"
     root.mkdir()
     records = odd_inputs(write_images(root))
+    if family in FAMILIES_WITH_VIDEO:
+        records |= videos(root)
     data = root / "data.jsonl"
     data.write_text("".join(json.dumps(record) + "\n" for record in records.values()))
     read = SampleReader(model, DataConfig(path=data), max_tokens=1 << 20)

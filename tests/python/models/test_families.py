@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from flowtrain.models import ModelError
 from flowtrain.models.family import Family, PackedBatch
 from flowtrain.models.registry import family_for
 from flowtrain.models.tiny import SMALLEST, TINY, write_tiny_model
+from flowtrain.models.videos import FAMILIES_WITH_VIDEO, VideoHead
 
 CPU = torch.device("cpu")
 
@@ -31,6 +33,8 @@ class Model:
         write_tiny_model(folder, SMALLEST, family=kind)
         self.family: Family = family_for(folder, projector_side=side)
         self.images = self.family.image_processor()
+        has_videos = kind in FAMILIES_WITH_VIDEO
+        self.videos = self.family.video_processor() if has_videos else None
         self.processor = processor_of(folder)
 
     def build(self, side: str) -> Any:
@@ -52,25 +56,45 @@ class Model:
             parameter.data = parameter.data.double()
         return model.train()
 
-    def sample(self, text: str, *sizes: tuple[int, int]) -> Sample:
-        """A sample with images of these heights and widths."""
+    def sample(
+        self, text: str, *sizes: tuple[int, int], clips: Sequence[tuple[int, int, int]] = ()
+    ) -> Sample:
+        """A sample with images and videos of these sizes: (frames,) height and width.
+
+        Videos have four frames a second; they are left out if the family has none.
+        """
         draw = np.random.default_rng(len(text))
         images = [
             Image.fromarray(draw.integers(0, 256, (*size, 3), dtype=np.uint8)) for size in sizes
         ]
-        parts = [{"type": "image"}] * len(images) + [{"type": "text", "text": text}]
+        clips = clips if self.videos else ()
+        videos = [draw.integers(0, 256, (*size, 3), dtype=np.uint8) for size in clips]
+        parts = [{"type": "image"}] * len(images) + [{"type": "video"}] * len(videos)
+        parts.append({"type": "text", "text": text})
         turns = [
             {"role": "user", "content": parts},
             {"role": "assistant", "content": [{"type": "text", "text": text[::-1]}]},
         ]
         prompt = self.processor.apply_chat_template(turns, tokenize=False)
-        given = {"images": [images]} if images else {}
+        given: dict[str, Any] = {"images": [images]} if images else {}
+        if videos:
+            metadata = [
+                {"total_num_frames": len(v), "fps": 4.0, "frames_indices": list(range(len(v)))}
+                for v in videos
+            ]
+            given |= {"videos": [videos], "video_metadata": [metadata]}
         inputs = dict(self.processor(text=[prompt], return_tensors="pt", **given))
-        return Sample(self, images, inputs)
+        return Sample(self, images, videos, inputs)
 
 
 class Sample:
-    def __init__(self, model: Model, images: list[Image.Image], inputs: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        model: Model,
+        images: list[Image.Image],
+        videos: list[np.ndarray],
+        inputs: dict[str, Any],
+    ) -> None:
         self.inputs = inputs
         self.ids: torch.Tensor = inputs["input_ids"][0]
         number = len(images)
@@ -80,8 +104,24 @@ class Sample:
         self.pixels = [
             torch.from_numpy(model.images.pixels(image, num_images=number)) for image in images
         ]
-        self.is_image = self.ids == model.family.image_id
-        self.labels = self.ids.masked_fill(self.is_image, -100)
+        self.num_tokens = [model.images.num_tokens(grid) for grid in self.grids]
+        self.seconds = [0.0] * number
+        for video in videos:
+            assert model.videos is not None
+            frames, height, width, _ = video.shape
+            plan = model.videos.plan(
+                VideoHead(num_frames=frames, fps=4.0, height=height, width=width)
+            )
+            pixels = model.videos.pixels(iter(video[list(plan.frames)]), plan.grid)
+            assert pixels.shape == model.videos.pixel_shape(plan.grid)
+            self.grids.append(plan.grid)
+            self.num_tokens.append(model.videos.num_tokens(plan.grid))
+            self.seconds.append(plan.seconds)
+            self.pixels.append(torch.from_numpy(pixels))
+        self.types = (self.ids == model.family.image_id).long()
+        if model.family.video_id != model.family.image_id:
+            self.types += 2 * (self.ids == model.family.video_id)
+        self.labels = self.ids.masked_fill(self.types > 0, -100)
 
     def plain_loss(self, model: Any) -> torch.Tensor:
         inputs = {k: v.double() if v.is_floating_point() else v for k, v in self.inputs.items()}
@@ -104,16 +144,19 @@ def samples_of(model: Model) -> list[Sample]:
         model.sample("text alone"),
         model.sample("two of them", (16, 24), (8, 8)),
         model.sample("a large one", (72, 40)),
+        model.sample("a video behind an image", (8, 16), clips=[(9, 16, 24)]),
+        model.sample("two videos", clips=[(5, 24, 16), (4, 8, 8)]),
     ]
 
 
 def packed(family: Family, samples: list[Sample]) -> PackedBatch:
     lengths = [len(sample.ids) for sample in samples]
-    is_image = torch.cat([sample.is_image for sample in samples])
+    types = torch.cat([sample.types for sample in samples])
+    seconds = [second for sample in samples for second in sample.seconds]
     return PackedBatch(
         input_ids=torch.cat([sample.ids for sample in samples]),
         labels=torch.cat([sample.labels for sample in samples]),
-        position_ids=family.position_ids(is_image.long(), grids_of(samples), lengths),
+        position_ids=family.position_ids(types, grids_of(samples), lengths, seconds),
         grids=grids_of(samples),
         doc_lengths=lengths,
     )
@@ -137,7 +180,9 @@ def test_packed_documents_on_both_sides_equal_each_document_on_the_plain_model(
     encoder, backbone = model.build("encoder"), model.build("backbone")
     rows = family.encode(encoder, pixels_of(samples), grids_of(samples))
     planned = sum(
-        family.image_rows(grid, model.images.num_tokens(grid)) for grid in grids_of(samples)
+        family.image_rows(grid, tokens)
+        for sample in samples
+        for grid, tokens in zip(sample.grids, sample.num_tokens, strict=True)
     )
     assert rows.shape == (planned, family.row_width)
     leaf = rows.detach().requires_grad_()
@@ -180,7 +225,7 @@ def test_positions_of_a_row_of_another_shape_are_refused(model: Model) -> None:
 
 def test_analytic_flops_equal_counted_flops(model: Model) -> None:
     family = model.family
-    sample = model.sample("x" * 30, (72, 40))
+    sample = model.sample("x" * 30, (72, 40), clips=[(6, 32, 16)])
     encoder, backbone = model.build("encoder"), model.build("backbone")
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as encoding:
         rows = family.encode(encoder, pixels_of([sample]), sample.grids).detach()

@@ -35,6 +35,10 @@ class Size:
     def grids(self) -> tuple[Grid, ...]:
         return tuple((1, 2, 2 * length) for length in self.image_lengths)
 
+    @property
+    def seconds(self) -> tuple[float, ...]:
+        return tuple(0.3 * number for number in range(len(self.image_lengths)))
+
 
 def sizes(seed: int, number: int) -> list[Size]:
     draw = random.Random(seed)

@@ -19,6 +19,10 @@ class Size:
     grids: tuple[Grid, ...]
 
     @property
+    def seconds(self) -> tuple[float, ...]:
+        return ()
+
+    @property
     def image_lengths(self) -> tuple[int, ...]:
         return tuple(frames * rows * columns for frames, rows, columns in self.grids)
 

@@ -34,7 +34,7 @@ def write_internvl(folder: Path, sizes: TinyModel) -> None:
         folder,
         special=_SPECIAL,
         names=_NAMES,
-        template=chatml("<IMG_CONTEXT>\\n"),
+        template=chatml("<IMG_CONTEXT>\\n", "<video>\\n"),
         end="<|im_end|>",
         pad="<|endoftext|>",
     )

@@ -26,6 +26,16 @@ _NAMES = {
     "turn_token": "<|im_start|>",
 }
 
+_PROCESSOR = {
+    "patch_size": 4,
+    "merge_size": 2,
+    "temporal_patch_size": 2,
+    # Limits that no strip reaches, so that none is scaled.
+    "size": {"shortest_edge": 64, "longest_edge": 1 << 20},
+    "image_mean": [0.5, 0.5, 0.5],
+    "image_std": [0.5, 0.5, 0.5],
+}
+
 
 def write_qwen3_vl(folder: Path, sizes: TinyModel) -> None:
     """Write the folder of a small Qwen3-VL."""
@@ -37,6 +47,15 @@ def write_qwen3_vl(folder: Path, sizes: TinyModel) -> None:
         "deepstack_visual_indexes": list(sizes.taps),
     }
     _write(folder, sizes, Qwen3VLConfig, "Qwen3VLForConditionalGeneration", vision)
+    video = {
+        **_PROCESSOR,
+        "processor_class": "Qwen3VLProcessor",
+        "video_processor_type": "Qwen3VLVideoProcessor",
+        "fps": 2,
+        "min_frames": 4,
+        "max_frames": 16,
+    }
+    write_json(folder / "video_preprocessor_config.json", video)
 
 
 def write_qwen2_5_vl(folder: Path, sizes: TinyModel) -> None:
@@ -62,7 +81,10 @@ def _write(
         folder,
         special=_SPECIAL,
         names=_NAMES,
-        template=chatml("<|vision_start|><|image_pad|><|vision_end|>"),
+        template=chatml(
+            "<|vision_start|><|image_pad|><|vision_end|>",
+            "<|vision_start|><|video_pad|><|vision_end|>",
+        ),
         end="<|im_end|>",
         pad="<|endoftext|>",
     )
@@ -100,12 +122,6 @@ def _write(
     processor = {
         "processor_class": "PaddleOCRVLProcessor",
         "image_processor_type": "Qwen2VLImageProcessor",
-        "patch_size": 4,
-        "merge_size": 2,
-        "temporal_patch_size": 2,
-        # Limits that no strip reaches, so that none is scaled.
-        "size": {"shortest_edge": 64, "longest_edge": 1 << 20},
-        "image_mean": [0.5, 0.5, 0.5],
-        "image_std": [0.5, 0.5, 0.5],
+        **_PROCESSOR,
     }
     write_json(folder / "preprocessor_config.json", processor)

@@ -16,6 +16,7 @@ _CHATML = """\
 {%- else -%}
 {%- for part in message.content -%}
 {%- if part.type == 'image' -%}{{ 'IMAGE' }}
+{%- elif part.type == 'video' -%}{{ 'VIDEO' }}
 {%- elif part.type == 'text' -%}{{ part.text }}{%- endif -%}
 {%- endfor -%}
 {%- endif -%}<|im_end|>
@@ -24,13 +25,14 @@ _CHATML = """\
 {% endif -%}"""
 
 
-def chatml(image: str) -> str:
+def chatml(image: str, video: str) -> str:
     """Chat template with `<|im_start|>` and `<|im_end|>` around each turn.
 
     Args:
         image: Text that stands for an image, as in a string literal.
+        video: The same for a video.
     """
-    return _CHATML.replace("IMAGE", image)
+    return _CHATML.replace("IMAGE", image).replace("VIDEO", video)
 
 
 def write_tokenizer(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from flowtrain.data.text import CompactText, from_bytes, joined
+from flowtrain.data.text import CompactText, from_bytes, joined, split
 from flowtrain.steps import StepPlan
 from flowtrain.train.control.store import JobStore
 
@@ -29,11 +29,9 @@ def put_texts(store: JobStore, plan: StepPlan, texts: Mapping[int, CompactText])
 def take_texts(store: JobStore, plan: StepPlan, rank: int) -> dict[int, CompactText]:
     """Texts of one backbone rank, by slot, without empty slots; each rank takes its own once."""
     text = from_bytes(store.take_bytes(_key(plan.step, rank), writer="the planner"))
-    texts: dict[int, CompactText] = {}
-    for slot, documents in plan.documents_of(rank):
-        entries = sum(document.entries for document in documents)
-        texts[slot], text = text[:entries], text[entries:]
-    return texts
+    slots = list(plan.documents_of(rank))
+    lengths = [sum(doc.num_tokens for doc in documents) for _, documents in slots]
+    return {slot: own for (slot, _), own in zip(slots, split(text, lengths), strict=True)}
 
 
 def _key(step: int, rank: int) -> str:

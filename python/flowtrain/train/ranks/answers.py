@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import torch
 
-from flowtrain.data.text import CompactText, joined, with_tokens
+from flowtrain.data.text import CompactText, joined, split, with_tokens
 from flowtrain.models.family import Family
 from flowtrain.steps import Document
 from flowtrain.train.ranks.batch import packed_batch
@@ -42,10 +42,7 @@ def greedy_answers(
     Returns:
         Token ids of each answer, with the token that ends it.
     """
-    prompts: list[CompactText] = []
-    for document in documents:
-        prompt, text = text[: document.entries], text[document.entries :]
-        prompts.append(prompt)
+    prompts = split(text, [document.num_tokens for document in documents])
     answers: list[list[int]] = [[] for _ in documents]
     ended = [False] * len(documents)
     for _ in range(max_tokens):

@@ -41,6 +41,7 @@ def packed_batch(
         torch.from_numpy(tokens.mm_token_type_ids),
         grids,
         doc_lengths,
+        [second for doc in documents for second in doc.seconds or (0.0,) * len(doc.grids)],
     )
     return PackedBatch(
         input_ids=input_ids.to(device),

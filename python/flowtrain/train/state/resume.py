@@ -32,6 +32,8 @@ RULES: dict[str, Rule] = {
     "data.oversize": "taken",
     "data.min_pixels": "taken",
     "data.max_pixels": "taken",
+    "data.video_fps": "taken",
+    "data.video_max_frames": "taken",
     "train.steps": "taken",
     "train.epochs": "taken",
     "train.global_batch": "refused",

@@ -1,0 +1,111 @@
+"""Video files: what their header says, and their frames, both by PyAV.
+
+Frames are those of `transformers.video_utils.load_video(path, backend="pyav")`: the first video
+stream, in the order of display, as stored. Rotation in the header is not applied there either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowtrain.data.errors import DataError
+from flowtrain.data.images import open_regular, unusable
+from flowtrain.models.videos import VideoHead
+
+
+def require_av(where: str) -> None:
+    """Refuse a video where PyAV is not installed.
+
+    Raises:
+        DataError: It is not.
+    """
+    if find_spec("av") is None:
+        raise DataError(
+            f"{where}: videos are decoded by PyAV, which is not installed; "
+            "pip install 'flowtrain[video]'"
+        )
+
+
+def video_head(path: Path, where: str) -> VideoHead:
+    """Number and size of the frames, and frames per second, without decoding them.
+
+    Raises:
+        DataError: The file is missing, is no video, or its header lacks one of these.
+    """
+    with _opened(path, where) as container:
+        stream = _stream(container)
+        if not stream.frames:
+            raise OSError(
+                "its header does not have the number of frames (as in Matroska and WebM); put it "
+                "into MP4, by `ffmpeg -i FILE -c copy FILE.mp4`"
+            )
+        if not stream.average_rate:
+            raise OSError("its header does not have the frames per second")
+        return VideoHead(
+            num_frames=stream.frames,
+            fps=float(stream.average_rate),
+            height=stream.height,
+            width=stream.width,
+        )
+
+
+def read_frames(
+    path: Path, frames: Sequence[int], size: tuple[int, int], where: str
+) -> Iterator[NDArray[np.uint8]]:
+    """Frames of a video in RGB, each of shape [height, width, 3].
+
+    Args:
+        path: The file.
+        frames: Numbers of the frames, ascending.
+        size: Height and width in the header.
+        where: Data set and line or row, for error messages.
+
+    Raises:
+        DataError: The file is missing or damaged, has fewer frames than its header says, or a frame
+            has another size.
+    """
+    with _opened(path, where) as container:
+        _stream(container)
+        wanted = iter(frames)
+        number, decoded = next(wanted), 0
+        for frame in container.decode(video=0):
+            if decoded == number:
+                if (frame.height, frame.width) != size:
+                    raise OSError(
+                        f"frame {number} has {frame.height} x {frame.width} pixels, and its header "
+                        f"says {size[0]} x {size[1]}; encode it again with frames of one size"
+                    )
+                yield frame.to_ndarray(format="rgb24")
+                if (number := next(wanted, -1)) < 0:
+                    return
+            decoded += 1
+        raise OSError(
+            f"frame {frames[-1]} is needed, as its header says, but only {decoded} frames can be "
+            "decoded; encode it again, by `ffmpeg -i FILE FILE.mp4`"
+        )
+
+
+@contextmanager
+def _opened(path: Path, where: str) -> Iterator[Any]:
+    import av
+
+    try:
+        with open(path, "rb", opener=open_regular) as file, av.open(file) as container:
+            yield container
+    # FFmpeg has an error type for each cause.
+    except Exception as error:
+        raise unusable(path, where, error, "video") from error
+
+
+def _stream(container: Any) -> Any:
+    """The first video stream."""
+    if not container.streams.video:
+        raise OSError("it has no video stream")
+    return container.streams.video[0]

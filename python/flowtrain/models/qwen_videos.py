@@ -1,0 +1,82 @@
+"""The video processors of Qwen-VL models: patches of several frames, scaled to whole blocks."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from transformers.models.qwen3_vl.processing_qwen3_vl import Qwen3VLProcessor
+from transformers.models.qwen3_vl.video_processing_qwen3_vl import Qwen3VLVideoProcessor
+from transformers.video_utils import VideoMetadata
+
+from flowtrain.cost.flops import Grid
+from flowtrain.models.qwen_images import check_patches
+from flowtrain.models.video_processor import VideoProcessor
+from flowtrain.models.videos import VideoHead, VideoLimits
+
+
+class QwenVideoProcessor(VideoProcessor):
+    """A grid is frames, height and width of a video in patches.
+
+    A patch spans `temporal_patch_size` frames of the file. Pixels have the shape [patches, values
+    of a patch].
+
+    Args:
+        folder: Hugging Face folder with the video processor.
+        kind: Its class in transformers.
+        vision: The vision part of the configuration.
+        limits: Take the place of the processor's own.
+
+    Raises:
+        ModelError: The processor's patches are not those of the model.
+    """
+
+    def __init__(self, folder: Path, kind: Any, vision: Any, limits: VideoLimits) -> None:
+        super().__init__(folder, kind, limits)
+        check_patches(
+            self._processor, vision, folder, "video processor (video_preprocessor_config.json"
+        )
+        self._patch: int = self._processor.patch_size
+        self._merge: int = self._processor.merge_size
+        self._frames: int = self._processor.temporal_patch_size
+        side = self._patch * self._merge
+        self.smallest = VideoHead(num_frames=self._frames, fps=1.0, height=side, width=side)
+
+    def num_tokens(self, grid: Grid) -> int:
+        return math.prod(grid) // self._merge**2
+
+    def pixel_shape(self, grid: Grid) -> tuple[int, ...]:
+        return math.prod(grid), 3 * self._frames * self._patch**2
+
+    def _grid(self, processed: Any) -> Grid:
+        frames, rows, columns = processed["video_grid_thw"][0].tolist()
+        return frames, rows, columns
+
+    def _frame_size(self, grid: Grid) -> tuple[int, int]:
+        return grid[1] * self._patch, grid[2] * self._patch
+
+    def _seconds(self, metadata: VideoMetadata) -> float:
+        return self._frames / metadata.sampled_fps
+
+
+class Qwen3VideoProcessor(QwenVideoProcessor):
+    """Each frame of the grid is a block of its own, with its time in front.
+
+    Args:
+        folder: Hugging Face folder with the video processor.
+        vision: The vision part of the configuration.
+        limits: Take the place of the processor's own.
+        block: Text of a block, with the placeholder between the tokens for start and end.
+    """
+
+    def __init__(self, folder: Path, vision: Any, limits: VideoLimits, block: str) -> None:
+        super().__init__(folder, Qwen3VLVideoProcessor, vision, limits)
+        self._block = block
+
+    def _text(self, metadata: VideoMetadata, grid: Grid) -> str:
+        processor: Any = Qwen3VLProcessor
+        times = processor._calculate_timestamps(
+            None, list(metadata.frames_indices or ()), metadata.fps, self._frames
+        )
+        return "".join(f"<{time:.1f} seconds>{self._block}" for time in times[: grid[0]])

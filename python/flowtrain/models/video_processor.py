@@ -1,0 +1,198 @@
+"""The interface of a video processor: from the frames of a video to the pixels that a model takes.
+
+The processor is that of transformers, whose class needs torchvision for two operators. Here torch
+computes them, as torchvision would: released builds of torchvision fit some builds of torch only.
+"""
+
+from __future__ import annotations
+
+import functools
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from PIL.Image import Resampling
+from transformers.image_processing_backends import TorchvisionBackend
+from transformers.image_utils import ChannelDimension, SizeDict
+from transformers.video_utils import VideoMetadata, default_sample_indices_fn
+
+from flowtrain.cost.flops import Grid
+from flowtrain.models.errors import ModelError
+from flowtrain.models.videos import VideoHead, VideoLimits, VideoPlan
+
+
+class _TorchOperators(TorchvisionBackend):
+    """What transformers' processors take from torchvision, computed by torch."""
+
+    def resize(
+        self, image: torch.Tensor, size: SizeDict, resample: Any = None, *_: Any, **__: Any
+    ) -> torch.Tensor:
+        """Scale 8-bit frames, shape [..., channels, height, width]; the result is the same type."""
+        if resample != Resampling.BICUBIC:
+            raise ValueError(f"resample={resample}: only {Resampling.BICUBIC:d} (bicubic) is known")
+        target: tuple[Any, Any] = (size.height, size.width)
+        if image.shape[-2:] == target:
+            return image
+        flat = image.reshape(-1, *image.shape[-3:])
+        scaled = F.interpolate(flat, size=target, mode="bicubic", antialias=True)
+        return scaled.reshape(*image.shape[:-2], *target)
+
+    def normalize(  # type: ignore[override]
+        self, image: torch.Tensor, mean: Any, std: Any, inplace: bool = False, **_: Any
+    ) -> torch.Tensor:
+        """Subtract the mean of each channel and divide by its standard deviation."""
+        mean, std = (
+            torch.as_tensor(value, dtype=image.dtype, device=image.device)[:, None, None]
+            for value in (mean, std)
+        )
+        return (image.sub_(mean) if inplace else image.sub(mean)).div_(std)
+
+
+class VideoProcessor(ABC):
+    """The video processor of a model.
+
+    Args:
+        folder: Hugging Face folder with the video processor.
+        kind: Its class in transformers.
+        limits: Take the place of the processor's own.
+
+    Attributes:
+        smallest: Header of a video that stands for one that cannot be read.
+
+    Raises:
+        ModelError: The folder's processor is of another class.
+    """
+
+    smallest: VideoHead
+
+    def __init__(self, folder: Path, kind: Any, limits: VideoLimits) -> None:
+        found, _ = kind.get_video_processor_dict(folder)
+        name = found.get("video_processor_type") or kind.__name__
+        if name != kind.__name__:
+            raise ModelError(
+                f"{folder}: video_processor_type={name} of the video processor is not "
+                f"{kind.__name__}, that of the model; restore the model's own files"
+            )
+        options: dict[str, Any] = {}
+        if limits.fps is not None:
+            options |= {"fps": limits.fps, "num_frames": None, "do_sample_frames": True}
+        if limits.max_frames is not None:
+            options |= self._at_most(limits.max_frames)
+        # The operators come behind the class that calls them, and in front of torchvision's.
+        with_torch: Any = type(kind.__name__, (kind, _TorchOperators), {})
+        self._processor: Any = with_torch.from_pretrained(folder, **options)
+        self._grid_of = functools.lru_cache(maxsize=4096)(self._compute_grid)
+
+    def _at_most(self, frames: int) -> dict[str, Any]:
+        """Options of the processor for a maximum number of frames."""
+        return {"max_frames": frames}
+
+    def plan(self, head: VideoHead) -> VideoPlan:
+        """What becomes of a video.
+
+        Raises:
+            ValueError: The processor does not take such a video.
+        """
+        metadata = VideoMetadata(
+            total_num_frames=head.num_frames,
+            fps=head.fps,
+            width=head.width,
+            height=head.height,
+            duration=head.num_frames / head.fps,
+            video_backend="pyav",
+        )
+        if self._processor.do_sample_frames:
+            names = self._processor.valid_kwargs.__annotations__
+            options = {name: getattr(self._processor, name, None) for name in names}
+            chosen = self._processor.sample_frames(metadata=metadata, **options)
+        else:
+            chosen = default_sample_indices_fn(metadata)
+        metadata.frames_indices = [int(index) for index in chosen]
+        # A reader passes each frame once.
+        frames = sorted({index for index in metadata.frames_indices if index < head.num_frames})
+        if not frames:
+            raise ValueError(
+                f"the model's video processor takes none of its {head.num_frames} frames"
+            )
+        grid = self._grid_of(len(frames), head.height, head.width)
+        return VideoPlan(
+            frames=tuple(frames),
+            grid=grid,
+            text=self._text(metadata, grid),
+            seconds=self._seconds(metadata),
+        )
+
+    def _compute_grid(self, frames: int, height: int, width: int) -> Grid:
+        # Tensors without values: the processor computes shapes alone.
+        video = torch.empty((frames, 3, height, width), dtype=torch.uint8, device="meta")
+        return self._grid(self._process(video))
+
+    def pixels(self, frames: Iterable[NDArray[np.uint8]], grid: Grid) -> NDArray[np.float32]:
+        """Pixels of a video as the model takes them.
+
+        Args:
+            frames: Its planned frames, each of shape [height, width, 3]. They are scaled one by
+                one, so that no more than one is held at its full size.
+            grid: Its planned grid.
+
+        Raises:
+            ValueError: The processor does not take these frames.
+        """
+        height, width = self._frame_size(grid)
+        size = SizeDict(height=height, width=width)
+        scaled = []
+        for frame in frames:
+            image = torch.from_numpy(frame).permute(2, 0, 1).contiguous()
+            if self._processor.do_resize:
+                image = _TorchOperators.resize(
+                    self._processor, image, size, self._processor.resample
+                )
+            scaled.append(image)
+        out: NDArray[np.float32] = self._values(
+            self._process(torch.stack(scaled), do_resize=False)
+        ).numpy()
+        return out
+
+    def _process(self, video: torch.Tensor, **options: Any) -> Any:
+        return self._processor(
+            videos=[video],
+            do_sample_frames=False,
+            do_convert_rgb=False,
+            input_data_format=ChannelDimension.FIRST,
+            return_tensors="pt",
+            **options,
+        )
+
+    def _values(self, processed: Any) -> torch.Tensor:
+        """Pixels in the output of the processor."""
+        values: torch.Tensor = processed["pixel_values_videos"]
+        return values
+
+    @abstractmethod
+    def num_tokens(self, grid: Grid) -> int:
+        """Tokens of a video with this grid."""
+
+    @abstractmethod
+    def pixel_shape(self, grid: Grid) -> tuple[int, ...]:
+        """Shape of the pixels of a video with this grid."""
+
+    @abstractmethod
+    def _grid(self, processed: Any) -> Grid:
+        """Grid of the output of the processor."""
+
+    @abstractmethod
+    def _frame_size(self, grid: Grid) -> tuple[int, int]:
+        """Height and width in pixels to which frames are scaled."""
+
+    @abstractmethod
+    def _text(self, metadata: VideoMetadata, grid: Grid) -> str:
+        """What stands in the text for a video."""
+
+    @abstractmethod
+    def _seconds(self, metadata: VideoMetadata) -> float:
+        """Seconds between the frames of the grid of a video."""

@@ -1,0 +1,45 @@
+"""What is known and planned of a video: the interface between its file, its family and its text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flowtrain.cost.flops import Grid
+
+FAMILIES_WITH_VIDEO = ("qwen3_vl",)
+"""`model_type` of the families that take videos."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VideoHead:
+    """What the header of a video file says."""
+
+    num_frames: int
+    fps: float
+    height: int
+    width: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VideoLimits:
+    """Which frames are taken of a video; None is what the processor says."""
+
+    fps: float | None = None
+    """Frames per second."""
+    max_frames: int | None = None
+
+
+NO_VIDEO_LIMITS = VideoLimits()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VideoPlan:
+    """What becomes of a video, from its header alone."""
+
+    frames: tuple[int, ...]
+    """Numbers of the frames that are taken, ascending."""
+    grid: Grid
+    text: str
+    """What stands in the text for the video, with one placeholder token for each block."""
+    seconds: float
+    """Seconds between the frames of the grid."""

@@ -1,0 +1,171 @@
+"""Video files that cannot be used, and how a video is planned and read."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from clips import write_clip
+
+from flowtrain.config.schema import DataConfig
+from flowtrain.data import DataError, videos
+from flowtrain.data.samples import SampleReader
+from flowtrain.data.text import expand
+from flowtrain.models.tiny import SMALLEST, TINY, write_tiny_model
+from flowtrain.models.videos import FAMILIES_WITH_VIDEO
+
+TURNS = [{"role": "user", "content": "<video>?"}, {"role": "assistant", "content": "yes"}]
+TORCHVISION = Path(sys.prefix) / "reference"
+"""Where `make setup` keeps a torchvision that does not fit the installed torch."""
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder: Path = tmp_path_factory.mktemp("model")
+    write_tiny_model(folder, SMALLEST)
+    return folder
+
+
+def reader(model: Path, folder: Path, name: str, **data: Any) -> SampleReader:
+    path = folder / "data.jsonl"
+    path.unlink(missing_ok=True)
+    path.write_text(json.dumps({"messages": TURNS, "videos": [name]}) + "\n")
+    return SampleReader(model, DataConfig(path=path, **data), 4096)
+
+
+def test_a_video_that_cannot_be_used_is_named_with_the_cause(model: Path, tmp_path: Path) -> None:
+    tmp_path.joinpath("text.mp4").write_text("no video")
+    tmp_path.joinpath("folder.mp4").mkdir()
+    write_clip(tmp_path / "a.mkv")
+    write_clip(tmp_path / "one.mp4", frames=1)
+    for name, cause in (
+        ("gone.mp4", "there is no such file"),
+        ("text.mp4", "Invalid data found"),
+        ("folder.mp4", "not a regular file"),
+        (
+            "a.mkv",
+            "its header does not have the number of frames .*`ffmpeg -i FILE -c copy FILE.mp4`",
+        ),
+        ("one.mp4", "t:1 must be larger than temporal_factor:2"),
+    ):
+        with pytest.raises(DataError, match=rf"data.jsonl:1: video .*{name}: .*{cause}.*; repair"):
+            reader(model, tmp_path, name).meta(0)
+
+
+def test_a_video_with_fewer_frames_than_its_header_says_is_refused(
+    model: Path, tmp_path: Path
+) -> None:
+    path = write_clip(tmp_path / "a.avi", frames=40, height=64, width=64)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    read = reader(model, tmp_path, "a.avi")
+    meta = read.meta(0)
+    with pytest.raises(DataError, match=r"a.avi: frame 39 is needed, .* only \d+ frames can be"):
+        read.pixels(0, 0, meta.grids[0])
+    read = reader(model, tmp_path, "a.avi", bad_image="skip")
+    pixels = read.pixels(0, 0, meta.grids[0])
+    assert pixels.skipped and not pixels.pixels.any()
+
+
+def test_a_video_with_a_damaged_frame_is_refused(model: Path, tmp_path: Path) -> None:
+    path = write_clip(tmp_path / "a.mp4", frames=40, height=64, width=64)
+    content = path.read_bytes()
+    header_at = content.index(b"moov") - 4  # Behind the frames.
+    path.write_bytes(content[: header_at // 2].ljust(header_at, b"\0") + content[header_at:])
+    read = reader(model, tmp_path, "a.mp4")
+    with pytest.raises(DataError, match="a.mp4: .*Invalid data found"):
+        read.pixels(0, 0, read.meta(0).grids[0])
+
+
+def test_a_skipped_header_takes_the_smallest_video(model: Path, tmp_path: Path) -> None:
+    read = reader(model, tmp_path, "gone.mp4", bad_image="skip")
+    meta, compact = read.meta_and_text(0)
+    assert meta.grids == ((1, 2, 2),) and meta.image_lengths == (1,)
+    assert (expand(compact).mm_token_type_ids == 2).sum() == 1
+    assert read.pixels(0, 0, meta.grids[0]).skipped
+
+
+def test_a_video_that_changed_keeps_its_planned_grid_or_is_refused(
+    model: Path, tmp_path: Path
+) -> None:
+    write_clip(tmp_path / "a.mp4")
+    read = reader(model, tmp_path, "a.mp4")
+    grid = read.meta(0).grids[0]
+    write_clip(tmp_path / "a.mp4", height=32)
+    with pytest.raises(DataError, match=r"its grid is \(2, 8, 6\), but \(2, 4, 6\) was planned"):
+        read.pixels(0, 0, grid)
+
+
+def test_frames_are_chosen_by_the_configuration(model: Path, tmp_path: Path) -> None:
+    write_clip(tmp_path / "a.mp4", frames=40, fps=10)
+    grids = [
+        reader(model, tmp_path, "a.mp4", **options).meta(0).grids[0][0]
+        for options in ({}, {"video_fps": 5}, {"video_max_frames": 6})
+    ]
+    assert grids == [4, 8, 3]  # 4 s of 2 frames a second, of 5, and the first with a limit.
+
+
+@pytest.mark.parametrize("family", sorted(set(TINY) - set(FAMILIES_WITH_VIDEO)))
+def test_a_family_without_videos_names_those_that_have_them(family: str, tmp_path: Path) -> None:
+    write_tiny_model(tmp_path / "model", SMALLEST, family=family)
+    write_clip(tmp_path / "a.mp4")
+    read = reader(tmp_path / "model", tmp_path, "a.mp4", bad_image="skip")
+    with pytest.raises(DataError, match=f"data.jsonl:1: .*{family} has no videos; .*qwen3_vl"):
+        read.meta(0)
+
+
+def test_a_missing_decoder_is_named_with_the_command_that_installs_it(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(videos, "find_spec", lambda name: None)
+    read = reader(model, tmp_path, "a.mp4", bad_image="skip")
+    with pytest.raises(DataError, match=r"not installed; pip install 'flowtrain\[video\]'"):
+        read.meta(0)
+
+
+_REFERENCE = """
+import sys
+import torch
+
+folder, fits = sys.argv[1], sys.argv[4] == "fits"
+if not fits:
+    # Its compiled operators need another torch. Videos do not call them.
+    sys.path.insert(0, sys.argv[4])
+    operators = torch.library.Library("torchvision", "DEF")
+    for name in ("nms", "qnms"):
+        operators.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+import numpy as np
+from transformers import AutoVideoProcessor
+
+processor = AutoVideoProcessor.from_pretrained(folder)
+assert "torchvision" in sys.modules
+frames = torch.from_numpy(np.load(sys.argv[2]))
+out = processor(videos=[frames], do_sample_frames=False, return_tensors="pt")
+np.save(sys.argv[3], out["pixel_values_videos"].numpy())
+"""
+
+
+@pytest.mark.parametrize("family", FAMILIES_WITH_VIDEO)
+def test_pixels_equal_those_of_torchvision(family: str, tmp_path: Path) -> None:
+    from flowtrain.models.registry import family_for
+    from flowtrain.models.videos import VideoHead
+
+    fits = importlib.util.find_spec("torchvision") is not None
+    if not fits and not TORCHVISION.is_dir():
+        pytest.skip(f"no torchvision, and none in {TORCHVISION}; `make setup` puts it there")
+    write_tiny_model(tmp_path / "model", SMALLEST, family=family)
+    processor = family_for(tmp_path / "model").video_processor()
+    frames = np.random.default_rng(0).integers(0, 256, (6, 45, 70, 3), dtype=np.uint8)
+    np.save(tmp_path / "frames.npy", frames)
+    arguments = [tmp_path / "model", tmp_path / "frames.npy", tmp_path / "out.npy"]
+    where = "fits" if fits else str(TORCHVISION)
+    subprocess.run([sys.executable, "-c", _REFERENCE, *map(str, arguments), where], check=True)
+    plan = processor.plan(VideoHead(num_frames=6, fps=2.0, height=45, width=70))
+    assert plan.frames == tuple(range(6))
+    ours = processor.pixels(frames, plan.grid)
+    np.testing.assert_array_equal(ours, np.load(tmp_path / "out.npy").reshape(ours.shape))
