@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -23,6 +25,7 @@ from transformers.video_utils import load_video
 
 VIDEO_PROCESSORS = {
     "qwen3_vl": "qwen3_vl.video_processing_qwen3_vl:Qwen3VLVideoProcessor",
+    "qwen2_5_vl": "qwen2_vl.video_processing_qwen2_vl:Qwen2VLVideoProcessor",
 }
 """Class of the video processor of each `model_type`, in `transformers.models`."""
 
@@ -69,14 +72,20 @@ def video_processor_of(folder: Path, model_type: str) -> Any:
     if model_type not in VIDEO_PROCESSORS:
         return None
     module, name = VIDEO_PROCESSORS[model_type].split(":")
-    kind: Any = getattr(import_module(f"transformers.models.{module}"), name)
     body = {"fetch_videos": _fetch_videos}
+    bases: tuple[Any, ...] = ()
+    names = []
     if not is_torchvision_available():
         body["convert_to_rgb"] = _TorchOperators.convert_to_rgb
-        kind = type(name, (kind, _TorchOperators), body)
-    else:
-        kind = type(name, (kind,), body)
-    return kind.from_pretrained(folder)
+        bases = (_TorchOperators,)
+        # Some modules import it, for annotations alone.
+        names = ["torchvision", "torchvision.transforms", "torchvision.transforms.v2"]
+        names.append("torchvision.transforms.v2.functional")
+        sys.modules.update({name: ModuleType(name) for name in names})
+    kind: Any = getattr(import_module(f"transformers.models.{module}"), name)
+    for imported in names:
+        del sys.modules[imported]
+    return type(name, (kind, *bases), body).from_pretrained(folder)
 
 
 def _fetch_videos(self: BaseVideoProcessor, videos: Any, sample_indices_fn: Any = None) -> Any:

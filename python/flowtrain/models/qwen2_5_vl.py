@@ -8,13 +8,17 @@ from typing import Any
 
 import numpy as np
 import torch
+from transformers import AutoTokenizer
 from transformers.vision_utils import get_vision_window_index
 
 from flowtrain.cost.flops import Grid, Side
 from flowtrain.models.documents import Documents
 from flowtrain.models.flops import TowerFlops
 from flowtrain.models.mrope import patch_positions
+from flowtrain.models.qwen_videos import Qwen25VideoProcessor
 from flowtrain.models.qwen_vl import QwenVL
+from flowtrain.models.video_processor import VideoProcessor
+from flowtrain.models.videos import NO_VIDEO_LIMITS, VideoLimits
 
 
 class Qwen25VL(QwenVL):
@@ -39,6 +43,11 @@ class Qwen25VL(QwenVL):
         )
         merged = self._block_width
         self._merger_flops = 2.0 * merged * (merged + vision.out_hidden_size)
+
+    def video_processor(self, limits: VideoLimits = NO_VIDEO_LIMITS) -> VideoProcessor:
+        tokenizer: Any = AutoTokenizer.from_pretrained(self._folder)
+        placeholder = tokenizer.convert_ids_to_tokens(self.config.video_token_id)
+        return Qwen25VideoProcessor(self._folder, self.config.vision_config, limits, placeholder)
 
     def _blocks_of(
         self, grids: Sequence[Grid], seconds: Sequence[float]

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from transformers.models.qwen3_vl.processing_qwen3_vl import Qwen3VLProcessor
-from transformers.models.qwen3_vl.video_processing_qwen3_vl import Qwen3VLVideoProcessor
 from transformers.video_utils import VideoMetadata
 
 from flowtrain.cost.flops import Grid
@@ -24,7 +23,7 @@ class QwenVideoProcessor(VideoProcessor):
 
     Args:
         folder: Hugging Face folder with the video processor.
-        kind: Its class in transformers.
+        kind: Its class in `transformers.models`, as `module:name`.
         vision: The vision part of the configuration.
         limits: Take the place of the processor's own.
 
@@ -32,14 +31,13 @@ class QwenVideoProcessor(VideoProcessor):
         ModelError: The processor's patches are not those of the model.
     """
 
-    def __init__(self, folder: Path, kind: Any, vision: Any, limits: VideoLimits) -> None:
+    def __init__(self, folder: Path, kind: str, vision: Any, limits: VideoLimits) -> None:
         super().__init__(folder, kind, limits)
         check_patches(
             self._processor, vision, folder, "video processor (video_preprocessor_config.json"
         )
         self._patch: int = self._processor.patch_size
         self._merge: int = self._processor.merge_size
-        self._frames: int = self._processor.temporal_patch_size
         side = self._patch * self._merge
         self.smallest = VideoHead(num_frames=self._frames, fps=1.0, height=side, width=side)
 
@@ -56,8 +54,24 @@ class QwenVideoProcessor(VideoProcessor):
     def _frame_size(self, grid: Grid) -> tuple[int, int]:
         return grid[1] * self._patch, grid[2] * self._patch
 
-    def _seconds(self, metadata: VideoMetadata) -> float:
-        return self._frames / metadata.sampled_fps
+
+class Qwen25VideoProcessor(QwenVideoProcessor):
+    """All tokens of a video are one block.
+
+    Args:
+        folder: Hugging Face folder with the video processor.
+        vision: The vision part of the configuration.
+        limits: Take the place of the processor's own.
+        placeholder: The token that stands for the tokens of a video.
+    """
+
+    def __init__(self, folder: Path, vision: Any, limits: VideoLimits, placeholder: str) -> None:
+        kind = "qwen2_vl.video_processing_qwen2_vl:Qwen2VLVideoProcessor"
+        super().__init__(folder, kind, vision, limits)
+        self._placeholder = placeholder
+
+    def _text(self, metadata: VideoMetadata, grid: Grid) -> str:
+        return self._placeholder
 
 
 class Qwen3VideoProcessor(QwenVideoProcessor):
@@ -71,7 +85,8 @@ class Qwen3VideoProcessor(QwenVideoProcessor):
     """
 
     def __init__(self, folder: Path, vision: Any, limits: VideoLimits, block: str) -> None:
-        super().__init__(folder, Qwen3VLVideoProcessor, vision, limits)
+        kind = "qwen3_vl.video_processing_qwen3_vl:Qwen3VLVideoProcessor"
+        super().__init__(folder, kind, vision, limits)
         self._block = block
 
     def _text(self, metadata: VideoMetadata, grid: Grid) -> str:

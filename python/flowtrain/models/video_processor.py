@@ -7,9 +7,13 @@ computes them, as torchvision would: released builds of torchvision fit some bui
 from __future__ import annotations
 
 import functools
+import importlib
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -53,44 +57,73 @@ class _TorchOperators(TorchvisionBackend):
         return (image.sub_(mean) if inplace else image.sub(mean)).div_(std)
 
 
+def _processor_class(module: str, name: str) -> Any:
+    """A class of transformers, whose module may import torchvision for its annotations."""
+    try:
+        return getattr(importlib.import_module(module), name)
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("torchvision"):
+            raise
+    for imported in _IMPORTED:
+        sys.modules[imported] = ModuleType(imported)
+        sys.modules[imported].__spec__ = ModuleSpec(imported, None)
+    try:
+        return getattr(importlib.import_module(module), name)
+    finally:
+        for imported in _IMPORTED:
+            del sys.modules[imported]
+
+
+_IMPORTED = [
+    "torchvision",
+    "torchvision.transforms",
+    "torchvision.transforms.v2",
+    "torchvision.transforms.v2.functional",
+]
+
+
 class VideoProcessor(ABC):
     """The video processor of a model.
 
     Args:
         folder: Hugging Face folder with the video processor.
-        kind: Its class in transformers.
+        kind: Its class in `transformers.models`, as `module:name`.
         limits: Take the place of the processor's own.
 
     Attributes:
         smallest: Header of a video that stands for one that cannot be read.
 
     Raises:
-        ModelError: The folder's processor is of another class.
+        ModelError: The folder's processor is of another class, or cannot keep the limits.
     """
 
     smallest: VideoHead
 
-    def __init__(self, folder: Path, kind: Any, limits: VideoLimits) -> None:
-        found, _ = kind.get_video_processor_dict(folder)
-        name = found.get("video_processor_type") or kind.__name__
-        if name != kind.__name__:
+    def __init__(self, folder: Path, kind: str, limits: VideoLimits) -> None:
+        module, name = kind.split(":")
+        of_model = _processor_class(f"transformers.models.{module}", name)
+        found, _ = of_model.get_video_processor_dict(folder)
+        if (given := found.get("video_processor_type") or name) != name:
             raise ModelError(
-                f"{folder}: video_processor_type={name} of the video processor is not "
-                f"{kind.__name__}, that of the model; restore the model's own files"
+                f"{folder}: video_processor_type={given} of the video processor is not {name}, "
+                "that of the model; restore the model's own files"
             )
         options: dict[str, Any] = {}
         if limits.fps is not None:
             options |= {"fps": limits.fps, "num_frames": None, "do_sample_frames": True}
         if limits.max_frames is not None:
-            options |= self._at_most(limits.max_frames)
+            options["max_frames"] = limits.max_frames
         # The operators come behind the class that calls them, and in front of torchvision's.
-        with_torch: Any = type(kind.__name__, (kind, _TorchOperators), {})
+        with_torch: Any = type(name, (of_model, _TorchOperators), {})
         self._processor: Any = with_torch.from_pretrained(folder, **options)
+        self._max_frames = limits.max_frames
+        self._frames: int = getattr(self._processor, "temporal_patch_size", 1)
+        if limits.max_frames is not None and limits.max_frames < self._frames:
+            raise ModelError(
+                f"data.video_max_frames={limits.max_frames}: a patch of the model spans "
+                f"{self._frames} frames; raise it to at least that"
+            )
         self._grid_of = functools.lru_cache(maxsize=4096)(self._compute_grid)
-
-    def _at_most(self, frames: int) -> dict[str, Any]:
-        """Options of the processor for a maximum number of frames."""
-        return {"max_frames": frames}
 
     def plan(self, head: VideoHead) -> VideoPlan:
         """What becomes of a video.
@@ -106,13 +139,7 @@ class VideoProcessor(ABC):
             duration=head.num_frames / head.fps,
             video_backend="pyav",
         )
-        if self._processor.do_sample_frames:
-            names = self._processor.valid_kwargs.__annotations__
-            options = {name: getattr(self._processor, name, None) for name in names}
-            chosen = self._processor.sample_frames(metadata=metadata, **options)
-        else:
-            chosen = default_sample_indices_fn(metadata)
-        metadata.frames_indices = [int(index) for index in chosen]
+        metadata.frames_indices = self._choose(metadata)
         # A reader passes each frame once.
         frames = sorted({index for index in metadata.frames_indices if index < head.num_frames})
         if not frames:
@@ -126,6 +153,28 @@ class VideoProcessor(ABC):
             text=self._text(metadata, grid),
             seconds=self._seconds(metadata),
         )
+
+    def _choose(self, metadata: VideoMetadata) -> list[int]:
+        """Numbers of the frames that the processor takes, as it gives them."""
+        sample = self._processor.sample_frames
+        names = self._processor.valid_kwargs.__annotations__
+        options = {name: getattr(self._processor, name, None) for name in names}
+        try:
+            if self._processor.do_sample_frames:
+                chosen = sample(metadata=metadata, **options)
+            else:
+                chosen = default_sample_indices_fn(metadata)
+            # Not every processor has a maximum of its own, and one that takes all frames ignores
+            # it.
+            if self._max_frames is not None and len(chosen) > self._max_frames:
+                options["num_frames"] = self._max_frames // self._frames * self._frames
+                chosen = sample(metadata=metadata, **{**options, "fps": None})
+        except (TypeError, ArithmeticError) as error:
+            raise ValueError(
+                f"the model's video processor cannot choose among its {metadata.total_num_frames} "
+                f"frames ({error}); set data.video_fps, or a higher one"
+            ) from error
+        return [int(index) for index in chosen]
 
     def _compute_grid(self, frames: int, height: int, width: int) -> Grid:
         # Tensors without values: the processor computes shapes alone.
@@ -193,6 +242,6 @@ class VideoProcessor(ABC):
     def _text(self, metadata: VideoMetadata, grid: Grid) -> str:
         """What stands in the text for a video."""
 
-    @abstractmethod
     def _seconds(self, metadata: VideoMetadata) -> float:
         """Seconds between the frames of the grid of a video."""
+        return self._frames / metadata.sampled_fps

@@ -101,13 +101,31 @@ def test_a_video_that_changed_keeps_its_planned_grid_or_is_refused(
         read.pixels(0, 0, grid)
 
 
-def test_frames_are_chosen_by_the_configuration(model: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("family", "frames"),
+    [
+        # 4 s of 2 frames a second, of 5 (its own maximum is 16), and 7, the last of them twice.
+        ("qwen3_vl", [8, 16, 8]),
+        # All 40 frames, 5 a second, and whole patches up to 7.
+        ("qwen2_5_vl", [40, 20, 6]),
+    ],
+)
+def test_frames_are_chosen_by_the_configuration(
+    family: str, frames: list[int], tmp_path: Path
+) -> None:
+    write_tiny_model(tmp_path / "model", SMALLEST, family=family)
     write_clip(tmp_path / "a.mp4", frames=40, fps=10)
-    grids = [
-        reader(model, tmp_path, "a.mp4", **options).meta(0).grids[0][0]
-        for options in ({}, {"video_fps": 5}, {"video_max_frames": 6})
-    ]
-    assert grids == [4, 8, 3]  # 4 s of 2 frames a second, of 5, and the first with a limit.
+    options: list[dict[str, Any]] = [{}, {"video_fps": 5}, {"video_max_frames": 7}]
+    patches = 2 if family.startswith("qwen") else 1
+    read = [reader(tmp_path / "model", tmp_path, "a.mp4", **given) for given in options]
+    assert [patches * each.meta(0).grids[0][0] for each in read] == frames
+
+
+def test_a_maximum_below_the_frames_of_a_patch_is_refused(model: Path, tmp_path: Path) -> None:
+    write_clip(tmp_path / "a.mp4")
+    read = reader(model, tmp_path, "a.mp4", video_max_frames=1)
+    with pytest.raises(DataError, match="data.video_max_frames=1: a patch .* spans 2 frames"):
+        read.meta(0)
 
 
 @pytest.mark.parametrize("family", sorted(set(TINY) - set(FAMILIES_WITH_VIDEO)))

@@ -93,6 +93,31 @@ def test_positions_of_a_row_equal_those_of_transformers_for_each_document(
         assert torch.equal(ours[1:], truth[:, 0])
 
 
+def test_positions_of_videos_equal_those_of_transformers(family: Family) -> None:
+    model = build(family, "full").model
+    video_id = family.video_id
+    assert video_id is not None
+    grids, seconds = [(3, 4, 6), (1, 2, 2), (2, 2, 4)], [0.6840166666666666, 0.0, 1.25]
+    # An image between videos, each of whose frames Qwen3-VL has behind a time.
+    blocks = [[6] * 3, [], [2] * 2] if family.config.model_type == "qwen3_vl" else [[18], [], [4]]
+    runs = [
+        [torch.tensor([TEXT, *[video_id] * tokens]) for tokens in blocks[0]],
+        [torch.tensor([TEXT, IMAGE, TEXT])],
+        [torch.tensor([TEXT, *[video_id] * tokens]) for tokens in blocks[2]],
+    ]
+    ids = torch.cat([run for of_grid in runs for run in of_grid])
+    types = (ids == IMAGE).long() + 2 * (ids == video_id)
+    ours = family.position_ids(types.repeat(2), grids * 2, [len(ids)] * 2, seconds * 2)
+    truth, _ = model.get_rope_index(
+        ids[None],
+        types[None].int(),
+        image_grid_thw=torch.tensor(grids[1:2]),
+        video_grid_thw=torch.tensor(grids[::2]),
+        second_per_grid_ts=torch.tensor(seconds[::2]),
+    )
+    assert torch.equal(ours[1:], truth[:, 0].repeat(1, 2))
+
+
 @pytest.mark.parametrize("frames", [1, 3])
 def test_images_encoded_together_are_one_attention_call_a_layer(
     family: Family, frames: int, monkeypatch: pytest.MonkeyPatch
