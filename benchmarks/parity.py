@@ -119,7 +119,7 @@ def add_videos(data: Path) -> None:
         clips = [
             write_clip(
                 data.parent / f"{number}.{clip}.mp4",
-                frames=int(draw.integers(2, 9)),
+                frames=int(draw.integers(4, 9)),
                 height=8 * int(draw.integers(1, 3)),
                 width=16,
                 fps=5,

@@ -69,7 +69,7 @@ class Row:
         return [f"{name}={result[name]:.2g}" for name, holds in found.items() if not holds]
 
 
-VIDEO_MODELS = ("qwen3-vl", "qwen2.5-vl")
+VIDEO_MODELS = [model for model in MODELS if model != "llava"]
 FORMS = ({"dtype": "float32", "optimizer": "sgd"}, {"dtype": "float64", "optimizer": "adamw"})
 QWEN_LAYOUTS: tuple[dict[str, Any], ...] = (
     {},

@@ -38,6 +38,7 @@ def examine() -> list[Finding]:
         _package("torch", "train"),
         _transformers(),
         _torchvision(),
+        _package("av", "video"),
         _package("scikit-learn", "demo"),
         _checked("shared memory", _shared_memory),
         _checked("edge", _edge),

@@ -53,6 +53,12 @@ def test_a_frozen_tower_equals_a_plain_loop_to_the_last_digits(
     assert not exceeds(result), result
 
 
+@pytest.mark.parametrize("mode", ["strict", "frozen"])
+def test_videos_cross_the_pool_as_images_do(mode: str, tmp_path: Path) -> None:
+    result = measure(tmp_path, videos=True, mode=mode, encoder_ranks=2, dtype="float64")
+    assert not exceeds(result), result
+
+
 @pytest.mark.parametrize("model", list(MODELS)[1:])
 def test_every_family_equals_a_plain_loop(model: str, tmp_path: Path) -> None:
     result = measure(tmp_path, model=model, ranks=2, dtype="float64")

@@ -106,10 +106,11 @@ def run_check(given: argparse.Namespace) -> int:
                 # A message may contain a file name that the terminal cannot encode.
                 encoding = sys.stdout.encoding
                 print(bad.reason.encode(encoding, "backslashreplace").decode(encoding))
+            visuals = f"{found.images} images" + f" and {found.videos} videos" * (found.videos > 0)
             print(
                 f"{config.data.name}: {found.samples} samples, {len(found.bad)} bad; the good ones "
-                f"have {found.tokens} tokens, {found.targets} of them targets, and {found.images} "
-                f"images of {found.image_tokens} tokens; {found.over_limit} samples exceed "
+                f"have {found.tokens} tokens, {found.targets} of them targets, and {visuals} of "
+                f"{found.image_tokens} tokens; {found.over_limit} samples exceed "
                 f"train.microbatch_tokens={config.train.microbatch_tokens}"
             )
     if not found.ended and found.targets:

@@ -6,7 +6,7 @@ import json
 import re
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -109,13 +109,13 @@ class ChatTokenizer:
         """Tokens of a conversation.
 
         Args:
-            conversation: The conversation.
+            conversation: The conversation, its visuals in the order of the rendered text.
             videos: The text of each of its videos, with one placeholder for each block.
 
         Raises:
             DataError: A text has a placeholder token or a token without an embedding; the template
-                refuses a turn, leaves out or reorders a visual, or puts nothing between two
-                images; or there is no target.
+                refuses a turn, leaves out a visual, or puts nothing between two images; or there is
+                no target.
         """
         where = conversation.where
         self._check_texts(conversation)
@@ -162,6 +162,31 @@ class ChatTokenizer:
             raise DataError(f"{where}: no targets; add an assistant turn with text")
         return ChatTokens(ids, is_target, kind, first)
 
+    def in_rendered_order(self, conversation: Conversation) -> Conversation:
+        """The conversation with its visuals in the order in which the template renders them.
+
+        Some templates put all images of a turn in front of its videos.
+
+        Raises:
+            DataError: The template refuses a turn.
+        """
+        kinds = [visual.kind for visual in conversation.visuals]
+        if len(set(kinds)) < len(Visual):
+            return conversation
+        messages = [message.for_template() for message in conversation.messages]
+        text, _ = self._render(messages, conversation.where)
+        self._check_marks(rendered := self._rendered(text), conversation)
+        files = {
+            kind: iter([visual for visual in conversation.visuals if visual.kind is kind])
+            for kind in Visual
+        }
+        return replace(conversation, visuals=tuple(next(files[kind]) for kind in rendered))
+
+    def _rendered(self, text: str) -> list[Visual]:
+        """Kinds of the visuals whose marks the template has rendered."""
+        found = self._visual_marks.finditer(text)
+        return [VIDEO if mark.lastgroup else IMAGE for mark in found]
+
     def _with_visuals(
         self, text: str, spans: list[Span], conversation: Conversation, videos: Sequence[str]
     ) -> tuple[str, list[Span], list[int]]:
@@ -170,15 +195,14 @@ class ChatTokenizer:
         Returns:
             The text, the spans in it, and where each visual starts.
         """
-        found = list(self._visual_marks.finditer(text))
-        self._check_marks([VIDEO if mark.lastgroup else IMAGE for mark in found], conversation)
+        self._check_marks(self._rendered(text), conversation)
         of_videos = iter(videos)
         pieces: list[str] = []
         visual_at: list[int] = []
         ends: list[int] = []
         gained = [0]
         done = 0
-        for mark in found:
+        for mark in self._visual_marks.finditer(text):
             own = next(of_videos) if mark.lastgroup else self._vocabulary.image_text or mark[0]
             visual_at.append(mark.start() + gained[-1])
             pieces += [text[done : mark.start()], own]
@@ -189,7 +213,7 @@ class ChatTokenizer:
         return "".join([*pieces, text[done:]]), [(a, b) for a, b in moved], visual_at
 
     def _check_marks(self, rendered: list[Visual], conversation: Conversation) -> None:
-        """Refuse a text whose marks are not those of the conversation, in their order."""
+        """Refuse a text that does not have one mark for each visual of the conversation."""
         given = [visual.kind for visual in conversation.visuals]
         for kind in Visual:
             if rendered.count(kind) != given.count(kind):
@@ -198,12 +222,6 @@ class ChatTokenizer:
                     f"{given.count(kind)} {kind.value}s; if it omits {kind.value}s of assistant or "
                     "system turns, move them into user turns"
                 )
-        if rendered != given:
-            raise DataError(
-                f"{conversation.where}: the chat template reorders the images and videos of a "
-                f"turn ({', '.join(kind.value for kind in rendered)}); write their marks in that "
-                "order"
-            )
 
     def _kinds(
         self, ids: NDArray[np.int64], first: NDArray[np.int64], conversation: Conversation

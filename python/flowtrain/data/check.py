@@ -33,7 +33,7 @@ class BadLine:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FileCheck:
-    """Contents of a data set. Tokens and images are those that training would use."""
+    """Contents of a data set. Tokens, images and videos are those that training would use."""
 
     samples: int
     bad: list[BadLine]
@@ -42,7 +42,9 @@ class FileCheck:
     tokens: int
     targets: int
     images: int
+    videos: int
     image_tokens: int
+    """Tokens of images and videos."""
     ended: int
     """Samples whose last target is a token that ends an answer; a model that is trained on none
     may not learn to end its answers."""
@@ -61,7 +63,8 @@ def check_file(
         config: The run whose model, data and limit are used. Bad images are listed for every
             value of `data.bad_image`.
         workers: Reader processes; None means one per core.
-        pixels: Whether to decode images; otherwise only headers are read, as planning does.
+        pixels: Whether to decode images and videos; otherwise only headers are read, as planning
+            does.
         progress: Called with the number of samples read so far and of all samples.
 
     Raises:
@@ -93,7 +96,7 @@ def check_file(
             progress(min(start + _CHUNK, samples), samples)
     if not bad and not counts["targets"]:
         raise no_sample_fits(config, config.data, samples)
-    names = ("over_limit", "tokens", "targets", "images", "image_tokens", "ended")
+    names = ("over_limit", "tokens", "targets", "images", "videos", "image_tokens", "ended")
     return FileCheck(samples=samples, bad=bad, **{name: counts[name] for name in names})
 
 
@@ -132,6 +135,8 @@ class _Checker:
                 self._reader.pixels(sample, image, grid)
         counts["tokens"] += meta.num_tokens
         counts["targets"] += meta.num_targets
-        counts["images"] += len(meta.grids)
+        videos = sum(second > 0 for second in meta.seconds)
+        counts["images"] += len(meta.grids) - videos
+        counts["videos"] += videos
         counts["image_tokens"] += sum(meta.image_lengths)
         counts["ended"] += self._reader.ends(text)

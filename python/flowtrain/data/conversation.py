@@ -72,7 +72,7 @@ class Conversation:
 
     Attributes:
         messages: Its turns.
-        visuals: The files of its images and videos, in the order of their marks in the messages.
+        visuals: The files of its images and videos, in the order of their marks.
         where: Data set and line or row, for error messages.
     """
 

@@ -181,7 +181,8 @@ class SampleReader:
             raise DataError(
                 f"{self._records.where(meta.index)}: {meta.num_tokens} tokens exceed "
                 f"train.microbatch_tokens={self._max_tokens} ({sum(meta.image_lengths)} of them in "
-                "images); raise it, drop the line, or set data.oversize to drop or truncate"
+                "images and videos); raise it, drop the line, or set data.oversize to drop or "
+                "truncate"
             )
 
     def ends(self, text: CompactText) -> bool:
@@ -263,9 +264,10 @@ class SampleReader:
         return truncate(text, self._max_tokens) if self._oversize == "truncate" else text
 
     def _conversation(self, sample: int) -> Conversation:
-        return read_conversation(
+        conversation = read_conversation(
             self._records.record(sample), root=self._root, where=self._records.where(sample)
         )
+        return self._chat.in_rendered_order(conversation)
 
 
 def _seconds(plans: Sequence[PlannedVisual]) -> tuple[float, ...]:

@@ -9,14 +9,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from transformers import AutoImageProcessor, PreTrainedTokenizerBase
+from transformers import AutoImageProcessor, AutoTokenizer, PreTrainedTokenizerBase
 from transformers.modeling_outputs import BaseModelOutputWithPooling
+from transformers.video_utils import VideoMetadata
 
 from flowtrain.cost.flops import Grid, Side
 from flowtrain.models.family import Vocabulary
 from flowtrain.models.images import NO_LIMITS, PixelLimits
 from flowtrain.models.tile_family import TileFamily, two_linear_flops
+from flowtrain.models.tile_videos import TileVideoProcessor
 from flowtrain.models.tiles import TileProcessor
+from flowtrain.models.video_processor import VideoProcessor
+from flowtrain.models.videos import NO_VIDEO_LIMITS, VideoLimits
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -52,6 +56,35 @@ class InternVLImageProcessor(TileProcessor):
         return out
 
 
+class InternVLVideoProcessor(TileVideoProcessor):
+    """A grid is (frames, 1, 1), and each frame is a block with its number in front.
+
+    Args:
+        folder: Hugging Face folder with the video processor.
+        limits: Take the place of the processor's own.
+        side: Height and width of a tile in pixels.
+        tile_tokens: Tokens of a tile.
+        block: Text of a block, with the placeholder between the tokens for start and end.
+    """
+
+    def __init__(
+        self, folder: Path, limits: VideoLimits, *, side: int, tile_tokens: int, block: str
+    ) -> None:
+        kind = "internvl.video_processing_internvl:InternVLVideoProcessor"
+        super().__init__(folder, kind, limits, side=side)
+        self._tile_tokens = tile_tokens
+        self._block = block
+
+    def num_tokens(self, grid: Grid) -> int:
+        return grid[0] * self._tile_tokens
+
+    def _grid_of_frames(self, frames: int) -> Grid:
+        return frames, 1, 1
+
+    def _text(self, metadata: VideoMetadata, grid: Grid) -> str:
+        return "\n".join(f"Frame{number}: {self._block}" for number in range(1, grid[0] + 1))
+
+
 class InternVL(TileFamily):
     """InternVL's tower, pixel shuffle, two linear layers, and a Qwen- or Llama-like decoder."""
 
@@ -59,6 +92,7 @@ class InternVL(TileFamily):
 
     def __init__(self, folder: Path, *, projector_side: Side) -> None:
         super().__init__(folder, projector_side=projector_side)
+        self.video_id = self.image_id
         merged = int(1 / self.config.downsample_ratio) ** 2
         self._tower_width *= merged
         drops_first = self.config.vision_feature_select_strategy == "default"
@@ -76,13 +110,22 @@ class InternVL(TileFamily):
             image_id=self.image_id,
             image_start_id=names.start_image_token_id,
             placeholders=(names.context_image_token, names.video_token),
-            image_text=f"{names.start_image_token}{names.context_image_token}"
-            f"{names.end_image_token}",
+            image_text=_block(tokenizer),
+            video_mark=names.video_token,
         )
 
     def image_processor(self, limits: PixelLimits = NO_LIMITS) -> InternVLImageProcessor:
         self._refuse(limits)
         return InternVLImageProcessor(self._folder, side=self._side, tile_tokens=self._tokens)
+
+    def video_processor(self, limits: VideoLimits = NO_VIDEO_LIMITS) -> VideoProcessor:
+        return InternVLVideoProcessor(
+            self._folder,
+            limits,
+            side=self._side,
+            tile_tokens=self._tokens,
+            block=_block(AutoTokenizer.from_pretrained(self._folder)),
+        )
 
     @property
     def _projector_flops(self) -> float:
@@ -106,3 +149,9 @@ class InternVL(TileFamily):
         # As one tile; the model reads the features of all of them in order.
         outputs: dict[str, Any] = {"pooler_output": features[None]}
         return BaseModelOutputWithPooling(**outputs)
+
+
+def _block(tokenizer: Any) -> str:
+    """A placeholder between the tokens that the processor puts around a visual."""
+    names = ("start_image_token", "context_image_token", "end_image_token")
+    return "".join(getattr(tokenizer, name) for name in names)

@@ -10,16 +10,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from transformers import AutoImageProcessor, PreTrainedTokenizerBase
+from transformers import AutoImageProcessor, AutoTokenizer, PreTrainedTokenizerBase
 from transformers.image_processing_utils import select_best_resolution
+from transformers.video_utils import VideoMetadata
 
-from flowtrain.cost.flops import Grid
+from flowtrain.cost.flops import Grid, Side
 from flowtrain.models.errors import ModelError
 from flowtrain.models.family import PackedBatch, Vocabulary
 from flowtrain.models.huggingface import without_bypass
 from flowtrain.models.images import NO_LIMITS, PixelLimits
 from flowtrain.models.tile_family import TileFamily, two_linear_flops
+from flowtrain.models.tile_videos import TileVideoProcessor
 from flowtrain.models.tiles import TileProcessor
+from flowtrain.models.video_processor import VideoProcessor
+from flowtrain.models.videos import NO_VIDEO_LIMITS, VideoLimits
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -100,11 +104,44 @@ class LlavaOnevisionImageProcessor(TileProcessor):
         return out[0]
 
 
+class LlavaOnevisionVideoProcessor(TileVideoProcessor):
+    """A grid is (frames, 0, 0): frames are pooled, and a token ends the video.
+
+    Args:
+        folder: Hugging Face folder with the video processor.
+        limits: Take the place of the processor's own.
+        side: Height and width of a tile in pixels.
+        patches: Rows and columns of a tile in patches.
+        placeholder: The token that stands for the tokens of a video.
+    """
+
+    def __init__(
+        self, folder: Path, limits: VideoLimits, *, side: int, patches: int, placeholder: str
+    ) -> None:
+        kind = "llava_onevision.video_processing_llava_onevision:LlavaOnevisionVideoProcessor"
+        super().__init__(folder, kind, limits, side=side)
+        self._frame_tokens = math.ceil(patches / 2) ** 2
+        self._placeholder = placeholder
+
+    def num_tokens(self, grid: Grid) -> int:
+        return grid[0] * self._frame_tokens + 1
+
+    def _grid_of_frames(self, frames: int) -> Grid:
+        return frames, 0, 0
+
+    def _text(self, metadata: VideoMetadata, grid: Grid) -> str:
+        return self._placeholder
+
+
 class LlavaOnevision(TileFamily):
     """SigLIP, two linear layers, tokens that end lines of patches, and a Qwen-like decoder."""
 
     image_modules = ("vision_tower", "multi_modal_projector", "image_newline")
     projector_modules = ("multi_modal_projector", "image_newline")
+
+    def __init__(self, folder: Path, *, projector_side: Side) -> None:
+        super().__init__(folder, projector_side=projector_side)
+        self.video_id = self.config.video_token_id
 
     def vocabulary(self, tokenizer: PreTrainedTokenizerBase) -> Vocabulary:
         ids = [self.image_id, self.config.video_token_id]
@@ -114,6 +151,17 @@ class LlavaOnevision(TileFamily):
             image_id=self.image_id,
             image_start_id=None,
             placeholders=tuple(placeholders),
+            video_mark=placeholders[1],
+        )
+
+    def video_processor(self, limits: VideoLimits = NO_VIDEO_LIMITS) -> VideoProcessor:
+        tokenizer: Any = AutoTokenizer.from_pretrained(self._folder)
+        return LlavaOnevisionVideoProcessor(
+            self._folder,
+            limits,
+            side=self._side,
+            patches=math.isqrt(self._patches),
+            placeholder=tokenizer.convert_ids_to_tokens(self.config.video_token_id),
         )
 
     def image_processor(self, limits: PixelLimits = NO_LIMITS) -> LlavaOnevisionImageProcessor:
@@ -153,10 +201,25 @@ class LlavaOnevision(TileFamily):
         projected = without_bypass(
             model.multi_modal_projector, rows.unflatten(0, (-1, self._patches))
         )
-        features, _ = model.pack_image_features(
-            projected.split([tiles for tiles, _, _ in grids]),
-            [(height, width) for _, height, width in grids],
-            image_newline=model.image_newline,
-            vision_aspect_ratio=self.config.vision_aspect_ratio,
+        visuals = list(zip(projected.split([tiles for tiles, _, _ in grids]), grids, strict=True))
+        images = [(tiles, size) for tiles, (_, *size) in visuals if any(size)]
+        packed: list[torch.Tensor] = []
+        if images:
+            packed, _ = model.pack_image_features(
+                [tiles for tiles, _ in images],
+                [size for _, size in images],
+                image_newline=model.image_newline,
+                vision_aspect_ratio=self.config.vision_aspect_ratio,
+            )
+        of_images = iter(packed)
+        return torch.cat(
+            [
+                next(of_images) if any(size) else _pooled(model, tiles)
+                for tiles, (_, *size) in visuals
+            ]
         )
-        return torch.cat(features)
+
+
+def _pooled(model: Any, frames: torch.Tensor) -> torch.Tensor:
+    """Features of a video, as `get_video_features` makes them of those of its frames."""
+    return torch.cat([model.apply_pooling(frames).flatten(0, 1), model.image_newline[None]])

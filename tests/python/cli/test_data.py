@@ -90,7 +90,9 @@ def test_a_reason_that_the_terminal_cannot_encode_is_escaped(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bad = BadLine(sample=0, line=1, reason="image \udcff.png: there is no such file")
-    zeros = dict.fromkeys(("samples", "over_limit", "tokens", "targets", "images", "ended"), 0)
+    zeros = dict.fromkeys(
+        ("samples", "over_limit", "tokens", "targets", "images", "videos", "ended"), 0
+    )
     found = FileCheck(bad=[bad], image_tokens=0, **zeros)
     monkeypatch.setattr("flowtrain.data.check.check_file", lambda *_, **__: found)
     assert main(["data", "check", str(folder / "run.yaml")]) == 1

@@ -108,6 +108,9 @@ def test_a_video_that_changed_keeps_its_planned_grid_or_is_refused(
         ("qwen3_vl", [8, 16, 8]),
         # All 40 frames, 5 a second, and whole patches up to 7.
         ("qwen2_5_vl", [40, 20, 6]),
+        # The number in its own file, 5 a second, and the first.
+        ("internvl", [4, 20, 4]),
+        ("llava_onevision", [4, 20, 4]),
     ],
 )
 def test_frames_are_chosen_by_the_configuration(
@@ -178,12 +181,12 @@ def test_pixels_equal_those_of_torchvision(family: str, tmp_path: Path) -> None:
         pytest.skip(f"no torchvision, and none in {TORCHVISION}; `make setup` puts it there")
     write_tiny_model(tmp_path / "model", SMALLEST, family=family)
     processor = family_for(tmp_path / "model").video_processor()
-    frames = np.random.default_rng(0).integers(0, 256, (6, 45, 70, 3), dtype=np.uint8)
+    frames = np.random.default_rng(0).integers(0, 256, (4, 45, 70, 3), dtype=np.uint8)
     np.save(tmp_path / "frames.npy", frames)
     arguments = [tmp_path / "model", tmp_path / "frames.npy", tmp_path / "out.npy"]
     where = "fits" if fits else str(TORCHVISION)
     subprocess.run([sys.executable, "-c", _REFERENCE, *map(str, arguments), where], check=True)
-    plan = processor.plan(VideoHead(num_frames=6, fps=2.0, height=45, width=70))
-    assert plan.frames == tuple(range(6))
+    plan = processor.plan(VideoHead(num_frames=4, fps=2.0, height=45, width=70))
+    assert plan.frames == tuple(range(4))
     ours = processor.pixels(frames, plan.grid)
     np.testing.assert_array_equal(ours, np.load(tmp_path / "out.npy").reshape(ours.shape))

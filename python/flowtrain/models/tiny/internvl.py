@@ -61,5 +61,13 @@ def write_internvl(folder: Path, sizes: TinyModel) -> None:
         "max_patches": 4,
     }
     write_json(folder / "preprocessor_config.json", images)
+    video = {
+        "processor_class": "InternVLProcessor",
+        "video_processor_type": "InternVLVideoProcessor",
+        "size": {"height": _SIDE, "width": _SIDE},
+        "num_frames": 4,
+        "do_sample_frames": True,
+    }
+    write_json(folder / "video_preprocessor_config.json", video)
     processor = {"processor_class": "InternVLProcessor", "image_seq_length": 4}
     write_json(folder / "processor_config.json", processor)

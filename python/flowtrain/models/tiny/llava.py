@@ -113,6 +113,14 @@ def write_llava_onevision(folder: Path, sizes: TinyModel) -> None:
         "image_grid_pinpoints": resolutions,
     }
     write_json(folder / "preprocessor_config.json", images)
+    video = {
+        "processor_class": "LlavaOnevisionProcessor",
+        "video_processor_type": "LlavaOnevisionVideoProcessor",
+        "size": {"height": _SIDE, "width": _SIDE},
+        "num_frames": 4,
+        "do_sample_frames": True,
+    }
+    write_json(folder / "video_preprocessor_config.json", video)
     processor = {
         "processor_class": "LlavaOnevisionProcessor",
         "num_image_tokens": _PATCHES,
