@@ -213,7 +213,7 @@ class VisualReader:
             plan = self._videos.plan(head)
             if plan.grid != grid:
                 return np.empty(0, dtype=np.float32), plan.grid, size
-            frames = read_frames(path, plan.frames, size, where)
+            frames = read_frames(path, plan.frames, head, where)
             return self._videos.pixels(frames, grid), grid, size
         except DataError:
             raise

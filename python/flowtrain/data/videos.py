@@ -44,7 +44,7 @@ def video_head(path: Path, where: str) -> VideoHead:
         if not stream.frames:
             raise OSError(
                 "its header does not have the number of frames (as in Matroska and WebM); put it "
-                "into MP4, by `ffmpeg -i FILE -c copy FILE.mp4`"
+                "into MP4, by `ffmpeg -i FILE -c copy NEW.mp4`"
             )
         if not stream.average_rate:
             raise OSError("its header does not have the frames per second")
@@ -57,14 +57,14 @@ def video_head(path: Path, where: str) -> VideoHead:
 
 
 def read_frames(
-    path: Path, frames: Sequence[int], size: tuple[int, int], where: str
+    path: Path, frames: Sequence[int], head: VideoHead, where: str
 ) -> Iterator[NDArray[np.uint8]]:
     """Frames of a video in RGB, each of shape [height, width, 3].
 
     Args:
         path: The file.
         frames: Numbers of the frames, ascending.
-        size: Height and width in the header.
+        head: What its header says.
         where: Data set and line or row, for error messages.
 
     Raises:
@@ -73,22 +73,24 @@ def read_frames(
     """
     with _opened(path, where) as container:
         _stream(container)
+        container.seek(0)  # As `load_video`.
         wanted = iter(frames)
         number, decoded = next(wanted), 0
         for frame in container.decode(video=0):
             if decoded == number:
-                if (frame.height, frame.width) != size:
+                if (frame.height, frame.width) != (head.height, head.width):
                     raise OSError(
                         f"frame {number} has {frame.height} x {frame.width} pixels, and its header "
-                        f"says {size[0]} x {size[1]}; encode it again with frames of one size"
+                        f"says {head.height} x {head.width}; encode it again with frames of one "
+                        "size"
                     )
                 yield frame.to_ndarray(format="rgb24")
                 if (number := next(wanted, -1)) < 0:
                     return
             decoded += 1
         raise OSError(
-            f"frame {frames[-1]} is needed, as its header says, but only {decoded} frames can be "
-            "decoded; encode it again, by `ffmpeg -i FILE FILE.mp4`"
+            f"its header says {head.num_frames} frames, but only {decoded} can be decoded; encode "
+            "it again, by `ffmpeg -i FILE NEW.mp4`"
         )
 
 

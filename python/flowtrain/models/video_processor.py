@@ -36,15 +36,8 @@ class _TorchOperators(TorchvisionBackend):
     def resize(
         self, image: torch.Tensor, size: SizeDict, resample: Any = None, *_: Any, **__: Any
     ) -> torch.Tensor:
-        """Scale 8-bit frames, shape [..., channels, height, width]; the result is the same type."""
-        if resample != Resampling.BICUBIC:
-            raise ValueError(f"resample={resample}: only {Resampling.BICUBIC:d} (bicubic) is known")
         target: tuple[Any, Any] = (size.height, size.width)
-        if image.shape[-2:] == target:
-            return image
-        flat = image.reshape(-1, *image.shape[-3:])
-        scaled = F.interpolate(flat, size=target, mode="bicubic", antialias=True)
-        return scaled.reshape(*image.shape[:-2], *target)
+        return _scaled(image, target, resample)
 
     def normalize(  # type: ignore[override]
         self, image: torch.Tensor, mean: Any, std: Any, inplace: bool = False, **_: Any
@@ -55,6 +48,20 @@ class _TorchOperators(TorchvisionBackend):
             for value in (mean, std)
         )
         return (image.sub_(mean) if inplace else image.sub(mean)).div_(std)
+
+
+def _scaled(frames: torch.Tensor, size: tuple[int, int], resample: Any) -> torch.Tensor:
+    """Scale 8-bit frames, shape [..., channels, height, width], to a height and width."""
+    if resample != Resampling.BICUBIC:
+        raise ValueError(
+            f"resample={resample} of the video processor: only {Resampling.BICUBIC:d} (bicubic) is "
+            "supported"
+        )
+    if frames.shape[-2:] == size:
+        return frames
+    flat = frames.reshape(-1, *frames.shape[-3:])
+    scaled = F.interpolate(flat, size=size, mode="bicubic", antialias=True)
+    return scaled.reshape(*frames.shape[:-2], *size)
 
 
 def _processor_class(module: str, name: str) -> Any:
@@ -179,7 +186,13 @@ class VideoProcessor(ABC):
     def _compute_grid(self, frames: int, height: int, width: int) -> Grid:
         # Tensors without values: the processor computes shapes alone.
         video = torch.empty((frames, 3, height, width), dtype=torch.uint8, device="meta")
-        return self._grid(self._process(video))
+        try:
+            return self._grid(self._process(video))
+        except RuntimeError as error:  # A processor that does not scale, for one.
+            raise ValueError(
+                f"the model's video processor does not take {frames} frames of {height} x {width} "
+                f"pixels: {error}"
+            ) from error
 
     def pixels(self, frames: Iterable[NDArray[np.uint8]], grid: Grid) -> NDArray[np.float32]:
         """Pixels of a video as the model takes them.
@@ -192,15 +205,12 @@ class VideoProcessor(ABC):
         Raises:
             ValueError: The processor does not take these frames.
         """
-        height, width = self._frame_size(grid)
-        size = SizeDict(height=height, width=width)
+        size = self._frame_size(grid)
         scaled = []
         for frame in frames:
             image = torch.from_numpy(frame).permute(2, 0, 1).contiguous()
             if self._processor.do_resize:
-                image = _TorchOperators.resize(
-                    self._processor, image, size, self._processor.resample
-                )
+                image = _scaled(image, size, self._processor.resample)
             scaled.append(image)
         out: NDArray[np.float32] = self._values(
             self._process(torch.stack(scaled), do_resize=False)

@@ -155,7 +155,11 @@ class StepPlan:
             tuple(
                 tuple(
                     Document(
-                        **{**doc, "grids": _grids(doc["grids"]), "seconds": tuple(doc["seconds"])}
+                        **{
+                            **doc,
+                            "grids": _grids(doc["grids"]),
+                            "seconds": tuple(doc.get("seconds", ())),
+                        }
                     )
                     for doc in slot
                 )

@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 from clips import write_clip
 
+from flowtrain.config import from_dict
 from flowtrain.config.schema import DataConfig
 from flowtrain.data import DataError, videos
+from flowtrain.data.check import check_file
 from flowtrain.data.samples import SampleReader
 from flowtrain.data.text import expand
 from flowtrain.models.tiny import SMALLEST, TINY, write_tiny_model
@@ -50,7 +52,7 @@ def test_a_video_that_cannot_be_used_is_named_with_the_cause(model: Path, tmp_pa
         ("folder.mp4", "not a regular file"),
         (
             "a.mkv",
-            "its header does not have the number of frames .*`ffmpeg -i FILE -c copy FILE.mp4`",
+            "its header does not have the number of frames .*`ffmpeg -i FILE -c copy NEW.mp4`",
         ),
         ("one.mp4", "t:1 must be larger than temporal_factor:2"),
     ):
@@ -65,7 +67,7 @@ def test_a_video_with_fewer_frames_than_its_header_says_is_refused(
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     read = reader(model, tmp_path, "a.avi")
     meta = read.meta(0)
-    with pytest.raises(DataError, match=r"a.avi: frame 39 is needed, .* only \d+ frames can be"):
+    with pytest.raises(DataError, match=r"a.avi: its header says 40 frames, but only \d+ can be"):
         read.pixels(0, 0, meta.grids[0])
     read = reader(model, tmp_path, "a.avi", bad_image="skip")
     pixels = read.pixels(0, 0, meta.grids[0])
@@ -129,6 +131,51 @@ def test_a_maximum_below_the_frames_of_a_patch_is_refused(model: Path, tmp_path:
     read = reader(model, tmp_path, "a.mp4", video_max_frames=1)
     with pytest.raises(DataError, match="data.video_max_frames=1: a patch .* spans 2 frames"):
         read.meta(0)
+
+
+def test_a_truncated_sample_keeps_whole_videos_alone(model: Path, tmp_path: Path) -> None:
+    for name in ("a.mp4", "b.mp4"):
+        write_clip(tmp_path / name)
+    turns = [
+        {"role": role, "content": text}
+        for role, text in (("user", "<video>?"), ("assistant", "yes"), ("user", "<video>!"))
+    ]
+    record = {"messages": [*turns, TURNS[1]], "videos": ["a.mp4", "b.mp4"]}
+    path = tmp_path / "data.jsonl"
+    path.write_text(json.dumps(record) + "\n")
+    whole, text = SampleReader(model, DataConfig(path=path), 4096).meta_and_text(0)
+    assert len(whole.grids) == len(whole.seconds) == 2
+    # One token less than the last block of the second video needs.
+    end = int(text["count"].cumsum()[np.flatnonzero(text["kind"])[-1]])
+    read = SampleReader(model, DataConfig(path=path, oversize="truncate"), end - 1)
+    cut, kept = read.meta_and_text(0)
+    assert (cut.grids, cut.seconds) == (whole.grids[:1], whole.seconds[:1])
+    # The text ends in front of the time of the second video, and of the token that starts it.
+    assert kept.tobytes() == text[: len(kept)].tobytes()
+    assert (text[len(kept)]["id"], (kept["kind"] == 2).sum()) == (read._chat.image_start_id, 2)
+    # The prompt of the last answer has both.
+    before, prompt = SampleReader(model, DataConfig(path=path), 4096).prompt(0)
+    assert (before.grids, before.seconds) == (whole.grids, whole.seconds)
+    assert before.num_tokens == whole.num_tokens - len("yes\n") - 1 == prompt["count"].sum()
+
+
+def test_videos_are_counted_apart_from_images(model: Path, tmp_path: Path) -> None:
+    write_clip(tmp_path / "a.mp4")
+    tmp_path.joinpath("data.jsonl").write_text(
+        json.dumps({"messages": TURNS, "video": "a.mp4"})
+        + "\n"
+        + json.dumps({"messages": TURNS, "video": "gone.mp4"})
+    )
+    tree = {
+        "run": tmp_path / "run",
+        "model": {"config": model},
+        "data": {"path": tmp_path / "data.jsonl", "bad_image": "skip"},
+        "train": {"steps": 1, "global_batch": 1, "microbatch_tokens": 4096},
+        "flow": {"mode": "strict"},
+    }
+    found = check_file(from_dict(tree, source="test"), workers=1, pixels=True)
+    assert (found.images, found.videos, found.image_tokens) == (0, 1, 12)
+    assert [bad.line for bad in found.bad] == [2]
 
 
 @pytest.mark.parametrize("family", sorted(set(TINY) - set(FAMILIES_WITH_VIDEO)))
