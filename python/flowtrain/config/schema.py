@@ -87,6 +87,10 @@ class DataConfig:
     """Frames that are taken of a second of a video; null takes what the model's processor says."""
     video_max_frames: int | None = None
     """Maximum frames that are taken of a video; null takes what the model's processor says."""
+    video_max_pixels: int | None = None
+    """Pixels above which the frames of a video are reduced; null takes the limit of the model's
+    processor. Of all frames together for Qwen3-VL, of each frame for Qwen2.5-VL; the other families
+    scale each frame to one size."""
 
     def __post_init__(self) -> None:
         require(
@@ -107,6 +111,7 @@ class DataConfig:
             "max_pixels": self.max_pixels,
             "video_fps": self.video_fps,
             "video_max_frames": self.video_max_frames,
+            "video_max_pixels": self.video_max_pixels,
         }
         positive(**{f"data__{name}": value for name, value in given.items() if value is not None})
 

@@ -95,10 +95,14 @@ class SampleReader:
             raise DataError(str(error)) from error
         except (OSError, ValueError) as error:
             raise DataError(f"the model's folder {model_folder} cannot be read: {error}") from error
-        frames = VideoLimits(fps=data.video_fps, max_frames=data.video_max_frames)
+        of_videos = VideoLimits(
+            fps=data.video_fps,
+            max_frames=data.video_max_frames,
+            max_pixels=data.video_max_pixels,
+        )
         self._visuals = VisualReader(
             processor,
-            lambda: family.video_processor(frames),
+            lambda: family.video_processor(of_videos),
             skip_bad=data.bad_image == "skip",
         )
         self.held_out: SampleReader | None = None

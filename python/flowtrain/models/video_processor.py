@@ -130,7 +130,24 @@ class VideoProcessor(ABC):
                 f"data.video_max_frames={limits.max_frames}: a patch of the model spans "
                 f"{self._frames} frames; raise it to at least that"
             )
+        if limits.max_pixels is not None:
+            self._processor.size = self._at_most(limits.max_pixels)
         self._grid_of = functools.lru_cache(maxsize=4096)(self._compute_grid)
+
+    def _at_most(self, pixels: int) -> dict[str, int]:
+        """Limits of the processor with another upper one."""
+        own = {name: value for name, value in dict(self._processor.size).items() if value}
+        if own.keys() != {"shortest_edge", "longest_edge"}:
+            raise ModelError(
+                f"data.video_max_pixels={pixels}: the model's video processor scales every frame "
+                f"to one size ({own}), and not by limits; set it to null"
+            )
+        if own["shortest_edge"] > pixels:
+            raise ModelError(
+                f"data.video_max_pixels={pixels} is less than the lower limit of the model's video "
+                f"processor, {own['shortest_edge']}; raise it to at least that"
+            )
+        return {**own, "longest_edge": pixels}
 
     def plan(self, head: VideoHead) -> VideoPlan:
         """What becomes of a video.

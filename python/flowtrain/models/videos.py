@@ -22,11 +22,13 @@ class VideoHead:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VideoLimits:
-    """Which frames are taken of a video; None is what the processor says."""
+    """Which frames are taken of a video, and their size; None is what the processor says."""
 
     fps: float | None = None
     """Frames per second."""
     max_frames: int | None = None
+    max_pixels: int | None = None
+    """Pixels above which frames are reduced: of each, or of all, as the processor counts."""
 
 
 NO_VIDEO_LIMITS = VideoLimits()

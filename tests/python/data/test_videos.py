@@ -126,6 +126,33 @@ def test_frames_are_chosen_by_the_configuration(
     assert [patches * each.meta(0).grids[0][0] for each in read] == frames
 
 
+@pytest.mark.parametrize(("family", "frames"), [("qwen3_vl", 4), ("qwen2_5_vl", 1)])
+def test_the_pixels_of_frames_are_limited_by_the_configuration(
+    family: str, frames: int, tmp_path: Path
+) -> None:
+    write_tiny_model(tmp_path / "model", SMALLEST, family=family)
+    write_clip(tmp_path / "a.mp4", frames=4, height=64, width=96)
+    grid, limited = (
+        reader(tmp_path / "model", tmp_path, "a.mp4", video_max_pixels=pixels).meta(0).grids[0]
+        for pixels in (None, frames * 2048)
+    )
+    assert grid == (2, 16, 24)
+    assert limited == (2, 8, 12)  # 32 x 48 pixels; 40 x 56 would be more than 2048.
+    read = reader(tmp_path / "model", tmp_path, "a.mp4", video_max_pixels=8)
+    with pytest.raises(DataError, match="video_max_pixels=8 is less than the lower limit .* 64"):
+        read.meta(0)
+
+
+@pytest.mark.parametrize("family", ["internvl", "llava_onevision"])
+def test_a_limit_of_pixels_is_refused_where_frames_have_one_size(
+    family: str, tmp_path: Path
+) -> None:
+    write_tiny_model(tmp_path / "model", SMALLEST, family=family)
+    read = reader(tmp_path / "model", tmp_path, "a.mp4", video_max_pixels=4096)
+    with pytest.raises(DataError, match="video_max_pixels=4096: .* one size .*'height': 16"):
+        read.meta(0)
+
+
 def test_a_maximum_below_the_frames_of_a_patch_is_refused(model: Path, tmp_path: Path) -> None:
     write_clip(tmp_path / "a.mp4")
     read = reader(model, tmp_path, "a.mp4", video_max_frames=1)

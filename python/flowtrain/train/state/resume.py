@@ -34,6 +34,7 @@ RULES: dict[str, Rule] = {
     "data.max_pixels": "taken",
     "data.video_fps": "taken",
     "data.video_max_frames": "taken",
+    "data.video_max_pixels": "taken",
     "train.steps": "taken",
     "train.epochs": "taken",
     "train.global_batch": "refused",
