@@ -20,7 +20,8 @@ from tqdm import tqdm
 
 from flowtrain.config import RunConfig
 from flowtrain.data.digits import write_digits
-from flowtrain.data.records import open_records
+from flowtrain.data.mixture import sample_order
+from flowtrain.data.records import Dataset
 from flowtrain.data.samples import SampleReader
 from flowtrain.data.workers import ReaderPool
 from flowtrain.models.registry import family_for
@@ -65,7 +66,7 @@ def min_pool_bytes(config: RunConfig) -> int:
         source = PlanSource(
             config,
             reads=SampleReads(reader, config.data.name, timeout_s=config.flow.timeout_s),
-            num_samples=len(open_records(config.data)),
+            order=sample_order(config.data, Dataset(config.data), seed=config.train.seed),
             family=family,
         )
         flow = config.flow

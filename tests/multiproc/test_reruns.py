@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +130,31 @@ def test_a_run_is_resumed_in_another_layout(
     assert [step["samples"] for step in resumed] == [step["samples"] for step in whole]
     for again, step in zip(resumed[3:], whole[3:], strict=True):
         assert again["loss"] == pytest.approx(step["loss"], rel=limit)
+
+
+@pytest.mark.limit(240)
+def test_sources_are_drawn_by_weight_and_a_resume_goes_on_in_their_order(
+    tmp_path: Path, data: Path
+) -> None:
+    lines = data.joinpath("train.jsonl").read_text().splitlines(keepends=True)
+    one, two = tmp_path / "one.jsonl", tmp_path / "two.jsonl"
+    one.write_text("".join(lines[:10]))
+    two.write_text("".join(lines[10:30]))
+    sources = [{"path": str(one), "weight": 2}, {"path": str(two), "weight": 0.5}]
+    tree = run_tree(
+        tmp_path / "run",
+        data,
+        data={"path": None, "sources": sources, "image_root": str(data)},
+        flow=COLOCATED,
+        train={"steps": 8},
+        checkpoint={"every": 4},
+    )
+    whole = trained(tree)
+    # Two epochs of 30 draws, and the begin of a third.
+    drawn = Counter([sample for step in whole for sample in step["samples"]][:60])
+    assert drawn == {sample: 4 if sample < 10 else 1 for sample in range(30)}
+    shutil.rmtree(tmp_path / "run" / "checkpoints" / "step-00000008")
+    assert trained(tree, resume=True) == whole
 
 
 @pytest.mark.deep

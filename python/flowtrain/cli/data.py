@@ -7,9 +7,12 @@ import dataclasses
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flowtrain.output import checked_stdout
+
+if TYPE_CHECKING:
+    from flowtrain.data.check import FileCheck, SourceCheck
 
 
 def add_parser(commands: Any) -> None:
@@ -106,13 +109,14 @@ def run_check(given: argparse.Namespace) -> int:
                 # A message may contain a file name that the terminal cannot encode.
                 encoding = sys.stdout.encoding
                 print(bad.reason.encode(encoding, "backslashreplace").decode(encoding))
-            visuals = f"{found.images} images" + f" and {found.videos} videos" * (found.videos > 0)
             print(
-                f"{config.data.name}: {found.samples} samples, {len(found.bad)} bad; the good ones "
-                f"have {found.tokens} tokens, {found.targets} of them targets, and {visuals} of "
-                f"{found.image_tokens} tokens; {found.over_limit} samples exceed "
+                f"{config.data.name}: {_counts(found, len(found.bad))} of {found.image_tokens} "
+                f"tokens; {found.over_limit} samples exceed "
                 f"train.microbatch_tokens={config.train.microbatch_tokens}"
             )
+            for source in found.sources if config.data.sources else ():
+                counts = _counts(source, source.bad)
+                print(f"{source.name}: {counts}; {source.draws} draws per epoch")
     if not found.ended and found.targets:
         print(
             "flowtrain: no sample trains the token that ends an answer, so that the model may not "
@@ -120,3 +124,11 @@ def run_check(given: argparse.Namespace) -> int:
             file=sys.stderr,
         )
     return 1 if found.bad else 0
+
+
+def _counts(found: FileCheck | SourceCheck, bad: int) -> str:
+    visuals = f"{found.images} images" + f" and {found.videos} videos" * (found.videos > 0)
+    return (
+        f"{found.samples} samples, {bad} bad; the good ones have {found.tokens} tokens, "
+        f"{found.targets} of them targets, and {visuals}"
+    )

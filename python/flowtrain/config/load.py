@@ -123,6 +123,10 @@ def _anchor(tree: dict[str, Any], kind: type, folder: Path) -> None:
         value = tree.get(name)
         if dataclasses.is_dataclass(hint) and isinstance(value, dict):
             _anchor(value, hint, folder)
+        elif (kind_of_items := _items(hint)) is not None and isinstance(value, list):
+            for item in value:
+                if isinstance(item, dict):
+                    _anchor(item, kind_of_items, folder)
         elif hint in (Path, Path | None) and isinstance(value, str):
             tree[name] = str(folder / Path(value).expanduser())
 

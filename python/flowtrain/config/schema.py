@@ -11,6 +11,7 @@ from flowtrain.config.checks import not_negative, positive, require
 from flowtrain.config.evaluation import EvalConfig
 from flowtrain.config.flow import FlowConfig
 from flowtrain.config.optim import OptimConfig
+from flowtrain.config.sources import SourceConfig, check_import_path, check_sources
 
 Dtype = Literal["float32", "float64", "bfloat16"]
 Part = Literal["encoder", "projector", "backbone"]
@@ -61,6 +62,8 @@ class DataConfig:
     """Function that returns the samples, as `package.module:make`; exclusive with `path`. It takes
     no arguments and returns a map-style data set, whose items are dictionaries like the objects of
     a `.jsonl` file."""
+    sources: tuple[SourceConfig, ...] = ()
+    """Several data sets with weights, in place of `path` or `dataset`."""
     image_root: Path | None = None
     """Base folder of relative image paths; by default the folder that contains `path`. Without
     `path` there is no default."""
@@ -94,17 +97,15 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         require(
-            (self.path is None) != (self.dataset is None),
-            f"data.path={self.path}, data.dataset={self.dataset}: give exactly one of the two: "
-            "path is a file or folder, dataset a Python function as package.module:make",
+            [self.path, self.dataset, self.sources or None].count(None) == 2,
+            f"data.path={self.path}, data.dataset={self.dataset}, "
+            f"data.sources=[{', '.join(source.name for source in self.sources)}]: give exactly one "
+            "of the three: path is a file or folder, dataset a Python function as "
+            "package.module:make, sources a list of these with weights",
         )
         if self.dataset is not None:
-            module, colon, name = self.dataset.partition(":")
-            require(
-                bool(colon) and all(map(str.isidentifier, [*module.split("."), name])),
-                f"data.dataset={self.dataset}: write package.module:make, where make is a function "
-                "of the module",
-            )
+            check_import_path("data.dataset", self.dataset)
+        check_sources(self.sources)
         not_negative(data__workers=self.workers)
         given = {
             "min_pixels": self.min_pixels,
@@ -118,14 +119,15 @@ class DataConfig:
     @property
     def name(self) -> str:
         """Path or import path of the data set, for messages."""
-        return str(self.path) if self.path is not None else f"data.dataset={self.dataset}"
+        return "data.sources" if self.sources else self.all_sources[0].name
 
     @property
-    def root(self) -> Path | None:
-        """Folder that relative image paths start from; None if there is none."""
-        if self.image_root is not None or self.path is None:
-            return self.image_root
-        return self.path.parent
+    def all_sources(self) -> tuple[SourceConfig, ...]:
+        """The data sets of `sources`, or the only one, with their base folders of images."""
+        sources = self.sources or (SourceConfig(path=self.path, dataset=self.dataset),)
+        return tuple(
+            replace(source, image_root=source.image_root or self.image_root) for source in sources
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -289,6 +291,7 @@ class RunConfig:
             self.data,
             path=self.eval.path,
             dataset=self.eval.dataset,
+            sources=(),
             image_root=self.eval.image_root or self.data.image_root,
             shuffle=False,
         )

@@ -5,14 +5,15 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 
 from flowtrain.config.schema import RunConfig
 from flowtrain.data.errors import no_sample_fits
-from flowtrain.data.records import State, open_records
+from flowtrain.data.mixture import epoch_draws
+from flowtrain.data.records import Dataset, State
 from flowtrain.data.samples import SampleReader
 from flowtrain.data.workers import ReaderPool
 
@@ -32,6 +33,23 @@ class BadLine:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class SourceCheck:
+    """Contents of one data set, without bad samples."""
+
+    name: str
+    """Path or import path."""
+    samples: int
+    """Samples, with the bad ones."""
+    bad: int
+    draws: int
+    """Draws per epoch: samples times weight."""
+    tokens: int
+    targets: int
+    images: int
+    videos: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class FileCheck:
     """Contents of a data set. Tokens, images and videos are those that training would use."""
 
@@ -48,6 +66,8 @@ class FileCheck:
     ended: int
     """Samples whose last target is a token that ends an answer; a model that is trained on none
     may not learn to end its answers."""
+    sources: list[SourceCheck]
+    """The data sets of `data.sources`, or the only one."""
 
 
 def check_file(
@@ -68,8 +88,8 @@ def check_file(
         progress: Called with the number of samples read so far and of all samples.
 
     Raises:
-        DataError: The data set does not exist or changed during the check, `data.oversize` would
-            drop every sample, or the model's folder cannot be used.
+        DataError: A data set does not exist or changed during the check, `data.oversize` would
+            drop every sample, a weight draws no sample, or the model's folder cannot be used.
         ValueError: `workers` is below 1.
     """
     if workers is not None and workers < 1:
@@ -77,51 +97,82 @@ def check_file(
     workers = workers or len(os.sched_getaffinity(0))
     # An error of every worker is raised here, once.
     checker = _Checker(config, pixels)
-    samples = len(checker.records)
-    starts = range(0, samples, _CHUNK)
-    workers = min(workers, len(starts))
-    state = checker.records.state
+    dataset = checker.dataset
+    draws = epoch_draws(config.data, dataset)
+    samples = len(dataset)
+    workers = min(workers, -(-samples // _CHUNK))
+    state = dataset.state
     make = partial(_Checker, config, pixels, state) if workers > 1 else lambda: checker
-    counts: Counter[str] = Counter()
+    counts: list[Counter[str]] = [Counter() for _ in draws]
     bad: list[BadLine] = []
+    done = 0
     with ReaderPool(make, workers if workers > 1 else 0) as pool:
-        chunks = (pool.submit("check", start, min(start + _CHUNK, samples)) for start in starts)
+        chunks = (
+            (source, pool.submit("check", first, end))
+            for source, first, end in _chunks(dataset.sizes)
+        )
         # Bounded, as requests for all lines of a large file would take gigabytes.
         ahead = deque(islice(chunks, 2 * workers))
-        for start in starts:
-            found, more = ahead.popleft().result()
+        while ahead:
+            source, future = ahead.popleft()
+            found, more = future.result()
             ahead.extend(islice(chunks, 1))
-            counts += found
+            counts[source] += found
             bad += more
-            progress(min(start + _CHUNK, samples), samples)
-    if not bad and not counts["targets"]:
+            done += found["samples"]
+            progress(done, samples)
+    total = sum(counts, Counter())
+    if not bad and not total["targets"]:
         raise no_sample_fits(config, config.data, samples)
-    names = ("over_limit", "tokens", "targets", "images", "videos", "image_tokens", "ended")
-    return FileCheck(samples=samples, bad=bad, **{name: counts[name] for name in names})
+    of_source = ("samples", "tokens", "targets", "images", "videos")
+    names = (*of_source, "over_limit", "image_tokens", "ended")
+    return FileCheck(
+        bad=bad,
+        sources=[
+            SourceCheck(
+                name=part.name,
+                draws=number,
+                bad=found["bad"],
+                **{name: found[name] for name in of_source},
+            )
+            for part, number, found in zip(dataset.parts, draws, counts, strict=True)
+        ],
+        **{name: total[name] for name in names},
+    )
+
+
+def _chunks(sizes: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """Source, first and end of ranges of samples, each in one source."""
+    before = 0
+    for source, size in enumerate(sizes):
+        for first in range(0, size, _CHUNK):
+            yield source, before + first, before + min(first + _CHUNK, size)
+        before += size
 
 
 class _Checker:
     def __init__(self, config: RunConfig, pixels: bool, state: State | None = None) -> None:
         data = dataclasses.replace(config.data, bad_image="error")
-        self.records = open_records(data, state)
+        self.dataset = Dataset(data, state)
         self._limit = config.train.microbatch_tokens
-        self._reader = SampleReader(config.model.folder, data, self._limit, self.records.state)
+        self._reader = SampleReader(config.model.folder, data, self._limit, self.dataset.state)
         self._pixels = pixels
 
     def check(self, first: int, end: int) -> tuple[Counter[str], list[BadLine]]:
         """Counts and bad lines of a range of samples."""
-        counts: Counter[str] = Counter()
+        counts = Counter(samples=end - first)
         bad = []
         for sample in range(first, end):
             try:
                 self._check(sample, counts)
             # An unexpected error of one sample must not hide the others.
             except Exception as error:
-                self.records.check_state()
-                where, reason = self.records.where(sample), str(error)
+                self.dataset.check_state()
+                where, reason = self.dataset.where(sample), str(error)
                 if not reason.startswith(where):
                     reason = f"{where}: {type(error).__name__}: {error}"
-                bad.append(BadLine(sample=sample, line=self.records.line(sample), reason=reason))
+                bad.append(BadLine(sample=sample, line=self.dataset.line(sample), reason=reason))
+        counts["bad"] = len(bad)
         return counts, bad
 
     def _check(self, sample: int, counts: Counter[str]) -> None:

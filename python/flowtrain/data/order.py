@@ -22,40 +22,49 @@ class SampleOrder:
         num_samples: Samples of the data set.
         seed: Seed of the permutations.
         shuffle: Whether to permute; otherwise samples come in the order of the data set.
+        stream: Number of the permutations among those of the same seed.
     """
 
-    def __init__(self, num_samples: int, seed: int, shuffle: bool) -> None:
+    def __init__(self, num_samples: int, seed: int, shuffle: bool, *, stream: int = 0) -> None:
         self._num_samples = num_samples
-        self._seed = seed
+        self._key = seed, stream
         self._shuffle = shuffle
-        self._permutation = _Permutation(num_samples, seed, epoch=0)
+        self._permutation = _Permutation(num_samples, self._key, epoch=0)
         self._first = 0
         self._block: NDArray[np.int64] = np.empty(0, dtype=np.int64)
 
     def index(self, cursor: int) -> int:
         """Number of the sample that is drawn after `cursor` others, over all epochs."""
-        epoch, at = divmod(cursor, self._num_samples)
         if not self._shuffle:
-            return at
+            return cursor % self._num_samples
         # Cursors are mostly asked for one after the other.
         if not self._first <= cursor < self._first + len(self._block):
-            end = min(at + _BLOCK, self._num_samples)
-            self._block = self._of(epoch)(np.arange(at, end))
-            self._first = cursor
+            self._first, self._block = cursor, self.block(cursor)
         return int(self._block[cursor - self._first])
+
+    def block(self, cursor: int) -> NDArray[np.int64]:
+        """Numbers of some samples that are drawn from `cursor` on, all in one epoch."""
+        end = min(_BLOCK, self._num_samples - cursor % self._num_samples)
+        return self.numbers(np.arange(cursor, cursor + end))
+
+    def numbers(self, cursors: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Numbers of the samples at any cursors, both of shape [num_cursors]."""
+        epochs, numbers = np.divmod(cursors, self._num_samples)
+        if self._shuffle:
+            for epoch in np.unique(epochs).tolist():
+                at = epochs == epoch
+                numbers[at] = self._of(epoch)(numbers[at])
+        return numbers
 
     def of_epoch(self, epoch: int) -> NDArray[np.int64]:
         """Sample numbers in the order of an epoch, shape [num_samples]."""
-        order = np.arange(self._num_samples)
-        if self._shuffle:
-            permutation = self._of(epoch)
-            for first in range(0, self._num_samples, _BLOCK):
-                order[first : first + _BLOCK] = permutation(order[first : first + _BLOCK])
-        return order
+        first = epoch * self._num_samples
+        blocks = range(first, first + self._num_samples, _BLOCK)
+        return np.concatenate([self.block(cursor) for cursor in blocks])
 
     def _of(self, epoch: int) -> _Permutation:
         if self._permutation.epoch != epoch:
-            self._permutation = _Permutation(self._num_samples, self._seed, epoch)
+            self._permutation = _Permutation(self._num_samples, self._key, epoch)
         return self._permutation
 
 
@@ -71,17 +80,19 @@ class _Permutation:
 
     Args:
         size: Size of the permuted set, at least 1 and less than 2^62.
-        seed: Seed of the run.
+        key: Seed of the run, and a number of the permutations of that seed.
         epoch: Epoch, from 0.
     """
 
-    def __init__(self, size: int, seed: int, epoch: int) -> None:
+    def __init__(self, size: int, key: tuple[int, int], epoch: int) -> None:
         self.epoch = epoch
         self._size = np.uint64(size)
         a = math.isqrt(size - 1) + 1
         self._moduli = np.uint64(a), np.uint64(-(-size // a))
         # Philox is specified bit for bit, so that the order does not depend on the version.
-        self._keys = np.random.Philox([seed, epoch]).random_raw(_ROUNDS)
+        # A trailing 0 does not change the seed.
+        seed, stream = key
+        self._keys = np.random.Philox([seed, epoch, stream]).random_raw(_ROUNDS)
 
     def __call__(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """Numbers at positions, both of shape [num_positions]."""

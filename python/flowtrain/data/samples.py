@@ -16,7 +16,7 @@ from flowtrain.data.chat import ChatTokenizer, ChatTokens
 from flowtrain.data.conversation import Conversation, read_conversation
 from flowtrain.data.errors import DataError
 from flowtrain.data.pixels import PlannedVisual, SamplePixels, VisualReader
-from flowtrain.data.records import State, open_records
+from flowtrain.data.records import Dataset, State
 from flowtrain.data.text import (
     CompactText,
     before_last_answer,
@@ -80,8 +80,7 @@ class SampleReader:
         from flowtrain.models.registry import family_for  # Imports torch.
         from flowtrain.models.videos import VideoLimits
 
-        self._records = open_records(data, state)
-        self._root = data.root
+        self._dataset = Dataset(data, state)
         self._oversize = data.oversize
         self._max_tokens = max_tokens
         try:
@@ -118,12 +117,15 @@ class SampleReader:
             DataError: The data set cannot be used.
         """
         other = copy.copy(self)
-        other._records = open_records(data, state)
-        other._root = data.root
+        other._dataset = Dataset(data, state)
         return other
 
     def __len__(self) -> int:
-        return len(self._records)
+        return len(self._dataset)
+
+    def where(self, sample: int) -> str:
+        """File and line of a sample, or its place in another format."""
+        return self._dataset.where(sample)
 
     def meta(self, sample: int) -> SampleMeta:
         """Sizes of a sample.
@@ -183,7 +185,7 @@ class SampleReader:
         """
         if meta.fit == "refused":
             raise DataError(
-                f"{self._records.where(meta.index)}: {meta.num_tokens} tokens exceed "
+                f"{self.where(meta.index)}: {meta.num_tokens} tokens exceed "
                 f"train.microbatch_tokens={self._max_tokens} ({sum(meta.image_lengths)} of them in "
                 "images and videos); raise it, drop the line, or set data.oversize to drop or "
                 "truncate"
@@ -268,8 +270,9 @@ class SampleReader:
         return truncate(text, self._max_tokens) if self._oversize == "truncate" else text
 
     def _conversation(self, sample: int) -> Conversation:
+        dataset = self._dataset
         conversation = read_conversation(
-            self._records.record(sample), root=self._root, where=self._records.where(sample)
+            dataset.record(sample), root=dataset.root(sample), where=dataset.where(sample)
         )
         return self._chat.in_rendered_order(conversation)
 

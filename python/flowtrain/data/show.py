@@ -37,6 +37,7 @@ def _show(reader: SampleReader, family: Family, sample: int) -> dict[str, Any]:
     flops = family.sample_flops(meta.num_tokens, meta.grids, num_targets=meta.num_targets)
     return {
         "index": sample,
+        "where": reader.where(sample),
         "fit": meta.fit,
         "input_ids": text.input_ids.tolist(),
         "labels": text.labels.tolist(),

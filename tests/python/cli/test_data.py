@@ -93,7 +93,7 @@ def test_a_reason_that_the_terminal_cannot_encode_is_escaped(
     zeros = dict.fromkeys(
         ("samples", "over_limit", "tokens", "targets", "images", "videos", "ended"), 0
     )
-    found = FileCheck(bad=[bad], image_tokens=0, **zeros)
+    found = FileCheck(bad=[bad], image_tokens=0, sources=[], **zeros)
     monkeypatch.setattr("flowtrain.data.check.check_file", lambda *_, **__: found)
     assert main(["data", "check", str(folder / "run.yaml")]) == 1
     assert r"image \udcff.png: there is no such file" in capsys.readouterr().out
@@ -133,6 +133,25 @@ def test_a_good_file_is_summarized(folder: Path, capsys: pytest.CaptureFixture[s
     [line] = capsys.readouterr().out.splitlines()
     assert "140 samples, 0 bad; " in line
     assert " 140 images of " in line
+
+
+def test_counts_of_each_source_are_printed(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good, bad = (folder / "data" / f"{name}.jsonl" for name in ("train", "bad"))
+    sources = f"data={{sources: [{{path: {good}, weight: 0.5}}, {{path: {bad}, weight: 2}}]}}"
+    assert main(["data", "check", str(folder / "run.yaml"), sources, "--workers", "1"]) == 1
+    *reasons, total, of_good, of_bad = capsys.readouterr().out.splitlines()
+    assert [reason.split(": ")[0] for reason in reasons] == [
+        f"{bad}:{line}" for line in (3, 71, 72, 131)
+    ]
+    assert total.startswith("data.sources: 279 samples, 4 bad; the good ones have ")
+    assert of_good.startswith(f"{good}: 140 samples, 0 bad; ")
+    assert of_good.endswith("140 images; 70 draws per epoch")
+    assert of_bad.startswith(f"{bad}: 139 samples, 4 bad; ")
+    assert of_bad.endswith("135 images; 278 draws per epoch")
+    assert main(["data", "show", str(folder / "run.yaml"), sources, "--index", "141"]) == 0
+    assert f"where  {bad}:2\n" in capsys.readouterr().out
 
 
 def test_a_file_without_a_remaining_sample_is_refused(

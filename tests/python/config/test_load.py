@@ -41,6 +41,19 @@ def test_paths_in_overrides_start_from_the_working_directory(
     assert config.model.path == folder / "../m"
 
 
+def test_paths_of_sources_start_from_the_file_and_from_the_working_directory(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    file.write_text(TEXT.replace("path: train.jsonl", "sources: [{path: a.jsonl, image_root: b}]"))
+    [source] = load(file).data.sources
+    assert (source.path, source.root) == (tmp_path / "a.jsonl", tmp_path / "b")
+    [source] = load(file, ["data.sources=[{path: a.jsonl, weight: 2}]"]).data.sources
+    assert (source.path, source.root, source.weight) == (folder / "a.jsonl", folder, 2.0)
+
+
 def test_a_dumped_configuration_means_the_same_files_in_any_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -56,7 +69,9 @@ def test_a_dumped_configuration_means_the_same_files_in_any_folder(
 
 
 def test_a_dumped_configuration_loads_to_the_same(file: Path, tmp_path: Path) -> None:
-    config = load(file, ["optim.betas=[0.9, 0.95]", "model.freeze=[encoder]", "flow.mode=frozen"])
+    sources = "data={sources: [{path: a.jsonl, weight: 0.5}, {dataset: 'b:make'}]}"
+    given = ["optim.betas=[0.9, 0.95]", "model.freeze=[encoder]", "flow.mode=frozen", sources]
+    config = load(file, given)
     copy = tmp_path / "copy.yaml"
     copy.write_text(dump(config))
     assert load(copy) == config
@@ -73,6 +88,9 @@ def test_a_dumped_configuration_loads_to_the_same(file: Path, tmp_path: Path) ->
         ("flow.staleness=2", r"flow\.staleness=2 with flow\.mode=strict"),
         ("train=3", r"train=3: it must be a mapping of fields"),
         ("model.path=other", "give exactly one of the two"),
+        ("data.sources=[{path: a}]", r"data\.sources=\[.*/a\]: give exactly one of the three"),
+        ("data={sources: [{path: a, wieght: 2}]}", r"data\.sources\.0\.wieght: there is no such"),
+        ("data={sources: [a.jsonl]}", r"data\.sources\.0='a\.jsonl': it must be a mapping"),
         ("train.steps", "write it as field.name=value"),
         ("model.freeze=[encoder]", "set flow.mode to frozen"),
         ("train.steps=true", r"train\.steps=True: it must be a number"),

@@ -30,6 +30,12 @@ def file_state(file: Path | int) -> FileState:
     return status.st_size, status.st_mtime_ns
 
 
+def check_exists(name: str, sample: int, number: int) -> None:
+    """Refuse a sample number that a data set of a number of samples does not have."""
+    if not 0 <= sample < number:
+        raise DataError(f"{name}: sample {sample} does not exist; the last one is {number - 1}")
+
+
 def chunks(descriptor: int) -> Iterator[tuple[int, NDArray[np.uint8]]]:
     """Offset and bytes of each chunk of a file; a chunk is valid until the next one."""
     # Not mmap: if a mapped file is truncated, the kernel kills the process.
@@ -93,10 +99,7 @@ class Records(ABC):
             DataError: The sample does not exist, its record cannot be read or is not a
                 dictionary, or the data set has changed since it was opened.
         """
-        if not 0 <= sample < len(self):
-            raise DataError(
-                f"{self.name}: sample {sample} does not exist; the last one is {len(self) - 1}"
-            )
+        check_exists(self.name, sample, len(self))
         record = self._read(sample)
         if not isinstance(record, dict):
             raise DataError(self._not_a_record(sample, record))
@@ -131,10 +134,10 @@ class FileRecords(Records):
 
     def __init__(self, path: Path, state: State | None = None) -> None:
         if not path.exists():
-            raise DataError(f"data.path={path}: there is no such file")
+            raise DataError(f"{path}: there is no such file")
         if not path.is_file():
             raise DataError(
-                f"data.path={path}: not a regular file (a folder or a pipe, say), so its records "
+                f"{path}: not a regular file (a folder or a pipe, say), so its records "
                 "cannot be read in random order; write the samples to a file"
             )
         self._file = path.open("rb")

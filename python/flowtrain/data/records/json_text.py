@@ -30,9 +30,9 @@ class TextIndex:
     blanks: NDArray[np.int64]
 
 
-# The last index, by format and file: a process opens its data file several times, and reader
-# processes inherit the index of the process that they are forked from.
-_indexes: dict[tuple[object, ...], TextIndex] = {}
+# The last state of each file and its index, by format and file: a process opens its data files
+# several times, and reader processes inherit the indexes of the process that they are forked from.
+_indexes: dict[tuple[object, ...], tuple[State, TextIndex]] = {}
 
 
 class JsonText(FileRecords):
@@ -45,13 +45,12 @@ class JsonText(FileRecords):
     def __init__(self, path: Path, state: State | None = None) -> None:
         super().__init__(path, state)
         status = os.fstat(self._descriptor)
-        key = (type(self), status.st_dev, status.st_ino, self.state)
-        index = _indexes.get(key)
-        if index is None:
+        key = (type(self), status.st_dev, status.st_ino)
+        state, index = _indexes.get(key, (None, None))
+        if index is None or state != self.state:
             index = self._find()
             self.check_state()
-            _indexes.clear()
-            _indexes[key] = index
+            _indexes[key] = self.state, index
         self._bounds, self._blanks = index.bounds, index.blanks
         if len(self) == 0:
             raise DataError(f"{path}: no samples; {self._way_out()}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ _MAX_GROUP_BYTES = 1 << 30
 class ParquetRecords(FileRecords):
     """Records of a Parquet file: a row is a record, and a column is a field of it.
 
-    A reader holds decoded row groups of up to 256 MiB together, and at least one.
+    A reader holds decoded row groups of up to 256 MiB together, and at least one; see
+    `share_groups` for several files.
 
     Raises:
         DataError: pyarrow is not installed; the file is missing, no Parquet, without rows or no
@@ -30,7 +32,7 @@ class ParquetRecords(FileRecords):
             from pyarrow import parquet
         except ImportError as error:
             raise DataError(
-                f"data.path={path}: Parquet files are read with pyarrow, which cannot be imported "
+                f"{path}: Parquet files are read with pyarrow, which cannot be imported "
                 f"({error}); install it: pip install 'flowtrain[data]'"
             ) from error
         super().__init__(path, state)
@@ -51,7 +53,7 @@ class ParquetRecords(FileRecords):
         self._ends = np.cumsum([group.num_rows for group in groups], dtype=np.int64)
         if len(self) == 0:
             raise DataError(f"{path}: no samples; write one row per sample")
-        self._decoded: OrderedDict[int, Any] = OrderedDict()
+        self._decoded: OrderedDict[tuple[str, int], Any] = OrderedDict()
 
     def __len__(self) -> int:
         return int(self._ends[-1]) if len(self._ends) else 0
@@ -65,9 +67,10 @@ class ParquetRecords(FileRecords):
 
     def _table(self, group: int, where: str) -> Any:
         """The rows of a group."""
-        if group in self._decoded:
-            self._decoded.move_to_end(group)
-            return self._decoded[group]
+        key = self.name, group
+        if key in self._decoded:
+            self._decoded.move_to_end(key)
+            return self._decoded[key]
         while self._decoded and sum(t.nbytes for t in self._decoded.values()) >= _CACHE_BYTES:
             self._decoded.popitem(last=False)
         try:
@@ -77,5 +80,11 @@ class ParquetRecords(FileRecords):
             raise DataError(
                 f"{where}: row group {group} cannot be read ({error}); restore the file"
             ) from error
-        self._decoded[group] = table
+        self._decoded[key] = table
         return table
+
+
+def share_groups(files: Sequence[ParquetRecords]) -> None:
+    """Let files with different names, read by one thread, hold so many groups together."""
+    for file in files:
+        file._decoded = files[0]._decoded

@@ -28,12 +28,12 @@ class SavedDataset(Records):
         if (path / "dataset_dict.json").exists():
             splits = sorted(each.parent.name for each in path.glob("*/dataset_info.json"))
             raise DataError(
-                f"data.path={path}: the folder has the splits {', '.join(splits)}; choose one, "
-                f"such as data.path={path / (splits[0] if splits else 'train')}"
+                f"{path}: the folder has the splits {', '.join(splits)}; choose one, "
+                f"such as {path / (splits[0] if splits else 'train')}"
             )
         if not (path / "dataset_info.json").exists() or not (path / "state.json").exists():
             raise DataError(
-                f"data.path={path}: the folder has no dataset_info.json and state.json, as "
+                f"{path}: the folder has no dataset_info.json and state.json, as "
                 "save_to_disk of Hugging Face datasets writes them; write it so, or name a "
                 ".jsonl, .json or .parquet file"
             )
@@ -41,7 +41,7 @@ class SavedDataset(Records):
             from datasets import load_from_disk
         except ImportError as error:
             raise DataError(
-                f"data.path={path}: such folders are read with datasets, which cannot be imported "
+                f"{path}: such folders are read with datasets, which cannot be imported "
                 f"({error}); install it: pip install 'flowtrain[data]'"
             ) from error
         super().__init__(str(path), state)
@@ -53,7 +53,7 @@ class SavedDataset(Records):
         # Damaged files raise errors of Arrow and of many built-in types.
         except Exception as error:
             raise DataError(
-                f"data.path={path}: datasets cannot load the folder ({type(error).__name__}: "
+                f"{path}: datasets cannot load the folder ({type(error).__name__}: "
                 f"{error}); write it again with save_to_disk"
             ) from error
         if len(self) == 0:

@@ -13,7 +13,8 @@ from flowtrain.config.layout import RankLayout
 from flowtrain.config.load import load
 from flowtrain.config.schema import RunConfig
 from flowtrain.data.errors import DataError
-from flowtrain.data.order import SampleOrder
+from flowtrain.data.mixture import sample_order
+from flowtrain.data.records import Dataset
 from flowtrain.data.samples import SampleMeta, SampleReader
 from flowtrain.models.family import Family
 from flowtrain.models.registry import family_for
@@ -104,11 +105,10 @@ def _sampled_work(config: RunConfig) -> Work:
 def _first_samples(config: RunConfig) -> list[SampleMeta]:
     """Sizes of the first samples that fit, as many as can be read in the time for it."""
     reader = SampleReader(config.model.folder, config.data, config.train.microbatch_tokens)
-    number = len(reader)
-    order = SampleOrder(number, config.train.seed, config.data.shuffle)
+    order = sample_order(config.data, Dataset(config.data), seed=config.train.seed)
     end = time.perf_counter() + _SAMPLED_S
     metas: list[SampleMeta] = []
-    for cursor in range(min(number, _SAMPLED_STEPS * config.train.global_batch)):
+    for cursor in range(min(order.epoch_draws, _SAMPLED_STEPS * config.train.global_batch)):
         with suppress(DataError):
             meta = reader.meta(order.index(cursor))
             if meta.fit != "dropped":

@@ -16,7 +16,8 @@ from typing import Any
 from safetensors import SafetensorError
 
 from flowtrain.config.schema import RunConfig
-from flowtrain.data.records import open_records
+from flowtrain.data.mixture import sample_order, shares
+from flowtrain.data.records import Dataset
 from flowtrain.models.registry import family_for
 from flowtrain.train.launch.errors import RunFailed
 from flowtrain.train.launch.host import JobHost
@@ -34,12 +35,12 @@ from flowtrain.train.state.run_folder import open_run, read_accounts
 SUMMARY = "summary.json"
 
 
-def with_steps(config: RunConfig, *, num_samples: int) -> RunConfig:
+def with_steps(config: RunConfig, *, epoch_draws: int) -> RunConfig:
     """The configuration with a number of steps in place of epochs."""
     train = config.train
     if train.steps:
         return config
-    steps = math.ceil(train.epochs * num_samples / train.global_batch)
+    steps = math.ceil(train.epochs * epoch_draws / train.global_batch)
     return replace(config, train=replace(train, steps=steps, epochs=0.0))
 
 
@@ -69,7 +70,12 @@ def train(
     # Check what can be checked now, before every rank loads its model.
     check_trained(config, family_for(config.model.folder, projector_side=config.projector_side))
     check_trackers(config)
-    config = with_steps(config, num_samples=len(open_records(config.data)))
+    dataset = Dataset(config.data)
+    order = sample_order(config.data, dataset, seed=config.train.seed)
+    config = with_steps(config, epoch_draws=order.epoch_draws)
+    if config.data.sources:
+        for line in shares(config.data, dataset):
+            print(f"flowtrain: {line}", file=sys.stderr)
     if config.debug.fault is not None:
         load_hook(config.debug.fault)
     started, started_at = time.perf_counter(), time.time()

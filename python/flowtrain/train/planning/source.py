@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from flowtrain.config.schema import RunConfig
 from flowtrain.data.errors import no_sample_fits
-from flowtrain.data.order import SampleOrder
+from flowtrain.data.mixture import MixedOrder
 from flowtrain.data.samples import SampleMeta
 from flowtrain.data.text import CompactText
 from flowtrain.models.family import Family
@@ -24,7 +24,7 @@ class PlanSource:
     Args:
         config: The run.
         reads: Reads of this rank; samples are read one step ahead.
-        num_samples: Number of samples in the data set.
+        order: Order of the samples.
         family: Family of the model, for costs.
         step: First step to plan.
         cursor: Number of samples that earlier steps have drawn, including dropped samples.
@@ -35,7 +35,7 @@ class PlanSource:
         config: RunConfig,
         *,
         reads: SampleReads,
-        num_samples: int,
+        order: MixedOrder,
         family: Family,
         step: int = 0,
         cursor: int = 0,
@@ -43,10 +43,9 @@ class PlanSource:
         self._config = config
         self._reads = reads
         self._builder = PlanBuilder(config, family)
-        self._order = SampleOrder(num_samples, config.train.seed, config.data.shuffle)
+        self._order = order
         self._step = step
         self._cursor = cursor
-        self._num_samples = num_samples
         self._reading: deque[SampleRead] = deque()
 
     def __iter__(self) -> Iterator[tuple[StepPlan, dict[int, CompactText]]]:
@@ -84,7 +83,6 @@ class PlanSource:
                 continue
             dropped += 1
             dropped_in_a_row += 1
-            # In any order, this many draws contain a whole epoch.
-            if dropped_in_a_row == 2 * self._num_samples:
-                raise no_sample_fits(self._config, self._config.data, self._num_samples)
+            if dropped_in_a_row == self._order.draws_of_all:
+                raise no_sample_fits(self._config, self._config.data, self._order.num_samples)
         return samples, texts, dropped

@@ -12,7 +12,8 @@ from pathlib import Path
 import torch
 
 from flowtrain.config.schema import RunConfig
-from flowtrain.data.records import open_records
+from flowtrain.data.mixture import sample_order
+from flowtrain.data.records import Dataset
 from flowtrain.data.workers import ReaderPool
 from flowtrain.models.family import Family
 from flowtrain.models.registry import family_for
@@ -234,10 +235,12 @@ class Worker:
         return self._resources.enter_context(closing(metrics))
 
     def _planner(self, context: RankContext) -> Planner:
+        data = self.config.data
+        dataset = Dataset(data, data_state(self.config.run))
         source = PlanSource(
             self.config,
             reads=self._reads["train"],
-            num_samples=len(open_records(self.config.data, data_state(self.config.run))),
+            order=sample_order(data, dataset, seed=self.config.train.seed),
             family=context.family,
             step=self.first,
             cursor=self.cursor,
@@ -251,7 +254,7 @@ class Worker:
         source = EvaluationSource(
             self.config,
             reads=self._reads["eval"],
-            num_samples=len(open_records(held_out, held_out_state(self.config.run))),
+            num_samples=len(Dataset(held_out, held_out_state(self.config.run))),
             family=context.family,
             first=self.first,
         )

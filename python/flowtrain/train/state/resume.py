@@ -10,7 +10,7 @@ from typing import Any, Literal
 from flowtrain.config.checks import ConfigError
 from flowtrain.config.load import to_dict
 from flowtrain.config.schema import RunConfig
-from flowtrain.data.records import FileState, State, file_state, open_records
+from flowtrain.data.records import Dataset, FileState, State, file_state
 
 FINGERPRINT = "fingerprint.json"
 
@@ -25,6 +25,7 @@ RULES: dict[str, Rule] = {
     "model.device": "taken",
     "data.path": "content",
     "data.dataset": "refused",
+    "data.sources": "content",
     "data.image_root": "taken",
     "data.workers": "taken",
     "data.shuffle": "refused",
@@ -109,18 +110,26 @@ def fingerprint(config: RunConfig) -> dict[str, Any]:
         OSError: The data set or a file of the model cannot be read.
     """
     tree = to_dict(config)
-    records = open_records(config.data)
+    dataset = Dataset(config.data)
     model_states = _model_states(config.model.folder)
-    files = {"data.path" if config.data.path is not None else "data.dataset": records.contents()}
+    names = ["data.path" if config.data.path is not None else "data.dataset"]
+    if config.data.sources:
+        names = [f"data.sources.{number}" for number in range(len(config.data.sources))]
+    files = dict(zip(names, dataset.contents(), strict=True))
     for name in model_states:
         files[f"{name} of the model"] = _sha256(config.model.folder / name)
-    held_out = None if config.held_out is None else open_records(config.held_out)
+    fields = {name: _value(tree, name) for name in RULES if RULES[name] == "refused"}
+    for number, source in enumerate(config.data.sources):
+        fields[f"data.sources.{number}.weight"] = source.weight
+        fields[f"data.sources.{number}.dataset"] = source.dataset
+    held_out = None if config.held_out is None else Dataset(config.held_out)
+    evaluated = None if held_out is None else [*held_out.contents(), config.eval.samples]
     return {
-        "fields": {name: _value(tree, name) for name in RULES if RULES[name] == "refused"},
+        "fields": fields,
         "files": files,
-        "data_state": records.state,
+        "data_state": dataset.state,
         "held_out_state": None if held_out is None else held_out.state,
-        "held_out": None if held_out is None else f"{held_out.contents()} {config.eval.samples}",
+        "held_out": evaluated and " ".join(map(str, evaluated)),
         "model_states": model_states,
     }
 

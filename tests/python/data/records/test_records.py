@@ -14,7 +14,7 @@ from flowtrain.config import ConfigError, RunConfig
 from flowtrain.config.schema import DataConfig, ModelConfig, TrainConfig
 from flowtrain.data import DataError
 from flowtrain.data.check import check_file
-from flowtrain.data.records import FORMATS, json_text, jsonl, open_records
+from flowtrain.data.records import FORMATS, Dataset, json_text, jsonl
 from flowtrain.data.samples import SampleReader
 from flowtrain.data.workers import ReaderPool
 from flowtrain.models.tiny import write_tiny_model
@@ -114,9 +114,9 @@ def test_a_path_of_no_known_format_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         DataError, match=rf"the suffix '\.csv' names no known .* one of {known}, or"
     ):
-        open_records(DataConfig(path=tmp_path / "data.csv"))
+        Dataset(DataConfig(path=tmp_path / "data.csv"))
     with pytest.raises(DataError, match="there is no such file or folder"):
-        open_records(DataConfig(path=tmp_path / "gone"))
+        Dataset(DataConfig(path=tmp_path / "gone"))
 
 
 def test_exactly_one_data_set_must_be_given() -> None:
@@ -132,10 +132,10 @@ def test_a_forked_reader_uses_the_index_of_its_parent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = data_of("jsonl", tmp_path)
-    state = open_records(data).state
+    state = Dataset(data).state
     monkeypatch.setattr(jsonl, "_find_lines", None)
-    with ReaderPool(lambda: open_records(data, state), 1, fork=True) as pool:
+    with ReaderPool(lambda: Dataset(data, state), 1, fork=True) as pool:
         assert pool.submit("record", 2).result(60) == ROWS[2]
     json_text._indexes.clear()
     with pytest.raises(TypeError):
-        open_records(data, state)
+        Dataset(data, state)

@@ -141,7 +141,7 @@ def test_a_hook_that_does_not_exist_is_refused_before_a_rank_starts(
 def test_epochs_become_steps_that_draw_all_of_their_samples(tmp_path: Path) -> None:
     tree = run_tree(tmp_path / "run", tmp_path, train={"global_batch": 4, "epochs": 1.5})
     del tree["train"]["steps"]
-    config = with_steps(from_dict(tree), num_samples=10)
+    config = with_steps(from_dict(tree), epoch_draws=10)
     assert (config.train.steps, config.train.epochs) == (4, 0)
     with pytest.raises(ConfigError, match=r"warmup_steps=9: it must be less than train\.steps=4"):
-        with_steps(from_dict({**tree, "optim": {"warmup_steps": 9}}), num_samples=10)
+        with_steps(from_dict({**tree, "optim": {"warmup_steps": 9}}), epoch_draws=10)

@@ -13,6 +13,7 @@ from flowtrain.config.evaluation import EvalConfig
 from flowtrain.config.flow import FlowConfig
 from flowtrain.config.schema import DataConfig, ModelConfig, RunConfig, TrainConfig
 from flowtrain.data import DataError
+from flowtrain.data.mixture import MixedOrder
 from flowtrain.data.order import SampleOrder
 from flowtrain.data.samples import SampleMeta
 from flowtrain.data.text import COMPACT, CompactText
@@ -63,7 +64,7 @@ def plans(config: RunConfig, reader: Reader, **start: int) -> list[StepPlan]:
     source = PlanSource(
         config,
         reads=SampleReads(pool, config.data.path, timeout_s=60),
-        num_samples=SAMPLES,
+        order=MixedOrder([SAMPLES], [SAMPLES], seed=config.train.seed, shuffle=True),
         family=family_for(config.model.folder),
         **start,
     )

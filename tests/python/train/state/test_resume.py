@@ -122,6 +122,23 @@ def test_data_and_model_may_move_and_may_not_change(folder: Path) -> None:
         check_resume(folder, fingerprint(config))
 
 
+def test_sources_may_move_and_may_not_change_nor_their_weights(folder: Path) -> None:
+    def given(*weights: float, name: str = "b.jsonl") -> dict[str, Any]:
+        paths = [folder / "data.jsonl", folder / name]
+        sources = [{"path": p, "weight": w} for p, w in zip(paths, weights, strict=True)]
+        return fingerprint(configuration(folder, data={"path": None, "sources": sources}))
+
+    (folder / "b.jsonl").write_text("{}\n{}\n")
+    (folder / FINGERPRINT).write_text(json.dumps(given(1, 2)))
+    with pytest.raises(ConfigError, match=r"data\.sources\.1\.weight=2\.0 \(now 3\.0\)"):
+        check_resume(folder, given(1, 3))
+    (folder / "b.jsonl").rename(folder / "c.jsonl")
+    check_resume(folder, given(1, 2, name="c.jsonl"))
+    (folder / "c.jsonl").write_text("{}\n{ }\n")
+    with pytest.raises(ConfigError, match=r"change the contents of data\.sources\.1; restore"):
+        check_resume(folder, given(1, 2, name="c.jsonl"))
+
+
 def test_a_python_data_set_must_keep_its_import_path_and_length(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,141 @@
+"""Samples of a run: the records of one data set, or of several side by side."""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from collections.abc import Callable
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+from flowtrain.config.schema import DataConfig
+from flowtrain.config.sources import SourceConfig
+from flowtrain.data.errors import DataError
+from flowtrain.data.records.base import Records, State, check_exists
+from flowtrain.data.records.imported import ImportedDataset
+from flowtrain.data.records.json_array import JsonArrayFile
+from flowtrain.data.records.jsonl import JsonlFile
+from flowtrain.data.records.parquet import ParquetRecords, share_groups
+from flowtrain.data.records.saved import SavedDataset
+
+FORMATS: dict[str, Callable[[Path, State | None], Records]] = {
+    ".jsonl": JsonlFile,
+    ".ndjson": JsonlFile,
+    ".json": JsonArrayFile,
+    ".parquet": ParquetRecords,
+}
+"""Format of a file by its suffix. A folder is a `SavedDataset`."""
+
+
+class Dataset:
+    """Records of all data sets of a run. Each thread or process opens its own.
+
+    Sample numbers count from 0 through the data sets in the order in which they are configured.
+
+    Args:
+        data: Names the data sets.
+        state: State that they must have; None takes their state now.
+
+    Raises:
+        DataError: A data set is missing, empty, of no known format or in another state, or the
+            package that reads it is not installed.
+        ConfigError: A function that returns a data set cannot be imported.
+    """
+
+    def __init__(self, data: DataConfig, state: State | None = None) -> None:
+        sources = data.all_sources
+        states = [None] * len(sources) if state is None else json.loads(state)
+        self.name = data.name
+        self.parts = [_open(*each) for each in zip(sources, states, strict=True)]
+        """Records of each data set."""
+        self.sizes = [len(part) for part in self.parts]
+        """Samples of each data set."""
+        self._ends = list(accumulate(self.sizes))
+        self._roots = [source.root for source in sources]
+        share_groups([part for part in self.parts if isinstance(part, ParquetRecords)])
+
+    def __len__(self) -> int:
+        return self._ends[-1]
+
+    @property
+    def state(self) -> State:
+        """State of the data sets together."""
+        return json.dumps([part.state for part in self.parts])
+
+    def record(self, sample: int) -> dict[str, Any]:
+        """The record of a sample, as `Records.record`.
+
+        Raises:
+            DataError: As `Records.record`.
+        """
+        check_exists(self.name, sample, len(self))
+        number, place = self._find(sample)
+        return self.parts[number].record(place)
+
+    def where(self, sample: int) -> str:
+        """Data set and place of a sample, for error messages."""
+        number, place = self._find(sample)
+        return self.parts[number].where(place)
+
+    def line(self, sample: int) -> int | None:
+        """Line of a sample in its file, from 1; None in a format without lines."""
+        number, place = self._find(sample)
+        return self.parts[number].line(place)
+
+    def root(self, sample: int) -> Path | None:
+        """Folder that relative image paths of a sample start from; None if there is none."""
+        return self._roots[self._find(sample)[0]]
+
+    def contents(self) -> list[str]:
+        """Hash of the contents of each data set, as `Records.contents`.
+
+        Raises:
+            DataError: A data set has changed since it was opened.
+        """
+        return [part.contents() for part in self.parts]
+
+    def check_state(self) -> None:
+        """Check that no data set has changed.
+
+        Raises:
+            DataError: A data set has changed.
+        """
+        for part in self.parts:
+            part.check_state()
+
+    def _find(self, sample: int) -> tuple[int, int]:
+        """Data set of a sample, and the number of the sample in it."""
+        number = min(bisect_right(self._ends, sample), len(self.parts) - 1)
+        return number, sample - (self._ends[number - 1] if number else 0)
+
+
+def index_for_forks(data: DataConfig, state: State) -> None:
+    """Find the records of text files, so that processes forked from this one need not.
+
+    Other formats are opened by each process, as their libraries may start threads.
+
+    Raises:
+        DataError: As `Dataset`.
+    """
+    for source, its_state in zip(data.all_sources, json.loads(state), strict=True):
+        if source.path is not None and source.path.suffix.lower() in (".jsonl", ".ndjson", ".json"):
+            _open(source, its_state)
+
+
+def _open(source: SourceConfig, state: State | None) -> Records:
+    if source.path is None:
+        assert source.dataset is not None
+        return ImportedDataset(source.dataset, state)
+    if source.path.is_dir():
+        return SavedDataset(source.path, state)
+    known = FORMATS.get(source.path.suffix.lower())
+    if known is None and not source.path.exists():
+        raise DataError(f"{source.path}: there is no such file or folder")
+    if known is None:
+        raise DataError(
+            f"{source.path}: the suffix {source.path.suffix!r} names no known format; "
+            f"it must be one of {', '.join(FORMATS)}, or a folder written by save_to_disk of "
+            "datasets: rename or convert the file, or read it in Python with data.dataset"
+        )
+    return known(source.path, state)
