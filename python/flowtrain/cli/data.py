@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from flowtrain.output import checked_stdout
 
 if TYPE_CHECKING:
+    from flowtrain.config import RunConfig
     from flowtrain.data.check import FileCheck, SourceCheck
 
 
@@ -53,6 +54,23 @@ def add_parser(commands: Any) -> None:
 def _add_config(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("config", type=Path, help="YAML file")
     parser.add_argument("overrides", nargs="*", metavar="a.b=value", help="dotted overrides")
+    parser.add_argument(
+        "--held-out", action="store_true", help="the held-out samples of eval, not those of data"
+    )
+
+
+def _load(given: argparse.Namespace) -> RunConfig:
+    """The configuration, whose data are the held-out samples if the options say so."""
+    from flowtrain.config import ConfigError, load
+
+    config = load(given.config, given.overrides)
+    if not given.held_out:
+        return config
+    if config.held_out is None:
+        raise ConfigError(
+            f"--held-out: {given.config} names no held-out samples; set eval.path or eval.dataset"
+        )
+    return dataclasses.replace(config, data=config.held_out)
 
 
 def run_digits(given: argparse.Namespace) -> int:
@@ -71,10 +89,9 @@ def run_digits(given: argparse.Namespace) -> int:
 
 
 def run_show(given: argparse.Namespace) -> int:
-    from flowtrain.config import load
     from flowtrain.data.show import show_samples
 
-    for sample in show_samples(load(given.config, given.overrides), given.index):
+    for sample in show_samples(_load(given), given.index):
         if given.json:
             print(json.dumps(sample))
         else:
@@ -87,10 +104,9 @@ def run_check(given: argparse.Namespace) -> int:
     from rich.console import Console
     from rich.progress import Progress
 
-    from flowtrain.config import load
     from flowtrain.data.check import check_file
 
-    config = load(given.config, given.overrides)
+    config = _load(given)
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("samples", total=None)

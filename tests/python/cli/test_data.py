@@ -135,6 +135,16 @@ def test_a_good_file_is_summarized(folder: Path, capsys: pytest.CaptureFixture[s
     assert " 140 images of " in line
 
 
+def test_held_out_samples_are_checked(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config, held_out = str(folder / "run.yaml"), folder / "data" / "heldout.jsonl"
+    options = [f"eval.path={held_out}", "--held-out", "--json"]
+    assert main(["data", "check", config, *options]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["path"], found["samples"]) == (str(held_out), 4)
+    assert main(["data", "check", config, "--held-out"]) == 2
+    assert "--held-out: " in capsys.readouterr().err
+
+
 def test_counts_of_each_source_are_printed(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
