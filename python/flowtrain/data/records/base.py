@@ -129,7 +129,8 @@ class FileRecords(Records):
         state: State that the file must have; None takes its state now.
 
     Raises:
-        DataError: The file is missing or no regular file, or has another state.
+        DataError: The file is missing, cannot be opened or is no regular file, or has another
+            state.
     """
 
     def __init__(self, path: Path, state: State | None = None) -> None:
@@ -140,7 +141,13 @@ class FileRecords(Records):
                 f"{path}: not a regular file (a folder or a pipe, say), so its records "
                 "cannot be read in random order; write the samples to a file"
             )
-        self._file = path.open("rb")
+        try:
+            self._file = path.open("rb")
+        except OSError as error:
+            raise DataError(
+                f"{path}: cannot be opened ({error.strerror}); check its permissions, and with "
+                "very many files in data.sources raise `ulimit -n` or join files"
+            ) from error
         weakref.finalize(self, self._file.close)
         self._descriptor = self._file.fileno()
         super().__init__(str(path), state)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,18 @@ def test_parquet_files_share_the_limit_for_decoded_groups(
     for sample in (0, 3, 6, 1, 4, 7, 0, 8):
         assert dataset.record(sample) == rows[sample % 3]
         assert len(first._decoded) <= 3
+
+
+def test_more_files_than_may_be_open_are_an_error_that_names_the_limit(tmp_path: Path) -> None:
+    paths = [write(tmp_path / f"{number}.jsonl", [row("1")]) for number in range(50)]
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    os.close(lowest := os.dup(0))  # The lowest free number.
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + 20, limits[1]))
+        with pytest.raises(DataError, match=r"\.jsonl: cannot be opened \(Too many .*`ulimit -n`"):
+            Dataset(mixed(*paths))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 @pytest.mark.parametrize(
