@@ -56,8 +56,8 @@ class DataConfig:
 
     path: Path | None = None
     """Samples in the conversation format: a `.jsonl` file with one object per line, a `.json` file
-    with an array of objects, a `.parquet` file with one row per sample, or a folder written by
-    `save_to_disk` of Hugging Face datasets."""
+    with an array of objects, a `.parquet` file with one row per sample, a pattern of such files
+    (`shards/*.jsonl`), or a folder written by `save_to_disk` of Hugging Face datasets."""
     dataset: str | None = None
     """Function that returns the samples, as `package.module:make`; exclusive with `path`. It takes
     no arguments and returns a map-style data set, whose items are dictionaries like the objects of

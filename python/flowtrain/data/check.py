@@ -130,12 +130,12 @@ def check_file(
         bad=bad,
         sources=[
             SourceCheck(
-                name=part.name,
+                name=name,
                 draws=number,
                 bad=found["bad"],
-                **{name: found[name] for name in of_source},
+                **{count: found[count] for count in of_source},
             )
-            for part, number, found in zip(dataset.parts, draws, counts, strict=True)
+            for name, number, found in zip(dataset.names, draws, counts, strict=True)
         ],
         **{name: total[name] for name in names},
     )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from bisect import bisect_right
 from collections.abc import Callable
-from itertools import accumulate
+from dataclasses import replace
+from itertools import accumulate, chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -44,15 +46,24 @@ class Dataset:
     """
 
     def __init__(self, data: DataConfig, state: State | None = None) -> None:
-        sources = data.all_sources
-        states = [None] * len(sources) if state is None else json.loads(state)
         self.name = data.name
-        self.parts = [_open(*each) for each in zip(sources, states, strict=True)]
-        """Records of each data set."""
-        self.sizes = [len(part) for part in self.parts]
+        self.names = [source.name for source in data.all_sources]
+        """Path, pattern or import path of each data set."""
+        files = [_files(source) for source in data.all_sources]
+        each = list(chain(*files))
+        states = [None] * len(each) if state is None else json.loads(state)
+        if len(states) != len(each):
+            raise DataError(
+                f"{data.name}: {len(each)} files, but {len(states)} when the run started; restore "
+                "them and continue with --resume, or start another run"
+            )
+        self.parts = [_open(*pair) for pair in zip(each, states, strict=True)]
+        """Records of each file."""
+        self._bounds = list(accumulate(map(len, files), initial=0))
+        self._ends = list(accumulate(map(len, self.parts)))
+        self._roots = [source.root for source in each]
+        self.sizes = [sum(map(len, parts)) for parts in self._of_sources()]
         """Samples of each data set."""
-        self._ends = list(accumulate(self.sizes))
-        self._roots = [source.root for source in sources]
         share_groups([part for part in self.parts if isinstance(part, ParquetRecords)])
 
     def __len__(self) -> int:
@@ -93,7 +104,7 @@ class Dataset:
         Raises:
             DataError: A data set has changed since it was opened.
         """
-        return [part.contents() for part in self.parts]
+        return [_joined([part.contents() for part in parts]) for parts in self._of_sources()]
 
     def check_state(self) -> None:
         """Check that no data set has changed.
@@ -104,8 +115,12 @@ class Dataset:
         for part in self.parts:
             part.check_state()
 
+    def _of_sources(self) -> list[list[Records]]:
+        """The files of each data set."""
+        return [self.parts[start:end] for start, end in pairwise(self._bounds)]
+
     def _find(self, sample: int) -> tuple[int, int]:
-        """Data set of a sample, and the number of the sample in it."""
+        """File of a sample, and the number of the sample in it."""
         number = min(bisect_right(self._ends, sample), len(self.parts) - 1)
         return number, sample - (self._ends[number - 1] if number else 0)
 
@@ -118,9 +133,34 @@ def index_for_forks(data: DataConfig, state: State) -> None:
     Raises:
         DataError: As `Dataset`.
     """
-    for source, its_state in zip(data.all_sources, json.loads(state), strict=True):
+    files = chain(*map(_files, data.all_sources))
+    for source, its_state in zip(files, json.loads(state), strict=True):
         if source.path is not None and source.path.suffix.lower() in (".jsonl", ".ndjson", ".json"):
             _open(source, its_state)
+
+
+def _files(source: SourceConfig) -> list[SourceConfig]:
+    """The source, or one for each file that its pattern names, in the order of their names.
+
+    Raises:
+        DataError: No file has such a name.
+    """
+    path = source.path
+    if path is None or path.exists() or not set(path.name) & set("*?["):
+        return [source]
+    if not (found := sorted(path.parent.glob(path.name))):
+        raise DataError(
+            f"{path}: no file has such a name; correct the pattern, of which *, ? and [] may stand "
+            "only behind the last slash"
+        )
+    return [replace(source, path=file) for file in found]
+
+
+def _joined(contents: list[str]) -> str:
+    """Hash of the contents of several files."""
+    if len(contents) == 1:
+        return contents[0]
+    return hashlib.sha256("".join(contents).encode()).hexdigest()
 
 
 def _open(source: SourceConfig, state: State | None) -> Records:

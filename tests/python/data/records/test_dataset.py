@@ -107,6 +107,28 @@ def test_lines_of_each_file_are_found_once_in_a_process(
     assert len(Dataset(mixed(*paths))) == 2
 
 
+def test_a_pattern_is_one_data_set_of_the_files_in_the_order_of_their_names(
+    tmp_path: Path,
+) -> None:
+    for number in (10, 9, 2):
+        write(tmp_path / "shards" / f"part-{number:03}.jsonl", [row(str(number)), row("0")])
+    pattern = tmp_path / "shards" / "part-*.jsonl"
+    other = write(tmp_path / "other.json", [row("7")])
+    dataset = Dataset(mixed(pattern, other))
+    assert (dataset.names, dataset.sizes) == ([str(pattern), str(other)], [6, 1])
+    texts = [dataset.record(n)["messages"][1]["content"] for n in range(7)]
+    assert texts == ["2", "0", "9", "0", "10", "0", "7"]
+    assert dataset.where(3).endswith("part-009.jsonl:2")
+    assert dataset.root(5) == tmp_path / "shards"
+    assert len(dataset.contents()) == 2
+    assert len(Dataset(mixed(pattern, other), dataset.state)) == 7
+    write(tmp_path / "shards" / "part-011.jsonl", [row("11")])
+    with pytest.raises(DataError, match="5 files, but 4 when the run started"):
+        Dataset(mixed(pattern, other), dataset.state)
+    with pytest.raises(DataError, match=r"gone-\*\.jsonl: no file has such a name"):
+        Dataset(DataConfig(path=tmp_path / "gone-*.jsonl"))
+
+
 def test_parquet_files_share_the_limit_for_decoded_groups(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
