@@ -5,15 +5,15 @@ from typing import TYPE_CHECKING, Any
 from flowtrain.data.errors import DataError
 
 if TYPE_CHECKING:
-    from flowtrain.data.packed import PackedLoader
+    from flowtrain.data.packed import PackedLoader, VlmCollator
 
-__all__ = ["DataError", "PackedLoader"]
+__all__ = ["DataError", "PackedLoader", "VlmCollator"]
 
 
 def __getattr__(name: str) -> Any:
-    # Imported on demand, as it needs torch and the other modules here do not.
-    if name == "PackedLoader":
-        from flowtrain.data.packed import PackedLoader
+    # Imported on demand, as they need torch and the other modules here do not.
+    if name in ("PackedLoader", "VlmCollator"):
+        from flowtrain.data import packed
 
-        return PackedLoader
+        return getattr(packed, name)
     raise AttributeError(f"module '{__name__}' has no attribute '{name}'")

@@ -58,14 +58,15 @@ def varlen_attention(
         Shape [1, tokens, heads, head_dim], and None for the weights.
 
     Raises:
-        ModelError: A causal call has no documents, a call has a mask or a batch above 1, or its
-            options need another kind of attention.
+        ModelError: A causal call has no documents, a call has a mask or a batch above 1, its
+            documents are not those of the row, or its options need another kind of attention.
     """
     causal = bool(module.is_causal) if is_causal is None else is_causal
     if attention_mask is not None or query.shape[0] != 1:
         raise ModelError(
             f"{NAME}: attention_mask must be None and the batch 1 (got batch {query.shape[0]}); "
-            "pack documents into one row and give their lengths in `documents`"
+            "pack documents into one row and give their lengths in `documents`, and choose another "
+            "attn_implementation for a vision tower (vision_config) that encodes tiles"
         )
     for name in _CHANGE_THE_RESULT:
         if options.get(name) is not None:
@@ -80,6 +81,12 @@ def varlen_attention(
                 "see each other"
             )
         documents = Documents([query.shape[2]])
+    if sum(documents.lengths) != query.shape[2]:
+        raise ModelError(
+            f"{NAME}: `documents` have {sum(documents.lengths)} tokens, but the row of "
+            f"{type(module).__name__} has {query.shape[2]}; if they are those of the text, choose "
+            "another attn_implementation for the vision tower (vision_config)"
+        )
     if len(documents.lengths) > 1 and usable(query, dropout=dropout):
         return varlen(query, key, value, documents, scaling=scaling, causal=causal), None
     grouped = query.shape[1] != key.shape[1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,9 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowtrain.cost.flops import Grid
+from flowtrain.models.errors import ModelError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+    from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,3 +73,44 @@ class ImageProcessor(ABC):
     @abstractmethod
     def pixel_shape(self, grid: Grid) -> tuple[int, ...]:
         """Shape of the pixels of an image with this grid."""
+
+    def read_inputs(self, inputs: Mapping[str, Tensor]) -> tuple[list[Grid], Tensor]:
+        """Images of one sample, from the tensors that the Hugging Face processor returned for it.
+
+        Args:
+            inputs: The tensors of the sample, by name, with `pixel_values`.
+
+        Returns:
+            Grid of each image, and the pixels of all of them as `pixels` makes them, joined in the
+            first dimension. A family that cannot separate its images returns one grid for all.
+
+        Raises:
+            ModelError: A tensor is missing, or the tensors are not those of this processor.
+        """
+        raise ModelError(
+            f"{type(self).__name__}: it has no read_inputs and model_inputs, which packing of "
+            "processed samples needs; define them as docs/families.md says"
+        )
+
+    def model_inputs(self, grids: Sequence[Sequence[Grid]], pixels: Tensor) -> dict[str, Tensor]:
+        """Tensors that the Hugging Face model takes for the images of a packed row.
+
+        Args:
+            grids: Grids of the images of each document that has images.
+            pixels: Pixels of all of them, joined in the first dimension.
+        """
+        return {"pixel_values": pixels}
+
+
+def required(inputs: Mapping[str, Tensor], name: str) -> Tensor:
+    """A tensor that the Hugging Face processor returns.
+
+    Raises:
+        ModelError: There is none of this name.
+    """
+    if (found := inputs.get(name)) is None:
+        raise ModelError(
+            f"{name} is missing beside {', '.join(inputs)}; pass on all that the model's processor "
+            "returns"
+        )
+    return found

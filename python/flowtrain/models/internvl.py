@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from transformers.video_utils import VideoMetadata
 
 from flowtrain.cost.flops import Grid, Side
 from flowtrain.models.family import Vocabulary
-from flowtrain.models.images import NO_LIMITS, PixelLimits
+from flowtrain.models.images import NO_LIMITS, PixelLimits, required
 from flowtrain.models.tile_family import TileFamily, two_linear_flops
 from flowtrain.models.tile_videos import TileVideoProcessor
 from flowtrain.models.tiles import TileProcessor
@@ -54,6 +54,11 @@ class InternVLImageProcessor(TileProcessor):
             "pixel_values"
         ]
         return out
+
+    def read_inputs(self, inputs: Mapping[str, torch.Tensor]) -> tuple[list[Grid], torch.Tensor]:
+        # Nothing tells which tiles are those of an image; their positions do not depend on it.
+        tiles = required(inputs, "pixel_values")
+        return [(len(tiles), 1, 1)], tiles
 
 
 class InternVLVideoProcessor(TileVideoProcessor):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from transformers import AutoImageProcessor, PreTrainedTokenizerBase
 
 from flowtrain.cost.flops import Grid, Side
 from flowtrain.models.family import Vocabulary
-from flowtrain.models.images import NO_LIMITS, PixelLimits
+from flowtrain.models.images import NO_LIMITS, PixelLimits, required
 from flowtrain.models.tile_family import TileFamily, two_linear_flops
 from flowtrain.models.tiles import TileProcessor
 
@@ -46,6 +46,10 @@ class LlavaImageProcessor(TileProcessor):
             "pixel_values"
         ]
         return out
+
+    def read_inputs(self, inputs: Mapping[str, torch.Tensor]) -> tuple[list[Grid], torch.Tensor]:
+        images = required(inputs, "pixel_values")
+        return [(1, 1, 1)] * len(images), images
 
 
 class Llava(TileFamily):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from flowtrain.cost.flops import Grid, Side
 from flowtrain.models.errors import ModelError
 from flowtrain.models.family import PackedBatch, Vocabulary
 from flowtrain.models.huggingface import without_bypass
-from flowtrain.models.images import NO_LIMITS, PixelLimits
+from flowtrain.models.images import NO_LIMITS, PixelLimits, required
 from flowtrain.models.tile_family import TileFamily, two_linear_flops
 from flowtrain.models.tile_videos import TileVideoProcessor
 from flowtrain.models.tiles import TileProcessor
@@ -102,6 +103,30 @@ class LlavaOnevisionImageProcessor(TileProcessor):
             "pixel_values"
         ]
         return out[0]
+
+    def read_inputs(self, inputs: Mapping[str, torch.Tensor]) -> tuple[list[Grid], torch.Tensor]:
+        sizes: Any = required(inputs, "image_sizes").tolist()
+        grids = [self.grid(height, width, num_images=len(sizes)) for height, width in sizes]
+        pixels = required(inputs, "pixel_values")
+        if pixels.ndim != 5 or len(pixels) != len(grids):
+            raise ModelError(
+                f"pixel_values: shape {tuple(pixels.shape)}, but image_sizes has {len(grids)} "
+                "images, each of which has tiles of 3 colours, height and width; pass on all that "
+                "the model's processor returns"
+            )
+        # The processor pads images to the same number of tiles.
+        tiles = [image[: grid[0]] for image, grid in zip(pixels, grids, strict=True)]
+        return grids, torch.cat(tiles)
+
+    def model_inputs(
+        self, grids: Sequence[Sequence[Grid]], pixels: torch.Tensor
+    ) -> dict[str, torch.Tensor]:
+        return {
+            "pixel_values": pixels,
+            "image_sizes": torch.tensor([size for _, *size in chain(*grids)]),
+            # By which the model tells documents whose only image has tiles.
+            "batch_num_images": torch.tensor([len(images) for images in grids]),
+        }
 
 
 class LlavaOnevisionVideoProcessor(TileVideoProcessor):

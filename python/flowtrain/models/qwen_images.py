@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from transformers import AutoImageProcessor
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 
 from flowtrain.cost.flops import Grid
 from flowtrain.models.errors import ModelError
-from flowtrain.models.images import ImageProcessor, PixelLimits
+from flowtrain.models.images import ImageProcessor, PixelLimits, required
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -75,6 +78,15 @@ class QwenImageProcessor(ImageProcessor):
 
     def pixel_shape(self, grid: Grid) -> tuple[int, ...]:
         return math.prod(grid), self._patch_values
+
+    def read_inputs(self, inputs: Mapping[str, torch.Tensor]) -> tuple[list[Grid], torch.Tensor]:
+        grids: Any = required(inputs, "image_grid_thw").tolist()
+        return [tuple(grid) for grid in grids], required(inputs, "pixel_values")
+
+    def model_inputs(
+        self, grids: Sequence[Sequence[Grid]], pixels: torch.Tensor
+    ) -> dict[str, torch.Tensor]:
+        return {"pixel_values": pixels, "image_grid_thw": torch.tensor(list(chain(*grids)))}
 
 
 def check_patches(processor: Any, vision: Any, folder: Path, name: str) -> None:
