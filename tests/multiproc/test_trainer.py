@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from support import imported
+from transformers.utils import ModelOutput
 
 from flowtrain.data.order import SampleOrder
 from flowtrain.integrations import pack_batches
@@ -126,27 +127,31 @@ def test_workers_start_like_those_of_the_trainer_and_are_seeded_by_rank(
     assert made.multiprocessing_context.get_start_method() == "spawn"
 
 
-def test_qwen_vl_can_take_the_target_tokens_of_a_step(loop: ModuleType, tmp_path: Path) -> None:
-    from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration, Trainer
+def test_a_model_that_takes_no_target_tokens_gets_the_same_loss(
+    loop: ModuleType, tmp_path: Path
+) -> None:
+    from transformers import Trainer
 
-    text = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "head_dim": 16}
-    text |= {"vocab_size": loop.VOCABULARY, "num_attention_heads": 1, "num_key_value_heads": 1}
-    rope = {"rope_type": "default", "mrope_section": [3, 3, 2], "mrope_interleaved": True}
-    vision = {"depth": 1, "hidden_size": 16, "num_heads": 1, "intermediate_size": 16}
-    vision |= {"out_hidden_size": 16, "deepstack_visual_indexes": [0]}
-    config = Qwen3VLConfig(text_config={**text, "rope_scaling": rope}, vision_config=vision)
-    model: Any = Qwen3VLForConditionalGeneration(config).double()
-    args = loop.arguments(tmp_path)
-    with pytest.raises(PackingError, match=r"Qwen3VL.*accepts_loss_kwargs is False"):
-        pack_batches(Trainer(model=model, args=args, train_dataset=loop.Texts()), max_tokens=130)
-    model.accepts_loss_kwargs = True
-    trainer = Trainer(model=model, args=args, train_dataset=loop.Texts())
-    pack_batches(trainer, max_tokens=130)
-    batch = {name: torch.tensor([loop.Texts()[0]["input_ids"]]) for name in ("input_ids", "labels")}
-    mean = trainer.compute_loss(model, dict(batch)).item()
-    weighted = trainer.compute_loss(model, dict(batch), num_items_in_batch=1000).item()
-    targets = batch["labels"].numel() - 1
-    assert weighted == pytest.approx(mean * targets / 1000, rel=1e-6)
+    model = loop.model()
+    tokens = torch.tensor([loop.Texts()[0]["input_ids"]])
+    batch = {"input_ids": tokens, "labels": tokens}
+    expected = model(**batch, num_items_in_batch=1000).loss.item()
+    model.accepts_loss_kwargs = False  # As in the classes of the Qwen-VL families.
+
+    def trainer(**others: Any) -> Any:
+        args = loop.arguments(tmp_path, **others)
+        return Trainer(model=model, args=args, train_dataset=loop.Texts())
+
+    packed = trainer()
+    pack_batches(packed, max_tokens=130)
+    weighted = packed.compute_loss(model, dict(batch), num_items_in_batch=1000).item()
+    assert weighted == pytest.approx(expected, rel=1e-6)
+    assert weighted != pytest.approx(model(**batch).loss.item(), rel=1e-3)
+    with pytest.raises(PackingError, match=r"label_smoothing_factor=0\.1: LlamaForCausalLM takes"):
+        pack_batches(trainer(label_smoothing_factor=0.1), max_tokens=130)
+    experts = ModelOutput(logits=torch.zeros(1, 2, 3), aux_loss=torch.ones(()))
+    with pytest.raises(PackingError, match="auxiliary loss.*output_router_logits=False"):
+        packed.compute_loss_func(experts, tokens, num_items_in_batch=1)
 
 
 def test_a_trainer_that_would_not_keep_the_loss_exact_is_refused(
@@ -173,7 +178,8 @@ def test_a_trainer_that_would_not_keep_the_loss_exact_is_refused(
         "Means" in plain and "forward takes no **kwargs" in plain and "compute_loss_func" in plain
     )
     forbidden = loop.model()
-    forbidden.accepts_loss_kwargs = False  # As in the classes of the Qwen-VL families.
+    forbidden.accepts_loss_kwargs = False
+    forbidden.loss_function = torch.nn.functional.cross_entropy
     said = refused(forbidden)
     assert "accepts_loss_kwargs is False" in said and "set model.accepts_loss_kwargs = True" in said
     assert "forward takes no" not in said

@@ -1,8 +1,10 @@
 """Packed microbatches for the Hugging Face Trainer.
 
-Only `trainer.get_train_dataloader` is replaced. The Trainer counts the target tokens of a step over
-all ranks and divides the loss of each microbatch by them, so microbatches may differ in samples and
-tokens. It resumes by the number of batches that it has trained on.
+`trainer.get_train_dataloader` is replaced. The Trainer counts the target tokens of a step over all
+ranks and divides the loss of each microbatch by them, so microbatches may differ in samples and
+tokens. It does not pass this number to models with `accepts_loss_kwargs = False`, such as Qwen-VL:
+these get a `compute_loss_func` (`token_loss.py`). It resumes by the number of batches that it has
+trained on.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from flowtrain.data.packed.agreement import Agreement
 from flowtrain.data.packed.indexed import IndexedSource
 from flowtrain.data.packed.sizes import FieldOrValues, Fields
 from flowtrain.data.packed.source import LoadConfig, Oversize, parse_oversize
+from flowtrain.integrations.token_loss import token_loss
 from flowtrain.packing import PackingError, StepShape
 from flowtrain_core.packing.interface import Objective
 
@@ -49,10 +52,14 @@ def pack_batches(
     microbatch of each rank, in an order drawn from `data_seed` (or `seed`) and the epoch.
     `flowtrain_core.packing.schedule` decides which of them form a microbatch, the same on every
     rank. Microbatches differ in their number of samples, so use a collator that flattens them
-    (`DataCollatorWithFlattening`): padding would make them larger than `max_tokens`. The loss is
-    the mean over the target tokens of the step, for any ranks and microbatches. A rank without a
-    sample at the end of an epoch gets a sample again with its labels masked, unless
-    `dataloader_drop_last`.
+    (`VlmCollator` for vision-language models, `DataCollatorWithFlattening` for text): padding would
+    make them larger than `max_tokens`. The loss is the mean over the target tokens of the step, for
+    any ranks and microbatches. A rank without a sample at the end of an epoch gets a sample again
+    with its labels masked, unless `dataloader_drop_last`.
+
+    The Trainer passes the number of these tokens to models that take `num_items_in_batch`. For a
+    model that does not, such as Qwen-VL, and whose loss is that of a causal language model, this
+    function sets `trainer.compute_loss_func` to the same loss, computed from the logits.
 
     Checkpoints are those of the Trainer. A resumed training continues in the middle of an epoch and
     does not read earlier samples.
@@ -74,6 +81,8 @@ def pack_batches(
             without labels.
     """
     _check(trainer)
+    if not (trainer.model_accepts_loss_kwargs or trainer.compute_loss_func is not None):
+        trainer.compute_loss_func = token_loss(trainer)
     closing = _CloseAtEnd()
     trainer.remove_callback(_CloseAtEnd)  # That of an earlier call.
     trainer.add_callback(closing)
@@ -123,26 +132,6 @@ def _check(trainer: Trainer) -> None:
             "accelerator: tensor and context parallel ranks would get different samples; make "
             "every process a data-parallel rank"
         )
-    if not (trainer.model_accepts_loss_kwargs or trainer.compute_loss_func is not None):
-        raise PackingError(_without_targets(trainer))
-
-
-def _without_targets(trainer: Trainer) -> str:
-    """Why the Trainer would not pass its model the number of target tokens of a step."""
-    model = trainer.accelerator.unwrap_model(trainer.model)
-    if hasattr(model, "accepts_loss_kwargs"):
-        why = "accepts_loss_kwargs is False"
-        way_out = (
-            ", or set model.accepts_loss_kwargs = True before the Trainer is made, if forward "
-            "passes its **kwargs to a loss that divides by num_items_in_batch"
-        )
-    else:
-        why, way_out = "forward takes no **kwargs", ""
-    return (
-        f"model ({type(model).__name__}): its {why}, so the Trainer does not pass it the number of "
-        "target tokens of the step (num_items_in_batch), and would average the means of unequal "
-        f"microbatches; give the Trainer a compute_loss_func{way_out}"
-    )
 
 
 def _model_parallel(trainer: Trainer) -> bool:
