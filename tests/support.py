@@ -32,6 +32,19 @@ def imported(program: Path) -> ModuleType:
     return module
 
 
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let torch use one thread: more only slow small models down, above all on a busy machine."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def write_tiny_data(folder: Path, *, samples: int = 96, **shares: float) -> None:
     write_digits(folder, train=samples, heldout=4, seed=3, sizes=SMALLEST, **shares)
 

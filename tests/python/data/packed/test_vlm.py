@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from reference_loop import Samples
+from support import one_thread
 from transformers import AutoConfig, AutoModelForImageTextToText
 
 from flowtrain.data import VlmCollator
@@ -46,6 +48,12 @@ def gradients(model: Any, batches: list[Inputs]) -> dict[str, torch.Tensor | Non
         targets = int((batch["labels"][:, 1:] != -100).sum())
         (model(**batch).loss * targets).backward()
     return {name: parameter.grad for name, parameter in model.named_parameters()}
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    with one_thread():
+        yield
 
 
 @pytest.fixture(scope="module")
