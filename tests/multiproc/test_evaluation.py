@@ -91,7 +91,7 @@ def test_a_held_out_sample_that_cannot_be_used_is_named(few: Path, tmp_path: Pat
     assert "bad.jsonl:3: " in error
 
 
-@pytest.mark.parametrize("layout", ["colocated", "frozen"])
+@pytest.mark.parametrize("layout", [pytest.param("colocated", marks=pytest.mark.deep), "frozen"])
 def test_answers_are_those_that_transformers_generates(
     layout: str, few: Path, tmp_path: Path
 ) -> None:

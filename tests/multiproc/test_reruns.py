@@ -67,7 +67,8 @@ def test_a_rerun_and_a_resumed_run_write_equal_logs(
 
 @pytest.mark.limit(240)
 @pytest.mark.parametrize(
-    ("mode", "layout"), [("frozen", {"encoder_ranks": 1}), ("strict", COLOCATED)]
+    ("mode", "layout"),
+    [pytest.param("frozen", {"encoder_ranks": 1}, marks=pytest.mark.deep), ("strict", COLOCATED)],
 )
 def test_sigterm_saves_the_run_and_a_resume_writes_equal_logs(
     mode: str, layout: dict[str, int], tmp_path: Path, data: Path
