@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlannedVisual:
-    """What becomes of an image or a video, from the header of its file."""
+    """Plan of an image or a video, made from the header of its file."""
 
     grid: Grid
     num_tokens: int
     seconds: float = 0.0
     """Seconds between the frames of the grid of a video, or 0 for an image."""
     text: str | None = None
-    """What stands in the text for a video, with a placeholder for each block; None for an image."""
+    """Text of a video, with a placeholder for each block; None for an image."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,7 +70,7 @@ class VisualReader:
     def plans(
         self, conversation: Conversation, *, videos_only: bool = False
     ) -> tuple[PlannedVisual, ...]:
-        """What becomes of the images and videos of a sample, from the headers of their files.
+        """Plans of the images and videos of a sample, made from the headers of their files.
 
         If a header cannot be used and bad visuals are skipped, the smallest stands for it.
 

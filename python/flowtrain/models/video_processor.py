@@ -150,7 +150,7 @@ class VideoProcessor(ABC):
         return {**own, "longest_edge": pixels}
 
     def plan(self, head: VideoHead) -> VideoPlan:
-        """What becomes of a video.
+        """Plan of a video.
 
         Raises:
             ValueError: The processor does not take such a video.
@@ -267,7 +267,7 @@ class VideoProcessor(ABC):
 
     @abstractmethod
     def _text(self, metadata: VideoMetadata, grid: Grid) -> str:
-        """What stands in the text for a video."""
+        """Text of a video, with a placeholder for each block."""
 
     def _seconds(self, metadata: VideoMetadata) -> float:
         """Seconds between the frames of the grid of a video."""

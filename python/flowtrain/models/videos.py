@@ -1,4 +1,4 @@
-"""What is known and planned of a video: the interface between its file, its family and its text."""
+"""Header and plan of a video, shared by its reader, its family and its text."""
 
 from __future__ import annotations
 
