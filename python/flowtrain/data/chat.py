@@ -228,10 +228,12 @@ class ChatTokenizer:
     ) -> NDArray[np.uint8]:
         """Kind of each token: 0 for text, 1 for a block of an image, 2 for one of a video."""
         kind = np.zeros(len(ids), dtype=np.uint8)
-        block_at = np.flatnonzero(np.isin(ids, self._block_ids))
+        # `np.isin` and `np.unique` would take a tenth of the time of a sample.
+        is_block = np.logical_or.reduce([ids == block_id for block_id in self._block_ids])
+        block_at = np.flatnonzero(is_block)
         owner = np.searchsorted(first, block_at, side="right") - 1
         of_visual = [1 + (visual.kind is VIDEO) for visual in conversation.visuals]
-        if not np.array_equal(np.unique(owner), np.arange(len(of_visual))):
+        if set(owner.tolist()) != set(range(len(of_visual))):
             raise DataError(
                 f"{conversation.where}: the tokenizer does not make a placeholder token of each "
                 "image and video; use the tokenizer that belongs to the model"
