@@ -54,7 +54,7 @@ def processor_of(folder: Path) -> Any:
 
 
 class _TorchOperators(TorchvisionBackend):
-    """What the video processors of transformers take from torchvision."""
+    """Operators of torchvision that video processors of transformers call, computed by torch."""
 
     def resize(self, image: Any, size: Any, resample: Any = None, **_: Any) -> Any:
         assert resample == 3, "bicubic"

@@ -31,7 +31,7 @@ from flowtrain.models.videos import VideoHead, VideoLimits, VideoPlan
 
 
 class _TorchOperators(TorchvisionBackend):
-    """What transformers' processors take from torchvision, computed by torch."""
+    """Operators of torchvision that transformers' processors call, computed by torch."""
 
     def resize(
         self, image: torch.Tensor, size: SizeDict, resample: Any = None, *_: Any, **__: Any

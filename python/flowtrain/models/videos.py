@@ -12,7 +12,7 @@ FAMILIES_WITH_VIDEO = ("qwen3_vl", "qwen2_5_vl", "internvl", "llava_onevision")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VideoHead:
-    """What the header of a video file says."""
+    """Header of a video file."""
 
     num_frames: int
     fps: float
@@ -36,12 +36,12 @@ NO_VIDEO_LIMITS = VideoLimits()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VideoPlan:
-    """What becomes of a video, from its header alone."""
+    """Plan of a video, made from its header alone."""
 
     frames: tuple[int, ...]
     """Numbers of the frames that are taken, ascending."""
     grid: Grid
     text: str
-    """What stands in the text for the video, with one placeholder token for each block."""
+    """Text of the video, with one placeholder token for each block."""
     seconds: float
     """Seconds between the frames of the grid."""

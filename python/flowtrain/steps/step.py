@@ -106,8 +106,8 @@ class StepPlan:
     step: int
     """Number of the train step, or of the batch from `FIRST_EVALUATION` on."""
     kind: Literal["train", "eval", "answer", "end"]
-    """What is done with the samples: training, their loss, or an answer to each. `end` follows the
-    last step, and the last batch of each evaluation."""
+    """Use of the samples: training, their loss, or an answer to each. `end` follows the last step,
+    and the last batch of each evaluation."""
     slots: int = 0
     documents: tuple[tuple[tuple[Document, ...], ...], ...] = ()
     """[backbone rank][slot][document]."""

@@ -1,4 +1,4 @@
-"""What the steps of both modules share: dropout, evaluation, and delays for tests."""
+"""Dropout, inference, and delays for tests, in the steps of both modules."""
 
 from __future__ import annotations
 

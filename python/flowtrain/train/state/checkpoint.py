@@ -52,7 +52,7 @@ class CheckpointMeta:
     eval_loss: float | None = None
     """Loss of the evaluation after that step, if there was one, and it is finite."""
     held_out: str | None = None
-    """What identifies the samples of that evaluation."""
+    """Hash and number of the samples of that evaluation."""
 
 
 def valid_checkpoints(run: Path) -> dict[int, Path]:

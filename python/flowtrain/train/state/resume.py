@@ -147,7 +147,7 @@ def held_out_state(run: Path) -> State | None:
 
 
 def held_out_contents(run: Path) -> str | None:
-    """What identifies the held-out samples of a run; None if there are none."""
+    """Hash and number of the held-out samples of a run; None if there are none."""
     contents: str | None = _recorded(run)["held_out"]
     return contents
 
