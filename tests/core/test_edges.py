@@ -139,12 +139,16 @@ def test_a_strict_consumer_raises_for_items_whose_memory_died(name: str, spawn: 
         Producer(pool).lease((1,), "uint8").publish(9)
         with Pool.open(name) as late:
             consumer = Consumer(late, strict=True)
-            with pytest.raises(StaleAddress, match="died with its owner"):
-                consumer.get_many(8)
-            # The rest of the batch went to the end of the ring. The error waits for an empty batch.
-            assert [item.key for item in consumer.get_many(8)] == [9]
-            with pytest.raises(StaleAddress, match="died with its owner"):
-                consumer.get_many(8)
+            # The order varies: while the monitor of `late` tries to map the segment, its items wait
+            # at the end of the ring.
+            outcomes: list[object] = []
+            while len(outcomes) < 3:
+                try:
+                    outcomes.append([item.key for item in consumer.get_many(8, timeout_s=30)])
+                except StaleAddress as error:
+                    outcomes.append("died with its owner" in str(error))
+            assert outcomes.count(True) == 2
+            assert [9] in outcomes
             assert late.lost() == 2
 
 
