@@ -57,6 +57,19 @@ def end_ids(model_folder: Path) -> set[int]:
     return set(found if isinstance(found, list) else [found]) - {None}
 
 
+def _encoder(tokenizer: Any, folder: Path) -> Any:
+    """The backend of a tokenizer, which encodes whole texts."""
+    encoder = getattr(tokenizer, "backend_tokenizer", None)
+    if encoder is None:
+        raise DataError(
+            f"{folder}: {type(tokenizer).__name__} does not tell the place of each token in its "
+            "text, which targets are found by; add the tokenizer.json of a fast tokenizer"
+        )
+    encoder.no_truncation()
+    encoder.no_padding()
+    return encoder
+
+
 class ChatTokenizer:
     """Renders conversations with a model's chat template and marks the targets.
 
@@ -82,6 +95,11 @@ class ChatTokenizer:
         from transformers import AutoTokenizer, ProcessorMixin
 
         self._tokenizer: Any = AutoTokenizer.from_pretrained(model_folder)
+        # Calls of the tokenizer itself, and its properties, take longer than all other work on a
+        # short text.
+        self._encoder = _encoder(self._tokenizer, model_folder)
+        self._first_token: str | None = self._tokenizer.bos_token
+        self._special_tokens: dict[str, Any] = self._tokenizer.special_tokens_map
         # Only the processor reads chat_template.json, and it prefers its own template.
         processor, _ = ProcessorMixin.get_processor_dict(model_folder)
         template = processor.get("chat_template") or self._tokenizer.chat_template
@@ -129,14 +147,12 @@ class ChatTokenizer:
             ]
         text, spans, visual_at = self._with_visuals(text, spans, conversation, videos)
         # As processors do: a template either writes the first token or leaves it to the tokenizer.
-        begin = self._tokenizer.bos_token
-        encoded = self._tokenizer(
-            text,
-            add_special_tokens=begin is None or not text.startswith(begin),
-            return_offsets_mapping=True,
+        begin = self._first_token
+        encoded = self._encoder.encode(
+            text, add_special_tokens=begin is None or not text.startswith(begin)
         )
-        ids = np.array(encoded["input_ids"], dtype=np.int64)
-        starts, ends = np.array(encoded["offset_mapping"], dtype=np.int64).reshape(-1, 2).T
+        ids = np.array(encoded.ids, dtype=np.int64)
+        starts, ends = np.array(encoded.offsets, dtype=np.int64).reshape(-1, 2).T
         if (largest := int(ids.max(initial=0))) >= self._vocabulary.size:
             raise DataError(
                 f"{where}: {self._tokenizer.convert_ids_to_tokens(largest)!r} is token {largest} "
@@ -285,7 +301,7 @@ class ChatTokenizer:
                 chat_template=self._template,
                 return_assistant_tokens_mask=self._has_marks,
                 add_generation_prompt=add_generation_prompt,
-                **self._tokenizer.special_tokens_map,
+                **self._special_tokens,
             )
         except (TemplateError, TypeError, ValueError) as error:
             raise DataError(f"{where}: the chat template refuses the turns: {error}") from error
