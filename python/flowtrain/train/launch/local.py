@@ -23,6 +23,7 @@ from flowtrain.train.launch.signals import restored_handlers
 # After the first failure, the other ranks have this long to end and report it.
 _GRACE_S = 10.0
 _POLL_S = 0.1
+_HUGE_PAGES = "glibc.malloc.hugetlb"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +109,7 @@ def _start(
                     "WORLD_SIZE": str(world.size),
                     "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
                     "PYTHONUNBUFFERED": "1",
+                    "GLIBC_TUNABLES": _tunables(os.environ.get("GLIBC_TUNABLES")),
                     LAUNCHER_PID: str(os.getpid()),
                 }
                 for r in ranks
@@ -116,6 +118,18 @@ def _start(
         )
     assert isinstance(processes, SubprocessContext)
     return processes
+
+
+def _tunables(given: str | None) -> str:
+    """The user's tunables of glibc, and by default huge pages for the memory of malloc.
+
+    On a CPU the tensors of a step are allocated anew in each step, and small pages would be faulted
+    in again and again.
+    """
+    tunables = given.split(":") if given else []
+    if not any(tunable.startswith(f"{_HUGE_PAGES}=") for tunable in tunables):
+        tunables.append(f"{_HUGE_PAGES}=1")
+    return ":".join(tunables)
 
 
 def _wait(

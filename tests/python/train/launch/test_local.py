@@ -35,6 +35,32 @@ def start_sleeper(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return local._start(config, job, world, logs=folder / "logs", resume=False)
 
 
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (None, "glibc.malloc.hugetlb=1"),
+        ("glibc.malloc.arena_max=8", "glibc.malloc.arena_max=8:glibc.malloc.hugetlb=1"),
+        ("glibc.malloc.hugetlb=0", "glibc.malloc.hugetlb=0"),
+    ],
+)
+def test_ranks_have_huge_pages_unless_the_user_sets_otherwise(
+    given: str | None, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
+    if given is not None:
+        monkeypatch.setenv("GLIBC_TUNABLES", given)
+    environments: list[dict[str, str]] = []
+    start = local.start_processes
+
+    def note(**options: Any) -> Any:
+        environments.extend(options["envs"].values())
+        return start(**options)
+
+    monkeypatch.setattr(local, "start_processes", note)
+    start_sleeper(tmp_path, monkeypatch).close(timeout=5)
+    assert [each["GLIBC_TUNABLES"] for each in environments] == [expected]
+
+
 def test_the_handlers_of_the_caller_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
