@@ -6,6 +6,8 @@ import argparse
 import dataclasses
 import json
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +49,12 @@ def add_parser(commands: Any) -> None:
     _add_config(check)
     check.add_argument("--workers", type=int, help="processes (default: one per core)")
     check.add_argument("--pixels", action="store_true", help="decode images, not only headers")
+    check.add_argument(
+        "--lengths",
+        type=Path,
+        metavar="FILE",
+        help="write tokens and FLOPs of each good sample, which `flowtrain pack` reads",
+    )
     check.add_argument("--json", action="store_true", help="one JSON object")
     check.set_defaults(run=run_check)
 
@@ -108,13 +116,15 @@ def run_check(given: argparse.Namespace) -> int:
 
     config = _load(given)
     console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+    bar = Progress(console=console, transient=True, disable=not console.is_terminal)
+    with bar as progress, _lines(given.lengths) as write:
         task = progress.add_task("samples", total=None)
         found = check_file(
             config,
             workers=given.workers,
             pixels=given.pixels,
             progress=lambda done, total: progress.update(task, completed=done, total=total),
+            lengths=write,
         )
     # Keeps the exit code even if the reader closes the output early.
     with checked_stdout():
@@ -140,6 +150,21 @@ def run_check(given: argparse.Namespace) -> int:
             file=sys.stderr,
         )
     return 1 if found.bad else 0
+
+
+@contextmanager
+def _lines(path: Path | None) -> Iterator[Callable[[object], None]]:
+    """A function that writes a line of JSON to a file, which appears when all are written."""
+    if path is None:
+        yield lambda value: None
+        return
+    part = path.with_name(path.name + ".part")
+    try:
+        with part.open("w") as file:
+            yield lambda value: print(json.dumps(value), file=file)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def _counts(found: FileCheck | SourceCheck, bad: int) -> str:

@@ -19,6 +19,10 @@ from flowtrain.data.workers import ReaderPool
 
 _CHUNK = 64
 
+Length = dict[str, float]
+"""Sizes of a sample: `tokens`, `visual_tokens`, and the forward FLOPs `cost` and `encoder_cost`, as
+`flowtrain.workloads.read_lengths` reads them."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BadLine:
@@ -76,6 +80,7 @@ def check_file(
     workers: int | None = None,
     pixels: bool = False,
     progress: Callable[[int, int], None] = lambda done, samples: None,
+    lengths: Callable[[Length], None] = lambda length: None,
 ) -> FileCheck:
     """Read every sample of a run's data set and list the bad lines.
 
@@ -86,6 +91,7 @@ def check_file(
         pixels: Whether to decode images and videos; otherwise only headers are read, as planning
             does.
         progress: Called with the number of samples read so far and of all samples.
+        lengths: Called with the sizes of each sample that training would use, in their order.
 
     Raises:
         DataError: A data set does not exist or changed during the check, `data.oversize` would
@@ -115,8 +121,10 @@ def check_file(
         ahead = deque(islice(chunks, 2 * workers))
         while ahead:
             source, future = ahead.popleft()
-            found, more = future.result()
+            found, more, sizes = future.result()
             ahead.extend(islice(chunks, 1))
+            for size in sizes:
+                lengths(size)
             counts[source] += found
             bad += more
             done += found["samples"]
@@ -152,19 +160,23 @@ def _chunks(sizes: Sequence[int]) -> Iterator[tuple[int, int, int]]:
 
 class _Checker:
     def __init__(self, config: RunConfig, pixels: bool, state: State | None = None) -> None:
+        from flowtrain.models.registry import family_for  # Imports torch.
+
         data = dataclasses.replace(config.data, bad_image="error")
         self.dataset = Dataset(data, state)
         self._limit = config.train.microbatch_tokens
         self._reader = SampleReader(config.model.folder, data, self._limit, self.dataset.state)
         self._pixels = pixels
+        self._family = family_for(config.model.folder, projector_side=config.projector_side)
 
-    def check(self, first: int, end: int) -> tuple[Counter[str], list[BadLine]]:
-        """Counts and bad lines of a range of samples."""
+    def check(self, first: int, end: int) -> tuple[Counter[str], list[BadLine], list[Length]]:
+        """Counts and bad lines of a range of samples, and the sizes of the good ones."""
         counts = Counter(samples=end - first)
-        bad = []
+        bad: list[BadLine] = []
+        lengths: list[Length] = []
         for sample in range(first, end):
             try:
-                self._check(sample, counts)
+                lengths += self._check(sample, counts)
             # An unexpected error of one sample must not hide the others.
             except Exception as error:
                 self.dataset.check_state()
@@ -173,14 +185,15 @@ class _Checker:
                     reason = f"{where}: {type(error).__name__}: {error}"
                 bad.append(BadLine(sample=sample, line=self.dataset.line(sample), reason=reason))
         counts["bad"] = len(bad)
-        return counts, bad
+        return counts, bad, lengths
 
-    def _check(self, sample: int, counts: Counter[str]) -> None:
+    def _check(self, sample: int, counts: Counter[str]) -> list[Length]:
+        """Add to the counts; returns the sizes of the sample, or nothing if it is dropped."""
         meta, text = self._reader.sizes_and_text(sample)
         counts["over_limit"] += meta.fit != "whole"
         self._reader.check_length(meta)
         if meta.fit == "dropped":
-            return
+            return []
         if self._pixels:
             for image, grid in enumerate(meta.grids):
                 self._reader.pixels(sample, image, grid)
@@ -191,3 +204,13 @@ class _Checker:
         counts["videos"] += videos
         counts["image_tokens"] += sum(meta.image_lengths)
         counts["ended"] += self._reader.ends(text)
+        flops = self._family.sample_flops(meta.num_tokens, meta.grids, num_targets=meta.num_targets)
+        side = self._family.projector_side
+        return [
+            {
+                "tokens": meta.num_tokens,
+                "visual_tokens": sum(meta.image_lengths),
+                "cost": flops.on("backbone", side),
+                "encoder_cost": flops.on("encoder", side),
+            }
+        ]

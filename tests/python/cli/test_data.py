@@ -16,7 +16,9 @@ from flowtrain.data.digits import write_digits
 from flowtrain.data.samples import SampleMeta, SampleReader
 from flowtrain.data.text import CompactText
 from flowtrain.data.workers import ReaderPool
+from flowtrain.models.registry import family_for
 from flowtrain.models.tiny import SMALLEST
+from flowtrain.workloads import read_lengths
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +62,37 @@ def test_every_bad_line_is_listed(
     assert "role 'judge'" in bad[72]
     assert "there is no such file" in bad[131]
     assert (found["samples"], found["over_limit"], found["images"]) == (139, 1, 135)
+
+
+def test_the_lengths_of_good_samples_are_a_workload(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "lengths.jsonl"
+    _, found = check(folder, capsys, "--workers", "2", "--lengths", str(path))
+    work = read_lengths(path)
+    reader = SampleReader(folder / "data/model", load(folder / "run.yaml").data, 160)
+    # Lines 3 and 71, 72, 131 are bad, and line 4 is blank: line 5 is the third good one.
+    metas = [reader.meta(sample) for sample in (0, 1, 4)]
+    assert work.tokens[:3].tolist() == [meta.num_tokens for meta in metas]
+    assert work.visual_tokens[:3].tolist() == [sum(meta.image_lengths) for meta in metas]
+    assert len(work) == found["samples"] - len(found["bad"])
+    assert (work.tokens.sum(), work.visual_tokens.sum()) == (found["tokens"], found["image_tokens"])
+    family = family_for(folder / "data/model")
+    flops = family.sample_flops(
+        metas[2].num_tokens, metas[2].grids, num_targets=metas[2].num_targets
+    )
+    # The projector lies with the encoder, since both train.
+    assert work.encoder_cost[2] == flops.encoder + flops.projector
+    assert work.cost[2] == flops.backbone
+
+
+def test_a_failed_check_keeps_an_older_file_of_lengths(folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "lengths.jsonl"
+    path.write_text("7\n")
+    command = ["data", "check", str(folder / "run.yaml"), "data.path=none.jsonl"]
+    assert main([*command, "--lengths", str(path)]) == 2
+    assert path.read_text() == "7\n"
+    assert [*tmp_path.iterdir()] == [path]
 
 
 def test_a_file_that_changes_during_the_check_is_an_error(
