@@ -171,10 +171,11 @@ class ReaderPool:
         self._closed = False
         self._finished = 0
         self._started = threading.Event()
-        for reader in self._readers:
-            threading.Thread(
-                target=self._run, args=(reader,), name="flowtrain-reader", daemon=True
-            ).start()
+        self._threads = False
+        # Reader processes start by themselves. Until a call, their pool has no threads, so that
+        # this process can still be forked for another pool.
+        if not workers:
+            self._start_threads()
 
     @property
     def started(self) -> bool:
@@ -204,9 +205,18 @@ class ReaderPool:
         with self._lock:
             if self._closed:
                 raise RuntimeError(f"{method}{arguments}: the readers are closed")
+            if not self._threads:
+                self._start_threads()
             self._calls.put(call)
         call.future.add_done_callback(self._count)
         return call.future
+
+    def _start_threads(self) -> None:
+        self._threads = True
+        for reader in self._readers:
+            threading.Thread(
+                target=self._run, args=(reader,), name="flowtrain-reader", daemon=True
+            ).start()
 
     def _count(self, _: Future[Any]) -> None:
         self._finished += 1

@@ -42,6 +42,14 @@ def test_each_call_raises_the_error_of_a_reader_that_cannot_be_made(workers: int
                 pool.submit("bit_length").result(60)
 
 
+def test_a_process_can_be_forked_until_its_reader_processes_are_called() -> None:
+    before = threading.active_count()
+    with ReaderPool(OS, 2, fork=True) as pool:
+        assert threading.active_count() == before
+        assert pool.submit("getppid").result(60) == os.getpid()
+        assert threading.active_count() == before + 2
+
+
 def test_an_exception_that_cannot_be_rebuilt_arrives_as_text() -> None:
     member = tarfile.TarInfo("../outside")
     with ReaderPool(partial(importlib.import_module, "tarfile"), 1) as pool:
