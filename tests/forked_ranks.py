@@ -49,11 +49,11 @@ def trained(tree: dict[str, Any], *, resume: bool = False) -> list[dict[str, Any
     return logs.read_log(config.run / logs.METRICS)
 
 
-def failure(tree: dict[str, Any]) -> str:
+def failure(tree: dict[str, Any], *, resume: bool = False) -> str:
     """The error of a run that must fail and must leave no pool."""
     with nothing_left():
         try:
-            trained(tree)
+            trained(tree, resume=resume)
         except (ConfigError, ModelError, RunFailed) as error:
             return str(error)
     raise AssertionError(f"the run in {tree['run']} succeeded")

@@ -44,8 +44,12 @@ def train(
     ranks: int = 1,
     without_images: Collection[int] = (),
     eval_losses: Mapping[int, float] = MappingProxyType({}),
+    draws: int = 0,
 ) -> tuple[list[float], Module]:
-    """Train from step `first` on; return the learning rate of each step, and the module."""
+    """Train from step `first` on; return the learning rate of each step, and the module.
+
+    Each step draws `draws` samples.
+    """
     torch.manual_seed(config.train.seed)
     linear = torch.nn.Linear(3, 2, dtype=DTYPES[config.model.dtype])
     module = Module.build(linear, config, part_of=part_of)
@@ -62,7 +66,7 @@ def train(
             parameter.grad = torch.randn(parameter.shape)
         rates.append(module.lr)
         module.apply(APPLY, saw_images=step not in without_images)
-        plan = StepPlan(step=step, kind="train")
+        plan = StepPlan(step=step, kind="train", cursor=(step + 1) * draws)
         if checkpoints.is_due(plan):
             checkpoints.save(plan, eval_losses.get(step))
     return rates, module

@@ -60,8 +60,8 @@ class DataConfig:
     (`shards/*.jsonl`), or a folder written by `save_to_disk` of Hugging Face datasets."""
     dataset: str | None = None
     """Function that returns the samples, as `package.module:make`; exclusive with `path`. It takes
-    no arguments and returns a map-style data set, whose items are dictionaries like the objects of
-    a `.jsonl` file."""
+    no arguments and returns a map-style data set, or an iterable one, which is read as a stream.
+    Items are dictionaries like the objects of a `.jsonl` file."""
     sources: tuple[SourceConfig, ...] = ()
     """Several data sets with weights, in place of `path` or `dataset`."""
     image_root: Path | None = None
@@ -70,7 +70,8 @@ class DataConfig:
     workers: int = 1
     """Reader processes per rank; with 0 a thread of the rank reads, which slows its computation."""
     shuffle: bool = True
-    """Shuffle each epoch, seeded by `train.seed`; otherwise use the order of the file."""
+    """Shuffle each epoch, seeded by `train.seed`; otherwise use the order of the file. A stream
+    needs `false`."""
     bad_image: Literal["error", "skip"] = "error"
     """What to do with an image or video file that cannot be used. `error` ends the run. `skip`
     encodes zeros of the size in the file's header, or of the smallest image or video if there is no

@@ -11,7 +11,7 @@ from functools import partial
 from itertools import islice
 
 from flowtrain.config.schema import RunConfig
-from flowtrain.data.errors import no_sample_fits
+from flowtrain.data.errors import DataError, no_sample_fits
 from flowtrain.data.mixture import epoch_draws
 from flowtrain.data.records import Dataset, State
 from flowtrain.data.samples import SampleReader
@@ -94,8 +94,9 @@ def check_file(
         lengths: Called with the sizes of each sample that training would use, in their order.
 
     Raises:
-        DataError: A data set does not exist or changed during the check, `data.oversize` would
-            drop every sample, a weight draws no sample, or the model's folder cannot be used.
+        DataError: The data set is a stream; a data set does not exist or changed during the check;
+            `data.oversize` would drop every sample; a weight draws no sample; or the model's folder
+            cannot be used.
         ValueError: `workers` is below 1.
     """
     if workers is not None and workers < 1:
@@ -104,6 +105,12 @@ def check_file(
     # An error of every worker is raised here, once.
     checker = _Checker(config, pixels)
     dataset = checker.dataset
+    if dataset.is_stream:
+        raise DataError(
+            f"{config.data.name}: a stream has no known end, so that it cannot be checked as a "
+            "whole; write its first records to a .jsonl file and check that with data.path, or "
+            "print single ones with `flowtrain data show --index N`"
+        )
     draws = epoch_draws(config.data, dataset)
     samples = len(dataset)
     workers = min(workers, -(-samples // _CHUNK))

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from flowtrain.config.schema import DataConfig
 from flowtrain.data.errors import DataError
-from flowtrain.data.order import SampleOrder
+from flowtrain.data.order import DrawOrder, SampleOrder
 from flowtrain.data.records import Dataset
 
 
-class MixedOrder:
+class MixedOrder(DrawOrder):
     """Sample numbers of several data sets in the order in which a run draws them.
 
     An epoch has a fixed number of draws from each data set, in a shuffled order or data set by data

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +11,31 @@ from numpy.typing import NDArray
 _ROUNDS = 12
 # Positions computed at once: enough to outweigh the calls of NumPy, few enough for the caches.
 _BLOCK = 4096
+
+
+class DrawOrder(ABC):
+    """The order in which a run draws samples."""
+
+    @property
+    @abstractmethod
+    def num_samples(self) -> int:
+        """Different samples, as far as they are known."""
+
+    @property
+    @abstractmethod
+    def draws_of_all(self) -> int:
+        """A number of consecutive draws that contain every sample, wherever they start."""
+
+    @abstractmethod
+    def index(self, cursor: int) -> int:
+        """Number of the sample that is drawn after `cursor` others, over all epochs."""
+
+    def expect(self, end: int) -> None:  # noqa: B027
+        """Announce that all draws before `end` will be asked for."""
+
+    def is_ready(self, cursor: int) -> bool:
+        """Whether `index` returns without waiting."""
+        return True
 
 
 class SampleOrder:

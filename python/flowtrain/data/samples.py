@@ -61,6 +61,7 @@ class SampleReader:
         data: The data set.
         max_tokens: Maximum tokens of a sample; `data.oversize` says what to do with longer ones.
         state: State that the data set must have; None takes its state now.
+        spool: Folder with the records of a stream, as `Dataset`.
 
     Attributes:
         held_out: Reader of the samples of evaluations, if there are any.
@@ -75,12 +76,13 @@ class SampleReader:
         data: DataConfig,
         max_tokens: int,
         state: State | None = None,
+        spool: Path | None = None,
     ) -> None:
         from flowtrain.models.images import PixelLimits
         from flowtrain.models.registry import family_for  # Imports torch.
         from flowtrain.models.videos import VideoLimits
 
-        self._dataset = Dataset(data, state)
+        self._dataset = Dataset(data, state, spool)
         self._oversize = data.oversize
         self._max_tokens = max_tokens
         try:

@@ -242,3 +242,20 @@ def test_answers_that_the_template_never_ends_are_reported(
     template.write_text(template.read_text().replace("+ '</s>'", "+ ' '"))
     assert main(argv) == 0
     assert "no sample trains the token that ends an answer" in capsys.readouterr().err
+
+
+def test_a_stream_is_shown_and_not_checked(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = folder.joinpath("data", "train.jsonl").read_text().splitlines()
+    monkeypatch.setattr(f"{__name__}.rows", lambda: map(json.loads, lines), raising=False)
+    stream = ["data.path=null", f"data.dataset={__name__}:rows"]
+    argv = [str(folder / "run.yaml"), *stream, f"data.image_root={folder / 'data'}"]
+    assert main(["data", "show", *argv, "--index", "5", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown.pop("where") == f"data.dataset={__name__}:rows: item 5"
+    assert main(["data", "show", str(folder / "run.yaml"), "--index", "5", "--json"]) == 0
+    of_file = json.loads(capsys.readouterr().out)
+    assert shown == {name: value for name, value in of_file.items() if name != "where"}
+    assert main(["data", "check", *argv]) == 2
+    assert "a stream has no known end" in capsys.readouterr().err

@@ -9,18 +9,27 @@ from flowtrain.data.records.json_array import JsonArrayFile
 from flowtrain.data.records.jsonl import JsonlFile
 from flowtrain.data.records.parquet import ParquetRecords
 from flowtrain.data.records.saved import SavedDataset
+from flowtrain.data.records.spool import SEGMENT_RECORDS, Spool, drop_before, segment_of
+from flowtrain.data.records.stream import Place, Stream, is_stream
 
 __all__ = [
     "FORMATS",
+    "SEGMENT_RECORDS",
     "Dataset",
     "FileState",
     "ImportedDataset",
     "JsonArrayFile",
     "JsonlFile",
     "ParquetRecords",
+    "Place",
     "Records",
     "SavedDataset",
+    "Spool",
     "State",
+    "Stream",
+    "drop_before",
     "file_state",
     "index_for_forks",
+    "is_stream",
+    "segment_of",
 ]

@@ -15,11 +15,13 @@ from flowtrain.config.schema import DataConfig
 from flowtrain.config.sources import SourceConfig
 from flowtrain.data.errors import DataError
 from flowtrain.data.records.base import Records, State, check_exists
-from flowtrain.data.records.imported import ImportedDataset
+from flowtrain.data.records.imported import ImportedDataset, is_iterable_only
 from flowtrain.data.records.json_array import JsonArrayFile
 from flowtrain.data.records.jsonl import JsonlFile
 from flowtrain.data.records.parquet import ParquetRecords, share_groups
 from flowtrain.data.records.saved import SavedDataset
+from flowtrain.data.records.spool import Spool
+from flowtrain.data.records.stream import STREAM, DirectStream, is_stream
 
 FORMATS: dict[str, Callable[[Path, State | None], Records]] = {
     ".jsonl": JsonlFile,
@@ -38,14 +40,17 @@ class Dataset:
     Args:
         data: Names the data sets.
         state: State that they must have; None takes their state now.
+        spool: Folder with the records of a stream; without it a stream is read from its start.
 
     Raises:
-        DataError: A data set is missing, empty, of no known format or in another state, or the
-            package that reads it is not installed.
+        DataError: A data set is missing, empty, of no known format or in another state, the
+            package that reads it is not installed, or a stream is one of several data sets.
         ConfigError: A function that returns a data set cannot be imported.
     """
 
-    def __init__(self, data: DataConfig, state: State | None = None) -> None:
+    def __init__(
+        self, data: DataConfig, state: State | None = None, spool: Path | None = None
+    ) -> None:
         self.name = data.name
         self.names = [source.name for source in data.all_sources]
         """Path, pattern or import path of each data set."""
@@ -57,13 +62,15 @@ class Dataset:
                 f"{data.name}: {len(each)} files, but {len(states)} when the run started; restore "
                 "them and continue with --resume, or start another run"
             )
-        self.parts = [_open(*pair) for pair in zip(each, states, strict=True)]
+        self.parts = [_open(*pair, spool) for pair in zip(each, states, strict=True)]
         """Records of each file."""
         self._bounds = list(accumulate(map(len, files), initial=0))
         self._ends = list(accumulate(map(len, self.parts)))
         self._roots = [source.root for source in each]
         self.sizes = [sum(map(len, parts)) for parts in self._of_sources()]
         """Samples of each data set."""
+        if self.is_stream:
+            _check_alone(data)
         share_groups([part for part in self.parts if isinstance(part, ParquetRecords)])
 
     def __len__(self) -> int:
@@ -73,6 +80,11 @@ class Dataset:
     def state(self) -> State:
         """State of the data sets together."""
         return json.dumps([part.state for part in self.parts])
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether the samples are a stream: they have no known number, and only one order."""
+        return is_stream(self.state)
 
     def record(self, sample: int) -> dict[str, Any]:
         """The record of a sample, as `Records.record`.
@@ -136,7 +148,7 @@ def index_for_forks(data: DataConfig, state: State) -> None:
     files = chain(*map(_files, data.all_sources))
     for source, its_state in zip(files, json.loads(state), strict=True):
         if source.path is not None and source.path.suffix.lower() in (".jsonl", ".ndjson", ".json"):
-            _open(source, its_state)
+            _open(source, its_state, None)
 
 
 def _files(source: SourceConfig) -> list[SourceConfig]:
@@ -156,6 +168,21 @@ def _files(source: SourceConfig) -> list[SourceConfig]:
     return [replace(source, path=file) for file in found]
 
 
+def _check_alone(data: DataConfig) -> None:
+    """Require that a stream is not mixed, as shares of what has no known length are undefined.
+
+    Raises:
+        DataError: There are other data sets, or the stream has a weight.
+    """
+    if len(data.sources) > 1 or data.all_sources[0].weight != 1:
+        weights = ", ".join(f"{source.name} (weight {source.weight:g})" for source in data.sources)
+        raise DataError(
+            f"data.sources: {weights}: one of them is a stream, which has no known length and so "
+            "no share of an epoch; give it alone and with weight 1, and mix streams in Python, "
+            "such as with datasets.interleave_datasets"
+        )
+
+
 def _joined(contents: list[str]) -> str:
     """Hash of the contents of several files."""
     if len(contents) == 1:
@@ -163,9 +190,14 @@ def _joined(contents: list[str]) -> str:
     return hashlib.sha256("".join(contents).encode()).hexdigest()
 
 
-def _open(source: SourceConfig, state: State | None) -> Records:
+def _open(source: SourceConfig, state: State | None, spool: Path | None) -> Records:
     if source.path is None:
         assert source.dataset is not None
+        if state == STREAM and spool is not None:
+            # Only the process that writes the spool creates the data set.
+            return Spool(source.dataset, spool)
+        if is_iterable_only(source.dataset):
+            return DirectStream(source.dataset)
         return ImportedDataset(source.dataset, state)
     if source.path.is_dir():
         return SavedDataset(source.path, state)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -24,14 +25,15 @@ class ImportedDataset(Records):
 
     Raises:
         ConfigError: There is no such function.
-        DataError: The function raises an error or returns no map-style data set, or the data set
-            is empty or has another length.
+        DataError: The function raises an error or returns no data set, or the data set is empty
+            or has another length.
     """
 
     unit = "item"
 
     def __init__(self, spec: str, state: State | None = None) -> None:
-        self._samples, self._length = _make(spec)
+        self._samples = _made(spec)
+        self._length = _length(self._samples, spec)
         if state is not None and state != self._state_now():
             raise DataError(
                 f"data.dataset={spec}: it has {self._state_now()}, and had {state} when the run "
@@ -53,7 +55,7 @@ class ImportedDataset(Records):
 
     def _not_a_record(self, sample: int, record: Any) -> str:
         return (
-            f"{self.where(sample)}: __getitem__({sample}) returned {_short(record)}; it must be a "
+            f"{self.where(sample)}: __getitem__({sample}) returned {short(record)}; it must be a "
             'dict, such as {"messages": [...], "images": [...]}'
         )
 
@@ -65,22 +67,52 @@ class ImportedDataset(Records):
         return self._state_now()
 
 
-@functools.cache
-def _make(spec: str) -> tuple[Any, int]:
-    """The data set and its length. A process that opens it several times makes it once."""
+def make_dataset(spec: str) -> Any:
+    """The data set that a function returns: map-style, or iterable.
+
+    Raises:
+        ConfigError: There is no such function.
+        DataError: The function raises an error, or returns no data set.
+    """
     made = _function(spec)
     try:
         samples = made()
     except Exception as error:
         raise DataError(
             f"data.dataset={spec}: the function raised {type(error).__name__}: {error}; it is "
-            "called without arguments, and must return a map-style data set"
+            "called without arguments, and must return a data set"
         ) from error
-    if not (hasattr(type(samples), "__len__") and hasattr(type(samples), "__getitem__")):
+    if not (_is_map_style(samples) or hasattr(type(samples), "__iter__")):
         raise DataError(
-            f"data.dataset={spec}: the function returned {_short(samples)}, which lacks __len__ or "
-            "__getitem__; return a map-style data set, such as a list or torch's Dataset"
+            f"data.dataset={spec}: the function returned {short(samples)}, which has neither "
+            "__len__ and __getitem__ nor __iter__; return a map-style data set, such as a list or "
+            "torch's Dataset, or an iterable one"
         )
+    return samples
+
+
+def is_iterable_only(spec: str) -> bool:
+    """Whether a function returns a data set that can only be iterated over.
+
+    Raises:
+        ConfigError, DataError: As `make_dataset`.
+    """
+    return not _is_map_style(_made(spec))
+
+
+# A process that opens a data set several times makes it once.
+_made = functools.cache(make_dataset)
+
+
+def _is_map_style(samples: Any) -> bool:
+    # torch's IterableDataset inherits a __getitem__ that only raises an error.
+    torch_data = sys.modules.get("torch.utils.data")
+    if torch_data is not None and isinstance(samples, torch_data.IterableDataset):
+        return False
+    return hasattr(type(samples), "__len__") and hasattr(type(samples), "__getitem__")
+
+
+def _length(samples: Any, spec: str) -> int:
     try:
         length = len(samples)
     except Exception as error:
@@ -90,7 +122,7 @@ def _make(spec: str) -> tuple[Any, int]:
         ) from error
     if length == 0:
         raise DataError(f"data.dataset={spec}: no samples; return at least one")
-    return samples, length
+    return length
 
 
 def _function(spec: str) -> Callable[[], Any]:
@@ -105,13 +137,13 @@ def _function(spec: str) -> Callable[[], Any]:
         ) from error
     if not callable(function):
         raise ConfigError(
-            f"data.dataset={spec}: {name} is {_short(function)}; name a function that returns the "
+            f"data.dataset={spec}: {name} is {short(function)}; name a function that returns the "
             "data set"
         )
     return function
 
 
-def _short(value: Any) -> str:
+def short(value: Any) -> str:
     """Type and value of an object, shortened."""
     shown = repr(value)
     return f"a {type(value).__name__}, {shown[:60]}{'...' * (len(shown) > 60)}"

@@ -11,6 +11,7 @@ from flowtrain.data.records import State, index_for_forks
 from flowtrain.data.samples import SampleReader
 from flowtrain.data.workers import ReaderPool
 from flowtrain.models.registry import family_for
+from flowtrain.train.state.logs import SPOOL
 from flowtrain.train.state.resume import check_model, data_state, held_out_state
 
 
@@ -49,7 +50,13 @@ def fork_readers(config: RunConfig, world: str, rank: int) -> ReaderPool | None:
 
 
 def _create_reader(config: RunConfig, state: State, held_out_state: State | None) -> SampleReader:
-    reader = SampleReader(config.model.folder, config.data, config.train.microbatch_tokens, state)
+    reader = SampleReader(
+        config.model.folder,
+        config.data,
+        config.train.microbatch_tokens,
+        state,
+        config.run / SPOOL,
+    )
     if config.held_out is not None:
         reader.held_out = reader.of(config.held_out, held_out_state)
     check_model(config)

@@ -6,6 +6,8 @@ import dataclasses
 import functools
 import sys
 import time
+from collections.abc import Iterable
+from concurrent.futures import wait
 from contextlib import suppress
 
 from flowtrain.config.checks import ConfigError
@@ -16,6 +18,7 @@ from flowtrain.data.errors import DataError
 from flowtrain.data.mixture import sample_order
 from flowtrain.data.records import Dataset
 from flowtrain.data.samples import SampleMeta, SampleReader
+from flowtrain.data.workers import ReaderPool
 from flowtrain.models.family import Family
 from flowtrain.models.registry import family_for
 from flowtrain.steps.estimate import Rates, Work, candidates, step_seconds
@@ -105,18 +108,35 @@ def _sampled_work(config: RunConfig) -> Work:
 def _first_samples(config: RunConfig) -> list[SampleMeta]:
     """Sizes of the first samples that fit, as many as can be read in the time for it."""
     reader = SampleReader(config.model.folder, config.data, config.train.microbatch_tokens)
-    order = sample_order(config.data, Dataset(config.data), seed=config.train.seed)
+    drawn = _first_numbers(config)
     end = time.perf_counter() + _SAMPLED_S
     metas: list[SampleMeta] = []
-    for cursor in range(min(order.epoch_draws, _SAMPLED_STEPS * config.train.global_batch)):
-        with suppress(DataError):
-            meta = reader.meta(order.index(cursor))
-            if meta.fit != "dropped":
-                metas.append(meta)
-        if time.perf_counter() > end:
-            break
+    # A thread reads, so that a stream that hangs ends only these reads.
+    with ReaderPool(lambda: reader, 0) as pool:
+        for sample in drawn:
+            read = pool.submit("meta", sample)
+            if not wait([read], timeout=config.flow.timeout_s).done:
+                raise DataError(
+                    f"{reader.where(sample)}: being read for more than flow.timeout_s="
+                    f"{config.flow.timeout_s:g} s; check the data set, or raise flow.timeout_s"
+                )
+            with suppress(DataError):
+                if (meta := read.result()).fit != "dropped":
+                    metas.append(meta)
+            if time.perf_counter() > end:
+                break
     whole = len(metas) - len(metas) % config.train.global_batch
     return metas[:whole] or metas
+
+
+def _first_numbers(config: RunConfig) -> Iterable[int]:
+    """Numbers of the samples of the first steps, without those of a second epoch."""
+    dataset = Dataset(config.data)
+    wanted = _SAMPLED_STEPS * config.train.global_batch
+    if dataset.is_stream:
+        return range(wanted)
+    order = sample_order(config.data, dataset, seed=config.train.seed)
+    return map(order.index, range(min(order.epoch_draws, wanted)))
 
 
 def _backbone_cost(family: Family, meta: SampleMeta) -> float:

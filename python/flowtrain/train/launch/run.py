@@ -24,6 +24,7 @@ from flowtrain.train.launch.host import JobHost
 from flowtrain.train.launch.layout import with_layout
 from flowtrain.train.launch.local import run_local_ranks
 from flowtrain.train.launch.signals import exit_on_signals
+from flowtrain.train.launch.stream import check_stream
 from flowtrain.train.ranks.hook import load_hook
 from flowtrain.train.ranks.trackers import check_trackers
 from flowtrain.train.state import atomic, logs
@@ -71,9 +72,11 @@ def train(
     check_trained(config, family_for(config.model.folder, projector_side=config.projector_side))
     check_trackers(config)
     dataset = Dataset(config.data)
-    order = sample_order(config.data, dataset, seed=config.train.seed)
-    config = with_steps(config, epoch_draws=order.epoch_draws)
-    if config.data.sources:
+    check_stream(config, dataset)
+    if not dataset.is_stream:
+        order = sample_order(config.data, dataset, seed=config.train.seed)
+        config = with_steps(config, epoch_draws=order.epoch_draws)
+    if config.data.sources and not dataset.is_stream:
         for line in shares(config.data, dataset):
             print(f"flowtrain: {line}", file=sys.stderr)
     if config.debug.fault is not None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from flowtrain.config.schema import RunConfig
 from flowtrain.data.errors import no_sample_fits
-from flowtrain.data.mixture import MixedOrder
+from flowtrain.data.order import DrawOrder
 from flowtrain.data.samples import SampleMeta
 from flowtrain.data.text import CompactText
 from flowtrain.models.family import Family
@@ -35,7 +35,7 @@ class PlanSource:
         config: RunConfig,
         *,
         reads: SampleReads,
-        order: MixedOrder,
+        order: DrawOrder,
         family: Family,
         step: int = 0,
         cursor: int = 0,
@@ -65,14 +65,21 @@ class PlanSource:
             DataError: A sample cannot be used, or every sample of the data set is dropped.
         """
         batch = self._config.train.global_batch
+        # Later steps draw at least so many samples.
+        later = batch * (self._config.train.steps - self._step - 1)
         # The samples of the next step are read while this step is planned.
-        ahead = batch if self._step + 1 < self._config.train.steps else 0
+        ahead = min(batch, later)
         samples: list[SampleMeta] = []
         texts: dict[int, CompactText] = {}
         dropped = dropped_in_a_row = 0
         while len(samples) < batch:
-            while len(self._reading) < batch - len(samples) + ahead:
-                sample = self._order.index(self._cursor + len(self._reading))
+            missing = batch - len(samples)
+            self._order.expect(self._cursor + missing + later)
+            while len(self._reading) < missing + ahead:
+                cursor = self._cursor + len(self._reading)
+                if len(self._reading) >= missing and not self._order.is_ready(cursor):
+                    break
+                sample = self._order.index(cursor)
                 self._reading.append(self._reads.submit("meta_and_text", sample))
             meta, text = self._reads.result(self._reading.popleft())
             self._cursor += 1
@@ -83,6 +90,6 @@ class PlanSource:
                 continue
             dropped += 1
             dropped_in_a_row += 1
-            if dropped_in_a_row == self._order.draws_of_all:
+            if dropped_in_a_row >= self._order.draws_of_all:
                 raise no_sample_fits(self._config, self._config.data, self._order.num_samples)
         return samples, texts, dropped

@@ -15,6 +15,7 @@ from flowtrain import parent
 from flowtrain.config.load import load
 from flowtrain.train.control.job import LAUNCHER_PID, Job
 from flowtrain.train.input.readers import fork_readers
+from flowtrain.train.input.stream import fork_stream
 from flowtrain.train.ranks.hook import load_hook
 from flowtrain.train.ranks.worker import Worker
 
@@ -36,6 +37,7 @@ def main(argv: list[str] | None = None) -> None:
     worker: Worker | None = None
     try:
         config = load(options.config)
+        stream = fork_stream(config, options.world, rank)
         readers = fork_readers(config, options.world, rank)
         if config.debug.fault is not None:
             load_hook(config.debug.fault)(label)
@@ -46,6 +48,7 @@ def main(argv: list[str] | None = None) -> None:
             Job(options.store, options.nonce),
             resume=options.resume,
             readers=readers,
+            stream=stream,
         )
         worker.run()
     except BaseException as error:

@@ -13,6 +13,7 @@ import torch
 
 from flowtrain.config.schema import RunConfig
 from flowtrain.data.mixture import sample_order
+from flowtrain.data.order import DrawOrder
 from flowtrain.data.records import Dataset
 from flowtrain.data.workers import ReaderPool
 from flowtrain.models.family import Family
@@ -22,6 +23,7 @@ from flowtrain.train.control.job import FIRST_STEP, Job
 from flowtrain.train.control.world import World
 from flowtrain.train.input.prefetch import Prefetch
 from flowtrain.train.input.reads import SampleReads
+from flowtrain.train.input.stream import StreamOrder
 from flowtrain.train.planning.evaluations import EvaluationSource
 from flowtrain.train.planning.planner import PlannedStep, Planner
 from flowtrain.train.planning.plans import PlanReader
@@ -58,6 +60,7 @@ class Worker:
         job: Where the job is.
         resume: Resume from the latest checkpoint.
         readers: Readers of this rank, which it closes; see `fork_readers`.
+        stream: Reader of the stream, which it closes; see `fork_stream`.
     """
 
     def __init__(
@@ -69,6 +72,7 @@ class Worker:
         *,
         resume: bool,
         readers: ReaderPool | None = None,
+        stream: ReaderPool | None = None,
     ) -> None:
         self.config = config
         self.rank = rank
@@ -77,6 +81,11 @@ class Worker:
         if readers is not None:
             self._resources.enter_context(readers)
             self._reads = _reads_of(config, readers)
+        self._stream: SampleReads | None = None
+        if stream is not None:
+            self._resources.enter_context(stream)
+            timeout_s = config.flow.timeout_s
+            self._stream = SampleReads(stream, config.data.name, timeout_s=timeout_s)
         self.membership = Membership(config, world, rank, job)
         self.world = self.membership.world
         self.checkpoint = latest(config.run) if resume else None
@@ -235,17 +244,23 @@ class Worker:
         return self._resources.enter_context(closing(metrics))
 
     def _planner(self, context: RankContext) -> Planner:
-        data = self.config.data
-        dataset = Dataset(data, data_state(self.config.run))
         source = PlanSource(
             self.config,
             reads=self._reads["train"],
-            order=sample_order(data, dataset, seed=self.config.train.seed),
+            order=self._order(),
             family=context.family,
             step=self.first,
             cursor=self.cursor,
         )
         return self._plans_of(source, context, log=self.config.run / PLANS, first=self.first)
+
+    def _order(self) -> DrawOrder:
+        if self._stream is not None:
+            batch = self.config.train.global_batch
+            return StreamOrder(self._stream, batch=batch, cursor=self.cursor)
+        data = self.config.data
+        dataset = Dataset(data, data_state(self.config.run))
+        return sample_order(data, dataset, seed=self.config.train.seed)
 
     def _eval_planner(self, context: RankContext) -> Planner | None:
         held_out = self.config.held_out

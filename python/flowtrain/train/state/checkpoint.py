@@ -27,12 +27,13 @@ from torch.distributed.checkpoint.storage import WriteResult
 
 from flowtrain.config.load import dump
 from flowtrain.config.schema import RunConfig
+from flowtrain.data.records import drop_before
 from flowtrain.models.family import Family
 from flowtrain.steps import StepPlan
 from flowtrain.train.control.store import JobStore
 from flowtrain.train.control.world import World
 from flowtrain.train.state.atomic import PART, commit, flush, remove
-from flowtrain.train.state.logs import LOGS
+from flowtrain.train.state.logs import LOGS, SPOOL
 from flowtrain.train.state.module import Module
 from flowtrain.train.state.resume import FINGERPRINT, held_out_contents
 
@@ -220,10 +221,14 @@ class Checkpoints:
                 flush(log)
             commit(part, part.with_suffix(""))
         kept = best(self._config.run) if self._config.eval.keep_best else None
-        valid = valid_checkpoints(self._config.run)
-        for old in list(valid.values())[: -self._config.checkpoint.keep]:
+        valid = list(valid_checkpoints(self._config.run).values())
+        keep = self._config.checkpoint.keep
+        for old in valid[:-keep]:
             if old != kept:
                 remove(old)
+        if (spool := self._config.run / SPOOL).exists():
+            # Not the best checkpoint: it may be so old that the records since would fill the disk.
+            drop_before(spool, min(read_meta(path).cursor for path in valid[-keep:]))
 
     def load(self, checkpoint: Path, meta: CheckpointMeta) -> None:
         """Load the modules and the state of their optimizers, and advance their schedules.

@@ -16,6 +16,8 @@ TIMING = "timing.jsonl"
 PLANS = "plan.log"
 POOL = "pool"
 """File with the name of the run's pool."""
+SPOOL = "stream"
+"""Folder with the records of a stream, if the run reads one."""
 LOGS = (METRICS, EVALUATIONS, ANSWERS, TIMING, PLANS)
 """Logs whose lines have a step; they are cut to the step where a run resumes."""
 

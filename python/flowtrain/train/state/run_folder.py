@@ -15,7 +15,7 @@ from flowtrain.config.load import dump
 from flowtrain.config.schema import RunConfig
 from flowtrain.train.state import atomic
 from flowtrain.train.state.checkpoint import latest, read_meta
-from flowtrain.train.state.logs import LOGS, cut
+from flowtrain.train.state.logs import LOGS, SPOOL, cut
 from flowtrain.train.state.resume import FINGERPRINT, check_resume, fingerprint
 from flowtrain_core.edges import Explanation
 
@@ -112,6 +112,11 @@ def open_run(config: RunConfig, *, resume: bool) -> Iterator[int]:
                 )
         for log in logs:
             cut(log, step)
+        if newest is None:
+            # A run from the start reads its stream from the start. The lock of the spool stays, as
+            # a rank of an earlier start may still have it.
+            for file in run.joinpath(SPOOL).glob("*.json*"):
+                file.unlink()
         if step < config.train.steps:
             # Each rank writes its own file, and this attempt may have fewer ranks.
             for folder in ("edges", ACCOUNTS):

@@ -10,14 +10,13 @@ from flowtrain.data import DataError
 from flowtrain.data.records.imported import ImportedDataset
 
 SOURCE = """
-import itertools
 number = 3
 calls = []
 def rows():
     calls.append(1)
     return [{"a": 0}, [1], {"a": 2}]
 def raises(): raise OSError("no disk")
-def stream(): return itertools.count()
+def number_of_rows(): return 3
 def empty(): return []
 def takes(argument): return []
 class Torn:
@@ -57,9 +56,9 @@ def test_items_are_read_and_a_process_makes_the_data_set_once(module: str) -> No
         (":raises", DataError, r"the function raised OSError: no disk"),
         (":takes", DataError, r"the function raised TypeError: .*'argument'; it is called without"),
         (
-            ":stream",
+            ":number_of_rows",
             DataError,
-            r"the function returned a count, count\(0\), which lacks __len__ or __getitem__",
+            r"the function returned a int, 3, which has neither __len__ and __getitem__ nor __iter",
         ),
         (":NoLength", DataError, r"__len__ raised TypeError: of a stream; it must return"),
         (":empty", DataError, r"no samples; return at least one"),

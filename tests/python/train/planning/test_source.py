@@ -14,13 +14,14 @@ from flowtrain.config.flow import FlowConfig
 from flowtrain.config.schema import DataConfig, ModelConfig, RunConfig, TrainConfig
 from flowtrain.data import DataError
 from flowtrain.data.mixture import MixedOrder
-from flowtrain.data.order import SampleOrder
+from flowtrain.data.order import DrawOrder, SampleOrder
 from flowtrain.data.samples import SampleMeta
 from flowtrain.data.text import COMPACT, CompactText
 from flowtrain.models.registry import family_for
 from flowtrain.models.tiny import SMALLEST, write_tiny_model
 from flowtrain.steps import FIRST_EVALUATION, StepPlan
 from flowtrain.train.input.reads import SampleReads
+from flowtrain.train.input.stream import StreamOrder
 from flowtrain.train.planning.evaluations import EvaluationSource
 from flowtrain.train.planning.source import PlanSource
 
@@ -59,12 +60,14 @@ def config(tmp_path: Path) -> RunConfig:
     )
 
 
-def plans(config: RunConfig, reader: Reader, **start: int) -> list[StepPlan]:
+def plans(
+    config: RunConfig, reader: Reader, order: DrawOrder | None = None, **start: int
+) -> list[StepPlan]:
     pool: Any = reader
     source = PlanSource(
         config,
         reads=SampleReads(pool, config.data.path, timeout_s=60),
-        order=MixedOrder([SAMPLES], [SAMPLES], seed=config.train.seed, shuffle=True),
+        order=order or MixedOrder([SAMPLES], [SAMPLES], seed=config.train.seed, shuffle=True),
         family=family_for(config.model.folder),
         **start,
     )
@@ -101,6 +104,43 @@ def test_a_file_of_dropped_samples_alone_is_an_error(config: RunConfig) -> None:
         plans(config, Reader(lambda line: True))
     lonely = plans(config, Reader(lambda line: line != 3))
     assert [plan.samples for plan in lonely] == [(3, 3, 3, 3)] * STEPS
+
+
+class StreamStub:
+    """Has read one record more than it was asked for, in epochs of 7."""
+
+    def __init__(self) -> None:
+        self.records = 0
+
+    def submit(self, method: str, sample: int, end: int) -> Future[tuple[int, int]]:
+        self.records = min(sample + 3, end)
+        done: Future[tuple[int, int]] = Future()
+        done.set_result((self.records, SAMPLES if self.records > SAMPLES else 0))
+        return done
+
+
+def test_a_stream_is_planned_in_its_order_and_must_have_a_sample_that_fits(
+    config: RunConfig,
+) -> None:
+    def order(stream: Any, **start: int) -> StreamOrder:
+        return StreamOrder(SampleReads(stream, "stream", timeout_s=60), batch=4, **start)
+
+    stream, reader = StreamStub(), Reader(lambda line: line % 3 == 0)
+    made = plans(config, reader, order(stream))
+    drawn = [number for number in range(40) if number % 3][: 4 * STEPS]
+    assert [sample for plan in made for sample in plan.samples] == drawn
+    assert reader.lines == list(range(made[-1].cursor))
+    assert stream.records == made[-1].cursor
+    again = plans(
+        config,
+        Reader(lambda line: line % 3 == 0),
+        order(StreamStub(), cursor=made[1].cursor),
+        step=2,
+        cursor=made[1].cursor,
+    )
+    assert [plan.to_json() for plan in again] == [plan.to_json() for plan in made[2:]]
+    with pytest.raises(DataError, match="none of 7 samples fits"):
+        plans(config, Reader(lambda line: line > 4), order(StreamStub()))
 
 
 def test_an_evaluation_has_each_held_out_sample_once_and_ends_with_a_plan(

@@ -13,8 +13,9 @@ import torch
 import torch.distributed as dist
 from linear_run import configuration, train
 
+from flowtrain.data.records import SEGMENT_RECORDS
 from flowtrain.train.state.checkpoint import CheckpointError, best, valid_checkpoints
-from flowtrain.train.state.logs import LOGS
+from flowtrain.train.state.logs import LOGS, SPOOL
 from flowtrain.train.state.resume import FINGERPRINT
 
 
@@ -139,3 +140,18 @@ def test_the_best_and_the_newest_checkpoints_are_kept(folder: Path) -> None:
     config = configuration(folder, train={"steps": 8}, checkpoint={"keep": 2}, eval=options)
     assert train_on("two", {7: 5.0}, first=6) == [6, 8]
     assert best(run) == run / "checkpoints" / "step-00000008"
+
+
+def test_records_that_no_kept_checkpoint_needs_are_removed(folder: Path) -> None:
+    options = {"every": 2, "path": folder / "held_out.jsonl"}
+    config = configuration(folder, checkpoint={"every": 2, "keep": 2}, eval=options)
+    (config.run / FINGERPRINT).write_text(json.dumps({"held_out": "one"}))
+    spool = config.run / SPOOL
+    spool.mkdir()
+    for segment in range(8):
+        (spool / f"{segment:09}.jsonl").touch()
+    train(config, eval_losses={1: 1.0, 3: 2.0, 5: 2.0}, draws=SEGMENT_RECORDS)
+    # The best checkpoint is kept for its weights, and does not keep the records after it.
+    assert list(valid_checkpoints(config.run)) == [2, 4, 6]
+    # After step 4, and one more.
+    assert [int(path.stem) for path in sorted(spool.iterdir())] == [3, 4, 5, 6, 7]

@@ -8,6 +8,7 @@ import pytest
 from linear_run import configuration, train
 
 from flowtrain.config import ConfigError, load
+from flowtrain.train.state.logs import SPOOL
 from flowtrain.train.state.run_folder import open_run
 
 
@@ -73,3 +74,15 @@ def test_a_configuration_of_the_user_in_the_run_folder_is_not_overwritten(folder
     for changed in (config, configuration(folder, train={"steps": 7})):
         with open_run(changed, resume=False):
             assert load(mine) == changed
+
+
+def test_a_run_without_a_checkpoint_reads_its_stream_from_the_start(folder: Path) -> None:
+    config = configuration(folder)
+    spool = config.run / SPOOL
+    for left in (["lock"], ["000000000.jsonl", "lock", "state.json"]):
+        spool.mkdir(exist_ok=True)
+        for name in ("000000000.jsonl", "lock", "state.json"):
+            (spool / name).touch()
+        with open_run(config, resume=True):
+            assert sorted(path.name for path in spool.iterdir()) == left
+        train(config)
