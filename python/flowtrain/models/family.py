@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,6 +17,7 @@ import torch
 
 from flowtrain.config.schema import Part
 from flowtrain.cost.flops import Grid, ModuleFlops, Side
+from flowtrain.cost.layers import Counts, ForwardFlops, Layer
 from flowtrain.models.errors import ModelError
 from flowtrain.models.images import NO_LIMITS, ImageProcessor, PixelLimits
 from flowtrain.models.videos import FAMILIES_WITH_VIDEO, NO_VIDEO_LIMITS, VideoLimits
@@ -176,7 +178,34 @@ class Family(ABC):
             tokenizer: The tokenizer of the folder.
         """
 
+    @property
     @abstractmethod
+    def layers(self) -> Sequence[Layer]:
+        """Layers of the full model, in the order of the forward pass."""
+
+    @abstractmethod
+    def counts(
+        self,
+        num_tokens: int,
+        grids: Sequence[Grid],
+        *,
+        num_targets: int,
+        causal_share: float = 0.5,
+    ) -> Counts:
+        """How much of each unit of `layers` a sample has.
+
+        Args:
+            num_tokens: Tokens of the sample, image tokens included.
+            grids: Grid of each image.
+            num_targets: Target tokens, on which the output head runs.
+            causal_share: Share of the pairs of tokens that the decoder's attention is counted for:
+                0.5 for what causal attention needs, 1 for what a dense mask computes.
+        """
+
+    @cached_property
+    def _forward_flops(self) -> ForwardFlops:
+        return ForwardFlops(self.layers)
+
     def sample_flops(
         self, num_tokens: int, grids: Sequence[Grid], *, num_targets: int
     ) -> ModuleFlops:
@@ -189,6 +218,7 @@ class Family(ABC):
             grids: Grid of each image.
             num_targets: Target tokens.
         """
+        return self._forward_flops(self.counts(num_tokens, grids, num_targets=num_targets))
 
     @abstractmethod
     def build(

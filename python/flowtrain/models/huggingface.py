@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -18,12 +19,13 @@ from transformers import AutoConfig, AutoModelForImageTextToText
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 from flowtrain.config.schema import Part
-from flowtrain.cost.flops import Grid, ModuleFlops, Side
+from flowtrain.cost.decoder import decoder_layers
+from flowtrain.cost.flops import Grid, Side
+from flowtrain.cost.layers import Counts, Layer
 from flowtrain.models import attention
 from flowtrain.models.documents import Documents
 from flowtrain.models.errors import ModelError
 from flowtrain.models.family import Family, LossOutput, PackedBatch
-from flowtrain.models.flops import DecoderFlops
 from flowtrain.models.target_rows import compute_target_rows
 
 
@@ -50,7 +52,6 @@ class HuggingFaceFamily(Family):
         self.image_id = self.config.image_token_id
         text = self.config.get_text_config()
         self._width: int = text.hidden_size
-        self._decoder_flops = DecoderFlops(text)
 
     def part_of(self, name: str) -> Part:
         def lies_in(modules: Sequence[str]) -> bool:
@@ -60,23 +61,31 @@ class HuggingFaceFamily(Family):
             return "projector"
         return "encoder" if lies_in(self.image_modules) else "backbone"
 
-    def sample_flops(
-        self, num_tokens: int, grids: Sequence[Grid], *, num_targets: int
-    ) -> ModuleFlops:
-        encoder = projector = 0.0
-        for grid in grids:
-            tower, projection = self._image_flops(grid)
-            encoder += tower
-            projector += projection
-        return ModuleFlops(
-            encoder=encoder,
-            projector=projector,
-            backbone=self._decoder_flops(num_tokens, num_targets),
-        )
+    @cached_property
+    def layers(self) -> Sequence[Layer]:
+        # Each attribute of a transformers configuration takes microseconds to read.
+        return (*self._image_layers(), *decoder_layers(self.config.get_text_config()))
+
+    def counts(
+        self,
+        num_tokens: int,
+        grids: Sequence[Grid],
+        *,
+        num_targets: int,
+        causal_share: float = 0.5,
+    ) -> Counts:
+        text = Counts(tokens=num_tokens, pairs=causal_share * num_tokens**2, targets=num_targets)
+        if not grids:
+            return text
+        return Counts(*map(sum, zip(text, *map(self._image_counts, grids), strict=True)))
 
     @abstractmethod
-    def _image_flops(self, grid: Grid) -> tuple[float, float]:
-        """Forward FLOPs of the vision tower and of the projector for an image."""
+    def _image_layers(self) -> Sequence[Layer]:
+        """Layers of the vision tower and of the projector."""
+
+    @abstractmethod
+    def _image_counts(self, grid: Grid) -> Counts:
+        """How much of each unit of these layers an image has."""
 
     def build(
         self,

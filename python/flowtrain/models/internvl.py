@@ -16,7 +16,7 @@ from transformers.video_utils import VideoMetadata
 from flowtrain.cost.flops import Grid, Side
 from flowtrain.models.family import Vocabulary
 from flowtrain.models.images import NO_LIMITS, PixelLimits, required
-from flowtrain.models.tile_family import TileFamily, two_linear_flops
+from flowtrain.models.tile_family import TileFamily
 from flowtrain.models.tile_videos import TileVideoProcessor
 from flowtrain.models.tiles import TileProcessor
 from flowtrain.models.video_processor import VideoProcessor
@@ -94,6 +94,7 @@ class InternVL(TileFamily):
     """InternVL's tower, pixel shuffle, two linear layers, and a Qwen- or Llama-like decoder."""
 
     layers_name = "encoder.layer"
+    normalizes_features = True
 
     def __init__(self, folder: Path, *, projector_side: Side) -> None:
         super().__init__(folder, projector_side=projector_side)
@@ -131,10 +132,6 @@ class InternVL(TileFamily):
             tile_tokens=self._tokens,
             block=_block(AutoTokenizer.from_pretrained(self._folder)),
         )
-
-    @property
-    def _projector_flops(self) -> float:
-        return two_linear_flops(self._tokens, self._tower_width, self._width)
 
     def _prepare(self, model: Any) -> None:
         super()._prepare(model)

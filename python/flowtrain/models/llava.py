@@ -14,7 +14,7 @@ from transformers import AutoImageProcessor, PreTrainedTokenizerBase
 from flowtrain.cost.flops import Grid, Side
 from flowtrain.models.family import Vocabulary
 from flowtrain.models.images import NO_LIMITS, PixelLimits, required
-from flowtrain.models.tile_family import TileFamily, two_linear_flops
+from flowtrain.models.tile_family import TileFamily
 from flowtrain.models.tiles import TileProcessor
 
 if TYPE_CHECKING:
@@ -72,10 +72,6 @@ class Llava(TileFamily):
     def image_processor(self, limits: PixelLimits = NO_LIMITS) -> LlavaImageProcessor:
         self._refuse(limits)
         return LlavaImageProcessor(self._folder, side=self._side, tokens=self._tokens)
-
-    @property
-    def _projector_flops(self) -> float:
-        return two_linear_flops(self._tokens, self._tower_width, self._width)
 
     def encode(
         self, encoder: torch.nn.Module, pixel_values: torch.Tensor, grids: Sequence[Grid]

@@ -20,7 +20,7 @@ from flowtrain.models.errors import ModelError
 from flowtrain.models.family import PackedBatch, Vocabulary
 from flowtrain.models.huggingface import without_bypass
 from flowtrain.models.images import NO_LIMITS, PixelLimits, required
-from flowtrain.models.tile_family import TileFamily, two_linear_flops
+from flowtrain.models.tile_family import TileFamily
 from flowtrain.models.tile_videos import TileVideoProcessor
 from flowtrain.models.tiles import TileProcessor
 from flowtrain.models.video_processor import VideoProcessor
@@ -167,6 +167,7 @@ class LlavaOnevision(TileFamily):
     def __init__(self, folder: Path, *, projector_side: Side) -> None:
         super().__init__(folder, projector_side=projector_side)
         self.video_id = self.config.video_token_id
+        self._tokens = self._patches
 
     def vocabulary(self, tokenizer: PreTrainedTokenizerBase) -> Vocabulary:
         ids = [self.image_id, self.config.video_token_id]
@@ -192,10 +193,6 @@ class LlavaOnevision(TileFamily):
     def image_processor(self, limits: PixelLimits = NO_LIMITS) -> LlavaOnevisionImageProcessor:
         self._refuse(limits)
         return LlavaOnevisionImageProcessor(self._folder, self.config, side=self._side)
-
-    @property
-    def _projector_flops(self) -> float:
-        return two_linear_flops(self._patches, self._tower_width, self._width)
 
     def image_rows(self, grid: Grid, num_tokens: int) -> int:
         # The projector is followed by a scaling of its features, which is no map of single rows.

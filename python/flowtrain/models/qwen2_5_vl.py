@@ -12,8 +12,9 @@ from transformers import AutoTokenizer
 from transformers.vision_utils import get_vision_window_index
 
 from flowtrain.cost.flops import Grid, Side
+from flowtrain.cost.layers import Counts, Layer
+from flowtrain.cost.tower import tower_layers
 from flowtrain.models.documents import Documents
-from flowtrain.models.flops import TowerFlops
 from flowtrain.models.mrope import patch_positions
 from flowtrain.models.qwen_videos import Qwen25VideoProcessor
 from flowtrain.models.qwen_vl import QwenVL
@@ -31,18 +32,8 @@ class Qwen25VL(QwenVL):
         super().__init__(folder, projector_side=projector_side)
         self.fields = {"pooled": self._width if projector_side == "encoder" else self._block_width}
         vision = self.config.vision_config
-        width = vision.hidden_size
         self._full = frozenset(vision.fullatt_block_indexes)
         self._window = vision.window_size // self._merge // vision.patch_size * self._merge
-        self._tower_flops = TowerFlops(
-            depth=vision.depth,
-            width=width,
-            mlp_flops=6.0 * width * vision.intermediate_size,
-            patch_values=self._patch_values,
-            windowed=sum(layer not in self._full for layer in range(vision.depth)),
-        )
-        merged = self._block_width
-        self._merger_flops = 2.0 * merged * (merged + vision.out_hidden_size)
 
     def video_processor(self, limits: VideoLimits = NO_VIDEO_LIMITS) -> VideoProcessor:
         tokenizer: Any = AutoTokenizer.from_pretrained(self._folder)
@@ -62,18 +53,31 @@ class Qwen25VL(QwenVL):
             hook = _attend_to("frames" if number in self._full else "windows")
             block.attn.register_forward_pre_hook(hook, with_kwargs=True)
 
-    def _image_flops(self, grid: Grid) -> tuple[float, float]:
+    def _image_layers(self) -> Sequence[Layer]:
+        vision = self.config.vision_config
+        tower = tower_layers(
+            embedding="model.visual.patch_embed",
+            blocks="model.visual.blocks",
+            depth=vision.depth,
+            width=vision.hidden_size,
+            mlp_flops=6.0 * vision.hidden_size * vision.intermediate_size,
+            patch_values=self._patch_values,
+            windowed=set(range(vision.depth)) - self._full,
+        )
+        return [*tower, self._merger_layer("merger")]
+
+    def _image_counts(self, grid: Grid) -> Counts:
         frames, rows, columns = grid
         patches = frames * rows * columns
-        tower = self._tower_flops(
+        window = self._window
+        in_windows = _sum_of_squares(rows, window) * _sum_of_squares(columns, window)
+        return Counts(
             patches=patches,
-            tokens=patches,
-            squares=frames * (rows * columns) ** 2,
-            squares_in_windows=frames
-            * _sum_of_squares(rows, self._window)
-            * _sum_of_squares(columns, self._window),
+            vision_tokens=patches,
+            vision_pairs=frames * (rows * columns) ** 2,
+            window_pairs=frames * in_windows,
+            projected=patches / self._merge**2,
         )
-        return tower, patches / self._merge**2 * self._merger_flops
 
     def encode(
         self, encoder: torch.nn.Module, pixel_values: torch.Tensor, grids: Sequence[Grid]

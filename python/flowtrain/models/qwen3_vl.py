@@ -12,8 +12,9 @@ from transformers.models.qwen3_vl.modeling_qwen3_vl import BaseModelOutputWithDe
 from transformers.vision_utils import get_vision_interpolation_indices_and_weights
 
 from flowtrain.cost.flops import Grid, Side
+from flowtrain.cost.layers import Counts, Layer
+from flowtrain.cost.tower import tower_layers
 from flowtrain.models.documents import Documents
-from flowtrain.models.flops import TowerFlops
 from flowtrain.models.mrope import patch_positions
 from flowtrain.models.qwen_videos import Qwen3VideoProcessor
 from flowtrain.models.qwen_vl import QwenVL
@@ -39,16 +40,6 @@ class Qwen3VL(QwenVL):
         names = ["pooled", *(f"deepstack.{layer}" for layer in range(len(self._taps)))]
         width = self._width if projector_side == "encoder" else self._block_width
         self.fields = dict.fromkeys(names, width)
-        width = vision.hidden_size
-        self._tower_flops = TowerFlops(
-            depth=vision.depth,
-            width=width,
-            mlp_flops=4.0 * width * vision.intermediate_size,
-            patch_values=self._patch_values,
-        )
-        merged = self._block_width
-        mergers = 1 + len(vision.deepstack_visual_indexes)
-        self._merger_flops = mergers * 2.0 * merged * (merged + vision.out_hidden_size)
 
     def video_processor(self, limits: VideoLimits = NO_VIDEO_LIMITS) -> VideoProcessor:
         tokenizer: Any = AutoTokenizer.from_pretrained(self._folder)
@@ -75,13 +66,31 @@ class Qwen3VL(QwenVL):
             # The other mergers have no gradient in the full model, so the optimizer skips them.
             merger.requires_grad_(layer in self._taps)
 
-    def _image_flops(self, grid: Grid) -> tuple[float, float]:
+    def _image_layers(self) -> Sequence[Layer]:
+        vision = self.config.vision_config
+        tower = tower_layers(
+            embedding="model.visual.patch_embed",
+            blocks="model.visual.blocks",
+            depth=vision.depth,
+            width=vision.hidden_size,
+            mlp_flops=4.0 * vision.hidden_size * vision.intermediate_size,
+            patch_values=self._patch_values,
+        )
+        taps = [
+            self._merger_layer(f"deepstack_merger_list.{i}", reaches_loss=layer in self._taps)
+            for i, layer in enumerate(vision.deepstack_visual_indexes)
+        ]
+        return [*tower, *taps, self._merger_layer("merger")]
+
+    def _image_counts(self, grid: Grid) -> Counts:
         frames, rows, columns = grid
         patches = frames * rows * columns
-        tower = self._tower_flops(
-            patches=patches, tokens=patches, squares=frames * (rows * columns) ** 2
+        return Counts(
+            patches=patches,
+            vision_tokens=patches,
+            vision_pairs=frames * (rows * columns) ** 2,
+            projected=patches / self._merge**2,
         )
-        return tower, patches / self._merge**2 * self._merger_flops
 
     def encode(
         self, encoder: torch.nn.Module, pixel_values: torch.Tensor, grids: Sequence[Grid]

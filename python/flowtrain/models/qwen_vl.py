@@ -11,6 +11,8 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from flowtrain.cost.flops import Grid, Side
+from flowtrain.cost.layers import Layer
+from flowtrain.cost.tower import projector_layer
 from flowtrain.models import attention
 from flowtrain.models.family import Vocabulary
 from flowtrain.models.huggingface import HuggingFaceFamily, bypass, without_bypass
@@ -67,6 +69,17 @@ class QwenVL(HuggingFaceFamily):
     def _blocks(self, patches: torch.Tensor) -> torch.Tensor:
         """The patches of each block side by side, as mergers take them."""
         return patches.reshape(-1, self._block_width)
+
+    def _merger_layer(self, path: str, *, reaches_loss: bool = True) -> Layer:
+        width = self._block_width
+        return projector_layer(
+            f"model.visual.{path}",
+            width=width,
+            hidden=width,
+            out=self.config.vision_config.out_hidden_size,
+            normalized=True,
+            reaches_loss=reaches_loss,
+        )
 
     def _merged(self, merger: Any, blocks: torch.Tensor) -> torch.Tensor:
         """Features of blocks."""

@@ -6,7 +6,6 @@ like text.
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,8 +13,9 @@ from typing import Any, ClassVar
 import torch
 
 from flowtrain.cost.flops import Grid, Side
+from flowtrain.cost.layers import Counts, Layer
+from flowtrain.cost.tower import projector_layer, tower_layers
 from flowtrain.models.errors import ModelError
-from flowtrain.models.flops import TowerFlops
 from flowtrain.models.huggingface import HuggingFaceFamily, bypass, without_bypass
 from flowtrain.models.images import PixelLimits
 
@@ -32,6 +32,7 @@ class TileFamily(HuggingFaceFamily):
     Attributes:
         layers_name: Path of the tower's layers.
         unused_modules: Modules of the tower that do not contribute to a layer's output.
+        normalizes_features: Whether the projector begins with a norm.
     """
 
     image_modules: ClassVar[tuple[str, ...]] = ("vision_tower", "multi_modal_projector")
@@ -40,6 +41,7 @@ class TileFamily(HuggingFaceFamily):
     axes = 1
     layers_name: ClassVar[str] = "encoder.layers"
     unused_modules: ClassVar[tuple[str, ...]] = ("post_layernorm", "head")
+    normalizes_features: ClassVar[bool] = False
 
     def __init__(self, folder: Path, *, projector_side: Side) -> None:
         super().__init__(folder, projector_side=projector_side)
@@ -51,23 +53,17 @@ class TileFamily(HuggingFaceFamily):
                 f"model whose tower is one of {', '.join(_CLASS_TOKENS)}"
             )
         self._side = _square(vision.image_size, f"{folder}/config.json: vision_config.image_size")
-        patch = _square(vision.patch_size, f"{folder}/config.json: vision_config.patch_size")
-        self._patches = (self._side // patch) ** 2
+        self._patch = _square(vision.patch_size, f"{folder}/config.json: vision_config.patch_size")
+        self._patches = (self._side // self._patch) ** 2
         self._tile_tokens = self._patches + _CLASS_TOKENS[kind]
         chosen = self.config.vision_feature_layer
         self._chosen: list[int] = [chosen] if isinstance(chosen, int) else list(chosen)
         # Number 0 is the input of the first layer.
         outputs = vision.num_hidden_layers + 1
         self._depth = max(layer % outputs for layer in self._chosen)
-        width = vision.hidden_size
-        self._tower_flops = TowerFlops(
-            depth=self._depth,
-            width=width,
-            mlp_flops=4.0 * width * vision.intermediate_size,
-            patch_values=3 * patch**2,
-        )
         # Fields side by side: those of several layers, or of the patches that one token merges.
-        self._tower_width = width * len(self._chosen)
+        self._tower_width = vision.hidden_size * len(self._chosen)
+        self._tokens = self._tile_tokens
 
     @property
     def fields(self) -> dict[str, int]:  # type: ignore[override]
@@ -93,14 +89,34 @@ class TileFamily(HuggingFaceFamily):
             if isinstance(unused := getattr(tower, name, None), torch.nn.Module):
                 unused.requires_grad_(False)
 
-    def _image_flops(self, grid: Grid) -> tuple[float, float]:
-        tiles = grid[0]
-        tower = self._tower_flops(
-            patches=tiles * self._patches,
-            tokens=tiles * self._tile_tokens,
-            squares=tiles * self._tile_tokens**2,
+    def _image_layers(self) -> Sequence[Layer]:
+        vision = self.config.vision_config
+        tower = tower_layers(
+            embedding="model.vision_tower.embeddings",
+            blocks=f"model.vision_tower.{self.layers_name}",
+            depth=self._depth,
+            width=vision.hidden_size,
+            mlp_flops=4.0 * vision.hidden_size * vision.intermediate_size,
+            patch_values=3 * self._patch**2,
+            left_out=vision.num_hidden_layers - self._depth,
         )
-        return tower, tiles * self._projector_flops
+        projector = projector_layer(
+            "model.multi_modal_projector",
+            width=self._tower_width,
+            hidden=self._width,
+            out=self._width,
+            normalized=self.normalizes_features,
+        )
+        return [*tower, projector]
+
+    def _image_counts(self, grid: Grid) -> Counts:
+        tiles = grid[0]
+        return Counts(
+            patches=tiles * self._patches,
+            vision_tokens=tiles * self._tile_tokens,
+            vision_pairs=tiles * self._tile_tokens**2,
+            projected=tiles * self._tokens,
+        )
 
     def _bypass_projector(self, model: Any) -> None:
         bypass(model.multi_modal_projector, lambda features: features)
@@ -108,19 +124,9 @@ class TileFamily(HuggingFaceFamily):
     def _project(self, model: Any, rows: torch.Tensor, grids: Sequence[Grid]) -> torch.Tensor:
         return without_bypass(model.multi_modal_projector, rows)
 
-    @property
-    @abstractmethod
-    def _projector_flops(self) -> float:
-        """Forward FLOPs of the projector for a tile."""
-
 
 def _skip(hidden: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
     return hidden
-
-
-def two_linear_flops(rows: int, width: int, out: int) -> float:
-    """Forward FLOPs of a projector of two linear layers: from `width` to `out` to `out`."""
-    return 2.0 * rows * (width * out + out * out)
 
 
 def _square(size: Any, name: str) -> int:

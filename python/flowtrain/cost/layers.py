@@ -1,0 +1,182 @@
+"""A model as a list of layers, from which FLOPs are summed: by part for a sample, or by layer."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from flowtrain.cost.flops import ModuleFlops
+
+PARTS = ("encoder", "projector", "backbone")
+"""Parts of a model, in the order in which the forward pass computes them."""
+
+Unit = Literal[
+    "patches",
+    "vision_tokens",
+    "vision_pairs",
+    "window_pairs",
+    "projected",
+    "tokens",
+    "pairs",
+    "targets",
+]
+"""What the work of a layer is proportional to: a field of `Counts`."""
+
+
+class Counts(NamedTuple):
+    """How much of each unit a sample has.
+
+    Attributes:
+        patches: Patches that the vision tower embeds.
+        vision_tokens: Tokens of the tower: the patches, and class tokens.
+        vision_pairs: Pairs of a query and a key in layers of the tower with full attention.
+        window_pairs: The same in layers whose attention is within windows.
+        projected: Rows that the projector makes.
+        tokens: Tokens of the decoder.
+        pairs: Pairs of a query and a key in the decoder: the sum over documents of tokens^2, or
+            half of it, since attention is causal.
+        targets: Tokens on which the output head runs, and with it the output projection and the MLP
+            of the last decoder layer.
+    """
+
+    patches: float = 0
+    vision_tokens: float = 0
+    vision_pairs: float = 0
+    window_pairs: float = 0
+    projected: float = 0
+    tokens: float = 0
+    pairs: float = 0
+    targets: float = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """Matrix products of a layer.
+
+    Attributes:
+        unit: What they are repeated for.
+        flops: Forward FLOPs per unit; a multiply-add is two.
+        has_weight: Whether one factor is a weight. Otherwise both are activations, as in attention.
+        is_first: Whether the product takes the input of its part as it is, with no parameter of
+            the part in front: then it passes a gradient on only if a part before it trains.
+    """
+
+    unit: Unit
+    flops: float
+    has_weight: bool = True
+    is_first: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Layer:
+    """A module of the model.
+
+    Attributes:
+        name: Path of the module in the Hugging Face model.
+        part: `encoder`, `projector` or `backbone`.
+        products: Its matrix products.
+        reaches_loss: Whether the loss depends on the output. Otherwise there is no backward pass.
+        left_out: Whether only the plain model of transformers computes the layer, and FlowTrain
+            does not, since nothing reads the output.
+    """
+
+    name: str
+    part: str
+    products: tuple[Product, ...]
+    reaches_loss: bool = True
+    left_out: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayerFlops:
+    """FLOPs of a layer.
+
+    Attributes:
+        name: Path of the module in the Hugging Face model.
+        part: `encoder`, `projector` or `backbone`.
+        forward: Of the forward pass.
+        backward: Of the backward pass, recomputation excluded.
+    """
+
+    name: str
+    part: str
+    forward: float
+    backward: float
+
+
+class ForwardFlops:
+    """Forward FLOPs of samples by part: the layers of each part summed once.
+
+    A planner asks for every sample, so that a call takes a few multiplications.
+
+    Args:
+        layers: Layers of the model; those left out are not counted.
+    """
+
+    def __init__(self, layers: Iterable[Layer]) -> None:
+        per_unit = {part: dict.fromkeys(Counts._fields, 0.0) for part in PARTS}
+        for layer in layers:
+            if not layer.left_out:
+                for product in layer.products:
+                    per_unit[layer.part][product.unit] += product.flops
+        self._terms = [
+            [(i, flops) for i, flops in enumerate(per_unit[part].values()) if flops]
+            for part in PARTS
+        ]
+
+    def __call__(self, counts: Counts) -> ModuleFlops:
+        """Forward FLOPs of each part."""
+        return ModuleFlops(
+            *(sum([counts[i] * flops for i, flops in terms], 0.0) for terms in self._terms)
+        )
+
+
+def layer_flops(
+    layers: Sequence[Layer],
+    counts: Counts,
+    trained: Collection[str],
+    *,
+    with_left_out: bool = False,
+) -> list[LayerFlops]:
+    """FLOPs that autograd computes, layer by layer.
+
+    The backward pass of a product with a weight has two products of the same size: the gradient of
+    the weight, if its part trains, and that of its input, if something in front of it trains. A
+    product of two activations has both gradients if anything in front of it trains.
+
+    Images are assumed to be in the packed row: gradients for the parts in front of the backbone
+    pass through all of its tokens. A row of text alone has none.
+
+    Args:
+        layers: Layers of the model.
+        counts: Of a sample, or of a packed row.
+        trained: Parts that train.
+        with_left_out: Count the layers that only the plain model of transformers computes.
+
+    Raises:
+        ValueError: `trained` names no part of a model.
+    """
+    if unknown := sorted(set(trained) - set(PARTS)):
+        raise ValueError(f"trained={unknown[0]!r} is no part; choose from {', '.join(PARTS)}")
+    before = {part: any(p in trained for p in PARTS[:i]) for i, part in enumerate(PARTS)}
+    found = []
+    for layer in layers:
+        if layer.left_out and not with_left_out:
+            continue
+        trains, gradient_before = layer.part in trained, before[layer.part]
+        forward = backward = 0.0
+        for product in layer.products:
+            flops = product.flops * counts[Counts._fields.index(product.unit)]
+            forward += flops
+            if not layer.reaches_loss:
+                continue
+            input_gradient = gradient_before or (trains and not product.is_first)
+            if product.has_weight:
+                backward += flops * (trains + input_gradient)
+            else:
+                backward += flops * 2 * input_gradient
+        found.append(
+            LayerFlops(name=layer.name, part=layer.part, forward=forward, backward=backward)
+        )
+    return found
