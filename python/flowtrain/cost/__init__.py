@@ -1,15 +1,30 @@
-"""Cost of a sample in FLOPs, by part and by layer, and the peak FLOP/s of a device."""
+"""Cost of a sample in FLOPs and of a row in bytes, and the peak FLOP/s of a device."""
 
+from flowtrain.cost.activations import LayerBytes, layer_bytes
 from flowtrain.cost.flops import ModuleFlops, train_flops
-from flowtrain.cost.layers import Counts, ForwardFlops, Layer, LayerFlops, Product, layer_flops
+from flowtrain.cost.layers import (
+    Counts,
+    ForwardFlops,
+    Layer,
+    LayerFlops,
+    Product,
+    Saved,
+    layer_flops,
+)
+from flowtrain.cost.states import StateBytes, state_bytes
 
 __all__ = [
     "Counts",
     "ForwardFlops",
     "Layer",
+    "LayerBytes",
     "LayerFlops",
     "ModuleFlops",
     "Product",
+    "Saved",
+    "StateBytes",
+    "layer_bytes",
     "layer_flops",
+    "state_bytes",
     "train_flops",
 ]

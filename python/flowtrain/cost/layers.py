@@ -68,6 +68,32 @@ class Product:
     is_first: bool = False
 
 
+Need = Literal["gradient", "weight", "input", "copy"]
+"""What needs a tensor in the backward pass: any gradient in the layer; the gradient of a weight, if
+the part trains; the gradient of the input of the part, if something in front of the part trains.
+`copy` is an input that another layer keeps as well if something in front trains; it is then counted
+there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A tensor that autograd keeps from the forward to the backward pass.
+
+    Attributes:
+        unit: What its size is proportional to.
+        values: Values per unit.
+        needed_by: What needs it.
+        itemsize: Bytes of a value; None for the dtype of the model.
+        joins: Kind of attention whose outputs it holds side by side, if several calls make them.
+    """
+
+    unit: Unit
+    values: float
+    needed_by: Need = "gradient"
+    itemsize: int | None = None
+    joins: Unit | None = None
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Layer:
     """A module of the model.
@@ -79,13 +105,17 @@ class Layer:
         reaches_loss: Whether the loss depends on the output. Otherwise there is no backward pass.
         left_out: Whether only the plain model of transformers computes the layer, and FlowTrain
             does not, since nothing reads the output.
+        saved: Tensors that autograd keeps; None if they are not known.
+        takes: Unit and values of the input, if the layer can be recomputed from it.
     """
 
     name: str
     part: str
-    products: tuple[Product, ...]
+    products: tuple[Product, ...] = ()
     reaches_loss: bool = True
     left_out: bool = False
+    saved: tuple[Saved, ...] | None = ()
+    takes: tuple[Unit, int] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -132,6 +162,16 @@ class ForwardFlops:
         )
 
 
+def check_parts(trained: Collection[str]) -> None:
+    """Refuse names that are no parts of a model.
+
+    Raises:
+        ValueError: There is such a name.
+    """
+    if unknown := sorted(set(trained) - set(PARTS)):
+        raise ValueError(f"trained={unknown[0]!r} is no part; choose from {', '.join(PARTS)}")
+
+
 def layer_flops(
     layers: Sequence[Layer],
     counts: Counts,
@@ -157,8 +197,7 @@ def layer_flops(
     Raises:
         ValueError: `trained` names no part of a model.
     """
-    if unknown := sorted(set(trained) - set(PARTS)):
-        raise ValueError(f"trained={unknown[0]!r} is no part; choose from {', '.join(PARTS)}")
+    check_parts(trained)
     before = {part: any(p in trained for p in PARTS[:i]) for i, part in enumerate(PARTS)}
     found = []
     for layer in layers:

@@ -2,9 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
-from flowtrain.cost.layers import Layer, Product
+from flowtrain.cost.activations import attention, layer_norm, mlp, rms_norm
+from flowtrain.cost.layers import Layer, Product, Saved, Unit
+
+Norm = Literal["layer", "rms"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Block:
+    """Sizes and kind of the blocks of a vision transformer.
+
+    Attributes:
+        width: Hidden size.
+        heads: Heads.
+        inner: Values between the linear layers of the MLP.
+        activation: Activation function of the MLP, `hidden_act` of the configuration.
+        gated: Whether the MLP is gated.
+        norm: The norm in front of attention and MLP.
+        packed: Whether the images lie side by side in one row, with rotary positions, and one
+            linear layer makes query, key and value. Otherwise they are the entries of a batch.
+        scaled: Whether the outputs of attention and MLP are scaled by weights.
+        known: Whether the block has nothing besides these whose memory would be counted.
+    """
+
+    width: int
+    heads: int
+    inner: int
+    activation: str
+    gated: bool = False
+    norm: Norm = "layer"
+    packed: bool = False
+    scaled: bool = False
+    known: bool = True
+
+    def saved(self, pairs: Unit) -> tuple[Saved, ...] | None:
+        """Tensors that autograd keeps of a block.
+
+        Args:
+            pairs: Its kind of attention.
+        """
+        unit: Unit = "vision_tokens"
+        width = self.width
+        norm = layer_norm if self.norm == "layer" else rms_norm
+        inner = mlp(unit, width, self.inner, activation=self.activation, gated=self.gated)
+        if inner is None or not self.known:
+            return None
+        # Rotary positions copy query and key, and the value is a view of what all three are in.
+        inputs = 5 * width if self.packed else 3 * width
+        joined = [Saved(unit, width, "weight", joins=pairs)] if self.packed else []
+        return (
+            *norm(unit, width),
+            Saved(unit, width, "weight"),
+            *attention(unit, heads=self.heads, width=width, inputs=inputs),
+            *joined,
+            *norm(unit, width),
+            *inner,
+            *([Saved(unit, 2 * width, "weight")] if self.scaled else []),
+        )
 
 
 def tower_layers(
@@ -12,9 +70,9 @@ def tower_layers(
     embedding: str,
     blocks: str,
     depth: int,
-    width: int,
-    mlp_flops: float,
+    block: Block,
     patch_values: int,
+    embedding_saved: Sequence[Saved] = (),
     windowed: Collection[int] = (),
     left_out: int = 0,
 ) -> list[Layer]:
@@ -24,32 +82,51 @@ def tower_layers(
         embedding: Path of the patch embedding.
         blocks: Path of the list of blocks.
         depth: Blocks that are computed.
-        width: Hidden size.
-        mlp_flops: FLOPs of the MLP of one block for one token.
+        block: Their sizes and kind.
         patch_values: Values of a patch, from which its embedding is made.
+        embedding_saved: What autograd keeps between the patch embedding and the blocks.
         windowed: Numbers of the blocks whose attention is within windows.
         left_out: Blocks behind these that only the plain model computes.
     """
-    pixels = Product("patches", 2.0 * patch_values * width, is_first=True)
-    layers = [Layer(name=embedding, part="encoder", products=(pixels,))]
+    width = block.width
+    linear = 8.0 * width**2 + (6.0 if block.gated else 4.0) * width * block.inner
+    layers = [
+        Layer(
+            name=embedding,
+            part="encoder",
+            products=(Product("patches", 2.0 * patch_values * width, is_first=True),),
+            saved=(Saved("patches", patch_values, "weight"), *embedding_saved),
+        )
+    ]
     for number in range(depth + left_out):
-        pairs = Product(
-            "window_pairs" if number in windowed else "vision_pairs", 4.0 * width, has_weight=False
+        pairs: Unit = "window_pairs" if number in windowed else "vision_pairs"
+        products = (
+            Product("vision_tokens", linear),
+            Product(pairs, 4.0 * width, has_weight=False),
         )
         layers.append(
             Layer(
                 name=f"{blocks}.{number}",
                 part="encoder",
-                products=(Product("vision_tokens", 8.0 * width**2 + mlp_flops), pairs),
+                products=products,
                 reaches_loss=number < depth,
                 left_out=number >= depth,
+                saved=block.saved(pairs),
+                takes=("vision_tokens", width),
             )
         )
     return layers
 
 
 def projector_layer(
-    name: str, *, width: int, hidden: int, out: int, normalized: bool, reaches_loss: bool = True
+    name: str,
+    *,
+    width: int,
+    hidden: int,
+    out: int,
+    activation: str,
+    norm: Sequence[Saved] = (),
+    reaches_loss: bool = True,
 ) -> Layer:
     """Projector of two linear layers, from `width` to `hidden` to `out`.
 
@@ -58,13 +135,18 @@ def projector_layer(
         width: Values of its input.
         hidden: Values between the two.
         out: Values of its output.
-        normalized: Whether a norm with weights is in front.
+        activation: Activation function between the two.
+        norm: What autograd keeps of the norm in front of them; empty if there is none.
         reaches_loss: Whether the loss depends on its output.
     """
-    first = Product("projected", 2.0 * width * hidden, is_first=not normalized)
+    linear = mlp("projected", width, hidden, activation=activation, gated=False)
     return Layer(
         name=name,
         part="projector",
-        products=(first, Product("projected", 2.0 * hidden * out)),
+        products=(
+            Product("projected", 2.0 * width * hidden, is_first=not norm),
+            Product("projected", 2.0 * hidden * out),
+        ),
         reaches_loss=reaches_loss,
+        saved=None if linear is None else (*norm, *linear),
     )

@@ -116,11 +116,23 @@ class Family(ABC):
 
     def parameter_sizes(self) -> dict[str, int]:
         """Number of values of each parameter of the full model."""
+        return {name: parameter.numel() for name, parameter in self.meta_model().named_parameters()}
+
+    def trainable_sizes(self) -> dict[str, int]:
+        """Number of values of each parameter that the loss depends on."""
+        return {
+            name: parameter.numel()
+            for name, parameter in self.meta_model().named_parameters()
+            if parameter.requires_grad
+        }
+
+    def meta_model(self) -> torch.nn.Module:
+        """The full model as `build` makes it, with shapes and without values."""
         from transformers import AutoModelForImageTextToText
 
         with torch.device("meta"):
-            model = AutoModelForImageTextToText.from_config(self.config)
-        return {name: parameter.numel() for name, parameter in model.named_parameters()}
+            model: torch.nn.Module = AutoModelForImageTextToText.from_config(self.config)
+        return model
 
     def parameter_counts(self) -> dict[Side, int]:
         """Number of parameters on each side of the cut."""

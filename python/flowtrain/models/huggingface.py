@@ -117,6 +117,11 @@ class HuggingFaceFamily(Family):
         model.train()
         return model
 
+    def meta_model(self) -> torch.nn.Module:
+        model = super().meta_model()
+        self._prepare(model)
+        return model
+
     def _full_model(self, weights: Path | None, *, seed: int, dtype: torch.dtype) -> Any:
         implementation = {"text_config": self._attention, "vision_config": self.tower_attention}
         if weights is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.video_utils import VideoMetadata
 
 from flowtrain.cost.flops import Grid, Side
+from flowtrain.cost.tower import Block
 from flowtrain.models.family import Vocabulary
 from flowtrain.models.images import NO_LIMITS, PixelLimits, required
 from flowtrain.models.tile_family import TileFamily
@@ -132,6 +134,13 @@ class InternVL(TileFamily):
             tile_tokens=self._tokens,
             block=_block(AutoTokenizer.from_pretrained(self._folder)),
         )
+
+    def _block(self) -> Block:
+        vision = self.config.vision_config
+        known = vision.norm_type == "layer_norm" and not vision.use_qk_norm
+        # A norm that is applied to the output of the last block is not counted.
+        known = known and (vision.use_mean_pooling or self._chosen != [-1])
+        return replace(super()._block(), scaled=True, known=known)
 
     def _prepare(self, model: Any) -> None:
         super()._prepare(model)

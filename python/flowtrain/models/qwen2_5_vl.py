@@ -11,9 +11,9 @@ import torch
 from transformers import AutoTokenizer
 from transformers.vision_utils import get_vision_window_index
 
+from flowtrain.cost.activations import rms_norm
 from flowtrain.cost.flops import Grid, Side
-from flowtrain.cost.layers import Counts, Layer
-from flowtrain.cost.tower import tower_layers
+from flowtrain.cost.layers import Counts, Layer, Saved
 from flowtrain.models.documents import Documents
 from flowtrain.models.mrope import patch_positions
 from flowtrain.models.qwen_videos import Qwen25VideoProcessor
@@ -55,16 +55,18 @@ class Qwen25VL(QwenVL):
 
     def _image_layers(self) -> Sequence[Layer]:
         vision = self.config.vision_config
-        tower = tower_layers(
-            embedding="model.visual.patch_embed",
-            blocks="model.visual.blocks",
-            depth=vision.depth,
-            width=vision.hidden_size,
-            mlp_flops=6.0 * vision.hidden_size * vision.intermediate_size,
-            patch_values=self._patch_values,
+        tower = self._tower_layers(
+            # Numbers of the tokens in the order of the windows.
+            [Saved("projected", 1, itemsize=8)],
+            norm="rms",
+            gated=True,
             windowed=set(range(vision.depth)) - self._full,
         )
-        return [*tower, self._merger_layer("merger")]
+        norm = rms_norm("vision_tokens", vision.hidden_size, first=True)
+        # The tower returns from the order of the windows behind the merger, or where it would be.
+        is_behind_cut = self.projector_side == "backbone"
+        order = Saved("projected", 1, "input" if is_behind_cut else "gradient", itemsize=8)
+        return [*tower, self._merger_layer("merger", [*norm, order])]
 
     def _image_counts(self, grid: Grid) -> Counts:
         frames, rows, columns = grid

@@ -11,9 +11,9 @@ from transformers import AutoTokenizer
 from transformers.models.qwen3_vl.modeling_qwen3_vl import BaseModelOutputWithDeepstackFeatures
 from transformers.vision_utils import get_vision_interpolation_indices_and_weights
 
+from flowtrain.cost.activations import layer_norm
 from flowtrain.cost.flops import Grid, Side
-from flowtrain.cost.layers import Counts, Layer
-from flowtrain.cost.tower import tower_layers
+from flowtrain.cost.layers import Counts, Layer, Saved
 from flowtrain.models.documents import Documents
 from flowtrain.models.mrope import patch_positions
 from flowtrain.models.qwen_videos import Qwen3VideoProcessor
@@ -68,19 +68,22 @@ class Qwen3VL(QwenVL):
 
     def _image_layers(self) -> Sequence[Layer]:
         vision = self.config.vision_config
-        tower = tower_layers(
-            embedding="model.visual.patch_embed",
-            blocks="model.visual.blocks",
-            depth=vision.depth,
-            width=vision.hidden_size,
-            mlp_flops=4.0 * vision.hidden_size * vision.intermediate_size,
-            patch_values=self._patch_values,
+        # Numbers and weights of the positions that each patch is between.
+        tower = self._tower_layers(
+            [Saved("patches", 4, "weight", itemsize=8), Saved("patches", 4, "weight", itemsize=4)]
+        )
+        # Usually the next block of the tower keeps the input of a tap's merger, too.
+        is_behind_cut = self.projector_side == "backbone"
+        tap = (
+            Saved("projected", self._block_width, "gradient" if is_behind_cut else "copy"),
+            Saved("projected", 2),
         )
         taps = [
-            self._merger_layer(f"deepstack_merger_list.{i}", reaches_loss=layer in self._taps)
+            self._merger_layer(f"deepstack_merger_list.{i}", tap, reaches_loss=layer in self._taps)
             for i, layer in enumerate(vision.deepstack_visual_indexes)
         ]
-        return [*tower, *taps, self._merger_layer("merger")]
+        norm = layer_norm("vision_tokens", vision.hidden_size)
+        return [*tower, *taps, self._merger_layer("merger", norm)]
 
     def _image_counts(self, grid: Grid) -> Counts:
         frames, rows, columns = grid

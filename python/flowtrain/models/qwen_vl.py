@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -11,8 +11,8 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from flowtrain.cost.flops import Grid, Side
-from flowtrain.cost.layers import Layer
-from flowtrain.cost.tower import projector_layer
+from flowtrain.cost.layers import Layer, Saved
+from flowtrain.cost.tower import Block, Norm, projector_layer, tower_layers
 from flowtrain.models import attention
 from flowtrain.models.family import Vocabulary
 from flowtrain.models.huggingface import HuggingFaceFamily, bypass, without_bypass
@@ -70,14 +70,46 @@ class QwenVL(HuggingFaceFamily):
         """The patches of each block side by side, as mergers take them."""
         return patches.reshape(-1, self._block_width)
 
-    def _merger_layer(self, path: str, *, reaches_loss: bool = True) -> Layer:
+    def _tower_layers(
+        self,
+        embedding_saved: Sequence[Saved],
+        *,
+        norm: Norm = "layer",
+        gated: bool = False,
+        windowed: Collection[int] = (),
+    ) -> list[Layer]:
+        vision = self.config.vision_config
+        # Cosines and sines of the rotary positions, of which all blocks have one copy.
+        rotary = Saved("patches", 2 * (vision.hidden_size // vision.num_heads), itemsize=4)
+        return tower_layers(
+            embedding="model.visual.patch_embed",
+            blocks="model.visual.blocks",
+            depth=vision.depth,
+            block=Block(
+                width=vision.hidden_size,
+                heads=vision.num_heads,
+                inner=vision.intermediate_size,
+                activation=vision.hidden_act,
+                gated=gated,
+                norm=norm,
+                packed=True,
+            ),
+            patch_values=self._patch_values,
+            embedding_saved=(*embedding_saved, rotary),
+            windowed=windowed,
+        )
+
+    def _merger_layer(
+        self, path: str, norm: Sequence[Saved], *, reaches_loss: bool = True
+    ) -> Layer:
         width = self._block_width
         return projector_layer(
             f"model.visual.{path}",
             width=width,
             hidden=width,
             out=self.config.vision_config.out_hidden_size,
-            normalized=True,
+            activation="gelu",
+            norm=norm,
             reaches_loss=reaches_loss,
         )
 

@@ -12,9 +12,10 @@ from typing import Any, ClassVar
 
 import torch
 
+from flowtrain.cost.activations import layer_norm
 from flowtrain.cost.flops import Grid, Side
 from flowtrain.cost.layers import Counts, Layer
-from flowtrain.cost.tower import projector_layer, tower_layers
+from flowtrain.cost.tower import Block, projector_layer, tower_layers
 from flowtrain.models.errors import ModelError
 from flowtrain.models.huggingface import HuggingFaceFamily, bypass, without_bypass
 from flowtrain.models.images import PixelLimits
@@ -95,9 +96,14 @@ class TileFamily(HuggingFaceFamily):
             embedding="model.vision_tower.embeddings",
             blocks=f"model.vision_tower.{self.layers_name}",
             depth=self._depth,
-            width=vision.hidden_size,
-            mlp_flops=4.0 * vision.hidden_size * vision.intermediate_size,
+            block=self._block(),
             patch_values=3 * self._patch**2,
+            # CLIP normalizes what the first block takes.
+            embedding_saved=(
+                layer_norm("vision_tokens", vision.hidden_size)
+                if vision.model_type == "clip_vision_model"
+                else ()
+            ),
             left_out=vision.num_hidden_layers - self._depth,
         )
         projector = projector_layer(
@@ -105,9 +111,20 @@ class TileFamily(HuggingFaceFamily):
             width=self._tower_width,
             hidden=self._width,
             out=self._width,
-            normalized=self.normalizes_features,
+            activation=self.config.projector_hidden_act,
+            norm=(layer_norm("projected", self._tower_width) if self.normalizes_features else ()),
         )
         return [*tower, projector]
+
+    def _block(self) -> Block:
+        """Sizes and kind of the blocks of the tower."""
+        vision = self.config.vision_config
+        return Block(
+            width=vision.hidden_size,
+            heads=vision.num_attention_heads,
+            inner=vision.intermediate_size,
+            activation=vision.hidden_act,
+        )
 
     def _image_counts(self, grid: Grid) -> Counts:
         tiles = grid[0]

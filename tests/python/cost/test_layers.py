@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from flowtrain.cost import Counts, ForwardFlops, Layer, Product, layer_flops
+from flowtrain.cost import Counts, ForwardFlops, Layer, Product, Saved, layer_bytes, layer_flops
 from flowtrain.cost.decoder import decoder_layers
 
 LAYERS = [
@@ -89,3 +89,20 @@ def test_experts_of_an_unknown_kind_are_refused() -> None:
     )
     with pytest.raises(ValueError, match="model_type=mixtral: experts in num_local_experts"):
         decoder_layers(text)
+
+
+def test_a_layer_whose_tensors_are_not_known_is_refused() -> None:
+    layers = [Layer(name="experts", part="backbone", saved=None)]
+    assert layer_bytes(layers, ONE_EACH, set(), itemsize=2) == []
+    with pytest.raises(ValueError, match="experts: what its backward pass keeps is not known"):
+        layer_bytes(layers, ONE_EACH, {"backbone"}, itemsize=2)
+
+
+def test_a_recomputed_layer_keeps_its_input_and_makes_the_rest_again() -> None:
+    saved = (Saved("tokens", 5), Saved("tokens", 1, itemsize=4))
+    layers = [Layer(name="layer", part="backbone", saved=saved, takes=("tokens", 3))]
+    counts = Counts(tokens=10)
+    (full,) = layer_bytes(layers, counts, {"encoder"}, itemsize=2)
+    (again,) = layer_bytes(layers, counts, {"encoder"}, itemsize=2, recompute=True)
+    assert (full.kept, full.recomputed) == (140, 0)
+    assert (again.kept, again.recomputed) == (60, 140)

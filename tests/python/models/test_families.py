@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,16 +11,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from cost.kept import kept_bytes
 from PIL import Image
 from plain_processor import processor_of
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForImageTextToText
 
+from flowtrain.cost.activations import layer_bytes
 from flowtrain.cost.flops import Grid, Side
-from flowtrain.cost.layers import PARTS, layer_flops
+from flowtrain.cost.layers import PARTS, Counts, layer_flops
 from flowtrain.models import ModelError
-from flowtrain.models.family import Family, PackedBatch
+from flowtrain.models.family import Family, LossOutput, PackedBatch
 from flowtrain.models.registry import family_for
 from flowtrain.models.tiny import SMALLEST, TINY, write_tiny_model
 from flowtrain.models.videos import FAMILIES_WITH_VIDEO, VideoHead
@@ -261,6 +264,43 @@ def test_flops_of_both_passes_are_those_of_the_plain_model(model: Model) -> None
         assert found == [forward, counter.get_total_flops() - forward], trained
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_activations_take_the_bytes_that_autograd_keeps(model: Model, dtype: torch.dtype) -> None:
+    family, samples = model.family, samples_of(model)
+    full = family.build("full", weights=None, seed=1, dtype=dtype, device=CPU)
+    batch, pixels = packed(family, samples), pixels_of(samples).to(dtype)
+    counts = [
+        family.counts(len(s.ids), s.grids, num_targets=int((s.labels[1:] != -100).sum()))
+        for s in samples
+    ]
+    row = Counts(*map(sum, zip(*counts, strict=True)))
+    contributes = {p for p in full.parameters() if p.requires_grad}
+
+    def forward() -> LossOutput:
+        return family.loss(full, batch, family.encode(full, pixels, batch.grids))
+
+    for trained, recompute in itertools.product(
+        (set(PARTS), {"encoder"}, {"projector"}), (False, True)
+    ):
+        for name, parameter in full.named_parameters():
+            parameter.requires_grad_(parameter in contributes and family.part_of(name) in trained)
+        ours = layer_bytes(
+            family.layers,
+            row,
+            trained,
+            itemsize=dtype.itemsize,
+            recompute=recompute,
+            # Lengths of documents, frames and windows differ.
+            joined={"pairs", "vision_pairs", "window_pairs"},
+        )
+        found = kept_bytes(full, forward, recompute=recompute)
+        if recompute:
+            # Layers hold what the caller gave them: the documents' positions.
+            found -= batch.position_ids.nbytes
+        # Cross entropy keeps one number, and the tower has a few that no image adds to.
+        assert 0 < found - sum(layer.kept for layer in ours) < 200, (trained, recompute)
+
+
 def test_every_parameter_belongs_to_the_part_that_holds_it(model: Model) -> None:
     sides = {side: dict(model.build(side).named_parameters()) for side in ("encoder", "backbone")}
     parts = set()
@@ -269,3 +309,10 @@ def test_every_parameter_belongs_to_the_part_that_holds_it(model: Model) -> None
             assert model.family.side_of(name) == side, name
             parts.add(model.family.part_of(name))
     assert parts == {"encoder", "projector", "backbone"}
+
+
+def test_trainable_sizes_are_those_of_what_the_loss_depends_on(model: Model) -> None:
+    full = model.build("full")
+    trainable = {name: p.numel() for name, p in full.named_parameters() if p.requires_grad}
+    assert model.family.trainable_sizes() == trainable
+    assert sum(model.family.parameter_sizes().values()) == sum(p.numel() for p in full.parameters())

@@ -1,0 +1,160 @@
+"""Memory of FlowTrain's own models: what training allocates, beside what the cost model says."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cost.kept import kept_bytes
+from flowtrain.config.optim import OptimConfig
+from flowtrain.cost.activations import layer_bytes
+from flowtrain.cost.flops import Grid
+from flowtrain.cost.layers import Counts
+from flowtrain.cost.states import state_bytes
+from flowtrain.models.family import Family, LossOutput, PackedBatch
+from flowtrain.models.registry import family_for
+from flowtrain.models.tiny import TinyModel, write_tiny_model
+from flowtrain.train.state.master import MasterWeights
+from flowtrain.train.state.optimizer import build_optimizer
+
+SIZES = TinyModel(
+    vision_width=256,
+    vision_depth=6,
+    taps=(1, 3),
+    text_width=384,
+    text_depth=6,
+    text_intermediate=1024,
+)
+OPTIMIZERS = (OptimConfig(), OptimConfig(name="sgd", momentum=0.9))
+
+# Tokens of digits and letters, which no family takes for an image.
+_BREAK, _TEXT = 40, 41
+
+Documents = list[tuple[list[Grid], int]]
+"""Grids of the images of each document of a row, and tokens of its text."""
+
+_QWEN: Documents = [([(1, 24, 32)], 120), ([(1, 8, 8), (1, 12, 10)], 300), ([], 80)]
+ROWS: dict[str, Documents] = {
+    "qwen3_vl": _QWEN,
+    "qwen2_5_vl": _QWEN,
+    "internvl": [([(9, 1, 1)], 120), ([(2, 1, 1), (4, 1, 1)], 300), ([], 80)],
+    "llava": [([(1, 1, 1)] * 6, 120), ([(1, 1, 1)] * 8, 300), ([], 80)],
+    "llava_onevision": [([(7, 32, 48)], 120), ([(1, 20, 30)] * 8, 300), ([], 80)],
+}
+
+
+def memory_rows(kind: str, freezings: tuple[tuple[str, ...], ...]) -> Iterator[dict[str, Any]]:
+    """States and activations for each dtype and choice of trained parts."""
+    with tempfile.TemporaryDirectory() as folder:
+        write_tiny_model(Path(folder), SIZES, family=kind)
+        family = family_for(Path(folder))
+        row, pixels, counts = packed_row(family, ROWS[kind])
+        for dtype in (torch.float32, torch.bfloat16):
+            for trained in freezings:
+                model = family.build(
+                    "full", weights=None, seed=0, dtype=dtype, device=torch.device("cpu")
+                )
+                for name, parameter in model.named_parameters():
+                    if family.part_of(name) not in trained:
+                        parameter.requires_grad_(False)
+                case = {"family": kind, "dtype": str(dtype)[6:], "trained": trained}
+                for what, allocated, ours in (
+                    *activations(family, model, row, pixels.to(dtype), counts, trained),
+                    *states(family, model, trained),
+                ):
+                    error = abs(ours / allocated - 1)
+                    yield {
+                        **case,
+                        "what": what,
+                        "allocated": allocated,
+                        "ours": ours,
+                        "error": error,
+                    }
+
+
+def activations(
+    family: Family,
+    model: Any,
+    row: PackedBatch,
+    pixels: torch.Tensor,
+    counts: Counts,
+    trained: tuple[str, ...],
+) -> Iterator[tuple[str, int, float]]:
+    def forward() -> LossOutput:
+        return family.loss(model, row, family.encode(model, pixels, row.grids))
+
+    for recompute in (False, True):
+        ours = layer_bytes(
+            family.layers,
+            counts,
+            trained,
+            itemsize=pixels.dtype.itemsize,
+            recompute=recompute,
+            # Documents, frames and windows of the rows have several lengths.
+            joined={"pairs", "vision_pairs", "window_pairs"},
+        )
+        name = "activations, recomputed" if recompute else "activations"
+        kept = kept_bytes(model, forward, recompute=recompute)
+        yield name, kept, sum(layer.kept for layer in ours)
+
+
+def states(family: Family, model: Any, trained: tuple[str, ...]) -> Iterator[tuple[str, int, int]]:
+    """Weights, masters, gradients and moments after a step on gradients of ones."""
+    sizes = family.parameter_sizes()
+    trainable = family.trainable_sizes().items()
+    training = sum(size for name, size in trainable if family.part_of(name) in trained)
+    parameters = list(model.parameters())
+    steps = [p for p in parameters if p.requires_grad]
+    for optim in OPTIMIZERS:
+        master = MasterWeights(steps)
+        named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+        optimizer = build_optimizer(named, optim)
+        for parameter in steps:
+            parameter.grad = torch.ones_like(parameter, dtype=parameter.grad_dtype)
+        with master.in_place():
+            optimizer.step()
+        held = [*parameters, *master._copies, *(p.grad for p in steps)]
+        for state in optimizer.state.values():
+            held += [value for value in state.values() if isinstance(value, torch.Tensor)]
+        storages = [x.untyped_storage() for x in held if x is not None]
+        allocated = sum({x.data_ptr(): x.nbytes() for x in storages}.values())
+        ours = state_bytes(sum(sizes.values()), training, optim, itemsize=steps[0].dtype.itemsize)
+        yield f"states, {optim.name}", allocated, ours.total
+
+
+def packed_row(family: Family, documents: Documents) -> tuple[PackedBatch, torch.Tensor, Counts]:
+    """A row of documents with noise as pixels; all of its text is trained."""
+    images = family.image_processor()
+    ids: list[int] = []
+    lengths, counts, pixels = [], [], []
+    for grids, text in documents:
+        tokens = []
+        for grid in grids:
+            # Between two images stands a token, by which Qwen-VL tells them apart.
+            tokens += [_BREAK, *[family.image_id] * images.num_tokens(grid)]
+            pixels.append(torch.randn(images.pixel_shape(grid)))
+        tokens += [_TEXT] * text
+        counts.append(family.counts(len(tokens), grids, num_targets=0))
+        lengths.append(len(tokens))
+        ids += tokens
+    input_ids = torch.tensor(ids)
+    labels = input_ids.masked_fill(input_ids != _TEXT, -100)
+    grids = [grid for of_document, _ in documents for grid in of_document]
+    row = PackedBatch(
+        input_ids=input_ids,
+        labels=labels,
+        position_ids=family.position_ids(
+            (input_ids == family.image_id).long(), grids, lengths, [0.0] * len(grids)
+        ),
+        grids=grids,
+        doc_lengths=lengths,
+    )
+    ends = torch.tensor(lengths).cumsum(0)[:-1]
+    first = torch.cat([torch.zeros(1, dtype=torch.long), ends])
+    targets = int((labels != -100).sum()) - int((labels[first] != -100).sum())
+    total = Counts(*map(sum, zip(*counts, strict=True)))
+    return row, torch.cat(pixels), total._replace(targets=targets)

@@ -1,0 +1,150 @@
+"""What autograd keeps of the forward pass, by layer.
+
+Lists of tensors follow the modules of transformers: what the backward pass of each operator needs.
+A tensor that several operators need is in one list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from flowtrain.cost.layers import PARTS, Counts, Layer, Need, Saved, Unit, check_parts
+
+# Values that an activation function keeps for each value of its input.
+_KEPT = {"gelu": 1, "gelu_pytorch_tanh": 1, "silu": 1, "quick_gelu": 2}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayerBytes:
+    """Memory of the activations of a layer.
+
+    Attributes:
+        name: Path of the module in the Hugging Face model.
+        part: `encoder`, `projector` or `backbone`.
+        kept: Bytes kept from the forward pass to the backward pass.
+        recomputed: Bytes that are made again when the backward pass reaches the layer, and freed
+            behind it. Only those of one layer exist at a time.
+    """
+
+    name: str
+    part: str
+    kept: float
+    recomputed: float
+
+
+def layer_bytes(
+    layers: Sequence[Layer],
+    counts: Counts,
+    trained: Collection[str],
+    *,
+    itemsize: int,
+    recompute: bool = False,
+    joined: Collection[Unit] = (),
+) -> list[LayerBytes]:
+    """Activation memory of a packed row with an image, layer by layer.
+
+    Parameters, temporary tensors of an operator, and what the caller holds anyway (such as
+    positions) are not counted.
+
+    Args:
+        layers: Layers of the model.
+        counts: Of the row: the sum of those of its samples.
+        trained: Parts that train.
+        itemsize: Bytes of a value in the dtype of the model.
+        recompute: Whether blocks of the tower and decoder layers keep only their input, as
+            `torch.utils.checkpoint` does.
+        joined: Kinds of attention (`vision_pairs`, `window_pairs`, `pairs`) whose documents are
+            computed by several calls. Their outputs are then joined, which makes a copy. One kernel
+            computes all documents on a CUDA device, and documents of equal length on a CPU.
+
+    Raises:
+        ValueError: `trained` names no part of a model, or what a layer keeps is not known.
+    """
+    check_parts(trained)
+    before = {part: any(p in trained for p in PARTS[:i]) for i, part in enumerate(PARTS)}
+    found = []
+    for layer in layers:
+        trains, gradient_before = layer.part in trained, before[layer.part]
+        if layer.left_out or not layer.reaches_loss or not (trains or gradient_before):
+            continue
+        if layer.saved is None:
+            raise ValueError(
+                f"{layer.name}: what its backward pass keeps is not known; FLOPs alone are computed"
+            )
+        exists = {
+            "gradient": True,
+            "weight": trains,
+            "input": gradient_before,
+            "copy": not gradient_before,
+        }
+        in_full = sum(
+            saved.values * (saved.itemsize or itemsize) * _count(counts, saved.unit)
+            for saved in layer.saved
+            if exists[saved.needed_by] and (saved.joins is None or saved.joins in joined)
+        )
+        kept, recomputed = in_full, 0.0
+        if recompute and layer.takes is not None:
+            unit, values = layer.takes
+            kept, recomputed = values * itemsize * _count(counts, unit), in_full
+        found.append(LayerBytes(name=layer.name, part=layer.part, kept=kept, recomputed=recomputed))
+    return found
+
+
+def _count(counts: Counts, unit: Unit) -> float:
+    return counts[Counts._fields.index(unit)]
+
+
+def layer_norm(unit: Unit, width: int) -> list[Saved]:
+    """Input, mean and deviation of torch's layer norm."""
+    return [Saved(unit, width), Saved(unit, 2)]
+
+
+def rms_norm(unit: Unit, width: int, *, groups: int = 1, first: bool = False) -> list[Saved]:
+    """Input in float32, its scale, and the normalized input, as transformers computes it.
+
+    Args:
+        unit: What it is repeated for.
+        width: Values of the input.
+        groups: Groups of these that are normalized apart, such as heads.
+        first: Whether nothing of the part is in front.
+    """
+    needed_by: Need = "input" if first else "gradient"
+    return [
+        Saved(unit, width, needed_by, itemsize=4),
+        Saved(unit, groups, needed_by, itemsize=4),
+        Saved(unit, width, "weight"),
+    ]
+
+
+def attention(unit: Unit, *, heads: int, width: int, inputs: int) -> list[Saved]:
+    """Query, key and value, and the output and log-sum-exp of fused attention.
+
+    Args:
+        unit: What it is repeated for.
+        heads: Heads of the query.
+        width: Values of the output.
+        inputs: Values of query, key and value, as they are stored.
+    """
+    return [Saved(unit, inputs), Saved(unit, heads, itemsize=4), Saved(unit, width)]
+
+
+def mlp(unit: Unit, width: int, inner: int, *, activation: str, gated: bool) -> list[Saved] | None:
+    """Two linear layers around an activation function, or three if it is gated.
+
+    Args:
+        unit: What it is repeated for.
+        width: Values of the input.
+        inner: Values between the linear layers.
+        activation: Name of the function, `hidden_act` of a configuration.
+        gated: Whether the function's output is multiplied by that of a linear layer.
+
+    Returns:
+        None if the function is not known.
+    """
+    if activation not in _KEPT:
+        return None
+    kept = [Saved(unit, width, "weight"), Saved(unit, _KEPT[activation] * inner)]
+    if gated:
+        kept.append(Saved(unit, 2 * inner))
+    return [*kept, Saved(unit, inner, "weight")]
