@@ -1,0 +1,233 @@
+"""Times of collectives in the alpha-beta model, and of those that a step needs.
+
+Rings move the least bytes that any algorithm can, in steps that grow with the number of ranks. For
+short messages libraries choose trees, whose latency grows with its logarithm: there these times are
+too long. Contention between groups, and what overlaps with computation, is left to the caller.
+
+Source: Thakur, Rabenseifner and Gropp (2005), Optimization of Collective Communication Operations
+in MPICH; Patarasuk and Yuan (2009), Bandwidth optimal all-reduce algorithms.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flowtrain.cost.topology import Group, Topology
+
+
+def all_gather_s(num_bytes: float, group: Group, topology: Topology) -> float:
+    """Ring all-gather.
+
+    Args:
+        num_bytes: Bytes of the result, which every rank has in the end.
+        group: The ranks.
+        topology: Where they lie.
+    """
+    return (group.size - 1) * topology.slowest(group).seconds(num_bytes / group.size)
+
+
+def reduce_scatter_s(num_bytes: float, group: Group, topology: Topology) -> float:
+    """Ring reduce-scatter; the time of the additions is left out.
+
+    Args:
+        num_bytes: Bytes of the input of each rank.
+        group: The ranks.
+        topology: Where they lie.
+    """
+    return all_gather_s(num_bytes, group, topology)
+
+
+def all_reduce_s(num_bytes: float, group: Group, topology: Topology) -> float:
+    """Ring all-reduce: a reduce-scatter, and then an all-gather.
+
+    Args:
+        num_bytes: Bytes of the input of each rank.
+        group: The ranks.
+        topology: Where they lie.
+    """
+    return reduce_scatter_s(num_bytes, group, topology) + all_gather_s(num_bytes, group, topology)
+
+
+def all_to_all_s(num_bytes: float, group: Group, topology: Topology) -> float:
+    """Pairwise exchange: in each step, every rank sends to another one.
+
+    Args:
+        num_bytes: Bytes of the input of each rank, the share that stays with it included.
+        group: The ranks.
+        topology: Where they lie.
+    """
+    near = topology.ranks_per_node(group)
+    part = num_bytes / group.size
+    return (near - 1) * topology.inside.seconds(part) + (
+        group.size - near
+    ) * topology.between.seconds(part)
+
+
+def point_to_point_s(num_bytes: float, group: Group, topology: Topology) -> float:
+    """A message from a rank of a group to the next; the slowest of the group.
+
+    Args:
+        num_bytes: Bytes of the message.
+        group: The ranks.
+        topology: Where they lie.
+    """
+    return topology.slowest(group).seconds(num_bytes) if group.size > 1 else 0.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mesh:
+    """Parallelism of a module. Ranks vary fastest along tp, then cp, dp and pp.
+
+    Attributes:
+        tp: Ranks that share each layer, and the tokens between its products (sequence parallelism).
+        cp: Ranks that share the tokens of a row.
+        dp: Ranks with rows of their own.
+        pp: Stages of a pipeline.
+        ep: Ranks that share the experts of a layer; neighbours along cp and dp.
+    """
+
+    tp: int = 1
+    cp: int = 1
+    dp: int = 1
+    pp: int = 1
+    ep: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("tp", "cp", "dp", "pp", "ep"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"mesh: {name}={getattr(self, name)} must be at least 1")
+        if self.cp * self.dp % self.ep:
+            raise ValueError(
+                f"mesh: ep={self.ep} does not divide cp x dp = {self.cp * self.dp}; choose a "
+                "divisor"
+            )
+
+    @property
+    def tp_group(self) -> Group:
+        return Group(size=self.tp)
+
+    @property
+    def cp_group(self) -> Group:
+        return Group(size=self.cp, stride=self.tp)
+
+    @property
+    def ep_group(self) -> Group:
+        return Group(size=self.ep, stride=self.tp)
+
+    @property
+    def replicas(self) -> Group:
+        """Ranks that hold the same weights outside of experts."""
+        return Group(size=self.cp * self.dp, stride=self.tp)
+
+    @property
+    def expert_replicas(self) -> Group:
+        """Ranks that hold the same experts."""
+        return Group(size=self.cp * self.dp // self.ep, stride=self.tp * self.ep)
+
+    @property
+    def pp_group(self) -> Group:
+        return Group(size=self.pp, stride=self.tp * self.cp * self.dp)
+
+
+def tensor_parallel_s(
+    tokens: int, width: int, mesh: Mesh, topology: Topology, *, itemsize: int = 2
+) -> float:
+    """Forward pass of a decoder layer: the backward pass takes the same time.
+
+    Attention and MLP each gather the tokens of a row and scatter the sums.
+
+    Args:
+        tokens: Tokens of the row.
+        width: Hidden size.
+        mesh: Parallelism.
+        topology: Where the ranks lie.
+        itemsize: Bytes of a value.
+
+    Source: Korthikanti et al. (2022), Reducing Activation Recomputation in Large Transformer
+    Models, section 4.2.2.
+    """
+    return 4 * all_gather_s(itemsize * tokens * width / mesh.cp, mesh.tp_group, topology)
+
+
+def context_parallel_s(
+    tokens: int, kv_width: int, mesh: Mesh, topology: Topology, *, itemsize: int = 2
+) -> float:
+    """Forward pass of the attention of a decoder layer: keys and values go round the ring.
+
+    The attention of the block before hides a step that takes no longer. The gradients of keys and
+    values go round beside them in the backward pass, which sends twice the bytes.
+
+    Args:
+        tokens: Tokens of the row.
+        kv_width: Values of the keys of a token: key-value heads x their width.
+        mesh: Parallelism.
+        topology: Where the ranks lie.
+        itemsize: Bytes of a value.
+
+    Source: Liu, Zaharia and Abbeel (2023), Ring Attention with Blockwise Transformers.
+    """
+    step_bytes = 2 * itemsize * tokens * kv_width / (mesh.cp * mesh.tp)
+    return (mesh.cp - 1) * point_to_point_s(step_bytes, mesh.cp_group, topology)
+
+
+def expert_parallel_s(
+    tokens: int, width: int, chosen: int, mesh: Mesh, topology: Topology, *, itemsize: int = 2
+) -> float:
+    """Forward pass of a layer with experts: tokens go to them and return.
+
+    The backward pass takes the same time. Tokens are assumed to be spread evenly over experts.
+
+    Args:
+        tokens: Tokens of the row.
+        width: Hidden size.
+        chosen: Experts that a token is sent to.
+        mesh: Parallelism.
+        topology: Where the ranks lie.
+        itemsize: Bytes of a value.
+    """
+    num_bytes = itemsize * chosen * tokens * width / (mesh.tp * mesh.cp)
+    return 2 * all_to_all_s(num_bytes, mesh.ep_group, topology)
+
+
+def pipeline_s(
+    tokens: int, width: int, mesh: Mesh, topology: Topology, *, itemsize: int = 2
+) -> float:
+    """Activations of a row from a stage to the next; gradients take the same time back.
+
+    Args:
+        tokens: Tokens of the row.
+        width: Hidden size.
+        mesh: Parallelism.
+        topology: Where the ranks lie.
+        itemsize: Bytes of a value.
+    """
+    num_bytes = itemsize * tokens * width / (mesh.tp * mesh.cp)
+    return point_to_point_s(num_bytes, mesh.pp_group, topology)
+
+
+def gradients_s(
+    parameters: float,
+    replicas: Group,
+    topology: Topology,
+    *,
+    sharded: bool,
+    gradient_bytes: int = 4,
+    weight_bytes: int = 2,
+) -> float:
+    """Sum of the gradients over ranks with the same weights, once a step.
+
+    Args:
+        parameters: Parameters of a rank that train: those of `Mesh.replicas`, or of
+            `Mesh.expert_replicas`.
+        replicas: These ranks.
+        topology: Where they lie.
+        sharded: Whether each rank steps a part of the parameters: gradients are reduced and
+            scattered, and the weights gathered. Otherwise all ranks get the sums.
+        gradient_bytes: Bytes of a gradient.
+        weight_bytes: Bytes of a weight.
+    """
+    if not sharded:
+        return all_reduce_s(gradient_bytes * parameters, replicas, topology)
+    return reduce_scatter_s(gradient_bytes * parameters, replicas, topology) + all_gather_s(
+        weight_bytes * parameters, replicas, topology
+    )
