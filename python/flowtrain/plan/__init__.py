@@ -1,0 +1,1 @@
+"""Plans of a run: what is decided before it starts."""
