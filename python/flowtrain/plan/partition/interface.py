@@ -8,10 +8,14 @@ from dataclasses import dataclass, replace
 from flowtrain.plan.partition.chain import Chain
 from flowtrain.plan.partition.exact import exact
 from flowtrain.plan.partition.layers import LEVELS, Layers, Level
+from flowtrain.plan.partition.omnibal import omnibal
 from flowtrain.plan.partition.replay import replay
 from flowtrain.plan.partition.stages import Problem, Stage, StageTable
 
-POLICIES: dict[str, Callable[[StageTable], list[int] | None]] = {"exact": exact}
+POLICIES: dict[str, Callable[[StageTable], list[int] | None]] = {
+    "exact": exact,
+    "omnibal": omnibal,
+}
 
 _COLUMNS = ("forward ms", "backward ms", "sends ms", "used GiB", "free GiB")
 
@@ -96,7 +100,7 @@ def partition(
         link_bytes_per_s: Rate at which a stage sends to its neighbour; `math.inf` if sends cost
             nothing.
         levels: Levels of recomputation to choose from.
-        policy: One of POLICIES.
+        policy: One of POLICIES; "omnibal" is for comparison.
 
     Raises:
         ValueError: An argument is out of its range.
