@@ -9,11 +9,13 @@ from flowtrain.plan.partition.chain import Chain
 from flowtrain.plan.partition.exact import exact
 from flowtrain.plan.partition.layers import LEVELS, Layers, Level
 from flowtrain.plan.partition.omnibal import omnibal
-from flowtrain.plan.partition.replay import replay
+from flowtrain.plan.partition.replay import replay_stages
+from flowtrain.plan.partition.replayed import replayed
 from flowtrain.plan.partition.stages import Problem, Stage, StageTable
 
 POLICIES: dict[str, Callable[[StageTable], list[int] | None]] = {
     "exact": exact,
+    "replayed": replayed,
     "omnibal": omnibal,
 }
 
@@ -53,14 +55,7 @@ class Partition:
         Args:
             overlapped: Whether a stage computes while it sends.
         """
-        return replay(
-            [stage.forward_s for stage in self.stages],
-            [stage.backward_s for stage in self.stages],
-            microbatches=self.microbatches,
-            forward_send_s=[stage.forward_send_s for stage in self.stages[:-1]],
-            backward_send_s=[stage.backward_send_s for stage in self.stages[1:]],
-            overlapped=overlapped,
-        )
+        return replay_stages(self.stages, microbatches=self.microbatches, overlapped=overlapped)
 
     def explain(self) -> str:
         """A table of the stages."""
@@ -100,7 +95,8 @@ def partition(
         link_bytes_per_s: Rate at which a stage sends to its neighbour; `math.inf` if sends cost
             nothing.
         levels: Levels of recomputation to choose from.
-        policy: One of POLICIES; "omnibal" is for comparison.
+        policy: One of POLICIES: "exact"; "replayed", which then shifts cuts while a replay of 1F1B
+            gets shorter, for seconds rather than milliseconds; or "omnibal", for comparison.
 
     Raises:
         ValueError: An argument is out of its range.

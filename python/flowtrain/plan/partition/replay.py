@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from flowtrain.plan.partition.stages import Stage
+
 
 def replay(
     forward_s: Sequence[float],
@@ -52,6 +54,18 @@ def replay(
             if not odd and 0 <= number < microbatches:
                 backward.run(stage, to=stage - 1)
     return max(free_s)
+
+
+def replay_stages(stages: Sequence[Stage], *, microbatches: int, overlapped: bool = False) -> float:
+    """Seconds of a step with these stages, as in `replay`."""
+    return replay(
+        [stage.forward_s for stage in stages],
+        [stage.backward_s for stage in stages],
+        microbatches=microbatches,
+        forward_send_s=[stage.forward_send_s for stage in stages[:-1]],
+        backward_send_s=[stage.backward_send_s for stage in stages[1:]],
+        overlapped=overlapped,
+    )
 
 
 class _Direction:

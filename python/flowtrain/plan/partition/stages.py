@@ -101,18 +101,23 @@ class StageTable:
         self._levels = [LEVELS.index(level) for level in problem.levels]
         self.seconds = self._seconds()
 
-    def step_s(self, ends: Sequence[int]) -> float:
-        """Sum of the stage times plus (microbatches - 1) times the longest.
-
-        Infinite if a stage does not fit.
+    def stage_s(self, ends: Sequence[int]) -> list[float]:
+        """Time of each stage at the cheapest level that fits, infinite where none does.
 
         Args:
             ends: Number of the layer behind each stage.
         """
-        seconds = [
+        return [
             float(self.seconds[number, first - number, end - 1 - number])
             for number, first, end in _spans(ends)
         ]
+
+    def step_s(self, ends: Sequence[int]) -> float:
+        """Sum of the stage times plus (microbatches - 1) times the longest.
+
+        Infinite if a stage does not fit.
+        """
+        seconds = self.stage_s(ends)
         if math.inf in seconds:
             return math.inf
         return sum(seconds) + (self.problem.microbatches - 1) * max(seconds)
@@ -192,11 +197,11 @@ class StageTable:
         Args:
             ends: Number of the layer behind each stage.
         """
-        found = []
-        for span in _spans(ends):
-            fitting = [stage for stage in self.options(*span) if stage.free_bytes >= 0]
-            found.append(min(fitting, key=lambda stage: stage.seconds))
-        return found
+        return [self._stage(*span) for span in _spans(ends)]
+
+    def _stage(self, number: int, first: int, end: int) -> Stage:
+        fitting = [stage for stage in self.options(number, first, end) if stage.free_bytes >= 0]
+        return min(fitting, key=lambda stage: stage.seconds)
 
     def smallest(self, ends: Sequence[int]) -> list[Stage]:
         """The stages of a partition, each at the level that needs the least memory."""

@@ -130,7 +130,7 @@ def test_only_the_given_levels_are_chosen() -> None:
         ({"link_bytes_per_s": math.nan}, "link_bytes_per_s=nan: must be greater than 0"),
         ({"levels": []}, "levels=[]: choose one or more of none, selective, full"),
         ({"levels": ["half"]}, "levels=['half']: choose one or more of none, selective, full"),
-        ({"policy": "best"}, "policy 'best': choose from exact, omnibal"),
+        ({"policy": "best"}, "policy 'best': choose from exact, replayed, omnibal"),
     ],
 )
 def test_a_bad_argument_is_named(changes: dict[str, Any], message: str) -> None:
