@@ -95,8 +95,8 @@ def partition(
         link_bytes_per_s: Rate at which a stage sends to its neighbour; `math.inf` if sends cost
             nothing.
         levels: Levels of recomputation to choose from.
-        policy: One of POLICIES: "exact"; "replayed", which then shifts cuts while a replay of 1F1B
-            gets shorter, for seconds rather than milliseconds; or "omnibal", for comparison.
+        policy: One of POLICIES: "exact", in milliseconds; "replayed", which then shifts cuts while
+            a replay of 1F1B gets shorter, in tenths of a second; or "omnibal", for comparison.
 
     Raises:
         ValueError: An argument is out of its range.
