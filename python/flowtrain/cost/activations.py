@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from flowtrain.cost.layers import PARTS, Counts, Layer, Need, Saved, Unit, check_parts
+from flowtrain.cost.layers import PARTS, Counts, Layer, Saved, Unit, check_parts
 
 # Values that an activation function keeps for each value of its input.
 _KEPT = {"gelu": 1, "gelu_pytorch_tanh": 1, "silu": 1, "quick_gelu": 2}
@@ -100,21 +100,15 @@ def layer_norm(unit: Unit, width: int) -> list[Saved]:
     return [Saved(unit, width), Saved(unit, 2)]
 
 
-def rms_norm(unit: Unit, width: int, *, groups: int = 1, first: bool = False) -> list[Saved]:
-    """Input in float32, its scale, and the normalized input, as transformers computes it.
+def rms_norm(unit: Unit, width: int, *, groups: int = 1) -> list[Saved]:
+    """Input, and its scale in float32 (`models/rms_norm.py`).
 
     Args:
         unit: What it is repeated for.
         width: Values of the input.
         groups: Groups of these that are normalized apart, such as heads.
-        first: Whether nothing of the part is in front.
     """
-    needed_by: Need = "input" if first else "gradient"
-    return [
-        Saved(unit, width, needed_by, itemsize=4),
-        Saved(unit, groups, needed_by, itemsize=4),
-        Saved(unit, width, "weight"),
-    ]
+    return [Saved(unit, width), Saved(unit, groups, itemsize=4)]
 
 
 def attention(unit: Unit, *, heads: int, width: int, inputs: int) -> list[Saved]:

@@ -26,6 +26,7 @@ from flowtrain.models import attention
 from flowtrain.models.documents import Documents
 from flowtrain.models.errors import ModelError
 from flowtrain.models.family import Family, LossOutput, PackedBatch
+from flowtrain.models.rms_norm import use_own_backward
 from flowtrain.models.target_rows import compute_target_rows
 
 
@@ -98,6 +99,7 @@ class HuggingFaceFamily(Family):
     ) -> torch.nn.Module:
         model = self._full_model(weights, seed=seed, dtype=dtype)
         self._prepare(model)
+        use_own_backward(model)
         if side == "encoder":
             del model.model.language_model, model.lm_head
         else:

@@ -62,7 +62,7 @@ class Qwen25VL(QwenVL):
             gated=True,
             windowed=set(range(vision.depth)) - self._full,
         )
-        norm = rms_norm("vision_tokens", vision.hidden_size, first=True)
+        norm = rms_norm("vision_tokens", vision.hidden_size)
         # The tower returns from the order of the windows behind the merger, or where it would be.
         is_behind_cut = self.projector_side == "backbone"
         order = Saved("projected", 1, "input" if is_behind_cut else "gradient", itemsize=8)

@@ -1,0 +1,76 @@
+"""RMS norms of transformers with a backward pass of their own.
+
+The norms of Llama, Mistral and Qwen decoders are made of seven operators, of which autograd keeps
+the input and the normalized input, in float32 and in the dtype of the model. Written as one
+function, a norm keeps its input and one number per row, and its backward pass makes fewer
+temporary tensors. Outputs and gradients are those of the operators, to the last bit.
+"""
+
+from __future__ import annotations
+
+from types import MethodType
+from typing import Any
+
+import torch
+from torch.autograd.function import once_differentiable
+
+# Their forward passes are the same.
+_NORMS = frozenset(
+    {
+        "InternVLVisionRMSNorm",
+        "LlamaRMSNorm",
+        "MistralRMSNorm",
+        "Qwen2RMSNorm",
+        "Qwen2_5_VLRMSNorm",
+        "Qwen3RMSNorm",
+        "Qwen3VLMoeTextRMSNorm",
+        "Qwen3VLTextRMSNorm",
+    }
+)
+
+
+def use_own_backward(model: torch.nn.Module) -> None:
+    """Let the RMS norms of a model of transformers compute `RmsNorm`; others are left alone."""
+    for module in model.modules():
+        if type(module).__name__ in _NORMS:
+            module.forward = MethodType(_forward, module)
+
+
+def _forward(norm: Any, hidden_states: torch.Tensor) -> torch.Tensor:
+    out: torch.Tensor = RmsNorm.apply(hidden_states, norm.weight, norm.variance_epsilon)
+    return out
+
+
+class RmsNorm(torch.autograd.Function):
+    """x / sqrt(mean(x^2) + eps) * weight over the last dimension, computed in float32.
+
+    Input and weight have the same dtype.
+
+    Source: Zhang and Sennrich (2019), Root Mean Square Layer Normalization. The order of the
+    operations is that of transformers' modules and of autograd.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        exact = x.to(torch.float32)
+        scale = torch.rsqrt(exact.pow(2).mean(-1, keepdim=True) + eps)
+        ctx.save_for_backward(x, weight, scale)
+        return (exact * scale).to(x.dtype).mul_(weight)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        x, weight, scale = ctx.saved_tensors
+        exact = x.to(torch.float32)
+        of_x = of_weight = None
+        if ctx.needs_input_grad[1]:
+            leading = tuple(range(x.ndim - 1))
+            of_weight = (exact * scale).to(x.dtype).mul_(gradient).sum(leading)
+        if ctx.needs_input_grad[0]:
+            of_normalized = (gradient * weight).to(torch.float32)
+            products = of_normalized * exact
+            of_square = products.sum(-1, keepdim=True).mul_(-0.5).mul_(scale.pow(3))
+            of_square.div_(x.shape[-1])
+            torch.mul(exact, of_square.mul_(2), out=products)
+            of_x = of_normalized.mul_(scale).add_(products).to(x.dtype)
+        return of_x, of_weight, None

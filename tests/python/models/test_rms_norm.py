@@ -1,0 +1,78 @@
+"""The norms of transformers with a backward pass of their own."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import pytest
+import torch
+from cost.kept import kept_bytes
+
+from flowtrain.models.rms_norm import _NORMS, use_own_backward
+
+_FILES = (
+    "internvl",
+    "llama",
+    "mistral",
+    "qwen2",
+    "qwen2_5_vl",
+    "qwen3",
+    "qwen3_vl",
+    "qwen3_vl_moe",
+)
+_WIDTH = 48
+
+
+def norm_of(name: str, dtype: torch.dtype) -> Any:
+    """A norm of transformers with drawn weights."""
+    for file in _FILES:
+        module = importlib.import_module(f"transformers.models.{file}.modeling_{file}")
+        if hasattr(module, name):
+            norm = getattr(module, name)(_WIDTH)
+            torch.nn.init.normal_(norm.weight, 1, 0.1)
+            return norm.to(dtype)
+    raise AssertionError(f"transformers has no {name}")
+
+
+def results(norm: Any, x: torch.Tensor, gradient: torch.Tensor) -> list[torch.Tensor]:
+    x = x.clone().requires_grad_()
+    norm.weight.grad = None
+    out = norm(x)
+    out.backward(gradient)
+    assert x.grad is not None
+    return [out.detach(), x.grad, norm.weight.grad]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", sorted(_NORMS))
+def test_outputs_and_gradients_are_those_of_transformers_to_the_last_bit(
+    name: str, dtype: torch.dtype
+) -> None:
+    torch.manual_seed(0)
+    norm = norm_of(name, dtype)
+    for shape in ((1, 30, _WIDTH), (1, 30, 5, _WIDTH), (30, _WIDTH)):
+        x, gradient = torch.randn(shape).to(dtype), torch.randn(shape).to(dtype)
+        expected = results(norm, x, gradient)
+        use_own_backward(norm)
+        assert all(map(torch.equal, results(norm, x, gradient), expected))
+        del norm.forward
+
+
+def test_a_frozen_norm_passes_the_same_gradient_on() -> None:
+    norm = norm_of("Qwen3RMSNorm", torch.float32)
+    x, gradient = torch.randn(30, _WIDTH), torch.randn(30, _WIDTH)
+    expected = results(norm, x, gradient)[1]
+    use_own_backward(norm)
+    norm.weight.requires_grad_(False)
+    x.requires_grad_()
+    norm(x).backward(gradient)
+    assert x.grad is not None
+    assert torch.equal(x.grad, expected)
+
+
+def test_a_norm_in_bfloat16_keeps_two_bytes_a_value_and_four_a_row() -> None:
+    norm = norm_of("LlamaRMSNorm", torch.bfloat16)
+    x = torch.randn(30, _WIDTH).bfloat16().requires_grad_()
+    use_own_backward(norm)
+    assert kept_bytes(norm, lambda: norm(x * 1)) == 30 * (2 * _WIDTH + 4)
