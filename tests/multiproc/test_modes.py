@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 from forked_ranks import trained
@@ -47,6 +48,20 @@ def test_bounded_weights_of_a_colocated_run_are_never_older_than_allowed(
     metrics = trained(tree)
     ages = [set(step["weight_ages"]) for step in metrics]
     assert ages == [{0}, {1}, *[{2}] * 6]
+
+
+@pytest.mark.parametrize("flow", [{"mode": "strict"}, {"mode": "bounded", "staleness": 2}])
+def test_recomputation_changes_no_number(flow: dict[str, Any], tmp_path: Path, data: Path) -> None:
+    def metrics(recompute: bool) -> list[dict[str, Any]]:
+        tree = run_tree(
+            tmp_path / f"{recompute}",
+            data,
+            train={"steps": 6},
+            flow={"encoder_ranks": 1, **flow, "recompute": recompute},
+        )
+        return trained(tree)
+
+    assert metrics(True) == metrics(False)
 
 
 @pytest.mark.parametrize(

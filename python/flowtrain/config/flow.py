@@ -32,6 +32,11 @@ class FlowConfig:
     trains is computed with the backbone then."""
     staleness: int = 0
     """Maximum age in steps of the encoder's weights in `bounded`."""
+    recompute: bool = False
+    """Whether the encoder encodes each item again before its backward pass. Otherwise it keeps the
+    activations of all items until their gradients arrive: in `strict` those of a step, in `bounded`
+    those of `staleness` + 1 steps. Recomputation keeps those of one item and takes one more forward
+    pass. The numbers are the same."""
     item_tokens: int = 1024
     """Maximum image tokens encoded at once on an encoder rank, counted as rows that cross the pool;
     a larger image is encoded alone."""
@@ -65,6 +70,11 @@ class FlowConfig:
             (self.mode == "bounded") == (self.staleness > 0),
             f"flow.staleness={self.staleness} with flow.mode={self.mode}: bounded needs a "
             "staleness of at least 1, the other modes need 0",
+        )
+        require(
+            not (self.recompute and self.mode == "frozen"),
+            "flow.recompute=true with flow.mode=frozen: a frozen encoder has no backward pass; "
+            "leave flow.recompute out",
         )
         require(
             self.staleness < self.plan_ahead,

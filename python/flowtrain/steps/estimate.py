@@ -37,6 +37,7 @@ class Work:
         cost: Backbone cost of each sample in forward FLOPs, as `steps`.
         image_cost: Encoder cost of an image in forward FLOPs.
         mode: `flow.mode`.
+        recompute: `flow.recompute`.
         trains_backbone: Whether the backbone trains.
         encoder_bytes: Bytes of the encoder's weights.
         backbone_bytes: Bytes of the backbone's weights.
@@ -48,6 +49,7 @@ class Work:
     cost: Sequence[Sequence[float]]
     image_cost: Callable[[Grid], float]
     mode: Literal["frozen", "strict", "bounded"]
+    recompute: bool
     trains_backbone: bool
     encoder_bytes: float
     backbone_bytes: float
@@ -57,7 +59,7 @@ class Work:
     @property
     def passes(self) -> Passes:
         """Forward and backward of the modules, in forward passes."""
-        return Passes.of(self.mode, trains_backbone=self.trains_backbone)
+        return Passes.of(self.mode, recompute=self.recompute, trains_backbone=self.trains_backbone)
 
 
 # Part of a step that each rank too many costs, as a share of the cores or devices: such ranks run

@@ -19,13 +19,19 @@ class Passes:
         return cls(encoder=1.0, backbone=1.0)
 
     @classmethod
-    def of(cls, mode: Literal["frozen", "strict", "bounded"], *, trains_backbone: bool) -> Self:
+    def of(
+        cls,
+        mode: Literal["frozen", "strict", "bounded"],
+        *,
+        recompute: bool,
+        trains_backbone: bool,
+    ) -> Self:
         """Passes of a run.
 
         Args:
-            mode: `flow.mode`. A frozen encoder has no backward, and `bounded` encodes again before
-                it.
+            mode: `flow.mode`. A frozen encoder has no backward.
+            recompute: `flow.recompute`: whether the encoder encodes again before its backward.
             trains_backbone: Whether the backbone trains. A frozen one passes gradients on.
         """
-        encoder = {"frozen": 1.0, "strict": 3.0, "bounded": 4.0}[mode]
+        encoder = 1.0 if mode == "frozen" else 3.0 + recompute
         return cls(encoder=encoder, backbone=3.0 if trains_backbone else 2.0)

@@ -36,6 +36,7 @@ def work(**changes: object) -> Work:
             cost=[[2.0] * 8],
             image_cost=lambda _grid: 1.0,
             mode="strict",
+            recompute=False,
             trains_backbone=True,
             encoder_bytes=1.0,
             backbone_bytes=1.0,
@@ -56,9 +57,9 @@ def work(**changes: object) -> Work:
         # The encoder's forward beside the backbone.
         ("frozen", RankLayout.decoupled(1, 1), 48),
         ("frozen", RankLayout.colocated_on(2), (8 + 48) / 2),
-        # The encoder encodes twice.
+        # The encoder's forward and backward beside the backbone.
         ("bounded", RankLayout.decoupled(1, 1), 48),
-        ("bounded", RankLayout.colocated_on(1), 32 + 48),
+        ("bounded", RankLayout.colocated_on(1), 24 + 48),
     ],
 )
 def test_modules_run_side_by_side_only_if_nothing_makes_them_wait(

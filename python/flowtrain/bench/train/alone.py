@@ -68,6 +68,7 @@ class Alone:
     ) -> None:
         self._family = family_for(config.model.folder, projector_side=config.projector_side)
         self._mode = config.flow.mode
+        self._recomputes = config.flow.recompute
         self._clip_norm = config.optim.clip_norm
         self._prefetch = prefetch
         self._device = torch.device(config.model.device)
@@ -112,11 +113,12 @@ class Alone:
                 pixels.to(self._device, self._dtype),
                 [image.grid for image in item.images],
             )
-            with torch.set_grad_enabled(self._mode == "strict"):
+            keeps_graph = not (self._frozen_encoder or self._recomputes)
+            with torch.set_grad_enabled(keeps_graph):
                 rows = encode()
-            if self._mode == "strict":
+            if keeps_graph:
                 graphs.append(lambda rows=rows: rows)
-            elif self._mode == "bounded":
+            elif not self._frozen_encoder:
                 graphs.append(encode)  # Encoded again for the backward, as in the run.
         for make in graphs:
             rows = make()

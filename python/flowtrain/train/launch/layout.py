@@ -97,6 +97,7 @@ def _sampled_work(config: RunConfig) -> Work:
         cost=[[_backbone_cost(family, meta) for meta in samples] for samples in steps],
         image_cost=functools.cache(family.image_flops),
         mode=config.flow.mode,
+        recompute=config.flow.recompute,
         trains_backbone="backbone" in config.trained_parts,
         encoder_bytes=parameters["encoder"] * itemsize,
         backbone_bytes=parameters["backbone"] * itemsize,

@@ -30,7 +30,11 @@ class PlanBuilder:
         self._trained = config.trained_parts if kind == "train" else None
         passes = Passes.of_evaluation()
         if self._trained is not None:
-            passes = Passes.of(config.flow.mode, trains_backbone="backbone" in self._trained)
+            passes = Passes.of(
+                config.flow.mode,
+                recompute=config.flow.recompute,
+                trains_backbone="backbone" in self._trained,
+            )
         ranks = config.flow.chosen
         self._layout = Layout(
             encoder_ranks=ranks.encoder_ranks,

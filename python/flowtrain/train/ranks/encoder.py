@@ -20,8 +20,8 @@ from flowtrain_core.edges import Explanation
 class EncoderPart:
     """Executes the planned items of one rank.
 
-    In `strict` the graph of each item is kept until its gradient arrives. In `bounded` the graph is
-    recomputed under the weights that encoded the item.
+    The graph of each item is kept until its gradient arrives or, with `flow.recompute`, made again
+    under the weights that encoded the item.
 
     Args:
         context: Configuration, connections and services of this rank.
@@ -48,7 +48,7 @@ class EncoderPart:
         self._records = records
         self._gradients = gradients
         self._delays = Delays(context.config, f"encoder.{context.world.rank}")
-        self._keeps_graphs = flow.mode == "strict"
+        self._keeps_graphs = self.trains and not flow.recompute
         self._stash = WeightStash(module.parameters, flow.staleness)
         self._graphs: dict[tuple[int, int], torch.Tensor] = {}
         self._versions: dict[tuple[int, int], int] = {}
@@ -67,7 +67,8 @@ class EncoderPart:
         self._stash.save(version)
         for item in plan.items_of(self._context.world.rank):
             self._delays.pause()
-            rows, skipped = self._encode(plan, item, with_graph=self._keeps_graphs)
+            with self._stash.in_graphs(version):
+                rows, skipped = self._encode(plan, item, with_graph=self._keeps_graphs)
             if self._keeps_graphs:
                 self._graphs[plan.step, item.index] = rows
             self._versions[plan.step, item.index] = version

@@ -43,11 +43,13 @@ def _advice(config: RunConfig, kind: str, step: int) -> str:
             "the device's memory is full in forward and backward of a microbatch; lower "
             f"train.microbatch_tokens={train.microbatch_tokens}"
         )
-    if kind == "encode" and flow.mode == "strict" and step < FIRST_EVALUATION:
+    keeps_steps = flow.mode != "frozen" and not flow.recompute
+    if kind == "encode" and keeps_steps and step < FIRST_EVALUATION:
+        kept = "a whole step" if flow.mode == "strict" else f"{flow.staleness + 1} steps"
         return (
-            "the device's memory is full in the encoder, whose activations of a whole step are "
-            f"kept in flow.mode=strict; lower train.global_batch={train.global_batch}, use more "
-            "ranks, or set flow.mode=bounded or frozen, which keep those of one item"
+            f"the device's memory is full in the encoder, which keeps the activations of {kept}; "
+            "set flow.recompute=true, which keeps those of one item, lower "
+            f"train.global_batch={train.global_batch}, or use more ranks"
         )
     if kind == "encode":
         return (

@@ -64,6 +64,7 @@ RULES: dict[str, Rule] = {
     "flow.backbone_ranks": "taken",
     "flow.mode": "refused",
     "flow.staleness": "refused",
+    "flow.recompute": "taken",
     "flow.item_tokens": "taken",
     "flow.plan_ahead": "taken",
     "flow.port": "taken",

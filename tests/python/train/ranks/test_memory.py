@@ -16,7 +16,17 @@ CUDA = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capaci
     ("kind", "flow", "message"),
     [
         ("backbone", {}, r"of a microbatch; lower train\.microbatch_tokens=4096 \(CUDA out of"),
-        ("encode", {}, r"in flow\.mode=strict; lower train\.global_batch=32, use more ranks"),
+        (
+            "encode",
+            {},
+            r"activations of a whole step; set flow\.recompute=true, .* one item, lower",
+        ),
+        (
+            "encode",
+            {"mode": "bounded", "staleness": 2},
+            r"activations of 3 steps; set .* train\.global_batch=32, or use more ranks",
+        ),
+        ("encode", {"recompute": True}, r"in the encoder; lower flow\.item_tokens=1024"),
         ("encode", {"mode": "frozen"}, r"in the encoder; lower flow\.item_tokens=1024"),
         (
             "optimizer",
