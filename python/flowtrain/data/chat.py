@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flowtrain.data.conversation import IMAGE, VIDEO, Conversation, Message, Visual
+from flowtrain.data.conversation import Conversation, Message
 from flowtrain.data.errors import DataError
+from flowtrain.data.files import IMAGE, VIDEO, Visual
 
 if TYPE_CHECKING:
     from flowtrain.models.family import Family

@@ -4,27 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
-from flowtrain.data.errors import DataError
-
-
-class Visual(Enum):
-    """A part of a message that stands for the next image or video. All other parts are text."""
-
-    IMAGE = "image"
-    VIDEO = "video"
-
-    @property
-    def mark(self) -> str:
-        """The mark of the part in a text."""
-        return f"<{self.value}>"
-
-
-IMAGE, VIDEO = Visual.IMAGE, Visual.VIDEO
+from flowtrain.data.errors import DataError, shortened
+from flowtrain.data.files import IMAGE, VIDEO, Visual, VisualFile, either, visual_files
 
 _MARK = re.compile(f"({IMAGE.mark}|{VIDEO.mark})")
 _ROLES = {"human": "user", "gpt": "assistant", "user": "user", "assistant": "assistant"}
@@ -56,14 +40,6 @@ class Message:
             for part in self.parts
         ]
         return {"role": self.role, "content": parts}
-
-
-@dataclass(frozen=True, slots=True)
-class VisualFile:
-    """The file of an image or video."""
-
-    kind: Visual
-    path: Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +75,7 @@ def read_conversation(record: dict[str, Any], *, root: Path | None, where: str) 
             have one file for each mark.
     """
     _refuse(record, _UNREAD, where)
-    turns = _either(record, "messages", "conversations", where)
+    turns = either(record, "messages", "conversations", where)
     if not isinstance(turns, list) or not turns:
         raise DataError(
             f"{where}: give `messages` (or `conversations`), a list of at least one turn"
@@ -109,11 +85,9 @@ def read_conversation(record: dict[str, Any], *, root: Path | None, where: str) 
     for number, turn in enumerate(turns, 1):
         messages.append(_message(turn, inline, messages, f"{where}: turn {number}"))
     parts = [part for message in messages for part in message.parts]
-    paths = {kind: iter(_files(record, kind, inline[kind], parts, root, where)) for kind in Visual}
+    files = {kind: iter(_files(record, kind, inline[kind], parts, root, where)) for kind in Visual}
     marks = [part for part in parts if isinstance(part, Visual)]
-    return Conversation(
-        tuple(messages), tuple(VisualFile(kind, next(paths[kind])) for kind in marks), where
-    )
+    return Conversation(tuple(messages), tuple(next(files[kind]) for kind in marks), where)
 
 
 def _files(
@@ -123,8 +97,8 @@ def _files(
     parts: list[str | Visual],
     root: Path | None,
     where: str,
-) -> list[Path]:
-    """Paths of all images or all videos of a sample.
+) -> list[VisualFile]:
+    """All images or all videos of a sample.
 
     Args:
         record: The object of the sample.
@@ -150,15 +124,10 @@ def _files(
     # Content that is one text has been split at its marks, so this text is a part of a list.
     if files and any(isinstance(part, str) and mark in part for part in parts):
         raise DataError(
-            f"{where}: {mark} is in the text of a part, where it does not stand for {_a(kind)}; "
+            f"{where}: {mark} is in the text of a part, where it does not stand for {kind.noun}; "
             f'remove it, or put a part {{"type": "{one}"}} in its place'
         )
-    return [_path(file, kind, root, where) for file in files]
-
-
-def _a(kind: Visual) -> str:
-    """The kind with its article."""
-    return "an image" if kind is IMAGE else "a video"
+    return visual_files(files, kind, root=root, where=where)
 
 
 def _message(
@@ -173,7 +142,7 @@ def _message(
         where: File, line and turn, for error messages.
     """
     if not isinstance(turn, dict):
-        raise DataError(f"{where} is {turn!r}; it must be an object with role and content")
+        raise DataError(f"{where} is {shortened(turn)}; it must be an object with role and content")
     _refuse(turn, (*_UNREAD_OF_TURN, *_MEDIA), where)
     for kind, fields in _FIELDS.items():
         for field in fields:
@@ -182,8 +151,8 @@ def _message(
                     f"{where}: {field!r} within a turn is not read; name the {fields[1]} beside "
                     f"the turns, and write {kind.mark} at the place of each"
                 )
-    role = _either(turn, "role", "from", where)
-    content = _either(turn, "content", "value", where)
+    role = either(turn, "role", "from", where)
+    content = either(turn, "content", "value", where)
     if not isinstance(role, str) or role not in _ROLES:
         raise DataError(
             f"{where}: role {role!r}; it must be one of {', '.join(_ROLES)}: "
@@ -198,7 +167,9 @@ def _message(
     if isinstance(content, str):
         return Message(_ROLES[role], _split(_text(content, where)))
     if not isinstance(content, list):
-        raise DataError(f"{where}: content {content!r}; it must be a text or a list of parts")
+        raise DataError(
+            f"{where}: content {shortened(content)}; it must be a text or a list of parts"
+        )
     parts = [part for message in before for part in message.parts]
     for part in content:
         parts.append(_part(part, inline, parts, where))
@@ -220,7 +191,9 @@ def _part(
     kind = _TYPES.get(given) if isinstance(given, str) else None
     if given != "text" and kind is None:
         types = ", ".join(["text", *_TYPES][:-1])
-        raise DataError(f"{where}: part {part!r}; its type must be {types} or {[*_TYPES][-1]}")
+        raise DataError(
+            f"{where}: part {shortened(part)}; its type must be {types} or {[*_TYPES][-1]}"
+        )
     _refuse(part, _MEDIA, where)
     named = {key: files for key in _FILE_OF_PART if (files := _listed(part.get(key)))}
     for key, files in named.items():
@@ -228,15 +201,15 @@ def _part(
         if kind is None or _TYPES.get(key, kind) is not kind:
             of = _TYPES.get(key, IMAGE)
             raise DataError(
-                f"{where}: a part of type {given} names the {of.value} {files[0]!r}, which would "
-                f"be lost; make it a part of type {of.value}"
+                f"{where}: a part of type {given} names the {of.value} {shortened(files[0])}, "
+                f"which would be lost; make it a part of type {of.value}"
             )
     if kind is None:
         return _text(part.get("text"), where)
     if part.get("text"):
         raise DataError(
-            f"{where}: a part of type {given} has the text {part['text']!r}, which would be lost; "
-            "make it a part of type text"
+            f"{where}: a part of type {given} has the text {shortened(part['text'])}, which "
+            "would be lost; make it a part of type text"
         )
     files = [file for files in named.values() for file in files]
     one, many = _FIELDS[kind]
@@ -260,7 +233,7 @@ def _part(
 
 def _text(text: Any, where: str) -> str:
     if not isinstance(text, str):
-        raise DataError(f"{where}: text={text!r}; it must be a string")
+        raise DataError(f"{where}: text={shortened(text)}; it must be a string")
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -276,49 +249,7 @@ def _split(text: str) -> tuple[str | Visual, ...]:
 def _listed(value: Any) -> list[Any]:
     """One value or a list of them as a list, without None and empty strings."""
     values = value if isinstance(value, list) else [value]
-    return [v for v in values if v is not None and v != ""]
-
-
-def _path(file: Any, kind: Visual, root: Path | None, where: str) -> Path:
-    name = kind.value
-    if isinstance(file, dict):
-        if file.get("bytes") is not None:
-            raise DataError(
-                f"{where}: {_a(kind)} is given as bytes; store it as a file and give its path"
-            )
-        file = _either(file, "path", "url", f"{where}: {_a(kind)}") or file
-    if isinstance(file, Path):
-        file = str(file)
-    if not isinstance(file, str):
-        raise DataError(f"{where}: {name} {file!r}; it must be a path")
-    try:
-        file.encode()
-    except UnicodeEncodeError as error:
-        raise DataError(f"{where}: {name} {file!r}: not Unicode ({error}); correct it") from error
-    if file.startswith("file:///"):
-        return Path(unquote(file.removeprefix("file://")))
-    if "://" in file or file.startswith("data:"):
-        raise DataError(
-            f"{where}: {name} {file[:60]!r} is no local path; store the {name} as a file and give "
-            "its path"
-        )
-    if root is None and not Path(file).is_absolute():
-        raise DataError(
-            f"{where}: {name} {file!r} is a relative path, and data.dataset has no folder for it "
-            "to start from; set data.image_root, or give absolute paths"
-        )
-    return (root or Path()) / file
-
-
-def _either(given: dict[str, Any], one: str, other: str, where: str) -> Any:
-    """Value of the field that is given under one of two names; empty values do not count."""
-    first, second = given.get(one), given.get(other)
-    if first and second:
-        raise DataError(
-            f"{where}: both {one!r} and {other!r} are given, and one of them would be lost; "
-            "remove one"
-        )
-    return second if second or first is None else first
+    return [v for v in values if not (v is None or (isinstance(v, str) and not v))]
 
 
 def _refuse(given: dict[str, Any], fields: tuple[str, ...], where: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from flowtrain.config.schema import DataConfig, RunConfig
@@ -19,3 +19,10 @@ def no_sample_fits(config: RunConfig, data: DataConfig, samples: int) -> DataErr
         f"train.microbatch_tokens={config.train.microbatch_tokens} with "
         f"data.oversize={config.data.oversize}; raise train.microbatch_tokens"
     )
+
+
+def shortened(value: Any) -> str:
+    """`repr` of a value, of at most 63 characters, as a value may hold whole files."""
+    # `repr` of megabytes would take as many.
+    shown = repr(value[:61] if isinstance(value, str | bytes | bytearray) else value)
+    return f"{shown[:60]}..." if len(shown) > 60 else shown

@@ -1,4 +1,4 @@
-"""Image files: their size from the header alone, and their pixels.
+"""Images: their size from the header alone, and their pixels.
 
 `transformers.image_utils.load_image` reads the pixels, so that training has the same input as
 other users of the model's processor:
@@ -13,35 +13,36 @@ other users of the model's processor:
 from __future__ import annotations
 
 import os
-import stat
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import BinaryIO
 
-from PIL import ExifTags, Image
+from PIL import ExifTags, Image, UnidentifiedImageError
 from PIL.TiffImagePlugin import TiffImageFile
 
-from flowtrain.data.errors import DataError
+from flowtrain.data.files import VisualFile
 
 _ORIENTATION = ExifTags.Base.Orientation
 _SWAPPED = (5, 6, 7, 8)
 """EXIF orientations that swap width and height."""
 
 
-def upright_size(path: Path, where: str) -> tuple[int, int]:
-    """Height and width with the orientation applied, without decoding the image.
+def upright_size(file: VisualFile, where: str) -> tuple[int, int]:
+    """Height and width with the orientation applied, without decoding encoded images.
 
     Raises:
         DataError: The file is missing, or its header cannot be used.
     """
-    with _opened(path, where) as (image, file):
+    if isinstance(file.source, Image.Image):
+        upright = read_upright(file, where)
+        return upright.height, upright.width
+    with _opened(file, where) as (image, opened):
         width, height = image.size
-        return (width, height) if _is_swapped(image, file) else (height, width)
+        return (width, height) if _is_swapped(image, opened) else (height, width)
 
 
-def read_upright(path: Path, where: str) -> Image.Image:
+def read_upright(file: VisualFile, where: str) -> Image.Image:
     """The image in RGB, as `load_image` of transformers reads it.
 
     Raises:
@@ -49,39 +50,27 @@ def read_upright(path: Path, where: str) -> Image.Image:
     """
     from transformers.image_utils import load_image
 
-    with _opened(path, where) as (image, _):
+    if isinstance(file.source, Image.Image):
+        try:
+            return load_image(file.source)
+        except Exception as error:  # It may still read its file.
+            raise file.unusable(where, error) from error
+    with _opened(file, where) as (image, _):
         return load_image(image)
 
 
 @contextmanager
-def _opened(path: Path, where: str) -> Iterator[tuple[Image.Image, BinaryIO]]:
+def _opened(file: VisualFile, where: str) -> Iterator[tuple[Image.Image, BinaryIO]]:
     """An image and its file, in which Pillow has a position."""
     try:
-        with open(path, "rb", opener=open_regular) as file, Image.open(file) as image:
-            yield image, file
+        with file.open() as opened, Image.open(opened) as image:
+            yield image, opened
+    except UnidentifiedImageError as error:
+        cause = OSError("cannot identify it as an image that Pillow reads")
+        raise file.unusable(where, cause) from error
     # Decoders raise errors of many types for damaged files.
     except Exception as error:
-        raise unusable(path, where, error) from error
-
-
-def open_regular(path: str, flags: int) -> int:
-    """Opener for `open` that refuses a pipe, which would wait for a writer."""
-    descriptor = os.open(path, flags | os.O_NONBLOCK)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError("not a regular file (a folder or a pipe, say)")
-    return descriptor
-
-
-def unusable(path: Path, where: str, error: Exception, kind: str = "image") -> DataError:
-    """Error that names an image or video file, its line and the cause."""
-    cause = str(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
-    if isinstance(error, FileNotFoundError):
-        cause = "there is no such file"
-    return DataError(
-        f"{where}: {kind} {path}: {cause}; repair the file, drop the line, or set "
-        "data.bad_image=skip"
-    )
+        raise file.unusable(where, error) from error
 
 
 def _is_swapped(image: Image.Image, file: BinaryIO) -> bool:

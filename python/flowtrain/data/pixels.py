@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flowtrain.cost.flops import Grid
-from flowtrain.data.conversation import IMAGE, Conversation, VisualFile
+from flowtrain.data.conversation import Conversation
 from flowtrain.data.errors import DataError
-from flowtrain.data.images import read_upright, unusable, upright_size
+from flowtrain.data.files import IMAGE, VisualFile
+from flowtrain.data.images import read_upright, upright_size
 from flowtrain.models.errors import ModelError
 
 if TYPE_CHECKING:
@@ -113,10 +113,10 @@ class VisualReader:
         needed = (self._processor if is_image else self._videos).pixel_shape(grid)
         try:
             read = self._image if is_image else self._video
-            pixels, found, size = read(conversation, file.path, grid)
+            pixels, found, size = read(conversation, file, grid)
             if found != grid:
                 raise DataError(
-                    f"{conversation.where}: {file.kind.value} {file.path}: its grid is {found}, "
+                    f"{conversation.where}: {file.kind.value} {file.name}: its grid is {found}, "
                     f"but {grid} was planned: the file changed during the run; continue with "
                     "--resume, or set data.bad_image=skip"
                 )
@@ -126,7 +126,7 @@ class VisualReader:
             return SamplePixels(pixels=np.zeros(needed, dtype=np.float32), skipped=True)
         if pixels.shape != needed:
             raise DataError(
-                f"{conversation.where}: {file.kind.value} {file.path}: the model's "
+                f"{conversation.where}: {file.kind.value} {file.name}: the model's "
                 f"{file.kind.value} processor made {pixels.shape} where its size of "
                 f"{size[0]} x {size[1]} pixels gives {needed}; use the processor that belongs to "
                 "the model"
@@ -149,10 +149,10 @@ class VisualReader:
 
     def _plan(self, conversation: Conversation, file: VisualFile) -> PlannedVisual:
         if file.kind is IMAGE:
-            grid = self._image_grid(conversation, file.path)
+            grid = self._image_grid(conversation, file)
             return PlannedVisual(grid=grid, num_tokens=self._processor.num_tokens(grid))
         self._check_videos(conversation)
-        plan = self._video_plan(conversation.where, file.path)
+        plan = self._video_plan(conversation.where, file)
         return PlannedVisual(
             grid=plan.grid,
             num_tokens=self._videos.num_tokens(plan.grid),
@@ -160,62 +160,62 @@ class VisualReader:
             text=plan.text,
         )
 
-    def _image_grid(self, conversation: Conversation, path: Path) -> Grid:
+    def _image_grid(self, conversation: Conversation, file: VisualFile) -> Grid:
         number, where = conversation.num_images, conversation.where
         try:
-            height, width = upright_size(path, where)
+            height, width = upright_size(file, where)
             try:
                 return self._processor.grid(height, width, num_images=number)
             except ValueError as error:
-                raise unusable(path, where, error) from error
+                raise file.unusable(where, error) from error
         except DataError:
             if not self._skip_bad:
                 raise
         return self._processor.grid(*self._processor.smallest_size, num_images=number)
 
-    def _video_plan(self, where: str, path: Path) -> VideoPlan:
+    def _video_plan(self, where: str, file: VisualFile) -> VideoPlan:
         from flowtrain.data.videos import video_head
 
         try:
-            head = video_head(path, where)
+            head = video_head(file, where)
             try:
                 return self._videos.plan(head)
             except ValueError as error:
-                raise unusable(path, where, error, "video") from error
+                raise file.unusable(where, error) from error
         except DataError:
             if not self._skip_bad:
                 raise
         return self._videos.plan(self._videos.smallest)
 
     def _image(
-        self, conversation: Conversation, path: Path, grid: Grid
+        self, conversation: Conversation, file: VisualFile, grid: Grid
     ) -> tuple[NDArray[np.float32], Grid, tuple[int, int]]:
         """Pixels of an image, its grid, and its height and width."""
         number = conversation.num_images
-        upright = read_upright(path, conversation.where)
+        upright = read_upright(file, conversation.where)
         size = upright.height, upright.width
         try:
             found = self._processor.grid(*size, num_images=number)
             return self._processor.pixels(upright, num_images=number), found, size
         except ValueError as error:
-            raise unusable(path, conversation.where, error) from error
+            raise file.unusable(conversation.where, error) from error
 
     def _video(
-        self, conversation: Conversation, path: Path, grid: Grid
+        self, conversation: Conversation, file: VisualFile, grid: Grid
     ) -> tuple[NDArray[np.float32], Grid, tuple[int, int]]:
         """Pixels of a video if it has the planned grid, its grid, and its height and width."""
         from flowtrain.data.videos import read_frames, video_head
 
         where = conversation.where
-        head = video_head(path, where)
+        head = video_head(file, where)
         size = head.height, head.width
         try:
             plan = self._videos.plan(head)
             if plan.grid != grid:
                 return np.empty(0, dtype=np.float32), plan.grid, size
-            frames = read_frames(path, plan.frames, head, where)
+            frames = read_frames(file, plan.frames, head, where)
             return self._videos.pixels(frames, grid), grid, size
         except DataError:
             raise
         except ValueError as error:
-            raise unusable(path, where, error, "video") from error
+            raise file.unusable(where, error) from error

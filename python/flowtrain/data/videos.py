@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flowtrain.data.errors import DataError
-from flowtrain.data.images import open_regular, unusable
+from flowtrain.data.files import VisualFile
 from flowtrain.models.videos import VideoHead
 
 
@@ -33,13 +32,13 @@ def require_av(where: str) -> None:
         )
 
 
-def video_head(path: Path, where: str) -> VideoHead:
+def video_head(file: VisualFile, where: str) -> VideoHead:
     """Number and size of the frames, and frames per second, without decoding them.
 
     Raises:
         DataError: The file is missing, is no video, or its header lacks one of these.
     """
-    with _opened(path, where) as container:
+    with _opened(file, where) as container:
         stream = _stream(container)
         if not stream.frames:
             raise OSError(
@@ -57,12 +56,12 @@ def video_head(path: Path, where: str) -> VideoHead:
 
 
 def read_frames(
-    path: Path, frames: Sequence[int], head: VideoHead, where: str
+    file: VisualFile, frames: Sequence[int], head: VideoHead, where: str
 ) -> Iterator[NDArray[np.uint8]]:
     """Frames of a video in RGB, each of shape [height, width, 3].
 
     Args:
-        path: The file.
+        file: The video.
         frames: Numbers of the frames, ascending.
         head: What its header says.
         where: Data set and line or row, for error messages.
@@ -71,7 +70,7 @@ def read_frames(
         DataError: The file is missing or damaged, has fewer frames than its header says, or a frame
             has another size.
     """
-    with _opened(path, where) as container:
+    with _opened(file, where) as container:
         _stream(container)
         container.seek(0)  # As `load_video`.
         wanted = iter(frames)
@@ -95,15 +94,15 @@ def read_frames(
 
 
 @contextmanager
-def _opened(path: Path, where: str) -> Iterator[Any]:
+def _opened(file: VisualFile, where: str) -> Iterator[Any]:
     import av
 
     try:
-        with open(path, "rb", opener=open_regular) as file, av.open(file) as container:
+        with file.open() as opened, av.open(opened) as container:
             yield container
     # FFmpeg has an error type for each cause.
     except Exception as error:
-        raise unusable(path, where, error, "video") from error
+        raise file.unusable(where, error) from error
 
 
 def _stream(container: Any) -> Any:

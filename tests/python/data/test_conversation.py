@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from flowtrain.data import DataError
-from flowtrain.data.conversation import IMAGE, VIDEO, Conversation, VisualFile, read_conversation
+from flowtrain.data.conversation import Conversation, read_conversation
+from flowtrain.data.files import IMAGE, VIDEO, VisualFile
 
 ASKED = [{"role": "user", "content": "Q"}, {"role": "assistant", "content": "A"}]
 SHOWN = [{"role": "user", "content": "<image>Q"}, {"role": "assistant", "content": "A"}]
@@ -57,7 +58,36 @@ def test_a_line_without_images_may_have_empty_image_fields(fields: dict[str, Any
 )
 def test_all_forms_of_an_image_are_read(record: dict[str, Any]) -> None:
     conversation = read(record)
-    assert conversation.visuals == (VisualFile(IMAGE, Path("/data/a b.png")),)
+    assert conversation.visuals == (VisualFile(IMAGE, Path("/data/a b.png"), "/data/a b.png"),)
+    assert conversation.messages[0].parts == (IMAGE, "Q")
+
+
+PNG = b"\x89PNG"
+TEXT_OF_PNG = "iVBORw=="
+
+
+@pytest.mark.parametrize(
+    ("record", "name"),
+    [
+        ({"messages": SHOWN, "image": PNG}, "1"),
+        ({"messages": SHOWN, "images": [bytearray(PNG)]}, "1"),
+        ({"messages": SHOWN, "images": [{"bytes": PNG, "path": None}]}, "1"),
+        ({"messages": SHOWN, "images": [{"bytes": PNG, "path": "gone.png"}]}, "gone.png"),
+        ({"messages": SHOWN, "image": {"bytes": TEXT_OF_PNG}}, "1"),
+        ({"messages": SHOWN, "image": f"data:image/png;base64,{TEXT_OF_PNG}"}, "1"),
+        (
+            parts(
+                {"type": "image_url", "image_url": {"url": f"data:;base64,{TEXT_OF_PNG}"}},
+                TEXT,
+            ),
+            "1",
+        ),
+        (parts({"type": "image", "image": PNG}, TEXT), "1"),
+    ],
+)
+def test_the_bytes_of_an_image_are_read(record: dict[str, Any], name: str) -> None:
+    conversation = read(record)
+    assert conversation.visuals == (VisualFile(IMAGE, PNG, f"{name} of the record"),)
     assert conversation.messages[0].parts == (IMAGE, "Q")
 
 
@@ -79,8 +109,8 @@ def test_all_forms_of_an_image_are_read(record: dict[str, Any]) -> None:
 def test_images_and_videos_are_read_in_the_order_of_their_marks(record: dict[str, Any]) -> None:
     conversation = read(record)
     assert conversation.messages[0].parts == (VIDEO, "Q", IMAGE, VIDEO)
-    files = [(visual.kind, visual.path.name) for visual in conversation.visuals]
-    assert files == [(VIDEO, "a.mp4"), (IMAGE, "c.png"), (VIDEO, "b.mp4")]
+    files = [(visual.kind, visual.name) for visual in conversation.visuals]
+    assert files == [(VIDEO, "/data/a.mp4"), (IMAGE, "/data/c.png"), (VIDEO, "/data/b.mp4")]
     assert conversation.num_images == 1
 
 
@@ -124,8 +154,20 @@ def test_an_empty_field_does_not_hide_its_other_name() -> None:
             "<image> is in the text of a part",
         ),
         ({"messages": SHOWN}, "1 image marks in the messages and 0 images; write <image> once"),
-        ({"messages": SHOWN, "image": {"bytes": "iVBORw0=", "path": "a.png"}}, "given as bytes"),
-        ({"messages": SHOWN, "image": "data:image/png;base64,iVBORw0="}, "is no local path"),
+        (
+            {"messages": SHOWN, "image": {"bytes": "no base64!", "path": "a.png"}},
+            "image a.png of the record: not base64 .*; write it as data:image/TYPE;base64,TEXT",
+        ),
+        (
+            {"messages": SHOWN, "image": "data:image/svg+xml,<svg/>"},
+            "image 1 of the record: not base64 .its head is 'data:image/svg.xml'",
+        ),
+        ({"messages": SHOWN, "image": {"bytes": [137, 80]}}, r"bytes=\[137, 80\]; give bytes"),
+        ({"messages": SHOWN, "image": 7}, "image 7; it must be a path, or the bytes of a file"),
+        (
+            parts({**TEXT, "image": PNG * 1_000}),
+            r"names the image b'.x89PNG.{1,60}\.\.\., which would be lost",
+        ),
         ({"messages": SHOWN, "image": "file://host/a.png"}, "is no local path"),
         ({"messages": [*ASKED, {"role": "tool", "content": "1"}]}, "turn 3: role 'tool'"),
         ({"messages": [{"role": ["user"], "content": "1"}]}, r"turn 1: role \['user'\]"),

@@ -16,6 +16,8 @@ from PIL.PngImagePlugin import PngInfo
 
 from flowtrain.config.schema import DataConfig
 from flowtrain.data import DataError
+from flowtrain.data.files import IMAGE, as_json, visual_files
+from flowtrain.data.images import read_upright, upright_size
 from flowtrain.data.samples import SampleReader
 from flowtrain.models.tiny import write_tiny_model
 
@@ -124,6 +126,31 @@ def test_pixels_equal_those_of_the_models_processor(model: Path, tmp_path: Path)
         elif ours.pixels.tobytes() != truth["pixel_values"].tobytes():
             wrong.append(f"{file.name}: other pixels")
     assert wrong == []
+
+
+@pytest.mark.filterwarnings("ignore:Palette images with Transparency:UserWarning")
+def test_an_image_within_a_record_equals_its_file(tmp_path: Path) -> None:
+    for path in write_files(tmp_path):
+        content = path.read_bytes()
+        with Image.open(path) as opened:
+            values = [path, content, {"bytes": content}, as_json(content), opened, as_json(opened)]
+            files = visual_files(values, IMAGE, root=None, where="row 0")
+            sizes = [upright_size(file, "row 0") for file in files]
+            uprights = [read_upright(file, "row 0") for file in files]
+        assert len(set(sizes)) == 1, path
+        assert {upright.size for upright in uprights} == {sizes[0][::-1]}
+        assert len({upright.tobytes() for upright in uprights}) == 1, path
+
+
+def test_a_bad_image_within_a_record_is_named_by_its_place() -> None:
+    whole = (noise().tobytes(), b"", b"<html>")
+    for number, file in enumerate(visual_files(whole, IMAGE, root=None, where=""), 1):
+        with pytest.raises(
+            DataError,
+            match=rf"^row 4: image {number} of the record: cannot identify it as an image that "
+            r"Pillow reads; repair the data, drop the sample, or set data\.bad_image=skip$",
+        ):
+            upright_size(file, "row 4")
 
 
 def test_sizes_are_read_from_headers_alone(

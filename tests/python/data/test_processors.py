@@ -198,6 +198,23 @@ def visual_differences(
     return "" if pixels.tobytes() == theirs.reshape(pixels.shape).tobytes() else "pixels"
 
 
+def write_parquet(path: Path, records: list[dict[str, Any]]) -> Path:
+    """The records, with the bytes of their images and videos in place of paths."""
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    rows = [
+        {
+            kind: [{"bytes": (path.parent / name).read_bytes(), "path": name} for name in value]
+            if kind in ("images", "videos")
+            else value
+            for kind, value in record.items()
+        }
+        for record in records
+    ]
+    every = {"messages": [], "images": [], "videos": []}
+    parquet.write_table(arrow.Table.from_pylist([every | row for row in rows]), path)
+    return path
+
+
 @pytest.mark.filterwarnings("ignore:Palette images with Transparency:UserWarning")
 @pytest.mark.parametrize("family", TINY)
 def test_samples_equal_those_of_the_processor(family: str, tmp_path: Path) -> None:
@@ -210,10 +227,12 @@ def test_samples_equal_those_of_the_processor(family: str, tmp_path: Path) -> No
         records |= videos(root)
     data = root / "data.jsonl"
     data.write_text("".join(json.dumps(record) + "\n" for record in records.values()))
-    read = SampleReader(model, DataConfig(path=data), max_tokens=1 << 20)
+    table = write_parquet(root / "data.parquet", list(records.values()))
     processor = processor_of(model)
     wrong = {}
-    for line, (name, record) in enumerate(records.items()):
-        if found := differences(read, line, processor, record, root):
-            wrong[name] = found
+    for path in (data, table):
+        read = SampleReader(model, DataConfig(path=path), max_tokens=1 << 20)
+        for line, (name, record) in enumerate(records.items()):
+            if found := differences(read, line, processor, record, root):
+                wrong[name, path.suffix] = found
     assert wrong == {}

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from flowtrain.config.checks import ConfigError
-from flowtrain.data.errors import DataError
+from flowtrain.data.errors import DataError, shortened
 from flowtrain.data.records.base import Records, State
 
 
@@ -145,5 +145,4 @@ def _function(spec: str) -> Callable[[], Any]:
 
 def short(value: Any) -> str:
     """Type and value of an object, shortened."""
-    shown = repr(value)
-    return f"a {type(value).__name__}, {shown[:60]}{'...' * (len(shown) > 60)}"
+    return f"a {type(value).__name__}, {shortened(value)}"

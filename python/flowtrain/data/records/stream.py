@@ -8,10 +8,10 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from flowtrain.data.errors import DataError
+from flowtrain.data.files import as_json
 from flowtrain.data.records.base import Records, State
 from flowtrain.data.records.imported import make_dataset, short
 
@@ -217,18 +217,12 @@ def _line(record: Any, where: str) -> bytes:
             '{"messages": [...], "images": [...]}'
         )
     try:
-        return json.dumps(record, default=_json_value).encode() + b"\n"
+        return json.dumps(record, default=as_json).encode() + b"\n"
     except (TypeError, ValueError, RecursionError) as error:
         raise DataError(
-            f"{where}: {error}; a record consists of texts, numbers, lists and dictionaries: store "
-            "images and videos as files, and give their paths"
+            f"{where}: {error}; a record consists of texts, numbers, lists, dictionaries, paths, "
+            "bytes and images of Pillow"
         ) from error
-
-
-def _json_value(value: Any) -> str:
-    if isinstance(value, Path):
-        return str(value)
-    raise TypeError(f"the record has {short(value)}, which JSON cannot hold")
 
 
 def _packed(state: Any, name: str) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ ROWS: list[dict[str, Any]] = [
 BAD = {"messages": [{"role": "user", "content": "Why?"}], "images": []}
 
 KINDS = ["jsonl", "json", "parquet", "saved", "imported"]
+EMBEDDED = [*KINDS, "streamed"]
 WHERE = {"jsonl": ":6", "imported": ": item 5"}
 
 
@@ -42,11 +44,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def data_of(kind: str, folder: Path) -> DataConfig:
-    """The rows and their image in a format, below a folder from which Python imports."""
-    folder.mkdir(exist_ok=True)
-    rows = [*ROWS, BAD]
-    Image.new("RGB", (16, 8)).save(folder / "a.png")
+def write(kind: str, folder: Path, rows: list[dict[str, Any]]) -> DataConfig:
+    """A file or folder of a format with these rows."""
     path = folder / (kind if kind == "saved" else f"data.{kind}")
     if kind == "jsonl":
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -55,12 +54,20 @@ def data_of(kind: str, folder: Path) -> DataConfig:
     elif kind == "parquet":
         arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
         parquet.write_table(arrow.Table.from_pylist(rows), path, row_group_size=2)
-    elif kind == "saved":
-        pytest.importorskip("datasets").Dataset.from_list(rows).save_to_disk(path)
     else:
+        pytest.importorskip("datasets").Dataset.from_list(rows).save_to_disk(path)
+    return DataConfig(path=path)
+
+
+def data_of(kind: str, folder: Path) -> DataConfig:
+    """The rows and their image in a format, below a folder from which Python imports."""
+    folder.mkdir(exist_ok=True)
+    rows = [*ROWS, BAD]
+    Image.new("RGB", (16, 8)).save(folder / "a.png")
+    if kind == "imported":
         (folder / "made_rows.py").write_text(f"def make(): return {rows!r}")
         return DataConfig(dataset="made_rows:make", image_root=folder)
-    return DataConfig(path=path)
+    return write(kind, folder, rows)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -91,6 +98,47 @@ def test_every_format_gives_the_samples_of_jsonl_and_names_a_bad_one(
     [bad] = found.bad
     assert (found.samples, bad.sample, bad.line) == (6, 5, 6 if kind == "jsonl" else None)
     assert bad.reason.startswith(f"{data.name}{WHERE.get(kind, ': row 5')}: no targets")
+
+
+def embedded(kind: str, folder: Path, image: Path) -> DataConfig:
+    """The rows with the image itself, as people have it in a format."""
+    content = image.read_bytes()
+    if kind == "saved":
+        # save_to_disk puts the files of images into its folder.
+        datasets = pytest.importorskip("datasets")
+        made = datasets.Dataset.from_list([{**row, "images": [str(image)]} for row in ROWS])
+        made.cast_column("images", datasets.List(datasets.Image())).save_to_disk(folder / kind)
+        image.unlink()
+        return DataConfig(path=folder / kind)
+    if kind in ("imported", "streamed"):
+        returned = "iter(rows)" if kind == "streamed" else "rows"
+        (folder / f"{kind}_images.py").write_text(
+            "import io\nfrom PIL import Image\n"
+            f"def make():\n    image = Image.open(io.BytesIO({content!r}))\n"
+            f"    rows = [{{**row, 'images': [image]}} for row in {ROWS!r}]\n    return {returned}"
+        )
+        return DataConfig(dataset=f"{kind}_images:make")
+    address = f"data:image/png;base64,{base64.b64encode(content).decode()}"
+    held = content if kind == "parquet" else address
+    return write(kind, folder, [{**row, "images": [held]} for row in ROWS])
+
+
+@pytest.mark.parametrize("kind", EMBEDDED)
+def test_every_format_may_hold_the_images_themselves(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    truth = SampleReader(model, data_of("jsonl", tmp_path / "truth"), 4096)
+    noise = np.random.default_rng(0).integers(0, 256, (8, 16, 3), dtype=np.uint8)
+    for image in (tmp_path / "a.png", tmp_path / "truth" / "a.png"):
+        Image.fromarray(noise).save(image)
+    read = SampleReader(model, embedded(kind, tmp_path, tmp_path / "a.png"), 4096)
+    for sample in range(5):
+        meta, true_meta = read.meta(sample), truth.meta(sample)
+        assert meta == true_meta
+        ours, theirs = (each.pixels(sample, 0, meta.grids[0]).pixels for each in (read, truth))
+        assert ours.any()
+        np.testing.assert_array_equal(ours, theirs)
 
 
 def test_relative_images_of_a_python_data_set_need_a_root(

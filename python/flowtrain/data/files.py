@@ -1,0 +1,201 @@
+"""Images and videos of records: files on disk, encoded bytes, or images of Pillow."""
+
+from __future__ import annotations
+
+import base64
+import io
+import os
+import stat
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any, BinaryIO
+from urllib.parse import unquote
+
+from PIL import Image
+
+from flowtrain.data.errors import DataError, shortened
+
+
+class Visual(Enum):
+    """A part of a message that stands for the next image or video. All other parts are text."""
+
+    IMAGE = "image"
+    VIDEO = "video"
+
+    @property
+    def mark(self) -> str:
+        """The mark of the part in a text."""
+        return f"<{self.value}>"
+
+    @property
+    def noun(self) -> str:
+        """The kind with its article."""
+        return "an image" if self is Visual.IMAGE else "a video"
+
+
+IMAGE, VIDEO = Visual.IMAGE, Visual.VIDEO
+
+
+@dataclass(frozen=True, slots=True)
+class VisualFile:
+    """An image or video of a sample.
+
+    Attributes:
+        kind: Image or video.
+        source: Path of its file, the bytes of such a file, or an image of Pillow.
+        name: The path, or its place in the record, for error messages.
+    """
+
+    kind: Visual
+    source: Path | bytes | Image.Image
+    name: str
+
+    def open(self) -> AbstractContextManager[BinaryIO]:
+        """Open the file, or the bytes as a file.
+
+        Raises:
+            OSError: The file cannot be opened, or is a folder or a pipe.
+        """
+        assert not isinstance(self.source, Image.Image)
+        if isinstance(self.source, bytes):
+            return io.BytesIO(self.source)
+        return open(self.source, "rb", opener=_open_regular)
+
+    def unusable(self, where: str, error: Exception) -> DataError:
+        """Error that names the image or video, its line and the cause."""
+        cause = str(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+        if isinstance(error, FileNotFoundError):
+            cause = "there is no such file"
+        thing, line = ("file", "line") if isinstance(self.source, Path) else ("data", "sample")
+        return DataError(
+            f"{where}: {self.kind.value} {self.name}: {cause}; repair the {thing}, drop the "
+            f"{line}, or set data.bad_image=skip"
+        )
+
+
+def visual_files(
+    values: Sequence[Any], kind: Visual, *, root: Path | None, where: str
+) -> list[VisualFile]:
+    """All images or all videos of a record.
+
+    Args:
+        values: What the record says of each: a path, a `file:` or `data:` address, bytes, an image
+            of Pillow, or a dictionary with one of these as `path`, `url` or `bytes`.
+        kind: Images or videos.
+        root: Folder that relative paths start from; None refuses them.
+        where: Data set and line or row, for error messages.
+
+    Raises:
+        DataError: A value is none of these, is not on this host, or cannot be decoded.
+    """
+    return [_file(value, kind, n, root, where) for n, value in enumerate(values, 1)]
+
+
+def as_json(value: Any) -> str:
+    """A path as text, and bytes or an image as a `data:` address, for `json.dumps`.
+
+    Raises:
+        TypeError: The value is none of these.
+    """
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, Image.Image):
+        # Upright and in RGB, since PNG holds neither every mode nor every orientation.
+        from transformers.image_utils import load_image
+
+        load_image(value).save(file := io.BytesIO(), "png", compress_level=1)
+        value = file.getvalue()
+    if isinstance(value, bytes | bytearray):
+        return f"data:;base64,{base64.b64encode(value).decode()}"
+    raise TypeError(f"the record has {shortened(value)}, which JSON cannot hold")
+
+
+def either(given: dict[str, Any], one: str, other: str, where: str) -> Any:
+    """Value of the field that is given under one of two names; empty values do not count.
+
+    Raises:
+        DataError: Both fields have a value.
+    """
+    first, second = given.get(one), given.get(other)
+    if first and second:
+        raise DataError(
+            f"{where}: both {one!r} and {other!r} are given, and one of them would be lost; "
+            "remove one"
+        )
+    return second if second or first is None else first
+
+
+def _file(value: Any, kind: Visual, number: int, root: Path | None, where: str) -> VisualFile:
+    name = f"{number} of the record"
+    if isinstance(value, dict):
+        # As in `datasets`: beside bytes, the path is only their name.
+        if (content := value.get("bytes")) is not None:
+            path = value.get("path")
+            name = f"{path} of the record" if path else name
+            return VisualFile(kind, _decoded(content, kind, name, where), name)
+        value = either(value, "path", "url", f"{where}: {kind.noun}") or value
+    if isinstance(value, bytes | bytearray):
+        return VisualFile(kind, bytes(value), name)
+    if isinstance(value, Image.Image) and kind is IMAGE:
+        return VisualFile(kind, value, name)
+    if isinstance(value, Path):
+        value = str(value)
+    if not isinstance(value, str):
+        raise DataError(
+            f"{where}: {kind.value} {shortened(value)}; it must be a path, or the bytes of a file"
+        )
+    if value.startswith("data:"):
+        return VisualFile(kind, _decoded(value, kind, name, where), name)
+    path = _path(value, kind, root, where)
+    return VisualFile(kind, path, str(path))
+
+
+def _decoded(content: Any, kind: Visual, name: str, where: str) -> bytes:
+    """Bytes that a record has as such, or in base64 with or without the head of an address."""
+    if isinstance(content, bytes | bytearray):
+        return bytes(content)
+    if not isinstance(content, str):
+        raise DataError(f"{where}: {kind.value} {name}: bytes={shortened(content)}; give bytes")
+    head, comma, text = content.rpartition(",")
+    try:
+        if comma and not (head.startswith("data:") and head.endswith(";base64")):
+            raise ValueError(f"its head is {shortened(head)}")
+        return base64.b64decode(text, validate=True)
+    except ValueError as error:
+        raise DataError(
+            f"{where}: {kind.value} {name}: not base64 ({error}); write it as "
+            f"data:{kind.value}/TYPE;base64,TEXT, or store it as a file and give its path"
+        ) from error
+
+
+def _path(file: str, kind: Visual, root: Path | None, where: str) -> Path:
+    name = kind.value
+    try:
+        file.encode()
+    except UnicodeEncodeError as error:
+        raise DataError(f"{where}: {name} {file!r}: not Unicode ({error}); correct it") from error
+    if file.startswith("file:///"):
+        return Path(unquote(file.removeprefix("file://")))
+    if "://" in file:
+        raise DataError(
+            f"{where}: {name} {shortened(file)} is no local path; store the {name} as a file and "
+            "give its path"
+        )
+    if root is None and not Path(file).is_absolute():
+        raise DataError(
+            f"{where}: {name} {file!r} is a relative path, and data.dataset has no folder for it "
+            "to start from; set data.image_root, or give absolute paths"
+        )
+    return (root or Path()) / file
+
+
+def _open_regular(path: str, flags: int) -> int:
+    """Opener for `open` that refuses a pipe, which would wait for a writer."""
+    descriptor = os.open(path, flags | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError("not a regular file (a folder or a pipe, say)")
+    return descriptor
