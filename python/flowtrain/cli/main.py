@@ -28,7 +28,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with checked_stdout():
             try:
-                parser.parse_args(argv, given)
+                _, others = parser.parse_known_args(argv, given)
+                _take_overrides(parser, given, others)
             except SystemExit as end:  # For example --help, whose output is flushed below.
                 return int(end.code or 0)
             run: Callable[[argparse.Namespace], int] = given.run
@@ -51,6 +52,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         if given.debug:
             raise
         return _say(str(error), 1)
+
+
+def _take_overrides(
+    parser: argparse.ArgumentParser, given: argparse.Namespace, others: list[str]
+) -> None:
+    """Add overrides behind an option, as in `train run.yaml --resume train.steps=9`.
+
+    argparse takes positional arguments from one place alone.
+    """
+    unknown = [text for text in others if text.startswith("-") or "=" not in text]
+    if unknown or (others and not hasattr(given, "overrides")):
+        parser.error(f"unrecognized arguments: {' '.join(unknown or others)}")
+    if others:
+        given.overrides += others
 
 
 def _say(message: str, code: int) -> int:

@@ -35,6 +35,18 @@ def test_a_printed_configuration_loads_to_the_same_run(
     assert load(copy) == load(config, ["optim.lr=5e-4"])
 
 
+def test_overrides_may_stand_behind_an_option(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", str(config), "train.steps=7", "--print-config", "optim.lr=5e-4"]) == 0
+    printed = yaml.safe_load(capsys.readouterr().out)
+    assert (printed["train"]["steps"], printed["optim"]["lr"]) == (7, 5e-4)
+    for others in (["optim"], ["--lr=1"], ["optim.lr=1", "--lr"]):
+        assert main(["train", str(config), "--print-config", *others]) == 2
+        assert f"unrecognized arguments: {others[-1]}" in capsys.readouterr().err
+    assert main(["clean", "optim.lr=1"]) == 2
+
+
 def test_a_run_succeeds_although_the_reader_of_its_summary_has_gone(
     config: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
