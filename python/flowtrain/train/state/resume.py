@@ -94,6 +94,8 @@ RULES: dict[str, Rule] = {
 """Rule of each field. `taken`: a resumed run uses the new value. `refused`: the value must not
 change. `content`: the path may change, and the contents of the files must not."""
 
+_OF_MODEL = " of the model"
+
 # Weights come from the checkpoint, and a run does not generate text.
 _MODEL_FILES = ("*.json", "*.jinja", "*.model", "*.txt")
 _NOT_MODEL_FILES = ("*.index.json", "generation_config.json")
@@ -118,8 +120,11 @@ def fingerprint(config: RunConfig) -> dict[str, Any]:
         names = [f"data.sources.{number}" for number in range(len(config.data.sources))]
     files = dict(zip(names, dataset.contents(), strict=True))
     for name in model_states:
-        files[f"{name} of the model"] = _sha256(config.model.folder / name)
+        files[name + _OF_MODEL] = _sha256(config.model.folder / name)
     fields = {name: _value(tree, name) for name in RULES if RULES[name] == "refused"}
+    fields["model_type"] = json.loads((config.model.folder / "config.json").read_text()).get(
+        "model_type"
+    )
     for number, source in enumerate(config.data.sources):
         fields[f"data.sources.{number}.weight"] = source.weight
         fields[f"data.sources.{number}.dataset"] = source.dataset
@@ -210,11 +215,15 @@ def check_resume(checkpoint: Path, now: dict[str, Any]) -> None:
         for name, value in before["fields"].items()
         if value != now["fields"].get(name)
     ]
-    changed += [
-        f"the contents of {name}"
+    files = [
+        name
         for name in sorted(before["files"].keys() | now["files"].keys())
         if before["files"].get(name) != now["files"].get(name)
     ]
+    of_model = [name.removesuffix(_OF_MODEL) for name in files if name.endswith(_OF_MODEL)]
+    changed += [f"the contents of {name}" for name in files if not name.endswith(_OF_MODEL)]
+    if of_model:
+        changed.append(f"the contents of the model's {', '.join(of_model)}")
     if changed:
         raise ConfigError(
             f"{checkpoint}: a resumed run cannot change {', '.join(changed)}; restore what the "

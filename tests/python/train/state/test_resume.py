@@ -118,7 +118,13 @@ def test_data_and_model_may_move_and_may_not_change(folder: Path) -> None:
     check_resume(folder, fingerprint(config))
     (folder / "moved-model" / "tokenizer.json").write_text("{ }")
     (folder / "moved-data.jsonl").write_text("{}\n{}\n")
-    with pytest.raises(ConfigError, match=r"contents of data\.path, .* tokenizer\.json of the mo"):
+    with pytest.raises(ConfigError, match=r"contents of data\.path, .* model's tokenizer\.json;"):
+        check_resume(folder, fingerprint(config))
+    (folder / "moved-model" / "config.json").write_text('{"model_type": "llava"}')
+    other = (
+        r"change model_type='qwen3_vl' \(now 'llava'\), .* model's config\.json, tokenizer\.json"
+    )
+    with pytest.raises(ConfigError, match=other):
         check_resume(folder, fingerprint(config))
 
 
