@@ -62,7 +62,7 @@ class ImportedDataset(Records):
     def _state_now(self) -> State:
         return f"{self._length} samples"
 
-    def contents(self) -> str:
+    def contents(self, *, every: int = 1) -> str:
         # Code can read anything, so that no more than this can be known.
         return self._state_now()
 

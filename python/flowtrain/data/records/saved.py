@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from flowtrain.data.errors import DataError
-from flowtrain.data.records.base import Records, State, file_state
+from flowtrain.data.records.base import Records, State, file_state, hash_of
 
 _CHECKED_EVERY_S = 1.0
 
@@ -82,11 +82,15 @@ class SavedDataset(Records):
         states = [(path.name, *file_state(path)) for path in self._files()]
         return hashlib.sha256(repr(states).encode()).hexdigest()
 
-    def contents(self) -> str:
+    @property
+    def num_bytes(self) -> int:
+        return sum(file_state(path)[0] for path in self._files())
+
+    def contents(self, *, every: int = 1) -> str:
         digest = hashlib.sha256()
         for path in self._files():
             with path.open("rb") as file:
-                found = hashlib.file_digest(file, "sha256").hexdigest()
+                found = hash_of(file.fileno(), every=every)
             digest.update(f"{path.name} {found}\n".encode())
         self.check_state()
         return digest.hexdigest()

@@ -185,7 +185,7 @@ class StreamRecords(Records):
     def _state_now(self) -> State:
         return STREAM
 
-    def contents(self) -> str:
+    def contents(self, *, every: int = 1) -> str:
         return STREAM
 
 

@@ -15,7 +15,7 @@ from flowtrain.config import ConfigError, RunConfig
 from flowtrain.config.schema import DataConfig, ModelConfig, TrainConfig
 from flowtrain.data import DataError
 from flowtrain.data.check import check_file
-from flowtrain.data.records import FORMATS, Dataset, json_text, jsonl
+from flowtrain.data.records import FORMATS, Dataset, base, dataset, json_text, jsonl
 from flowtrain.data.samples import SampleReader
 from flowtrain.data.workers import ReaderPool
 from flowtrain.models.tiny import write_tiny_model
@@ -154,6 +154,29 @@ def test_relative_images_of_a_python_data_set_need_a_root(
     with pytest.raises(DataError, match=r"item 0: image 'a\.png' is a relative path.*image_root"):
         read.meta(0)
     assert read.meta(1).grids == ((1, 2, 4),)
+
+
+def test_of_a_large_data_set_blocks_are_hashed_and_its_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dataset, "_HASHED_BYTES", 600)
+    monkeypatch.setattr(base, "_BLOCK_BYTES", 100)
+    path = tmp_path / "a.jsonl"
+
+    def contents(lines: int, changed: int | None = None) -> list[str]:
+        texts = ['{"a": "' + "b" * 38 + '"}' + "\n"] * lines  # 48 bytes each.
+        if changed is not None:
+            texts[changed] = texts[changed].replace("b", "c")
+        path.write_text("".join(texts))
+        return Dataset(DataConfig(path=path)).contents()
+
+    whole = contents(12)
+    assert all(contents(12, changed) != whole for changed in range(12))
+    # Of 1,248 bytes: those from 0, 300, 600, 900 and 1,148 on.
+    some = contents(26)
+    seen = {changed for changed in range(26) if contents(26, changed) != some}
+    assert {0, 7, 13, 19, 25} <= seen and 4 not in seen
+    assert contents(27) != some
 
 
 def test_a_path_of_no_known_format_is_refused(tmp_path: Path) -> None:
