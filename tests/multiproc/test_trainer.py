@@ -154,6 +154,24 @@ def test_a_model_that_takes_no_target_tokens_gets_the_same_loss(
         packed.compute_loss_func(experts, tokens, num_items_in_batch=1)
 
 
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+def test_a_model_with_adapters_gets_the_same_loss(loop: ModuleType, tmp_path: Path) -> None:
+    from transformers import Trainer
+
+    peft = pytest.importorskip("peft")
+    model = loop.model()
+    model.accepts_loss_kwargs = False
+    lora = peft.LoraConfig(target_modules="all-linear", init_lora_weights=False)
+    args = loop.arguments(tmp_path)
+    trainer = Trainer(model=peft.get_peft_model(model, lora), args=args, train_dataset=loop.Texts())
+    pack_batches(trainer, max_tokens=130)
+    tokens = torch.tensor([loop.Texts()[0]["input_ids"]])
+    batch = {"input_ids": tokens, "labels": tokens}
+    weighted = trainer.compute_loss(trainer.model, dict(batch), num_items_in_batch=1000).item()
+    whole = trainer.model(**batch).loss.item() * (tokens.numel() - 1)
+    assert weighted == pytest.approx(whole / 1000, rel=1e-6)
+
+
 def test_a_trainer_that_would_not_keep_the_loss_exact_is_refused(
     loop: ModuleType, tmp_path: Path
 ) -> None:
