@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy
 
-from flowtrain.plan.partition.layers import BoolArray, FloatArray, IntArray
+from flowtrain.plan.arrays import BoolArray, FloatArray, IntArray
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal, cast, get_args
+from typing import Literal, cast, get_args
 
 import numpy
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
+
+from flowtrain.plan.arrays import BoolArray, FloatArray, IntArray, integers, seconds, shaped
 
 Level = Literal["none", "selective", "full"]
 """What a stage recomputes in the backward pass: nothing, cheap parts of each layer, or each layer
@@ -15,12 +17,8 @@ from its input."""
 
 LEVELS: tuple[Level, ...] = get_args(Level)
 
-FloatArray = NDArray[numpy.float64]
-IntArray = NDArray[numpy.int64]
-BoolArray = NDArray[numpy.bool_]
-
 _MAX_LAYERS = 256  # The table of stages has up to a seventh of the cube of this.
-_MAX_BYTES = 1 << 40
+_MAX_BITS = 40  # Of a size in bytes.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,14 +99,14 @@ class Layers:
         count = shape[0]
         one, by_level = (count,), (len(LEVELS), count)
         layers = cls(
-            forward_s=_seconds("forward_s", forward_s, one),
-            backward_input_s=_seconds("backward_input_s", backward_input_s, one),
-            backward_weight_s=_seconds("backward_weight_s", backward_weight_s, one),
-            trained=_shaped("trained", trained, one).astype(bool),
-            state_bytes=_bytes("state_bytes", state_bytes, one),
-            activation_bytes=_bytes("activation_bytes", activation_bytes, by_level),
-            recompute_s=_seconds("recompute_s", recompute_s, by_level),
-            output_bytes=_bytes("output_bytes", output_bytes, one),
+            forward_s=seconds("forward_s", forward_s, one),
+            backward_input_s=seconds("backward_input_s", backward_input_s, one),
+            backward_weight_s=seconds("backward_weight_s", backward_weight_s, one),
+            trained=shaped("trained", trained, one).astype(bool),
+            state_bytes=_sizes("state_bytes", state_bytes, one),
+            activation_bytes=_sizes("activation_bytes", activation_bytes, by_level),
+            recompute_s=seconds("recompute_s", recompute_s, by_level),
+            output_bytes=_sizes("output_bytes", output_bytes, one),
             taps=tuple(taps),
         )
         if layers.recompute_s[0].any():
@@ -122,7 +120,7 @@ class Layers:
                     f"taps[{number}]: source={tap.source} must be before target={tap.target}, both "
                     f"from 0 to {count - 1}"
                 )
-            _bytes(f"taps[{number}].bytes", tap.bytes, ())
+            _sizes(f"taps[{number}].bytes", tap.bytes, ())
         return layers
 
     def __len__(self) -> int:
@@ -163,31 +161,5 @@ class Layers:
         return forward, backward
 
 
-def _shaped(name: str, values: ArrayLike, shape: tuple[int, ...]) -> NDArray[Any]:
-    array = numpy.asarray(values)
-    if array.ndim and array.shape != shape:
-        raise ValueError(f"{name}: shape must be {list(shape)}, not {list(array.shape)}")
-    return numpy.broadcast_to(array, shape)
-
-
-def _seconds(name: str, values: ArrayLike, shape: tuple[int, ...]) -> FloatArray:
-    array = _shaped(name, values, shape).astype(numpy.float64)
-    bad = ~(numpy.isfinite(array) & (array >= 0))
-    if bad.any():
-        raise ValueError(f"{name}{_at(bad)}={array[bad][0]}: must be 0 or more, and finite")
-    return array
-
-
-def _bytes(name: str, values: ArrayLike, shape: tuple[int, ...]) -> IntArray:
-    array = _shaped(name, values, shape)
-    if array.dtype.kind not in "iu":
-        raise ValueError(f"{name}: must be integers, not {array.dtype}")
-    bad = (array < 0) | (array > _MAX_BYTES)
-    if bad.any():
-        raise ValueError(f"{name}{_at(bad)}={array[bad][0]}: must be from 0 to 2^40")
-    return array.astype(numpy.int64)
-
-
-def _at(bad: BoolArray) -> str:
-    """Index of the first bad value, such as "[1, 3]"."""
-    return str(numpy.argwhere(bad)[0].tolist()) if bad.ndim else ""
+def _sizes(name: str, values: ArrayLike, shape: tuple[int, ...]) -> IntArray:
+    return integers(name, values, shape, high_bits=_MAX_BITS)

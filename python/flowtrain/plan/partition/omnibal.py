@@ -7,7 +7,7 @@ import math
 
 import numpy
 
-from flowtrain.plan.partition.layers import FloatArray
+from flowtrain.plan.arrays import FloatArray
 from flowtrain.plan.partition.stages import StageTable
 
 # Sum of squares of the stages' forward times, bytes sent, and 0 with the layer behind each stage.

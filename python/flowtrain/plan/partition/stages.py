@@ -10,7 +10,8 @@ from typing import Any
 import numpy
 from numpy.typing import NDArray
 
-from flowtrain.plan.partition.layers import LEVELS, FloatArray, IntArray, Layers, Level
+from flowtrain.plan.arrays import FloatArray, IntArray
+from flowtrain.plan.partition.layers import LEVELS, Layers, Level
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
