@@ -33,7 +33,7 @@ def by_type(limit: Any, gpu_type: str) -> int:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_step_is_the_minimum_of_all_choices_and_the_bound_is_below_it(kind: str) -> None:
+def test_the_step_is_the_minimum_of_all_choices_and_no_bound_is_above_it(kind: str) -> None:
     fitting = 0
     for gpus, seed in itertools.product((3, 12, 40, 96), range(8)):
         drawn = small(kind, gpus=gpus, seed=seed)
@@ -44,7 +44,9 @@ def test_the_step_is_the_minimum_of_all_choices_and_the_bound_is_below_it(kind: 
             continue
         fitting += 1
         assert found.step_s == pytest.approx(expected, rel=1e-12), (gpus, seed)
-        assert 0 <= found.bound_s <= expected * (1 + 1e-12)
+        # The bound never exceeds the step of its own allocation, so one that is not the best tells.
+        for one in (found, solve(drawn.candidates, **drawn.limits, policy="flowtrain")):
+            assert 0 <= one.bound_s <= expected * (1 + 1e-12)
         for choice in found.choices.values():
             assert choice.memory_bytes <= by_type(drawn.limits["memory_bytes"], choice.gpu_type)
     assert fitting >= 8
