@@ -151,6 +151,21 @@ class LlavaOnevisionVideoProcessor(TileVideoProcessor):
     def num_tokens(self, grid: Grid) -> int:
         return grid[0] * self._frame_tokens + 1
 
+    def read_inputs(
+        self, inputs: Mapping[str, torch.Tensor]
+    ) -> tuple[list[Grid], list[float], torch.Tensor]:
+        videos = required(inputs, "pixel_values_videos")
+        return [(videos.shape[1], 0, 0)] * len(videos), [1.0] * len(videos), videos.flatten(0, 1)
+
+    def model_inputs(self, grids: Sequence[Grid], pixels: torch.Tensor) -> dict[str, torch.Tensor]:
+        if len(numbers := {frames for frames, _, _ in grids}) > 1:
+            raise ModelError(
+                f"pixel_values_videos: a row has videos of {sorted(numbers)} frames, and the model "
+                "takes only videos of one number of frames together; process all videos with the "
+                "same num_frames"
+            )
+        return {"pixel_values_videos": pixels.unflatten(0, (len(grids), -1))}
+
     def _grid_of_frames(self, frames: int) -> Grid:
         return frames, 0, 0
 

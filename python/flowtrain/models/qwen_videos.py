@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from transformers.models.qwen3_vl.processing_qwen3_vl import Qwen3VLProcessor
 from transformers.video_utils import VideoMetadata
 
 from flowtrain.cost.flops import Grid
+from flowtrain.models.images import required
 from flowtrain.models.qwen_images import check_patches
 from flowtrain.models.video_processor import VideoProcessor
 from flowtrain.models.videos import VideoHead, VideoLimits
@@ -47,6 +50,18 @@ class QwenVideoProcessor(VideoProcessor):
     def pixel_shape(self, grid: Grid) -> tuple[int, ...]:
         return math.prod(grid), 3 * self._frames * self._patch**2
 
+    def read_inputs(
+        self, inputs: Mapping[str, torch.Tensor]
+    ) -> tuple[list[Grid], list[float], torch.Tensor]:
+        grids: Any = required(inputs, "video_grid_thw").tolist()
+        # Only that it is not 0 matters where the text has the times.
+        seconds = inputs.get("second_per_grid_ts", torch.ones(len(grids)))
+        pixels = required(inputs, "pixel_values_videos")
+        return [tuple(grid) for grid in grids], seconds.tolist(), pixels
+
+    def model_inputs(self, grids: Sequence[Grid], pixels: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"pixel_values_videos": pixels, "video_grid_thw": torch.tensor(list(grids))}
+
     def _grid(self, processed: Any) -> Grid:
         frames, rows, columns = processed["video_grid_thw"][0].tolist()
         return frames, rows, columns
@@ -69,6 +84,12 @@ class Qwen25VideoProcessor(QwenVideoProcessor):
         kind = "qwen2_vl.video_processing_qwen2_vl:Qwen2VLVideoProcessor"
         super().__init__(folder, kind, vision, limits)
         self._placeholder = placeholder
+
+    def read_inputs(
+        self, inputs: Mapping[str, torch.Tensor]
+    ) -> tuple[list[Grid], list[float], torch.Tensor]:
+        required(inputs, "second_per_grid_ts")
+        return super().read_inputs(inputs)
 
     def _text(self, metadata: VideoMetadata, grid: Grid) -> str:
         return self._placeholder

@@ -10,7 +10,7 @@ import functools
 import importlib
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
@@ -248,6 +248,38 @@ class VideoProcessor(ABC):
         """Pixels in the output of the processor."""
         values: torch.Tensor = processed["pixel_values_videos"]
         return values
+
+    def read_inputs(
+        self, inputs: Mapping[str, torch.Tensor]
+    ) -> tuple[list[Grid], list[float], torch.Tensor]:
+        """Videos of one sample, from the tensors that the Hugging Face processor returned for it.
+
+        Args:
+            inputs: The tensors of the sample, by name, with `pixel_values_videos`.
+
+        Returns:
+            Grid and seconds between the frames of each video, and the pixels of all of them as
+            `pixels` makes them, joined in the first dimension.
+
+        Raises:
+            ModelError: A tensor is missing, or the tensors are not those of this processor.
+        """
+        raise ModelError(
+            f"{type(self).__name__}: it has no read_inputs and model_inputs, which packing of "
+            "processed videos needs; define them as docs/families.md says"
+        )
+
+    def model_inputs(self, grids: Sequence[Grid], pixels: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Tensors that the Hugging Face model takes for the videos of a packed row.
+
+        Args:
+            grids: Grids of the videos of all documents.
+            pixels: Pixels of all of them, joined in the first dimension.
+
+        Raises:
+            ModelError: The model does not take these videos together.
+        """
+        return {"pixel_values_videos": pixels}
 
     @abstractmethod
     def num_tokens(self, grid: Grid) -> int:

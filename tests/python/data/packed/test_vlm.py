@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from parity import add_videos
 from reference_loop import Samples
 from support import one_thread
 from transformers import AutoConfig, AutoModelForImageTextToText
@@ -17,9 +19,11 @@ from flowtrain.data import VlmCollator
 from flowtrain.data.digits import write_digits
 from flowtrain.models import ModelError
 from flowtrain.models.tiny import SMALLEST, TINY
+from flowtrain.models.videos import FAMILIES_WITH_VIDEO
 from flowtrain.packing import PackingError
 
 COUNT = 12
+VIDEO_ID = 6
 VARLEN = {"text_config": "flowtrain_varlen", "vision_config": "sdpa"}
 Inputs = dict[str, Any]
 
@@ -33,7 +37,7 @@ def write(folder: Path, family: str) -> list[Inputs]:
 
 
 def doubled(inputs: Inputs) -> Inputs:
-    return {k: v.double() if k == "pixel_values" else v for k, v in inputs.items()}
+    return {k: v.double() if k.startswith("pixel_values") else v for k, v in inputs.items()}
 
 
 def model_of(folder: Path, attention: Any = "sdpa") -> Any:
@@ -84,6 +88,39 @@ def test_a_packed_row_has_the_gradients_of_its_samples_alone(family: str, tmp_pa
     model = model_of(tmp_path)
     leaking = model(**row | {"use_cache": True}).loss
     assert abs(leaking - model(**row).loss) > 1e-5
+
+
+@pytest.mark.parametrize("family", FAMILIES_WITH_VIDEO)
+def test_a_packed_row_with_videos_has_the_gradients_of_its_samples_alone(
+    family: str, tmp_path: Path
+) -> None:
+    write(tmp_path, family)
+    data = tmp_path / "train.jsonl"
+    add_videos(data)
+    lines = [json.loads(line) for line in data.read_text().splitlines()]
+    # A video between two images.
+    mixed = {
+        "messages": [
+            {"role": "user", "content": "<image>and<video>and<image>?"},
+            {"role": "assistant", "content": "12"},
+        ],
+        "images": next(line["images"] for line in lines if line.get("images"))[:1] * 2,
+        "videos": next(line["videos"] for line in lines if line["videos"])[:1],
+    }
+    data.write_text("".join(json.dumps(line) + "\n" for line in [*lines, mixed]))
+    read = Samples(data, tmp_path / "model")
+    samples = [doubled(read[index]) for index in range(COUNT + 1)]
+    name = "pixel_values" if family == "internvl" else "pixel_values_videos"
+    assert sum(name in sample for sample in samples) > 4
+    expected = gradients(model_of(tmp_path), samples)
+    collate = VlmCollator(tmp_path / "model", documents=True)
+    found = gradients(model_of(tmp_path, VARLEN), [collate(samples[:6]), collate(samples[6:])])
+    for parameter, gradient in expected.items():
+        packed = found[parameter]
+        if gradient is None or packed is None:
+            assert gradient is packed
+            continue
+        torch.testing.assert_close(packed, gradient, rtol=1e-9, atol=1e-12)
 
 
 def test_a_row_of_texts_reaches_the_tower_if_asked_to(qwen: tuple[Path, list[Inputs]]) -> None:
@@ -141,7 +178,8 @@ def broken(sample: Inputs, name: str, value: Any) -> Inputs:
         ("image_grid_thw", lambda grids: grids[:, [0, 2, 1]].repeat(2, 1), "its 2 images need"),
         ("input_ids", lambda row: row.clamp(max=4), "0 image tokens .* pixel_values make"),
         ("input_ids", lambda row: row.expand(2, -1), "give one row of at least one token"),
-        ("pixel_values_videos", torch.zeros(1), "only images can be packed"),
+        ("pixel_values_videos", torch.zeros(1), "video_grid_thw is missing beside pixel_values_v"),
+        ("input_ids", lambda row: row.index_fill(1, torch.tensor([3]), VIDEO_ID), "1 video tokens"),
     ],
 )
 def test_a_sample_that_cannot_be_packed_is_named(
