@@ -32,6 +32,11 @@ class Rows:
         for file in sorted(FOLDER.glob("*.jsonl")):
             yield from map(slowly, map(json.loads, file.read_text().splitlines()))
 
+class WithImages(Rows):
+    def __iter__(self):
+        for row in super().__iter__():
+            yield {**row, "images": [(DATA / name).read_bytes() for name in row["images"]]}
+
 def hugging_face():
     import datasets
     files = sorted(map(str, FOLDER.glob("*.jsonl")))
@@ -44,7 +49,7 @@ def hugging_face():
 def source(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """A module with functions that return streams of the same records."""
     name = f"rows_of_{tmp_path.name}"
-    tmp_path.joinpath(f"{name}.py").write_text(SOURCE)
+    tmp_path.joinpath(f"{name}.py").write_text(SOURCE + f"\nDATA = Path({str(data)!r})\n")
     monkeypatch.syspath_prepend(tmp_path)
     paths = filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")])
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
@@ -70,7 +75,7 @@ def write_epochs(file: Path, rows: Any) -> None:
     ("make", "flow"),
     [
         ("hugging_face", {"encoder_ranks": 2, "backbone_ranks": 1, "mode": "frozen"}),
-        ("Rows", {"ranks": 2}),
+        ("WithImages", {"ranks": 2}),
         pytest.param("Rows", {"encoder_ranks": 1, "backbone_ranks": 2}, marks=pytest.mark.deep),
         pytest.param("hugging_face", {"ranks": 2}, marks=pytest.mark.deep),
     ],
@@ -88,7 +93,8 @@ def test_a_killed_run_on_a_stream_ends_as_one_on_a_file(
             checkpoint={"every": 3},
         )
 
-    write_epochs(tmp_path / "epochs.jsonl", getattr(source, make)())
+    on_disk = "Rows" if make == "WithImages" else make
+    write_epochs(tmp_path / "epochs.jsonl", getattr(source, on_disk)())
     trained(tree("file", {"path": str(tmp_path / "epochs.jsonl")}))
     stream = tree("stream", {"dataset": f"{source.__name__}:{make}"})
     killed = Run(stream)
@@ -96,7 +102,7 @@ def test_a_killed_run_on_a_stream_ends_as_one_on_a_file(
     killed.kill_all()
     spooled = json.loads(tmp_path.joinpath("stream/stream/state.json").read_text())["records"]
     assert spooled < STEPS * BATCH
-    if make == "Rows":
+    if on_disk == "Rows":
         shard = tmp_path / "shards" / "0.jsonl"
         whole = shard.read_text()
         first, *others = whole.splitlines(keepends=True)
