@@ -18,7 +18,7 @@ import torch
 from flowtrain.steps import Document, StepPlan
 from flowtrain.train.control.gradients import GradientBuckets
 from flowtrain.train.ranks import backbone
-from flowtrain.train.ranks.backbone import BackbonePart
+from flowtrain.train.ranks.backbone import BackbonePart, StepSums
 from flowtrain.train.ranks.encoder import EncoderPart
 from flowtrain.train.records.key import RecordKey
 from flowtrain.train.records.receiver import RecordReceiver
@@ -54,6 +54,23 @@ def local_count() -> None:
         return slot(self, replace(plan, num_targets=mine), number, documents, *more)
 
     BackbonePart._slot = local
+
+
+def slow_lengths() -> None:
+    """Report that documents of 96 and more tokens took twice as long as others for each token."""
+    slots = BackbonePart.slots
+
+    def slow(self: BackbonePart, plan: StepPlan) -> StepSums:
+        sums = slots(self, plan)
+        seconds = [0.0] * len(sums.slot_seconds)
+        rank = self._context.world.rank
+        for slot, documents in plan.documents_of(rank):
+            assert sums.slot_seconds[rank * plan.slots + slot] > 0
+            tokens = [d.num_tokens * (2 if d.num_tokens >= 96 else 1) for d in documents]
+            seconds[rank * plan.slots + slot] = float(sum(tokens))
+        return replace(sums, slot_seconds=seconds)
+
+    BackbonePart.slots = slow
 
 
 def leak_documents() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal
 
 from flowtrain.config.checks import ConfigError, not_negative, positive, require
@@ -42,6 +43,13 @@ class FlowConfig:
     a larger image is encoded alone."""
     plan_ahead: int = 4
     """Number of steps planned ahead of the current step."""
+    correct: bool = False
+    """Learn from measured times which lengths of documents run slow, and balance the ranks with
+    that, for as long as it pays. A rerun then has other plans, unless `corrections` gives it the
+    log."""
+    corrections: Path | None = None
+    """`plan.log` of a run with `correct` whose corrections hold at the same steps of this run, in
+    place of learning, so that both have equal plans."""
     port: int = 0
     """Port of the job's store on this host; 0 lets the system choose."""
     timeout_s: float = 120.0
@@ -80,6 +88,11 @@ class FlowConfig:
             self.staleness < self.plan_ahead,
             f"flow.staleness={self.staleness}: it must be less than "
             f"flow.plan_ahead={self.plan_ahead}; raise flow.plan_ahead",
+        )
+        require(
+            not self.correct or self.corrections is None,
+            f"flow.correct=true with flow.corrections={self.corrections}: give one of the two: "
+            "correct learns corrections, corrections takes those of a log",
         )
 
     def _check_layout(self) -> None:

@@ -44,12 +44,19 @@ class Correction:
     `learning`: no factor is in use yet. `on`: once the mean benefit of the last 20 steps is above
     the cost by two standard errors. `off`, for good: if that does not happen within 40 steps, or
     the mean benefit is no longer above the cost. Equal calls give equal factors.
+
+    Args:
+        state: State to go on with, for example that of a run which is resumed.
+        factors: Factors in this state. The first 40 steps do not forget a shape that they do not
+            show to be slow, for want of rows.
     """
 
-    def __init__(self) -> None:
-        self._state: State = "learning"
-        self._factors: dict[int, float] = {}
-        self._fitted: dict[int, float] = {}
+    def __init__(
+        self, state: State = "learning", factors: Mapping[int, float] | None = None
+    ) -> None:
+        self._state = state
+        self._factors: dict[int, float] = dict(factors or {})
+        self._fitted = self._given = self._factors
         self._steps: deque[Rows] = deque()
         self._benefits: deque[float] = deque(maxlen=_WINDOW)
         self._costs: deque[float] = deque(maxlen=_WINDOW)
@@ -78,7 +85,7 @@ class Correction:
             return False
         before = self._state, self._factors
         rows = Rows(measured)
-        if self._observed >= _FIT_EVERY:
+        if self._given or self._observed >= _FIT_EVERY:
             self._benefits.append(benefit_s(rows, self._fitted))
             self._costs.append(cost_s)
         self._steps.append(rows)
@@ -102,6 +109,8 @@ class Correction:
         found = slow_shapes(Rows.joined(self._steps))
         # Two digits, so that a fit to nearly the same rows changes nothing.
         self._fitted = {shape: round(factor, 2) for shape, factor in found.items()}
+        if self._observed < _PATIENCE:
+            self._fitted = self._given | self._fitted
         if self._state == "on":
             self._factors = self._fitted
 

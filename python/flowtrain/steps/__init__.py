@@ -1,6 +1,7 @@
 """The plan of a step, fixed before it runs: plain data, and pure functions that build it."""
 
 from flowtrain.steps.build import Layout, build_step
+from flowtrain.steps.correction import CorrectionEvent
 from flowtrain.steps.passes import Passes
 from flowtrain.steps.space import Space, SpaceError, SpaceNeed
 from flowtrain.steps.step import (
@@ -17,6 +18,7 @@ from flowtrain.steps.step import (
 __all__ = [
     "FIRST_EVALUATION",
     "Balance",
+    "CorrectionEvent",
     "Document",
     "EncoderItem",
     "Layout",

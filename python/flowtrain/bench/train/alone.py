@@ -24,7 +24,7 @@ from flowtrain.config.schema import RunConfig
 from flowtrain.data.text import joined
 from flowtrain.data.workers import ReaderPool
 from flowtrain.models.registry import family_for
-from flowtrain.steps import Document, StepPlan
+from flowtrain.steps import CorrectionEvent, Document, StepPlan
 from flowtrain.train.control.account import Account
 from flowtrain.train.control.close import StepDecision
 from flowtrain.train.input.prefetch import Prefetch, Request
@@ -143,8 +143,9 @@ def run(config: RunConfig, name: str) -> Iterator[float]:
     """Train one module; yields the seconds of each step, after a line was read."""
     with ReaderPool(reader_factory(config), config.data.workers, fork=True) as readers:
         torch.set_num_threads(config.train.threads or 1)
-        lines = (config.run / PLANS).read_text().splitlines()
-        plans = {plan.step: plan for plan in map(StepPlan.from_json, lines) if plan.kind == "train"}
+        lines = (config.run / PLANS).read_bytes().splitlines()
+        read = (StepPlan.from_json(line) for line in lines if not CorrectionEvent.is_json_of(line))
+        plans = {plan.step: plan for plan in read if plan.kind == "train"}
         reads = SampleReads(readers, config.data.name, timeout_s=config.flow.timeout_s)
         prefetch = Prefetch(reads, plans.get, partial(REQUESTS[name], 0), Account())
         alone = Alone(config, name, plans, prefetch)

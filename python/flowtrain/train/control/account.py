@@ -77,6 +77,11 @@ class Account:
         self._switch(self._kind)
         return dict(self._seconds)
 
+    def spent(self, kind: str) -> float:
+        """Seconds of one kind so far."""
+        self._switch(self._kind)
+        return self._seconds[kind]
+
     def cpu_seconds(self) -> dict[str, float]:
         """Seconds of each kind so far in which the thread ran on a core."""
         self._switch(self._kind)

@@ -29,6 +29,7 @@ from flowtrain.train.ranks.hook import load_hook
 from flowtrain.train.ranks.trackers import check_trackers
 from flowtrain.train.state import atomic, logs
 from flowtrain.train.state.checkpoint import best, latest, read_meta
+from flowtrain.train.state.corrections import check_corrections
 from flowtrain.train.state.final import write_final
 from flowtrain.train.state.module import check_trained
 from flowtrain.train.state.run_folder import open_run, read_accounts
@@ -73,6 +74,7 @@ def train(
     check_trackers(config)
     dataset = Dataset(config.data)
     check_stream(config, dataset)
+    check_corrections(config.flow)
     if not dataset.is_stream:
         order = sample_order(config.data, dataset, seed=config.train.seed)
         config = with_steps(config, epoch_draws=order.epoch_draws)

@@ -11,6 +11,7 @@ from flowtrain.cost.flops import train_flops
 from flowtrain.data.samples import SampleMeta
 from flowtrain.models.family import Family
 from flowtrain.steps import Layout, Passes, StepPlan, build_step
+from flowtrain.train.planning.corrections import PlanCorrections
 
 
 class PlanBuilder:
@@ -20,13 +21,19 @@ class PlanBuilder:
         config: The run.
         family: Family of the model, for costs.
         kind: Kind of the plans.
+        corrections: Corrects the costs of the backbone; None if they are not corrected.
     """
 
     def __init__(
-        self, config: RunConfig, family: Family, kind: Literal["train", "eval", "answer"] = "train"
+        self,
+        config: RunConfig,
+        family: Family,
+        kind: Literal["train", "eval", "answer"] = "train",
+        corrections: PlanCorrections | None = None,
     ) -> None:
         self._family = family
         self._kind = kind
+        self._corrections = corrections
         self._trained = config.trained_parts if kind == "train" else None
         passes = Passes.of_evaluation()
         if self._trained is not None:
@@ -63,10 +70,13 @@ class PlanBuilder:
         ]
         side = self._family.projector_side
         trained = self._trained
+        cost = [f.on("backbone", side) for f in flops]
+        if self._corrections is not None:
+            cost = self._corrections.corrected(step, samples, cost)
         return build_step(
             step,
             samples,
-            [f.on("backbone", side) for f in flops],
+            cost,
             self._layout,
             kind=self._kind,
             image_cost=self._image_cost,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from flowtrain.steps import SpaceNeed, StepPlan
 from flowtrain.train.control.activity import Activity
 from flowtrain.train.control.job import STOP
 from flowtrain.train.control.store import JobStore
+from flowtrain.train.planning.corrections import PlanCorrections
 from flowtrain.train.planning.plans import FIRST_NEED, plan_key
 from flowtrain.train.planning.texts import put_texts
 from flowtrain.train.state.logs import append
@@ -38,6 +39,7 @@ class Planner(threading.Thread):
         activity: Told while this thread plans.
         ahead: Maximum number of steps between the current step and the newest plan, at least 1.
         first: First step.
+        corrections: Corrections of the plans; None if their costs are not corrected.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class Planner(threading.Thread):
         activity: Activity,
         ahead: int,
         first: int,
+        corrections: PlanCorrections | None = None,
     ) -> None:
         super().__init__(name="flowtrain-planner", daemon=True)
         self._source = source
@@ -60,6 +63,7 @@ class Planner(threading.Thread):
         self._window = threading.Semaphore(ahead)
         self._ahead = ahead
         self._next = first
+        self._corrections = corrections
         self.cpu_seconds = 0.0
         """Seconds so far in which this thread ran on a core."""
 
@@ -69,6 +73,11 @@ class Planner(threading.Thread):
         Called while the rank computes, which leaves the interpreter to this thread.
         """
         self._window.release()
+
+    def measured(self, plan: StepPlan, seconds: Sequence[float]) -> None:
+        """Take in the times of the slots of a step, as `PlanCorrections.measured`."""
+        if self._corrections is not None:
+            self._corrections.measured(plan, seconds)
 
     def run(self) -> None:
         try:
@@ -116,6 +125,8 @@ class Planner(threading.Thread):
             put_texts(self._store, plan, texts)
             text = plan.to_json()
             if self._log is not None:
+                if self._corrections is not None and (event := self._corrections.event(plan.step)):
+                    append(self._log, event.to_json())
                 append(self._log, text)
             self._store.put_text(plan_key(plan.step), text)
             self._next = plan.step + 1

@@ -14,12 +14,13 @@ from flowtrain.models.family import Family
 from flowtrain.steps import StepPlan
 from flowtrain.train.input.reads import SampleRead, SampleReads
 from flowtrain.train.planning.builder import PlanBuilder
+from flowtrain.train.planning.corrections import PlanCorrections
 
 
 class PlanSource:
     """Iterates over the plans of a run, each with the texts of its samples.
 
-    They are the same for the same configuration.
+    They are the same for the same configuration and corrections.
 
     Args:
         config: The run.
@@ -28,6 +29,7 @@ class PlanSource:
         family: Family of the model, for costs.
         step: First step to plan.
         cursor: Number of samples that earlier steps have drawn, including dropped samples.
+        corrections: Corrections of the costs; None if they are not corrected.
     """
 
     def __init__(
@@ -39,10 +41,11 @@ class PlanSource:
         family: Family,
         step: int = 0,
         cursor: int = 0,
+        corrections: PlanCorrections | None = None,
     ) -> None:
         self._config = config
         self._reads = reads
-        self._builder = PlanBuilder(config, family)
+        self._builder = PlanBuilder(config, family, corrections=corrections)
         self._order = order
         self._step = step
         self._cursor = cursor

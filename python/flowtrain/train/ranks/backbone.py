@@ -31,12 +31,15 @@ class StepSums:
         num_skipped: Skipped samples.
         ages: For each item of the plan, the age in steps of the weights that encoded it; 0 on ranks
             that do not read the item.
+        slot_seconds: Time of forward and backward of each slot, without waits, [rank][slot] in one
+            row; 0 for the slots of other ranks. Empty if costs are not corrected.
     """
 
     loss_sum: float
     num_targets: float
     num_skipped: float
     ages: Sequence[float]
+    slot_seconds: Sequence[float] = ()
 
 
 class BackbonePart:
@@ -62,6 +65,10 @@ class BackbonePart:
         self._records = records
         self._gradients = gradients
         self._delays = Delays(context.config, f"backbone.{context.world.rank}")
+        # A run that follows a log measures, too: sums over ranks of vectors of another length could
+        # be rounded in another way.
+        flow = context.config.flow
+        self._measures = flow.correct or flow.corrections is not None
         self._sends_gradients = context.config.flow.mode != "frozen"
         self._texts: dict[int, CompactText] = {}
 
@@ -78,17 +85,27 @@ class BackbonePart:
         loss_sum, num_targets, num_skipped = 0.0, 0, 0
         ages = [0.0] * len(plan.items)
         slots = list(plan.documents_of(self._context.world.rank))
+        account = self._context.activity.account
+        seconds = [0.0] * (len(plan.documents) * plan.slots if self._measures else 0)
         for slot, documents in slots:
             self._delays.pause()
+            before = account.spent("backbone")
             if slot == slots[-1][0]:
                 self.module.announce_last_backward()
             loss, targets, skipped = self._slot(plan, slot, documents, self._texts[slot], ages)
             loss_sum += loss
             num_targets += targets
             num_skipped += skipped
+            if self._measures:
+                place = self._context.world.rank * plan.slots + slot
+                seconds[place] = account.spent("backbone") - before
         self.module.start_sums()
         return StepSums(
-            loss_sum=loss_sum, num_targets=num_targets, num_skipped=num_skipped, ages=ages
+            loss_sum=loss_sum,
+            num_targets=num_targets,
+            num_skipped=num_skipped,
+            ages=ages,
+            slot_seconds=seconds,
         )
 
     def evaluate(self, plan: StepPlan) -> StepSums:

@@ -214,6 +214,8 @@ class Rank:
         with self._context.computing("optimizer", plan):
             for module in trained:
                 module.apply(decision, saw_images=saw_images)
+        if self._planner is not None and sums is not None and sums.slot_seconds:
+            self._planner.measured(plan, sums.slot_seconds)
         if self._metrics is not None and sums is not None:
             with self._account.doing("log"):
                 self._log(plan, decision, sums)
@@ -245,14 +247,19 @@ class Rank:
         spent = [self._reported[kind] - before[kind] for kind in KINDS]
         results = []
         if sums is not None:
-            results = [sums.loss_sum, sums.num_targets, sums.num_skipped, *sums.ages]
+            results = [sums.loss_sum, sums.num_targets, sums.num_skipped]
+            results += [*sums.ages, *sums.slot_seconds]
         summed = world.sum([*spent, *results])
         seconds = {k: s / world.size for k, s in zip(KINDS, summed, strict=False) if s > 0}
         if sums is None:
             return seconds, None
-        loss_sum, num_targets, num_skipped, *ages = summed[len(KINDS) :]
+        loss_sum, num_targets, num_skipped, *others = summed[len(KINDS) :]
         return seconds, StepSums(
-            loss_sum=loss_sum, num_targets=num_targets, num_skipped=num_skipped, ages=ages
+            loss_sum=loss_sum,
+            num_targets=num_targets,
+            num_skipped=num_skipped,
+            ages=others[: len(sums.ages)],
+            slot_seconds=others[len(sums.ages) :],
         )
 
     def _log(self, plan: StepPlan, decision: StepDecision, sums: StepSums) -> None:

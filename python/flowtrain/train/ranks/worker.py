@@ -24,6 +24,7 @@ from flowtrain.train.control.world import World
 from flowtrain.train.input.prefetch import Prefetch
 from flowtrain.train.input.reads import SampleReads
 from flowtrain.train.input.stream import StreamOrder
+from flowtrain.train.planning.corrections import PlanCorrections, corrections_of
 from flowtrain.train.planning.evaluations import EvaluationSource
 from flowtrain.train.planning.planner import PlannedStep, Planner
 from flowtrain.train.planning.plans import PlanReader
@@ -244,6 +245,8 @@ class Worker:
         return self._resources.enter_context(closing(metrics))
 
     def _planner(self, context: RankContext) -> Planner:
+        log = self.config.run / PLANS
+        corrections = corrections_of(self.config.flow, log, first=self.first)
         source = PlanSource(
             self.config,
             reads=self._reads["train"],
@@ -251,8 +254,9 @@ class Worker:
             family=context.family,
             step=self.first,
             cursor=self.cursor,
+            corrections=corrections,
         )
-        return self._plans_of(source, context, log=self.config.run / PLANS, first=self.first)
+        return self._plans_of(source, context, log=log, first=self.first, corrections=corrections)
 
     def _order(self) -> DrawOrder:
         if self._stream is not None:
@@ -276,7 +280,13 @@ class Worker:
         return self._plans_of(source, context, log=None, first=FIRST_EVALUATION)
 
     def _plans_of(
-        self, source: Iterable[PlannedStep], context: RankContext, *, log: Path | None, first: int
+        self,
+        source: Iterable[PlannedStep],
+        context: RankContext,
+        *,
+        log: Path | None,
+        first: int,
+        corrections: PlanCorrections | None = None,
     ) -> Planner:
         return Planner(
             source,
@@ -286,6 +296,7 @@ class Worker:
             activity=context.activity,
             ahead=self.config.flow.plan_ahead,
             first=first,
+            corrections=corrections,
         )
 
     def _device(self) -> torch.device:

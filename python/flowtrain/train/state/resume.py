@@ -67,6 +67,8 @@ RULES: dict[str, Rule] = {
     "flow.recompute": "taken",
     "flow.item_tokens": "taken",
     "flow.plan_ahead": "taken",
+    "flow.correct": "taken",
+    "flow.corrections": "taken",
     "flow.port": "taken",
     "flow.timeout_s": "taken",
     "flow.start_timeout_s": "taken",
