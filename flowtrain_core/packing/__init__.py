@@ -12,6 +12,6 @@ NumPy is imported with this package, and not before.
 from flowtrain_core.packing.assignment import Assignment
 from flowtrain_core.packing.interface import NoRoomError, schedule
 from flowtrain_core.packing.packer import Packer
-from flowtrain_core.packing.policies import POLICIES, AdaptiveCorrection
+from flowtrain_core.packing.policies import POLICIES
 
-__all__ = ["POLICIES", "AdaptiveCorrection", "Assignment", "NoRoomError", "Packer", "schedule"]
+__all__ = ["POLICIES", "Assignment", "NoRoomError", "Packer", "schedule"]

@@ -4,7 +4,7 @@ from flowtrain_core.packing.policies.arrival import arrival_order, in_order_pack
 from flowtrain_core.packing.policies.balancers import equal_count_differencing, longest_first
 from flowtrain_core.packing.policies.best import flowtrain_best
 from flowtrain_core.packing.policies.decreasing import best_fit_decreasing
-from flowtrain_core.packing.policies.dflop import AdaptiveCorrection, dflop
+from flowtrain_core.packing.policies.dflop import dflop
 from flowtrain_core.packing.policies.entrain import entrain
 from flowtrain_core.packing.policies.flowtrain import flowtrain
 from flowtrain_core.packing.policies.omnibal import omnibal
@@ -25,4 +25,4 @@ POLICIES: dict[str, Policy] = {
     "entrain": entrain,
 }
 
-__all__ = ["POLICIES", "AdaptiveCorrection"]
+__all__ = ["POLICIES"]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowtrain_core.packing import POLICIES, AdaptiveCorrection, schedule
+from flowtrain_core.packing import POLICIES, schedule
 
 CAP = 60
 
@@ -258,18 +258,6 @@ def test_dflop_is_refined_by_ours() -> None:
         worst[policy] = max(plan.loads.max(), plan.encoder_loads.max()) / plan.loads.mean() - 1
     assert worst["flowtrain-rigid"] < worst["dflop"] / 3
     assert worst["flowtrain-rigid"] < 0.02
-
-
-def test_measured_times_correct_costs_of_like_length() -> None:
-    correction = AdaptiveCorrection()
-    assert not correction.worthwhile
-    tokens = numpy.array([1000, 1010, 5000])
-    cost = numpy.array([10.0, 10.1, 50.0])
-    for _ in range(60):
-        correction.observe(tokens, cost, cost * [1.5, 1.5, 1.0])
-    assert correction.worthwhile
-    corrected = correction.correct(tokens, cost) / cost
-    assert corrected == pytest.approx([1.5, 1.5, 1.0], rel=0.01)
 
 
 def test_a_placement_without_refinement_is_a_plan_of_its_own() -> None:
