@@ -65,6 +65,8 @@ def test_an_event_changes_the_packing_from_its_step_on_and_no_samples_or_losses(
     events, plans = lines_of(tmp_path / "corrected" / "plan.log")
     none, before = lines_of(tmp_path / "plain" / "plan.log")
     assert (events, none) == ([event], [])
+    lines = (tmp_path / "corrected" / "plan.log").read_bytes().splitlines()
+    assert CorrectionEvent.is_json_of(lines[3]), "it is in front of the plan of its step"
     assert [plans[step] == before[step] for step in range(3)] == [True] * 3
     documents = [[json.loads(p[s])["documents"] for s in range(3, 6)] for p in (plans, before)]
     assert documents[0] != documents[1]

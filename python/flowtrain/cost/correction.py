@@ -41,9 +41,10 @@ class Correction:
 
     It learns from the last 262,144 documents. Factors are fitted every 10 steps. Their benefit is
     measured on the steps that follow, which have not been used to fit them (`benefit_s`).
-    `learning`: no factor is in use yet. `on`: once the mean benefit of the last 20 steps is above
-    the cost by two standard errors. `off`, for good: if that does not happen within 40 steps, or
-    the mean benefit is no longer above the cost. Equal calls give equal factors.
+    `learning`: no factor is in use yet. `on`: once the mean benefit of these steps, or of the last
+    20 of them, is above the cost by two standard errors. `off`, for good: if that does not happen
+    within 40 steps, or the mean benefit of the last 20 is no longer above the cost. Equal calls
+    give equal factors.
 
     Args:
         state: State to go on with, for example that of a run which is resumed.

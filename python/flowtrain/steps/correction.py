@@ -6,7 +6,9 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import get_args
+
+from flowtrain.cost.correction import State
 
 _KIND = "correction"
 
@@ -17,7 +19,7 @@ class CorrectionEvent:
 
     step: int
     """First step that is planned with these factors."""
-    state: Literal["learning", "on", "off"]
+    state: State
     """State of the correction (`flowtrain.cost.correction`)."""
     factors: Mapping[int, float] = field(default_factory=dict)
     """Factor of the backbone cost of a document, by shape (`flowtrain.cost.slow_shapes.shape_of`).
@@ -53,6 +55,8 @@ class CorrectionEvent:
             )
         except (AttributeError, KeyError, TypeError) as error:
             raise ValueError(f"not a correction ({error!r})") from error
+        if event.state not in get_args(State):
+            raise ValueError(f"state {event.state!r} must be one of {', '.join(get_args(State))}")
         for shape, factor in event.factors.items():
             if not 0 < factor < math.inf:
                 raise ValueError(f"factor {factor} of shape {shape} must be above 0, and finite")

@@ -142,7 +142,11 @@ def test_bad_logs_are_refused_by_name_and_line(tmp_path: Path) -> None:
     check_corrections(FlowConfig(corrections=log))
     assert read_corrections(log) == [ON]
     text = log.read_text()
-    for bad in (text.replace("1.3", "-1.3"), text.replace('"factors":{', '"factors":{"x":1,')):
+    for bad in (
+        text.replace("1.3", "-1.3"),
+        text.replace('"on"', '"On"'),
+        text.replace('"factors":{', '"factors":{"x":1,'),
+    ):
         log.write_text(bad)
         with pytest.raises(ConfigError, match=r"plan\.log:4: "):
             check_corrections(FlowConfig(corrections=log))
