@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from flowtrain.config.checks import ConfigError
-from flowtrain.config.load import to_dict
 from flowtrain.config.schema import RunConfig
+from flowtrain.config.tree import to_dict
 
 _WANDB_ID = "wandb-id"
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from flowtrain.config.checks import ConfigError
-from flowtrain.config.load import to_dict
 from flowtrain.config.schema import RunConfig
+from flowtrain.config.tree import to_dict
 from flowtrain.data.records import Dataset, FileState, State, file_state
 
 FINGERPRINT = "fingerprint.json"
