@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flowtrain.config import ConfigError
+from flowtrain.plan.cluster import Cluster, parse_cluster
+
+
+def test_groups_of_a_text_have_their_gpus_and_links() -> None:
+    cluster = parse_cluster("16x8xh100 + 4x4xA100")
+    assert str(cluster) == "16x8xH100+4x4xA100-80GB"
+    assert cluster.gpus == 144
+    assert cluster.pools == {"H100": 128, "A100-80GB": 16}
+    fast, slow = cluster.groups
+    assert slow.topology.devices_per_node == 4
+    assert fast.topology.inside.bytes_per_s == pytest.approx(18 * 20.6e9)
+    # Half the rate of the data sheet, which adds both directions.
+    assert fast.topology.inside.bytes_per_s < 450e9
+    assert cluster.between == slow.topology.between
+
+
+def test_part_of_a_node_and_whole_nodes_are_groups_too() -> None:
+    (group,) = parse_cluster("32x8xH200").groups
+    assert str(group.with_gpus(2)) == "1x2xH200"
+    assert str(group.with_gpus(64)) == "8x8xH200"
+    with pytest.raises(ValueError, match="gpus=12: nodes of H200 have 8 GPUs; .* a multiple"):
+        group.with_gpus(12)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("2x8xH101", "GPU 'H101' is not known; did you mean H100\\? known are A100-40GB, .*B200"),
+        ("2x8xtoaster", "GPU 'toaster' is not known; known are A100-40GB, .*; describe another"),
+        ("2x8xH100-PCIe", "GPU 'H100-PCIe': the links of its nodes differ .* cluster file"),
+        ("0x8xH100", "cluster '0x8xH100': nodes=0: it must be at least 1"),
+        ("-2x8xH100", "nodes=-2: it must be at least 1"),
+        ("2x0xH100", "GPUs of a node=0: it must be from 1 to 8 for H100"),
+        ("2x16xH100", "GPUs of a node=16: it must be from 1 to 8"),
+        ("16xH100", "'16xH100' has another form than NODESxGPUSxTYPE, such as 32x8xH100"),
+        ("2x8xH100+", "cluster '2x8xH100\\+': '' has another form"),
+        ("2x8xH100+1x4xH100", "H100 is in more than one group; put equal nodes into one group"),
+    ],
+)
+def test_an_unusable_text_is_an_error_that_names_the_part(text: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        parse_cluster(text)
+
+
+def test_a_cluster_without_groups_is_an_error() -> None:
+    with pytest.raises(ValueError, match="groups=\\[\\]: give at least one"):
+        Cluster(groups=())
+
+
+FILE = """
+gpus:
+  - {name: L40S, memory_gib: 45, bf16_tflops: 362, hbm_gb_per_s: 864, source: data sheet}
+groups:
+  - nodes: 4
+    gpus_per_node: 2
+    gpu: L40S
+    inside: {latency_us: 6, gb_per_s: 20}
+    between: {latency_us: 15, gb_per_s: 12}
+    source: nccl-tests
+  - {nodes: 2, gpus_per_node: 8, gpu: H100, between: {latency_us: 9, gb_per_s: 25}, source: ours}
+"""
+
+
+def test_a_file_describes_other_accelerators_and_links(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.yaml"
+    path.write_text(FILE)
+    cluster = parse_cluster(str(path))
+    assert str(cluster) == "4x2xL40S+2x8xH100"
+    own, known = cluster.groups
+    assert (own.gpu.memory_bytes, own.gpu.bf16_flops) == (45 << 30, 362e12)
+    assert own.topology.between.seconds(12e9) == pytest.approx(1 + 15e-6)
+    assert known.topology.between.bytes_per_s == 25e9
+    # What the file leaves out is that of the preset, and the source says so.
+    assert known.topology.inside == parse_cluster("1x8xH100").groups[0].topology.inside
+    assert known.source.startswith("ours; otherwise inside: 18 NVLinks")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("nodes: 4", "node: 4", "groups.0.node: there is no such field; did you mean nodes?"),
+        ("nodes: 4", "nodes: 0", "groups.nodes=0: it must be greater than 0"),
+        ("nodes: 4", "nodes: many", "groups.0.nodes='many': Input should be a valid integer"),
+        ("latency_us: 6,", "", "groups.0.inside.latency_us is missing; set it"),
+        ("latency_us: 6", "latncy_us: 6", "groups.0.inside.latncy_us: there is no such field"),
+        ("gb_per_s: 20", "gb_per_s: 0", "bytes_per_s=0.0 must be above 0"),
+        ("gpu: H100", "gpu: H101", "GPU 'H101' is not known; did you mean H100?"),
+        ("name: L40S", "name: H200", "gpus: H200 is described twice, or known already"),
+        ("    source: nccl-tests\n", "", "groups: L40S: inside and between need a source"),
+        ("    inside: {latency_us: 6, gb_per_s: 20}\n", "", "L40S: inside and between are missing"),
+        ("memory_gib: 45", "memory_gib: -1", "gpus.memory_gib=-1.0: it must be greater than 0"),
+    ],
+)
+def test_an_unusable_file_is_an_error_that_names_the_field(
+    old: str, new: str, said: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "cluster.yaml"
+    path.write_text(FILE.replace(old, new))
+    with pytest.raises(ConfigError) as caught:
+        parse_cluster(str(path))
+    assert str(caught.value).startswith(f"{path}: ") and said in str(caught.value)
