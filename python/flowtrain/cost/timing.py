@@ -1,0 +1,186 @@
+"""How long a layer takes: the interface, and the estimate from the data sheet of an accelerator."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+from flowtrain.cost.layers import Counts, Layer, Product, Unit
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PassSeconds:
+    """Seconds of a layer for one packed row, or one batch of images, on one rank.
+
+    Attributes:
+        forward: Forward pass.
+        backward_input: Gradient of the input, and both gradients of products of activations.
+        backward_weight: Gradient of the weights.
+    """
+
+    forward: float
+    backward_input: float
+    backward_weight: float
+
+
+class Timing(Protocol):
+    """How long a layer takes."""
+
+    def seconds(self, layer: Layer, counts: Counts, *, shards: int = 1) -> PassSeconds:
+        """Seconds of the passes of a layer. Callers leave out passes that a layer does not have.
+
+        Args:
+            layer: The layer.
+            counts: Of the whole row.
+            shards: Ranks (tp x cp) that share the products evenly.
+
+        Raises:
+            ValueError: The row is outside of the range in which the times are valid.
+        """
+        ...
+
+
+_ROWS: dict[Unit, Unit] = {
+    "pairs": "tokens",
+    "vision_pairs": "vision_tokens",
+    "window_pairs": "vision_tokens",
+}
+"""Queries of each kind of attention."""
+
+_ATTENTION_BACKWARD = 2.5
+"""Backward FLOPs of fused attention in forward ones: five products in place of two, as the scores
+are computed again."""
+
+_TRAFFIC = 2
+"""Times that a tensor is moved in a pass: written by one operator, and read by another."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Efficiency:
+    """Share of the peak that a class of products reaches: maximum x n / (n + half).
+
+    Attributes:
+        maximum: Share that very large products reach.
+        half: Size n at which half of it is reached.
+        smallest: Smallest n for which the share is valid.
+        source: Where the values are from.
+    """
+
+    maximum: float
+    half: float
+    smallest: float
+    source: str
+
+    def __post_init__(self) -> None:
+        if not 0 < self.maximum <= 1 or not 0 <= self.half < math.inf:
+            raise ValueError(
+                f"efficiency: maximum={self.maximum} must be above 0 and at most 1, and "
+                f"half={self.half} must be 0 or more, and finite"
+            )
+
+    def share(self, n: float) -> float:
+        """Share of the peak at size n."""
+        return self.maximum * n / (n + self.half)
+
+
+LINEAR = Efficiency(
+    maximum=0.7,
+    half=256,
+    smallest=64,
+    source="assumption: n is the rows of a rank; between the 0.6 to 0.8 of the peak of large "
+    "products in bfloat16 libraries; not measured here",
+)
+"""Products with a weight."""
+
+ATTENTION = Efficiency(
+    maximum=0.45,
+    half=256,
+    smallest=1,
+    source="assumption: n is the mean number of keys of a query; FlashAttention-2 states 0.5 to "
+    "0.73 of the peak of an A100 and 0.35 of an H100, FlashAttention-3 0.75 of an H100, all for "
+    "long documents; not measured here",
+)
+"""Products of two activations, by a fused kernel for packed documents."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DataSheetTiming:
+    """Times from peak rates, for plans of machines that are not at hand.
+
+    A product takes its FLOPs over the peak and the efficiency of its class, and no less than its
+    weights take to be read. Operators between products move what autograd keeps of the layer once
+    in and once out of memory. Launches of kernels are hidden.
+
+    Attributes:
+        flops_per_s: Peak in the dtype of the products.
+        memory_bytes_per_s: Peak rate of the memory.
+        linear: Efficiency of products with a weight; n is the rows of the product on one rank.
+        attention: Efficiency of attention; n is the mean number of keys of a query.
+        itemsize: Bytes of a value.
+        extrapolates: Whether sizes below the range of an efficiency are allowed.
+
+    Source: the efficiency of DFLOP's and Entrain's surrogates, which keep attention apart.
+    """
+
+    flops_per_s: float
+    memory_bytes_per_s: float
+    linear: Efficiency = LINEAR
+    attention: Efficiency = ATTENTION
+    itemsize: int = 2
+    extrapolates: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("flops_per_s", "memory_bytes_per_s", "itemsize"):
+            value = getattr(self, name)
+            if not 0 < value < math.inf:
+                raise ValueError(f"{name}={value}: it must be above 0, and finite")
+
+    def seconds(self, layer: Layer, counts: Counts, *, shards: int = 1) -> PassSeconds:
+        """Seconds of the passes of a layer, as `Timing` says."""
+        if shards < 1:
+            raise ValueError(f"shards={shards}: it must be at least 1")
+        linear = attention = 0.0
+        for product in layer.products:
+            if count := _count(counts, product.unit):
+                if product.has_weight:
+                    linear += self._linear_s(layer, product, count / shards, shards)
+                else:
+                    attention += self._attention_s(layer, product, counts, shards)
+        moved_s = _TRAFFIC * self._kept_bytes(layer, counts) / shards / self.memory_bytes_per_s
+        return PassSeconds(
+            forward=linear + attention + moved_s,
+            backward_input=linear + _ATTENTION_BACKWARD * attention + moved_s,
+            backward_weight=linear,
+        )
+
+    def _linear_s(self, layer: Layer, product: Product, rows: float, shards: int) -> float:
+        self._check(layer, self.linear, rows, "rows of a rank")
+        compute_s = product.flops * rows / (self.flops_per_s * self.linear.share(rows))
+        weight_bytes = product.flops / 2 * self.itemsize / shards
+        return max(compute_s, weight_bytes / self.memory_bytes_per_s)
+
+    def _attention_s(self, layer: Layer, product: Product, counts: Counts, shards: int) -> float:
+        pairs = _count(counts, product.unit)
+        keys = pairs / _count(counts, _ROWS[product.unit])
+        self._check(layer, self.attention, keys, "keys of a query")
+        return product.flops * pairs / shards / (self.flops_per_s * self.attention.share(keys))
+
+    def _kept_bytes(self, layer: Layer, counts: Counts) -> float:
+        return sum(
+            saved.values * (saved.itemsize or self.itemsize) * _count(counts, saved.unit)
+            for saved in layer.saved or ()
+            if saved.joins is None
+        )
+
+    def _check(self, layer: Layer, efficiency: Efficiency, n: float, what: str) -> None:
+        if n < efficiency.smallest and not self.extrapolates:
+            raise ValueError(
+                f"{layer.name}: {n:.4g} {what} are fewer than the {efficiency.smallest:g} from "
+                "which the times are valid; use larger microbatches or fewer shards, or set "
+                "extrapolates=True"
+            )
+
+
+def _count(counts: Counts, unit: Unit) -> float:
+    return counts[Counts._fields.index(unit)]

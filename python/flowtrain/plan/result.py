@@ -1,0 +1,286 @@
+"""What the search over plans returns, as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Literal
+
+Mode = Literal["prefix", "colocated", "disaggregated"]
+"""Where the encoder runs: in front of the backbone in the same pipeline, with the same layout; on
+all ranks before the pipeline; or on ranks of its own."""
+
+Sharding = Literal["replicated", "optimizer", "full"]
+"""What replicas share out: nothing; master weights and moments (ZeRO-1); or weights and gradients
+too (FSDP, ZeRO-3)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StageLayout:
+    """Layers of a pipeline stage.
+
+    Attributes:
+        first: Number of its first layer.
+        end: Number of the first layer behind it.
+        recompute: `none` or `full`: whether each layer is computed again from its input.
+    """
+
+    first: int
+    end: int
+    recompute: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Layout:
+    """Parallelism of a module.
+
+    Attributes:
+        tp: Ranks that share each layer.
+        cp: Ranks that share the tokens of a row.
+        pp: Pipeline stages.
+        ep: Ranks that share the experts of a layer; they are among cp x dp.
+        dp: Ranks with rows of their own.
+        sharding: What the replicas share out.
+        stages: Layers of each stage, numbered as in the description of the model.
+        rerun: Whether the encoder runs forward again before it runs backward, item by item, and
+            keeps nothing in between.
+    """
+
+    tp: int = 1
+    cp: int = 1
+    pp: int = 1
+    ep: int = 1
+    dp: int = 1
+    sharding: Sharding = "replicated"
+    stages: tuple[StageLayout, ...] = ()
+    rerun: bool = False
+
+    @property
+    def gpus(self) -> int:
+        """Ranks of the module."""
+        return self.tp * self.cp * self.pp * self.dp
+
+    def __str__(self) -> str:
+        sizes = [f"{name}={getattr(self, name)}" for name in ("tp", "cp", "pp", "ep", "dp")]
+        return " ".join([size for size in sizes if not size.endswith("=1")] or ["dp=1"])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Seconds:
+    """Time of a microbatch on one stage, or of a whole step, by what it is spent on.
+
+    Attributes:
+        forward: Forward pass.
+        backward: Backward pass, without what follows.
+        recompute: Forward passes that are computed again.
+        tp: Collectives of tensor parallelism.
+        cp: Keys and values of other ranks, as far as attention does not hide them.
+        ep: Tokens to experts and back.
+        pp: Sends between stages.
+        shards: Weights gathered and gradients scattered in each microbatch, as far as passes do not
+            hide them.
+    """
+
+    forward: float = 0.0
+    backward: float = 0.0
+    recompute: float = 0.0
+    tp: float = 0.0
+    cp: float = 0.0
+    ep: float = 0.0
+    pp: float = 0.0
+    shards: float = 0.0
+
+    @property
+    def total(self) -> float:
+        return float(sum(getattr(self, field.name) for field in fields(self)))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankBytes:
+    """Memory of a rank, by kind.
+
+    Attributes:
+        weights: Weights.
+        masters: Float32 copies that the optimizer steps.
+        gradients: Gradients.
+        moments: Moments of the optimizer.
+        activations: What is kept for the backward passes of the microbatches in flight.
+        working: What exists beside it while one layer runs: the layer that is recomputed, weights
+            that were gathered, or logits.
+        rows: Rows between encoder and backbone, and their gradients.
+    """
+
+    weights: float = 0.0
+    masters: float = 0.0
+    gradients: float = 0.0
+    moments: float = 0.0
+    activations: float = 0.0
+    working: float = 0.0
+    rows: float = 0.0
+
+    @property
+    def total(self) -> float:
+        return float(sum(getattr(self, field.name) for field in fields(self)))
+
+    @property
+    def largest(self) -> str:
+        """The kind that takes the most."""
+        return max((field.name for field in fields(self)), key=lambda name: getattr(self, name))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModulePlan:
+    """Layout of a module with its times and its memory.
+
+    Attributes:
+        module: `encoder` or `backbone`; in mode `prefix`, `model` is both.
+        gpu_type: Type of its GPUs.
+        layout: Its parallelism.
+        microbatch: Time of a microbatch on the longest stage.
+        stage_s: Seconds of a microbatch by stage.
+        fill_s: Seconds of a microbatch through all stages, forward and backward.
+        once: Time of what runs once a step before and behind the pipeline (mode `colocated`).
+        reduce_s: Seconds to sum the gradients, as far as passes do not hide them.
+        optimizer_s: Seconds of the optimizer's step.
+        memory: Memory of a rank by stage.
+        memory_bytes: What a rank may use.
+    """
+
+    module: str
+    gpu_type: str
+    layout: Layout
+    microbatch: Seconds
+    stage_s: tuple[float, ...]
+    fill_s: float
+    once: Seconds
+    reduce_s: float
+    optimizer_s: float
+    memory: tuple[RankBytes, ...]
+    memory_bytes: int
+
+    @property
+    def update_s(self) -> float:
+        """Seconds between the last backward pass and the next step."""
+        return self.reduce_s + self.optimizer_s
+
+    @property
+    def fullest(self) -> int:
+        """Number of the stage whose ranks have the least memory left."""
+        return max(range(len(self.memory)), key=lambda number: self.memory[number].total)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """One plan for a step.
+
+    Attributes:
+        mode: Where the encoder runs.
+        modules: Layout of each module; one entry, `model`, in mode `prefix`.
+        microbatches: Microbatches of a replica of the backbone per step.
+        microbatch_tokens: Maximum tokens of one, to which samples are packed.
+        mean_tokens: Tokens of one in the mean.
+        step_s: Seconds of a step of mean samples: what the search minimizes.
+        simulated_s: Seconds of a step by replay of scheduled batches, mean of those sampled; None
+            if it was not simulated.
+        bottleneck: The module with the longest microbatch.
+        mfu: Model FLOPs over the peak of all GPUs of the plan and `step_s`.
+        tokens: Tokens of a step in the mean.
+        not_run: What FlowTrain's runtime does not run yet; empty if it runs the plan.
+    """
+
+    mode: Mode
+    modules: tuple[ModulePlan, ...]
+    microbatches: int
+    microbatch_tokens: int
+    mean_tokens: float
+    step_s: float
+    simulated_s: float | None
+    bottleneck: str
+    mfu: float
+    tokens: float
+    not_run: tuple[str, ...]
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of all modules; colocated modules share theirs."""
+        counts = [module.layout.gpus for module in self.modules]
+        return sum(counts) if self.mode == "disaggregated" else max(counts)
+
+    @property
+    def best_s(self) -> float:
+        """The simulated seconds of a step if there are any, and otherwise `step_s`."""
+        return self.step_s if self.simulated_s is None else self.simulated_s
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Tokens per second of all GPUs."""
+        return self.tokens / self.best_s
+
+    @property
+    def gpu_hours_per_billion_tokens(self) -> float:
+        """GPU hours for 1e9 tokens."""
+        return 1e9 / self.tokens_per_s * self.gpus / 3600
+
+    def module(self, name: str) -> ModulePlan:
+        """The plan of a module; `model` of mode `prefix` is the plan of both."""
+        return next(plan for plan in self.modules if plan.module in (name, "model"))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Assumption:
+    """A number or a rule that the answer rests on.
+
+    Attributes:
+        name: What it is about.
+        value: The number or the rule.
+        source: Where it is from: `measured`, a data sheet, a paper, or `assumption`.
+    """
+
+    name: str
+    value: str
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlanReport:
+    """Result of a search.
+
+    Attributes:
+        model: Name of the model.
+        gpus: Available GPUs by type.
+        samples: Samples of a step.
+        best: The plan with the shortest step among `plans`.
+        uniform: The best plan with one layout for the whole model (mode `prefix`); None if none
+            fits.
+        plans: The best plans, the best first, by `Plan.best_s`.
+        cheapest: The plan with the lowest `step_s`: the optimum of the search.
+        bound_s: No plan of the search space has a lower `step_s`.
+        gap: `cheapest.step_s` over `bound_s`, minus 1.
+        smaller: The best plan for the next smaller budget, with its GPUs; None if none fits.
+        larger: The best plan for the next larger budget, with its GPUs.
+        counts: Candidates by what became of them: `priced`, `bounded`, `memory`, `range`.
+        assumptions: What the answer rests on.
+    """
+
+    model: str
+    gpus: Mapping[str, int]
+    samples: int
+    best: Plan
+    uniform: Plan | None
+    plans: tuple[Plan, ...]
+    cheapest: Plan
+    bound_s: float
+    gap: float
+    smaller: tuple[int, Plan] | None
+    larger: tuple[int, Plan] | None
+    counts: Mapping[str, int]
+    assumptions: tuple[Assumption, ...]
+
+    @property
+    def uniform_is_optimal(self) -> bool:
+        """Whether no plan has a shorter step than the best uniform one."""
+        return self.uniform is not None and self.uniform.best_s <= self.best.best_s * (1 + 1e-9)
+
+
+class NoPlanError(ValueError):
+    """No plan fits. The message says what is missing, and the smallest budget that fits."""
