@@ -187,12 +187,17 @@ def parse_cluster(text: str) -> Cluster:
 
     Args:
         text: `NODESxGPUSxTYPE` with the GPUs of each node, such as `32x8xH100`; several groups are
-            joined by `+`. Or the path of a YAML file, which ends in `.yaml` or `.yml`.
+            joined by `+`. Or the path of a YAML file, which ends in `.yaml` or `.yml`; or `local`
+            for the GPUs of this machine.
 
     Raises:
         ValueError: The text has another form, a number is below 1, or a type is not known.
         OSError: The file cannot be read.
     """
+    if text == "local":
+        from flowtrain.plan.cluster_local import local_cluster
+
+        return local_cluster()
     if text.endswith((".yaml", ".yml")):
         from flowtrain.plan.cluster_file import read_cluster
 

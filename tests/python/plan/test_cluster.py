@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -106,3 +108,50 @@ def test_an_unusable_file_is_an_error_that_names_the_field(
     with pytest.raises(ConfigError) as caught:
         parse_cluster(str(path))
     assert str(caught.value).startswith(f"{path}: ") and said in str(caught.value)
+
+
+def pretend(monkeypatch: pytest.MonkeyPatch, names: list[str]) -> None:
+    """Let pynvml see devices of these names."""
+    library = ModuleType("pynvml")
+    vars(library).update(
+        NVMLError=OSError,
+        nvmlInit=lambda: None,
+        nvmlDeviceGetCount=lambda: len(names),
+        nvmlDeviceGetHandleByIndex=lambda number: number,
+        nvmlDeviceGetName=lambda number: names[number],
+        nvmlDeviceGetMemoryInfo=lambda number: SimpleNamespace(total=(70 + number) << 30),
+    )
+    monkeypatch.setitem(sys.modules, "pynvml", library)
+
+
+def test_the_gpus_of_this_machine_are_one_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch, ["NVIDIA H100 80GB HBM3"] * 4)
+    (group,) = parse_cluster("local").groups
+    assert str(group) == "1x4xH100"
+    # A share of a GPU has less memory than the whole one.
+    assert group.gpu.memory_bytes == 70 << 30
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        ([], "no GPU is seen"),
+        (["NVIDIA H100 80GB HBM3", "NVIDIA H200"], "the GPUs differ"),
+        (["NVIDIA L4"], "'NVIDIA L4' is not a known type; describe the cluster"),
+        (["NVIDIA H100 PCIe"], "the links of its nodes differ"),
+    ],
+)
+def test_a_machine_that_no_preset_describes_is_an_error(
+    names: list[str], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend(monkeypatch, names)
+    with pytest.raises(ValueError, match=said):
+        parse_cluster("local")
+
+
+def test_without_nvidia_ml_py_the_error_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    with pytest.raises(ValueError, match="pip install 'flowtrain\\[cuda\\]'"):
+        parse_cluster("local")
