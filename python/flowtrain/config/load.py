@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,11 +27,28 @@ def load(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
     """
     tree = read_tree(path)
     anchor(tree, RunConfig, path.resolve().parent)
+    return _overridden(tree, overrides, source=str(path))
+
+
+def from_overrides(tree: Mapping[str, Any], overrides: Sequence[str]) -> RunConfig:
+    """Create a configuration from nested dictionaries and overrides, without a file.
+
+    Args:
+        tree: Fields, which are not changed.
+        overrides: As in `load`.
+
+    Raises:
+        ConfigError: A field cannot be used; the message names it.
+    """
+    return _overridden(copy.deepcopy(dict(tree)), overrides, source="fields")
+
+
+def _overridden(tree: dict[str, Any], overrides: Sequence[str], *, source: str) -> RunConfig:
     for override in overrides:
         _override(tree, override)
     # Paths that are still relative come from the overrides.
     anchor(tree, RunConfig, Path.cwd())
-    return from_dict(tree, source=str(path))
+    return from_dict(tree, source=source)
 
 
 def from_dict(tree: Mapping[str, Any], *, source: str = "config") -> RunConfig:

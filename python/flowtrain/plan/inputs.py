@@ -1,0 +1,79 @@
+"""What a plan is made of, from files and the words of a command line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from flowtrain.config.checks import ConfigError, require
+from flowtrain.config.load import from_overrides, load
+from flowtrain.config.schema import RunConfig
+from flowtrain.workloads import PRESETS, Workload, preset, read_lengths
+
+# Batches of samples that are drawn from a preset.
+_BATCHES = 8
+
+# A run that is planned before it has a run.yaml.
+_DEFAULTS: Mapping[str, Any] = {
+    "run": "run",
+    "model": {"dtype": "bfloat16"},
+    "data": {"path": "data.jsonl"},
+    "train": {"steps": 1, "global_batch": 512, "microbatch_tokens": 16384},
+}
+
+
+def planned_config(words: Sequence[str], *, model: Path | None) -> RunConfig:
+    """The run that is planned.
+
+    Args:
+        words: A `run.yaml`, or none, and overrides `a.b=value`.
+        model: A Hugging Face folder, in place of that of the file. Without a file, the run is one
+            in bfloat16 with AdamW that trains everything, 512 samples a step, in microbatches of
+            16,384 tokens, unless overrides say otherwise.
+
+    Raises:
+        ConfigError: Neither a file nor a model is given, or a field cannot be used.
+    """
+    files = [word for word in words if "=" not in word]
+    overrides = [word for word in words if "=" in word]
+    require(
+        len(files) <= 1,
+        f"{' '.join(files)}: give one run.yaml; overrides have the form a.b=value",
+    )
+    if model is not None:
+        overrides = [f"model.path={model}", "model.config=null", *overrides]
+    if files:
+        return load(Path(files[0]), overrides)
+    require(
+        model is not None,
+        "there is no model: give --model FOLDER with a config.json, or a run.yaml",
+    )
+    return from_overrides(_DEFAULTS, overrides)
+
+
+def planned_samples(name: str | None, config: RunConfig, *, seed: int) -> Workload:
+    """The samples for which a run is planned.
+
+    Args:
+        name: A preset, or a file that `flowtrain.workloads.read_lengths` reads.
+        config: The run; as many samples of a preset are drawn as eight of its steps take.
+        seed: Seed of a preset.
+
+    Raises:
+        ConfigError: There is no such preset or file, or the file has no samples.
+        ValueError: A line of the file cannot be used.
+    """
+    known = f"presets are {', '.join(PRESETS)}"
+    if name is None:
+        raise ConfigError(
+            "there are no samples: give --workload with a preset, or the lengths of your own, "
+            f"which `flowtrain data check RUN.yaml --lengths FILE` writes; {known}"
+        )
+    if name in PRESETS:
+        return preset(name, _BATCHES * config.train.global_batch, seed=seed)
+    path = Path(name)
+    require(path.exists(), f"--workload {name}: neither a file nor a preset; {known}")
+    workload = read_lengths(path)
+    require(len(workload) > 0, f"--workload {name}: the file has no samples")
+    return workload
