@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from flowtrain.config.checks import ConfigError, require
 from flowtrain.config.load import from_overrides, load
 from flowtrain.config.schema import RunConfig
+from flowtrain.plan.cluster import Cluster
 from flowtrain.workloads import PRESETS, Workload, preset, read_lengths
 
 # Batches of samples that are drawn from a preset.
@@ -77,3 +79,32 @@ def planned_samples(name: str | None, config: RunConfig, *, seed: int) -> Worklo
     workload = read_lengths(path)
     require(len(workload) > 0, f"--workload {name}: the file has no samples")
     return workload
+
+
+def gpu_budgets(text: str, cluster: Cluster) -> list[Cluster]:
+    """Clusters of other sizes, made of the nodes of one.
+
+    Args:
+        text: `LOW..HIGH`; each budget is twice the one before, and the last one is HIGH.
+        cluster: The cluster, which has one type of GPUs.
+
+    Raises:
+        ConfigError: The text has another form, or the cluster has several types.
+        ValueError: A budget is neither a part of a node nor a multiple of nodes.
+    """
+    match = re.fullmatch(r"(\d+)\.\.(\d+)", text)
+    require(
+        match is not None and 1 <= int(match[1]) <= int(match[2]),
+        f"--gpus {text}: write LOW..HIGH, such as 8..256",
+    )
+    assert match is not None
+    require(
+        len(cluster.groups) == 1,
+        f"--gpus {text}: cluster '{cluster}' has several types of GPUs; give a cluster with one",
+    )
+    budget, last = int(match[1]), int(match[2])
+    found = []
+    while budget < last:
+        found.append(budget)
+        budget *= 2
+    return [Cluster(groups=(cluster.groups[0].with_gpus(gpus),)) for gpus in [*found, last]]

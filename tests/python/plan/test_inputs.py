@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from flowtrain.config import ConfigError
-from flowtrain.plan.inputs import planned_config, planned_samples
+from flowtrain.plan.cluster import parse_cluster
+from flowtrain.plan.inputs import gpu_budgets, planned_config, planned_samples
 
 RUN = """
 run: out
@@ -77,3 +78,29 @@ def test_words_that_give_no_run_are_an_error(words: list[str], said: str) -> Non
 def test_an_unknown_field_among_the_words_is_an_error() -> None:
     with pytest.raises(ConfigError, match="train.globl_batch: there is no such field; did you"):
         planned_config(["train.globl_batch=96"], model=Path("/m"))
+
+
+def test_budgets_double_up_to_the_last() -> None:
+    found = gpu_budgets("4..48", parse_cluster("1x8xH100"))
+    assert list(map(str, found)) == [
+        "1x4xH100",
+        "1x8xH100",
+        "2x8xH100",
+        "4x8xH100",
+        "6x8xH100",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "cluster", "said"),
+    [
+        ("8", "1x8xH100", "--gpus 8: write LOW..HIGH, such as 8..256"),
+        ("16..8", "1x8xH100", "--gpus 16..8: write LOW..HIGH"),
+        ("0..8", "1x8xH100", "--gpus 0..8: write LOW..HIGH"),
+        ("8..20", "1x8xH100", "gpus=20: nodes of H100 have 8 GPUs"),
+        ("8..16", "1x8xH100+1x8xA100", "cluster '.*' has several types of GPUs"),
+    ],
+)
+def test_unusable_budgets_are_an_error(text: str, cluster: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        gpu_budgets(text, parse_cluster(cluster))
