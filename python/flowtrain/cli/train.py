@@ -17,6 +17,9 @@ def add_parser(commands: Any) -> None:
         metavar="a.b=value",
         help="dotted overrides; relative paths in them start at the working directory",
     )
+    parser.add_argument(
+        "--plan", type=Path, metavar="FILE", help="take the layout from a plan of `flowtrain plan`"
+    )
     parser.add_argument("--print-config", action="store_true", help="print every field and exit")
     parser.add_argument("--resume", action="store_true", help="continue from the latest checkpoint")
     parser.add_argument(
@@ -31,6 +34,10 @@ def run(given: argparse.Namespace) -> int:
     from flowtrain.config import dump, load
 
     config = load(given.config, given.overrides)
+    if given.plan is not None:
+        from flowtrain.plan.applied import with_plan
+
+        config = with_plan(config, given.plan)
     if given.print_config:
         print(dump(config), end="")
         return 0

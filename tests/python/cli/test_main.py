@@ -9,11 +9,13 @@ from typing import NoReturn
 
 import pytest
 import yaml
+from plans import decoupled, plan_file
 from support import run_tree, write_tiny_data
 
 from flowtrain.cli import top
 from flowtrain.cli.main import main
 from flowtrain.config import load
+from flowtrain.plan.plan_file import PlannedRun, dump_plan, model_digest
 from flowtrain_core import PoolSpace, SystemCallError, cuda
 
 
@@ -45,6 +47,22 @@ def test_overrides_may_stand_behind_an_option(
         assert main(["train", str(config), "--print-config", *others]) == 2
         assert f"unrecognized arguments: {others[-1]}" in capsys.readouterr().err
     assert main(["clean", "optim.lr=1"]) == 2
+
+
+def test_a_run_takes_the_layout_of_a_plan(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = load(config)
+    path = tmp_path / "plan.json"
+    digest = model_digest(run.model.folder)
+    path.write_text(dump_plan(plan_file(decoupled(2, 1), digest, PlannedRun.of(run))))
+    options = ["--plan", str(path), "--print-config"]
+    assert main(["train", str(config), *options]) == 2
+    assert "the plan is for flow.encoder_ranks=2 and" in capsys.readouterr().err
+    open_layout = ["flow.encoder_ranks=null", "flow.backbone_ranks=null"]
+    assert main(["train", str(config), *open_layout, *options]) == 0
+    flow = yaml.safe_load(capsys.readouterr().out)["flow"]
+    assert (flow["encoder_ranks"], flow["backbone_ranks"]) == (2, 1)
 
 
 def test_a_run_succeeds_although_the_reader_of_its_summary_has_gone(

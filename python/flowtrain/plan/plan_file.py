@@ -1,0 +1,143 @@
+"""`plan.json`: a plan, with what it was made for."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flowtrain.config.checks import ConfigError, require
+from flowtrain.config.flow import Mode
+from flowtrain.config.schema import Dtype, Part, RunConfig
+from flowtrain.config.tree import build, to_dict
+from flowtrain.plan.result import Plan
+
+VERSION = 1
+"""Version of the format; files of other versions are an error."""
+
+# Fields of config.json that say nothing about the sizes of a model.
+_NOT_SIZES = ("_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedRun:
+    """What a plan assumes of a run.
+
+    Attributes:
+        trained_parts: Parts of the model that train.
+        mode: `flow.mode`.
+        dtype: `model.dtype`.
+        optimizer: `optim.name`.
+        master_weights: `optim.master_weights`.
+        momentum: Whether SGD keeps a moment.
+        global_batch: `train.global_batch`.
+        microbatch_tokens: `train.microbatch_tokens`.
+    """
+
+    trained_parts: tuple[Part, ...]
+    mode: Mode
+    dtype: Dtype
+    optimizer: str
+    master_weights: bool
+    momentum: bool
+    global_batch: int
+    microbatch_tokens: int
+
+    @staticmethod
+    def of(config: RunConfig) -> PlannedRun:
+        """What a plan would assume of this run."""
+        return PlannedRun(
+            trained_parts=config.trained_parts,
+            mode=config.flow.mode,
+            dtype=config.model.dtype,
+            optimizer=config.optim.name,
+            master_weights=config.optim.master_weights,
+            momentum=config.optim.momentum > 0,
+            global_batch=config.train.global_batch,
+            microbatch_tokens=config.train.microbatch_tokens,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlanFile:
+    """Contents of a `plan.json`.
+
+    Attributes:
+        model: Name of the model.
+        model_digest: `model_digest` of its folder.
+        cluster: The cluster as text; names of own types are those of its file.
+        nodes: Nodes of the cluster.
+        workload: Name of the preset or file that the samples are from.
+        run: What the plan assumes of the run.
+        plan: The plan.
+    """
+
+    model: str
+    model_digest: str
+    cluster: str
+    nodes: int
+    workload: str
+    run: PlannedRun
+    plan: Plan
+
+
+def model_digest(folder: Path) -> str:
+    """Digest of the sizes in the `config.json` of a Hugging Face folder.
+
+    Raises:
+        ConfigError: There is no such file, or it is not JSON.
+    """
+    path = folder / "config.json"
+    try:
+        tree = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: {error.strerror}; give a Hugging Face folder with a config.json"
+        ) from error
+    except ValueError as error:
+        raise ConfigError(f"{path}: not JSON: {error}") from error
+    return _digest({k: v for k, v in tree.items() if k not in _NOT_SIZES})
+
+
+def dump_plan(file: PlanFile) -> str:
+    """The file as JSON; `read_plan` restores it."""
+    tree = {"version": VERSION, **to_dict(file)}
+    return json.dumps({**tree, "checksum": _digest(tree)}, indent=2) + "\n"
+
+
+def read_plan(path: Path) -> PlanFile:
+    """Read a `plan.json`.
+
+    Raises:
+        ConfigError: The file is missing, is no plan, has another version, or was edited.
+    """
+    try:
+        tree = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ConfigError(f"{path}: there is no such file; `flowtrain plan` writes one") from error
+    except ValueError as error:
+        raise ConfigError(f"{path}: not JSON: {error}") from error
+    require(
+        isinstance(tree, dict) and {"version", "checksum"} <= tree.keys(),
+        f"{path}: not a plan, which has a version and a checksum; `flowtrain plan` writes one",
+    )
+    require(
+        tree["version"] == VERSION,
+        f"{path}: version={tree['version']}, and this FlowTrain reads version {VERSION}; run "
+        "`flowtrain plan` again",
+    )
+    checksum = tree.pop("checksum")
+    require(
+        checksum == _digest(tree),
+        f"{path}: it was changed after it was written, and its times and memory no longer belong "
+        "to its layout; run `flowtrain plan` with --fix for another layout",
+    )
+    del tree["version"]
+    return build(PlanFile, tree, source=str(path))
+
+
+def _digest(tree: Any) -> str:
+    text = json.dumps(tree, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,83 @@
+"""Plans for tests, with numbers that a reader can check by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from flowtrain.plan.plan_file import PlanFile, PlannedRun
+from flowtrain.plan.result import (
+    Layout,
+    Mode,
+    ModulePlan,
+    Plan,
+    RankBytes,
+    Seconds,
+    StageLayout,
+)
+
+GIB = float(1 << 30)
+
+
+def module_plan(name: str, layout: Layout, **more: Any) -> ModulePlan:
+    seconds = Seconds(forward=0.03, backward=0.06, tp=0.01 if layout.tp > 1 else 0.0)
+    given: dict[str, Any] = {
+        "module": name,
+        "gpu_type": "H100",
+        "layout": layout,
+        "microbatch": seconds,
+        "stage_s": (seconds.total,) * layout.pp,
+        "fill_s": seconds.total * layout.pp,
+        "once": Seconds(),
+        "reduce_s": 0.02,
+        "optimizer_s": 0.01,
+        "memory": (RankBytes(weights=16 * GIB, gradients=8 * GIB, activations=30 * GIB),)
+        * layout.pp,
+        "memory_bytes": int(76 * GIB),
+    }
+    return ModulePlan(**{**given, **more})
+
+
+def plan(mode: Mode, *modules: ModulePlan, **more: Any) -> Plan:
+    given: dict[str, Any] = {
+        "mode": mode,
+        "modules": modules,
+        "microbatches": 8,
+        "microbatch_tokens": 16384,
+        "mean_tokens": 15000.0,
+        "step_s": 1.0,
+        "simulated_s": None,
+        "bottleneck": modules[-1].module,
+        "mfu": 0.4,
+        "tokens": 1e6,
+        "not_run": (),
+    }
+    return Plan(**{**given, **more})
+
+
+def colocated(ranks: int, **layout: Any) -> Plan:
+    both = Layout(dp=ranks, stages=(StageLayout(first=0, end=4, recompute="none"),))
+    return plan(
+        "colocated", module_plan("encoder", both), module_plan("backbone", replace(both, **layout))
+    )
+
+
+def decoupled(encoder: int, backbone: int) -> Plan:
+    return plan(
+        "disaggregated",
+        module_plan("encoder", Layout(dp=encoder)),
+        module_plan("backbone", Layout(dp=backbone)),
+    )
+
+
+def plan_file(of: Plan, digest: str, run: PlannedRun, **more: Any) -> PlanFile:
+    given: dict[str, Any] = {
+        "model": "tiny",
+        "model_digest": digest,
+        "cluster": "1x4xH100",
+        "nodes": 1,
+        "workload": "native",
+        "run": run,
+        "plan": of,
+    }
+    return PlanFile(**{**given, **more})
