@@ -5,12 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from flowtrain.plan.cluster import parse_cluster
 from flowtrain.plan.plan_file import PlanFile, PlannedRun
+from flowtrain.plan.report.answer import Question
 from flowtrain.plan.result import (
+    Assumption,
     Layout,
     Mode,
     ModulePlan,
     Plan,
+    PlanReport,
     RankBytes,
     Seconds,
     StageLayout,
@@ -81,3 +85,42 @@ def plan_file(of: Plan, digest: str, run: PlannedRun, **more: Any) -> PlanFile:
         "plan": of,
     }
     return PlanFile(**{**given, **more})
+
+
+def report(best: Plan, *others: Plan, **more: Any) -> PlanReport:
+    given: dict[str, Any] = {
+        "model": "Qwen3-VL-8B",
+        "gpus": {"H100": best.gpus},
+        "samples": 512,
+        "best": best,
+        "uniform": None,
+        "plans": (best, *others),
+        "cheapest": best,
+        "bound_s": best.step_s,
+        "gap": 0.0,
+        "smaller": None,
+        "larger": None,
+        "counts": {"priced": 40, "memory": 7},
+        "assumptions": (
+            Assumption(name="linear", value="0.7 of the peak", source="assumption"),
+            Assumption(name="overlap", value="gradients behind the last pass", source="a paper"),
+        ),
+    }
+    return PlanReport(**{**given, **more})
+
+
+RUN = PlannedRun(
+    trained_parts=("encoder", "projector", "backbone"),
+    mode="strict",
+    dtype="bfloat16",
+    optimizer="adamw",
+    master_weights=True,
+    momentum=False,
+    global_batch=512,
+    microbatch_tokens=16384,
+)
+
+
+def question(cluster: str, **more: Any) -> Question:
+    given: dict[str, Any] = {"workload": "native", "run": RUN}
+    return Question(**{"cluster": parse_cluster(cluster), **given, **more})

@@ -1,0 +1,93 @@
+"""What every number of the report means, and what it rests on, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from textwrap import wrap
+
+from flowtrain.cost.topology import Link
+from flowtrain.plan.cluster import Cluster, NodeGroup
+from flowtrain.plan.report.answer import Answer
+
+_WIDTH = 100
+_GIB = 1 << 30
+
+_MEANINGS = (
+    (
+        "step",
+        "Seconds of an optimizer step. For mean samples: the time of the first microbatch through "
+        "all stages, and of all others on the longest stage, then gradients and optimizer. "
+        "Simulated: sampled batches are packed by the packing scheduler, and their microbatches "
+        "are replayed with their own sizes, so that imbalance counts. Nothing was run.",
+    ),
+    (
+        "speed",
+        "Tokens of a step, text and visual, without padding, over its time. MFU: FLOPs of the "
+        "model over the peak of all GPUs, without recomputation; causal attention counts half.",
+    ),
+    ("cost", "Hours of all GPUs of the plan, in which 1e9 tokens are trained."),
+    (
+        "proof",
+        "The bound on the time for mean samples is over all layouts that the search considers, "
+        "priced by the same model. It says nothing about layouts that are not considered, nor "
+        "about errors of the model.",
+    ),
+    (
+        "bottleneck",
+        "The module whose microbatch takes the longest, and what the time goes to; `tp`, `cp`, "
+        "`ep`, `pp` and `shards` is communication that computation does not hide.",
+    ),
+    (
+        "memory",
+        "Bytes of tensors. `masters`: float32 copies that the optimizer steps. `activations`: what "
+        "is kept for the backward passes of the microbatches in flight. `working`: the layer that "
+        "is computed again, gathered weights, or logits. `rows`: embeddings between the modules.",
+    ),
+    (
+        "uniform",
+        "The best plan with one layout for the whole model, the encoder in front of the first "
+        "layers: what frameworks without module-wise layouts can run.",
+    ),
+)
+
+
+def explain_text(answer: Answer) -> str:
+    """What the answer rests on, as `flowtrain plan --explain` prints it."""
+    lines = ["what the numbers mean"]
+    for name, meaning in _MEANINGS:
+        lines += _paragraph(name, meaning)
+    lines += ["", "what they rest on"]
+    for name, value in _cluster(answer.question.cluster):
+        lines += _paragraph(name, value)
+    for assumption in answer.report.assumptions:
+        lines += _paragraph(assumption.name, f"{assumption.value}. {assumption.source}")
+    counts = ", ".join(f"{count} {name}" for name, count in answer.report.counts.items())
+    lines += _paragraph("candidates", counts)
+    return "\n".join(lines) + "\n"
+
+
+def _cluster(cluster: Cluster) -> Iterator[tuple[str, str]]:
+    for group in cluster.groups:
+        gpu = group.gpu
+        yield (
+            gpu.name,
+            f"{gpu.memory_bytes / _GIB:.1f} GiB, {gpu.bf16_flops / 1e12:.4g} TFLOP/s in dense "
+            f"bfloat16, {gpu.hbm_bytes_per_s / 1e9:.4g} GB/s of memory ({gpu.source})",
+        )
+        yield f"links of {gpu.name}", _links(group)
+
+
+def _links(group: NodeGroup) -> str:
+    topology = group.topology
+    return (
+        f"{_link(topology.inside)} inside a node, {_link(topology.between)} between nodes, for "
+        f"each GPU ({group.source})"
+    )
+
+
+def _link(link: Link) -> str:
+    return f"{link.bytes_per_s / 1e9:.4g} GB/s and {link.latency_s * 1e6:.3g} us"
+
+
+def _paragraph(name: str, text: str) -> list[str]:
+    return wrap(f"{name}: {text}", _WIDTH, initial_indent="  ", subsequent_indent="    ")

@@ -1,0 +1,63 @@
+"""The answer of the planner as JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flowtrain.config.tree import to_dict
+from flowtrain.plan.report.answer import Answer
+from flowtrain.plan.result import Plan
+
+
+def answer_tree(answer: Answer) -> dict[str, Any]:
+    """The answer in plain types; each plan has its rates beside its fields."""
+    report = answer.report
+    return {
+        "model": report.model,
+        "question": {**to_dict(answer.question), "cluster": _cluster(answer)},
+        "best": _plan(report.best),
+        "uniform": _plan(report.uniform),
+        "uniform_is_optimal": report.uniform_is_optimal,
+        "plans": [_plan(plan) for plan in report.plans],
+        "cheapest": _plan(report.cheapest),
+        "bound_s": report.bound_s,
+        "gap": report.gap,
+        "smaller": _budget(report.smaller),
+        "larger": _budget(report.larger),
+        "checked": _plan(answer.checked),
+        "scaled": [
+            {
+                **to_dict(scaled),
+                "lower": _plan(scaled.lower),
+                "higher": _plan(scaled.higher),
+            }
+            for scaled in answer.scaled
+        ],
+        "curve": [
+            {"gpus": point.gpus, "plan": _plan(point.plan), "reason": point.reason}
+            for point in answer.curve
+        ],
+        "counts": dict(report.counts),
+        "assumptions": [to_dict(assumption) for assumption in report.assumptions],
+    }
+
+
+def _cluster(answer: Answer) -> dict[str, Any]:
+    cluster = answer.question.cluster
+    return {"text": str(cluster), "gpus": cluster.gpus, **to_dict(cluster)}
+
+
+def _budget(budget: tuple[int, Plan] | None) -> dict[str, Any] | None:
+    return None if budget is None else {"gpus": budget[0], "plan": _plan(budget[1])}
+
+
+def _plan(plan: Plan | None) -> dict[str, Any] | None:
+    if plan is None:
+        return None
+    return {
+        **to_dict(plan),
+        "gpus": plan.gpus,
+        "best_s": plan.best_s,
+        "tokens_per_s": plan.tokens_per_s,
+        "gpu_hours_per_billion_tokens": plan.gpu_hours_per_billion_tokens,
+    }
