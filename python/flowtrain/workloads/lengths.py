@@ -12,16 +12,23 @@ from flowtrain.workloads.workload import Workload, decoder_flops, native_encoder
 
 _PATCHES_PER_TOKEN = 4
 # Maximum of each column; the FLOPs of the longest sample are within that of costs.
-_MAXIMA = {"tokens": 1e9, "visual_tokens": 1e9, "cost": 1e30, "encoder_cost": 1e30}
+_MAXIMA = {
+    "tokens": 1e9,
+    "visual_tokens": 1e9,
+    "images": 1e9,
+    "cost": 1e30,
+    "encoder_cost": 1e30,
+}
 
 
 def read_lengths(path: Path) -> Workload:
     """Read samples from a JSON-lines file.
 
     A line is a number of tokens, or an object with `tokens` (text and visual) and optionally
-    `visual_tokens`, `cost` and `encoder_cost`, all costs in one unit. The default cost is the FLOPs
-    of a Qwen2.5-7B decoder, the default encoder cost those of a Qwen2.5-VL vision tower on one
-    image. A cost must be on all lines or on none.
+    `visual_tokens`, `images` (by default one, if there are visual tokens), `cost` and
+    `encoder_cost`, all costs in one unit. The default cost is the FLOPs of a Qwen2.5-7B decoder,
+    the default encoder cost those of a Qwen2.5-VL vision tower on one image. A cost must be on all
+    lines or on none.
 
     Raises:
         ValueError: A line has another form, or lacks a cost that others have. The message has its
@@ -45,6 +52,7 @@ def read_lengths(path: Path) -> Workload:
             if not given:
                 continue
         columns[key] = [row.get(key, 0) for row in rows.values()]
+    images = [row.get("images", int(row.get("visual_tokens", 0) > 0)) for row in rows.values()]
     tokens = numpy.array(columns["tokens"], numpy.int64)
     visual = numpy.array(columns["visual_tokens"], numpy.int64)
     cost = columns.get("cost")
@@ -57,6 +65,7 @@ def read_lengths(path: Path) -> Workload:
         encoder_cost=native_encoder_flops(visual * _PATCHES_PER_TOKEN)
         if encoder is None
         else numpy.array(encoder, numpy.float64),
+        images=numpy.array(images, numpy.int64),
     )
 
 
@@ -85,12 +94,16 @@ def _row(line: str, where: str) -> dict[str, Any]:
             f"{where}: visual_tokens={row['visual_tokens']} exceed tokens={row['tokens']}; "
             "give the sum of text and visual tokens as tokens"
         )
+    if row.get("visual_tokens", 0) > 0 and row.get("images", 1) == 0:
+        raise ValueError(
+            f"{where}: visual_tokens={row['visual_tokens']} with images=0; give at least one image"
+        )
     return row
 
 
 def _number(value: Any, key: str, where: str) -> int | float:
     """Convert a value to the number type of its column, and check its range."""
-    whole = key in ("tokens", "visual_tokens")
+    whole = key in ("tokens", "visual_tokens", "images")
     good = isinstance(value, (int, float)) and not isinstance(value, bool)
     if good and 0 <= value <= _MAXIMA[key] and (not whole or value == int(value)):
         return int(value) if whole else float(value)

@@ -17,7 +17,8 @@ from flowtrain.workloads.workload import (
     native_encoder_flops,
 )
 
-Drawn = tuple[IntArray, IntArray, NDArray[Any]]  # Text tokens, visual tokens, encoder FLOPs.
+# Text tokens, visual tokens, images, encoder FLOPs.
+Drawn = tuple[IntArray, IntArray, IntArray, NDArray[Any]]
 Draw = Callable[[Generator, int], Drawn]
 
 _TILE_TOKENS = 256
@@ -43,13 +44,14 @@ def _tiles(random: Generator, count: int) -> Drawn:
     tiles = numpy.clip(random.geometric(0.22, count), 1, 13)
     tiles[random.random(count) < 0.12] = 0
     text = _lognormal(random, count, 180, 0.8, 8, 4096)
-    return text, tiles * _TILE_TOKENS, tiles * _TILE_FLOPS
+    return text, tiles * _TILE_TOKENS, tiles, tiles * _TILE_FLOPS
 
 
 def _native_images(random: Generator, count: int) -> Drawn:
     """One image at its own resolution."""
     visual, flops = _native(random, count)
-    return _lognormal(random, count, 180, 0.8, 8, 4096), visual, flops
+    text = _lognormal(random, count, 180, 0.8, 8, 4096)
+    return text, visual, numpy.ones(count, numpy.int64), flops
 
 
 def _video(random: Generator, count: int) -> Drawn:
@@ -63,6 +65,7 @@ def _video(random: Generator, count: int) -> Drawn:
     return (
         _lognormal(random, count, 180, 0.8, 8, 4096),
         visual,
+        numpy.where(clips, frames, 1),
         numpy.where(clips, clip_flops, flops),
     )
 
@@ -74,7 +77,7 @@ def _interleaved(random: Generator, count: int) -> Drawn:
     owner = numpy.repeat(numpy.arange(count), images)
     visual = numpy.bincount(owner, weights=each, minlength=count).astype(numpy.int64)
     text = _lognormal(random, count, 700, 0.9, 32, 8192)
-    return text, visual, numpy.bincount(owner, weights=flops, minlength=count)
+    return text, visual, images, numpy.bincount(owner, weights=flops, minlength=count)
 
 
 def _long_tail(random: Generator, count: int) -> Drawn:
@@ -83,39 +86,42 @@ def _long_tail(random: Generator, count: int) -> Drawn:
     visual, flops = _native(random, count)
     with_image = random.random(count) < 0.15
     visual = numpy.where(with_image, numpy.minimum(visual, 32768 - text), 0)
-    return text, visual, numpy.where(visual > 0, flops, 0.0)
+    images = numpy.where(visual > 0, 1, 0)
+    return text, visual, images, numpy.where(visual > 0, flops, 0.0)
 
 
 def _coarse(random: Generator, count: int) -> Drawn:
     """Five sizes only, as fixed templates produce."""
     tiles = random.choice(numpy.array([1, 2, 4, 6, 12]), count, p=[0.35, 0.25, 0.2, 0.12, 0.08])
-    return numpy.full(count, 128), tiles * _TILE_TOKENS, tiles * _TILE_FLOPS
+    return numpy.full(count, 128), tiles * _TILE_TOKENS, tiles, tiles * _TILE_FLOPS
 
 
 def _tight(random: Generator, count: int) -> Drawn:
     """Photographs of one size with a short question, like CocoQA."""
     visual = numpy.maximum(1, random.normal(1400, 70, count)).astype(numpy.int64)
     flops = native_encoder_flops(visual * _PATCHES_PER_TOKEN)
-    return _lognormal(random, count, 58, 0.35, 4, 1024), visual, flops
+    text = _lognormal(random, count, 58, 0.35, 4, 1024)
+    return text, visual, numpy.ones(count, numpy.int64), flops
 
 
 def _charts(random: Generator, count: int) -> Drawn:
     """Synthetic charts with a heavy tail, like SynthChartNet."""
     visual = _lognormal(random, count, 1600, 0.95, 400, 8192)
     flops = native_encoder_flops(visual * _PATCHES_PER_TOKEN)
-    return _lognormal(random, count, 140, 0.5, 8, 2048), visual, flops
+    text = _lognormal(random, count, 140, 0.5, 8, 2048)
+    return text, visual, numpy.ones(count, numpy.int64), flops
 
 
 def _documents(random: Generator, count: int) -> Drawn:
     """Four measured document sets, mixed in proportion to their sizes."""
     text, tiles = document_counts(random, count)
-    return text, tiles * _TILE_TOKENS, tiles * _TILE_FLOPS
+    return text, tiles * _TILE_TOKENS, tiles, tiles * _TILE_FLOPS
 
 
 def _one_document_set(name: str) -> Draw:
     def draw(random: Generator, count: int) -> Drawn:
         text, tiles = document_counts(random, count, only=name)
-        return text, tiles * _TILE_TOKENS, tiles * _TILE_FLOPS
+        return text, tiles * _TILE_TOKENS, tiles, tiles * _TILE_FLOPS
 
     return draw
 
@@ -151,7 +157,7 @@ def preset(name: str, count: int, *, seed: int) -> Workload:
         raise ValueError(f"preset '{name}': count={count} must not be negative")
     if name not in _PRESETS:
         raise ValueError(f"preset '{name}': choose from {', '.join(PRESETS)}")
-    text, visual, flops = _PRESETS[name](numpy.random.default_rng(seed), count)
+    text, visual, images, flops = _PRESETS[name](numpy.random.default_rng(seed), count)
     tokens = (text + visual).astype(numpy.int64)
     return Workload(
         name=name,
@@ -159,4 +165,5 @@ def preset(name: str, count: int, *, seed: int) -> Workload:
         visual_tokens=visual.astype(numpy.int64),
         cost=decoder_flops(tokens),
         encoder_cost=flops.astype(numpy.float64),
+        images=images.astype(numpy.int64),
     )

@@ -30,6 +30,8 @@ class Workload:
         visual_tokens: Visual tokens of each sample, shape [num_samples].
         cost: Forward FLOPs of the decoder, shape [num_samples].
         encoder_cost: Forward FLOPs of the vision encoder, shape [num_samples]; 0 without images.
+        images: Images, or frames of a video that are encoded apart, over which the visual tokens of
+            each sample spread, shape [num_samples]; None is one for each sample with visual tokens.
     """
 
     name: str
@@ -37,6 +39,7 @@ class Workload:
     visual_tokens: IntArray
     cost: FloatArray
     encoder_cost: FloatArray
+    images: IntArray | None = None
 
     def __len__(self) -> int:
         return len(self.tokens)

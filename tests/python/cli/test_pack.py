@@ -52,6 +52,10 @@ def test_a_preset_replaces_a_file(capsys: pytest.CaptureFixture[str]) -> None:
         ("1" + "0" * 30, "lengths.jsonl:3: tokens=1000"),
         ('{"length": 4}', "lengths.jsonl:3: no 'tokens' among its fields ('length')"),
         ('{"tokens": 4, "visual_tokens": 5}', "lengths.jsonl:3: visual_tokens=5 exceed tokens=4"),
+        (
+            '{"tokens": 9, "visual_tokens": 5, "images": 0}',
+            "lengths.jsonl:3: visual_tokens=5 with images=0; give at least one image",
+        ),
         ('{"tokens": 4, "cost": NaN}', "lengths.jsonl:3: cost=nan must be a number"),
         ('{"tokens": 4, "cost": 7.0}', "lengths.jsonl:1: no cost, but line 3 has one"),
         ("\udcff", "lengths.jsonl: byte 5 is not UTF-8"),

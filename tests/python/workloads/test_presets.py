@@ -30,6 +30,9 @@ def test_a_preset_depends_on_its_seed_alone(name: str) -> None:
     assert len(one) == 500 and (one.tokens >= 1).all()
     assert (one.visual_tokens <= one.tokens).all() and (one.tokens < 70_000).all()
     assert ((one.encoder_cost > 0) == (one.visual_tokens > 0)).all()
+    assert one.images is not None
+    assert ((one.images > 0) == (one.visual_tokens > 0)).all()
+    assert (one.images <= one.visual_tokens).all()
     assert len(preset(name, 0, seed=1)) == 0
 
 
