@@ -1,0 +1,189 @@
+"""Describes a model to the planner, from the configuration of a Hugging Face folder; no weights."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import pkgutil
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from flowtrain.cost.decoder import decoder_layers
+from flowtrain.cost.flops import Side
+from flowtrain.cost.layers import Counts, Layer, Saved
+from flowtrain.models.family import Family
+from flowtrain.models.registry import family_for
+from flowtrain.models.tile_family import TileFamily
+from flowtrain.models.versions import require_transformers
+from flowtrain.plan.describe import FarInput, ImageShape, ModelDescription
+
+# A grid of Qwen-VL whose numbers of patches are multiples of any window.
+_LARGE_GRID = (1, 64, 64)
+_ONE_TILE = (1, 1, 1)
+# Models that no family runs, and the family whose layers in front of the experts they share.
+_DESCRIBED_AS = {"qwen3_vl_moe": "flowtrain.models.qwen3_vl:Qwen3VL"}
+
+
+def describe(folder: Path, *, projector_side: Side = "encoder") -> ModelDescription:
+    """Describe the model of a local Hugging Face folder; only its `config.json` is read.
+
+    Args:
+        folder: The folder.
+        projector_side: The side of the cut on which the projector is computed.
+
+    Raises:
+        ModelError: As for `family_for`.
+    """
+    return describe_family(_family(folder, projector_side), name=folder.resolve().name)
+
+
+def _family(folder: Path, projector_side: Side) -> Family:
+    try:
+        kind = json.loads((folder / "config.json").read_text()).get("model_type")
+    except (OSError, ValueError):
+        kind = None  # `family_for` says what is wrong.
+    if kind not in _DESCRIBED_AS:
+        return family_for(folder, projector_side=projector_side)
+    require_transformers()
+    family: Family = pkgutil.resolve_name(_DESCRIBED_AS[kind])(
+        folder, projector_side=projector_side
+    )
+    return family
+
+
+def describe_family(family: Family, *, name: str) -> ModelDescription:
+    """Describe the model of a family.
+
+    Args:
+        family: The family, for one model folder.
+        name: Name for reports.
+    """
+    text, vision = family.config.get_text_config(), family.config.vision_config
+    layers, estimated = _with_estimates(family.layers, text)
+    kept = [layer for layer in layers if not layer.left_out]
+    trainable = family.trainable_sizes()
+    totals, experts, unused = ([0] * len(kept) for _ in range(3))
+    for parameter, size in family.parameter_sizes().items():
+        number = _layer_of(parameter, kept, family)
+        totals[number] += size
+        experts[number] += size if ".experts." in parameter else 0
+        unused[number] += 0 if parameter in trainable else size
+    heads = text.num_attention_heads
+    kv_heads = getattr(text, "num_key_value_heads", None) or heads
+    head = getattr(text, "head_dim", None) or text.hidden_size // heads
+    return ModelDescription(
+        name=name,
+        layers=tuple(kept),
+        parameters=tuple(totals),
+        experts=tuple(experts),
+        unused=tuple(unused),
+        vocabulary=text.vocab_size,
+        width=text.hidden_size,
+        heads=heads,
+        kv_heads=kv_heads,
+        kv_width=kv_heads * head,
+        num_experts=getattr(text, "num_experts", None) or 0,
+        chosen_experts=getattr(text, "num_experts_per_tok", None) or 0,
+        vision_width=vision.hidden_size,
+        vision_heads=getattr(vision, "num_heads", None) or vision.num_attention_heads,
+        row_width=family.row_width,
+        projector_side=family.projector_side,
+        tied_parameters=0 if totals[-1] else text.vocab_size * text.hidden_size,
+        image=_image_shape(family),
+        far_inputs=_far_inputs(family, kept),
+        estimated=estimated,
+    )
+
+
+def _layer_of(parameter: str, layers: Sequence[Layer], family: Family) -> int:
+    """The layer that a parameter is in, or the first of its part that is nearest by name."""
+    part = family.part_of(parameter)
+    return max(
+        (number for number, layer in enumerate(layers) if layer.part == part),
+        key=lambda number: (_common(parameter, layers[number].name), -number),
+    )
+
+
+def _common(parameter: str, layer: str) -> int:
+    """Words at the beginning of two paths that are the same."""
+    pairs = zip(parameter.split("."), layer.split("."), strict=False)
+    return sum(1 for _ in itertools.takewhile(lambda words: words[0] == words[1], pairs))
+
+
+def _image_shape(family: Family) -> ImageShape:
+    if isinstance(family, TileFamily):
+        tile = family.counts(0, [_ONE_TILE], num_targets=0)
+        return ImageShape(tile_tokens=round(tile.projected), per_tile=tile)
+    image = family.counts(0, [_LARGE_GRID], num_targets=0)
+    tokens = image.projected
+    return ImageShape(
+        per_token=Counts(*(value / tokens for value in image._replace(vision_pairs=0))),
+        per_pair=Counts(vision_pairs=image.vision_pairs / tokens**2),
+    )
+
+
+def _far_inputs(family: Family, layers: Sequence[Layer]) -> tuple[FarInput, ...]:
+    """The taps of deepstack: from a block of the tower to its merger, and on to the decoder."""
+    vision = family.config.vision_config
+    number_of = {layer.name: number for number, layer in enumerate(layers)}
+    found = []
+    for i, block in enumerate(getattr(vision, "deepstack_visual_indexes", None) or ()):
+        merger = f"model.visual.deepstack_merger_list.{i}"
+        decoder = f"model.language_model.layers.{i}"
+        if merger not in number_of or not layers[number_of[merger]].reaches_loss:
+            continue
+        source, target = number_of[f"model.visual.blocks.{block}"], number_of[merger]
+        found += [
+            FarInput(source=source, target=target, unit="vision_tokens", values=vision.hidden_size),
+            FarInput(
+                source=target,
+                target=number_of[decoder],
+                unit="projected",
+                values=vision.out_hidden_size,
+            ),
+        ]
+    return tuple(found)
+
+
+def _with_estimates(layers: Sequence[Layer], text: Any) -> tuple[Sequence[Layer], tuple[str, ...]]:
+    """Layers with experts, with an estimate of what autograd keeps of them.
+
+    They keep what a dense layer keeps whose MLP is as wide as the chosen experts together, and the
+    tokens twice more for each of these: as they are sent, and as they return.
+    """
+    if not any(layer.saved is None for layer in layers) or not getattr(text, "num_experts", None):
+        return layers, ()
+    chosen = text.num_experts_per_tok
+    dense = SimpleNamespace(
+        **_sizes(text),
+        model_type="qwen3",
+        intermediate_size=chosen * text.moe_intermediate_size,
+        num_experts=0,
+    )
+    estimates = {layer.name: layer.saved for layer in decoder_layers(dense)}
+    copies = Saved("tokens", 2 * chosen * text.hidden_size)
+    return [
+        replace(layer, saved=(*(estimates[layer.name] or ()), copies))
+        if layer.saved is None and layer.name in estimates
+        else layer
+        for layer in layers
+    ], (
+        "activations of layers with experts: as of a dense layer whose MLP is as wide as the "
+        "experts of a token together, and two copies of the token for each of these",
+    )
+
+
+def _sizes(text: Any) -> Mapping[str, Any]:
+    names = (
+        "hidden_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "num_key_value_heads",
+        "head_dim",
+        "vocab_size",
+        "hidden_act",
+    )
+    return {name: getattr(text, name) for name in names if hasattr(text, name)}
