@@ -76,7 +76,7 @@ class Seconds:
         tp: Collectives of tensor parallelism.
         cp: Keys and values of other ranks, as far as attention does not hide them.
         ep: Tokens to experts and back.
-        pp: Sends between stages.
+        pp: Sends between stages, or of rows from the encoder to the backbone.
         shards: Weights gathered and gradients scattered in each microbatch, as far as passes do not
             hide them.
     """
@@ -137,13 +137,14 @@ class ModulePlan:
         gpu_type: Type of its GPUs.
         layout: Its parallelism.
         microbatch: Time of a microbatch on the longest stage.
-        stage_s: Seconds of a microbatch by stage.
+        stage_s: Seconds of a microbatch by stage, both passes.
         fill_s: Seconds of a microbatch through all stages, forward and backward.
-        once: Time of what runs once a step before and behind the pipeline (mode `colocated`).
+        once: Time of what runs once a step, before and behind the backbone's pipeline (the encoder
+            in mode `colocated`).
         reduce_s: Seconds to sum the gradients, as far as passes do not hide them.
         optimizer_s: Seconds of the optimizer's step.
         memory: Memory of a rank by stage.
-        memory_bytes: What a rank may use.
+        memory_bytes: What a rank may use for the module, beside a module on the same rank.
     """
 
     module: str

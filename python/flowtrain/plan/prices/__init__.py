@@ -1,0 +1,1 @@
+"""Times and memory of a module in a layout."""

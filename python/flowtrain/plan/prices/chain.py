@@ -1,0 +1,227 @@
+"""A module as a chain of layers that a pipeline cuts: lower bounds, and the exact cut."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy
+
+from flowtrain.plan.partition import Layers, Level, NoPartitionError, Partition, Tap, partition
+from flowtrain.plan.prices.costs import Costs, Shape
+from flowtrain.plan.prices.row import Row
+from flowtrain.plan.prices.tables import BoolArray, FloatArray, IntArray, Tables
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Bounds:
+    """What no cut of a chain is better than, for some rows.
+
+    Attributes:
+        fill_s: Seconds of a microbatch through all stages, shape [num_rows]; infinite where no cut
+            fits.
+        longest_s: Seconds of a microbatch on the longest stage, shape [num_rows].
+    """
+
+    fill_s: FloatArray
+    longest_s: FloatArray
+
+    def steps_s(self, microbatches: FloatArray) -> FloatArray:
+        """Seconds of the microbatches of a step, shape [num_rows]."""
+        return self.fill_s + (microbatches - 1) * self.longest_s
+
+
+class Chain:
+    """Layers of a module, for one shape and row.
+
+    Args:
+        tables: All layers.
+        parts: Parts that the module computes.
+    """
+
+    def __init__(self, tables: Tables, parts: tuple[str, ...]) -> None:
+        self.tables = tables
+        self.numbers = numpy.array(
+            [n for n, layer in enumerate(tables.model.layers) if layer.part in parts]
+        )
+        self.kinds: IntArray = tables.kind[self.numbers]
+        self.layers_of_kind = tables.count(parts)
+        decoder = tables.block & ~tables.vision
+        self._decoder = decoder & (self.layers_of_kind > 0)
+        self.num_blocks = int(self.layers_of_kind[self._decoder].sum())
+
+    def bounds(
+        self,
+        costs: Costs,
+        *,
+        stages: int,
+        microbatches: FloatArray,
+        memory_bytes: float,
+        levels: Sequence[Level],
+    ) -> Bounds:
+        """Lower bounds of the times of any cut into several stages.
+
+        A stage with f microbatches in flight has room for at most floor(memory / (state + f kept))
+        of the decoder's blocks, of the smallest kind and without anything else. If all stages
+        together have no room for all blocks without recomputation, the rest are recomputed.
+        """
+        states = costs.states.sum(0)
+        kept = costs.kept[:, :, self._decoder].min(2)[:, :, None]
+        behind = stages - numpy.arange(stages)
+        in_flight = numpy.minimum(microbatches[:, None], behind)[:, None]
+        room = memory_bytes // (states[self._decoder].min() + in_flight * kept)
+        all_room, input_room = room.sum(2).T
+        if "full" not in levels:
+            input_room = all_room
+        if "none" not in levels:
+            all_room = 0 * all_room
+        pass_s = costs.forward.sum(1) + costs.backward.sum(1)
+        again_s = costs.again[:, self._decoder].min(1)
+        recomputed = numpy.maximum(0.0, self.num_blocks - all_room)
+        fill_s = pass_s @ self.layers_of_kind + recomputed * again_s
+        fits = (input_room >= self.num_blocks) & (
+            states @ self.layers_of_kind <= stages * memory_bytes
+        )
+        longest_s = numpy.maximum(
+            math.ceil(self.num_blocks / stages) * pass_s[:, self._decoder].min(1),
+            pass_s[:, self.layers_of_kind > 0].max(1),
+        )
+        longest_s = numpy.maximum(longest_s, fill_s / stages)
+        return Bounds(numpy.where(fits, fill_s, numpy.inf), longest_s)
+
+    def whole(
+        self,
+        costs: Costs,
+        *,
+        memory_bytes: float,
+        rows_bytes: FloatArray,
+        levels: Sequence[Level],
+    ) -> tuple[Bounds, BoolArray]:
+        """Times of one stage of all layers, and whether it recomputes, shape [num_rows].
+
+        It does if it does not fit otherwise.
+
+        Args:
+            costs: Of the layers.
+            memory_bytes: What a rank may use.
+            rows_bytes: Rows of the encoder, and their gradients, shape [num_rows].
+            levels: Levels of recomputation to choose from.
+        """
+        count, has = self.layers_of_kind, self.layers_of_kind > 0
+        pass_s = (costs.forward.sum(1) + costs.backward.sum(1)) @ count
+        fixed = costs.states.sum(0) @ count + costs.working[:, has].max(1) + rows_bytes
+        running = (costs.kept[:, 0] - costs.kept[:, 1])[:, has].max(1)
+        everything, inputs = (costs.kept @ count).T
+        recomputes = (fixed + everything > memory_bytes) | ("none" not in levels)
+        fill_s = numpy.where(recomputes, pass_s + costs.again @ count, pass_s)
+        fits = ~recomputes | (("full" in levels) & (fixed + running + inputs <= memory_bytes))
+        return Bounds(numpy.where(fits, fill_s, numpy.inf), fill_s), recomputes
+
+    def cut(
+        self,
+        costs: Costs,
+        shape: Shape,
+        row: Row,
+        *,
+        microbatches: int,
+        memory_bytes: int,
+        link_bytes_per_s: float,
+        rows_bytes: float,
+        levels: Sequence[Level],
+    ) -> Partition | None:
+        """The best cut into the stages of the shape, or None if none fits.
+
+        Args:
+            costs: Of the layers, for one row.
+            shape: The mesh.
+            row: What a microbatch has.
+            microbatches: Microbatches of a replica per step.
+            memory_bytes: What a rank may use.
+            link_bytes_per_s: Rate from a stage to the next.
+            rows_bytes: Rows of the encoder that the first stage holds for each microbatch in
+                flight, and once more as gradients.
+            levels: Levels of recomputation to choose from.
+        """
+        try:
+            return partition(
+                self._layers(costs, shape, row, rows_bytes),
+                stages=shape.mesh.pp,
+                microbatches=microbatches,
+                memory_bytes=memory_bytes,
+                link_bytes_per_s=link_bytes_per_s,
+                levels=levels,
+            )
+        except NoPartitionError:
+            return None
+
+    def _layers(self, costs: Costs, shape: Shape, row: Row, rows_bytes: float) -> Layers:
+        kinds, tables = self.kinds, self.tables
+        states = costs.states.sum(0)[kinds] + costs.working[0, kinds]
+        if tables.model.tied_parameters and shape.mesh.pp > 1:
+            states[-1] += tables.model.tied_parameters / shape.mesh.tp * tables.state.sum()
+        kept = costs.kept[0][:, kinds]
+        states[0] += rows_bytes
+        kept[:, 0] += rows_bytes
+        again = costs.again[0, kinds]
+        # Whether a layer has a backward pass is in its times and sizes already; gradients that only
+        # pass through frozen layers are too.
+        has_backward = numpy.logical_or.accumulate(tables.gradient[kinds])
+        return Layers.of(
+            forward_s=costs.forward[0].sum(0)[kinds],
+            backward_input_s=costs.backward[0].sum(0)[kinds],
+            backward_weight_s=0.0 * again,
+            trained=has_backward,
+            state_bytes=_whole(states),
+            activation_bytes=_whole(numpy.array([kept[0], kept[0], kept[1]])),
+            recompute_s=numpy.array([0 * again, 0 * again, again]),
+            output_bytes=_whole(self._output_bytes(shape, row)),
+            taps=self._taps(shape, row),
+        )
+
+    def _output_bytes(self, shape: Shape, row: Row) -> FloatArray:
+        """Bytes that each layer passes on."""
+        tables, mesh = self.tables, shape.mesh
+        model, itemsize = tables.model, tables.work.itemsize
+        images = tables.images(row.visual)
+        part = numpy.array([model.layers[number].part for number in self.numbers])
+        text = itemsize * row.tokens * model.width / (mesh.tp * mesh.cp)
+        tower = itemsize * images.vision_tokens * model.vision_width / mesh.tp
+        rows = itemsize * row.visual * model.width / mesh.tp
+        found: FloatArray = numpy.select(
+            [part == "encoder", part == "projector"], [tower, rows], text
+        )
+        return found
+
+    def _taps(self, shape: Shape, row: Row) -> list[Tap]:
+        """Outputs that layers further behind read.
+
+        Those from in front of the chain arrive at its first stage.
+        """
+        tables, mesh = self.tables, shape.mesh
+        images = tables.images(row.visual)._asdict()
+        place = {int(number): position for position, number in enumerate(self.numbers)}
+        found = []
+        for far in tables.model.far_inputs:
+            source, target = place.get(far.source, 0), place.get(far.target)
+            if target is not None and source < target:
+                size = tables.work.itemsize * images[far.unit] * far.values / mesh.tp
+                found.append(Tap(source=source, target=target, bytes=math.ceil(size)))
+        return found
+
+    def stage_kinds(self, ends: Sequence[int]) -> list[IntArray]:
+        """Layers of each kind on each stage, each of shape [num_kinds].
+
+        Args:
+            ends: Position of the layer behind each stage.
+        """
+        starts = [0, *ends[:-1]]
+        width = len(self.tables.first)
+        return [
+            numpy.bincount(self.kinds[first:end], minlength=width)
+            for first, end in zip(starts, ends, strict=True)
+        ]
+
+
+def _whole(sizes: FloatArray) -> IntArray:
+    return numpy.ceil(sizes).astype(numpy.int64)

@@ -1,0 +1,237 @@
+"""Times and sizes of the layers of a module on one rank, for a mesh and a row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy
+
+from flowtrain.cost import communication as comm
+from flowtrain.cost.communication import Mesh
+from flowtrain.plan.prices.network import Network
+from flowtrain.plan.prices.row import Row
+from flowtrain.plan.prices.tables import FloatArray, IntArray, Tables
+from flowtrain.plan.result import Sharding
+
+SECONDS = ("forward", "backward", "tp", "cp", "ep", "shards")
+STATES = ("weights", "masters", "gradients", "moments")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Costs:
+    """What the layers of a module cost on a rank, for some rows, by kind of layer.
+
+    Attributes:
+        forward: Seconds of the forward pass by what they are spent on, shape
+            [num_rows, 6, num_kinds], in the order of SECONDS.
+        backward: The same of the backward pass, without recomputation.
+        again: Seconds of a forward pass that is computed again, shape [num_rows, num_kinds]; 0 for
+            layers that are no blocks.
+        kept: Bytes kept of a full row without and with recomputation, shape
+            [num_rows, 2, num_kinds].
+        working: Bytes that exist beside what the layer keeps without recomputation, while it runs,
+            shape [num_rows, num_kinds].
+        states: Bytes of weights, master weights, gradients and moments, shape [4, num_kinds].
+        reduced: Parameters that train outside of experts, and in experts, shape [2, num_kinds].
+    """
+
+    forward: FloatArray
+    backward: FloatArray
+    again: FloatArray
+    kept: FloatArray
+    working: FloatArray
+    states: FloatArray
+    reduced: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A mesh, and what its replicas share out."""
+
+    mesh: Mesh
+    sharding: Sharding
+
+    @property
+    def gpus(self) -> int:
+        """Ranks."""
+        return self.mesh.tp * self.mesh.cp * self.mesh.dp * self.mesh.pp
+
+
+def costs_of(tables: Tables, shape: Shape, rows: Sequence[Row], network: Network) -> Costs:
+    """Costs of all kinds of layers.
+
+    Layers in front of the backbone are not shared out by context parallelism: each of its ranks
+    computes them.
+
+    Raises:
+        ValueError: The times are not valid for a row.
+    """
+    mesh = shape.mesh
+    passes = numpy.array(
+        [
+            tables.text_passes(row.tokens, mesh.tp * mesh.cp)
+            + tables.image_passes(row.visual, mesh.tp)
+            for row in rows
+        ]
+    )
+    forward, backward = numpy.zeros((2, len(rows), len(SECONDS), len(tables.first)))
+    forward[:, 0], backward[:, 1] = passes[:, 0], passes[:, 1]
+    _communicate(forward, backward, passes[:, 2], tables, mesh, rows, network)
+    again = tables.block * tables.gradient * forward.sum(1)
+    local = numpy.array([tables.parameters / mesh.tp, tables.experts / (mesh.tp * mesh.ep)])
+    trained = numpy.array([tables.trained / mesh.tp, tables.trained_experts / (mesh.tp * mesh.ep)])
+    most = numpy.array([(row.most_tokens, row.most_visual) for row in rows])[:, :, None, None]
+    kept = most[:, 0] * tables.kept_per_token / (mesh.tp * mesh.cp)
+    kept = kept + most[:, 1] * tables.kept_per_visual_token / mesh.tp
+    # Logits in the dtype of the model, and their gradient.
+    logits = 2 * tables.targets_per_token * most[:, 0, 0, 0] * tables.model.vocabulary
+    working = numpy.zeros((len(rows), len(tables.first)))
+    working[:, tables.kind[-1]] = tables.work.itemsize * logits / (mesh.tp * mesh.cp)
+    if shape.sharding == "full":
+        _gather(forward, backward, local, trained, tables, mesh, network)
+        # The layer that runs, and the next one, which is gathered in the meantime.
+        working += 2 * tables.work.itemsize * local.sum(0)
+    return Costs(
+        forward=forward,
+        backward=backward,
+        again=again,
+        kept=kept,
+        working=working,
+        states=_states(tables, local, trained, shape),
+        reduced=trained,
+    )
+
+
+def _communicate(
+    forward: FloatArray,
+    backward: FloatArray,
+    attention: FloatArray,
+    tables: Tables,
+    mesh: Mesh,
+    rows: Sequence[Row],
+    network: Network,
+) -> None:
+    """Add the times of collectives, as far as attention does not hide them."""
+    model, itemsize = tables.model, tables.work.itemsize
+    text = tables.block & ~tables.vision
+    # The formulas hold for arrays as well: all rows at once.
+    tokens: Any = numpy.array([[row.tokens] for row in rows])
+    if mesh.tp > 1:
+        around = network.around(mesh.tp_group)
+        text_s: Any = comm.tensor_parallel_s(tokens, model.width, mesh, around, itemsize=itemsize)
+        vision_tokens: Any = numpy.array([[row.visual] for row in rows])
+        images_s: Any = comm.tensor_parallel_s(
+            vision_tokens * tables.vision_tokens_per_token,
+            model.vision_width,
+            Mesh(tp=mesh.tp),
+            around,
+            itemsize=itemsize,
+        )
+        forward[:, 2] = tables.block * numpy.where(tables.vision, images_s, text_s)
+    if mesh.cp > 1:
+        ring_s: Any = comm.context_parallel_s(
+            tokens, model.kv_width, mesh, network.around(mesh.cp_group), itemsize=itemsize
+        )
+        shown = numpy.maximum(0.0, ring_s - attention)
+        forward[:, 3] = text * shown
+        # Both the messages and the attention of the backward pass are about twice as long.
+        backward[:, 3] = text * tables.gradient * 2 * shown
+    if mesh.ep > 1:
+        forward[:, 4] = tables.sparse * comm.expert_parallel_s(
+            tokens,
+            model.width,
+            model.chosen_experts,
+            mesh,
+            network.around(mesh.ep_group),
+            itemsize=itemsize,
+        )
+    backward[:, 2] = tables.gradient * forward[:, 2]
+    backward[:, 4] = tables.gradient * forward[:, 4]
+
+
+def _states(tables: Tables, local: FloatArray, trained: FloatArray, shape: Shape) -> FloatArray:
+    """Bytes of the states, shape [4, num_kinds]."""
+    mesh = shape.mesh
+    replicas = numpy.array([[mesh.replicas.size], [mesh.expert_replicas.size]], numpy.float64)
+    per_kind = numpy.array([local, trained, trained, trained])
+    owners = numpy.ones((4, 2, 1))
+    if shape.sharding != "replicated":
+        owners[[1, 3]] = replicas
+    if shape.sharding == "full":
+        owners[[0, 2]] = replicas
+    found: FloatArray = (per_kind / owners).sum(1) * tables.state[:, None]
+    return found
+
+
+def _gather(
+    forward: FloatArray,
+    backward: FloatArray,
+    local: FloatArray,
+    trained: FloatArray,
+    tables: Tables,
+    mesh: Mesh,
+    network: Network,
+) -> None:
+    """Add the time to gather weights for both passes and to scatter gradients, per microbatch.
+
+    Those of a layer run beside the passes of its neighbours, so that as much as a layer takes is
+    hidden.
+    """
+    weight_bytes, gradient_bytes = tables.work.itemsize, float(tables.state[2])
+    groups = (mesh.replicas, mesh.expert_replicas)
+    gather_s, scatter_s = numpy.zeros(len(tables.first)), numpy.zeros(len(tables.first))
+    for group, held, steps in zip(groups, local, trained, strict=True):
+        if group.size == 1:
+            continue
+        around = network.around(group)
+        gathered: Any = weight_bytes * held
+        scattered: Any = gradient_bytes * steps
+        gather_s += (held > 0) * comm.all_gather_s(gathered, group, around)
+        scatter_s += (steps > 0) * comm.reduce_scatter_s(scattered, group, around)
+    forward[:, 5] = numpy.maximum(0.0, gather_s - forward.sum(1))
+    needed = tables.gradient * gather_s + scatter_s
+    backward[:, 5] = numpy.maximum(0.0, needed - backward.sum(1))
+
+
+def update_s(
+    tables: Tables,
+    costs: Costs,
+    shape: Shape,
+    layers: IntArray,
+    backward_s: float,
+    *,
+    network: Network,
+    memory_bytes_per_s: float,
+    exposed: float,
+) -> tuple[float, float]:
+    """Seconds to sum the gradients, as far as they are not hidden, and of the optimizer's step.
+
+    Args:
+        tables: The layers.
+        costs: Of the module.
+        shape: Its mesh.
+        layers: Layers of each kind on the rank, shape [num_kinds].
+        backward_s: Backward pass of a microbatch, behind which gradients hide.
+        network: Where the ranks lie.
+        memory_bytes_per_s: Peak rate of the memory.
+        exposed: Share of the time to sum gradients that is never hidden.
+    """
+    mesh = shape.mesh
+    dense, expert = costs.reduced @ layers
+    reduce_s = 0.0
+    if shape.sharding != "full":
+        for parameters, group in ((dense, mesh.replicas), (expert, mesh.expert_replicas)):
+            if parameters and group.size > 1:
+                reduce_s += comm.gradients_s(
+                    parameters,
+                    group,
+                    network.around(group),
+                    sharded=shape.sharding == "optimizer",
+                    gradient_bytes=round(tables.state[2]),
+                    weight_bytes=tables.work.itemsize,
+                )
+    _, masters, gradients, moments = costs.states @ layers
+    moved = 2 * (masters + moments + tables.work.itemsize * (dense + expert)) + gradients
+    return max(exposed * reduce_s, reduce_s - backward_s), moved / memory_bytes_per_s

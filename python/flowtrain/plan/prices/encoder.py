@@ -1,0 +1,163 @@
+"""Price of an encoder that runs on its own: on ranks of its own, or before the backbone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from flowtrain.plan.prices.chain import Chain
+from flowtrain.plan.prices.costs import SECONDS, STATES, Shape, costs_of, update_s
+from flowtrain.plan.prices.network import Network
+from flowtrain.plan.prices.row import Row
+from flowtrain.plan.prices.tables import Tables
+from flowtrain.plan.result import RankBytes, Seconds
+from flowtrain.plan.space import GpuPool, Rules
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EncoderPrice:
+    """Times and memory of an encoder.
+
+    Attributes:
+        shape: Its mesh.
+        rerun: Whether it runs forward again before it runs backward, and keeps nothing.
+        forward: Forward pass of the images.
+        backward: Backward pass, with the forward pass that is run again.
+        transfer_s: Seconds to send the rows of these images to the backbone.
+        reduce_s: Sum of the gradients, as far as it is not hidden.
+        optimizer_s: The optimizer's step.
+        fixed: Memory of a rank besides what it holds for each group of images.
+        held: Memory that it holds for a group from the forward to the backward pass.
+    """
+
+    shape: Shape
+    rerun: bool
+    forward: Seconds
+    backward: Seconds
+    transfer_s: float
+    reduce_s: float
+    optimizer_s: float
+    fixed: RankBytes
+    held: RankBytes
+
+    def memory(self, in_flight: int = 1) -> RankBytes:
+        """Memory of a rank.
+
+        Args:
+            in_flight: Groups of images that it holds.
+        """
+        return replace(
+            self.fixed,
+            activations=in_flight * self.held.activations,
+            rows=in_flight * self.held.rows,
+        )
+
+    @property
+    def both(self) -> Seconds:
+        """Both passes."""
+        names = Seconds.__dataclass_fields__
+        return Seconds(**{n: getattr(self.forward, n) + getattr(self.backward, n) for n in names})
+
+    @property
+    def has_backward(self) -> bool:
+        """Whether anything in front of the cut trains."""
+        return self.backward.total > 0
+
+    @property
+    def once_s(self) -> float:
+        """Seconds of a step that ranks spend on it which then compute the backbone."""
+        return self.fill_s + self.update_s
+
+    @property
+    def microbatch_s(self) -> float:
+        """Seconds between two groups of images: rows are sent while others are computed."""
+        return max(self.both.total, self.transfer_s)
+
+    @property
+    def fill_s(self) -> float:
+        """Seconds of both passes of a group of images, its rows and their gradients sent."""
+        sends = 2 if self.has_backward else 1
+        return self.both.total + sends * self.transfer_s
+
+    @property
+    def update_s(self) -> float:
+        """Seconds between the last backward pass and the next step."""
+        return self.reduce_s + self.optimizer_s
+
+
+def encoder_price(
+    chain: Chain,
+    shape: Shape,
+    *,
+    visual: float,
+    rerun: bool,
+    pool: GpuPool,
+    rules: Rules,
+    network_gpus: int | None = None,
+) -> EncoderPrice:
+    """Price of an encoder whose ranks each compute some images at a time, item by item.
+
+    Args:
+        chain: Layers in front of the cut.
+        shape: Its mesh; tp and dp only.
+        visual: Visual tokens of the images that a replica computes between two meetings.
+        rerun: Whether it keeps nothing and runs forward again, item by item.
+        pool: Its GPUs.
+        rules: Constants of the prices.
+        network_gpus: GPUs among which its ranks lie, if there are more than its own.
+
+    Raises:
+        ValueError: The times are not valid for the items.
+    """
+    tables = chain.tables
+    work, mesh = tables.work, shape.mesh
+    share = work.share
+    # An image is not split, so that no rank is done before a mean image is.
+    visual = max(visual, share.visual / share.images)
+    item = min(visual, max(work.item_tokens, work.largest_image))
+    most = max(rules.headroom * visual, work.largest_image)
+    network = Network(pool.topology, network_gpus or shape.gpus)
+    row = Row(0.0, item, 0.0, most)
+    costs = costs_of(tables, shape, [row], network)
+    count = chain.layers_of_kind
+    items = visual / item
+    forward, backward = items * (costs.forward[0] @ count), items * (costs.backward[0] @ count)
+    has_backward = bool(backward.sum() > 0)
+    again_s = float(forward.sum()) if rerun and has_backward else 0.0
+    reduce_s, optimizer_s = update_s(
+        tables,
+        costs,
+        shape,
+        count,
+        float(backward.sum()) / items,
+        network=network,
+        memory_bytes_per_s=pool.memory_bytes_per_s,
+        exposed=rules.exposed_gradients,
+    )
+    row_bytes = work.itemsize * tables.model.row_width
+    kept = float(costs.kept[0, 0] @ count)
+    of_item = max(item, work.largest_image) / most
+    # Without a backward pass, no more than about one layer exists at a time.
+    layer = float(costs.kept[0, 0].max()) if has_backward else _layer_bytes(tables, most, mesh.tp)
+    states = dict(zip(STATES, (costs.states @ count).tolist(), strict=True))
+    return EncoderPrice(
+        shape=shape,
+        rerun=rerun,
+        forward=Seconds(**dict(zip(SECONDS, forward.tolist(), strict=True))),
+        backward=Seconds(**dict(zip(SECONDS, backward.tolist(), strict=True)), recompute=again_s),
+        transfer_s=row_bytes * visual / pool.topology.between.bytes_per_s,
+        reduce_s=reduce_s,
+        optimizer_s=optimizer_s,
+        fixed=RankBytes(
+            **states, working=of_item * (kept if rerun else layer) + float(costs.working.max())
+        ),
+        held=RankBytes(
+            activations=0.0 if rerun else kept,
+            rows=row_bytes * most * (2 if has_backward else 1),
+        ),
+    )
+
+
+def _layer_bytes(tables: Tables, visual: float, tp: int) -> float:
+    """Bytes of the largest tensors that a block has while it runs: its MLP's, four widths each."""
+    tokens = visual * tables.vision_tokens_per_token
+    return 8.0 * tables.work.itemsize * tokens * tables.model.vision_width / tp

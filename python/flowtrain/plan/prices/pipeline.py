@@ -1,0 +1,242 @@
+"""Price of a module as a pipeline of stages, of which there may be one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy
+
+from flowtrain.plan.partition import Level
+from flowtrain.plan.prices.chain import Bounds, Chain
+from flowtrain.plan.prices.costs import SECONDS, STATES, Costs, Shape, costs_of, update_s
+from flowtrain.plan.prices.network import Network
+from flowtrain.plan.prices.row import Row
+from flowtrain.plan.prices.tables import BoolArray, IntArray
+from flowtrain.plan.result import RankBytes, Seconds, StageLayout
+from flowtrain.plan.space import RECOMPUTE, GpuPool, Rules
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cut:
+    """Stages of a pipeline with the times of a microbatch, and of the end of a step.
+
+    Attributes:
+        stages: The stages.
+        forward_s: Forward pass of each stage, its send included.
+        backward_s: The same of the backward pass, recomputation included.
+        reduce_s: Sum of the gradients, as far as it is not hidden; the longest of the stages.
+        optimizer_s: The optimizer's step; the longest of the stages.
+    """
+
+    stages: tuple[StageLayout, ...]
+    forward_s: tuple[float, ...]
+    backward_s: tuple[float, ...]
+    reduce_s: float
+    optimizer_s: float
+
+    @property
+    def stage_s(self) -> tuple[float, ...]:
+        return tuple(f + b for f, b in zip(self.forward_s, self.backward_s, strict=True))
+
+    @property
+    def fill_s(self) -> float:
+        """Seconds of a microbatch through all stages, forward and backward."""
+        return sum(self.stage_s)
+
+    @property
+    def longest_s(self) -> float:
+        """Seconds of a microbatch on the longest stage."""
+        return max(self.stage_s)
+
+    @property
+    def update_s(self) -> float:
+        """Seconds between the last backward pass and the next step."""
+        return self.reduce_s + self.optimizer_s
+
+
+class Pipelines:
+    """A module on a mesh, for several numbers of microbatches per step.
+
+    Args:
+        chain: Its layers.
+        shape: The mesh.
+        rows: What a microbatch has.
+        microbatches: Microbatches of a replica per step, for each of the rows.
+        pool: GPUs on which it runs.
+        rules: Constants of the prices.
+        rows_bytes: As for `Chain.cut`, for each of the rows.
+        levels: Levels of recomputation to choose from.
+
+    Raises:
+        ValueError: The times are not valid for a row.
+    """
+
+    def __init__(
+        self,
+        chain: Chain,
+        shape: Shape,
+        rows: Sequence[Row],
+        *,
+        microbatches: Sequence[int],
+        pool: GpuPool,
+        rules: Rules,
+        rows_bytes: Sequence[float],
+        levels: Sequence[Level] = RECOMPUTE,
+    ) -> None:
+        self.chain, self.shape, self.rows = chain, shape, rows
+        self.microbatches = numpy.array(microbatches, numpy.float64)
+        self.rows_bytes = numpy.array(rows_bytes)
+        self._pool, self._rules, self._levels = pool, rules, levels
+        self._network = Network(pool.topology, shape.gpus)
+        self.costs: Costs = costs_of(chain.tables, shape, rows, self._network)
+
+    def bounds(self, memory_bytes: float) -> Bounds:
+        """Lower bounds of the times; exact for one stage."""
+        if self.shape.mesh.pp > 1:
+            return self.chain.bounds(
+                self.costs,
+                stages=self.shape.mesh.pp,
+                microbatches=self.microbatches,
+                memory_bytes=memory_bytes,
+                levels=self._levels,
+            )
+        return self._whole(memory_bytes)[0]
+
+    def _whole(self, memory_bytes: float) -> tuple[Bounds, BoolArray]:
+        return self.chain.whole(
+            self.costs,
+            memory_bytes=memory_bytes,
+            rows_bytes=2 * self.rows_bytes,
+            levels=self._levels,
+        )
+
+    @property
+    def least_update_s(self) -> float:
+        """Lower bound of the time behind the last backward pass."""
+        if self.shape.mesh.pp > 1:
+            return 0.0
+        return sum(self._update(self.chain.layers_of_kind, math.inf))
+
+    def _update(self, count: IntArray, backward_s: float) -> tuple[float, float]:
+        return update_s(
+            self.chain.tables,
+            self.costs,
+            self.shape,
+            count,
+            backward_s,
+            network=self._network,
+            memory_bytes_per_s=self._pool.memory_bytes_per_s,
+            exposed=self._rules.exposed_gradients,
+        )
+
+
+class Pipeline(Pipelines):
+    """A module on a mesh, for one number of microbatches; the arguments have one entry."""
+
+    @property
+    def row(self) -> Row:
+        return self.rows[0]
+
+    @property
+    def num_microbatches(self) -> int:
+        return int(self.microbatches[0])
+
+    @property
+    def stages(self) -> int:
+        return self.shape.mesh.pp
+
+    def cut(self, memory_bytes: int) -> Cut | None:
+        """The stages with the shortest step, or None if none fit.
+
+        Args:
+            memory_bytes: What a rank may use.
+        """
+        if self.stages == 1:
+            return self._one_stage(memory_bytes)
+        found = self.chain.cut(
+            self.costs,
+            self.shape,
+            self.row,
+            microbatches=self.num_microbatches,
+            memory_bytes=memory_bytes,
+            link_bytes_per_s=self._network.slowest(self.shape.mesh.pp_group).bytes_per_s,
+            rows_bytes=float(self.rows_bytes[0]),
+            levels=self._levels,
+        )
+        if found is None:
+            return None
+        stages = tuple(
+            StageLayout(first=stage.first, end=stage.end, recompute=stage.level)
+            for stage in found.stages
+        )
+        return self._priced(
+            stages,
+            [stage.forward_s + stage.forward_send_s for stage in found.stages],
+            [stage.backward_s + stage.backward_send_s for stage in found.stages],
+        )
+
+    def _one_stage(self, memory_bytes: int) -> Cut | None:
+        bounds, recomputes = self._whole(memory_bytes)
+        if not math.isfinite(bounds.fill_s[0]):
+            return None
+        level = "full" if recomputes[0] else "none"
+        stage = StageLayout(first=0, end=len(self.chain.kinds), recompute=level)
+        forward_s = float(self.costs.forward[0].sum(0) @ self.chain.layers_of_kind)
+        return self._priced((stage,), [forward_s], [float(bounds.fill_s[0]) - forward_s])
+
+    def _priced(
+        self, stages: tuple[StageLayout, ...], forward_s: list[float], backward_s: list[float]
+    ) -> Cut:
+        updates = [
+            self._update(count, seconds)
+            for count, seconds in zip(self._counts(stages), backward_s, strict=True)
+        ]
+        return Cut(
+            stages=stages,
+            forward_s=tuple(forward_s),
+            backward_s=tuple(backward_s),
+            reduce_s=max(reduce for reduce, _ in updates),
+            optimizer_s=max(step for _, step in updates),
+        )
+
+    def _counts(self, stages: tuple[StageLayout, ...]) -> list[IntArray]:
+        return self.chain.stage_kinds([stage.end for stage in stages])
+
+    def memory(self, stages: tuple[StageLayout, ...]) -> tuple[RankBytes, ...]:
+        """Memory of a rank of each stage, by kind."""
+        return tuple(
+            self._rank_bytes(number, stage, count)
+            for number, (stage, count) in enumerate(zip(stages, self._counts(stages), strict=True))
+        )
+
+    def _rank_bytes(self, number: int, stage: StageLayout, count: IntArray) -> RankBytes:
+        costs, tables = self.costs, self.chain.tables
+        in_flight = min(self.num_microbatches, self.stages - number)
+        has = count > 0
+        kept = costs.kept[0, int(stage.recompute == "full")]
+        running = float((costs.kept[0, 0] - kept)[has].max())
+        states = dict(zip(STATES, (costs.states @ count).tolist(), strict=True))
+        if number == self.stages - 1 > 0 and tables.model.tied_parameters:
+            copy = tables.state * tables.model.tied_parameters / self.shape.mesh.tp
+            for name, size in zip(STATES, copy.tolist(), strict=True):
+                states[name] += size
+        return RankBytes(
+            **states,
+            activations=in_flight * float(kept @ count),
+            working=running + float(costs.working[0, has].max()),
+            rows=(in_flight + 1) * float(self.rows_bytes[0]) if number == 0 else 0.0,
+        )
+
+    def seconds(self, cut: Cut) -> Seconds:
+        """Time of a microbatch on the longest stage by what it is spent on."""
+        number = max(range(len(cut.stages)), key=lambda stage: cut.stage_s[stage])
+        count = self._counts(cut.stages)[number]
+        costs = self.costs
+        both = (costs.forward[0] + costs.backward[0]) @ count
+        named = dict(zip(SECONDS, both.tolist(), strict=True))
+        if cut.stages[number].recompute == "full":
+            # What is computed again includes its collectives.
+            named["recompute"] = float(costs.again[0] @ count)
+        return Seconds(**named, pp=max(0.0, cut.stage_s[number] - sum(named.values())))

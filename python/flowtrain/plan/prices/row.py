@@ -1,0 +1,22 @@
+"""A row: what one microbatch of a replica has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Tokens of a microbatch in the mean, for its time, and at most, for its memory.
+
+    Attributes:
+        tokens: Tokens in the mean.
+        visual: Visual tokens in the mean.
+        most_tokens: Maximum tokens.
+        most_visual: Visual tokens of a full row with mean samples.
+    """
+
+    tokens: float
+    visual: float
+    most_tokens: float
+    most_visual: float

@@ -1,0 +1,5 @@
+"""The search over plans."""
+
+from flowtrain.plan.search.interface import search
+
+__all__ = ["search"]

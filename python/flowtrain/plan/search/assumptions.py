@@ -1,0 +1,91 @@
+"""What a search rests on, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from flowtrain.cost.timing import DataSheetTiming
+from flowtrain.plan.describe import ModelDescription
+from flowtrain.plan.result import Assumption
+from flowtrain.plan.space import GpuPool, Rules
+from flowtrain.plan.work import Work
+
+
+def assumptions_of(
+    model: ModelDescription, work: Work, pools: Sequence[GpuPool], rules: Rules
+) -> Iterator[Assumption]:
+    """Numbers and rules that the prices of a search use."""
+    for pool in pools:
+        yield from _of_pool(pool)
+    share = work.share
+    yield Assumption(
+        name="samples",
+        value=f"in the mean {share.tokens:.0f} tokens, {share.visual:.0f} of them visual, in "
+        f"{share.images:.2f} images of equal size; the longest has {work.longest} tokens",
+        source=f"{len(work.workload)} samples of workload '{work.workload.name}'",
+    )
+    yield Assumption(
+        name="target tokens",
+        value=f"{100 * work.target_share:.0f} % of the text tokens",
+        source="assumption: target_share",
+    )
+    yield Assumption(
+        name="room in microbatches",
+        value=f"a microbatch is {rules.headroom:g} times its mean at most, or the longest sample",
+        source="assumption: the packing scheduler needs some room",
+    )
+    yield Assumption(
+        name="memory left free",
+        value=f"{100 * rules.reserve_share:.0f} % of each GPU, for contexts, buffers of libraries "
+        "and fragments",
+        source="assumption",
+    )
+    yield Assumption(
+        name="gradients",
+        value=f"summed once a step; {100 * rules.exposed_gradients:.0f} % of that time is never "
+        "hidden, the rest behind the last backward pass",
+        source="assumption",
+    )
+    yield Assumption(
+        name="tensor, expert and pipeline parallelism",
+        value="their communication is never hidden",
+        source="assumption: the worst case",
+    )
+    yield Assumption(
+        name="context parallelism",
+        value="keys and values go round behind the attention of a block; layers in front of the "
+        "backbone are computed by each of its ranks in mode prefix",
+        source="Ring Attention; Megatron-LM's vision models do not share out images",
+    )
+    yield Assumption(
+        name="full sharding",
+        value="weights are gathered for each pass of each microbatch, and gradients scattered, "
+        "behind the passes of the neighbouring layers",
+        source="FSDP2 as it reshards after each pass",
+    )
+    for text in model.estimated:
+        yield Assumption(name="estimate", value=text, source="assumption: not measured")
+
+
+def _of_pool(pool: GpuPool) -> Iterator[Assumption]:
+    yield Assumption(name=f"times on {pool.gpu_type}", value="of layers", source=pool.timing_source)
+    if isinstance(pool.timing, DataSheetTiming):
+        for name, efficiency in (
+            ("products with a weight", pool.timing.linear),
+            ("attention", pool.timing.attention),
+        ):
+            yield Assumption(
+                name=f"efficiency of {name} on {pool.gpu_type}",
+                value=f"{efficiency.maximum:g} n / (n + {efficiency.half:g}) of "
+                f"{pool.flops_per_s / 1e12:.4g} TFLOP/s",
+                source=efficiency.source,
+            )
+    links = pool.topology
+    yield Assumption(
+        name=f"links of {pool.gpu_type}",
+        value=f"{links.devices_per_node} GPUs a node; {links.inside.bytes_per_s / 1e9:.4g} GB/s "
+        f"and {1e6 * links.inside.latency_s:.3g} us inside, "
+        f"{links.between.bytes_per_s / 1e9:.4g} GB/s and {1e6 * links.between.latency_s:.3g} us "
+        "between nodes",
+        source="description of the cluster",
+    )

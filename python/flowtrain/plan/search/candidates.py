@@ -1,0 +1,92 @@
+"""Layouts that a module may have."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+from flowtrain.cost.communication import Mesh
+from flowtrain.plan.describe import ModelDescription
+from flowtrain.plan.prices.costs import Shape
+from flowtrain.plan.prices.row import Row
+from flowtrain.plan.space import GpuPool, Rules, Space
+from flowtrain.plan.work import Work
+
+
+def backbone_shapes(
+    model: ModelDescription,
+    space: Space,
+    pool: GpuPool,
+    *,
+    gpus: int,
+    blocks: int,
+    modules: tuple[str, ...],
+) -> Iterator[Shape]:
+    """Meshes of the backbone whose sizes divide what they share out.
+
+    Args:
+        model: The model.
+        space: Sizes to try.
+        pool: The GPUs.
+        gpus: How many of them are used.
+        blocks: Blocks of the decoder; stages have at least one each.
+        modules: Modules that have the mesh: the backbone, and perhaps the encoder.
+    """
+    node = pool.topology.devices_per_node
+    for tp, cp, pp in itertools.product(space.tp, space.cp, space.pp):
+        if gpus % (tp * cp * pp) or tp > node or node % tp or pp > blocks:
+            continue
+        if (model.kv_heads % tp and tp % model.kv_heads) or model.heads % tp:
+            continue
+        if "encoder" in modules and model.vision_heads % tp:
+            continue
+        dp = gpus // (tp * cp * pp)
+        for ep in space.ep if model.num_experts else (1,):
+            if cp * dp % ep or (ep > 1 and model.num_experts % ep):
+                continue
+            for sharding in space.sharding:
+                if cp * dp == 1 and sharding != space.sharding[0]:
+                    continue  # One replica has nothing to share out.
+                if sharding == "full" and pp > 1:
+                    continue
+                mesh = Mesh(tp=tp, cp=cp, dp=dp, pp=pp, ep=ep)
+                if space.allows(mesh, sharding, modules=modules):
+                    yield Shape(mesh, sharding)
+
+
+def encoder_shapes(
+    model: ModelDescription, space: Space, pool: GpuPool, *, gpus: int | None = None
+) -> Iterator[Shape]:
+    """Meshes of an encoder on its own.
+
+    Args:
+        model: The model.
+        space: Sizes to try.
+        pool: GPUs that may be used.
+        gpus: The number that is used; None tries all.
+    """
+    node = pool.topology.devices_per_node
+    budgets = pool.budgets(every=space.every_budget) if gpus is None else [gpus]
+    for count in budgets:
+        for tp in space.tp:
+            if count % tp or tp > node or node % tp or model.vision_heads % tp:
+                continue
+            for sharding in space.sharding:
+                mesh = Mesh(tp=tp, dp=count // tp)
+                if count == tp and sharding != space.sharding[0]:
+                    continue
+                if space.allows(mesh, sharding, modules=("encoder",)):
+                    yield Shape(mesh, sharding)
+
+
+def row_of(work: Work, rules: Rules, *, dp: int, microbatches: int) -> Row | None:
+    """What a replica's microbatch has, or None if samples are too few or its tokens too many."""
+    if dp * microbatches > work.batch:
+        return None
+    share = work.share
+    tokens = work.tokens / (dp * microbatches)
+    most = work.cap(tokens, rules.headroom)
+    if most is None:
+        return None
+    per_token = share.visual / share.tokens
+    return Row(tokens, per_token * tokens, most, per_token * most)

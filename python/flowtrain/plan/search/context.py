@@ -1,0 +1,229 @@
+"""What a search knows: the model on a pool of GPUs, and prices of its modules there."""
+
+from __future__ import annotations
+
+import collections
+import math
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
+
+import numpy
+
+from flowtrain.plan.describe import ModelDescription
+from flowtrain.plan.prices.chain import Chain
+from flowtrain.plan.prices.costs import Shape
+from flowtrain.plan.prices.encoder import EncoderPrice, encoder_price
+from flowtrain.plan.prices.pipeline import Pipeline, Pipelines
+from flowtrain.plan.prices.row import Row
+from flowtrain.plan.prices.tables import FloatArray, Tables
+from flowtrain.plan.search.candidates import backbone_shapes, encoder_shapes, row_of
+from flowtrain.plan.search.encoders import Encoders
+from flowtrain.plan.space import GpuPool, Rules, Space
+from flowtrain.plan.work import Work
+
+P = TypeVar("P", bound=Pipelines)
+
+
+class Context:
+    """A model on a pool of GPUs.
+
+    Attributes:
+        usable_bytes: Memory of a rank that plans may use.
+        counts: Candidates by what became of them: `priced`, `bounded`, `memory`, `range`.
+
+    Args:
+        model: The model.
+        work: The step.
+        pool: The GPUs.
+        space: Plans to search.
+        rules: Constants of the prices.
+    """
+
+    def __init__(
+        self, model: ModelDescription, work: Work, pool: GpuPool, space: Space, rules: Rules
+    ) -> None:
+        self.model, self.work, self.pool, self.space, self.rules = model, work, pool, space, rules
+        self.tables = Tables(model, work, pool.timing)
+        self.usable_bytes = rules.usable(pool)
+        self.counts: collections.Counter[str] = collections.Counter()
+        self._chains = {
+            module: Chain(self.tables, model.parts_of(module))
+            for module in ("model", "encoder", "backbone")
+        }
+        self._microbatches = space.microbatches_of(work.batch)
+        self._least: dict[tuple[str, float, int, int], float | None] = {}
+        self._apart: dict[int, Encoders] = {}
+        self._fitting: dict[tuple[int, int], Encoders] = {}
+        self._colocated: dict[tuple[int, str], list[EncoderPrice]] = {}
+
+    def budgets(self) -> list[int]:
+        """Numbers of GPUs that a plan may use, the largest first."""
+        return self.pool.budgets(every=self.space.every_budget)[::-1]
+
+    def pipelines(self, module: str, gpus: int, cutoff_s: float) -> Iterator[Pipelines]:
+        """A module on every mesh of some GPUs, for all numbers of microbatches that may be good.
+
+        Args:
+            module: `backbone`, or `model` for encoder and backbone in one.
+            gpus: GPUs of the mesh.
+            cutoff_s: Steps at least as long are of no interest.
+        """
+        shapes = backbone_shapes(
+            self.model,
+            self.space,
+            self.pool,
+            gpus=gpus,
+            blocks=self._chains["backbone"].num_blocks,
+            modules=("encoder", "backbone") if module == "model" else ("backbone",),
+        )
+        for shape in shapes:
+            found = self._pipelines(Pipelines, module, shape, self._microbatches, cutoff_s)
+            if found is not None:
+                yield found
+
+    def pipeline(self, module: str, shape: Shape, microbatches: int) -> Pipeline:
+        """One of them.
+
+        Args:
+            module: As for `pipelines`.
+            shape: Its mesh.
+            microbatches: Its microbatches.
+        """
+        found = self._pipelines(Pipeline, module, shape, [microbatches], math.inf)
+        assert found is not None
+        return found
+
+    def promising(
+        self, pipelines: Pipelines, steps_s: FloatArray, cutoff_s: float
+    ) -> Iterator[tuple[int, float]]:
+        """Microbatches and bounds of those that may be good; the others are counted.
+
+        Args:
+            pipelines: A module.
+            steps_s: Lower bounds of the steps, shape [num_rows]; infinite where nothing fits.
+            cutoff_s: Steps at least as long are of no interest.
+        """
+        fits, good = numpy.isfinite(steps_s), steps_s < cutoff_s
+        self.counts["memory"] += int((~fits).sum())
+        self.counts["bounded"] += int((fits & ~good).sum())
+        for number in numpy.flatnonzero(fits & good):
+            yield int(pipelines.microbatches[number]), float(steps_s[number])
+
+    def _pipelines(
+        self,
+        kind: type[P],
+        module: str,
+        shape: Shape,
+        microbatches: Sequence[int],
+        cutoff_s: float,
+    ) -> P | None:
+        rows, counts, sizes = [], [], []
+        for count in microbatches:
+            row = row_of(self.work, self.rules, dp=shape.mesh.dp, microbatches=count)
+            if row is None:
+                continue
+            seconds = self._least_seconds(module, row, shape)
+            if seconds is None:
+                self.counts["range"] += 1
+                continue
+            if count * seconds >= cutoff_s:
+                self.counts["bounded"] += 1
+                continue
+            rows.append(row)
+            counts.append(count)
+            size = self.work.itemsize * self.model.row_width * row.most_visual
+            sizes.append(size / (shape.mesh.tp * shape.mesh.cp) if module == "backbone" else 0.0)
+        if not rows:
+            return None
+        return kind(
+            self._chains[module],
+            shape,
+            rows,
+            microbatches=counts,
+            pool=self.pool,
+            rules=self.rules,
+            rows_bytes=sizes,
+            levels=self.space.recompute,
+        )
+
+    def _least_seconds(self, module: str, row: Row, shape: Shape) -> float | None:
+        """Computing alone, of an even stage; None if the times are not valid for the row."""
+        mesh = shape.mesh
+        key = (module, row.tokens, mesh.tp, mesh.cp)
+        if key not in self._least:
+            try:
+                passes = self.tables.text_passes(row.tokens, mesh.tp * mesh.cp)
+                passes = passes + self.tables.image_passes(row.visual, mesh.tp)
+            except ValueError:
+                self._least[key] = None
+            else:
+                self._least[key] = float(passes[:2].sum(0) @ self._chains[module].layers_of_kind)
+        seconds = self._least[key]
+        return None if seconds is None else seconds / mesh.pp
+
+    def colocated_encoders(self, gpus: int, sharding: str) -> list[EncoderPrice]:
+        """Encoders that run on all ranks of a backbone before its pipeline.
+
+        The shortest is first, and each of the others takes less memory than those in front of it.
+        """
+        key = (gpus, sharding)
+        if key not in self._colocated:
+            found = []
+            for shape in encoder_shapes(self.model, self.space, self.pool, gpus=gpus):
+                if shape.sharding == sharding or shape.mesh.dp == 1:
+                    found += self._encoders(shape, groups=1)
+            found.sort(key=lambda price: (price.once_s, price.memory().total))
+            self._colocated[key] = _less_and_less_memory(found)
+        return self._colocated[key]
+
+    def encoders(self, *, microbatches: int, in_flight: int) -> Encoders:
+        """Encoders on ranks of their own that fit into memory.
+
+        Args:
+            microbatches: Microbatches of the step, for each of which they encode its images.
+            in_flight: Microbatches whose images they hold.
+        """
+        if microbatches not in self._apart:
+            self._apart[microbatches] = Encoders(
+                [
+                    price
+                    for shape in encoder_shapes(self.model, self.space, self.pool)
+                    for price in self._encoders(shape, groups=microbatches)
+                ]
+            )
+        key = (microbatches, in_flight)
+        if key not in self._fitting:
+            self._fitting[key] = self._apart[microbatches].that_fit(
+                self.usable_bytes, in_flight=in_flight
+            )
+        return self._fitting[key]
+
+    def _encoders(self, shape: Shape, *, groups: int) -> list[EncoderPrice]:
+        """An encoder that keeps its activations, and the same one that runs forward again."""
+        visual = self.work.batch * self.work.share.visual / (groups * shape.mesh.dp)
+        found: list[EncoderPrice] = []
+        try:
+            for rerun in (False, True):
+                found.append(
+                    encoder_price(
+                        self._chains["encoder"],
+                        shape,
+                        visual=visual,
+                        rerun=rerun,
+                        pool=self.pool,
+                        rules=self.rules,
+                    )
+                )
+                if not found[0].has_backward:
+                    break
+        except ValueError:
+            self.counts["range"] += 1
+        return found
+
+
+def _less_and_less_memory(prices: list[EncoderPrice]) -> list[EncoderPrice]:
+    kept: list[EncoderPrice] = []
+    for price in prices:
+        if not kept or price.memory().total < kept[-1].memory().total:
+            kept.append(price)
+    return kept

@@ -1,0 +1,135 @@
+"""Makes plans of priced candidates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields, replace
+
+from flowtrain.cost.flops import train_flops
+from flowtrain.cost.layers import ForwardFlops
+from flowtrain.plan.prices.encoder import EncoderPrice
+from flowtrain.plan.result import Layout, ModulePlan, Plan, RankBytes, Seconds
+from flowtrain.plan.search.coupled import Priced
+
+_SIZES = ("tp", "cp", "pp", "ep", "dp")
+
+
+def plan_of(priced: Priced) -> Plan:
+    """The plan with its times and its memory by kind."""
+    work = priced.context.work
+    modules = _modules(priced)
+    bottleneck = max(modules, key=lambda module: _time_s(module, priced))
+    return Plan(
+        mode=priced.mode,
+        modules=modules,
+        microbatches=priced.pipeline.num_microbatches,
+        microbatch_tokens=round(priced.pipeline.row.most_tokens),
+        mean_tokens=priced.pipeline.row.tokens,
+        step_s=priced.step_s,
+        simulated_s=None,
+        bottleneck=bottleneck.module,
+        mfu=_flops(priced) / (priced.step_s * _peak(priced)),
+        tokens=work.tokens,
+        not_run=tuple(_not_run(priced, modules)),
+    )
+
+
+def _modules(priced: Priced) -> tuple[ModulePlan, ...]:
+    context, pipeline, cut = priced.context, priced.pipeline, priced.cut
+    memory = pipeline.memory(cut.stages)
+    encoder = None if priced.encoder is None else _encoder(priced, priced.encoder)
+    beside = 0.0
+    if priced.mode == "colocated" and encoder is not None:
+        beside = encoder.memory[0].total
+        left = context.usable_bytes - max(rank.total for rank in memory)
+        encoder = replace(encoder, memory_bytes=int(left))
+    mesh = pipeline.shape.mesh
+    backbone = ModulePlan(
+        module="model" if encoder is None else "backbone",
+        gpu_type=context.pool.gpu_type,
+        layout=Layout(
+            **{name: getattr(mesh, name) for name in _SIZES},
+            sharding=pipeline.shape.sharding,
+            stages=cut.stages,
+        ),
+        microbatch=pipeline.seconds(cut),
+        stage_s=cut.stage_s,
+        fill_s=cut.fill_s,
+        once=Seconds(),
+        reduce_s=cut.reduce_s,
+        optimizer_s=cut.optimizer_s,
+        memory=memory,
+        memory_bytes=int(context.usable_bytes - beside),
+    )
+    return (backbone,) if encoder is None else (encoder, backbone)
+
+
+def _encoder(priced: Priced, price: EncoderPrice) -> ModulePlan:
+    context = priced.encoder_context or priced.context
+    in_flight = 1
+    microbatch, once = Seconds(), price.both
+    if priced.mode == "disaggregated":
+        in_flight = min(priced.pipeline.num_microbatches, priced.pipeline.stages + 1)
+        microbatch, once = price.both, Seconds()
+        # Rows are sent while others are computed.
+        waits_s = max(0.0, price.transfer_s - microbatch.total)
+        microbatch = replace(microbatch, pp=microbatch.pp + waits_s)
+    else:
+        once = replace(once, pp=price.fill_s - once.total)
+    mesh = price.shape.mesh
+    return ModulePlan(
+        module="encoder",
+        gpu_type=context.pool.gpu_type,
+        layout=Layout(tp=mesh.tp, dp=mesh.dp, sharding=price.shape.sharding, rerun=price.rerun),
+        microbatch=microbatch,
+        stage_s=(microbatch.total,),
+        fill_s=price.fill_s if priced.mode == "disaggregated" else 0.0,
+        once=once,
+        reduce_s=price.reduce_s,
+        optimizer_s=price.optimizer_s,
+        memory=(price.memory(in_flight),),
+        memory_bytes=context.usable_bytes,
+    )
+
+
+def _time_s(module: ModulePlan, priced: Priced) -> float:
+    """Seconds of a step that a module takes, or would take if it never waited."""
+    return module.once.total + priced.pipeline.num_microbatches * max(module.stage_s)
+
+
+def _flops(priced: Priced) -> float:
+    """Model FLOPs of a step."""
+    context = priced.context
+    per_sample = ForwardFlops(context.model.layers)(context.model.counts(context.work.share))
+    return context.work.batch * train_flops(per_sample, context.work.trained)
+
+
+def _peak(priced: Priced) -> float:
+    """FLOP/s of all GPUs of a plan."""
+    peak = priced.pipeline.shape.gpus * priced.context.pool.flops_per_s
+    if priced.mode == "disaggregated" and priced.encoder and priced.encoder_context:
+        peak += priced.encoder.shape.gpus * priced.encoder_context.pool.flops_per_s
+    return peak
+
+
+def _not_run(priced: Priced, modules: tuple[ModulePlan, ...]) -> Iterator[str]:
+    """What FlowTrain's runtime lacks for the plan."""
+    if priced.mode == "prefix":
+        yield "mode prefix"
+    for module in modules:
+        layout = module.layout
+        for name in ("tp", "cp", "pp", "ep"):
+            if (size := getattr(layout, name)) > 1:
+                yield f"{module.module}: {name}={size}"
+        if layout.sharding != "replicated" and layout.dp * layout.cp > 1:
+            yield f"{module.module}: sharding={layout.sharding}"
+        if any(stage.recompute != "none" for stage in layout.stages):
+            yield f"{module.module}: recomputation"
+    if modules[0].gpu_type != modules[-1].gpu_type:
+        yield "modules on GPUs of different types"
+
+
+def sum_bytes(parts: tuple[RankBytes, ...]) -> RankBytes:
+    """Memory of modules on one rank."""
+    names = [field.name for field in fields(RankBytes)]
+    return RankBytes(**{name: sum(getattr(part, name) for part in parts) for name in names})

@@ -1,0 +1,136 @@
+"""Plans in which encoder and backbone share their GPUs, and so their memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy
+
+from flowtrain.plan.prices.costs import Shape
+from flowtrain.plan.prices.encoder import EncoderPrice
+from flowtrain.plan.prices.pipeline import Cut, Pipeline
+from flowtrain.plan.result import Mode
+from flowtrain.plan.search.context import Context
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Priced:
+    """A plan with its exact price.
+
+    Attributes:
+        mode: Where the encoder runs.
+        context: The backbone's pool of GPUs.
+        pipeline: The backbone, or the whole model in mode `prefix`.
+        cut: Its stages.
+        encoder: The encoder, except in mode `prefix`.
+        encoder_context: Its pool of GPUs.
+        step_s: Seconds of a step.
+    """
+
+    mode: Mode
+    context: Context
+    pipeline: Pipeline
+    cut: Cut
+    encoder: EncoderPrice | None
+    encoder_context: Context | None
+    step_s: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prefix:
+    """Encoder and backbone in one pipeline, with one layout: the uniform plans."""
+
+    context: Context
+    shape: Shape
+    microbatches: int
+    bound_s: float
+
+    @classmethod
+    def all_of(cls, context: Context, gpus: int, cutoff_s: float) -> Iterator[Prefix]:
+        """Candidates with some GPUs of a pool whose step may be below the cutoff."""
+        for pipelines in context.pipelines("model", gpus, cutoff_s):
+            steps_s = pipelines.bounds(context.usable_bytes).steps_s(pipelines.microbatches)
+            steps_s += pipelines.least_update_s
+            for microbatches, bound_s in context.promising(pipelines, steps_s, cutoff_s):
+                yield cls(
+                    context=context,
+                    shape=pipelines.shape,
+                    microbatches=microbatches,
+                    bound_s=bound_s,
+                )
+
+    def priced(self) -> Priced | None:
+        pipeline = self.context.pipeline("model", self.shape, self.microbatches)
+        self.context.counts["priced"] += 1
+        cut = pipeline.cut(self.context.usable_bytes)
+        if cut is None:
+            return None
+        step_s = cut.fill_s + (self.microbatches - 1) * cut.longest_s + cut.update_s
+        return Priced(
+            mode="prefix",
+            context=self.context,
+            pipeline=pipeline,
+            cut=cut,
+            encoder=None,
+            encoder_context=None,
+            step_s=step_s,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Colocated:
+    """The images of a step encoded on all GPUs, then the backbone's pipeline on the same ones."""
+
+    context: Context
+    shape: Shape
+    microbatches: int
+    bound_s: float
+
+    @classmethod
+    def all_of(cls, context: Context, gpus: int, cutoff_s: float) -> Iterator[Colocated]:
+        """Candidates with some GPUs of a pool whose step may be below the cutoff."""
+        for pipelines in context.pipelines("backbone", gpus, cutoff_s):
+            shape = pipelines.shape
+            encoders = context.colocated_encoders(shape.gpus, shape.sharding)
+            if not encoders:
+                continue
+            steps_s = numpy.full(len(pipelines.rows), numpy.inf)
+            for encoder in encoders:
+                left = context.usable_bytes - encoder.memory().total
+                if left > 0:
+                    with_it_s = pipelines.bounds(left).steps_s(pipelines.microbatches)
+                    steps_s = numpy.minimum(steps_s, with_it_s + encoder.once_s)
+            steps_s += pipelines.least_update_s
+            for microbatches, bound_s in context.promising(pipelines, steps_s, cutoff_s):
+                yield cls(context=context, shape=shape, microbatches=microbatches, bound_s=bound_s)
+
+    def priced(self) -> Priced | None:
+        context, shape = self.context, self.shape
+        pipeline = context.pipeline("backbone", shape, self.microbatches)
+        context.counts["priced"] += 1
+        best: Priced | None = None
+        encoders = context.colocated_encoders(shape.gpus, shape.sharding)
+        for encoder in encoders:
+            left = int(context.usable_bytes - encoder.memory().total)
+            if left <= 0:
+                continue
+            bound_s = pipeline.bounds(left).steps_s(pipeline.microbatches)[0] + encoder.once_s
+            if best is not None and bound_s >= best.step_s:
+                continue
+            cut = pipeline.cut(left)
+            if cut is None:
+                continue
+            seconds = cut.fill_s + (self.microbatches - 1) * cut.longest_s + cut.update_s
+            step_s = seconds + encoder.once_s
+            if best is None or step_s < best.step_s:
+                best = Priced(
+                    mode="colocated",
+                    context=context,
+                    pipeline=pipeline,
+                    cut=cut,
+                    encoder=encoder,
+                    encoder_context=context,
+                    step_s=step_s,
+                )
+        return best

@@ -1,0 +1,112 @@
+"""Says what is missing if no plan fits."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from flowtrain.plan.describe import ModelDescription
+from flowtrain.plan.result import NoPlanError
+from flowtrain.plan.search.context import Context
+from flowtrain.plan.search.coupled import Colocated, Prefix
+from flowtrain.plan.search.disaggregated import Disaggregated
+from flowtrain.plan.space import GpuPool, Rules, Space
+from flowtrain.plan.work import Work
+
+_GIB = 1 << 30
+_MAX_GPUS = 4096
+_MAX_FACTOR = 1 << 12
+_PRECISION = 1.02
+
+
+def no_plan(
+    model: ModelDescription, work: Work, pools: Sequence[GpuPool], space: Space, rules: Rules
+) -> NoPlanError:
+    """The error for pools on which no plan fits."""
+    pool = max(pools, key=lambda pool: pool.gpus * pool.memory_bytes)
+    budget = " + ".join(f"{pool.gpus} {pool.gpu_type}" for pool in pools)
+    said = (
+        f"{model.name}: no plan for batch={work.batch} fits {budget} with "
+        f"{rules.usable(pool) / _GIB:.3g} GiB to use on each"
+    )
+    ways = []
+    memory = _least_memory(model, work, pool, space, rules)
+    if memory is not None:
+        missing = (memory - rules.usable(pool)) / _GIB
+        ways.append(
+            f"{missing:.3g} GiB are missing on each of {pool.gpus} GPUs "
+            f"({memory / _GIB:.3g} GiB fit)"
+        )
+    gpus = _fewest_gpus(model, work, pool, space, rules)
+    if gpus is not None:
+        ways.append(f"the smallest budget that fits is {gpus} {pool.gpu_type}")
+    if not ways:
+        cap = work.microbatch_tokens or work.longest
+        ways.append(
+            f"neither more memory nor up to {_MAX_GPUS} GPUs help: allow more sizes in the space, "
+            f"or change batch={work.batch} or the {cap} tokens of a microbatch"
+        )
+    return NoPlanError(f"{said}: {'; '.join(ways)}")
+
+
+def _least_memory(
+    model: ModelDescription, work: Work, pool: GpuPool, space: Space, rules: Rules
+) -> int | None:
+    """Bytes to use on each GPU with which a plan fits, within 2 %."""
+
+    def fits(factor: float) -> bool:
+        larger = replace(pool, memory_bytes=int(factor * pool.memory_bytes))
+        return _any_fits(Context(model, work, larger, space, rules))
+
+    high = next((2.0**n for n in range(1, _MAX_FACTOR.bit_length()) if fits(2.0**n)), None)
+    if high is None:
+        return None
+    low = high / 2
+    while high / low > _PRECISION:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if fits(middle) else (middle, high)
+    return rules.usable(replace(pool, memory_bytes=int(high * pool.memory_bytes)))
+
+
+def _fewest_gpus(
+    model: ModelDescription, work: Work, pool: GpuPool, space: Space, rules: Rules
+) -> int | None:
+    """The smallest budget with which a plan fits."""
+
+    def fits(gpus: int) -> bool:
+        return _any_fits(Context(model, work, replace(pool, gpus=gpus), space, rules))
+
+    budgets = replace(pool, gpus=max(_MAX_GPUS, pool.gpus)).budgets()
+    low = sum(budget <= pool.gpus for budget in budgets)  # The first that may fit.
+    step = 1
+    while low + step - 1 < len(budgets) and not fits(budgets[low + step - 1]):
+        step *= 2
+    high = low + step - 1
+    if high >= len(budgets):
+        return None
+    low += step // 2
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if fits(budgets[middle]) else (middle + 1, high)
+    return budgets[low]
+
+
+def _any_fits(context: Context) -> bool:
+    return any(candidate.priced() is not None for candidate in _all(context))
+
+
+def _all(context: Context) -> Iterator[Prefix | Colocated | Disaggregated]:
+    """All candidates of a pool, those with the most GPUs first."""
+    modes = context.space.modes
+    with_images = context.work.share.visual > 0
+    for gpus in context.budgets():
+        kinds: list[Iterable[Prefix | Colocated | Disaggregated]] = []
+        if "prefix" in modes:
+            kinds.append(Prefix.all_of(context, gpus, math.inf))
+        if "colocated" in modes and with_images:
+            kinds.append(Colocated.all_of(context, gpus, math.inf))
+        if "disaggregated" in modes and with_images:
+            kinds.append(Disaggregated.all_of(context, context, gpus, math.inf))
+        yield from itertools.chain(*kinds)

@@ -1,0 +1,158 @@
+"""Searches for the plan with the shortest step."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Sequence
+from dataclasses import replace
+
+from flowtrain.plan.describe import ModelDescription
+from flowtrain.plan.result import Plan, PlanReport
+from flowtrain.plan.search.assumptions import assumptions_of
+from flowtrain.plan.search.best import Best
+from flowtrain.plan.search.context import Context
+from flowtrain.plan.search.convert import plan_of
+from flowtrain.plan.search.coupled import Colocated, Prefix, Priced
+from flowtrain.plan.search.disaggregated import Disaggregated
+from flowtrain.plan.search.infeasible import no_plan
+from flowtrain.plan.space import GpuPool, Rules, Space
+from flowtrain.plan.work import Work
+
+DEFAULT_SPACE, DEFAULT_RULES = Space(), Rules()
+
+
+def search(
+    model: ModelDescription,
+    work: Work,
+    pools: Sequence[GpuPool],
+    *,
+    space: Space = DEFAULT_SPACE,
+    rules: Rules = DEFAULT_RULES,
+    keep: int = 20,
+    neighbours: bool = True,
+) -> PlanReport:
+    """Find the plans with the shortest steps.
+
+    The result is that of pricing every plan of the space: candidates are only left out if a lower
+    bound of their step is not below the last of the plans kept, or if they do not fit into memory.
+
+    Args:
+        model: The model.
+        work: The step.
+        pools: GPUs of each type. A module is on GPUs of one type.
+        space: Plans to search.
+        rules: Constants of the prices.
+        keep: Number of plans to return.
+        neighbours: Whether to search with one GPU or node less, and one more.
+
+    Raises:
+        NoPlanError: No plan fits; the message says what is missing.
+        ValueError: There is no pool, or `keep` is below 1.
+    """
+    if not pools or keep < 1:
+        raise ValueError(f"pools={len(pools)}, keep={keep}: both must be at least 1")
+    if not work.share.visual and "prefix" not in space.modes:
+        raise ValueError(
+            f"workload '{work.workload.name}' has no images, so that there is no encoder to place "
+            f"(modes={', '.join(space.modes)}); add mode prefix"
+        )
+    contexts = [Context(model, work, pool, space, rules) for pool in pools]
+    uniform: Best[Priced] = Best(keep)
+    if "prefix" in space.modes:
+        for context in contexts:
+            for gpus in context.budgets():
+                uniform.consider(Prefix.all_of(context, gpus, uniform.cutoff_s))
+    best: Best[Priced] = Best(keep)
+    for plan in uniform.plans:
+        best.add(plan)
+    consider_modules(best, contexts)
+    if not best.plans:
+        raise no_plan(model, work, pools, space, rules)
+    plans = [plan_of(plan) for plan in best.plans]
+    smaller, larger = None, None
+    if neighbours and len(pools) == 1:
+        smaller = _with_less(model, work, pools[0], space, rules)
+        larger = _with_more(model, work, pools[0], space, rules, best.plans[0])
+    counts: collections.Counter[str] = collections.Counter()
+    for context in contexts:
+        counts.update(context.counts)
+    return PlanReport(
+        model=model.name,
+        gpus={pool.gpu_type: pool.gpus for pool in pools},
+        samples=work.batch,
+        best=plans[0],
+        uniform=plan_of(uniform.plans[0]) if uniform.plans else None,
+        plans=tuple(plans),
+        cheapest=plans[0],
+        bound_s=plans[0].step_s,
+        gap=0.0,
+        smaller=smaller,
+        larger=larger,
+        counts=dict(counts),
+        assumptions=tuple(assumptions_of(model, work, pools, rules)),
+    )
+
+
+def consider_modules(best: Best[Priced], contexts: Sequence[Context], *, at_least: int = 1) -> None:
+    """Consider plans whose modules have layouts of their own.
+
+    Args:
+        best: The best plans so far.
+        contexts: The model on each pool.
+        at_least: GPUs that a plan has at least; fewer are known to be no better.
+    """
+    if not contexts[0].work.share.visual:
+        return  # Without images, there is nothing to encode.
+    modes = contexts[0].space.modes
+    if "colocated" in modes:
+        for context in contexts:
+            for gpus in context.budgets():
+                if gpus >= at_least:
+                    best.consider(Colocated.all_of(context, gpus, best.cutoff_s))
+    if "disaggregated" in modes:
+        for context in contexts:
+            for beside in contexts:
+                for gpus in context.budgets():
+                    best.consider(Disaggregated.all_of(context, beside, gpus, best.cutoff_s))
+
+
+def _with_less(
+    model: ModelDescription, work: Work, pool: GpuPool, space: Space, rules: Rules
+) -> tuple[int, Plan] | None:
+    """The best plan for the next smaller budget."""
+    smaller = [gpus for gpus in pool.budgets() if gpus < pool.gpus]
+    if not smaller:
+        return None
+    context = Context(model, work, replace(pool, gpus=smaller[-1]), space, rules)
+    best = best_plan(context)
+    return None if best is None else (smaller[-1], plan_of(best))
+
+
+def _with_more(
+    model: ModelDescription,
+    work: Work,
+    pool: GpuPool,
+    space: Space,
+    rules: Rules,
+    known: Priced,
+) -> tuple[int, Plan]:
+    """The best plan for the next larger budget, of which the known one is one."""
+    node = pool.topology.devices_per_node
+    gpus = pool.gpus + 1 if pool.gpus < node else (pool.gpus // node + 1) * node
+    context = Context(model, work, replace(pool, gpus=gpus), space, rules)
+    best: Best[Priced] = Best(1)
+    best.add(known)
+    if "prefix" in space.modes:
+        best.consider(Prefix.all_of(context, gpus, best.cutoff_s))
+    consider_modules(best, [context], at_least=gpus)
+    return gpus, plan_of(best.plans[0])
+
+
+def best_plan(context: Context) -> Priced | None:
+    """The plan of a pool with the shortest step, or None if none fits."""
+    best: Best[Priced] = Best(1)
+    if "prefix" in context.space.modes:
+        for gpus in context.budgets():
+            best.consider(Prefix.all_of(context, gpus, best.cutoff_s))
+    consider_modules(best, [context])
+    return best.plans[0] if best.plans else None

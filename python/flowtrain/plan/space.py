@@ -1,0 +1,166 @@
+"""Which plans are searched, on which machines, and the rules by which they are priced."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol, get_args
+
+from flowtrain.cost.communication import Mesh
+from flowtrain.cost.timing import Timing
+from flowtrain.cost.topology import Topology
+from flowtrain.plan.partition import Level
+from flowtrain.plan.result import Mode, Sharding
+
+MODES: tuple[Mode, ...] = get_args(Mode)
+SHARDINGS: tuple[Sharding, ...] = get_args(Sharding)
+RECOMPUTE: tuple[Level, ...] = ("none", "full")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GpuPool:
+    """Equal GPUs.
+
+    Attributes:
+        gpu_type: Name of their type.
+        gpus: How many there are.
+        topology: GPUs of a node, and links inside and between nodes.
+        memory_bytes: Memory of a GPU.
+        memory_bytes_per_s: Peak rate of that memory.
+        flops_per_s: Peak in the dtype of training, the denominator of MFU.
+        timing: How long layers take.
+        timing_source: Where these times are from.
+    """
+
+    gpu_type: str
+    gpus: int
+    topology: Topology
+    memory_bytes: int
+    memory_bytes_per_s: float
+    flops_per_s: float
+    timing: Timing
+    timing_source: str
+
+    def __post_init__(self) -> None:
+        for name in ("gpus", "memory_bytes", "memory_bytes_per_s", "flops_per_s"):
+            value = getattr(self, name)
+            if not 1 <= value < math.inf:
+                raise ValueError(
+                    f"pool '{self.gpu_type}': {name}={value}: it must be at least 1, and finite"
+                )
+
+    def budgets(self, *, every: bool = False) -> list[int]:
+        """Numbers of GPUs that a module may have: some of a node, or whole nodes.
+
+        Args:
+            every: Whether it may have any number.
+        """
+        node = self.topology.devices_per_node
+        return [n for n in range(1, self.gpus + 1) if every or n < node or n % node == 0]
+
+
+class Fixed(Protocol):
+    """A choice that layouts of a module must have made."""
+
+    @property
+    def module(self) -> str:
+        """`encoder` or `backbone`; in mode `prefix` it applies to both."""
+        ...
+
+    @property
+    def field(self) -> str:
+        """`tp`, `cp`, `pp`, `ep`, `dp`, or `sharding`."""
+        ...
+
+    def allows(self, mesh: Mesh, sharding: str) -> bool:
+        """Whether a layout has made it."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Space:
+    """Plans that are searched. A size that does not divide what it shares out is left out.
+
+    Attributes:
+        modes: Where the encoder may run.
+        tp: Sizes of tensor parallelism, for both modules; only within a node.
+        cp: Sizes of context parallelism of the backbone.
+        pp: Pipeline stages of the backbone.
+        ep: Sizes of expert parallelism of the backbone.
+        sharding: What replicas may share out; `full` only without pipeline stages.
+        recompute: Whether stages compute their blocks again: never (`none`), always (`full`), or
+            where memory asks for it (both).
+        microbatches: Microbatches of a replica per step; None tries 1, 2, 3, 4, 6, 8, 12, 16, ...
+        fixed: Choices that the layouts must have made.
+    """
+
+    modes: tuple[Mode, ...] = MODES
+    tp: tuple[int, ...] = (1, 2, 4, 8)
+    cp: tuple[int, ...] = (1, 2, 4, 8)
+    pp: tuple[int, ...] = (1, 2, 3, 4, 6, 8, 12, 16)
+    ep: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)
+    sharding: tuple[Sharding, ...] = SHARDINGS
+    recompute: tuple[Level, ...] = RECOMPUTE
+    microbatches: tuple[int, ...] | None = None
+    fixed: tuple[Fixed, ...] = ()
+
+    def __post_init__(self) -> None:
+        names = ("modes", "tp", "cp", "pp", "ep", "sharding", "recompute", "microbatches")
+        for name in names:
+            values = getattr(self, name)
+            if values is None:
+                continue
+            if not values:
+                raise ValueError(f"{name}={values}: give at least one value")
+            for value in values:
+                if isinstance(value, int) and value < 1:
+                    raise ValueError(f"{name}={value}: it must be at least 1")
+        choices = (("modes", MODES), ("sharding", SHARDINGS), ("recompute", RECOMPUTE))
+        for name, known in choices:
+            for value in getattr(self, name):
+                if value not in known:
+                    raise ValueError(f"{name}='{value}': choose from {', '.join(known)}")
+
+    def allows(self, mesh: Mesh, sharding: str, *, modules: tuple[str, ...]) -> bool:
+        """Whether a layout of some modules has made the choices that are fixed for them."""
+        return all(fixed.allows(mesh, sharding) for fixed in self.fixed if fixed.module in modules)
+
+    @property
+    def every_budget(self) -> bool:
+        """Whether modules may have any number of GPUs, since that of their replicas is fixed."""
+        return any(fixed.field == "dp" for fixed in self.fixed)
+
+    def microbatches_of(self, batch: int) -> list[int]:
+        """Numbers of microbatches to try, at most the samples of a step."""
+        if self.microbatches is not None:
+            return sorted({count for count in self.microbatches if count <= batch})
+        powers = [1 << power for power in range(batch.bit_length())]
+        return sorted({count for p in powers for count in (p, 3 * p // 2) if count <= batch})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rules:
+    """Constants of the prices that no data sheet has.
+
+    Attributes:
+        headroom: Maximum tokens of a microbatch over its mean: room to balance samples.
+        reserve_share: Share of the memory of a GPU that a plan leaves free: for the context, the
+            libraries' buffers and fragments.
+        exposed_gradients: Share of the time to sum gradients that the last backward pass never
+            hides.
+    """
+
+    headroom: float = 1.05
+    reserve_share: float = 0.1
+    exposed_gradients: float = 0.3
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.headroom < math.inf:
+            raise ValueError(f"headroom={self.headroom}: it must be at least 1, and finite")
+        for name in ("reserve_share", "exposed_gradients"):
+            if not 0 <= (value := getattr(self, name)) <= 1:
+                raise ValueError(f"{name}={value}: it must be from 0 to 1")
+
+    def usable(self, pool: GpuPool) -> int:
+        """Bytes of a GPU that a plan may use."""
+        return int((1 - self.reserve_share) * pool.memory_bytes)

@@ -1,0 +1,117 @@
+"""What a step has to compute: its samples, and how the model trains on them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy
+
+from flowtrain.config.optim import OptimConfig
+from flowtrain.cost.layers import PARTS, check_parts
+from flowtrain.plan.describe import Share
+from flowtrain.workloads import Workload
+from flowtrain.workloads.workload import IntArray
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """Samples of a step, and how the model trains on them.
+
+    Attributes:
+        workload: Samples from which the means are taken and batches are drawn.
+        batch: Samples of a step.
+        trained: Parts of the model that train.
+        optim: Optimizer, which sets the bytes of a parameter.
+        itemsize: Bytes of a weight and of a value.
+        microbatch_tokens: Maximum tokens of a microbatch; None lets the search choose.
+        target_share: Share of the text tokens that are targets.
+        item_tokens: Visual tokens that the encoder computes at once; a larger image is alone.
+    """
+
+    workload: Workload
+    batch: int
+    trained: tuple[str, ...] = PARTS
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    itemsize: int = 2
+    microbatch_tokens: int | None = None
+    target_share: float = 1.0
+    item_tokens: int = 8192
+
+    def __post_init__(self) -> None:
+        name = f"workload '{self.workload.name}'"
+        check_parts(self.trained)
+        if not len(self.workload) or not self.workload.tokens.any():
+            raise ValueError(f"{name}: it has no tokens; give at least one sample with tokens")
+        for what in ("batch", "itemsize", "item_tokens", "microbatch_tokens"):
+            value = getattr(self, what)
+            if value is not None and value < 1:
+                raise ValueError(f"{what}={value}: it must be at least 1")
+        if not 0 < self.target_share <= 1:
+            raise ValueError(f"target_share={self.target_share}: it must be above 0, and at most 1")
+        tokens, visual = self.workload.tokens, self.workload.visual_tokens
+        if (bad := (visual < 0) | (visual > tokens)).any():
+            first = int(numpy.flatnonzero(bad)[0])
+            raise ValueError(
+                f"{name}: sample {first} has {visual[first]} visual tokens of {tokens[first]}; "
+                "give from 0 to the tokens of the sample"
+            )
+        cap = self.microbatch_tokens
+        if cap is not None and self.longest > cap:
+            raise ValueError(
+                f"microbatch_tokens={cap}: the longest sample of {name} has {self.longest} tokens, "
+                "and samples are not split; raise it, or drop longer samples"
+            )
+
+    @cached_property
+    def images(self) -> IntArray:
+        """Images of each sample, shape [num_samples]; 0 without visual tokens."""
+        has = self.workload.visual_tokens > 0
+        given = self.workload.images
+        return numpy.where(has, 1 if given is None else numpy.maximum(given, 1), 0)
+
+    @cached_property
+    def longest(self) -> int:
+        """Tokens of the longest sample."""
+        return int(self.workload.tokens.max())
+
+    @cached_property
+    def largest_image(self) -> float:
+        """Visual tokens of the largest image, if those of a sample are equal."""
+        images = numpy.maximum(self.images, 1)
+        return float((self.workload.visual_tokens / images).max())
+
+    @cached_property
+    def share(self) -> Share:
+        """Means of a sample."""
+        tokens = self.workload.tokens.astype(numpy.float64)
+        visual = self.workload.visual_tokens.astype(numpy.float64)
+        images = self.images
+        return Share(
+            tokens=float(tokens.mean()),
+            squares=float((tokens**2).mean()),
+            targets=self.target_share * max(float((tokens - visual).mean()), 1.0),
+            visual=float(visual.mean()),
+            images=float(images.mean()),
+            visual_squares=float((visual**2 / numpy.maximum(images, 1)).mean()),
+        )
+
+    @cached_property
+    def tokens(self) -> float:
+        """Tokens of a step in the mean."""
+        return self.batch * self.share.tokens
+
+    def cap(self, mean_tokens: float, headroom: float) -> int | None:
+        """Maximum tokens of a microbatch with a mean, or None if none is allowed.
+
+        Samples need some room to be balanced, and the longest one has to fit.
+
+        Args:
+            mean_tokens: Tokens of a microbatch in the mean.
+            headroom: Factor on the mean.
+        """
+        most = self.microbatch_tokens
+        if most is not None:
+            return most if headroom * mean_tokens <= most else None
+        return max(math.ceil(headroom * mean_tokens), self.longest)

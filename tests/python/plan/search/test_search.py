@@ -1,0 +1,256 @@
+"""The search against all plans, and what must hold for its results."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy
+import pytest
+
+from flowtrain.plan.describe import ModelDescription
+from flowtrain.plan.prices.chain import Chain
+from flowtrain.plan.prices.encoder import encoder_price
+from flowtrain.plan.prices.pipeline import Pipeline
+from flowtrain.plan.prices.tables import Tables
+from flowtrain.plan.result import NoPlanError, Plan, PlanReport
+from flowtrain.plan.search import search
+from flowtrain.plan.search.candidates import backbone_shapes, encoder_shapes, row_of
+from flowtrain.plan.space import MODES, GpuPool, Rules, Space
+from flowtrain.plan.work import Work
+from tests.planned import small_model, small_pool, small_work
+
+SPACE = Space(tp=(1, 2), cp=(1, 2), pp=(1, 2, 3), ep=(1,), microbatches=(1, 2, 3, 4, 8))
+RULES = Rules()
+
+
+def all_steps(model: ModelDescription, work: Work, pool: GpuPool, mode: str) -> Iterator[float]:
+    """Steps of all plans of a mode, priced one by one."""
+    tables = Tables(model, work, pool.timing)
+    usable = RULES.usable(pool)
+    prefix = mode == "prefix"
+    chain = Chain(tables, model.parts_of("model" if prefix else "backbone"))
+    beside = Chain(tables, model.parts_of("encoder"))
+    options: dict[str, Any] = {"pool": pool, "rules": RULES}
+    modules = ("encoder", "backbone") if prefix else ("backbone",)
+    for gpus, m in itertools.product(pool.budgets(), SPACE.microbatches or ()):
+        for shape in backbone_shapes(model, SPACE, pool, gpus=gpus, blocks=6, modules=modules):
+            row = row_of(work, RULES, dp=shape.mesh.dp, microbatches=m)
+            if row is None:
+                continue
+            rows = work.itemsize * model.row_width * row.most_visual
+            rows /= shape.mesh.tp * shape.mesh.cp
+            pipeline = Pipeline(
+                chain,
+                shape,
+                [row],
+                microbatches=[m],
+                rows_bytes=[0.0 if prefix else rows],
+                **options,
+            )
+
+            def step_s(memory: float, *, pipeline: Pipeline = pipeline, m: int = m) -> float:
+                cut = pipeline.cut(int(memory)) if memory >= 1 else None
+                if cut is None:
+                    return math.inf
+                assert max(rank.total for rank in pipeline.memory(cut.stages)) <= memory + 1e3
+                return cut.fill_s + (m - 1) * cut.longest_s + cut.update_s
+
+            if prefix:
+                yield step_s(usable)
+                continue
+            left = gpus if mode == "colocated" else pool.gpus - gpus
+            cut = pipeline.cut(usable)
+            for encoder, rerun in itertools.product(
+                encoder_shapes(model, SPACE, pool), (False, True)
+            ):
+                groups = 1 if mode == "colocated" else m
+                visual = work.batch * work.share.visual / groups / encoder.mesh.dp
+                if mode == "colocated":
+                    if encoder.gpus != gpus or (
+                        encoder.mesh.dp > 1 and encoder.sharding != shape.sharding
+                    ):
+                        continue
+                    price = encoder_price(beside, encoder, visual=visual, rerun=rerun, **options)
+                    yield step_s(usable - price.memory().total) + price.fill_s + price.update_s
+                    continue
+                price = encoder_price(beside, encoder, visual=visual, rerun=rerun, **options)
+                held = price.memory(min(m, shape.mesh.pp + 1)).total
+                if cut is not None and encoder.gpus <= left and held <= usable:
+                    longest = max(cut.longest_s, price.microbatch_s)
+                    update = max(cut.update_s, price.update_s)
+                    yield cut.fill_s + price.fill_s + (m - 1) * longest + update
+
+
+def found(mode: str, gpus: int, memory_bytes: int, **changes: Any) -> PlanReport:
+    return search(
+        small_model(**changes),
+        small_work(),
+        [small_pool(gpus, memory_bytes=memory_bytes)],
+        space=replace(SPACE, modes=(mode,)),
+        neighbours=False,
+    )
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("gpus", "memory"), [(4, 150_000_000), (8, 60_000_000), (8, 400_000_000)])
+def test_the_search_finds_the_best_of_all_plans(mode: str, gpus: int, memory: int) -> None:
+    pool = small_pool(gpus, memory_bytes=memory)
+    steps = sorted(all_steps(small_model(), small_work(), pool, mode))
+    if not steps or steps[0] == math.inf:
+        with pytest.raises(NoPlanError):
+            found(mode, gpus, memory)
+        return
+    report = found(mode, gpus, memory)
+    assert report.best.step_s == pytest.approx(steps[0], rel=1e-12)
+    if mode == "prefix":
+        best = [plan.step_s for plan in report.plans]
+        assert best == pytest.approx(steps[: len(best)], rel=1e-12)
+
+
+def test_a_larger_budget_never_makes_the_step_longer() -> None:
+    steps = [
+        search(small_model(), small_work(), [small_pool(gpus)], space=SPACE, neighbours=False)
+        for gpus in range(2, 13)
+    ]
+    assert [report.best.step_s for report in steps] == sorted(
+        (report.best.step_s for report in steps), reverse=True
+    )
+    five, eight = steps[3], steps[6]
+    assert five.best.gpus <= 5 and eight.best.gpus <= 8
+
+
+def test_neighbours_are_what_a_search_of_their_own_finds() -> None:
+    def step_s(gpus: int) -> float:
+        return search(small_model(), small_work(), [small_pool(gpus)], space=SPACE).best.step_s
+
+    report = search(small_model(), small_work(), [small_pool(8)], space=SPACE)
+    assert report.smaller is not None and report.larger is not None
+    # Nodes are whole.
+    assert (report.smaller[0], report.larger[0]) == (4, 12)
+    assert report.smaller[1].step_s == pytest.approx(step_s(4))
+    assert report.larger[1].step_s == pytest.approx(step_s(12))
+
+
+def test_times_and_memory_by_kind_add_up() -> None:
+    report = search(small_model(), small_work(), [small_pool(8)], space=SPACE)
+    for plan in report.plans:
+        (first, *_), last = plan.modules, plan.modules[-1]
+        slowest = max(max(module.stage_s) for module in plan.modules)
+        fills = sum(module.fill_s for module in plan.modules)
+        once = sum(module.once.total for module in plan.modules)
+        updates = [module.update_s for module in plan.modules]
+        update = max(updates) if plan.mode == "disaggregated" else sum(updates)
+        step_s = fills + once + (plan.microbatches - 1) * slowest + update
+        assert plan.step_s == pytest.approx(step_s)
+        for module in plan.modules:
+            if module.stage_s[0]:
+                assert module.microbatch.total == pytest.approx(max(module.stage_s))
+            assert max(rank.total for rank in module.memory) <= module.memory_bytes + 1
+        assert plan.gpus <= 8 and last.layout.gpus <= 8 and first.layout.gpus <= 8
+
+
+def test_uniform_is_said_to_be_optimal_only_if_it_is() -> None:
+    report = search(small_model(), small_work(), [small_pool(8)], space=SPACE)
+    assert report.uniform is not None and report.uniform.mode == "prefix"
+    assert report.uniform_is_optimal == (report.best.mode == "prefix")
+    apart = search(
+        small_model(), small_work(), [small_pool(8)], space=replace(SPACE, modes=("colocated",))
+    )
+    assert apart.uniform is None and not apart.uniform_is_optimal
+
+
+def test_an_infeasible_budget_says_what_is_missing_and_what_fits() -> None:
+    arguments: dict[str, Any] = {"space": SPACE, "neighbours": False}
+    model, work = small_model(), small_work()
+    with pytest.raises(NoPlanError) as caught:
+        search(model, work, [small_pool(2, memory_bytes=60_000_000)], **arguments)
+    message = str(caught.value)
+    assert "small: no plan for batch=32 fits 2 T" in message
+    assert "GiB are missing on each of 2 GPUs" in message
+    fewest = int(message.split("smallest budget that fits is ")[1].split()[0])
+    assert search(model, work, [small_pool(fewest, memory_bytes=60_000_000)], **arguments).best
+    smaller = small_pool(fewest).budgets()[-2]
+    with pytest.raises(NoPlanError):
+        search(model, work, [small_pool(smaller, memory_bytes=60_000_000)], **arguments)
+
+
+def test_modules_may_be_on_different_types_of_gpus() -> None:
+    pools = [small_pool(4), small_pool(4, gpu_type="U", memory_bytes=250_000_000)]
+    report = search(small_model(), small_work(), pools, space=SPACE)
+    one = search(small_model(), small_work(), pools[:1], space=SPACE)
+    assert report.best.step_s < one.best.step_s
+    assert {module.gpu_type for module in report.best.modules} == {"T", "U"}
+    assert "modules on GPUs of different types" in report.best.not_run
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"batch": 0}, "batch=0: it must be at least 1"),
+        ({"trained": ("tower",)}, "trained='tower' is no part"),
+        ({"target_share": 0.0}, r"target_share=0.0: it must be above 0"),
+        ({"microbatch_tokens": 100}, "microbatch_tokens=100: the longest sample of workload"),
+    ],
+)
+def test_bad_work_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        small_work(**changes)
+
+
+def test_samples_that_cannot_be_planned_are_refused() -> None:
+    work = small_work()
+    empty = replace(work.workload, tokens=work.workload.tokens[:0])
+    with pytest.raises(ValueError, match="workload 'small': it has no tokens"):
+        replace(work, workload=empty)
+    negative = replace(work.workload, visual_tokens=-work.workload.visual_tokens)
+    with pytest.raises(ValueError, match="visual tokens of"):
+        replace(work, workload=negative)
+    text = replace(work.workload, visual_tokens=numpy.zeros(64, numpy.int64))
+    with pytest.raises(ValueError, match="has no images"):
+        search(
+            small_model(),
+            replace(work, workload=text),
+            [small_pool(2)],
+            space=Space(modes=("colocated",)),
+        )
+    alone = search(small_model(), replace(work, workload=text), [small_pool(2)], space=SPACE)
+    assert alone.best.mode == "prefix"
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: small_pool(-1), "pool 'T': gpus=-1: it must be at least 1"),
+        (lambda: small_pool(1, flops_per_s=math.nan), "flops_per_s=nan"),
+        (lambda: Space(tp=(0,)), "tp=0: it must be at least 1"),
+        (lambda: Space(pp=()), "give at least one value"),
+        (lambda: Rules(headroom=0.5), "headroom=0.5"),
+        (lambda: replace(small_model(), unused=()), "small: unused has 0 entries"),
+    ],
+)
+def test_bad_settings_are_refused(make: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_plans_say_what_the_runtime_does_not_run() -> None:
+    space = Space(
+        modes=("colocated", "disaggregated"),
+        tp=(1,),
+        cp=(1,),
+        pp=(1,),
+        sharding=("replicated",),
+        recompute=("none",),
+    )
+    report = search(small_model(), small_work(), [small_pool(4)], space=space)
+    assert {plan.not_run for plan in report.plans} == {()}
+
+    def refused(plan: Plan) -> set[str]:
+        return {reason.split(":")[-1].strip() for reason in plan.not_run}
+
+    sharded = search(small_model(), small_work(), [small_pool(4)], space=SPACE).plans
+    assert set().union(*map(refused, sharded)) & {"tp=2", "cp=2", "pp=2", "sharding=optimizer"}
