@@ -18,7 +18,7 @@ import flowtrain_core
 def conditions() -> dict[str, Any]:
     """Machine, load and versions, for the JSON line of a benchmark."""
     return {
-        "cpu": _cpu_name(),
+        "cpu": cpu_name(),
         "cpus": sorted(os.sched_getaffinity(0)),
         "load_average": round(os.getloadavg()[0], 2),
         "machine": platform.machine(),
@@ -47,7 +47,8 @@ def percentiles_us(times_ns: Sequence[float], prefix: str = "") -> dict[str, flo
     return {f"{prefix}p50_us": round(float(p50), 3), f"{prefix}p99_us": round(float(p99), 3)}
 
 
-def _cpu_name() -> str:
+def cpu_name() -> str:
+    """Name of the processor."""
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
             return line.partition(":")[2].strip()

@@ -1,4 +1,4 @@
-"""`flowtrain demo | train | export | data | pack | top | bench | clean | doctor`."""
+"""`flowtrain demo | train | export | data | pack | profile | top | bench | clean | doctor`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from collections.abc import Callable, Sequence
 from flowtrain.output import OutputError, checked_stdout
 from flowtrain_core import FlowTrainError
 
-_COMMANDS = ("demo", "train", "export", "data", "pack", "top", "bench", "clean", "doctor")
+_COMMANDS = (
+    *("demo", "train", "export", "data", "pack", "profile", "top", "bench", "clean", "doctor"),
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

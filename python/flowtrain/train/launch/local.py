@@ -107,9 +107,8 @@ def _start(
                     "RANK": str(r),
                     "LOCAL_RANK": str(r),
                     "WORLD_SIZE": str(world.size),
-                    "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+                    **memory_and_threads(),
                     "PYTHONUNBUFFERED": "1",
-                    "GLIBC_TUNABLES": _tunables(os.environ.get("GLIBC_TUNABLES")),
                     LAUNCHER_PID: str(os.getpid()),
                 }
                 for r in ranks
@@ -118,6 +117,14 @@ def _start(
         )
     assert isinstance(processes, SubprocessContext)
     return processes
+
+
+def memory_and_threads() -> dict[str, str]:
+    """Environment on which the speed of a rank's process depends."""
+    return {
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+        "GLIBC_TUNABLES": _tunables(os.environ.get("GLIBC_TUNABLES")),
+    }
 
 
 def _tunables(given: str | None) -> str:

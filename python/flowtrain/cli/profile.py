@@ -1,0 +1,59 @@
+"""`flowtrain profile`: measure how long the layers of a model take on this machine."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+_HELP = """
+Measures forward and backward passes of each kind of layer as a rank computes them, and the
+optimizer, at sizes up to train.microbatch_tokens. A profile that was ended early continues from its
+file. It holds for one model, dtype, device, number of threads and version of torch.
+"""
+
+
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser("profile", help=__doc__, description=f"{__doc__}\n{_HELP}")
+    parser.add_argument("config", type=Path, nargs="?", help="YAML file of a run")
+    parser.add_argument(
+        "overrides",
+        nargs="*",
+        metavar="a.b=value",
+        help="dotted overrides; relative paths in them start at the working directory",
+    )
+    parser.add_argument("--model", type=Path, help="Hugging Face folder, in place of a run")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument(
+        "--out", type=Path, default=Path("profile.json"), help="file (default: profile.json)"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=240.0, help="time for measuring (default: 240)"
+    )
+    parser.add_argument(
+        "--image-tokens", type=int, default=256, help="maximum tokens of an image (default: 256)"
+    )
+    parser.add_argument("--json", action="store_true", help="print one line of JSON")
+    parser.set_defaults(run=run, extra="train")
+
+
+def run(given: argparse.Namespace) -> int:
+    from flowtrain.config import load
+    from flowtrain.train.profile.launch import model_config, run_profile
+
+    if (given.config is None) == (given.model is None):
+        raise ValueError(
+            f"profile: config={given.config}, --model={given.model}: give exactly one of the two"
+        )
+    if given.model is None:
+        config = load(given.config, given.overrides)
+    else:
+        config = model_config(given.model, dtype=given.dtype, device=given.device)
+    return run_profile(
+        config,
+        given.out,
+        seconds=given.seconds,
+        image_tokens=given.image_tokens,
+        as_json=given.json,
+    )

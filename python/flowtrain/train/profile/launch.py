@@ -1,0 +1,69 @@
+"""Starts the process that measures, in the environment of a rank."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from flowtrain.config import RunConfig, dump, from_dict
+from flowtrain.train.launch.local import memory_and_threads
+
+
+def model_config(model: Path, *, dtype: str, device: str) -> RunConfig:
+    """Configuration of a run of a model, for what a profile needs of one.
+
+    Args:
+        model: Hugging Face folder; its weights are not read.
+        dtype: `model.dtype`.
+        device: `model.device`.
+    """
+    tree = {
+        "run": "profile",
+        "model": {"config": str(model), "dtype": dtype, "device": device},
+        "data": {"path": "none"},
+        "train": {"steps": 1},
+    }
+    return from_dict(tree, source="--model")
+
+
+def rank_threads(config: RunConfig) -> int:
+    """Threads of a rank: `train.threads`, or its share of the cores; 1 without a layout."""
+    flow = config.flow
+    if config.train.threads or flow.layout == "auto":
+        return config.train.threads or 1
+    return max(1, len(os.sched_getaffinity(0)) // len(flow.chosen.labels))
+
+
+def run_profile(
+    config: RunConfig, out: Path, *, seconds: float, image_tokens: int, as_json: bool
+) -> int:
+    """Measure in a process of its own; returns its exit status.
+
+    Args:
+        config: The run.
+        out: File to write, and to continue from.
+        seconds: Time for measuring.
+        image_tokens: Maximum tokens of an image.
+        as_json: Print one line of JSON.
+    """
+    with tempfile.TemporaryDirectory(prefix="flowtrain-profile-") as folder:
+        path = Path(folder) / "config.yaml"
+        path.write_text(dump(config))
+        words = [
+            *(sys.executable, "-m", "flowtrain.train.profile.main", str(path)),
+            *("--out", str(out), "--seconds", str(seconds)),
+            *("--threads", str(rank_threads(config)), "--image-tokens", str(image_tokens)),
+            *(["--json"] if as_json else []),
+        ]
+        process = subprocess.Popen(words, env={**os.environ, **memory_and_threads()})
+        try:
+            return process.wait()
+        except KeyboardInterrupt:
+            return process.wait()  # It got the signal, too, and its file is complete.
+        except BaseException:
+            process.terminate()
+            process.wait()
+            raise

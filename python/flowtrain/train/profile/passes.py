@@ -1,0 +1,193 @@
+"""Passes of encoder and backbone on a shape, as a rank computes them, with the time of layers."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import get_args
+
+import torch
+
+from flowtrain.config.schema import Part, RunConfig
+from flowtrain.cost.profiled import Record, Sample, Update, kinds
+from flowtrain.models.family import Family
+from flowtrain.models.registry import family_for
+from flowtrain.train.control.close import StepDecision
+from flowtrain.train.profile.clock import Clock
+from flowtrain.train.profile.probe import Probe
+from flowtrain.train.profile.shapes import ImagesShape, RowShape, Shape
+from flowtrain.train.ranks.batch import packed_batch
+from flowtrain.train.state.module import DTYPES, Module
+
+_DECISION = StepDecision(
+    action="apply", scale=0.5, loss=0.0, grad_norm=1.0, num_targets=1, seconds={}
+)
+"""A step whose gradients are clipped."""
+
+
+class Passes:
+    """The model of a run on a device, and measured passes of it.
+
+    The projector is computed with the encoder, where its modules are called as such.
+
+    Args:
+        config: The run.
+        device: Device of the model.
+    """
+
+    def __init__(self, config: RunConfig, device: torch.device) -> None:
+        self._config = config
+        self._device = device
+        self._dtype = DTYPES[config.model.dtype]
+        self.family: Family = family_for(config.model.folder, projector_side="encoder")
+        self.layers = self.family.layers
+        self.kinds = kinds(self.layers)
+        self._model = self.family.build(
+            "full",
+            weights=config.model.path,
+            seed=config.train.seed,
+            dtype=self._dtype,
+            device=device,
+        )
+        self.processor = self.family.image_processor()
+        self._modules = self._with_optimizers(config)
+        self._trainable = [p for m in self._modules.values() for p in m.trainable]
+        self._clock = Clock(device)
+        self._probe = Probe(self._model, self.layers, self.kinds, self._clock)
+
+    @property
+    def joins(self) -> bool:
+        """Whether documents of different lengths are separate calls of the attention."""
+        return self._device.type == "cpu" or self._dtype not in (torch.float16, torch.bfloat16)
+
+    def record(self, shape: Shape) -> Record:
+        """An empty record of a shape."""
+        return Record(counts=shape.counts(self.family), documents=shape.lengths, samples=[])
+
+    def sample(self, shape: Shape) -> Sample:
+        """Measure the passes of a shape once."""
+        run = self._images if isinstance(shape, ImagesShape) else self._row
+        forward, backward = run(shape)  # type: ignore[arg-type]
+        with self._frozen():
+            _, backward_input = run(shape)  # type: ignore[arg-type]
+        return Sample(forward=forward, backward=backward, backward_input=backward_input)
+
+    def _images(self, shape: ImagesShape) -> tuple[dict[str, float], dict[str, float]]:
+        sizes = [self.processor.pixel_shape(image.grid) for image in shape.images]
+        pixels = torch.cat([torch.randn(size) for size in sizes])
+        clock, rest = self._clock, self.kinds[self.layers[0].name]
+        with self._probe.passes(rest):
+            clock.start(rest)
+            rows = self.family.encode(
+                self._model, pixels.to(self._device, self._dtype), shape.grids
+            )
+            forward = clock.stop()
+            gradient = torch.randn_like(rows)
+            clock.start(rest)
+            rows.backward(gradient)
+            backward = clock.stop()
+        self._drop_gradients()
+        return forward, backward
+
+    def _row(self, shape: RowShape) -> tuple[dict[str, float], dict[str, float]]:
+        documents, text = shape.inputs(self.family)
+        rows = shape.count * shape.image.tokens if shape.image else 0
+        encoded = torch.randn(rows, self.family.row_width, dtype=self._dtype, device=self._device)
+        rest = next(la.name for la in self.layers if la.part == "backbone")
+        clock = self._clock
+        with self._probe.passes(rest):
+            clock.start(rest)
+            features = None
+            if rows:
+                features = torch.empty_like(encoded)
+                features.copy_(encoded)
+                features.requires_grad_()
+            batch = packed_batch(self.family, documents, text, device=self._device)
+            out = self.family.loss(self._model, batch, features)
+            loss = out.loss_sum / out.num_targets
+            forward = clock.stop()
+            # Behind the last layer's output is the loss.
+            clock.start(self.kinds[self.layers[-1].name])
+            loss.backward()
+            float(out.loss_sum.detach())
+            backward = clock.stop()
+        self._drop_gradients()
+        return forward, backward
+
+    @contextmanager
+    def _frozen(self) -> Iterator[None]:
+        """Within the block no weight trains, and layers pass gradients to their inputs."""
+        for parameter in self._trainable:
+            parameter.requires_grad_(False)
+        self._probe.gives_gradients = True
+        try:
+            yield
+        finally:
+            self._probe.gives_gradients = False
+            for parameter in self._trainable:
+                parameter.requires_grad_(True)
+
+    def _drop_gradients(self) -> None:
+        for parameter in self._trainable:
+            parameter.grad = None
+
+    def _with_optimizers(self, config: RunConfig) -> dict[Part, Module]:
+        """Each part of the model as a module of its own, which trains in any case."""
+        everything = replace(
+            config,
+            model=replace(config.model, freeze=()),
+            flow=replace(config.flow, mode="strict", staleness=0),
+            # A run has as many steps as its schedule, and a session any number.
+            optim=replace(config.optim, schedule="constant", warmup_steps=0),
+        )
+        part_of = self.family.part_of
+
+        def lies_in(part: Part, name: str) -> bool:
+            return part_of(name) == part
+
+        return {
+            part: Module.build(
+                self._model, everything, part_of=part_of, holds=partial(lies_in, part)
+            )
+            for part in get_args(Part)
+        }
+
+    def updates(self, rounds: int) -> dict[str, Update]:
+        """Measure the optimizer on each part of the model, in interleaved rounds."""
+        found: dict[Part, list[tuple[float, float]]] = {part: [] for part in self._modules}
+        for _ in range(rounds + 1):
+            for part, module in self._modules.items():
+                found[part].append(self._update(module))
+        # The first step creates the state of the optimizer.
+        return {
+            part: Update(
+                parameters=sum(p.numel() for p in self._modules[part].trainable),
+                seconds=statistics.median(step for step, _ in times[1:]),
+                accumulate_s=statistics.median(added for _, added in times[1:]),
+            )
+            for part, times in found.items()
+        }
+
+    def _update(self, module: Module) -> tuple[float, float]:
+        """Seconds of a step of the optimizer, and of adding gradients to those of before."""
+        clock = self._clock
+        for parameter in module.trainable:
+            parameter.grad = torch.randn_like(parameter, dtype=_dtype(parameter))
+        more = [torch.randn_like(p, dtype=_dtype(p)) for p in module.trainable]
+        clock.start("add")
+        for parameter, other in zip(module.trainable, more, strict=True):
+            assert parameter.grad is not None
+            parameter.grad += other
+        added = clock.stop()["add"]
+        clock.start("step")
+        module.norm()
+        module.apply(_DECISION, saw_images=True)
+        return clock.stop()["step"], added
+
+
+def _dtype(parameter: torch.nn.Parameter) -> torch.dtype:
+    """Dtype of the gradient of a parameter."""
+    return parameter.grad_dtype or parameter.dtype
