@@ -12,7 +12,9 @@ from flowtrain.config.optim import OptimConfig
 from flowtrain.cost.layers import PARTS, check_parts
 from flowtrain.plan.describe import Share
 from flowtrain.workloads import Workload
-from flowtrain.workloads.workload import IntArray
+from flowtrain.workloads.workload import FloatArray, IntArray
+
+_DEVIATIONS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +103,38 @@ class Work:
     def tokens(self) -> float:
         """Tokens of a step in the mean."""
         return self.batch * self.share.tokens
+
+    @cached_property
+    def targets(self) -> FloatArray:
+        """Target tokens of each sample, shape [num_samples]."""
+        text = self.workload.tokens - self.workload.visual_tokens
+        return numpy.asarray(self.target_share * text, numpy.float64)
+
+    @cached_property
+    def _spreads(self) -> tuple[tuple[float, float, float], ...]:
+        """Share of the tokens, deviation from that share, and largest; visual and targets."""
+        tokens = self.workload.tokens.astype(numpy.float64)
+        found = []
+        for values in (self.workload.visual_tokens.astype(numpy.float64), self.targets):
+            part = float(values.sum() / tokens.sum())
+            found.append((part, float((values - part * tokens).std()), float(values.max())))
+        return tuple(found)
+
+    def most_of(self, tokens: float) -> tuple[float, float]:
+        """Visual tokens and target tokens that a full microbatch has at most.
+
+        Those of the mean samples that fill it and three standard deviations, or those of the sample
+        with the most of them.
+
+        Args:
+            tokens: Tokens of the microbatch.
+        """
+        samples = max(1.0, tokens / self.share.tokens)
+        visual, targets = (
+            min(tokens, max(part * tokens + _DEVIATIONS * spread * math.sqrt(samples), largest))
+            for part, spread, largest in self._spreads
+        )
+        return visual, targets
 
     def cap(self, mean_tokens: float, headroom: float) -> int | None:
         """Maximum tokens of a microbatch with a mean, or None if none is allowed.

@@ -4,6 +4,7 @@ from flowtrain.plan.partition.interface import POLICIES, NoPartitionError, Parti
 from flowtrain.plan.partition.layers import LEVELS, Layers, Level, Tap
 from flowtrain.plan.partition.replay import replay
 from flowtrain.plan.partition.stages import Stage
+from flowtrain.plan.partition.uneven import replay_uneven
 
 __all__ = [
     "LEVELS",
@@ -16,4 +17,5 @@ __all__ = [
     "Tap",
     "partition",
     "replay",
+    "replay_uneven",
 ]

@@ -82,11 +82,13 @@ def costs_of(tables: Tables, shape: Shape, rows: Sequence[Row], network: Network
     again = tables.block * tables.gradient * forward.sum(1)
     local = numpy.array([tables.parameters / mesh.tp, tables.experts / (mesh.tp * mesh.ep)])
     trained = numpy.array([tables.trained / mesh.tp, tables.trained_experts / (mesh.tp * mesh.ep)])
-    most = numpy.array([(row.most_tokens, row.most_visual) for row in rows])[:, :, None, None]
-    kept = most[:, 0] * tables.kept_per_token / (mesh.tp * mesh.cp)
-    kept = kept + most[:, 1] * tables.kept_per_visual_token / mesh.tp
+    tokens, visual, targets = numpy.array(
+        [(row.most_tokens, row.most_visual, row.most_targets) for row in rows]
+    ).T[:, :, None, None]
+    kept = tokens * tables.kept_per_token + targets * tables.kept_per_target
+    kept = kept / (mesh.tp * mesh.cp) + visual * tables.kept_per_visual_token / mesh.tp
     # Logits in the dtype of the model, and their gradient.
-    logits = 2 * tables.targets_per_token * most[:, 0, 0, 0] * tables.model.vocabulary
+    logits = 2 * targets[:, 0, 0] * tables.model.vocabulary
     working = numpy.zeros((len(rows), len(tables.first)))
     working[:, tables.kind[-1]] = tables.work.itemsize * logits / (mesh.tp * mesh.cp)
     if shape.sharding == "full":
@@ -219,7 +221,7 @@ def update_s(
         exposed: Share of the time to sum gradients that is never hidden.
     """
     mesh = shape.mesh
-    dense, expert = costs.reduced @ layers
+    dense, expert = (costs.reduced @ layers).tolist()
     reduce_s = 0.0
     if shape.sharding != "full":
         for parameters, group in ((dense, mesh.replicas), (expert, mesh.expert_replicas)):
@@ -232,6 +234,6 @@ def update_s(
                     gradient_bytes=round(tables.state[2]),
                     weight_bytes=tables.work.itemsize,
                 )
-    _, masters, gradients, moments = costs.states @ layers
+    _, masters, gradients, moments = (costs.states @ layers).tolist()
     moved = 2 * (masters + moments + tables.work.itemsize * (dense + expert)) + gradients
     return max(exposed * reduce_s, reduce_s - backward_s), moved / memory_bytes_per_s

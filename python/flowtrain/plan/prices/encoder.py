@@ -116,7 +116,7 @@ def encoder_price(
     item = min(visual, max(work.item_tokens, work.largest_image))
     most = max(rules.headroom * visual, work.largest_image)
     network = Network(pool.topology, network_gpus or shape.gpus)
-    row = Row(0.0, item, 0.0, most)
+    row = Row(0.0, item, 0.0, most, 0.0)
     costs = costs_of(tables, shape, [row], network)
     count = chain.layers_of_kind
     items = visual / item

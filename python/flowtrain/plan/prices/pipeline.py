@@ -191,7 +191,7 @@ class Pipeline(Pipelines):
     ) -> Cut:
         updates = [
             self._update(count, seconds)
-            for count, seconds in zip(self._counts(stages), backward_s, strict=True)
+            for count, seconds in zip(self.stage_counts(stages), backward_s, strict=True)
         ]
         return Cut(
             stages=stages,
@@ -201,14 +201,17 @@ class Pipeline(Pipelines):
             optimizer_s=max(step for _, step in updates),
         )
 
-    def _counts(self, stages: tuple[StageLayout, ...]) -> list[IntArray]:
+    def stage_counts(self, stages: tuple[StageLayout, ...]) -> list[IntArray]:
+        """Layers of each kind on each stage, each of shape [num_kinds]."""
         return self.chain.stage_kinds([stage.end for stage in stages])
 
     def memory(self, stages: tuple[StageLayout, ...]) -> tuple[RankBytes, ...]:
         """Memory of a rank of each stage, by kind."""
         return tuple(
             self._rank_bytes(number, stage, count)
-            for number, (stage, count) in enumerate(zip(stages, self._counts(stages), strict=True))
+            for number, (stage, count) in enumerate(
+                zip(stages, self.stage_counts(stages), strict=True)
+            )
         )
 
     def _rank_bytes(self, number: int, stage: StageLayout, count: IntArray) -> RankBytes:
@@ -232,7 +235,7 @@ class Pipeline(Pipelines):
     def seconds(self, cut: Cut) -> Seconds:
         """Time of a microbatch on the longest stage by what it is spent on."""
         number = max(range(len(cut.stages)), key=lambda stage: cut.stage_s[stage])
-        count = self._counts(cut.stages)[number]
+        count = self.stage_counts(cut.stages)[number]
         costs = self.costs
         both = (costs.forward[0] + costs.backward[0]) @ count
         named = dict(zip(SECONDS, both.tolist(), strict=True))

@@ -13,10 +13,12 @@ class Row:
         tokens: Tokens in the mean.
         visual: Visual tokens in the mean.
         most_tokens: Maximum tokens.
-        most_visual: Visual tokens of a full row with mean samples.
+        most_visual: Maximum visual tokens.
+        most_targets: Maximum target tokens.
     """
 
     tokens: float
     visual: float
     most_tokens: float
     most_visual: float
+    most_targets: float

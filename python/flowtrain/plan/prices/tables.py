@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy
@@ -41,10 +40,10 @@ class Tables:
         state: Bytes of weight, master weight, gradient and moments of a parameter that trains,
             shape [4].
         share: Means of the samples.
-        targets_per_token: Target tokens of a token of the decoder.
         vision_tokens_per_token: Tokens of the tower of a visual token.
         kept_per_token: Bytes that a layer keeps of a token of the decoder, all of it and only the
             input of blocks, shape [2, num_kinds]; 0 in front of the backbone.
+        kept_per_target: The same of a target token.
         kept_per_visual_token: The same of a visual token in front of the backbone.
     """
 
@@ -93,9 +92,8 @@ class Tables:
             / _SAMPLE
         )
         self._flops = self._attention_flops()
-        text = model.counts(replace(self.share, visual=0.0, visual_squares=0.0))
-        self.targets_per_token = text.targets / self.share.tokens
-        self.kept_per_token = self._bytes(text) / self.share.tokens
+        self.kept_per_token = self._bytes(Counts(tokens=1))
+        self.kept_per_target = self._bytes(Counts(targets=1))
         image = self.images(1.0)
         self.vision_tokens_per_token = image.vision_tokens
         self.kept_per_visual_token = self._bytes(image)

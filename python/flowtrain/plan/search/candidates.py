@@ -88,5 +88,4 @@ def row_of(work: Work, rules: Rules, *, dp: int, microbatches: int) -> Row | Non
     most = work.cap(tokens, rules.headroom)
     if most is None:
         return None
-    per_token = share.visual / share.tokens
-    return Row(tokens, per_token * tokens, most, per_token * most)
+    return Row(tokens, share.visual / share.tokens * tokens, most, *work.most_of(most))

@@ -15,10 +15,12 @@ from flowtrain.plan.search.convert import plan_of
 from flowtrain.plan.search.coupled import Colocated, Prefix, Priced
 from flowtrain.plan.search.disaggregated import Disaggregated
 from flowtrain.plan.search.infeasible import no_plan
+from flowtrain.plan.search.simulate import Simulation
 from flowtrain.plan.space import GpuPool, Rules, Space
 from flowtrain.plan.work import Work
 
 DEFAULT_SPACE, DEFAULT_RULES = Space(), Rules()
+_SIMULATED_UNIFORM = 5  # Uniform plans that are simulated, even if others are better.
 
 
 def search(
@@ -30,6 +32,8 @@ def search(
     rules: Rules = DEFAULT_RULES,
     keep: int = 20,
     neighbours: bool = True,
+    batches: int = 8,
+    seed: int = 0,
 ) -> PlanReport:
     """Find the plans with the shortest steps.
 
@@ -44,6 +48,8 @@ def search(
         rules: Constants of the prices.
         keep: Number of plans to return.
         neighbours: Whether to search with one GPU or node less, and one more.
+        batches: Sampled batches on which the plans kept are simulated; 0 for none.
+        seed: Seed of these samples.
 
     Raises:
         NoPlanError: No plan fits; the message says what is missing.
@@ -68,7 +74,15 @@ def search(
     consider_modules(best, contexts)
     if not best.plans:
         raise no_plan(model, work, pools, space, rules)
-    plans = [plan_of(plan) for plan in best.plans]
+    simulation = Simulation(work, batches=batches, seed=seed) if batches else None
+    finished = {id(plan): _finished(plan, simulation) for plan in best.plans}
+    plans = list(finished.values())
+    cheapest = plans[0]
+    plans.sort(key=lambda plan: plan.best_s)
+    uniform_plans = [
+        finished.get(id(plan)) or _finished(plan, simulation)
+        for plan in uniform.plans[:_SIMULATED_UNIFORM]
+    ]
     smaller, larger = None, None
     if neighbours and len(pools) == 1:
         smaller = _with_less(model, work, pools[0], space, rules)
@@ -81,16 +95,24 @@ def search(
         gpus={pool.gpu_type: pool.gpus for pool in pools},
         samples=work.batch,
         best=plans[0],
-        uniform=plan_of(uniform.plans[0]) if uniform.plans else None,
+        uniform=min(uniform_plans, key=lambda plan: plan.best_s, default=None),
         plans=tuple(plans),
-        cheapest=plans[0],
-        bound_s=plans[0].step_s,
+        cheapest=cheapest,
+        bound_s=cheapest.step_s,
         gap=0.0,
         smaller=smaller,
         larger=larger,
         counts=dict(counts),
         assumptions=tuple(assumptions_of(model, work, pools, rules)),
     )
+
+
+def _finished(priced: Priced, simulation: Simulation | None) -> Plan:
+    """The plan, simulated if there is a simulation."""
+    plan = plan_of(priced)
+    if simulation is None:
+        return plan
+    return replace(plan, simulated_s=simulation.step_s(priced))
 
 
 def consider_modules(best: Best[Priced], contexts: Sequence[Context], *, at_least: int = 1) -> None:

@@ -92,6 +92,7 @@ def found(mode: str, gpus: int, memory_bytes: int, **changes: Any) -> PlanReport
         [small_pool(gpus, memory_bytes=memory_bytes)],
         space=replace(SPACE, modes=(mode,)),
         neighbours=False,
+        batches=0,
     )
 
 
@@ -113,7 +114,14 @@ def test_the_search_finds_the_best_of_all_plans(mode: str, gpus: int, memory: in
 
 def test_a_larger_budget_never_makes_the_step_longer() -> None:
     steps = [
-        search(small_model(), small_work(), [small_pool(gpus)], space=SPACE, neighbours=False)
+        search(
+            small_model(),
+            small_work(),
+            [small_pool(gpus)],
+            space=SPACE,
+            neighbours=False,
+            batches=0,
+        )
         for gpus in range(2, 13)
     ]
     assert [report.best.step_s for report in steps] == sorted(
@@ -125,9 +133,11 @@ def test_a_larger_budget_never_makes_the_step_longer() -> None:
 
 def test_neighbours_are_what_a_search_of_their_own_finds() -> None:
     def step_s(gpus: int) -> float:
-        return search(small_model(), small_work(), [small_pool(gpus)], space=SPACE).best.step_s
+        return search(
+            small_model(), small_work(), [small_pool(gpus)], space=SPACE, batches=0
+        ).best.step_s
 
-    report = search(small_model(), small_work(), [small_pool(8)], space=SPACE)
+    report = search(small_model(), small_work(), [small_pool(8)], space=SPACE, batches=0)
     assert report.smaller is not None and report.larger is not None
     # Nodes are whole.
     assert (report.smaller[0], report.larger[0]) == (4, 12)
@@ -136,7 +146,7 @@ def test_neighbours_are_what_a_search_of_their_own_finds() -> None:
 
 
 def test_times_and_memory_by_kind_add_up() -> None:
-    report = search(small_model(), small_work(), [small_pool(8)], space=SPACE)
+    report = search(small_model(), small_work(), [small_pool(8)], space=SPACE, batches=0)
     for plan in report.plans:
         (first, *_), last = plan.modules, plan.modules[-1]
         slowest = max(max(module.stage_s) for module in plan.modules)
@@ -154,17 +164,21 @@ def test_times_and_memory_by_kind_add_up() -> None:
 
 
 def test_uniform_is_said_to_be_optimal_only_if_it_is() -> None:
-    report = search(small_model(), small_work(), [small_pool(8)], space=SPACE)
+    report = search(small_model(), small_work(), [small_pool(8)], space=SPACE, batches=0)
     assert report.uniform is not None and report.uniform.mode == "prefix"
     assert report.uniform_is_optimal == (report.best.mode == "prefix")
     apart = search(
-        small_model(), small_work(), [small_pool(8)], space=replace(SPACE, modes=("colocated",))
+        small_model(),
+        small_work(),
+        [small_pool(8)],
+        space=replace(SPACE, modes=("colocated",)),
+        batches=0,
     )
     assert apart.uniform is None and not apart.uniform_is_optimal
 
 
 def test_an_infeasible_budget_says_what_is_missing_and_what_fits() -> None:
-    arguments: dict[str, Any] = {"space": SPACE, "neighbours": False}
+    arguments: dict[str, Any] = {"space": SPACE, "neighbours": False, "batches": 0}
     model, work = small_model(), small_work()
     with pytest.raises(NoPlanError) as caught:
         search(model, work, [small_pool(2, memory_bytes=60_000_000)], **arguments)
@@ -180,8 +194,8 @@ def test_an_infeasible_budget_says_what_is_missing_and_what_fits() -> None:
 
 def test_modules_may_be_on_different_types_of_gpus() -> None:
     pools = [small_pool(4), small_pool(4, gpu_type="U", memory_bytes=250_000_000)]
-    report = search(small_model(), small_work(), pools, space=SPACE)
-    one = search(small_model(), small_work(), pools[:1], space=SPACE)
+    report = search(small_model(), small_work(), pools, space=SPACE, batches=0)
+    one = search(small_model(), small_work(), pools[:1], space=SPACE, batches=0)
     assert report.best.step_s < one.best.step_s
     assert {module.gpu_type for module in report.best.modules} == {"T", "U"}
     assert "modules on GPUs of different types" in report.best.not_run
@@ -217,7 +231,9 @@ def test_samples_that_cannot_be_planned_are_refused() -> None:
             [small_pool(2)],
             space=Space(modes=("colocated",)),
         )
-    alone = search(small_model(), replace(work, workload=text), [small_pool(2)], space=SPACE)
+    alone = search(
+        small_model(), replace(work, workload=text), [small_pool(2)], space=SPACE, batches=0
+    )
     assert alone.best.mode == "prefix"
 
 
@@ -252,5 +268,5 @@ def test_plans_say_what_the_runtime_does_not_run() -> None:
     def refused(plan: Plan) -> set[str]:
         return {reason.split(":")[-1].strip() for reason in plan.not_run}
 
-    sharded = search(small_model(), small_work(), [small_pool(4)], space=SPACE).plans
+    sharded = search(small_model(), small_work(), [small_pool(4)], space=SPACE, batches=0).plans
     assert set().union(*map(refused, sharded)) & {"tp=2", "cp=2", "pp=2", "sharding=optimizer"}
