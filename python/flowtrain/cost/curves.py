@@ -100,6 +100,38 @@ class Surface:
         return across(second)
 
 
+class Multiples:
+    """Positive times over a number of equal things and their size.
+
+    They are the time of one thing, a curve over its size, times a factor, a surface over number and
+    size. So sizes at which one thing alone was measured refine the times of many.
+
+    Args:
+        lines: For each size the nodes over the number.
+    """
+
+    def __init__(self, lines: Mapping[float, Sequence[tuple[float, Values]]]) -> None:
+        curves = {size: Curve(nodes) for size, nodes in lines.items()}
+        self._ones = Curve([(size, tuple(curve(1).tolist())) for size, curve in curves.items()])
+        factors = {
+            size: [(n, tuple((curve(n) / curve(1)).tolist())) for n in (1.0, *curve.sizes)]
+            for size, curve in curves.items()
+            if len(curve.sizes) > 1
+        }
+        self._factors = Surface(factors) if factors else None
+
+    @property
+    def ones(self) -> Curve:
+        """Times of one thing over its size."""
+        return self._ones
+
+    def __call__(self, number: float, size: float) -> NDArray[np.float64]:
+        """Times of a number of things of a size, shape [times]."""
+        if self._factors is None:
+            return number * self._ones(size)
+        return self._ones(size) * self._factors(number, size)
+
+
 def _close(nodes: Sequence[tuple[float, Values]]) -> list[list[tuple[float, Values]]]:
     """Nodes in order, those of nearly the same size together."""
     start = 0.0

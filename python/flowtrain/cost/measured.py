@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flowtrain.cost.curves import Curve, Surface
+from flowtrain.cost.curves import Curve, Multiples, Surface
 from flowtrain.cost.layers import Counts, Unit
 from flowtrain.cost.profiled import ProfileError
 
@@ -147,13 +147,12 @@ class DocumentRuns(Table):
         largest: Maximum tokens of a row.
     """
 
-    def __init__(self, unit: Unit, equal: Surface, mixed: Surface | None, largest: int) -> None:
+    def __init__(self, unit: Unit, equal: Multiples, mixed: Surface | None, largest: int) -> None:
         self.unit, self._equal, self._mixed, self._largest = unit, equal, mixed, largest
 
     def example(self) -> Curve:
         """Over the length of a single document."""
-        lines = self._equal.lines
-        return Curve([(length, tuple(curve(1).tolist())) for length, curve in lines])
+        return self._equal.ones
 
     def seconds(self, row: RowQuery) -> tuple[Times, Times]:
         tokens = row.of(ROWS[self.unit])
@@ -166,15 +165,16 @@ class DocumentRuns(Table):
             runs = [(max(1.0, tokens / length), length)]
         else:
             runs = [(len(list(run)), length) for length, run in groupby(row.documents)]
+        ones = equal.ones
         for _, length in runs:
-            row.within(length, equal.smallest, equal.largest, f"{self.unit}, tokens of a document")
+            row.within(length, ones.smallest, ones.largest, f"{self.unit}, tokens of a document")
         row.within(tokens, 1, self._largest, ROWS[self.unit])
         times = np.sum([equal(count, length) for count, length in runs], axis=0)
         if mixed is not None and len(runs) > 1:
             mean = min(max(tokens / len(runs), mixed.smallest), mixed.largest)
             alone = len(runs) * equal(1, mean)
             times = times + np.maximum(mixed(len(runs), mean) - alone, 0.0)
-        return times, equal(1, equal.smallest)
+        return times, ones(ones.smallest)
 
 
 _NOTHING = (np.zeros(3), np.zeros(3))

@@ -86,9 +86,9 @@ def step_seconds(
         encode += max(0, calls - 1) * tables.accumulate_seconds(in_front_trained)
     if "backbone" in trained:
         backbone += max(0, len(rows) - 1) * tables.accumulate_seconds(["backbone"])
-    return StepSeconds(
-        encode=encode, backbone=backbone, update=tables.update_seconds(list(trained))
-    )
+    # Without an image, nothing in front of the backbone is updated.
+    updated = list(trained) if calls else [part for part in trained if part == "backbone"]
+    return StepSeconds(encode=encode, backbone=backbone, update=tables.update_seconds(updated))
 
 
 def _frames(image: Counts) -> list[int]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from flowtrain.cost.curves import Curve, Surface, Values
+from flowtrain.cost.curves import Curve, Multiples, Surface, Values
 from flowtrain.cost.layers import Counts, Layer, Unit
 from flowtrain.cost.measured import (
     ROWS,
@@ -243,12 +243,13 @@ class Tables:
             if len(set(lengths)) == 1:
                 equal.setdefault(lengths[0], []).append((len(lengths), times[label]))
             else:
-                mean = sum(lengths) / len(lengths)
-                mixed.setdefault(mean, []).append((len(lengths), times[label]))
+                # Of two lengths in turn; for an odd number their mean would be another line.
+                middle = (min(lengths) + max(lengths)) / 2
+                mixed.setdefault(middle, []).append((len(lengths), times[label]))
         if equal:
             joined = Surface(mixed) if mixed and self.profile.joins else None
             most = max(sum(record.documents) for record, _ in mine)
-            self._tables[label] = DocumentRuns(unit, Surface(equal), joined, most)
+            self._tables[label] = DocumentRuns(unit, Multiples(equal), joined, most)
 
 
 def _rows(kind: str) -> str:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from flowtrain.cost.curves import Curve, Surface
+from flowtrain.cost.curves import Curve, Multiples, Surface
 
 SIZES = [2.0, 4.0, 8.0, 16.0, 32.0]
 
@@ -49,6 +49,24 @@ def test_a_surface_passes_through_its_nodes_and_is_exact_for_powers() -> None:
             assert tuple(surface(count, length)) == pytest.approx(times, rel=1e-12)
     assert tuple(surface(11.0, 100.0)) == pytest.approx((11.0 * 100.0**2, 7.0))
     assert tuple(surface(128.0, 512.0)) == pytest.approx((128.0 * 512.0**2, 7.0))
+
+
+def test_a_size_at_which_one_thing_was_measured_refines_the_times_of_many() -> None:
+    # Eight things of size 8 and 32 take four times as long as one, and one of size 16 is a bump.
+    lines = {
+        8.0: [(1, (2.0,)), (8, (8.0,))],
+        16.0: [(1, (7.0,))],
+        32.0: [(1, (8.0,)), (8, (32.0,))],
+    }
+    times = Multiples(lines)
+    for size, nodes in lines.items():
+        for number, wanted in nodes:
+            assert times(number, size)[0] == pytest.approx(wanted[0])
+    assert times(8, 16)[0] == pytest.approx(4 * 7.0)
+
+
+def test_of_things_that_were_measured_alone_many_take_as_many_times() -> None:
+    assert Multiples({8.0: [(1, (2.0,))]})(3, 8.0)[0] == pytest.approx(6.0)
 
 
 @pytest.mark.parametrize("nodes", [[], [(0, (1.0,))], [(1, (0.0,))]])

@@ -208,6 +208,12 @@ def test_a_step_has_the_passes_that_its_trained_parts_need(profile: Profile) -> 
     assert seconds("backbone") == pytest.approx((2 * images, 2 * 4 * backbone + 0.4, 4.0))
 
 
+def test_a_step_of_text_updates_the_backbone_alone(profile: Profile) -> None:
+    row = Row(documents=[32], num_targets=8)
+    found = step_seconds(Tables(profile, LAYERS), LAYERS, [row], ("projector", "backbone"))
+    assert (found.encode, found.update) == (0.0, 4.0)
+
+
 def test_a_written_profile_gives_the_same_times(profile: Profile, tmp_path: Path) -> None:
     path = tmp_path / "profile.json"
     path.write_text(profile.to_json())
