@@ -108,16 +108,17 @@ class Grid:
     def _others(self) -> Iterator[Shape]:
         """Rows of text, other shares of targets, and documents of several lengths."""
         most = self._limits.row_tokens
-        for tokens in spaced(_SMALLEST * 8, most, _FACTOR):
-            plain = RowShape(count=tokens // 64, length=64)
+        length = min(64, most)
+        for tokens in spaced(length, most, _FACTOR):
+            plain = RowShape(count=tokens // length, length=length)
             yield plain
             yield replace(plain, targets=1)
             yield replace(plain, targets=64)
         yield RowShape(count=1, length=_SMALLEST)
         if not self._joins:
             return
-        for length in spaced(_SMALLEST, min(512, most // 2), 8.0):
-            for count in spaced(2, most // (length + 1), 8.0):
+        for length in spaced(_SMALLEST, max(_SMALLEST, min(512, most // 2)), 8.0):
+            for count in spaced(2, max(2, most // (length + 1)), 8.0):
                 yield replace(self._row(count, length), mixed=True)
         for at in range(0, len(self._images) - 1, max(1, len(self._images) // 4)):
             image, other = self._images[at : at + 2]

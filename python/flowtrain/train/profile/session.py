@@ -80,7 +80,8 @@ class Session:
         """Measure until all is measured, or the time is over."""
         profile, grid = self._profile, self._grid
         if not profile.updates:
-            profile.updates.update(self._passes.updates(ROUNDS))
+            profile.updates.update(self._passes.updates(MOST_ROUNDS))
+            self._write()
         self._measure(grid.shapes(), FIRST_ROUNDS)
         edges: list[Edge] = grid.edges()
         while edges and not self._over():
@@ -152,7 +153,10 @@ class Session:
                     records[shape.name] = self._passes.record(shape)
                     sample = self._passes.sample(shape)
                 records[shape.name].samples.append(sample)
-            write_text(self._path, self._profile.to_json())
+            self._write()
+
+    def _write(self) -> None:
+        write_text(self._path, self._profile.to_json())
 
     def _taken(self, shape: Shape) -> int:
         record = self._profile.records.get(shape.name)
