@@ -92,7 +92,8 @@ class Seconds:
 
     @property
     def total(self) -> float:
-        return float(sum(getattr(self, field.name) for field in fields(self)))
+        passes_s = self.forward + self.backward + self.recompute
+        return passes_s + self.tp + self.cp + self.ep + self.pp + self.shards
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,7 +121,8 @@ class RankBytes:
 
     @property
     def total(self) -> float:
-        return float(sum(getattr(self, field.name) for field in fields(self)))
+        states = self.weights + self.masters + self.gradients + self.moments
+        return states + self.activations + self.working + self.rows
 
     @property
     def largest(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy
 
-from flowtrain.plan.partition.layers import FloatArray
+from flowtrain.plan.arrays import FloatArray
 
 
 def replay_uneven(forward_s: FloatArray, backward_s: FloatArray) -> FloatArray:

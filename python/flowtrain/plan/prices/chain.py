@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 import numpy
 
+from flowtrain.plan.arrays import BoolArray, FloatArray, IntArray
 from flowtrain.plan.partition import Layers, Level, NoPartitionError, Partition, Tap, partition
 from flowtrain.plan.prices.costs import Costs, Shape
 from flowtrain.plan.prices.row import Row
-from flowtrain.plan.prices.tables import BoolArray, FloatArray, IntArray, Tables
+from flowtrain.plan.prices.tables import Tables
 
 
 @dataclass(frozen=True, slots=True, eq=False)

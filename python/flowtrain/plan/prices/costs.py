@@ -10,9 +10,10 @@ import numpy
 
 from flowtrain.cost import communication as comm
 from flowtrain.cost.communication import Mesh
+from flowtrain.plan.arrays import FloatArray, IntArray
 from flowtrain.plan.prices.network import Network
 from flowtrain.plan.prices.row import Row
-from flowtrain.plan.prices.tables import FloatArray, IntArray, Tables
+from flowtrain.plan.prices.tables import Tables
 from flowtrain.plan.result import Sharding
 
 SECONDS = ("forward", "backward", "tp", "cp", "ep", "shards")

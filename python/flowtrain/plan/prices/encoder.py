@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from flowtrain.plan.prices.chain import Chain
 from flowtrain.plan.prices.costs import SECONDS, STATES, Shape, costs_of, update_s
@@ -11,9 +12,10 @@ from flowtrain.plan.prices.row import Row
 from flowtrain.plan.prices.tables import Tables
 from flowtrain.plan.result import RankBytes, Seconds
 from flowtrain.plan.space import GpuPool, Rules
+from flowtrain.plan.work import Work
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class EncoderPrice:
     """Times and memory of an encoder.
 
@@ -51,78 +53,98 @@ class EncoderPrice:
             rows=in_flight * self.held.rows,
         )
 
-    @property
+    @cached_property
     def both(self) -> Seconds:
         """Both passes."""
         names = Seconds.__dataclass_fields__
         return Seconds(**{n: getattr(self.forward, n) + getattr(self.backward, n) for n in names})
 
-    @property
+    @cached_property
+    def both_s(self) -> float:
+        """Seconds of both passes."""
+        return self.forward.total + self.backward.total
+
+    @cached_property
     def has_backward(self) -> bool:
         """Whether anything in front of the cut trains."""
         return self.backward.total > 0
 
-    @property
+    @cached_property
     def once_s(self) -> float:
         """Seconds of a step that ranks spend on it which then compute the backbone."""
         return self.fill_s + self.update_s
 
-    @property
+    @cached_property
     def microbatch_s(self) -> float:
         """Seconds between two groups of images: rows are sent while others are computed."""
-        return max(self.both.total, self.transfer_s)
+        return max(self.both_s, self.transfer_s)
 
-    @property
+    @cached_property
     def fill_s(self) -> float:
         """Seconds of both passes of a group of images, its rows and their gradients sent."""
         sends = 2 if self.has_backward else 1
-        return self.both.total + sends * self.transfer_s
+        return self.both_s + sends * self.transfer_s
 
-    @property
+    @cached_property
     def update_s(self) -> float:
         """Seconds between the last backward pass and the next step."""
         return self.reduce_s + self.optimizer_s
 
 
-def encoder_price(
-    chain: Chain,
-    shape: Shape,
-    *,
-    visual: float,
-    rerun: bool,
-    pool: GpuPool,
-    rules: Rules,
-    network_gpus: int | None = None,
-) -> EncoderPrice:
-    """Price of an encoder whose ranks each compute some images at a time, item by item.
+def least_s(tables: Tables, chain: Chain, shape: Shape, visual: float) -> float:
+    """Seconds of both passes without communication, a lower bound of the price.
+
+    Args:
+        tables: The layers.
+        chain: Those in front of the cut.
+        shape: The mesh.
+        visual: As for `encoder_prices`.
+
+    Raises:
+        ValueError: The times are not valid for the items.
+    """
+    visual, item = _items(tables.work, visual)
+    passes = tables.image_passes(item, shape.mesh.tp)
+    return visual / item * float(passes[:2].sum(0) @ chain.layers_of_kind)
+
+
+def _items(work: Work, visual: float) -> tuple[float, float]:
+    """Visual tokens that a replica computes between two meetings, and at once."""
+    share = work.share
+    # An image is not split, so that no rank is done before a mean image is.
+    visual = max(visual, share.visual / share.images)
+    return visual, min(visual, max(work.item_tokens, work.largest_image))
+
+
+def encoder_prices(
+    chain: Chain, shape: Shape, *, visual: float, pool: GpuPool, rules: Rules
+) -> list[EncoderPrice]:
+    """Prices of an encoder whose ranks each compute some images at a time, item by item.
+
+    The first keeps its activations. If anything trains, the second keeps nothing and runs forward
+    again, item by item.
 
     Args:
         chain: Layers in front of the cut.
         shape: Its mesh; tp and dp only.
         visual: Visual tokens of the images that a replica computes between two meetings.
-        rerun: Whether it keeps nothing and runs forward again, item by item.
         pool: Its GPUs.
         rules: Constants of the prices.
-        network_gpus: GPUs among which its ranks lie, if there are more than its own.
 
     Raises:
         ValueError: The times are not valid for the items.
     """
     tables = chain.tables
     work, mesh = tables.work, shape.mesh
-    share = work.share
-    # An image is not split, so that no rank is done before a mean image is.
-    visual = max(visual, share.visual / share.images)
-    item = min(visual, max(work.item_tokens, work.largest_image))
+    visual, item = _items(work, visual)
     most = max(rules.headroom * visual, work.largest_image)
-    network = Network(pool.topology, network_gpus or shape.gpus)
+    network = Network(pool.topology, shape.gpus)
     row = Row(0.0, item, 0.0, most, 0.0)
     costs = costs_of(tables, shape, [row], network)
     count = chain.layers_of_kind
     items = visual / item
     forward, backward = items * (costs.forward[0] @ count), items * (costs.backward[0] @ count)
     has_backward = bool(backward.sum() > 0)
-    again_s = float(forward.sum()) if rerun and has_backward else 0.0
     reduce_s, optimizer_s = update_s(
         tables,
         costs,
@@ -139,22 +161,32 @@ def encoder_price(
     # Without a backward pass, no more than about one layer exists at a time.
     layer = float(costs.kept[0, 0].max()) if has_backward else _layer_bytes(tables, most, mesh.tp)
     states = dict(zip(STATES, (costs.states @ count).tolist(), strict=True))
-    return EncoderPrice(
+    working = float(costs.working.max())
+    rows = row_bytes * most * (2 if has_backward else 1)
+    keeps = EncoderPrice(
         shape=shape,
-        rerun=rerun,
+        rerun=False,
         forward=Seconds(**dict(zip(SECONDS, forward.tolist(), strict=True))),
-        backward=Seconds(**dict(zip(SECONDS, backward.tolist(), strict=True)), recompute=again_s),
+        backward=Seconds(**dict(zip(SECONDS, backward.tolist(), strict=True))),
         transfer_s=row_bytes * visual / pool.topology.between.bytes_per_s,
         reduce_s=reduce_s,
         optimizer_s=optimizer_s,
-        fixed=RankBytes(
-            **states, working=of_item * (kept if rerun else layer) + float(costs.working.max())
-        ),
-        held=RankBytes(
-            activations=0.0 if rerun else kept,
-            rows=row_bytes * most * (2 if has_backward else 1),
-        ),
+        fixed=RankBytes(**states, working=of_item * layer + working),
+        held=RankBytes(activations=kept, rows=rows),
     )
+    if not has_backward:
+        return [keeps]
+    again_s = keeps.forward.total
+    return [
+        keeps,
+        replace(
+            keeps,
+            rerun=True,
+            backward=replace(keeps.backward, recompute=again_s),
+            fixed=replace(keeps.fixed, working=of_item * kept + working),
+            held=RankBytes(rows=rows),
+        ),
+    ]
 
 
 def _layer_bytes(tables: Tables, visual: float, tp: int) -> float:

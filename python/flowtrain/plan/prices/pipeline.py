@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 import numpy
 
+from flowtrain.plan.arrays import BoolArray, IntArray
 from flowtrain.plan.partition import Level
 from flowtrain.plan.prices.chain import Bounds, Chain
 from flowtrain.plan.prices.costs import SECONDS, STATES, Costs, Shape, costs_of, update_s
 from flowtrain.plan.prices.network import Network
 from flowtrain.plan.prices.row import Row
-from flowtrain.plan.prices.tables import BoolArray, IntArray
 from flowtrain.plan.result import RankBytes, Seconds, StageLayout
 from flowtrain.plan.space import RECOMPUTE, GpuPool, Rules
 

@@ -5,18 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy
-from numpy.typing import NDArray
 
 from flowtrain.cost.activations import layer_bytes
 from flowtrain.cost.layers import PARTS, Counts
 from flowtrain.cost.states import state_bytes
 from flowtrain.cost.timing import Timing
+from flowtrain.plan.arrays import FloatArray, IntArray
 from flowtrain.plan.describe import ModelDescription
 from flowtrain.plan.work import Work
-
-FloatArray = NDArray[numpy.float64]
-IntArray = NDArray[numpy.int64]
-BoolArray = NDArray[numpy.bool_]
 
 _SAMPLE = 1 << 20  # Parameters from which the bytes of one are computed.
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 import collections
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 import numpy
 
+from flowtrain.plan.arrays import FloatArray
 from flowtrain.plan.describe import ModelDescription
 from flowtrain.plan.prices.chain import Chain
 from flowtrain.plan.prices.costs import Shape
-from flowtrain.plan.prices.encoder import EncoderPrice, encoder_price
+from flowtrain.plan.prices.encoder import EncoderPrice, encoder_prices, least_s
 from flowtrain.plan.prices.pipeline import Pipeline, Pipelines
 from flowtrain.plan.prices.row import Row
-from flowtrain.plan.prices.tables import FloatArray, Tables
+from flowtrain.plan.prices.tables import Tables
 from flowtrain.plan.search.candidates import backbone_shapes, encoder_shapes, row_of
 from flowtrain.plan.search.encoders import Encoders
 from flowtrain.plan.space import GpuPool, Rules, Space
@@ -52,6 +54,7 @@ class Context:
         }
         self._microbatches = space.microbatches_of(work.batch)
         self._least: dict[tuple[str, float, int, int], float | None] = {}
+        self._priced_encoders: dict[tuple[Shape, int], list[EncoderPrice]] = {}
         self._apart: dict[int, Encoders] = {}
         self._fitting: dict[tuple[int, int], Encoders] = {}
         self._colocated: dict[tuple[int, str], list[EncoderPrice]] = {}
@@ -171,24 +174,25 @@ class Context:
             found = []
             for shape in encoder_shapes(self.model, self.space, self.pool, gpus=gpus):
                 if shape.sharding == sharding or shape.mesh.dp == 1:
-                    found += self._encoders(shape, groups=1)
+                    found += self._encoders(shape, groups=1, cutoff_s=math.inf)
             found.sort(key=lambda price: (price.once_s, price.memory().total))
             self._colocated[key] = _less_and_less_memory(found)
         return self._colocated[key]
 
-    def encoders(self, *, microbatches: int, in_flight: int) -> Encoders:
-        """Encoders on ranks of their own that fit into memory.
+    def encoders(self, *, microbatches: int, in_flight: int, cutoff_s: float) -> Encoders:
+        """Encoders on ranks of their own that fit into memory and may be good.
 
         Args:
             microbatches: Microbatches of the step, for each of which they encode its images.
             in_flight: Microbatches whose images they hold.
+            cutoff_s: Steps at least as long are of no interest; no longer than in the calls before.
         """
         if microbatches not in self._apart:
             self._apart[microbatches] = Encoders(
                 [
                     price
                     for shape in encoder_shapes(self.model, self.space, self.pool)
-                    for price in self._encoders(shape, groups=microbatches)
+                    for price in self._encoders(shape, groups=microbatches, cutoff_s=cutoff_s)
                 ]
             )
         key = (microbatches, in_flight)
@@ -198,27 +202,30 @@ class Context:
             )
         return self._fitting[key]
 
-    def _encoders(self, shape: Shape, *, groups: int) -> list[EncoderPrice]:
+    def _encoders(self, shape: Shape, *, groups: int, cutoff_s: float) -> list[EncoderPrice]:
         """An encoder that keeps its activations, and the same one that runs forward again."""
         visual = self.work.batch * self.work.share.visual / (groups * shape.mesh.dp)
-        found: list[EncoderPrice] = []
+        chain = self._chains["encoder"]
         try:
-            for rerun in (False, True):
-                found.append(
-                    encoder_price(
-                        self._chains["encoder"],
-                        shape,
-                        visual=visual,
-                        rerun=rerun,
-                        pool=self.pool,
-                        rules=self.rules,
-                    )
+            if groups * least_s(self.tables, chain, shape, visual) >= cutoff_s:
+                return []
+            if (shape, groups) not in self._priced_encoders:
+                self._priced_encoders[shape, groups] = encoder_prices(
+                    chain, shape, visual=visual, pool=self.pool, rules=self.rules
                 )
-                if not found[0].has_backward:
-                    break
         except ValueError:
             self.counts["range"] += 1
-        return found
+            return []
+        return self._priced_encoders[shape, groups]
+
+    def of_budget(self, gpus: int) -> Context:
+        """The same model on another number of the same GPUs, with the prices known so far."""
+        other = Context(
+            self.model, self.work, replace(self.pool, gpus=gpus), self.space, self.rules
+        )
+        other.tables, other._chains = self.tables, self._chains
+        other._priced_encoders, other._least = self._priced_encoders, self._least
+        return other
 
 
 def _less_and_less_memory(prices: list[EncoderPrice]) -> list[EncoderPrice]:

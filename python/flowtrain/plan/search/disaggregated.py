@@ -56,7 +56,9 @@ class Disaggregated:
             beside, steps_s = [], numpy.full(len(pipelines.rows), numpy.inf)
             for number, count in enumerate(pipelines.microbatches.astype(int).tolist()):
                 encoders = encoder_context.encoders(
-                    microbatches=count, in_flight=min(count, shape.mesh.pp + 1)
+                    microbatches=count,
+                    in_flight=min(count, shape.mesh.pp + 1),
+                    cutoff_s=cutoff_s,
                 )
                 beside.append(encoders)
                 steps_s[number] = encoders.steps_s(

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy
 
+from flowtrain.plan.arrays import FloatArray
 from flowtrain.plan.prices.encoder import EncoderPrice
-from flowtrain.plan.prices.tables import FloatArray
 
 
 class Encoders:

@@ -74,9 +74,10 @@ def _fewest_gpus(
     model: ModelDescription, work: Work, pool: GpuPool, space: Space, rules: Rules
 ) -> int | None:
     """The smallest budget with which a plan fits."""
+    context = Context(model, work, pool, space, rules)
 
     def fits(gpus: int) -> bool:
-        return _any_fits(Context(model, work, replace(pool, gpus=gpus), space, rules))
+        return _any_fits(context.of_budget(gpus))
 
     budgets = replace(pool, gpus=max(_MAX_GPUS, pool.gpus)).budgets()
     low = sum(budget <= pool.gpus for budget in budgets)  # The first that may fit.

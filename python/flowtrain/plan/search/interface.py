@@ -85,8 +85,8 @@ def search(
     ]
     smaller, larger = None, None
     if neighbours and len(pools) == 1:
-        smaller = _with_less(model, work, pools[0], space, rules)
-        larger = _with_more(model, work, pools[0], space, rules, best.plans[0])
+        smaller = _with_less(contexts[0])
+        larger = _with_more(contexts[0], best.plans[0])
     counts: collections.Counter[str] = collections.Counter()
     for context in contexts:
         counts.update(context.counts)
@@ -138,35 +138,26 @@ def consider_modules(best: Best[Priced], contexts: Sequence[Context], *, at_leas
                     best.consider(Disaggregated.all_of(context, beside, gpus, best.cutoff_s))
 
 
-def _with_less(
-    model: ModelDescription, work: Work, pool: GpuPool, space: Space, rules: Rules
-) -> tuple[int, Plan] | None:
+def _with_less(context: Context) -> tuple[int, Plan] | None:
     """The best plan for the next smaller budget."""
-    smaller = [gpus for gpus in pool.budgets() if gpus < pool.gpus]
+    smaller = [gpus for gpus in context.pool.budgets() if gpus < context.pool.gpus]
     if not smaller:
         return None
-    context = Context(model, work, replace(pool, gpus=smaller[-1]), space, rules)
-    best = best_plan(context)
+    best = best_plan(context.of_budget(smaller[-1]))
     return None if best is None else (smaller[-1], plan_of(best))
 
 
-def _with_more(
-    model: ModelDescription,
-    work: Work,
-    pool: GpuPool,
-    space: Space,
-    rules: Rules,
-    known: Priced,
-) -> tuple[int, Plan]:
+def _with_more(context: Context, known: Priced) -> tuple[int, Plan]:
     """The best plan for the next larger budget, of which the known one is one."""
+    pool = context.pool
     node = pool.topology.devices_per_node
     gpus = pool.gpus + 1 if pool.gpus < node else (pool.gpus // node + 1) * node
-    context = Context(model, work, replace(pool, gpus=gpus), space, rules)
+    larger = context.of_budget(gpus)
     best: Best[Priced] = Best(1)
     best.add(known)
-    if "prefix" in space.modes:
-        best.consider(Prefix.all_of(context, gpus, best.cutoff_s))
-    consider_modules(best, [context], at_least=gpus)
+    if "prefix" in larger.space.modes:
+        best.consider(Prefix.all_of(larger, gpus, best.cutoff_s))
+    consider_modules(best, [larger], at_least=gpus)
     return gpus, plan_of(best.plans[0])
 
 

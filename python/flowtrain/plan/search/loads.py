@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy
 
 from flowtrain.cost.layers import ForwardFlops
-from flowtrain.plan.prices.tables import FloatArray
+from flowtrain.plan.arrays import FloatArray
 from flowtrain.plan.search.coupled import Priced
 
 _TINY = 1e-30  # In place of a mean of 0, by which nothing is divided then.

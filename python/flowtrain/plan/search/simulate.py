@@ -7,8 +7,8 @@ import math
 
 import numpy
 
+from flowtrain.plan.arrays import FloatArray, IntArray
 from flowtrain.plan.partition import replay_uneven
-from flowtrain.plan.prices.tables import FloatArray, IntArray
 from flowtrain.plan.search.coupled import Priced
 from flowtrain.plan.search.loads import Loads
 from flowtrain.plan.work import Work

@@ -13,7 +13,7 @@ import pytest
 
 from flowtrain.plan.describe import ModelDescription
 from flowtrain.plan.prices.chain import Chain
-from flowtrain.plan.prices.encoder import encoder_price
+from flowtrain.plan.prices.encoder import encoder_prices
 from flowtrain.plan.prices.pipeline import Pipeline
 from flowtrain.plan.prices.tables import Tables
 from flowtrain.plan.result import NoPlanError, Plan, PlanReport
@@ -64,25 +64,23 @@ def all_steps(model: ModelDescription, work: Work, pool: GpuPool, mode: str) -> 
                 continue
             left = gpus if mode == "colocated" else pool.gpus - gpus
             cut = pipeline.cut(usable)
-            for encoder, rerun in itertools.product(
-                encoder_shapes(model, SPACE, pool), (False, True)
-            ):
+            for encoder in encoder_shapes(model, SPACE, pool):
                 groups = 1 if mode == "colocated" else m
+                single = encoder.sharding if encoder.mesh.dp == 1 else ""
                 visual = work.batch * work.share.visual / groups / encoder.mesh.dp
+                prices = encoder_prices(beside, encoder, visual=visual, **options)
                 if mode == "colocated":
-                    if encoder.gpus != gpus or (
-                        encoder.mesh.dp > 1 and encoder.sharding != shape.sharding
-                    ):
-                        continue
-                    price = encoder_price(beside, encoder, visual=visual, rerun=rerun, **options)
-                    yield step_s(usable - price.memory().total) + price.fill_s + price.update_s
+                    if encoder.gpus == gpus and encoder.sharding in (shape.sharding, single):
+                        for price in prices:
+                            left_bytes = usable - price.memory().total
+                            yield step_s(left_bytes) + price.fill_s + price.update_s
                     continue
-                price = encoder_price(beside, encoder, visual=visual, rerun=rerun, **options)
-                held = price.memory(min(m, shape.mesh.pp + 1)).total
-                if cut is not None and encoder.gpus <= left and held <= usable:
-                    longest = max(cut.longest_s, price.microbatch_s)
-                    update = max(cut.update_s, price.update_s)
-                    yield cut.fill_s + price.fill_s + (m - 1) * longest + update
+                for price in prices:
+                    held = price.memory(min(m, shape.mesh.pp + 1)).total
+                    if cut is not None and encoder.gpus <= left and held <= usable:
+                        longest = max(cut.longest_s, price.microbatch_s)
+                        update = max(cut.update_s, price.update_s)
+                        yield cut.fill_s + price.fill_s + (m - 1) * longest + update
 
 
 def found(mode: str, gpus: int, memory_bytes: int, **changes: Any) -> PlanReport:
