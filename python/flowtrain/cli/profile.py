@@ -9,7 +9,7 @@ from typing import Any
 _HELP = """
 Measures forward and backward passes of each kind of layer as a rank computes them, and the
 optimizer, at sizes up to train.microbatch_tokens. A profile that was ended early continues from its
-file. It holds for one model, dtype, device, number of threads and version of torch.
+file. It holds for one model, dtype, device, number of threads, version of torch and depth.
 """
 
 
@@ -34,6 +34,13 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--image-tokens", type=int, default=256, help="maximum tokens of an image (default: 256)"
     )
+    parser.add_argument(
+        "--depth",
+        type=int,
+        default=0,
+        help="maximum blocks of the tower and layers of the decoder that are built, for a device "
+        "that does not hold the whole model (default: all)",
+    )
     parser.add_argument("--json", action="store_true", help="print one line of JSON")
     parser.set_defaults(run=run, extra="train")
 
@@ -55,5 +62,6 @@ def run(given: argparse.Namespace) -> int:
         given.out,
         seconds=given.seconds,
         image_tokens=given.image_tokens,
+        depth=given.depth,
         as_json=given.json,
     )

@@ -34,6 +34,7 @@ class ProfileKey:
         dtype: Dtype of weights and activations.
         threads: Threads of a rank.
         torch: Version of torch.
+        depth: Maximum layers of a module that were built; 0 for all of them.
     """
 
     model: str
@@ -41,6 +42,7 @@ class ProfileKey:
     dtype: str
     threads: int
     torch: str
+    depth: int = 0
 
 
 def digest(layers: Sequence[Layer]) -> str:
@@ -56,6 +58,15 @@ def kinds(layers: Sequence[Layer]) -> dict[str, str]:
         for layer in layers
         if not layer.left_out
     }
+
+
+def kinds_of(built: Sequence[Layer], whole: Sequence[Layer]) -> dict[str, str]:
+    """For the name of each layer of a model with fewer layers, its kind in the whole model."""
+    kind = kinds(whole)
+    by_shape = {
+        replace(layer, name=""): kind[layer.name] for layer in reversed(whole) if layer.name in kind
+    }
+    return {layer.name: by_shape[replace(layer, name="")] for layer in built if not layer.left_out}
 
 
 Seconds = Mapping[str, float]
@@ -139,7 +150,7 @@ class Profile:
 
     Attributes:
         key: What they hold for.
-        kinds: `kinds` of the layers.
+        repeats: Layers of each kind in the model that was built.
         joins: Whether documents of different lengths are separate calls of the attention, whose
             outputs are joined, as on a CPU.
         records: Measurements by the name of their shape.
@@ -147,7 +158,7 @@ class Profile:
     """
 
     key: ProfileKey
-    kinds: Mapping[str, str]
+    repeats: Mapping[str, int]
     joins: bool
     records: dict[str, Record] = field(default_factory=dict)
     updates: dict[str, Update] = field(default_factory=dict)

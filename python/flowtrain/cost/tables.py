@@ -67,7 +67,7 @@ class Tables:
             self._repeats[kind] += 1
         medians = [(record, self._times(record)) for record in profile.records.values()]
         self._tables: dict[str, Table] = {}
-        for kind in self._repeats:
+        for kind in dict.fromkeys(self._kinds.values()):
             self._build(by_name[kind], medians)
 
     @staticmethod
@@ -178,7 +178,7 @@ class Tables:
         sample = record.median()
         found = {}
         for label, forward in sample.forward.items():
-            repeats = self._repeats.get(label.removesuffix(ATTENTION), 1)
+            repeats = self._repeats[label.removesuffix(ATTENTION)]
             passes = (
                 forward,
                 sample.backward_input.get(label, 0.0),

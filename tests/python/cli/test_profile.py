@@ -29,6 +29,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def arguments(config: Path, out: Path, *more: str) -> list[str]:
     options = {"--out": str(out), "--seconds": "0", "--threads": "1", "--image-tokens": "16"}
+    options["--depth"] = "0"
     options |= dict(zip(more[::2], more[1::2], strict=True))
     return [str(config), *(word for option in options.items() for word in option), "--json"]
 

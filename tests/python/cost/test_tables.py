@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -120,7 +121,13 @@ def profile() -> Profile:
         part: Update(parameters=100, seconds=seconds, accumulate_s=seconds / 10)
         for part, seconds in (("encoder", 1.0), ("projector", 2.0), ("backbone", 4.0))
     }
-    return Profile(key=KEY, kinds=kinds(LAYERS), joins=True, records=records, updates=updates)
+    return Profile(
+        key=KEY,
+        repeats=dict(Counter(kinds(LAYERS).values())),
+        joins=True,
+        records=records,
+        updates=updates,
+    )
 
 
 def test_layers_of_a_kind_share_its_time_and_have_the_attention_of_their_documents(

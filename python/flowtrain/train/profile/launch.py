@@ -38,7 +38,13 @@ def rank_threads(config: RunConfig) -> int:
 
 
 def run_profile(
-    config: RunConfig, out: Path, *, seconds: float, image_tokens: int, as_json: bool
+    config: RunConfig,
+    out: Path,
+    *,
+    seconds: float,
+    image_tokens: int,
+    depth: int,
+    as_json: bool,
 ) -> int:
     """Measure in a process of its own; returns its exit status.
 
@@ -47,6 +53,7 @@ def run_profile(
         out: File to write, and to continue from.
         seconds: Time for measuring.
         image_tokens: Maximum tokens of an image.
+        depth: Maximum layers of a module that are built; 0 for all of them.
         as_json: Print one line of JSON.
     """
     with tempfile.TemporaryDirectory(prefix="flowtrain-profile-") as folder:
@@ -56,6 +63,7 @@ def run_profile(
             *(sys.executable, "-m", "flowtrain.train.profile.main", str(path)),
             *("--out", str(out), "--seconds", str(seconds)),
             *("--threads", str(rank_threads(config)), "--image-tokens", str(image_tokens)),
+            *("--depth", str(depth)),
             *(["--json"] if as_json else []),
         ]
         process = subprocess.Popen(words, env={**os.environ, **memory_and_threads()})

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -23,12 +24,13 @@ from flowtrain.train.profile.passes import Passes
 from flowtrain.train.profile.report import as_json, as_text
 from flowtrain.train.profile.search import Grid, Limits
 from flowtrain.train.profile.session import Outcome, Session
+from flowtrain.train.profile.shallow import write_shallow
 from flowtrain.train.profile.shapes import image_sizes
 from flowtrain.train.ranks.device import choose_device
 
 
 def measure(
-    config: RunConfig, out: Path, *, seconds: float, threads: int, image_tokens: int
+    config: RunConfig, out: Path, *, seconds: float, threads: int, image_tokens: int, depth: int
 ) -> tuple[Profile, Tables, Outcome]:
     """Measure the layers of a run's model, or continue with that.
 
@@ -38,21 +40,28 @@ def measure(
         seconds: Time for measuring.
         threads: Threads of a rank.
         image_tokens: Maximum tokens of an image.
+        depth: Maximum layers of a module that are built; 0 for all of them.
 
     Raises:
         ProfileError: The file is no profile, or one of other conditions.
     """
     torch.set_num_threads(threads)
     device = choose_device(config.model.device, 0, first=0)
-    passes = Passes(config, device)
+    if depth:
+        with tempfile.TemporaryDirectory(prefix="flowtrain-profile-") as folder:
+            write_shallow(config.model.folder, Path(folder), depth=depth)
+            passes = Passes(config, device, shallow=Path(folder))
+    else:
+        passes = Passes(config, device)
     key = ProfileKey(
         model=digest(passes.layers),
         device=torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_name(),
         dtype=config.model.dtype,
         threads=threads,
         torch=torch.__version__,
+        depth=depth,
     )
-    profile = Profile(key=key, kinds=passes.kinds, joins=passes.joins)
+    profile = Profile(key=key, repeats=passes.repeats, joins=passes.joins)
     if out.exists():
         profile = Profile.load(out)
         profile.check(key, str(out))
@@ -81,6 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, required=True)
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--image-tokens", type=int, required=True)
+    parser.add_argument("--depth", type=int, required=True)
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args(argv)
     try:
@@ -90,6 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             seconds=given.seconds,
             threads=given.threads,
             image_tokens=given.image_tokens,
+            depth=given.depth,
         )
     except (ValueError, OSError) as error:
         print(f"flowtrain: {error}", file=sys.stderr)

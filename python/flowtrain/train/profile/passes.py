@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import get_args
 
 import torch
 
 from flowtrain.config.schema import Part, RunConfig
-from flowtrain.cost.profiled import Record, Sample, Update, kinds
+from flowtrain.cost.profiled import Record, Sample, Update, kinds_of
 from flowtrain.models.family import Family
 from flowtrain.models.registry import family_for
 from flowtrain.train.control.close import StepDecision
@@ -36,18 +38,33 @@ class Passes:
     Args:
         config: The run.
         device: Device of the model.
+        shallow: Folder of a model with fewer layers that is built instead, as `write_shallow`
+            writes it; layers are still those of the run's model.
+
+    Attributes:
+        family: Family of the model.
+        layers: Layers of the whole model.
+        repeats: Layers of each kind in the model that is built.
     """
 
-    def __init__(self, config: RunConfig, device: torch.device) -> None:
+    def __init__(
+        self, config: RunConfig, device: torch.device, *, shallow: Path | None = None
+    ) -> None:
         self._config = config
         self._device = device
         self._dtype = DTYPES[config.model.dtype]
-        self.family: Family = family_for(config.model.folder, projector_side="encoder")
-        self.layers = self.family.layers
-        self.kinds = kinds(self.layers)
+        whole = family_for(config.model.folder, projector_side="encoder")
+        self._whole_sizes = self._part_sizes(whole)
+        self.layers = whole.layers
+        self.family: Family = whole
+        if shallow is not None:
+            self.family = family_for(shallow, projector_side="encoder")
+        built = self.family.layers
+        self.kinds = kinds_of(built, self.layers)
+        self.repeats = dict(Counter(self.kinds.values()))
         self._model = self.family.build(
             "full",
-            weights=config.model.path,
+            weights=config.model.path if shallow is None else None,
             seed=config.train.seed,
             dtype=self._dtype,
             device=device,
@@ -56,7 +73,7 @@ class Passes:
         self._modules = self._with_optimizers(config)
         self._trainable = [p for m in self._modules.values() for p in m.trainable]
         self._clock = Clock(device)
-        self._probe = Probe(self._model, self.layers, self.kinds, self._clock)
+        self._probe = Probe(self._model, built, self.kinds, self._clock)
 
     @property
     def joins(self) -> bool:
@@ -156,20 +173,32 @@ class Passes:
         }
 
     def updates(self, rounds: int) -> dict[str, Update]:
-        """Measure the optimizer on each part of the model, in interleaved rounds."""
+        """Measure the optimizer on each part of the model, in interleaved rounds.
+
+        A model with fewer layers than the run's stands for it by the number of parameters.
+        """
         found: dict[Part, list[tuple[float, float]]] = {part: [] for part in self._modules}
         for _ in range(rounds + 1):
             for part, module in self._modules.items():
                 found[part].append(self._update(module))
-        # The first step creates the state of the optimizer.
-        return {
-            part: Update(
-                parameters=sum(p.numel() for p in self._modules[part].trainable),
-                seconds=statistics.median(step for step, _ in times[1:]),
-                accumulate_s=statistics.median(added for _, added in times[1:]),
+        updates: dict[str, Update] = {}
+        for part, times in found.items():
+            whole = self._whole_sizes[part]
+            built = sum(parameter.numel() for parameter in self._modules[part].trainable)
+            # The first step creates the state of the optimizer.
+            step, added = (statistics.median(kind) for kind in zip(*times[1:], strict=True))
+            updates[part] = Update(
+                parameters=whole, seconds=step * whole / built, accumulate_s=added * whole / built
             )
-            for part, times in found.items()
-        }
+        return updates
+
+    @staticmethod
+    def _part_sizes(family: Family) -> dict[str, int]:
+        """Values of each part of the model that can train."""
+        sizes: Counter[str] = Counter()
+        for name, size in family.trainable_sizes().items():
+            sizes[family.part_of(name)] += size
+        return sizes
 
     def _update(self, module: Module) -> tuple[float, float]:
         """Seconds of a step of the optimizer, and of adding gradients to those of before."""

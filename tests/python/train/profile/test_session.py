@@ -15,6 +15,7 @@ from flowtrain.models.tiny import SMALLEST, write_tiny_model
 from flowtrain.train.profile.passes import Passes
 from flowtrain.train.profile.search import Grid, Limits
 from flowtrain.train.profile.session import Outcome, Session
+from flowtrain.train.profile.shallow import write_shallow
 from flowtrain.train.profile.shapes import ImagesShape, RowShape, Shape, image_sizes
 
 LIMITS = Limits(row_tokens=128, call_rows=32)
@@ -116,7 +117,7 @@ def measure(passes: Passes, grid: Grid, path: Path, *, stop: float = math.inf) -
     key = ProfileKey(
         model=digest(passes.layers), device="cpu", dtype="float32", threads=1, torch="2"
     )
-    profile = Profile(key=key, kinds=passes.kinds, joins=True)
+    profile = Profile(key=key, repeats=passes.repeats, joins=True)
     if path.exists():
         profile = Profile.load(path)
     counted = Counted(passes, stop=stop)
@@ -151,7 +152,7 @@ def test_a_session_without_time_says_that_shapes_are_missing(
     key = ProfileKey(
         model=digest(passes.layers), device="cpu", dtype="float32", threads=1, torch="2"
     )
-    profile = Profile(key=key, kinds=passes.kinds, joins=True)
+    profile = Profile(key=key, repeats=passes.repeats, joins=True)
     path = tmp_path / "profile.json"
     session = Session(profile, Counted(passes), grid, path, seconds=-1, say=lambda _: None)  # type: ignore[arg-type]
     outcome = session.run()
@@ -167,3 +168,22 @@ def test_shapes_are_put_where_interpolation_is_wrong(passes: Passes, grid: Grid)
             sizes = [sum(shape.lengths) for shape in (edge[0], found, edge[1])]
             assert sizes == sorted(sizes)
     assert middle is None or middle.name not in (one.name, other.name)
+
+
+def test_a_model_with_fewer_layers_has_the_kinds_of_the_whole_one(
+    passes: Passes, tmp_path: Path
+) -> None:
+    config = passes._config
+    write_shallow(config.model.folder, tmp_path, depth=2)
+    shallow = Passes(config, torch.device("cpu"), shallow=tmp_path)
+    assert sum(shallow.repeats.values()) < sum(passes.repeats.values())
+    assert shallow.layers == passes.layers
+    for shape in of_shapes(passes):
+        sample, whole = shallow.sample(shape), passes.sample(shape)
+        assert sample.forward.keys() <= whole.forward.keys()
+    # Those of two layers stand for those of three.
+    assert set(shallow.repeats) <= set(passes.repeats)
+    updates = shallow.updates(1)
+    assert {part: update.parameters for part, update in updates.items()} == {
+        part: sum(p.numel() for p in module.trainable) for part, module in passes._modules.items()
+    }
