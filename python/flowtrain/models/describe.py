@@ -27,17 +27,20 @@ _ONE_TILE = (1, 1, 1)
 _DESCRIBED_AS = {"qwen3_vl_moe": "flowtrain.models.qwen3_vl:Qwen3VL"}
 
 
-def describe(folder: Path, *, projector_side: Side = "encoder") -> ModelDescription:
+def describe(
+    folder: Path, *, projector_side: Side = "encoder", name: str | None = None
+) -> ModelDescription:
     """Describe the model of a local Hugging Face folder; only its `config.json` is read.
 
     Args:
         folder: The folder.
         projector_side: The side of the cut on which the projector is computed.
+        name: Name for reports; None is that of the folder.
 
     Raises:
         ModelError: As for `family_for`.
     """
-    return describe_family(_family(folder, projector_side), name=folder.resolve().name)
+    return describe_family(_family(folder, projector_side), name=name or folder.resolve().name)
 
 
 def _family(folder: Path, projector_side: Side) -> Family:
@@ -62,7 +65,7 @@ def describe_family(family: Family, *, name: str) -> ModelDescription:
         name: Name for reports.
     """
     text, vision = family.config.get_text_config(), family.config.vision_config
-    layers, estimated = _with_estimates(family.layers, text)
+    layers, estimated = _with_estimates(family)
     kept = [layer for layer in layers if not layer.left_out]
     trainable = family.trainable_sizes()
     totals, experts, unused = ([0] * len(kept) for _ in range(3))
@@ -148,32 +151,41 @@ def _far_inputs(family: Family, layers: Sequence[Layer]) -> tuple[FarInput, ...]
     return tuple(found)
 
 
-def _with_estimates(layers: Sequence[Layer], text: Any) -> tuple[Sequence[Layer], tuple[str, ...]]:
-    """Layers with experts, with an estimate of what autograd keeps of them.
+def _with_estimates(family: Family) -> tuple[Sequence[Layer], tuple[str, ...]]:
+    """Layers, with estimates of what autograd keeps of those of which it is not known.
 
-    They keep what a dense layer keeps whose MLP is as wide as the chosen experts together, and the
-    tokens twice more for each of these: as they are sent, and as they return.
+    A layer with experts keeps what a dense one keeps whose MLP is as wide as the experts of a token
+    together, and the token twice more for each of these: as it is sent, and as it returns. A block
+    of a tower of tiles keeps what one with RMS norms and no others keeps.
     """
-    if not any(layer.saved is None for layer in layers) or not getattr(text, "num_experts", None):
-        return layers, ()
-    chosen = text.num_experts_per_tok
-    dense = SimpleNamespace(
-        **_sizes(text),
-        model_type="qwen3",
-        intermediate_size=chosen * text.moe_intermediate_size,
-        num_experts=0,
-    )
-    estimates = {layer.name: layer.saved for layer in decoder_layers(dense)}
-    copies = Saved("tokens", 2 * chosen * text.hidden_size)
-    return [
-        replace(layer, saved=(*(estimates[layer.name] or ()), copies))
-        if layer.saved is None and layer.name in estimates
-        else layer
-        for layer in layers
-    ], (
-        "activations of layers with experts: as of a dense layer whose MLP is as wide as the "
-        "experts of a token together, and two copies of the token for each of these",
-    )
+    text = family.config.get_text_config()
+    estimates: dict[str, tuple[Saved, ...] | None] = {}
+    notes = []
+    unknown = [layer for layer in family.layers if layer.saved is None]
+    if any(layer.part == "backbone" for layer in unknown) and getattr(text, "num_experts", None):
+        chosen = text.num_experts_per_tok
+        dense = SimpleNamespace(
+            **_sizes(text),
+            model_type="qwen3",
+            intermediate_size=chosen * text.moe_intermediate_size,
+            num_experts=0,
+        )
+        copies = Saved("tokens", 2 * chosen * text.hidden_size)
+        for layer in decoder_layers(dense):
+            estimates[layer.name] = (*(layer.saved or ()), copies)
+        notes.append(
+            "activations of layers with experts: as of a dense layer whose MLP is as wide as the "
+            "experts of a token together, and two copies of the token for each of these"
+        )
+    if any(layer.part == "encoder" for layer in unknown) and isinstance(family, TileFamily):
+        block = replace(family.block, known=True, norm="rms").saved("vision_pairs")
+        estimates |= {layer.name: block for layer in unknown if layer.part == "encoder"}
+        notes.append("activations of the tower: as of blocks with RMS norms in front of both parts")
+    layers = [
+        replace(layer, saved=estimates.get(layer.name)) if layer.saved is None else layer
+        for layer in family.layers
+    ]
+    return layers, tuple(notes)
 
 
 def _sizes(text: Any) -> Mapping[str, Any]:

@@ -135,12 +135,13 @@ class InternVL(TileFamily):
             block=_block(AutoTokenizer.from_pretrained(self._folder)),
         )
 
-    def _block(self) -> Block:
+    @property
+    def block(self) -> Block:
         vision = self.config.vision_config
         known = vision.norm_type == "layer_norm" and not vision.use_qk_norm
         # A norm that is applied to the output of the last block is not counted.
         known = known and (vision.use_mean_pooling or self._chosen != [-1])
-        return replace(super()._block(), scaled=True, known=known)
+        return replace(super().block, scaled=True, known=known)
 
     def _prepare(self, model: Any) -> None:
         super()._prepare(model)

@@ -96,7 +96,7 @@ class TileFamily(HuggingFaceFamily):
             embedding="model.vision_tower.embeddings",
             blocks=f"model.vision_tower.{self.layers_name}",
             depth=self._depth,
-            block=self._block(),
+            block=self.block,
             patch_values=3 * self._patch**2,
             # CLIP normalizes what the first block takes.
             embedding_saved=(
@@ -116,7 +116,8 @@ class TileFamily(HuggingFaceFamily):
         )
         return [*tower, projector]
 
-    def _block(self) -> Block:
+    @property
+    def block(self) -> Block:
         """Sizes and kind of the blocks of the tower."""
         vision = self.config.vision_config
         return Block(

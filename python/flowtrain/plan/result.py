@@ -253,10 +253,11 @@ class PlanReport:
         gpus: Available GPUs by type.
         samples: Samples of a step.
         best: The plan with the shortest step among `plans`.
-        uniform: The best plan with one layout for the whole model (mode `prefix`); None if none
-            fits.
+        uniform: The best plan with one layout for the whole model (mode `prefix`), by
+            `Plan.best_s`; None if none fits.
         plans: The best plans, the best first, by `Plan.best_s`.
         cheapest: The plan with the lowest `step_s`: the optimum of the search.
+        cheapest_uniform: The uniform plan with the lowest `step_s`.
         bound_s: No plan of the search space has a lower `step_s`.
         gap: `cheapest.step_s` over `bound_s`, minus 1.
         smaller: The best plan for the next smaller budget, with its GPUs; None if none fits.
@@ -278,6 +279,7 @@ class PlanReport:
     larger: tuple[int, Plan] | None
     counts: Mapping[str, int]
     assumptions: tuple[Assumption, ...]
+    cheapest_uniform: Plan | None = None
 
     @property
     def uniform_is_optimal(self) -> bool:

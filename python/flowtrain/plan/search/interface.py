@@ -20,7 +20,6 @@ from flowtrain.plan.space import GpuPool, Rules, Space
 from flowtrain.plan.work import Work
 
 DEFAULT_SPACE, DEFAULT_RULES = Space(), Rules()
-_SIMULATED_UNIFORM = 5  # Uniform plans that are simulated, even if others are better.
 
 
 def search(
@@ -80,8 +79,7 @@ def search(
     cheapest = plans[0]
     plans.sort(key=lambda plan: plan.best_s)
     uniform_plans = [
-        finished.get(id(plan)) or _finished(plan, simulation)
-        for plan in uniform.plans[:_SIMULATED_UNIFORM]
+        finished.get(id(plan)) or _finished(plan, simulation) for plan in uniform.plans
     ]
     smaller, larger = None, None
     if neighbours and len(pools) == 1:
@@ -103,6 +101,7 @@ def search(
         smaller=smaller,
         larger=larger,
         counts=dict(counts),
+        cheapest_uniform=uniform_plans[0] if uniform_plans else None,
         assumptions=tuple(assumptions_of(model, work, pools, rules)),
     )
 
