@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -10,7 +9,6 @@ from flowtrain.config.checks import ConfigError, require
 from flowtrain.config.layout import RankLayout
 from flowtrain.config.schema import RunConfig
 from flowtrain.plan.plan_file import PlanFile, PlannedRun, model_digest, read_plan
-from flowtrain.plan.result import ModulePlan, Plan
 
 # Where a run says what a plan assumes of it.
 _RUN_FIELDS = {
@@ -55,9 +53,9 @@ def rank_layout(file: PlanFile, *, source: str) -> RankLayout:
     Raises:
         ConfigError: FlowTrain models the layout, but does not run it yet.
     """
-    unmet = list(not_run(file.plan))
+    unmet = list(file.plan.not_run)
     if file.run.mode == "strict":
-        unmet += [f"{module.module}.rerun" for module in file.plan.modules if module.layout.rerun]
+        unmet += [f"{m.module}: rerun in strict" for m in file.plan.modules if m.layout.rerun]
     if file.nodes > 1:
         unmet.append(f"nodes={file.nodes} (a run has one host)")
     require(
@@ -71,24 +69,6 @@ def rank_layout(file: PlanFile, *, source: str) -> RankLayout:
             plan.module("encoder").layout.dp, plan.module("backbone").layout.dp
         )
     return RankLayout.colocated_on(plan.gpus)
-
-
-def not_run(plan: Plan) -> Iterator[str]:
-    """What of a plan FlowTrain does not run yet: fields with their values."""
-    for module in plan.modules:
-        layout, name = module.layout, module.module
-        for field in ("tp", "cp", "pp", "ep"):
-            if (size := getattr(layout, field)) > 1:
-                yield f"{name}.{field}={size}"
-        if layout.sharding != "replicated":
-            yield f"{name}.sharding={layout.sharding}"
-        if recomputed := _recomputed(module):
-            yield f"{name}.recompute={recomputed}"
-
-
-def _recomputed(module: ModulePlan) -> str | None:
-    levels = sorted({stage.recompute for stage in module.layout.stages} - {"none"})
-    return ",".join(levels) or None
 
 
 def _check_model(file: PlanFile, config: RunConfig, path: Path) -> None:

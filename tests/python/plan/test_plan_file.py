@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -63,10 +64,12 @@ def test_a_run_takes_the_layout_of_its_plan(
 @pytest.mark.parametrize(
     ("plan", "more", "said"),
     [
-        (colocated(2, tp=2), {}, "backbone.tp=2: modelled, and not run by FlowTrain yet"),
-        (colocated(2, pp=2, ep=2), {}, "backbone.pp=2, backbone.ep=2: modelled"),
-        (colocated(2, sharding="full"), {}, "backbone.sharding=full: modelled"),
-        (colocated(2, rerun=True), {}, "backbone.rerun: modelled"),
+        (
+            replace(colocated(2, tp=2), not_run=("backbone: tp=2", "backbone: sharding=full")),
+            {},
+            "plan.json: backbone: tp=2, backbone: sharding=full: modelled, and not run",
+        ),
+        (colocated(2, rerun=True), {}, "backbone: rerun in strict: modelled"),
         (colocated(8), {"nodes": 2}, r"nodes=2 \(a run has one host\): modelled"),
     ],
 )

@@ -28,31 +28,30 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scaled:
-    """The ranking with one efficiency 10 % lower and 10 % higher.
+    """The ranking for mean samples under another efficiency.
 
     Attributes:
         name: What the efficiency is of.
-        lower: The best plan with it 10 % lower.
-        higher: The best plan with it 10 % higher.
-        lower_loss: Time of the reported plan over that of `lower` under the lower efficiency,
-            minus 1.
-        higher_loss: The same under the higher one.
+        factor: Its value over the assumed one.
+        winner: The best plan then.
+        stays: Whether it has the layout of the best plan under the assumed efficiency.
+        loss: Time of that layout over the time of the winner, minus 1.
     """
 
     name: str
-    lower: Plan
-    higher: Plan
-    lower_loss: float
-    higher_loss: float
+    factor: float
+    winner: Plan
+    stays: bool
+    loss: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Point:
-    """A budget of a curve.
+    """The best of some plans.
 
     Attributes:
-        gpus: GPUs of the budget.
-        plan: The best plan, or None if none fits.
+        gpus: GPUs that they may use.
+        plan: The best one, or None if none fits.
         reason: Why none fits.
     """
 
@@ -68,13 +67,13 @@ class Answer:
     Attributes:
         question: What was asked.
         report: Result of the search.
-        checked: The plan of the user's own layout, if it was asked for.
+        checked: The user's own layout, if it was asked for.
         scaled: The ranking under other efficiencies.
         curve: Best plans by number of GPUs, if they were asked for.
     """
 
     question: Question
     report: PlanReport
-    checked: Plan | None = None
+    checked: Point | None = None
     scaled: tuple[Scaled, ...] = ()
     curve: tuple[Point, ...] = ()

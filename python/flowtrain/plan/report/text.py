@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from itertools import groupby
+from textwrap import wrap
 
 from flowtrain.plan.report.answer import Answer, Question
 from flowtrain.plan.report.table import table
 from flowtrain.plan.result import ModulePlan, Plan, PlanReport, RankBytes, Seconds
 
 _GIB = 1 << 30
+# Plans that are printed; JSON has all.
+_NEXT_BEST = 5
 
 
 def answer_text(answer: Answer) -> str:
@@ -20,7 +23,7 @@ def answer_text(answer: Answer) -> str:
         _asked(answer.question, report),
         _best(report),
         _layout(report.best),
-        _why(report),
+        _why(answer),
         _memory(report.best),
         _ranking(report),
         _checked(answer),
@@ -75,7 +78,7 @@ def _proof(report: PlanReport) -> str:
 
 def _layout(plan: Plan) -> list[str]:
     head = ("module", "GPUs", "tp", "cp", "pp", "ep", "dp", "sharding", "recompute")
-    rows: list[tuple[str, ...]] = [(*head, "microbatch ms", "update ms")]
+    rows: list[tuple[str, ...]] = [(*head, "microbatch ms", "once ms", "update ms")]
     for module in plan.modules:
         layout = module.layout
         rows.append(
@@ -85,46 +88,51 @@ def _layout(plan: Plan) -> list[str]:
                 *(str(size) for size in (layout.tp, layout.cp, layout.pp, layout.ep, layout.dp)),
                 layout.sharding,
                 recomputed(module),
-                f"{1e3 * module.microbatch.total:.1f}",
-                f"{1e3 * module.update_s:.1f}",
+                _ms(module.microbatch.total),
+                _ms(module.once.total),
+                _ms(module.update_s),
             )
         )
     return [
         *table(rows, left=2),
         f"{plan.microbatches} microbatches a replica, of {plan.mean_tokens:.0f} tokens in the mean "
-        f"and {plan.microbatch_tokens} at most",
+        f"and {plan.microbatch_tokens} at most; update: gradients and optimizer",
     ]
 
 
-def _why(report: PlanReport) -> list[str]:
+def _why(answer: Answer) -> list[str]:
+    report = answer.report
     best = report.best
     slowest = best.module(best.bottleneck)
-    rows = [("bottleneck", f"{slowest.module}: {_spent(slowest.microbatch)}")]
+    rows = [("bottleneck", f"{slowest.module}: {_spent(slowest)}")]
     for module in best.modules:
         if module is not slowest:
-            idle = 1 - module.microbatch.total / slowest.microbatch.total
-            rows.append(("", f"{module.module} waits {percent(idle)} of a microbatch"))
+            rows.append((module.module, _beside_slowest(module, slowest)))
     for other in (report.smaller, report.larger):
         if other is not None:
             gpus, plan = other
-            rows.append((f"{gpus} GPUs", f"{_beside(plan, best)}: {plan_line(plan)}"))
+            name = f"{gpus} GPU{'s' if gpus > 1 else ''}"
+            rows.append((name, f"{_beside(plan, report.cheapest)}: {plan_line(plan)}"))
     fullest = min(best.modules, key=_free)
     memory = fullest.memory[fullest.fullest]
+    beside = " beside the other module" if best.mode == "colocated" else ""
     rows.append(
         (
             "memory",
             f"{fullest.module}, stage {fullest.fullest}, has {_free(fullest) / _GIB:.1f} of "
-            f"{fullest.memory_bytes / _GIB:.1f} GiB left; {memory.largest} take the most, "
+            f"{fullest.memory_bytes / _GIB:.1f} GiB left{beside}; {memory.largest} take the most, "
             f"{getattr(memory, memory.largest) / _GIB:.1f} GiB",
         )
     )
-    rows.append(("uniform", _uniform(report)))
+    rows.append(("uniform", _uniform(answer)))
     return ["why", *table(rows, left=2, indent="  ")]
 
 
-def _uniform(report: PlanReport) -> str:
+def _uniform(answer: Answer) -> str:
+    report = answer.report
     if report.uniform is None:
-        return "no plan with one layout for the whole model fits"
+        found = "was searched" if answer.question.fixed else "fits"
+        return f"no plan with one layout for the whole model {found}"
     if report.uniform_is_optimal:
         same = report.uniform.modules == report.best.modules
         return "one layout for the whole model is optimal here" + (
@@ -149,7 +157,7 @@ def _ranking(report: PlanReport) -> list[str]:
         return []
     rows = [
         (seconds(plan.best_s), f"+{percent(plan.best_s / report.best.best_s - 1)}", plan_line(plan))
-        for plan in report.plans[1:]
+        for plan in report.plans[1 : 1 + _NEXT_BEST]
     ]
     return ["next best", *(f"  {line}" for line in _left_last(rows))]
 
@@ -157,28 +165,37 @@ def _ranking(report: PlanReport) -> list[str]:
 def _checked(answer: Answer) -> list[str]:
     if answer.checked is None:
         return []
-    plan = answer.checked
-    return ["your layout", f"  {plan_line(plan)}: {_beside(plan, answer.report.best)}"]
+    plan = answer.checked.plan
+    if plan is None:
+        return ["your layout", f"  {answer.checked.reason}"]
+    line = f"  {plan_line(plan)}: {_beside(plan, answer.report.best)}"
+    if plan.not_run:
+        line += f"; FlowTrain does not run {', '.join(plan.not_run)}"
+    return ["your layout", line]
 
 
 def _scaled(answer: Answer) -> list[str]:
     if not answer.scaled:
         return []
-    best = answer.report.best
-    rows = [("efficiency", "10 % lower", "10 % higher")]
-    for scaled in answer.scaled:
-        lower, higher = (
-            "same plan" if plan.modules == best.modules else f"{plan_line(plan)} ({percent(loss)})"
-            for plan, loss in (
-                (scaled.lower, scaled.lower_loss),
-                (scaled.higher, scaled.higher_loss),
-            )
+    kept = sum(scaled.stays for scaled in answer.scaled)
+    names = ", ".join(dict.fromkeys(scaled.name for scaled in answer.scaled))
+    lines = wrap(
+        f"if an efficiency is 0.9 or 1.1 times the assumed one ({names}): of the "
+        f"{len(answer.report.plans)} best plans, this one stays the best for mean samples in "
+        f"{kept} of {len(answer.scaled)} cases",
+        100,
+    )
+    rows = [
+        (
+            scaled.name,
+            f"x {scaled.factor:g}",
+            f"{percent(scaled.loss)} shorter",
+            plan_line(scaled.winner),
         )
-        rows.append((scaled.name, lower, higher))
-    return [
-        "does the plan stay the best? in brackets: what keeping it would cost",
-        *table(rows, left=3, indent="  "),
+        for scaled in answer.scaled
+        if not scaled.stays
     ]
+    return [*lines, *(f"  {line}" for line in _left_last(rows, left=1))]
 
 
 def _curve(answer: Answer) -> list[str]:
@@ -228,6 +245,10 @@ def seconds(value: float) -> str:
     return f"{value:.4g} s"
 
 
+def _ms(value: float) -> str:
+    return f"{1e3 * value:.1f}" if value else "-"
+
+
 def percent(share: float) -> str:
     """A share in percent."""
     return f"{100 * share:.1f} %"
@@ -248,28 +269,46 @@ def _short(module: ModulePlan) -> str:
     return ", ".join(words)
 
 
-def _spent(time: Seconds) -> str:
-    """Shares of a time, the largest first."""
+def _spent(module: ModulePlan) -> str:
+    """Time of a microbatch, or of what runs once a step, and its shares, the largest first."""
+    once = module.once.total > 0
+    time = module.once if once else module.microbatch
     parts = sorted(
         ((getattr(time, field.name), field.name) for field in fields(Seconds)), reverse=True
     )
     shares = [f"{name} {percent(value / time.total)}" for value, name in parts if value > 0]
-    return f"{1e3 * time.total:.1f} ms a microbatch: {', '.join(shares)}"
+    what = "once a step" if once else "a microbatch"
+    return f"{1e3 * time.total:.1f} ms {what}: {', '.join(shares)}"
+
+
+def _beside_slowest(module: ModulePlan, slowest: ModulePlan) -> str:
+    text = _spent(module)
+    if module.once.total or slowest.once.total:
+        return text
+    idle = 1 - module.microbatch.total / slowest.microbatch.total
+    return f"{text}; it waits {percent(idle)} of the time"
 
 
 def _beside(plan: Plan, best: Plan) -> str:
-    change = plan.best_s / best.best_s - 1
+    """Time of a plan, and how much longer it is than another; simulated if both are."""
+    both = plan.simulated_s is not None and best.simulated_s is not None
+    time, other = (plan.best_s, best.best_s) if both else (plan.step_s, best.step_s)
+    means = " for mean samples" if not both and best.simulated_s is not None else ""
+    change = time / other - 1
     if abs(change) < 5e-5:
-        return f"{seconds(plan.best_s)}, the same"
-    return f"{seconds(plan.best_s)}, {percent(abs(change))} {'longer' if change > 0 else 'shorter'}"
+        return f"{seconds(time)}{means}, the same"
+    how = "longer" if change > 0 else "shorter"
+    return f"{seconds(time)}{means}, {percent(abs(change))} {how}"
 
 
 def _free(module: ModulePlan) -> float:
     return module.memory_bytes - module.memory[module.fullest].total
 
 
-def _left_last(rows: Iterable[tuple[str, ...]]) -> list[str]:
+def _left_last(rows: Iterable[tuple[str, ...]], *, left: int = 0) -> list[str]:
     """Lines of a table whose last column begins at the left edge."""
     rows = list(rows)
-    heads = table([row[:-1] for row in rows], left=0)
+    if not rows:
+        return []
+    heads = table([row[:-1] for row in rows], left=left)
     return [f"{head}  {row[-1]}" for head, row in zip(heads, rows, strict=True)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flowtrain.config.tree import to_dict
-from flowtrain.plan.report.answer import Answer
+from flowtrain.plan.report.answer import Answer, Point
 from flowtrain.plan.result import Plan
 
 
@@ -17,26 +17,16 @@ def answer_tree(answer: Answer) -> dict[str, Any]:
         "question": {**to_dict(answer.question), "cluster": _cluster(answer)},
         "best": _plan(report.best),
         "uniform": _plan(report.uniform),
-        "uniform_is_optimal": report.uniform_is_optimal,
+        "uniform_is_optimal": bool(report.uniform_is_optimal),
         "plans": [_plan(plan) for plan in report.plans],
         "cheapest": _plan(report.cheapest),
         "bound_s": report.bound_s,
         "gap": report.gap,
         "smaller": _budget(report.smaller),
         "larger": _budget(report.larger),
-        "checked": _plan(answer.checked),
-        "scaled": [
-            {
-                **to_dict(scaled),
-                "lower": _plan(scaled.lower),
-                "higher": _plan(scaled.higher),
-            }
-            for scaled in answer.scaled
-        ],
-        "curve": [
-            {"gpus": point.gpus, "plan": _plan(point.plan), "reason": point.reason}
-            for point in answer.curve
-        ],
+        "checked": None if answer.checked is None else _point(answer.checked),
+        "scaled": [{**to_dict(scaled), "winner": _plan(scaled.winner)} for scaled in answer.scaled],
+        "curve": [_point(point) for point in answer.curve],
         "counts": dict(report.counts),
         "assumptions": [to_dict(assumption) for assumption in report.assumptions],
     }
@@ -49,6 +39,10 @@ def _cluster(answer: Answer) -> dict[str, Any]:
 
 def _budget(budget: tuple[int, Plan] | None) -> dict[str, Any] | None:
     return None if budget is None else {"gpus": budget[0], "plan": _plan(budget[1])}
+
+
+def _point(point: Point) -> dict[str, Any]:
+    return {"gpus": point.gpus, "plan": _plan(point.plan), "reason": point.reason}
 
 
 def _plan(plan: Plan | None) -> dict[str, Any] | None:

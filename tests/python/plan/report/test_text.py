@@ -31,19 +31,21 @@ BEST = plan(
     simulated_s=1.1,
     not_run=("backbone.tp=2", "backbone.pp=4"),
 )
-UNIFORM = plan("prefix", module_plan("model", Layout(tp=4, dp=8)), step_s=1.21)
+UNIFORM = plan("prefix", module_plan("model", Layout(tp=4, dp=8)), simulated_s=1.21)
 ANSWER = Answer(
     question=question("4x8xH100", fixed=("backbone.tp=2",)),
     report=report(
         BEST,
         UNIFORM,
         uniform=UNIFORM,
-        larger=(40, replace(BEST, simulated_s=0.99)),
+        cheapest=UNIFORM,
+        larger=(40, replace(BEST, step_s=0.918, simulated_s=None)),
         gap=0.013,
     ),
-    checked=replace(UNIFORM, step_s=1.32),
+    checked=Point(gpus=32, plan=replace(UNIFORM, simulated_s=1.32)),
     scaled=(
-        Scaled(name="attention", lower=BEST, higher=UNIFORM, lower_loss=0.0, higher_loss=0.004),
+        Scaled(name="attention", factor=0.9, winner=BEST, stays=True, loss=0.0),
+        Scaled(name="attention", factor=1.1, winner=UNIFORM, stays=False, loss=0.004),
     ),
     curve=(
         Point(gpus=8, plan=None, reason="too little memory: 16 GPUs fit"),
