@@ -1,4 +1,4 @@
-"""`flowtrain demo | train | export | data | pack | profile | top | bench | clean | doctor`."""
+"""`flowtrain demo | train | export | data | pack | profile | plan | top | bench | clean | doctor`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from flowtrain.output import OutputError, checked_stdout
 from flowtrain_core import FlowTrainError
 
 _COMMANDS = (
-    *("demo", "train", "export", "data", "pack", "profile", "top", "bench", "clean", "doctor"),
+    *("demo", "train", "export", "data", "pack", "profile", "plan"),
+    *("top", "bench", "clean", "doctor"),
 )
 
 

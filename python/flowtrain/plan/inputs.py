@@ -21,7 +21,8 @@ _DEFAULTS: Mapping[str, Any] = {
     "run": "run",
     "model": {"dtype": "bfloat16"},
     "data": {"path": "data.jsonl"},
-    "train": {"steps": 1, "global_batch": 512, "microbatch_tokens": 16384},
+    "train": {"steps": 1, "global_batch": 512},
+    "flow": {"item_tokens": 8192},
 }
 
 
@@ -31,14 +32,13 @@ def planned_config(words: Sequence[str], *, model: Path | None) -> RunConfig:
     Args:
         words: A `run.yaml`, or none, and overrides `a.b=value`.
         model: A Hugging Face folder, in place of that of the file. Without a file, the run is one
-            in bfloat16 with AdamW that trains everything, 512 samples a step, in microbatches of
-            16,384 tokens, unless overrides say otherwise.
+            in bfloat16 with AdamW that trains everything, 512 samples a step, unless overrides say
+            otherwise.
 
     Raises:
         ConfigError: Neither a file nor a model is given, or a field cannot be used.
     """
-    files = [word for word in words if "=" not in word]
-    overrides = [word for word in words if "=" in word]
+    files, overrides = _split(words)
     require(
         len(files) <= 1,
         f"{' '.join(files)}: give one run.yaml; overrides have the form a.b=value",
@@ -52,6 +52,17 @@ def planned_config(words: Sequence[str], *, model: Path | None) -> RunConfig:
         "there is no model: give --model FOLDER with a config.json, or a run.yaml",
     )
     return from_overrides(_DEFAULTS, overrides)
+
+
+def chooses_tokens(words: Sequence[str]) -> bool:
+    """Whether the planner chooses the tokens of a microbatch, since no file or word gives them."""
+    files, overrides = _split(words)
+    return not files and not any("microbatch_tokens" in word for word in overrides)
+
+
+def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The files, and the overrides."""
+    return [w for w in words if "=" not in w], [w for w in words if "=" in w]
 
 
 def planned_samples(name: str | None, config: RunConfig, *, seed: int) -> Workload:

@@ -1,0 +1,98 @@
+"""`flowtrain plan`: the best layout of a model on a cluster, and why."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+_EPILOG = """
+examples:
+  flowtrain plan --model FOLDER --cluster 32x8xH100 --workload native
+  flowtrain plan run.yaml --cluster 1x8xH100 --workload lengths.jsonl --only-run --out plan.json
+  flowtrain train run.yaml --plan plan.json
+"""
+
+
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser(
+        "plan",
+        help=__doc__,
+        description=__doc__,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "run_fields",
+        nargs="*",
+        metavar="run.yaml | a.b=value",
+        help="the run that is planned, and dotted overrides",
+    )
+    parser.add_argument("--model", type=Path, help="Hugging Face folder; config.json is enough")
+    parser.add_argument(
+        "--cluster",
+        required=True,
+        help="NODESxGPUSxTYPE, several joined by +; or a YAML file; or local",
+    )
+    parser.add_argument("--workload", help="a preset, or a file of lengths, as for flowtrain pack")
+    parser.add_argument("--seed", type=int, default=0, help="seed of a preset")
+    parser.add_argument(
+        "--fix",
+        action="append",
+        default=[],
+        metavar="FIELD=VALUE",
+        help="search only plans with this value, such as backbone.tp=2; may be repeated",
+    )
+    parser.add_argument(
+        "--only-run", action="store_true", help="search only layouts that FlowTrain runs"
+    )
+    parser.add_argument(
+        "--check", type=Path, metavar="run.yaml", help="what the layout of this run would cost"
+    )
+    parser.add_argument(
+        "--gpus", metavar="LOW..HIGH", help="the best plans of other numbers of GPUs too"
+    )
+    parser.add_argument(
+        "--sensitivity",
+        action="store_true",
+        help="whether the plan stays the best if an efficiency is 10 %% lower or higher",
+    )
+    parser.add_argument(
+        "--explain", action="store_true", help="say what every number means and rests on"
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+    parser.add_argument("--out", type=Path, metavar="plan.json", help="write the plan to this file")
+    parser.set_defaults(run=run, extra="hf")
+
+
+def run(given: argparse.Namespace) -> int:
+    from flowtrain.models.describe import describe
+    from flowtrain.plan.plan_file import dump_plan
+    from flowtrain.plan.report import answer_text, answer_tree, explain_text
+    from flowtrain.plan.request import Request, answer_request
+
+    answer, plan = answer_request(
+        Request(
+            words=given.run_fields,
+            model=given.model,
+            cluster=given.cluster,
+            workload=given.workload,
+            seed=given.seed,
+            fixed=given.fix,
+            only_run=given.only_run,
+            checked=given.check,
+            budgets=given.gpus,
+            sensitivity=given.sensitivity,
+        ),
+        lambda config: describe(config.model.folder, projector_side=config.projector_side),
+    )
+    if given.out is not None:
+        given.out.write_text(dump_plan(plan))
+    if given.json:
+        print(json.dumps(answer_tree(answer)))
+        return 0
+    print(answer_text(answer), end="")
+    if given.explain:
+        print("\n" + explain_text(answer), end="")
+    return 0

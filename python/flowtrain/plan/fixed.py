@@ -1,0 +1,135 @@
+"""Sizes of a layout that the user has fixed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import get_args
+
+from flowtrain.config.checks import ConfigError, require
+from flowtrain.config.layout import Module, RankLayout
+from flowtrain.cost.communication import Mesh
+from flowtrain.plan.result import Layout, Mode, Plan
+from flowtrain.plan.space import SHARDINGS, Space
+
+_SIZES: dict[Module, tuple[str, ...]] = {
+    "encoder": ("tp", "dp"),
+    "backbone": ("tp", "cp", "pp", "ep", "dp"),
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fix:
+    """One size, or the sharding, of one module.
+
+    Attributes:
+        module: The module. In mode `prefix` both modules have one layout, and it applies to both.
+        field: `tp`, `cp`, `pp`, `ep`, `dp`, or `sharding`.
+        value: The size, or the kind of sharding.
+    """
+
+    module: Module
+    field: str
+    value: int | str
+
+    def __str__(self) -> str:
+        return f"{self.module}.{self.field}={self.value}"
+
+    def allows(self, mesh: Mesh, sharding: str) -> bool:
+        """Whether a layout of its module has the value."""
+        found = sharding if self.field == "sharding" else getattr(mesh, self.field)
+        return bool(found == self.value)
+
+
+def narrowed(space: Space, words: Sequence[str]) -> Space:
+    """The plans of a space that have some values.
+
+    Args:
+        space: The space.
+        words: `mode=MODE`, `microbatches=N`, or `MODULE.FIELD=VALUE`, such as `backbone.tp=2`.
+
+    Raises:
+        ConfigError: A word has another form, or names what does not exist.
+    """
+    for word in words:
+        space = _narrowed(space, word)
+    return space
+
+
+def _narrowed(space: Space, word: str) -> Space:
+    name, equals, value = word.partition("=")
+    where = f"--fix {word}"
+    require(bool(equals), f"{where}: write it as backbone.tp=2, microbatches=16 or mode=colocated")
+    if name == "mode":
+        modes = [mode for mode in get_args(Mode) if mode == value]
+        require(bool(modes), f"{where}: choose from {', '.join(get_args(Mode))}")
+        return replace(space, modes=tuple(modes))
+    if name == "microbatches":
+        return replace(space, microbatches=(_size(value, where),))
+    module, _, field = name.partition(".")
+    fields = {each: (*sizes, "sharding") for each, sizes in _SIZES.items()}
+    if module not in fields or field not in fields[module]:
+        known = [f"{each}.{size}" for each, sizes in fields.items() for size in sizes]
+        raise ConfigError(f"{where}: choose from mode, microbatches, {', '.join(known)}")
+    if field == "sharding":
+        require(value in SHARDINGS, f"{where}: choose from {', '.join(SHARDINGS)}")
+        fix = Fix(module=module, field=field, value=value)
+    else:
+        fix = Fix(module=module, field=field, value=_size(value, where))
+        if field != "dp" and fix.value not in (sizes := getattr(space, field)):
+            space = replace(space, **{field: (*sizes, fix.value)})
+    return replace(space, fixed=(*space.fixed, fix))
+
+
+def _size(text: str, where: str) -> int:
+    require(text.isdecimal() and int(text) > 0, f"{where}: it must be a number of at least 1")
+    return int(text)
+
+
+def run_space(layout: RankLayout | None = None) -> Space:
+    """Plans that FlowTrain runs: replicated modules, one number of ranks for each.
+
+    Args:
+        layout: The only layout that is wanted; None for all.
+    """
+    space = Space(
+        modes=("colocated", "disaggregated"),
+        tp=(1,),
+        cp=(1,),
+        pp=(1,),
+        ep=(1,),
+        sharding=("replicated",),
+    )
+    if layout is None:
+        return space
+    ranks: dict[Module, int] = {
+        "encoder": layout.encoder_ranks,
+        "backbone": layout.backbone_ranks,
+    }
+    return replace(
+        space,
+        modes=("colocated" if layout.colocated else "disaggregated",),
+        fixed=tuple(Fix(module=module, field="dp", value=n) for module, n in ranks.items()),
+    )
+
+
+def only(plan: Plan) -> Space:
+    """The space in which a plan is the only one, but for what each stage recomputes."""
+    first, last = plan.modules[0], plan.modules[-1]
+    modules: dict[Module, Layout] = {"encoder": first.layout, "backbone": last.layout}
+    fixed = tuple(
+        Fix(module=module, field=field, value=getattr(layout, field))
+        for module, layout in modules.items()
+        for field in ("dp", "tp", "sharding")
+    )
+    layout = last.layout
+    return Space(
+        modes=(plan.mode,),
+        tp=tuple({first.layout.tp, layout.tp}),
+        cp=(layout.cp,),
+        pp=(layout.pp,),
+        ep=(layout.ep,),
+        sharding=tuple({first.layout.sharding, layout.sharding}),
+        microbatches=(plan.microbatches,),
+        fixed=fixed,
+    )

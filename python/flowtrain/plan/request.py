@@ -1,0 +1,153 @@
+"""Answers a request for a plan: reads its inputs, searches, and answers what was asked beside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from flowtrain.config.checks import ConfigError
+from flowtrain.config.load import load
+from flowtrain.config.schema import RunConfig
+from flowtrain.plan.cluster import parse_cluster
+from flowtrain.plan.describe import ModelDescription
+from flowtrain.plan.fixed import narrowed, run_space
+from flowtrain.plan.inputs import (
+    chooses_tokens,
+    gpu_budgets,
+    planned_config,
+    planned_samples,
+)
+from flowtrain.plan.plan_file import PlanFile, PlannedRun, model_digest
+from flowtrain.plan.pools import pools_of
+from flowtrain.plan.report.answer import Answer, Point, Question
+from flowtrain.plan.result import NoPlanError
+from flowtrain.plan.search import search
+from flowtrain.plan.sensitivity import scaled_rankings
+from flowtrain.plan.space import GpuPool, Space
+from flowtrain.plan.work import Work
+
+ITEMSIZES = {"float32": 4, "float64": 8, "bfloat16": 2}
+"""Bytes of a value by `model.dtype`."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Request:
+    """What `flowtrain plan` is asked.
+
+    Attributes:
+        words: A run.yaml, or none, and overrides.
+        model: A Hugging Face folder, in place of that of the file.
+        cluster: The cluster, as `parse_cluster` reads it.
+        workload: A preset, or a file of lengths.
+        seed: Seed of a preset.
+        fixed: Values that plans must have, as `narrowed` reads them.
+        only_run: Whether to search only layouts that FlowTrain runs.
+        checked: A run.yaml whose layout is priced beside the best.
+        budgets: Other numbers of GPUs, as `gpu_budgets` reads them.
+        sensitivity: Whether to rank the best plans under other efficiencies.
+    """
+
+    words: Sequence[str]
+    cluster: str
+    workload: str | None
+    model: Path | None = None
+    seed: int = 0
+    fixed: Sequence[str] = ()
+    only_run: bool = False
+    checked: Path | None = None
+    budgets: str | None = None
+    sensitivity: bool = False
+
+
+Describe = Callable[[RunConfig], ModelDescription]
+
+
+def answer_request(request: Request, describe: Describe) -> tuple[Answer, PlanFile]:
+    """Find the best plan, and what was asked beside it.
+
+    Args:
+        request: The request.
+        describe: Describes the model of a run.
+
+    Returns:
+        The answer, and the contents of its plan.json.
+
+    Raises:
+        NoPlanError: No plan fits.
+        ValueError: An input cannot be used; the message names it.
+        OSError: A file cannot be read.
+    """
+    config = planned_config(request.words, model=request.model)
+    cluster = parse_cluster(request.cluster)
+    space = narrowed(run_space() if request.only_run else Space(), request.fixed)
+    others = gpu_budgets(request.budgets, cluster) if request.budgets else []
+    checked = None if request.checked is None else load(request.checked)
+    digest = model_digest(config.model.folder)
+    work = _work(config, request)
+    model = describe(config)
+    pools = pools_of(cluster, config.model.dtype)
+    report = search(model, work, pools, space=space)
+    run = replace(PlannedRun.of(config), microbatch_tokens=report.best.microbatch_tokens)
+    answer = Answer(
+        question=Question(
+            cluster=cluster,
+            workload=work.workload.name,
+            run=run,
+            fixed=(*(["layouts that FlowTrain runs"] if request.only_run else []), *request.fixed),
+        ),
+        report=report,
+        checked=None if checked is None else _checked(model, work, pools, checked),
+        scaled=scaled_rankings(model, work, pools, report.plans) if request.sensitivity else (),
+        curve=tuple(
+            _point(model, work, pools_of(other, config.model.dtype), space, gpus=other.gpus)
+            for other in others
+        ),
+    )
+    return answer, PlanFile(
+        model=report.model,
+        model_digest=digest,
+        cluster=str(cluster),
+        nodes=sum(group.nodes for group in cluster.groups),
+        workload=work.workload.name,
+        run=run,
+        plan=report.best,
+    )
+
+
+def _work(config: RunConfig, request: Request) -> Work:
+    samples = planned_samples(request.workload, config, seed=request.seed)
+    chosen = chooses_tokens(request.words)
+    return Work(
+        workload=samples,
+        batch=config.train.global_batch,
+        trained=config.trained_parts,
+        optim=config.optim,
+        itemsize=ITEMSIZES[config.model.dtype],
+        microbatch_tokens=None if chosen else config.train.microbatch_tokens,
+        item_tokens=config.flow.item_tokens,
+    )
+
+
+def _checked(
+    model: ModelDescription, work: Work, pools: Sequence[GpuPool], config: RunConfig
+) -> Point:
+    """The layout of a run, with the microbatches of that run."""
+    layout = config.flow.rank_layout
+    if layout is None:
+        raise ConfigError(
+            f"--check: flow.layout={config.flow.layout} without numbers of ranks is no layout; "
+            "give flow.ranks, or flow.encoder_ranks and flow.backbone_ranks"
+        )
+    work = replace(work, microbatch_tokens=config.train.microbatch_tokens)
+    return _point(model, work, pools, run_space(layout), gpus=len(layout.labels))
+
+
+def _point(
+    model: ModelDescription, work: Work, pools: Sequence[GpuPool], space: Space, *, gpus: int
+) -> Point:
+    try:
+        report = search(model, work, pools, space=space, keep=1, neighbours=False)
+    except NoPlanError as error:
+        return Point(gpus=gpus, plan=None, reason=str(error))
+    return Point(gpus=gpus, plan=report.best)

@@ -1,0 +1,129 @@
+"""Whether a plan stays the best if an efficiency is another one than assumed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from flowtrain.cost.layers import Counts, Layer
+from flowtrain.cost.timing import DataSheetTiming, Efficiency, PassSeconds, Timing
+from flowtrain.cost.topology import Link
+from flowtrain.plan.describe import ModelDescription
+from flowtrain.plan.fixed import only
+from flowtrain.plan.report.answer import Scaled
+from flowtrain.plan.result import Plan
+from flowtrain.plan.search import search
+from flowtrain.plan.space import GpuPool
+from flowtrain.plan.work import Work
+
+FACTORS = (0.9, 1.1)
+"""Efficiencies that are tried, over those that are assumed."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _ScaledTimes:
+    """Times that all take as many times as long."""
+
+    timing: Timing
+    factor: float
+
+    def seconds(self, layer: Layer, counts: Counts, *, shards: int = 1) -> PassSeconds:
+        found = self.timing.seconds(layer, counts, shards=shards)
+        return PassSeconds(
+            forward=self.factor * found.forward,
+            backward_input=self.factor * found.backward_input,
+            backward_weight=self.factor * found.backward_weight,
+        )
+
+
+def _linear(pool: GpuPool, factor: float) -> GpuPool:
+    if not isinstance(pool.timing, DataSheetTiming):
+        return pool
+    linear = _better(pool.timing.linear, factor)
+    return replace(pool, timing=replace(pool.timing, linear=linear))
+
+
+def _attention(pool: GpuPool, factor: float) -> GpuPool:
+    if not isinstance(pool.timing, DataSheetTiming):
+        return pool
+    attention = _better(pool.timing.attention, factor)
+    return replace(pool, timing=replace(pool.timing, attention=attention))
+
+
+def _better(efficiency: Efficiency, factor: float) -> Efficiency:
+    return replace(efficiency, maximum=min(1.0, factor * efficiency.maximum))
+
+
+def _measured(pool: GpuPool, factor: float) -> GpuPool:
+    if isinstance(pool.timing, DataSheetTiming):
+        return pool
+    return replace(pool, timing=_ScaledTimes(timing=pool.timing, factor=1 / factor))
+
+
+def _memory(pool: GpuPool, factor: float) -> GpuPool:
+    timing = pool.timing
+    if isinstance(timing, DataSheetTiming):
+        timing = replace(timing, memory_bytes_per_s=factor * timing.memory_bytes_per_s)
+    return replace(pool, memory_bytes_per_s=factor * pool.memory_bytes_per_s, timing=timing)
+
+
+def _inside(pool: GpuPool, factor: float) -> GpuPool:
+    link = _faster(pool.topology.inside, factor)
+    return replace(pool, topology=replace(pool.topology, inside=link))
+
+
+def _between(pool: GpuPool, factor: float) -> GpuPool:
+    link = _faster(pool.topology.between, factor)
+    return replace(pool, topology=replace(pool.topology, between=link))
+
+
+def _faster(link: Link, factor: float) -> Link:
+    return replace(link, bytes_per_s=factor * link.bytes_per_s)
+
+
+EFFICIENCIES: dict[str, Callable[[GpuPool, float], GpuPool]] = {
+    "products with a weight": _linear,
+    "attention": _attention,
+    "measured times": _measured,
+    "memory bandwidth": _memory,
+    "links inside nodes": _inside,
+    "links between nodes": _between,
+}
+"""Functions that multiply an efficiency; pools that do not have it are returned as they are."""
+
+
+def scaled_rankings(
+    model: ModelDescription, work: Work, pools: Sequence[GpuPool], plans: Sequence[Plan]
+) -> tuple[Scaled, ...]:
+    """Which of some plans is the best if one efficiency is 10 % lower, or 10 % higher.
+
+    Args:
+        model: The model.
+        work: The step.
+        pools: The GPUs, with the efficiencies that are assumed.
+        plans: The plans, the best first. They are priced again for mean samples.
+    """
+    found = []
+    for name, scale in EFFICIENCIES.items():
+        for factor in FACTORS:
+            scaled = [scale(pool, factor) for pool in pools]
+            if scaled == list(pools):
+                continue
+            steps_s = [_step_s(model, work, scaled, plan) for plan in plans]
+            winner = min(range(len(plans)), key=lambda number: steps_s[number])
+            found.append(
+                Scaled(
+                    name=name,
+                    factor=factor,
+                    winner=plans[winner],
+                    stays=steps_s[0] == steps_s[winner],
+                    loss=steps_s[0] / steps_s[winner] - 1,
+                )
+            )
+    return tuple(found)
+
+
+def _step_s(model: ModelDescription, work: Work, pools: Sequence[GpuPool], plan: Plan) -> float:
+    """Seconds of a plan's layout for mean samples."""
+    report = search(model, work, pools, space=only(plan), keep=1, neighbours=False, batches=0)
+    return float(report.best.step_s)

@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support import run_tree
+
+from flowtrain.cli.main import main
+from flowtrain.plan.plan_file import read_plan
+
+
+@pytest.fixture
+def folder(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a model of which only the configuration is there, a run, and lengths."""
+    monkeypatch.chdir(tmp_path)
+    Path("model").mkdir()
+    shutil.copy(data / "model" / "config.json", "model")
+    tree = run_tree(
+        tmp_path / "run",
+        data,
+        model={"config": "model", "dtype": "bfloat16"},
+        train={"global_batch": 512, "microbatch_tokens": 8192},
+        flow={"item_tokens": 1024, "layout": "auto"},
+    )
+    Path("run.yaml").write_text(yaml.safe_dump(tree))
+    sample = {"tokens": 64, "visual_tokens": 16}
+    Path("lengths.jsonl").write_text("".join(json.dumps(sample) + "\n" for _ in range(64)))
+    return tmp_path
+
+
+PLAN = ["--cluster", "1x2xH100", "--workload", "lengths.jsonl"]
+
+
+def asked(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    assert main(["plan", *words, *PLAN, "--json"]) == 0
+    return dict(json.loads(capsys.readouterr().out))
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_run_trains_with_the_plan_that_was_made_for_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["plan", "run.yaml", *PLAN, "--only-run", "--out", "plan.json"]) == 0
+    printed = capsys.readouterr().out
+    assert "model on 1x2xH100, 2 GPUs; 512 samples a step from lengths\n" in printed
+    assert "microbatches of up to 8192 tokens" in printed
+    assert "FlowTrain  runs it" in printed
+    plan = read_plan(Path("plan.json")).plan
+    assert main(["train", "run.yaml", "--plan", "plan.json", "--print-config"]) == 0
+    flow = yaml.safe_load(capsys.readouterr().out)["flow"]
+    assert plan.mode == "colocated" and flow["ranks"] == plan.gpus == 2
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_model_folder_is_enough_and_fixed_values_hold(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    free = asked(capsys, "--model", "model")
+    fixed = asked(capsys, "--model", "model", "--fix", "backbone.tp=2", "--fix", "microbatches=4")
+    assert fixed["question"]["fixed"] == ["backbone.tp=2", "microbatches=4"]
+    assert len(fixed["plans"]) > 1
+    for plan in fixed["plans"]:
+        assert plan["modules"][-1]["layout"]["tp"] == 2
+        assert plan["microbatches"] == 4
+    assert fixed["best"]["step_s"] > free["best"]["step_s"]
+    # The planner chooses the tokens of a microbatch, unless a word gives them.
+    assert free["question"]["run"]["microbatch_tokens"] == free["best"]["microbatch_tokens"]
+    given = asked(capsys, "--model", "model", "train.microbatch_tokens=9000")
+    assert {plan["microbatch_tokens"] for plan in given["plans"]} == {9000}
+
+
+@pytest.mark.usefixtures("folder")
+def test_own_layouts_budgets_and_efficiencies_stand_beside_the_best(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["train", "run.yaml", "flow.encoder_ranks=1", "--print-config"]) == 0
+    Path("mine.yaml").write_text(capsys.readouterr().out)
+    beside = ["--check", "mine.yaml", "--gpus", "1..2", "--sensitivity"]
+    found = asked(capsys, "run.yaml", *beside)
+    mine = found["checked"]["plan"]
+    assert (mine["mode"], mine["gpus"]) == ("disaggregated", 2)
+    assert [module["layout"]["dp"] for module in mine["modules"]] == [1, 1]
+    assert mine["step_s"] >= found["best"]["step_s"]
+    one, two = found["curve"]
+    assert (one["gpus"], one["plan"]["gpus"], two["gpus"]) == (1, 1, 2)
+    assert two["plan"]["step_s"] == found["best"]["step_s"] < one["plan"]["step_s"]
+    # Both directions of five efficiencies; nothing was measured.
+    assert len(found["scaled"]) == 10
+    for scaled in found["scaled"]:
+        assert scaled["loss"] == 0 if scaled["stays"] else scaled["loss"] > 0
+    assert main(["plan", "run.yaml", *PLAN, *beside, "--explain"]) == 0
+    printed = capsys.readouterr().out
+    for part in ("your layout\n", "curve\n", "if an efficiency is 0.9", "what they rest on\n"):
+        assert part in printed
+
+
+SMALL = """
+gpus:
+  - {name: toy, memory_gib: 0.01, bf16_tflops: 1, hbm_gb_per_s: 9, source: a test}
+groups:
+  - nodes: 1
+    gpus_per_node: 2
+    gpu: toy
+    inside: {latency_us: 5, gb_per_s: 9}
+    between: {latency_us: 5, gb_per_s: 9}
+    source: a test
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--cluster", "1x8xH101"], "GPU 'H101' is not known; did you mean H100?"),
+        (["--cluster=-1x8xH100"], "nodes=-1: it must be at least 1"),
+        (["--cluster", "small.yaml"], "no plan for batch=512 fits 2 toy"),
+        (["--workload", "empty.jsonl"], "--workload empty.jsonl: the file has no samples"),
+        (["--fix", "backbone.tq=2"], "--fix backbone.tq=2: choose from mode, microbatches, enc"),
+        (["--fix", "backbone.tp=0"], "--fix backbone.tp=0: it must be a number of at least 1"),
+        (["--fix", "mode=both"], "--fix mode=both: choose from prefix, colocated, disaggregated"),
+        (["--check", "run.yaml"], "--check: flow.layout=auto without numbers of ranks is no layo"),
+        (["--gpus", "2"], "--gpus 2: write LOW..HIGH, such as 8..256"),
+        (["model.dtype=float32"], "model.dtype=float32: the peaks of H100 are those of bfloat16"),
+        (["train.microbatch_tokens=32"], "microbatch_tokens=32: the longest sample of workload"),
+    ],
+)
+def test_unusable_input_is_one_line_that_names_it(
+    words: list[str], said: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("small.yaml").write_text(SMALL)
+    Path("empty.jsonl").touch()
+    overrides = [] if words[0].startswith("--") else words
+    options = [word for word in words if word not in overrides]
+    code = main(["plan", "run.yaml", *overrides, *PLAN, *options, "--out", "plan.json"])
+    printed = capsys.readouterr().err
+    assert code == 2
+    assert said in printed and printed.count("\n") == 1
+    assert not Path("plan.json").exists()
