@@ -1,0 +1,232 @@
+"""Times and memory of modules against the cost model, and against values computed by hand."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy
+import pytest
+
+from flowtrain.cost import Counts, layer_bytes, state_bytes
+from flowtrain.cost.communication import Mesh, gradients_s
+from flowtrain.plan.describe import ModelDescription
+from flowtrain.plan.prices.chain import Chain
+from flowtrain.plan.prices.costs import Shape
+from flowtrain.plan.prices.encoder import EncoderPrice, encoder_prices
+from flowtrain.plan.prices.network import Network
+from flowtrain.plan.prices.pipeline import Pipeline, Pipelines
+from flowtrain.plan.prices.row import Row
+from flowtrain.plan.prices.tables import Tables
+from flowtrain.plan.space import Rules
+from flowtrain.plan.work import Work
+from tests.planned import small_model, small_pool, small_work
+
+ROW = Row(2000.0, 900.0, 3000.0, 1200.0, 1000.0)
+PLENTY = 10**12
+
+
+def pipeline(
+    mesh: Mesh,
+    *,
+    model: ModelDescription | None = None,
+    work: Work | None = None,
+    module: str = "model",
+    sharding: Any = "replicated",
+    microbatches: int = 4,
+    **pool: Any,
+) -> Pipeline:
+    model, work = model or small_model(), work or small_work()
+    gpus = small_pool(64, **pool)
+    chain = Chain(Tables(model, work, gpus.timing), model.parts_of(module))
+    return Pipeline(
+        chain,
+        Shape(mesh, sharding),
+        [ROW],
+        microbatches=[microbatches],
+        pool=gpus,
+        rules=Rules(),
+        rows_bytes=[0.0],
+    )
+
+
+def encoders(shape: Shape, work: Work, visual: float = 1000.0) -> list[EncoderPrice]:
+    pool, model = small_pool(64), small_model()
+    chain = Chain(Tables(model, work, pool.timing), model.parts_of("encoder"))
+    return encoder_prices(chain, shape, visual=visual, pool=pool, rules=Rules())
+
+
+def test_one_rank_holds_what_the_cost_model_says() -> None:
+    model, work = small_model(), small_work()
+    (rank,) = pipeline(Mesh()).memory(pipeline(Mesh()).cut(PLENTY).stages)  # type: ignore[union-attr]
+    parameters = sum(model.parameters)
+    states = state_bytes(parameters, parameters, work.optim, itemsize=2)
+    assert (rank.weights, rank.masters) == (states.weights, states.masters)
+    assert (rank.gradients, rank.moments) == (states.gradients, states.moments)
+    visual = ROW.most_visual
+    full = Counts(
+        patches=4 * visual,
+        vision_tokens=4 * visual,
+        projected=visual,
+        tokens=ROW.most_tokens,
+        targets=ROW.most_targets,
+    )
+    kept = layer_bytes(model.layers, full, work.trained, itemsize=2)
+    assert rank.activations == pytest.approx(sum(layer.kept for layer in kept))
+    # Logits of all targets, and their gradient.
+    assert rank.working == pytest.approx(2 * 2 * ROW.most_targets * model.vocabulary)
+
+
+def test_recomputation_keeps_inputs_and_costs_the_forward_passes_of_blocks() -> None:
+    everything = pipeline(Mesh()).cut(PLENTY)
+    assert everything is not None
+    (rank,) = pipeline(Mesh()).memory(everything.stages)
+    tight = pipeline(Mesh()).cut(int(rank.total) - 1)
+    assert tight is not None and tight.stages[0].recompute == "full"
+    (less,) = pipeline(Mesh()).memory(tight.stages)
+    assert less.activations < rank.activations / 4 and less.total < rank.total
+    again = sum(tight.backward_s) - sum(everything.backward_s)
+    blocks = pipeline(Mesh()).chain.tables.block
+    forward = pipeline(Mesh()).costs.forward[0].sum(0) * pipeline(Mesh()).chain.layers_of_kind
+    assert again == pytest.approx(forward[blocks].sum())
+    least = int(less.total)
+    assert pipeline(Mesh()).cut(least) is not None
+    assert pipeline(Mesh()).cut(least - 1) is None
+
+
+@pytest.mark.parametrize(
+    ("mesh", "sharding", "parts"),
+    [
+        (Mesh(tp=2, dp=3), "replicated", (2, 2, 2, 2)),
+        (Mesh(tp=2, cp=2, dp=2), "optimizer", (2, 8, 2, 8)),
+        (Mesh(cp=2, dp=2), "full", (4, 4, 4, 4)),
+    ],
+)
+def test_states_are_divided_over_the_ranks_that_share_them(
+    mesh: Mesh, sharding: str, parts: tuple[int, ...]
+) -> None:
+    whole, divided = (
+        found.costs.states.sum(1) for found in (pipeline(Mesh()), pipeline(mesh, sharding=sharding))
+    )
+    assert whole / divided == pytest.approx(parts)
+
+
+def test_experts_are_divided_over_expert_parallelism_too() -> None:
+    model = small_model()
+    experts = tuple(
+        size // 2 if layer.name == "decoder" else 0
+        for layer, size in zip(model.layers, model.parameters, strict=True)
+    )
+    sparse = replace(model, experts=experts, num_experts=8, chosen_experts=2)
+    one = pipeline(Mesh(dp=4), model=sparse)
+    found = pipeline(Mesh(dp=4, ep=4), model=sparse)
+    decoder = one.chain.tables.sparse
+    ratio = found.costs.states[0][decoder] / one.costs.states[0][decoder]
+    assert ratio == pytest.approx((1 + 1 / 4) / 2)
+    assert found.costs.forward[0, 4][decoder].min() > 0 == one.costs.forward[0, 4].max()
+
+
+def test_frozen_parts_have_no_backward_pass_and_keep_nothing() -> None:
+    frozen = small_work(trained=("backbone",))
+    (price,) = encoders(Shape(Mesh(dp=2), "replicated"), frozen)
+    assert price.backward.total == 0 and price.update_s == 0 and not price.has_backward
+    assert price.held.activations == 0 and price.fixed.gradients == 0
+    trained, rerun = encoders(Shape(Mesh(dp=2), "replicated"), small_work())
+    assert trained.forward == price.forward
+    assert trained.held.activations > 0 == rerun.held.activations
+    assert rerun.both_s == pytest.approx(trained.both_s + trained.forward.total)
+    # Gradients pass through a frozen backbone to the projector in front of it.
+    passes = pipeline(Mesh(), work=small_work(trained=("projector",)), module="backbone")
+    cut, all_train = passes.cut(PLENTY), pipeline(Mesh(), module="backbone").cut(PLENTY)
+    assert cut is not None and all_train is not None
+    assert 0 < cut.backward_s[0] < all_train.backward_s[0] and cut.update_s == 0
+
+
+def test_context_parallelism_does_not_share_out_layers_in_front_of_the_backbone() -> None:
+    one, two = pipeline(Mesh(cp=1, dp=2)), pipeline(Mesh(cp=2, dp=1))
+    vision = one.chain.tables.vision
+    assert (two.costs.forward[0, 0][vision] == one.costs.forward[0, 0][vision]).all()
+    assert (two.costs.kept[0, 0][vision] == one.costs.kept[0, 0][vision]).all()
+    decoder = one.chain.tables.block & ~vision
+    # Half of the tokens on each rank, at a lower efficiency.
+    ratio = two.costs.forward[0, 0][decoder] / one.costs.forward[0, 0][decoder]
+    assert 0.5 < ratio[0] < 0.6
+    assert two.costs.kept[0, 0][decoder] == pytest.approx(one.costs.kept[0, 0][decoder] / 2)
+
+
+def test_gradients_are_summed_once_a_step_and_partly_hidden() -> None:
+    mesh = Mesh(dp=8)
+    found = pipeline(mesh)
+    cut = found.cut(PLENTY)
+    assert cut is not None
+    pool = small_pool(64)
+    whole_s = gradients_s(
+        sum(small_model().parameters),
+        mesh.replicas,
+        Network(pool.topology, 8).around(mesh.replicas),
+        sharded=False,
+    )
+    hidden_s = min(cut.backward_s[0], 0.7 * whole_s)
+    assert cut.reduce_s == pytest.approx(whole_s - hidden_s)
+    alone = pipeline(Mesh()).cut(PLENTY)
+    assert alone is not None and alone.reduce_s == 0 and alone.optimizer_s > 0
+
+
+def test_a_tied_head_is_held_on_both_ends_of_a_pipeline() -> None:
+    model = small_model()
+    size = model.parameters[-1]
+    tied = replace(model, parameters=(*model.parameters[:-1], 0), tied_parameters=size)
+    for stages, copies in ((1, 0), (2, 1)):
+        found = pipeline(Mesh(pp=stages), model=tied)
+        cut = found.cut(PLENTY)
+        assert cut is not None
+        weights = sum(rank.weights for rank in found.memory(cut.stages))
+        assert weights == pytest.approx(2 * (sum(tied.parameters) + copies * size))
+
+
+def test_full_sharding_hides_gathers_behind_passes_as_far_as_they_last() -> None:
+    shown = [
+        pipeline(Mesh(dp=8), sharding="full", timing=slow).costs.forward[0, 5]
+        for slow in (
+            replace(small_pool(1).timing, flops_per_s=rate)  # type: ignore[type-var]
+            for rate in (1e8, 1e16)
+        )
+    ]
+    blocks = pipeline(Mesh()).chain.tables.block
+    assert shown[0][blocks].max() == 0
+    assert shown[1][blocks].max() > 0
+
+
+@pytest.mark.parametrize("module", ["model", "backbone"])
+@pytest.mark.parametrize("stages", [2, 3, 5])
+def test_bounds_are_never_above_the_price(module: str, stages: int) -> None:
+    model, work, pool = small_model(), small_work(), small_pool(64)
+    chain = Chain(Tables(model, work, pool.timing), model.parts_of(module))
+    counts = [1, 2, 4, 8]
+    options: dict[str, Any] = {"pool": pool, "rules": Rules()}
+    shape = Shape(Mesh(pp=stages, dp=2), "optimizer")
+    some = Pipelines(chain, shape, [ROW] * 4, microbatches=counts, rows_bytes=[1e6] * 4, **options)
+    found = 0
+    for memory in numpy.geomspace(2e7, 4e8, 12):
+        bounds = some.bounds(memory)
+        for number, count in enumerate(counts):
+            one = Pipeline(chain, shape, [ROW], microbatches=[count], rows_bytes=[1e6], **options)
+            cut = one.cut(int(memory))
+            if cut is None:
+                continue
+            found += 1
+            assert math.isfinite(bounds.fill_s[number])
+            assert bounds.fill_s[number] <= cut.fill_s * (1 + 1e-9)
+            assert bounds.longest_s[number] <= cut.longest_s * (1 + 1e-9)
+            assert max(rank.total for rank in one.memory(cut.stages)) <= memory + 100
+    assert found > 10
+
+
+def test_groups_that_do_not_divide_nodes_are_priced_between_nodes() -> None:
+    network = Network(small_pool(1).topology, 12)
+    even, odd = Mesh(tp=2, dp=6).tp_group, Mesh(tp=2, dp=3, pp=2).replicas
+    assert network.slowest(even).bytes_per_s == 1e10
+    assert network.slowest(odd).bytes_per_s == 2e9
+    inside = Network(small_pool(1).topology, 3)
+    assert inside.slowest(Mesh(dp=3).replicas).bytes_per_s == 1e10

@@ -1,0 +1,80 @@
+"""The allocator's solver finds the same disaggregated plan from the prices of all layouts."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from dataclasses import replace
+
+from flowtrain.plan import Candidates, NoAllocationError, solve
+from flowtrain.plan.search import search
+from flowtrain.plan.search.context import Context
+from flowtrain.plan.space import Rules, Space
+from tests.planned import small_model, small_pool, small_work
+
+SPACE = Space(
+    modes=("disaggregated",), tp=(1, 2), cp=(1, 2), pp=(1, 2, 3), microbatches=(1, 2, 4, 8)
+)
+GPUS = 12
+
+Row = tuple[int, float, float, float, int]
+
+
+def candidates(rows: list[Row]) -> Candidates:
+    gpus, microbatch_s, fill_s, update_s, memory = map(list, zip(*rows, strict=True))
+    return Candidates(
+        gpus=gpus,  # type: ignore[arg-type]
+        microbatch_s=microbatch_s,  # type: ignore[arg-type]
+        fill_s=fill_s,  # type: ignore[arg-type]
+        update_s=update_s,  # type: ignore[arg-type]
+        memory_bytes=memory,  # type: ignore[arg-type]
+    )
+
+
+def backbones(context: Context) -> dict[tuple[int, int], list[Row]]:
+    """Prices of all backbones, by microbatches and stages."""
+    found: dict[tuple[int, int], list[Row]] = defaultdict(list)
+    for gpus in context.budgets():
+        for pipelines in context.pipelines("backbone", gpus, math.inf):
+            for m in pipelines.microbatches.astype(int).tolist():
+                pipeline = context.pipeline("backbone", pipelines.shape, m)
+                cut = pipeline.cut(context.usable_bytes)
+                if cut is not None:
+                    memory = int(max(rank.total for rank in pipeline.memory(cut.stages)))
+                    row = (gpus, cut.longest_s, cut.fill_s, cut.update_s, memory)
+                    found[m, pipeline.stages].append(row)
+    return found
+
+
+def test_the_solver_finds_the_plan_of_the_search() -> None:
+    for memory in (120_000_000, 400_000_000):
+        pool = small_pool(GPUS, memory_bytes=memory)
+        context = Context(small_model(), small_work(), pool, SPACE, Rules())
+        steps = []
+        for (m, stages), rows in backbones(context).items():
+            in_flight = min(m, stages + 1)
+            encoders = context.encoders(microbatches=m, in_flight=in_flight, cutoff_s=math.inf)
+            beside = [
+                (
+                    price.shape.gpus,
+                    price.microbatch_s,
+                    price.fill_s,
+                    price.update_s,
+                    int(price.memory(in_flight).total),
+                )
+                for price in encoders.prices
+            ]
+            try:
+                found = solve(
+                    {"encoder": candidates(beside), "backbone": candidates(rows)},
+                    gpus=GPUS,
+                    microbatches=m,
+                    memory_bytes=context.usable_bytes,
+                )
+            except NoAllocationError:
+                continue
+            steps.append(found.step_s)
+        report = search(small_model(), small_work(), [pool], space=SPACE, batches=0)
+        assert report.best.step_s == min(steps)
+        longer = replace(SPACE, pp=(1,))
+        assert search(small_model(), small_work(), [pool], space=longer).best.step_s >= min(steps)
