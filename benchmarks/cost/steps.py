@@ -114,7 +114,9 @@ def run_steps(
     flowtrain(
         [
             *("train", str(path), f"run={run}", f"train.steps={len(order)}"),
-            "debug.fault=cost.planned:install",
+            # All are planned before the first step: else the planner's thread would take Python's
+            # lock from a step to plan another one.
+            *(f"flow.plan_ahead={len(order)}", "debug.fault=cost.planned:install"),
         ],
         {STEPS: str(steps)},
     )

@@ -15,16 +15,15 @@ file. It holds for one model, dtype, device, number of threads, version of torch
 
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser("profile", help=__doc__, description=f"{__doc__}\n{_HELP}")
-    parser.add_argument("config", type=Path, nargs="?", help="YAML file of a run")
+    parser.add_argument("config", nargs="?", help="YAML file of a run; none with --model")
     parser.add_argument(
         "overrides",
         nargs="*",
         metavar="a.b=value",
-        help="dotted overrides; relative paths in them start at the working directory",
+        help="dotted overrides, such as model.dtype=bfloat16; relative paths in them start at the "
+        "working directory",
     )
     parser.add_argument("--model", type=Path, help="Hugging Face folder, in place of a run")
-    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument(
         "--out", type=Path, default=Path("profile.json"), help="file (default: profile.json)"
     )
@@ -49,14 +48,17 @@ def run(given: argparse.Namespace) -> int:
     from flowtrain.config import load
     from flowtrain.train.profile.launch import model_config, run_profile
 
+    overrides = given.overrides
+    if given.model is not None and given.config is not None and "=" in given.config:
+        given.config, overrides = None, [given.config, *overrides]
     if (given.config is None) == (given.model is None):
         raise ValueError(
             f"profile: config={given.config}, --model={given.model}: give exactly one of the two"
         )
     if given.model is None:
-        config = load(given.config, given.overrides)
+        config = load(Path(given.config), overrides)
     else:
-        config = model_config(given.model, dtype=given.dtype, device=given.device)
+        config = model_config(given.model, overrides)
     return run_profile(
         config,
         given.out,

@@ -12,6 +12,7 @@ from flowtrain.config import dump, load
 from flowtrain.cost.tables import Tables
 from flowtrain.models.registry import family_for
 from flowtrain.models.tiny import SMALLEST, write_tiny_model
+from flowtrain.train.profile.launch import rank_threads
 from flowtrain.train.profile.main import main as measure
 
 SIZES = {"microbatch_tokens": 32}
@@ -72,3 +73,18 @@ def test_a_profile_is_of_a_run_or_of_a_model(
 ) -> None:
     assert main(["profile", *words]) == 2
     assert "give exactly one of the two" in capsys.readouterr().err
+
+
+def test_the_configuration_of_a_model_takes_overrides(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = []
+    monkeypatch.setattr(
+        "flowtrain.train.profile.launch.run_profile", lambda run, *_, **__: taken.append(run) or 0
+    )
+    model = config.parent / "model"
+    assert main(["profile", "model.dtype=bfloat16", "train.threads=3", "--model", str(model)]) == 0
+    assert main(["profile", str(config), "model.dtype=bfloat16"]) == 0
+    assert [run.model.folder for run in taken] == [model, model]
+    assert [run.model.dtype for run in taken] == ["bfloat16", "bfloat16"]
+    assert [rank_threads(run) for run in taken] == [3, 1]

@@ -6,27 +6,35 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
-from flowtrain.config import RunConfig, dump, from_dict
+import yaml
+
+from flowtrain.config import RunConfig, dump, load
 from flowtrain.train.launch.local import memory_and_threads
 
 
-def model_config(model: Path, *, dtype: str, device: str) -> RunConfig:
+def model_config(model: Path, overrides: Sequence[str]) -> RunConfig:
     """Configuration of a run of a model, for what a profile needs of one.
 
     Args:
         model: Hugging Face folder; its weights are not read.
-        dtype: `model.dtype`.
-        device: `model.device`.
+        overrides: Items `a.b=value`.
+
+    Raises:
+        ConfigError: A field cannot be used.
     """
     tree = {
         "run": "profile",
-        "model": {"config": str(model), "dtype": dtype, "device": device},
+        "model": {"config": str(model.resolve())},
         "data": {"path": "none"},
         "train": {"steps": 1},
     }
-    return from_dict(tree, source="--model")
+    with tempfile.TemporaryDirectory(prefix="flowtrain-profile-") as folder:
+        path = Path(folder) / "model.yaml"
+        path.write_text(yaml.safe_dump(tree))
+        return load(path, overrides)
 
 
 def rank_threads(config: RunConfig) -> int:

@@ -88,6 +88,7 @@ class Passes:
         """Measure the passes of a shape once."""
         run = self._images if isinstance(shape, ImagesShape) else self._row
         forward, backward = run(shape)  # type: ignore[arg-type]
+        self._drop_gradients()
         with self._frozen():
             _, backward_input = run(shape)  # type: ignore[arg-type]
         return Sample(forward=forward, backward=backward, backward_input=backward_input)
@@ -106,7 +107,6 @@ class Passes:
             clock.start(rest)
             rows.backward(gradient)
             backward = clock.stop()
-        self._drop_gradients()
         return forward, backward
 
     def _row(self, shape: RowShape) -> tuple[dict[str, float], dict[str, float]]:
@@ -131,7 +131,6 @@ class Passes:
             loss.backward()
             float(out.loss_sum.detach())
             backward = clock.stop()
-        self._drop_gradients()
         return forward, backward
 
     @contextmanager
@@ -172,13 +171,20 @@ class Passes:
             for part in get_args(Part)
         }
 
-    def updates(self, rounds: int) -> dict[str, Update]:
+    def updates(self, images: ImagesShape, row: RowShape, *, rounds: int) -> dict[str, Update]:
         """Measure the optimizer on each part of the model, in interleaved rounds.
 
         A model with fewer layers than the run's stands for it by the number of parameters.
+
+        Args:
+            images: Encoded before each round, so that caches are as in a step.
+            row: The same for the backbone.
+            rounds: Number of rounds.
         """
         found: dict[Part, list[tuple[float, float]]] = {part: [] for part in self._modules}
         for _ in range(rounds + 1):
+            self._images(images)
+            self._row(row)
             for part, module in self._modules.items():
                 found[part].append(self._update(module))
         updates: dict[str, Update] = {}
@@ -203,20 +209,13 @@ class Passes:
     def _update(self, module: Module) -> tuple[float, float]:
         """Seconds of a step of the optimizer, and of adding gradients to those of before."""
         clock = self._clock
-        for parameter in module.trainable:
-            parameter.grad = torch.randn_like(parameter, dtype=_dtype(parameter))
-        more = [torch.randn_like(p, dtype=_dtype(p)) for p in module.trainable]
-        clock.start("add")
-        for parameter, other in zip(module.trainable, more, strict=True):
-            assert parameter.grad is not None
-            parameter.grad += other
-        added = clock.stop()["add"]
+        gradients = [p.grad for p in module.trainable if p.grad is not None]
         clock.start("step")
         module.norm()
         module.apply(_DECISION, saw_images=True)
-        return clock.stop()["step"], added
-
-
-def _dtype(parameter: torch.nn.Parameter) -> torch.dtype:
-    """Dtype of the gradient of a parameter."""
-    return parameter.grad_dtype or parameter.dtype
+        step = clock.stop()["step"]
+        more = [torch.randn_like(gradient) for gradient in gradients]
+        clock.start("add")
+        for gradient, other in zip(gradients, more, strict=True):
+            gradient += other
+        return step, clock.stop()["add"]

@@ -52,6 +52,15 @@ class Grid:
         lines = [*self._row_lines(), *self._image_lines()]
         return list(dict.fromkeys([*(s for line in lines for s in line), *self._others()]))
 
+    def typical(self) -> tuple[ImagesShape, RowShape]:
+        """Shapes of half the maximum size."""
+        image = self._images[len(self._images) // 2]
+        length = min(64, self._limits.row_tokens)
+        return (
+            ImagesShape(count=max(1, self._limits.call_rows // image.tokens // 2), image=image),
+            self._row(max(1, self._limits.row_tokens // length // 2), length),
+        )
+
     def edges(self) -> list[Edge]:
         """Neighbours in the number of documents, and in their length."""
         found: list[Edge] = []

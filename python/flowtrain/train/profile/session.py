@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -23,6 +24,8 @@ MOST_ROUNDS = 9
 """Rounds after which a shape that is not settled is left as it is."""
 TOLERANCE = 0.04
 """Relative error of interpolation from which a shape's neighbours are measured, too."""
+WRITE_S = 5.0
+"""Time after which the file is written within a round."""
 SETTLED = 0.04
 """Spread above which a time is called not settled."""
 
@@ -46,7 +49,7 @@ class Outcome:
 
 
 class Session:
-    """Measures shapes in interleaved rounds, and writes the file after each round.
+    """Measures shapes in interleaved rounds, and writes the file every few seconds.
 
     Args:
         profile: Earlier measurements, or none.
@@ -75,12 +78,14 @@ class Session:
         self._say = say
         self._shapes: dict[str, Shape] = {}
         self._errors: list[float] = []
+        self._written = -math.inf
 
     def run(self) -> Outcome:
         """Measure until all is measured, or the time is over."""
         profile, grid = self._profile, self._grid
         if not profile.updates:
-            profile.updates.update(self._passes.updates(MOST_ROUNDS))
+            images, row = grid.typical()
+            profile.updates.update(self._passes.updates(images, row, rounds=MOST_ROUNDS))
             self._write()
         self._measure(grid.shapes(), FIRST_ROUNDS)
         edges: list[Edge] = grid.edges()
@@ -102,11 +107,9 @@ class Session:
     def _refine(self, edges: Sequence[Edge]) -> list[Edge]:
         """Measure a shape on each edge; return the halves of those where it was a surprise."""
         layers = self._passes.layers
-        before = self._without(
-            {shape.name for edge in edges if (shape := self._grid.between(edge))}
-        )
-        tables = Tables(before, layers, extrapolate=True)
         middles = {edge: shape for edge in edges if (shape := self._grid.between(edge))}
+        before = self._without({shape.name for shape in middles.values()})
+        tables = Tables(before, layers, extrapolate=True)
         self._measure(list(middles.values()), FIRST_ROUNDS)
         halves: list[Edge] = []
         for (one, other), shape in middles.items():
@@ -153,10 +156,13 @@ class Session:
                     records[shape.name] = self._passes.record(shape)
                     sample = self._passes.sample(shape)
                 records[shape.name].samples.append(sample)
+                if time.monotonic() > self._written + WRITE_S:
+                    self._write()
             self._write()
 
     def _write(self) -> None:
         write_text(self._path, self._profile.to_json())
+        self._written = time.monotonic()
 
     def _taken(self, shape: Shape) -> int:
         record = self._profile.records.get(shape.name)

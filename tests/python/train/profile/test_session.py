@@ -72,6 +72,7 @@ def test_the_shape_of_a_row_is_what_the_model_is_given(passes: Passes) -> None:
 def test_a_sample_leaves_the_model_as_it_was(passes: Passes) -> None:
     before = [p.requires_grad for p in passes._model.parameters()]
     passes.sample(of_shapes(passes)[0])
+    passes.sample(of_shapes(passes)[1])
     assert [p.requires_grad for p in passes._model.parameters()] == before
     assert all(p.grad is None for p in passes._model.parameters())
 
@@ -84,7 +85,7 @@ class Counted:
         self._passes, self._stop = passes, stop
         self.taken: list[str] = []
 
-    def updates(self, rounds: int) -> dict[str, object]:
+    def updates(self, *_: object, **__: object) -> dict[str, object]:
         return {}
 
     def record(self, shape: Shape) -> Record:
@@ -183,7 +184,8 @@ def test_a_model_with_fewer_layers_has_the_kinds_of_the_whole_one(
         assert sample.forward.keys() <= whole.forward.keys()
     # Those of two layers stand for those of three.
     assert set(shallow.repeats) <= set(passes.repeats)
-    updates = shallow.updates(1)
+    row, images = of_shapes(passes)
+    updates = shallow.updates(images, row, rounds=1)
     assert {part: update.parameters for part, update in updates.items()} == {
         part: sum(p.numel() for p in module.trainable) for part, module in passes._modules.items()
     }
