@@ -50,6 +50,13 @@ _MEANINGS = (
     ),
 )
 
+_COUNTS = {
+    "priced": "priced exactly",
+    "bounded": "left with a lower bound of their time",
+    "memory": "that do not fit into memory",
+    "range": "outside of the range in which times are valid",
+}
+
 
 def explain_text(answer: Answer) -> str:
     """What the answer rests on, as `flowtrain plan --explain` prints it."""
@@ -57,12 +64,15 @@ def explain_text(answer: Answer) -> str:
     for name, meaning in _MEANINGS:
         lines += _paragraph(name, meaning)
     lines += ["", "what they rest on"]
-    for name, value in _cluster(answer.question.cluster):
+    cluster = dict(_cluster(answer.question.cluster))
+    for name, value in cluster.items():
         lines += _paragraph(name, value)
     for assumption in answer.report.assumptions:
-        lines += _paragraph(assumption.name, f"{assumption.value}. {assumption.source}")
-    counts = ", ".join(f"{count} {name}" for name, count in answer.report.counts.items())
-    lines += _paragraph("candidates", counts)
+        if assumption.name not in cluster:
+            lines += _paragraph(assumption.name, f"{assumption.value}. {assumption.source}")
+    counts = answer.report.counts
+    found = [f"{counts[name]} {what}" for name, what in _COUNTS.items() if counts.get(name)]
+    lines += _paragraph("candidates", ", ".join(found))
     return "\n".join(lines) + "\n"
 
 

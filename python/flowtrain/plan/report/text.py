@@ -57,7 +57,7 @@ def _best(report: PlanReport) -> list[str]:
         step = f"{seconds(best.simulated_s)}, simulated on scheduled batches; {step}"
     rows = [
         ("step", step),
-        ("speed", f"{best.tokens_per_s:,.0f} tokens/s, MFU {percent(best.mfu)}"),
+        ("speed", f"{best.tokens_per_s:,.0f} tokens/s, MFU {_mfu(best)}"),
         ("cost", f"{best.gpu_hours_per_billion_tokens:.4g} GPU hours per 1e9 tokens"),
         ("proof", _proof(report)),
         ("FlowTrain", "runs it" if not best.not_run else f"does not run {', '.join(best.not_run)}"),
@@ -212,7 +212,7 @@ def _curve(answer: Answer) -> list[str]:
                 str(point.gpus),
                 seconds(plan.best_s),
                 f"{plan.tokens_per_s:,.0f}",
-                percent(plan.mfu),
+                _mfu(plan),
                 f"{plan.gpu_hours_per_billion_tokens:.4g}",
                 plan_line(plan),
             )
@@ -229,7 +229,7 @@ def plan_line(plan: Plan) -> str:
 def recomputed(module: ModulePlan) -> str:
     """What a module computes again before it runs backward, by stage if stages differ."""
     if module.layout.rerun:
-        return "items"
+        return "rerun"
     runs = [(level, len(list(group))) for level, group in groupby(_levels(module))]
     if len(runs) < 2:
         return runs[0][0] if runs else "none"
@@ -243,6 +243,11 @@ def _levels(module: ModulePlan) -> list[str]:
 def seconds(value: float) -> str:
     """Seconds with four digits."""
     return f"{value:.4g} s"
+
+
+def _mfu(plan: Plan) -> str:
+    """MFU with the time of the step that is shown."""
+    return percent(plan.mfu * plan.step_s / plan.best_s)
 
 
 def _ms(value: float) -> str:
@@ -265,7 +270,7 @@ def _short(module: ModulePlan) -> str:
     if layout.sharding != "replicated":
         words.append(f"shard {layout.sharding}")
     if (again := recomputed(module)) != "none":
-        words.append(f"recompute {again}")
+        words.append(again if again == "rerun" else f"recompute {again}")
     return ", ".join(words)
 
 

@@ -91,7 +91,7 @@ def test_the_explanation_names_what_every_figure_rests_on() -> None:
     assert f"({group.source})" in text
     for assumption in ANSWER.report.assumptions:
         assert f"{assumption.name}: {assumption.value}. {assumption.source}" in text
-    assert "candidates: 40 priced, 7 memory" in text
+    assert "candidates: 40 priced exactly, 7 that do not fit into memory" in text
 
 
 if __name__ == "__main__":
