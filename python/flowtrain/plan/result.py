@@ -141,6 +141,7 @@ class ModulePlan:
         microbatch: Time of a microbatch on the longest stage.
         stage_s: Seconds of a microbatch by stage, both passes.
         fill_s: Seconds of a microbatch through all stages, forward and backward.
+        heaviest_s: Seconds by which the heaviest sample of a batch makes a step longer.
         once: Time of what runs once a step, before and behind the backbone's pipeline (the encoder
             in mode `colocated`).
         reduce_s: Seconds to sum the gradients, as far as passes do not hide them.
@@ -160,6 +161,7 @@ class ModulePlan:
     optimizer_s: float
     memory: tuple[RankBytes, ...]
     memory_bytes: int
+    heaviest_s: float = 0.0
 
     @property
     def update_s(self) -> float:

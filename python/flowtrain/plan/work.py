@@ -15,6 +15,7 @@ from flowtrain.workloads import Workload
 from flowtrain.workloads.workload import FloatArray, IntArray
 
 _DEVIATIONS = 3
+_BATCHES = 16  # To draw, for means of the largest sample.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,6 +136,36 @@ class Work:
             for part, spread, largest in self._spreads
         )
         return visual, targets
+
+    def drawn(self, values: FloatArray) -> FloatArray:
+        """Values of the samples of some batches, drawn from a fixed seed.
+
+        Args:
+            values: Of each sample, shape [num_samples].
+
+        Returns:
+            Shape [num_batches, batch].
+        """
+        random = numpy.random.default_rng(0)
+        found: FloatArray = values[random.integers(0, len(values), (_BATCHES, self.batch))]
+        return found
+
+    def largest_image_of(self, groups: int) -> float:
+        """Visual tokens of the largest image of a part of a batch, in the mean.
+
+        Args:
+            groups: Equal parts that the batch is in.
+        """
+        if groups not in self._largest_images:
+            sizes = self.workload.visual_tokens / numpy.maximum(self.images, 1)
+            size = max(1, self.batch // groups)
+            parts = self.drawn(sizes)[:, : self.batch // size * size].reshape(_BATCHES, -1, size)
+            self._largest_images[groups] = float(parts.max(axis=2).mean())
+        return self._largest_images[groups]
+
+    @cached_property
+    def _largest_images(self) -> dict[int, float]:
+        return {}
 
     def cap(self, mean_tokens: float, headroom: float) -> int | None:
         """Maximum tokens of a microbatch with a mean, or None if none is allowed.

@@ -50,6 +50,7 @@ class Chain:
         self.layers_of_kind = tables.count(parts)
         decoder = tables.block & ~tables.vision
         self._decoder = decoder & (self.layers_of_kind > 0)
+        self.heaviest_share = tables.heaviest_share(parts)
         self.num_blocks = int(self.layers_of_kind[self._decoder].sum())
 
     def bounds(

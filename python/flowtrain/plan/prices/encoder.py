@@ -91,33 +91,32 @@ class EncoderPrice:
         return self.reduce_s + self.optimizer_s
 
 
-def least_s(tables: Tables, chain: Chain, shape: Shape, visual: float) -> float:
+def least_s(chain: Chain, shape: Shape, *, visual: float, groups: int) -> float:
     """Seconds of both passes without communication, a lower bound of the price.
 
     Args:
-        tables: The layers.
-        chain: Those in front of the cut.
+        chain: As for `encoder_prices`, as the others.
         shape: The mesh.
-        visual: As for `encoder_prices`.
+        visual: Visual tokens.
+        groups: Parts of the step.
 
     Raises:
         ValueError: The times are not valid for the items.
     """
-    visual, item = _items(tables.work, visual)
-    passes = tables.image_passes(item, shape.mesh.tp)
+    visual, item = _items(chain.tables.work, visual, groups)
+    passes = chain.tables.image_passes(item, shape.mesh.tp)
     return visual / item * float(passes[:2].sum(0) @ chain.layers_of_kind)
 
 
-def _items(work: Work, visual: float) -> tuple[float, float]:
+def _items(work: Work, visual: float, groups: int) -> tuple[float, float]:
     """Visual tokens that a replica computes between two meetings, and at once."""
-    share = work.share
-    # An image is not split, so that no rank is done before a mean image is.
-    visual = max(visual, share.visual / share.images)
+    # An image is not split, so that all replicas wait for the largest one.
+    visual = max(visual, work.largest_image_of(groups))
     return visual, min(visual, max(work.item_tokens, work.largest_image))
 
 
 def encoder_prices(
-    chain: Chain, shape: Shape, *, visual: float, pool: GpuPool, rules: Rules
+    chain: Chain, shape: Shape, *, visual: float, groups: int, pool: GpuPool, rules: Rules
 ) -> list[EncoderPrice]:
     """Prices of an encoder whose ranks each compute some images at a time, item by item.
 
@@ -127,7 +126,9 @@ def encoder_prices(
     Args:
         chain: Layers in front of the cut.
         shape: Its mesh; tp and dp only.
-        visual: Visual tokens of the images that a replica computes between two meetings.
+        visual: Visual tokens of the images that a replica computes between two meetings, in the
+            mean.
+        groups: How often the replicas meet in a step.
         pool: Its GPUs.
         rules: Constants of the prices.
 
@@ -136,7 +137,7 @@ def encoder_prices(
     """
     tables = chain.tables
     work, mesh = tables.work, shape.mesh
-    visual, item = _items(work, visual)
+    visual, item = _items(work, visual, groups)
     most = max(rules.headroom * visual, work.largest_image)
     network = Network(pool.topology, shape.gpus)
     row = Row(0.0, item, 0.0, most, 0.0)

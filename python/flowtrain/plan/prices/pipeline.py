@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy
 
-from flowtrain.plan.arrays import BoolArray, IntArray
+from flowtrain.plan.arrays import BoolArray, FloatArray, IntArray
 from flowtrain.plan.partition import Level
 from flowtrain.plan.prices.chain import Bounds, Chain
 from flowtrain.plan.prices.costs import SECONDS, STATES, Costs, Shape, costs_of, update_s
@@ -26,6 +26,7 @@ class Cut:
         stages: The stages.
         forward_s: Forward pass of each stage, its send included.
         backward_s: The same of the backward pass, recomputation included.
+        heaviest_s: Seconds by which the heaviest sample of a batch makes a step longer.
         reduce_s: Sum of the gradients, as far as it is not hidden; the longest of the stages.
         optimizer_s: The optimizer's step; the longest of the stages.
     """
@@ -33,6 +34,7 @@ class Cut:
     stages: tuple[StageLayout, ...]
     forward_s: tuple[float, ...]
     backward_s: tuple[float, ...]
+    heaviest_s: float
     reduce_s: float
     optimizer_s: float
 
@@ -49,6 +51,11 @@ class Cut:
     def longest_s(self) -> float:
         """Seconds of a microbatch on the longest stage."""
         return max(self.stage_s)
+
+    def step_s(self, microbatches: int) -> float:
+        """Seconds of a step."""
+        waits_s = (microbatches - 1) * self.longest_s
+        return self.fill_s + waits_s + self.heaviest_s + self.update_s
 
     @property
     def update_s(self) -> float:
@@ -93,7 +100,26 @@ class Pipelines:
         self.costs: Costs = costs_of(chain.tables, shape, rows, self._network)
 
     def bounds(self, memory_bytes: float) -> Bounds:
-        """Lower bounds of the times; exact for one stage."""
+        """Lower bounds of the times, exact for one stage; the fill includes `heaviest_s`."""
+        bounds = self._bounds(memory_bytes)
+        return replace(bounds, fill_s=bounds.fill_s + self.heaviest_s(bounds.longest_s))
+
+    def heaviest_s(self, longest_s: FloatArray) -> FloatArray:
+        """Seconds by which the heaviest sample of a batch makes a step longer, shape [num_rows].
+
+        It is not split. Replicas that meet in each microbatch, and pipelines, wait for its
+        microbatch. A replica of one stage that does not has other microbatches with less.
+
+        Args:
+            longest_s: Seconds of a mean microbatch on the longest stage, shape [num_rows].
+        """
+        mesh = self.shape.mesh
+        share = self.chain.heaviest_share * mesh.dp
+        if mesh.pp > 1 or self.shape.sharding == "full" or mesh.ep > 1:
+            return numpy.maximum(0.0, share * self.microbatches - 1) * longest_s
+        return numpy.maximum(0.0, share - 1) * self.microbatches * longest_s
+
+    def _bounds(self, memory_bytes: float) -> Bounds:
         if self.shape.mesh.pp > 1:
             return self.chain.bounds(
                 self.costs,
@@ -189,6 +215,7 @@ class Pipeline(Pipelines):
     def _priced(
         self, stages: tuple[StageLayout, ...], forward_s: list[float], backward_s: list[float]
     ) -> Cut:
+        longest_s = max(map(sum, zip(forward_s, backward_s, strict=True)))
         updates = [
             self._update(count, seconds)
             for count, seconds in zip(self.stage_counts(stages), backward_s, strict=True)
@@ -197,6 +224,7 @@ class Pipeline(Pipelines):
             stages=stages,
             forward_s=tuple(forward_s),
             backward_s=tuple(backward_s),
+            heaviest_s=float(self.heaviest_s(numpy.array([longest_s]))[0]),
             reduce_s=max(reduce for reduce, _ in updates),
             optimizer_s=max(step for _, step in updates),
         )

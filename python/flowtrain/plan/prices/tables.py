@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import numpy
 
 from flowtrain.cost.activations import layer_bytes
-from flowtrain.cost.layers import PARTS, Counts
+from flowtrain.cost.layers import PARTS, Counts, ForwardFlops
 from flowtrain.cost.states import state_bytes
 from flowtrain.cost.timing import Timing
 from flowtrain.plan.arrays import FloatArray, IntArray
@@ -94,6 +95,40 @@ class Tables:
         self.vision_tokens_per_token = image.vision_tokens
         self.kept_per_visual_token = self._bytes(image)
         self._passes: dict[Any, FloatArray] = {}
+
+    def sample_flops(self, parts: Collection[str]) -> FloatArray:
+        """Forward FLOPs of each sample of the workload, shape [num_samples].
+
+        Args:
+            parts: Parts that are counted.
+        """
+        work, image = self.work, self.model.image
+        tokens = work.workload.tokens.astype(numpy.float64)
+        visual = work.workload.visual_tokens.astype(numpy.float64)
+        layers = [layer for layer in self.model.layers if layer.part in parts]
+
+        def flops(counts: Counts) -> float:
+            found = ForwardFlops(layers)(counts)
+            return found.encoder + found.projector + found.backbone
+
+        # FLOPs are linear in all of these.
+        return (
+            flops(Counts(tokens=1)) * tokens
+            + flops(Counts(pairs=0.5)) * tokens**2
+            + flops(Counts(targets=1)) * work.targets
+            + flops(image.counts(1.0, 0.0)) * visual
+            + flops(image.counts(0.0, 1.0)) * visual**2 / numpy.maximum(work.images, 1)
+        )
+
+    def heaviest_share(self, parts: Collection[str]) -> float:
+        """Share of the FLOPs of a step that its heaviest sample has, in the mean of drawn batches.
+
+        Args:
+            parts: Parts that are counted.
+        """
+        flops = self.sample_flops(parts)
+        heaviest = float(self.work.drawn(flops).max(axis=1).mean())
+        return heaviest / max(self.work.batch * float(flops.mean()), 1.0)
 
     def count(self, parts: tuple[str, ...]) -> IntArray:
         """Layers of each kind in some parts."""

@@ -207,11 +207,11 @@ class Context:
         visual = self.work.batch * self.work.share.visual / (groups * shape.mesh.dp)
         chain = self._chains["encoder"]
         try:
-            if groups * least_s(self.tables, chain, shape, visual) >= cutoff_s:
+            if groups * least_s(chain, shape, visual=visual, groups=groups) >= cutoff_s:
                 return []
             if (shape, groups) not in self._priced_encoders:
                 self._priced_encoders[shape, groups] = encoder_prices(
-                    chain, shape, visual=visual, pool=self.pool, rules=self.rules
+                    chain, shape, visual=visual, groups=groups, pool=self.pool, rules=self.rules
                 )
         except ValueError:
             self.counts["range"] += 1

@@ -60,6 +60,7 @@ def _modules(priced: Priced) -> tuple[ModulePlan, ...]:
         optimizer_s=cut.optimizer_s,
         memory=memory,
         memory_bytes=int(context.usable_bytes - beside),
+        heaviest_s=cut.heaviest_s,
     )
     return (backbone,) if encoder is None else (encoder, backbone)
 

@@ -66,7 +66,7 @@ class Prefix:
         cut = pipeline.cut(self.context.usable_bytes)
         if cut is None:
             return None
-        step_s = cut.fill_s + (self.microbatches - 1) * cut.longest_s + cut.update_s
+        step_s = cut.step_s(self.microbatches)
         return Priced(
             mode="prefix",
             context=self.context,
@@ -121,8 +121,7 @@ class Colocated:
             cut = pipeline.cut(left)
             if cut is None:
                 continue
-            seconds = cut.fill_s + (self.microbatches - 1) * cut.longest_s + cut.update_s
-            step_s = seconds + encoder.once_s
+            step_s = cut.step_s(self.microbatches) + encoder.once_s
             if best is None or step_s < best.step_s:
                 best = Priced(
                     mode="colocated",

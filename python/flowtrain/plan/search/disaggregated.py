@@ -88,7 +88,7 @@ class Disaggregated:
             return None
         steps_s = self.encoders.steps_s(
             self.encoder_gpus,
-            fill_s=cut.fill_s,
+            fill_s=cut.fill_s + cut.heaviest_s,
             longest_s=cut.longest_s,
             update_s=cut.update_s,
             microbatches=self.microbatches,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy
 
-from flowtrain.cost.layers import ForwardFlops
 from flowtrain.plan.arrays import FloatArray
 from flowtrain.plan.search.coupled import Priced
 
@@ -39,21 +38,13 @@ class Loads:
         self.text = (1 - attention) * tokens / share.tokens
         self.text += attention * tokens**2 / share.squares
         self.mean_text = work.batch * float(self.text.mean()) / replica_slots
-        flops = ForwardFlops(tables.model.layers)
-        # FLOPs are linear in the tokens, and in their squares.
-        per_token, per_square = (
-            flops(tables.model.image.counts(*unit)) for unit in ((1.0, 0.0), (0.0, 1.0))
-        )
-        visual = work.workload.visual_tokens.astype(numpy.float64)
-        squares = visual**2 / numpy.maximum(work.images, 1)
-        self.images = visual * (per_token.encoder + per_token.projector)
-        self.images += squares * per_square.encoder
+        self.images = tables.sample_flops(("encoder", "projector"))
         mean = max(float(self.images.mean()), _TINY)
         self.mean_images = work.batch * mean / replica_slots
         groups = pipeline.num_microbatches if priced.mode == "disaggregated" else 1
         replicas = 1 if priced.encoder is None else priced.encoder.shape.mesh.dp
-        # The price is of no less than a mean image.
-        image = mean / max(share.images, _TINY)
+        # The price is of no less than the largest image, taken as that share of the visual tokens.
+        image = mean * work.largest_image_of(groups) / max(share.visual, _TINY)
         self.mean_encoder = max(work.batch * mean / (replicas * groups), image)
         self._split(priced)
 

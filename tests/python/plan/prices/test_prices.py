@@ -54,7 +54,7 @@ def pipeline(
 def encoders(shape: Shape, work: Work, visual: float = 1000.0) -> list[EncoderPrice]:
     pool, model = small_pool(64), small_model()
     chain = Chain(Tables(model, work, pool.timing), model.parts_of("encoder"))
-    return encoder_prices(chain, shape, visual=visual, pool=pool, rules=Rules())
+    return encoder_prices(chain, shape, visual=visual, groups=1, pool=pool, rules=Rules())
 
 
 def test_one_rank_holds_what_the_cost_model_says() -> None:
@@ -217,7 +217,7 @@ def test_bounds_are_never_above_the_price(module: str, stages: int) -> None:
                 continue
             found += 1
             assert math.isfinite(bounds.fill_s[number])
-            assert bounds.fill_s[number] <= cut.fill_s * (1 + 1e-9)
+            assert bounds.fill_s[number] <= (cut.fill_s + cut.heaviest_s) * (1 + 1e-9)
             assert bounds.longest_s[number] <= cut.longest_s * (1 + 1e-9)
             assert max(rank.total for rank in one.memory(cut.stages)) <= memory + 100
     assert found > 10
@@ -230,3 +230,30 @@ def test_groups_that_do_not_divide_nodes_are_priced_between_nodes() -> None:
     assert network.slowest(odd).bytes_per_s == 2e9
     inside = Network(small_pool(1).topology, 3)
     assert inside.slowest(Mesh(dp=3).replicas).bytes_per_s == 1e10
+
+
+def test_a_step_is_no_shorter_than_the_microbatch_of_its_heaviest_sample() -> None:
+    work = small_work()
+    tokens = numpy.append(work.workload.tokens, 40_000)
+    longer = replace(
+        work.workload,
+        tokens=tokens,
+        visual_tokens=numpy.append(work.workload.visual_tokens, 0),
+        cost=numpy.ones(65),
+        encoder_cost=numpy.ones(65),
+    )
+    # One of 65 samples: about 4 of 10 batches of 32 have it.
+    heavy = replace(work, workload=longer)
+
+    def extra_s(**options: Any) -> float:
+        found = pipeline(work=heavy, **options).cut(PLENTY)
+        assert found is not None
+        return found.heaviest_s / found.longest_s
+
+    share = pipeline(Mesh(), work=heavy).chain.heaviest_share
+    assert 0.3 < share < 0.9
+    # A replica on its own has other microbatches with less, as long as they last.
+    assert extra_s(mesh=Mesh()) == 0
+    assert extra_s(mesh=Mesh(dp=8)) == pytest.approx(4 * (8 * share - 1))
+    for options in ({"mesh": Mesh(dp=8), "sharding": "full"}, {"mesh": Mesh(dp=8, pp=2)}):
+        assert extra_s(**options) == pytest.approx(4 * 8 * share - 1)

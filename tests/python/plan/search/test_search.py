@@ -57,7 +57,7 @@ def all_steps(model: ModelDescription, work: Work, pool: GpuPool, mode: str) -> 
                 if cut is None:
                     return math.inf
                 assert max(rank.total for rank in pipeline.memory(cut.stages)) <= memory + 1e3
-                return cut.fill_s + (m - 1) * cut.longest_s + cut.update_s
+                return cut.step_s(m)
 
             if prefix:
                 yield step_s(usable)
@@ -68,7 +68,7 @@ def all_steps(model: ModelDescription, work: Work, pool: GpuPool, mode: str) -> 
                 groups = 1 if mode == "colocated" else m
                 single = encoder.sharding if encoder.mesh.dp == 1 else ""
                 visual = work.batch * work.share.visual / groups / encoder.mesh.dp
-                prices = encoder_prices(beside, encoder, visual=visual, **options)
+                prices = encoder_prices(beside, encoder, visual=visual, groups=groups, **options)
                 if mode == "colocated":
                     if encoder.gpus == gpus and encoder.sharding in (shape.sharding, single):
                         for price in prices:
@@ -80,7 +80,8 @@ def all_steps(model: ModelDescription, work: Work, pool: GpuPool, mode: str) -> 
                     if cut is not None and encoder.gpus <= left and held <= usable:
                         longest = max(cut.longest_s, price.microbatch_s)
                         update = max(cut.update_s, price.update_s)
-                        yield cut.fill_s + price.fill_s + (m - 1) * longest + update
+                        fill = cut.fill_s + cut.heaviest_s + price.fill_s
+                        yield fill + (m - 1) * longest + update
 
 
 def found(mode: str, gpus: int, memory_bytes: int, **changes: Any) -> PlanReport:
@@ -148,7 +149,7 @@ def test_times_and_memory_by_kind_add_up() -> None:
     for plan in report.plans:
         (first, *_), last = plan.modules, plan.modules[-1]
         slowest = max(max(module.stage_s) for module in plan.modules)
-        fills = sum(module.fill_s for module in plan.modules)
+        fills = sum(module.fill_s + module.heaviest_s for module in plan.modules)
         once = sum(module.once.total for module in plan.modules)
         updates = [module.update_s for module in plan.modules]
         update = max(updates) if plan.mode == "disaggregated" else sum(updates)

@@ -41,7 +41,7 @@ def backbones(context: Context) -> dict[tuple[int, int], list[Row]]:
                 cut = pipeline.cut(context.usable_bytes)
                 if cut is not None:
                     memory = int(max(rank.total for rank in pipeline.memory(cut.stages)))
-                    row = (gpus, cut.longest_s, cut.fill_s, cut.update_s, memory)
+                    row = (gpus, cut.longest_s, cut.fill_s + cut.heaviest_s, cut.update_s, memory)
                     found[m, pipeline.stages].append(row)
     return found
 
