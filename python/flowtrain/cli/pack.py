@@ -34,7 +34,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "trace",
         help="a file with, per line, a number of tokens or a JSON object with 'tokens' and "
-        "optionally 'visual_tokens', 'cost', 'encoder_cost'; or a preset such as 'video'",
+        "optionally 'visual_tokens', 'images', 'cost', 'encoder_cost'; or a preset such as 'video'",
     )
     parser.add_argument("--ranks", type=int, required=True, help="data-parallel ranks")
     parser.add_argument(

@@ -35,6 +35,18 @@ def assumptions_of(
         source="assumption: the packing scheduler needs some room",
     )
     yield Assumption(
+        name="fullest microbatch",
+        value="its maximum of tokens, and images and targets three standard deviations above their "
+        "share, or those of the sample with the most",
+        source=f"workload '{work.workload.name}'",
+    )
+    yield Assumption(
+        name="heaviest sample",
+        value="replicas that meet in each microbatch, and pipelines, wait for the heaviest sample "
+        "of a batch; ranks of an encoder wait for the largest image",
+        source=f"drawn batches of workload '{work.workload.name}'",
+    )
+    yield Assumption(
         name="memory left free",
         value=f"{100 * rules.reserve_share:.0f} % of each GPU, for contexts, buffers of libraries "
         "and fragments",

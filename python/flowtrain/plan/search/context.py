@@ -32,6 +32,7 @@ class Context:
     Attributes:
         usable_bytes: Memory of a rank that plans may use.
         counts: Candidates by what became of them: `priced`, `bounded`, `memory`, `range`.
+        out_of_range: Why the times are not valid for one of those; empty if there is none.
 
     Args:
         model: The model.
@@ -48,6 +49,7 @@ class Context:
         self.tables = Tables(model, work, pool.timing)
         self.usable_bytes = rules.usable(pool)
         self.counts: collections.Counter[str] = collections.Counter()
+        self.out_of_range = ""
         self._chains = {
             module: Chain(self.tables, model.parts_of(module))
             for module in ("model", "encoder", "backbone")
@@ -157,7 +159,8 @@ class Context:
             try:
                 passes = self.tables.text_passes(row.tokens, mesh.tp * mesh.cp)
                 passes = passes + self.tables.image_passes(row.visual, mesh.tp)
-            except ValueError:
+            except ValueError as error:
+                self.out_of_range = str(error)
                 self._least[key] = None
             else:
                 self._least[key] = float(passes[:2].sum(0) @ self._chains[module].layers_of_kind)
@@ -213,7 +216,8 @@ class Context:
                 self._priced_encoders[shape, groups] = encoder_prices(
                     chain, shape, visual=visual, groups=groups, pool=self.pool, rules=self.rules
                 )
-        except ValueError:
+        except ValueError as error:
+            self.out_of_range = str(error)
             self.counts["range"] += 1
             return []
         return self._priced_encoders[shape, groups]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import replace
 
 from flowtrain.cost.flops import train_flops
 from flowtrain.cost.layers import ForwardFlops
 from flowtrain.plan.prices.encoder import EncoderPrice
-from flowtrain.plan.result import Layout, ModulePlan, Plan, RankBytes, Seconds
+from flowtrain.plan.result import Layout, ModulePlan, Plan, Seconds
 from flowtrain.plan.search.coupled import Priced
 
 _SIZES = ("tp", "cp", "pp", "ep", "dp")
@@ -128,9 +128,3 @@ def _not_run(priced: Priced, modules: tuple[ModulePlan, ...]) -> Iterator[str]:
             yield f"{module.module}: recomputation"
     if modules[0].gpu_type != modules[-1].gpu_type:
         yield "modules on GPUs of different types"
-
-
-def sum_bytes(parts: tuple[RankBytes, ...]) -> RankBytes:
-    """Memory of modules on one rank."""
-    names = [field.name for field in fields(RankBytes)]
-    return RankBytes(**{name: sum(getattr(part, name) for part in parts) for name in names})

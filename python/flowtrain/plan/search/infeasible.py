@@ -21,16 +21,22 @@ _MAX_FACTOR = 1 << 12
 _PRECISION = 1.02
 
 
-def no_plan(
-    model: ModelDescription, work: Work, pools: Sequence[GpuPool], space: Space, rules: Rules
-) -> NoPlanError:
-    """The error for pools on which no plan fits."""
-    pool = max(pools, key=lambda pool: pool.gpus * pool.memory_bytes)
-    budget = " + ".join(f"{pool.gpus} {pool.gpu_type}" for pool in pools)
+def no_plan(contexts: Sequence[Context]) -> NoPlanError:
+    """The error for pools on which no plan fits.
+
+    Args:
+        contexts: The model on each pool, after a search without result.
+    """
+    context = max(contexts, key=lambda each: each.pool.gpus * each.pool.memory_bytes)
+    model, work, pool = context.model, context.work, context.pool
+    space, rules = context.space, context.rules
+    budget = " + ".join(f"{each.pool.gpus} {each.pool.gpu_type}" for each in contexts)
     said = (
         f"{model.name}: no plan for batch={work.batch} fits {budget} with "
         f"{rules.usable(pool) / _GIB:.3g} GiB to use on each"
     )
+    if context.out_of_range and not context.counts["memory"]:
+        return NoPlanError(f"{said}: the times are not valid for any; {context.out_of_range}")
     ways = []
     memory = _least_memory(model, work, pool, space, rules)
     if memory is not None:

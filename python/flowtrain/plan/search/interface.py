@@ -72,7 +72,7 @@ def search(
         best.add(plan)
     consider_modules(best, contexts)
     if not best.plans:
-        raise no_plan(model, work, pools, space, rules)
+        raise no_plan(contexts)
     simulation = Simulation(work, batches=batches, seed=seed) if batches else None
     finished = {id(plan): _finished(plan, simulation) for plan in best.plans}
     plans = list(finished.values())

@@ -269,3 +269,10 @@ def test_plans_say_what_the_runtime_does_not_run() -> None:
 
     sharded = search(small_model(), small_work(), [small_pool(4)], space=SPACE, batches=0).plans
     assert set().union(*map(refused, sharded)) & {"tp=2", "cp=2", "pp=2", "sharding=optimizer"}
+
+
+def test_times_that_are_valid_for_no_plan_are_the_reason_that_is_given() -> None:
+    timing = replace(small_pool(2).timing, extrapolates=False)  # type: ignore[type-var]
+    narrow = replace(timing, linear=replace(timing.linear, smallest=1e6))
+    with pytest.raises(NoPlanError, match="the times are not valid for any; .* rows of a rank"):
+        search(small_model(), small_work(), [small_pool(2, timing=narrow)], space=SPACE)
