@@ -1,4 +1,4 @@
-"""`flowtrain demo | train | export | data | pack | profile | plan | top | bench | clean | doctor`."""
+"""`flowtrain`: plans, trains and inspects runs of vision-language models."""
 
 from __future__ import annotations
 
