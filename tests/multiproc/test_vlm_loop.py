@@ -8,13 +8,17 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
+from plain_processor import processor_of
 from support import TESTS, imported, one_thread
 
+from flowtrain.data import VlmCollator
 from flowtrain.data.digits import write_digits
 from flowtrain.data.order import SampleOrder
+from flowtrain.integrations import pack_batches
 from flowtrain.models.tiny import SMALLEST
 
 PROGRAM = Path(__file__).with_name("vlm_loop.py")
@@ -92,3 +96,58 @@ def test_two_ranks_have_the_weights_of_a_loop_without_packing_also_resumed(
     for weights in found.values():
         for name, weight in expected.items():
             torch.testing.assert_close(weights[name], weight, rtol=0, atol=TOLERANCE)
+
+
+@pytest.mark.filterwarnings("ignore")  # Of TRL.
+def test_the_trainer_of_trl_has_the_weights_of_a_loop_without_packing(tmp_path: Path) -> None:
+    trl, datasets = pytest.importorskip("trl"), pytest.importorskip("datasets")
+    loop = imported(PROGRAM)
+    write_digits(
+        tmp_path,
+        train=loop.SAMPLES,
+        heldout=0,
+        seed=3,
+        text_only=0.25,
+        multi_image=0.25,
+        sizes=SMALLEST,
+    )
+    samples = [loop.Processed(tmp_path)[index] for index in range(loop.SAMPLES)]
+    names = {name for sample in samples for name in sample}
+
+    def processed(rows: dict[str, list[int]]) -> dict[str, list[Any]]:
+        return {name: [samples[index].get(name) for index in rows["index"]] for name in names}
+
+    indices = datasets.Dataset.from_dict({"index": range(loop.SAMPLES)})
+    args = trl.SFTConfig(
+        str(tmp_path / "trl"),
+        per_device_train_batch_size=loop.BATCH,
+        gradient_accumulation_steps=loop.MICROBATCHES * loop.RANKS,
+        num_train_epochs=loop.EPOCHS,
+        learning_rate=loop.RATE,
+        lr_scheduler_type="constant",
+        optim="sgd",
+        max_grad_norm=0.0,
+        seed=loop.SEED,
+        use_cpu=True,
+        bf16=False,
+        gradient_checkpointing=False,
+        disable_tqdm=True,
+        report_to=[],
+        save_strategy="no",
+        remove_unused_columns=False,
+        dataset_kwargs={"skip_prepare_dataset": True},
+    )
+    with one_thread():
+        expected = unpacked(loop, tmp_path)
+        trainer = trl.SFTTrainer(
+            model=loop.model(tmp_path, "sdpa"),
+            args=args,
+            train_dataset=indices.with_transform(processed),
+            data_collator=VlmCollator(tmp_path / "model"),
+            processing_class=processor_of(tmp_path / "model"),
+        )
+        lengths = [sample["input_ids"].numel() for sample in samples]
+        pack_batches(trainer, max_tokens=loop.MAX_TOKENS, length=lengths)
+        trainer.train()
+    for name, weight in trainer.model.state_dict().items():
+        torch.testing.assert_close(weight, expected[name], rtol=0, atol=TOLERANCE)
