@@ -45,7 +45,7 @@ def search(
         pools: GPUs of each type. A module is on GPUs of one type.
         space: Plans to search.
         rules: Constants of the prices.
-        keep: Number of plans to return.
+        keep: Number of plans to return; so many of all plans and of the uniform ones are simulated.
         neighbours: Whether to search with one GPU or node less, and one more.
         batches: Sampled batches on which the plans kept are simulated; 0 for none.
         seed: Seed of these samples.
@@ -74,13 +74,11 @@ def search(
     if not best.plans:
         raise no_plan(contexts)
     simulation = Simulation(work, batches=batches, seed=seed) if batches else None
-    finished = {id(plan): _finished(plan, simulation) for plan in best.plans}
-    plans = list(finished.values())
-    cheapest = plans[0]
-    plans.sort(key=lambda plan: plan.best_s)
-    uniform_plans = [
-        finished.get(id(plan)) or _finished(plan, simulation) for plan in uniform.plans
-    ]
+    finished = {id(plan): _finished(plan, simulation) for plan in [*best.plans, *uniform.plans]}
+    cheapest = finished[id(best.plans[0])]
+    uniform_plans = [finished[id(plan)] for plan in uniform.plans]
+    # The sort is stable: of equal plans, those for mean samples come in their order.
+    plans = sorted(finished.values(), key=lambda plan: plan.best_s)[:keep]
     smaller, larger = None, None
     if neighbours and len(pools) == 1:
         smaller = _with_less(contexts[0])
