@@ -131,9 +131,19 @@ class Space:
         return any(fixed.field == "dp" for fixed in self.fixed)
 
     def microbatches_of(self, batch: int) -> list[int]:
-        """Numbers of microbatches to try, at most the samples of a step."""
+        """Numbers of microbatches to try, at most the samples of a step.
+
+        Raises:
+            ValueError: All that are given are more.
+        """
         if self.microbatches is not None:
-            return sorted({count for count in self.microbatches if count <= batch})
+            found = sorted({count for count in self.microbatches if count <= batch})
+            if not found:
+                raise ValueError(
+                    f"microbatches={min(self.microbatches)}: a step has batch={batch} samples; "
+                    "give at most as many microbatches"
+                )
+            return found
         powers = [1 << power for power in range(batch.bit_length())]
         return sorted({count for p in powers for count in (p, 3 * p // 2) if count <= batch})
 

@@ -244,6 +244,7 @@ def test_samples_that_cannot_be_planned_are_refused() -> None:
         (lambda: Space(tp=(0,)), "tp=0: it must be at least 1"),
         (lambda: Space(pp=()), "give at least one value"),
         (lambda: Rules(headroom=0.5), "headroom=0.5"),
+        (lambda: Space(microbatches=(9,)).microbatches_of(8), "microbatches=9: a step has batch=8"),
         (lambda: replace(small_model(), unused=()), "small: unused has 0 entries"),
     ],
 )
