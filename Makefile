@@ -156,7 +156,7 @@ endef
 
 # Peers in PEERS_ALONE have large dependencies that the compared functions do not need: they are
 # installed without them. A peer that cannot be installed is named, and the others continue.
-PEERS_ALONE := verl trl prtpy binpacking mip
+PEERS_ALONE := verl prtpy binpacking mip
 PEERS := iceoryx2 flatbuffers pyzmq ortools pyarrow cffi
 
 bench-setup: setup
