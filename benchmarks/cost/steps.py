@@ -2,8 +2,11 @@
 
 `flowtrain profile` measures the demo's model. Then `flowtrain train` runs on one rank that holds
 both modules. It is unchanged but for its planner, which takes the samples of 12 shapes of steps,
-all shapes in each round. The times are those of the rank's account: forward and backward of encoder
-and backbone, and the optimizer; waits for data and for the launcher are not among them.
+all shapes in each round. All steps are planned before the first, and behind each of them is a step
+of a short text: a rank plans and reads ahead in threads of its process, which take Python's lock
+from the step that it computes, and they would do so for other shapes than that of the step. The
+times are those of the rank's account: forward and backward of encoder and backbone, and the
+optimizer; waits for data are not among them.
 """
 
 from __future__ import annotations
@@ -67,13 +70,13 @@ def step_rows(
             ["profile", str(demo), *RANK, "--out", str(out), "--seconds", str(seconds), "--json"]
         )
         config = load(demo, RANK)
-        chosen = shapes(folder / "data" / "train.jsonl", seed)
-        measured = run_steps(config, folder, chosen, rounds=rounds, seed=seed)
+        chosen, short_text = shapes(folder / "data" / "train.jsonl", seed)
+        measured = run_steps(config, folder, chosen, [short_text], rounds=rounds, seed=seed)
         return compared(config, out, *measured, rounds=rounds), json.loads(made)
 
 
-def shapes(data: Path, seed: int) -> list[list[int]]:
-    """Samples of each shape."""
+def shapes(data: Path, seed: int) -> tuple[list[list[int]], int]:
+    """Samples of each shape, and the one of the shortest text."""
     lines = [json.loads(line) for line in data.read_text().splitlines()]
     answers = [len(line["messages"][-1]["content"]) for line in lines]
     images = [len(line["images"]) for line in lines]
@@ -87,14 +90,21 @@ def shapes(data: Path, seed: int) -> list[list[int]]:
         "images": [i for i in order if images[i] > 1],
     }
     generator = random.Random(seed)
-    return [
+    chosen = [
         generator.sample(pools[KINDS[number % len(KINDS)]], count)
         for number, count in enumerate(DOCUMENTS)
     ]
+    return chosen, pools["text"][0]
 
 
 def run_steps(
-    config: RunConfig, folder: Path, chosen: Sequence[Sequence[int]], *, rounds: int, seed: int
+    config: RunConfig,
+    folder: Path,
+    chosen: Sequence[Sequence[int]],
+    between: Sequence[int],
+    *,
+    rounds: int,
+    seed: int,
 ) -> tuple[list[StepPlan], list[dict[str, Any]], list[int]]:
     """Train on the shapes in interleaved rounds.
 
@@ -104,10 +114,10 @@ def run_steps(
     generator = random.Random(seed)
     order: list[int] = []
     for _ in range(WARMUP + rounds):
-        order += generator.sample(range(len(chosen)), len(chosen))
-    order.append(0)  # The optimizer's time of a step is reported with the next one.
+        for number in generator.sample(range(len(chosen)), len(chosen)):
+            order += [number, len(chosen)]
     steps = folder / "steps.json"
-    steps.write_text(json.dumps([chosen[number] for number in order]))
+    steps.write_text(json.dumps([[*chosen, between][number] for number in order]))
     run = folder / "run"
     path = folder / "run.yaml"
     path.write_text(dump(config))
@@ -154,7 +164,7 @@ def compared(
     tables = Tables(Profile.load(profile), family.layers)
     found = []
     for shape, count in enumerate(DOCUMENTS):
-        steps = [step for step, number in enumerate(order[:-1]) if number == shape][-rounds:]
+        steps = [step for step, number in enumerate(order) if number == shape][-rounds:]
         plan = plans[steps[0]]
         rows = rows_of(plan, family)
         predicted = step_seconds(tables, family.layers, rows, config.trained_parts)
