@@ -38,6 +38,9 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--workload", help="a preset, or a file of lengths, as for flowtrain pack")
     parser.add_argument("--seed", type=int, default=0, help="seed of a preset")
     parser.add_argument(
+        "--profile", type=Path, metavar="FILE", help="measured times, from flowtrain profile"
+    )
+    parser.add_argument(
         "--fix",
         action="append",
         default=[],
@@ -79,6 +82,7 @@ def run(given: argparse.Namespace) -> int:
             cluster=given.cluster,
             workload=given.workload,
             seed=given.seed,
+            profile=given.profile,
             fixed=given.fix,
             only_run=given.only_run,
             checked=given.check,

@@ -46,8 +46,9 @@ class ProfileKey:
 
 
 def digest(layers: Sequence[Layer]) -> str:
-    """Digest of all that costs depend on in the layers of a model."""
-    return hashlib.sha256(repr(list(layers)).encode()).hexdigest()[:16]
+    """Digest of all that costs depend on in the layers that FlowTrain computes of a model."""
+    computed = [layer for layer in layers if not layer.left_out]
+    return hashlib.sha256(repr(computed).encode()).hexdigest()[:16]
 
 
 def kinds(layers: Sequence[Layer]) -> dict[str, str]:

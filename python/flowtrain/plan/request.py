@@ -20,6 +20,7 @@ from flowtrain.plan.inputs import (
 )
 from flowtrain.plan.plan_file import PlanFile, PlannedRun, model_digest
 from flowtrain.plan.pools import pools_of
+from flowtrain.plan.profiles import measured_times
 from flowtrain.plan.report.answer import Answer, Point, Question
 from flowtrain.plan.result import NoPlanError
 from flowtrain.plan.search import search
@@ -41,6 +42,7 @@ class Request:
         cluster: The cluster, as `parse_cluster` reads it.
         workload: A preset, or a file of lengths.
         seed: Seed of a preset.
+        profile: A file of `flowtrain profile` with measured times.
         fixed: Values that plans must have, as `narrowed` reads them.
         only_run: Whether to search only layouts that FlowTrain runs.
         checked: A run.yaml whose layout is priced beside the best.
@@ -53,6 +55,7 @@ class Request:
     workload: str | None
     model: Path | None = None
     seed: int = 0
+    profile: Path | None = None
     fixed: Sequence[str] = ()
     only_run: bool = False
     checked: Path | None = None
@@ -86,7 +89,10 @@ def answer_request(request: Request, describe: Describe) -> tuple[Answer, PlanFi
     digest = model_digest(config.model.folder)
     work = _work(config, request)
     model = describe(config)
-    pools = pools_of(cluster, config.model.dtype)
+    measured = (
+        {} if request.profile is None else measured_times(request.profile, model.layers, cluster)
+    )
+    pools = pools_of(cluster, config.model.dtype, measured)
     report = search(model, work, pools, space=space)
     run = replace(PlannedRun.of(config), microbatch_tokens=report.best.microbatch_tokens)
     answer = Answer(
@@ -100,7 +106,13 @@ def answer_request(request: Request, describe: Describe) -> tuple[Answer, PlanFi
         checked=None if checked is None else _checked(model, work, pools, checked),
         scaled=scaled_rankings(model, work, pools, report.plans) if request.sensitivity else (),
         curve=tuple(
-            _point(model, work, pools_of(other, config.model.dtype), space, gpus=other.gpus)
+            _point(
+                model,
+                work,
+                pools_of(other, config.model.dtype, measured),
+                space,
+                gpus=other.gpus,
+            )
             for other in others
         ),
     )

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 import yaml
-from support import run_tree
+from support import one_thread, run_tree
 
 from flowtrain.cli.main import main
 from flowtrain.plan.plan_file import read_plan
+from flowtrain.train.profile.main import main as measure
 
 
 @pytest.fixture
@@ -36,7 +37,7 @@ PLAN = ["--cluster", "1x2xH100", "--workload", "lengths.jsonl"]
 
 
 def asked(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
-    assert main(["plan", *words, *PLAN, "--json"]) == 0
+    assert main(["plan", *PLAN, *words, "--json"]) == 0
     return dict(json.loads(capsys.readouterr().out))
 
 
@@ -96,6 +97,29 @@ def test_own_layouts_budgets_and_efficiencies_stand_beside_the_best(
     printed = capsys.readouterr().out
     for part in ("your layout\n", "curve\n", "if an efficiency is 0.9", "what they rest on\n"):
         assert part in printed
+
+
+@pytest.mark.usefixtures("folder")
+def test_measured_times_replace_those_of_data_sheets(
+    data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fields = [f"model.config={data / 'model'}", "model.dtype=float32"]
+    fields += ["flow.item_tokens=16", "train.global_batch=16", "train.microbatch_tokens=160"]
+    assert main(["train", "run.yaml", *fields, "--print-config"]) == 0
+    Path("run.yaml").write_text(capsys.readouterr().out)
+    options = {"--out": "times.json", "--seconds": "60", "--threads": "1", "--image-tokens": "16"}
+    with one_thread():
+        words = ["run.yaml", *(word for each in options.items() for word in each)]
+        assert measure([*words, "--depth=0"]) == 0
+    Path("cpu.yaml").write_text(SMALL.replace("0.01", "8"))
+    capsys.readouterr()
+    given = ["--cluster", "cpu.yaml", "--only-run", "--sensitivity", "--profile", "times.json"]
+    found = asked(capsys, "run.yaml", *given)
+    source = next(each for each in found["assumptions"] if each["name"] == "times on toy")["source"]
+    assert source.startswith("measured on ") and source.endswith(", times.json")
+    assert found["best"]["step_s"] > 0
+    assert {each["name"] for each in found["scaled"]} >= {"measured times", "links inside nodes"}
+    assert "attention" not in {each["name"] for each in found["scaled"]}
 
 
 SMALL = """

@@ -1,0 +1,48 @@
+"""Measured times for a pool of GPUs, from a file of `flowtrain profile`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from flowtrain.config.checks import require
+from flowtrain.cost.accelerators import ACCELERATORS, device_accelerator
+from flowtrain.cost.layers import Layer
+from flowtrain.cost.profiled import Profile
+from flowtrain.cost.tables import Tables
+from flowtrain.plan.cluster import Cluster
+from flowtrain.plan.pools import Measured
+
+
+def measured_times(path: Path, layers: Sequence[Layer], cluster: Cluster) -> dict[str, Measured]:
+    """The measured times, by the name of the type of GPU that they hold for.
+
+    It is the type with the device of the measurement, or the only type in a cluster file that
+    FlowTrain does not know, if it does not know that device either.
+
+    Args:
+        path: A file of `flowtrain profile`.
+        layers: Layers of the model.
+        cluster: The cluster.
+
+    Raises:
+        ProfileError: The file is no profile, or one of another model.
+        ConfigError: The cluster has no such type.
+        OSError: The file cannot be read.
+    """
+    profile = Profile.load(path)
+    device = profile.key.device
+    known = device_accelerator(device)
+    own = [name for name in cluster.pools if name not in ACCELERATORS]
+    names = own if known is None else [known.name]
+    require(
+        len(names) == 1 and names[0] in cluster.pools,
+        f"{path}: times were measured on '{device}', and cluster '{cluster}' has no such GPU; "
+        "profile on the cluster's GPU, or leave --profile out for times of data sheets",
+    )
+    times = Tables(profile, layers)
+    return {
+        names[0]: Measured(
+            timing=times, dtype=profile.key.dtype, source=f"measured on {device}, {path.name}"
+        )
+    }
