@@ -270,4 +270,6 @@ class Pipeline(Pipelines):
         if cut.stages[number].recompute == "full":
             # What is computed again includes its collectives.
             named["recompute"] = float(costs.again[0] @ count)
-        return Seconds(**named, pp=max(0.0, cut.stage_s[number] - sum(named.values())))
+        # What is left is sent; one stage sends nothing.
+        sends_s = cut.stage_s[number] - sum(named.values()) if self.stages > 1 else 0.0
+        return Seconds(**named, pp=max(0.0, sends_s))
