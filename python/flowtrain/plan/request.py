@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from flowtrain.config.checks import ConfigError
+from flowtrain.config.checks import ConfigError, require
 from flowtrain.config.load import load
 from flowtrain.config.schema import RunConfig
-from flowtrain.plan.cluster import parse_cluster
+from flowtrain.plan.cluster import Cluster, parse_cluster
 from flowtrain.plan.describe import ModelDescription
 from flowtrain.plan.fixed import narrowed, run_space
 from flowtrain.plan.inputs import (
@@ -30,6 +30,7 @@ from flowtrain.plan.work import Work
 
 ITEMSIZES = {"float32": 4, "float64": 8, "bfloat16": 2}
 """Bytes of a value by `model.dtype`."""
+_ONLY_RUN = ("what FlowTrain runs, on one node",)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,6 +84,8 @@ def answer_request(request: Request, describe: Describe) -> tuple[Answer, PlanFi
     """
     config = planned_config(request.words, model=request.model)
     cluster = parse_cluster(request.cluster)
+    if request.only_run:
+        cluster = _one_node(cluster)
     space = narrowed(run_space() if request.only_run else Space(), request.fixed)
     others = gpu_budgets(request.budgets, cluster) if request.budgets else []
     checked = None if request.checked is None else load(request.checked)
@@ -100,7 +103,10 @@ def answer_request(request: Request, describe: Describe) -> tuple[Answer, PlanFi
             cluster=cluster,
             workload=work.workload.name,
             run=run,
-            fixed=(*(["layouts that FlowTrain runs"] if request.only_run else []), *request.fixed),
+            fixed=(
+                *(["what FlowTrain runs, on one node"] if request.only_run else []),
+                *request.fixed,
+            ),
         ),
         report=report,
         checked=None if checked is None else _checked(model, work, pools, checked),
@@ -120,11 +126,21 @@ def answer_request(request: Request, describe: Describe) -> tuple[Answer, PlanFi
         model=report.model,
         model_digest=digest,
         cluster=str(cluster),
-        nodes=sum(group.nodes for group in cluster.groups),
+        nodes=answer.nodes,
         workload=work.workload.name,
         run=run,
         plan=report.best,
     )
+
+
+def _one_node(cluster: Cluster) -> Cluster:
+    """One node of a cluster, since a run has one host."""
+    require(
+        len(cluster.groups) == 1,
+        f"--only-run: a run has one host, and cluster '{cluster}' has several types; give one node",
+    )
+    (group,) = cluster.groups
+    return Cluster(groups=(group.with_gpus(group.topology.devices_per_node),))
 
 
 def _work(config: RunConfig, request: Request) -> Work:

@@ -51,6 +51,12 @@ def test_a_run_trains_with_the_plan_that_was_made_for_it(
     assert "microbatches of up to 8192 tokens" in printed
     assert "FlowTrain  runs it" in printed
     plan = read_plan(Path("plan.json")).plan
+    # A run has one host: of a larger cluster, one node is planned for.
+    larger = ["--cluster", "3x2xH100", *PLAN[2:]]
+    assert main(["plan", "run.yaml", *larger, "--only-run", "--out", "same.json"]) == 0
+    assert read_plan(Path("same.json")).plan == plan
+    assert main(["plan", "run.yaml", *larger]) == 0
+    assert ", several hosts\n" in capsys.readouterr().out
     assert main(["train", "run.yaml", "--plan", "plan.json", "--print-config"]) == 0
     flow = yaml.safe_load(capsys.readouterr().out)["flow"]
     assert plan.mode == "colocated" and flow["ranks"] == plan.gpus == 2

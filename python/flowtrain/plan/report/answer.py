@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from flowtrain.plan.cluster import Cluster
@@ -77,3 +78,19 @@ class Answer:
     checked: Point | None = None
     scaled: tuple[Scaled, ...] = ()
     curve: tuple[Point, ...] = ()
+
+    @property
+    def nodes(self) -> int:
+        """Nodes that the best plan needs."""
+        best = self.report.best
+        shared = best.mode == "disaggregated"
+        gpus: dict[str, int] = {}
+        for module in best.modules:
+            known = gpus.get(module.gpu_type, 0)
+            own = module.layout.gpus
+            gpus[module.gpu_type] = known + own if shared else max(known, own)
+        groups = {group.gpu.name: group for group in self.question.cluster.groups}
+        return sum(
+            math.ceil(count / groups[name].topology.devices_per_node)
+            for name, count in gpus.items()
+        )

@@ -21,7 +21,7 @@ def answer_text(answer: Answer) -> str:
     report = answer.report
     parts = [
         _asked(answer.question, report),
-        _best(report),
+        _best(answer),
         _layout(report.best),
         _why(answer),
         _memory(report.best),
@@ -50,8 +50,10 @@ def _asked(question: Question, report: PlanReport) -> Iterator[str]:
         yield f"fixed: {', '.join(question.fixed)}"
 
 
-def _best(report: PlanReport) -> list[str]:
+def _best(answer: Answer) -> list[str]:
+    report = answer.report
     best = report.best
+    not_run = [*best.not_run, *(["several hosts"] if answer.nodes > 1 else [])]
     step = f"{seconds(best.step_s)} for mean samples"
     if best.simulated_s is not None:
         step = f"{seconds(best.simulated_s)}, simulated on scheduled batches; {step}"
@@ -60,7 +62,7 @@ def _best(report: PlanReport) -> list[str]:
         ("speed", f"{best.tokens_per_s:,.0f} tokens/s, MFU {_mfu(best)}"),
         ("cost", f"{best.gpu_hours_per_billion_tokens:.4g} GPU hours per 1e9 tokens"),
         ("proof", _proof(report)),
-        ("FlowTrain", "runs it" if not best.not_run else f"does not run {', '.join(best.not_run)}"),
+        ("FlowTrain", f"does not run {', '.join(not_run)}" if not_run else "runs it"),
     ]
     return [f"best plan: {best.mode} on {best.gpus} GPUs", *table(rows, left=2, indent="  ")]
 
