@@ -61,7 +61,7 @@ _DEVICES: dict[str, Accelerator] = {
         bf16_flops=353.9e12,
         hbm_bytes_per_s=1600e9,
         source="peak: 24 cube units at 1.8 GHz, platform files of CANN; bandwidth and memory: "
-        "Atlas A2 series in the documentation of CANN",
+        "Atlas A2 in the migration guide of CANN's operators",
     ),
 }
 

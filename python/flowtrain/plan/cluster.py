@@ -135,8 +135,9 @@ _NODES = (
             inside=Link(latency_s=3.4e-6, bytes_per_s=7 * 28e9),
             between=Link(latency_s=14e-6, bytes_per_s=25e9),
         ),
-        source="inside: 7 HCCS links of 28 GB/s used together, and between: one 200 Gb/s adapter "
-        "per NPU, link rates of the Atlas 800T A2; latencies: assumed equal to those of NCCL",
+        source="inside: 7 HCCS links of 28 GB/s used together; between: one 200 Gb/s adapter per "
+        "NPU; as stated for the Atlas 800T A2, not checked against a data sheet; latencies: those "
+        "of NCCL are assumed",
     ),
 )
 NODES: dict[str, NodeGroup] = {node.gpu.name: node for node in _NODES}
