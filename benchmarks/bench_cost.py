@@ -204,6 +204,9 @@ def main() -> int:
     parser.add_argument(
         "--profile", type=Path, help="file of a profile to continue from, and to keep"
     )
+    parser.add_argument(
+        "--read-ahead", action="store_true", help="read images beside the steps that count"
+    )
     given = parser.parse_args()
 
     def shown(
@@ -226,7 +229,11 @@ def main() -> int:
         found |= memory_summary(found["memory"])
     if "step" in given.parts:
         rows, profiled = step_rows(
-            rounds=given.rounds, seconds=given.seconds, seed=given.seed, profile=given.profile
+            rounds=given.rounds,
+            seconds=given.seconds,
+            seed=given.seed,
+            profile=given.profile,
+            read_ahead=given.read_ahead,
         )
         found["steps"] = list(shown(iter(rows), step_line))
         found |= {"profiled": profiled, **step_summary(rows)}

@@ -50,7 +50,7 @@ WORK = ("encode", "backbone")
 
 
 def step_rows(
-    *, rounds: int, seconds: float, seed: int, profile: Path | None
+    *, rounds: int, seconds: float, seed: int, profile: Path | None, read_ahead: bool
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Predicted and measured time of each shape, and what the profile took.
 
@@ -59,6 +59,8 @@ def step_rows(
         seconds: Time for the profile.
         seed: Of the choice of samples.
         profile: File of a profile to continue from and to keep; None for one that is deleted.
+        read_ahead: Have each shape twice in a row in place of a short text behind it, and count the
+            first, beside which the rank reads as many images as it encodes.
     """
     with tempfile.TemporaryDirectory(prefix="flowtrain-steps-") as place:
         folder = Path(place)
@@ -71,7 +73,9 @@ def step_rows(
         )
         config = load(demo, RANK)
         chosen, short_text = shapes(folder / "data" / "train.jsonl", seed)
-        measured = run_steps(config, folder, chosen, [short_text], rounds=rounds, seed=seed)
+        measured = run_steps(
+            config, folder, chosen, [short_text], rounds=rounds, seed=seed, read_ahead=read_ahead
+        )
         return compared(config, out, *measured, rounds=rounds), json.loads(made)
 
 
@@ -105,6 +109,7 @@ def run_steps(
     *,
     rounds: int,
     seed: int,
+    read_ahead: bool,
 ) -> tuple[list[StepPlan], list[dict[str, Any]], list[int]]:
     """Train on the shapes in interleaved rounds.
 
@@ -115,7 +120,7 @@ def run_steps(
     order: list[int] = []
     for _ in range(WARMUP + rounds):
         for number in generator.sample(range(len(chosen)), len(chosen)):
-            order += [number, len(chosen)]
+            order += [number, number if read_ahead else len(chosen)]
     steps = folder / "steps.json"
     steps.write_text(json.dumps([[*chosen, between][number] for number in order]))
     run = folder / "run"
@@ -164,7 +169,8 @@ def compared(
     tables = Tables(Profile.load(profile), family.layers)
     found = []
     for shape, count in enumerate(DOCUMENTS):
-        steps = [step for step, number in enumerate(order) if number == shape][-rounds:]
+        counted = range(0, len(order), 2)
+        steps = [step for step in counted if order[step] == shape][-rounds:]
         plan = plans[steps[0]]
         rows = rows_of(plan, family)
         predicted = step_seconds(tables, family.layers, rows, config.trained_parts)
