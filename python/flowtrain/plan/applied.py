@@ -44,7 +44,11 @@ def with_plan(config: RunConfig, path: Path) -> RunConfig:
             f"{path}: the plan is for {_ranks(layout)}, and the run for {_ranks(given)}; leave "
             "flow.layout and the numbers of ranks out, or plan for as many GPUs"
         )
-    return replace(config, flow=config.flow.with_layout(layout))
+    recompute = any(module.layout.recompute for module in file.plan.modules)
+    return replace(
+        config,
+        flow=replace(config.flow.with_layout(layout), recompute=config.flow.recompute or recompute),
+    )
 
 
 def rank_layout(file: PlanFile, *, source: str) -> RankLayout:
@@ -54,8 +58,6 @@ def rank_layout(file: PlanFile, *, source: str) -> RankLayout:
         ConfigError: FlowTrain models the layout, but does not run it yet.
     """
     unmet = list(file.plan.not_run)
-    if file.run.mode == "strict":
-        unmet += [f"{m.module}: rerun in strict" for m in file.plan.modules if m.layout.rerun]
     if file.nodes > 1:
         unmet.append(f"nodes={file.nodes} (a run has one host)")
     require(

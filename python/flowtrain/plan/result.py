@@ -42,8 +42,8 @@ class Layout:
         dp: Ranks with rows of their own.
         sharding: What the replicas share out.
         stages: Layers of each stage, numbered as in the description of the model.
-        rerun: Whether the encoder runs forward again before it runs backward, item by item, and
-            keeps nothing in between.
+        recompute: Whether the encoder encodes each item again before its backward pass, and keeps
+            nothing in between (`flow.recompute`).
     """
 
     tp: int = 1
@@ -53,7 +53,7 @@ class Layout:
     dp: int = 1
     sharding: Sharding = "replicated"
     stages: tuple[StageLayout, ...] = ()
-    rerun: bool = False
+    recompute: bool = False
 
     @property
     def gpus(self) -> int:

@@ -61,6 +61,11 @@ def test_a_run_takes_the_layout_of_its_plan(
     assert with_plan(planned, write(plan)) == planned
 
 
+def test_a_run_encodes_again_if_its_plan_does(config: RunConfig, write: Write) -> None:
+    assert with_plan(config, write(colocated(2, recompute=True))).flow.recompute
+    assert not with_plan(config, write(colocated(2))).flow.recompute
+
+
 @pytest.mark.parametrize(
     ("plan", "more", "said"),
     [
@@ -69,7 +74,6 @@ def test_a_run_takes_the_layout_of_its_plan(
             {},
             "plan.json: backbone: tp=2, backbone: sharding=full: modelled, and not run",
         ),
-        (colocated(2, rerun=True), {}, "backbone: rerun in strict: modelled"),
         (colocated(8), {"nodes": 2}, r"nodes=2 \(a run has one host\): modelled"),
     ],
 )

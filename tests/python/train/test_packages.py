@@ -17,6 +17,8 @@ SEES: dict[str, tuple[str, ...]] = {
     # Before a rank starts, the function that debug.fault names and the packages of the trackers are
     # checked, and the layout chosen.
     "launch": ("control", "state", "ranks.hook", "ranks.peak", "ranks.trackers"),
+    # A profile computes in a process as a rank does, with the environment of one.
+    "profile": ("control", "state", "launch.local", "ranks.batch", "ranks.device"),
 }
 
 

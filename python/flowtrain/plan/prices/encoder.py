@@ -21,7 +21,7 @@ class EncoderPrice:
 
     Attributes:
         shape: Its mesh.
-        rerun: Whether it runs forward again before it runs backward, and keeps nothing.
+        recompute: Whether it encodes again before it runs backward, and keeps nothing.
         forward: Forward pass of the images.
         backward: Backward pass, with the forward pass that is run again.
         transfer_s: Seconds to send the rows of these images to the backbone.
@@ -32,7 +32,7 @@ class EncoderPrice:
     """
 
     shape: Shape
-    rerun: bool
+    recompute: bool
     forward: Seconds
     backward: Seconds
     transfer_s: float
@@ -166,7 +166,7 @@ def encoder_prices(
     rows = row_bytes * most * (2 if has_backward else 1)
     keeps = EncoderPrice(
         shape=shape,
-        rerun=False,
+        recompute=False,
         forward=Seconds(**dict(zip(SECONDS, forward.tolist(), strict=True))),
         backward=Seconds(**dict(zip(SECONDS, backward.tolist(), strict=True))),
         transfer_s=row_bytes * visual / pool.topology.between.bytes_per_s,
@@ -182,7 +182,7 @@ def encoder_prices(
         keeps,
         replace(
             keeps,
-            rerun=True,
+            recompute=True,
             backward=replace(keeps.backward, recompute=again_s),
             fixed=replace(keeps.fixed, working=of_item * kept + working),
             held=RankBytes(rows=rows),

@@ -230,8 +230,8 @@ def plan_line(plan: Plan) -> str:
 
 def recomputed(module: ModulePlan) -> str:
     """What a module computes again before it runs backward, by stage if stages differ."""
-    if module.layout.rerun:
-        return "rerun"
+    if module.layout.recompute:
+        return "items"
     runs = [(level, len(list(group))) for level, group in groupby(_levels(module))]
     if len(runs) < 2:
         return runs[0][0] if runs else "none"
@@ -272,7 +272,7 @@ def _short(module: ModulePlan) -> str:
     if layout.sharding != "replicated":
         words.append(f"shard {layout.sharding}")
     if (again := recomputed(module)) != "none":
-        words.append(again if again == "rerun" else f"recompute {again}")
+        words.append(f"recompute {again}")
     return ", ".join(words)
 
 

@@ -81,7 +81,9 @@ def _encoder(priced: Priced, price: EncoderPrice) -> ModulePlan:
     return ModulePlan(
         module="encoder",
         gpu_type=context.pool.gpu_type,
-        layout=Layout(tp=mesh.tp, dp=mesh.dp, sharding=price.shape.sharding, rerun=price.rerun),
+        layout=Layout(
+            tp=mesh.tp, dp=mesh.dp, sharding=price.shape.sharding, recompute=price.recompute
+        ),
         microbatch=microbatch,
         stage_s=(microbatch.total,),
         fill_s=price.fill_s if priced.mode == "disaggregated" else 0.0,

@@ -132,10 +132,10 @@ def test_frozen_parts_have_no_backward_pass_and_keep_nothing() -> None:
     (price,) = encoders(Shape(Mesh(dp=2), "replicated"), frozen)
     assert price.backward.total == 0 and price.update_s == 0 and not price.has_backward
     assert price.held.activations == 0 and price.fixed.gradients == 0
-    trained, rerun = encoders(Shape(Mesh(dp=2), "replicated"), small_work())
+    trained, again = encoders(Shape(Mesh(dp=2), "replicated"), small_work())
     assert trained.forward == price.forward
-    assert trained.held.activations > 0 == rerun.held.activations
-    assert rerun.both_s == pytest.approx(trained.both_s + trained.forward.total)
+    assert trained.held.activations > 0 == again.held.activations
+    assert again.both_s == pytest.approx(trained.both_s + trained.forward.total)
     # Gradients pass through a frozen backbone to the projector in front of it.
     passes = pipeline(Mesh(), work=small_work(trained=("projector",)), module="backbone")
     cut, all_train = passes.cut(PLENTY), pipeline(Mesh(), module="backbone").cut(PLENTY)
