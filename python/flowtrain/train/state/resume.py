@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from pathlib import Path
 from typing import Any, Literal
@@ -10,6 +9,7 @@ from typing import Any, Literal
 from flowtrain.config.checks import ConfigError
 from flowtrain.config.schema import RunConfig
 from flowtrain.config.tree import to_dict
+from flowtrain.data.model_files import changed_names, model_files, model_hashes
 from flowtrain.data.records import Dataset, FileState, State, file_state
 
 FINGERPRINT = "fingerprint.json"
@@ -98,10 +98,6 @@ change. `content`: the path may change, and the contents of the files must not."
 
 _OF_MODEL = " of the model"
 
-# Weights come from the checkpoint, and a run does not generate text.
-_MODEL_FILES = ("*.json", "*.jinja", "*.model", "*.txt")
-_NOT_MODEL_FILES = ("*.index.json", "generation_config.json")
-
 
 def fingerprint(config: RunConfig) -> dict[str, Any]:
     """Values of fields and hashes of files that a resumed run must not change.
@@ -121,8 +117,8 @@ def fingerprint(config: RunConfig) -> dict[str, Any]:
     if config.data.sources:
         names = [f"data.sources.{number}" for number in range(len(config.data.sources))]
     files = dict(zip(names, dataset.contents(), strict=True))
-    for name in model_states:
-        files[name + _OF_MODEL] = _sha256(config.model.folder / name)
+    for name, digest in model_hashes(config.model.folder).items():
+        files[name + _OF_MODEL] = digest
     fields = {name: _value(tree, name) for name in RULES if RULES[name] == "refused"}
     fields["model_type"] = json.loads((config.model.folder / "config.json").read_text()).get(
         "model_type"
@@ -187,12 +183,7 @@ def _recorded(run: Path) -> dict[str, Any]:
 
 def _model_states(folder: Path) -> dict[str, FileState]:
     """State of each file of a model that must not change during a run, by name."""
-    return {
-        path.name: file_state(path)
-        for path in sorted(folder.iterdir())
-        if any(path.match(pattern) for pattern in _MODEL_FILES)
-        and not any(path.match(pattern) for pattern in _NOT_MODEL_FILES)
-    }
+    return {path.name: file_state(path) for path in model_files(folder)}
 
 
 def check_resume(checkpoint: Path, now: dict[str, Any]) -> None:
@@ -217,11 +208,7 @@ def check_resume(checkpoint: Path, now: dict[str, Any]) -> None:
         for name, value in before["fields"].items()
         if value != now["fields"].get(name)
     ]
-    files = [
-        name
-        for name in sorted(before["files"].keys() | now["files"].keys())
-        if before["files"].get(name) != now["files"].get(name)
-    ]
+    files = changed_names(before["files"], now["files"])
     of_model = [name.removesuffix(_OF_MODEL) for name in files if name.endswith(_OF_MODEL)]
     changed += [f"the contents of {name}" for name in files if not name.endswith(_OF_MODEL)]
     if of_model:
@@ -238,8 +225,3 @@ def _value(tree: dict[str, Any], name: str) -> Any:
     for part in name.split("."):
         value = value[part]
     return value
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
