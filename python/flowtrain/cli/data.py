@@ -45,7 +45,10 @@ def add_parser(commands: Any) -> None:
     )
     show.add_argument("--json", action="store_true", help="one JSON object per line")
     show.set_defaults(run=run_show)
-    check = kinds.add_parser("check", help="read every sample and list the bad ones")
+    check = kinds.add_parser(
+        "check",
+        help="read every sample, list the bad ones, and write the sizes of the good ones",
+    )
     _add_config(check)
     check.add_argument("--workers", type=int, help="processes (default: one per core)")
     check.add_argument("--pixels", action="store_true", help="decode images, not only headers")
@@ -53,7 +56,7 @@ def add_parser(commands: Any) -> None:
         "--lengths",
         type=Path,
         metavar="FILE",
-        help="write tokens and FLOPs of each good sample, which `flowtrain pack` reads",
+        help="write tokens and FLOPs of each good sample as a file of lengths too",
     )
     check.add_argument("--json", action="store_true", help="one JSON object")
     check.set_defaults(run=run_check)
@@ -125,6 +128,7 @@ def run_check(given: argparse.Namespace) -> int:
             pixels=given.pixels,
             progress=lambda done, total: progress.update(task, completed=done, total=total),
             lengths=write,
+            store_sizes=True,
         )
     # Keeps the exit code even if the reader closes the output early.
     with checked_stdout():
@@ -143,6 +147,12 @@ def run_check(given: argparse.Namespace) -> int:
             for source in found.sources if config.data.sources else ():
                 counts = _counts(source, source.bad)
                 print(f"{source.name}: {counts}; {source.draws} draws per epoch")
+            for source in found.sources:
+                if source.sizes is not None:
+                    print(f"sizes of the good samples: {source.sizes}")
+    for source in found.sources:
+        if source.sizes_error is not None:
+            print(f"flowtrain: sizes are not stored: {source.sizes_error}", file=sys.stderr)
     if not found.ended and found.targets:
         print(
             "flowtrain: no sample trains the token that ends an answer, so that the model may not "

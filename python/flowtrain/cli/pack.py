@@ -1,4 +1,4 @@
-"""`flowtrain pack`: compare packing policies on a file of sample lengths."""
+"""`flowtrain pack`: compare packing policies on the samples of a run, or on lengths."""
 
 from __future__ import annotations
 
@@ -34,7 +34,11 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "trace",
         help="a file with, per line, a number of tokens or a JSON object with 'tokens' and "
-        "optionally 'visual_tokens', 'images', 'cost', 'encoder_cost'; or a preset such as 'video'",
+        "optionally 'visual_tokens', 'images', 'cost', 'encoder_cost'; a run.yaml whose data were "
+        "checked; or a preset such as 'video'",
+    )
+    parser.add_argument(
+        "overrides", nargs="*", metavar="a.b=value", help="dotted overrides of a run.yaml"
     )
     parser.add_argument("--ranks", type=int, required=True, help="data-parallel ranks")
     parser.add_argument(
@@ -99,6 +103,15 @@ def _samples(given: argparse.Namespace) -> Workload:
     from flowtrain.workloads import PRESETS, preset, read_lengths
 
     path = Path(given.trace)
+    if path.suffix in (".yaml", ".yml"):
+        from flowtrain.config import load
+        from flowtrain.data.sizes import read_sizes
+
+        return read_sizes(load(path, given.overrides))
+    if given.overrides:
+        raise ValueError(
+            f"{' '.join(given.overrides)}: overrides change a run.yaml, and {path} is none"
+        )
     if path.exists():
         return read_lengths(path)
     if given.trace in PRESETS:

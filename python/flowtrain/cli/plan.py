@@ -10,7 +10,7 @@ from typing import Any
 _EPILOG = """
 examples:
   flowtrain plan --model FOLDER --cluster 32x8xH100 --workload native
-  flowtrain plan run.yaml --cluster 1x8xH100 --workload lengths.jsonl --only-run --out plan.json
+  flowtrain plan run.yaml --cluster 1x8xH100 --only-run --out plan.json
   flowtrain train run.yaml --plan plan.json
 """
 
@@ -35,7 +35,11 @@ def add_parser(commands: Any) -> None:
         required=True,
         help="NODESxGPUSxTYPE, several joined by +; or a YAML file; or local",
     )
-    parser.add_argument("--workload", help="a preset, or a file of lengths, as for flowtrain pack")
+    parser.add_argument(
+        "--workload",
+        help="a preset, or a file of lengths, as for flowtrain pack (default: the sizes of the "
+        "samples of run.yaml, from flowtrain data check)",
+    )
     parser.add_argument("--seed", type=int, default=0, help="seed of a preset")
     parser.add_argument(
         "--profile", type=Path, metavar="FILE", help="measured times, from flowtrain profile"
@@ -70,6 +74,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
+    from flowtrain.data.sizes import read_sizes
     from flowtrain.models.describe import describe
     from flowtrain.plan.plan_file import dump_plan
     from flowtrain.plan.report import answer_text, answer_tree, explain_text
@@ -90,6 +95,7 @@ def run(given: argparse.Namespace) -> int:
             sensitivity=given.sensitivity,
         ),
         lambda config: describe(config.model.folder, projector_side=config.projector_side),
+        read_sizes,
     )
     if given.out is not None:
         given.out.write_text(dump_plan(plan))

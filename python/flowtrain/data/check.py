@@ -9,19 +9,18 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
+from pathlib import Path
 
 from flowtrain.config.schema import RunConfig
 from flowtrain.data.errors import DataError, no_sample_fits
 from flowtrain.data.mixture import epoch_draws
+from flowtrain.data.model_files import model_hashes
 from flowtrain.data.records import Dataset, State
 from flowtrain.data.samples import SampleReader
+from flowtrain.data.sizes import Length, SampleSizes, write_sizes
 from flowtrain.data.workers import ReaderPool
 
 _CHUNK = 64
-
-Length = dict[str, float]
-"""Sizes of a sample: `tokens`, `visual_tokens`, and the forward FLOPs `cost` and `encoder_cost`, as
-`flowtrain.workloads.read_lengths` reads them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,6 +50,10 @@ class SourceCheck:
     targets: int
     images: int
     videos: int
+    sizes: str | None
+    """File to which the sizes of the good samples were written; None if none was."""
+    sizes_error: str | None
+    """Why that file could not be written."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,6 +84,7 @@ def check_file(
     pixels: bool = False,
     progress: Callable[[int, int], None] = lambda done, samples: None,
     lengths: Callable[[Length], None] = lambda length: None,
+    store_sizes: bool = False,
 ) -> FileCheck:
     """Read every sample of a run's data set and list the bad lines.
 
@@ -92,6 +96,7 @@ def check_file(
             does.
         progress: Called with the number of samples read so far and of all samples.
         lengths: Called with the sizes of each sample that training would use, in their order.
+        store_sizes: Whether to write these sizes beside each data set in files, for `read_sizes`.
 
     Raises:
         DataError: The data set is a stream; a data set does not exist or changed during the check;
@@ -102,6 +107,7 @@ def check_file(
     if workers is not None and workers < 1:
         raise ValueError(f"--workers={workers}: it must be 1 or more")
     workers = workers or len(os.sched_getaffinity(0))
+    model = model_hashes(config.model.folder)
     # An error of every worker is raised here, once.
     checker = _Checker(config, pixels)
     dataset = checker.dataset
@@ -117,6 +123,7 @@ def check_file(
     state = dataset.state
     make = partial(_Checker, config, pixels, state) if workers > 1 else lambda: checker
     counts: list[Counter[str]] = [Counter() for _ in draws]
+    stored = [SampleSizes() for _ in draws]
     bad: list[BadLine] = []
     done = 0
     with ReaderPool(make, workers if workers > 1 else 0) as pool:
@@ -132,6 +139,8 @@ def check_file(
             ahead.extend(islice(chunks, 1))
             for size in sizes:
                 lengths(size)
+                if store_sizes:
+                    stored[source].add(size)
             counts[source] += found
             bad += more
             done += found["samples"]
@@ -139,6 +148,7 @@ def check_file(
     total = sum(counts, Counter())
     if not bad and not total["targets"]:
         raise no_sample_fits(config, config.data, samples)
+    written = write_sizes(config, dataset, model, stored) if store_sizes else [None for _ in draws]
     of_source = ("samples", "tokens", "targets", "images", "videos")
     names = (*of_source, "over_limit", "image_tokens", "ended")
     return FileCheck(
@@ -148,9 +158,11 @@ def check_file(
                 name=name,
                 draws=number,
                 bad=found["bad"],
+                sizes=str(file) if isinstance(file, Path) else None,
+                sizes_error=file if isinstance(file, str) else None,
                 **{count: found[count] for count in of_source},
             )
-            for name, number, found in zip(dataset.names, draws, counts, strict=True)
+            for name, number, found, file in zip(dataset.names, draws, counts, written, strict=True)
         ],
         **{name: total[name] for name in names},
     )

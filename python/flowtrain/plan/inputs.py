@@ -60,6 +60,11 @@ def chooses_tokens(words: Sequence[str]) -> bool:
     return not files and not any("microbatch_tokens" in word for word in overrides)
 
 
+def has_file(words: Sequence[str]) -> bool:
+    """Whether the words name a run.yaml."""
+    return bool(_split(words)[0])
+
+
 def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """The files, and the overrides."""
     return [w for w in words if "=" not in w], [w for w in words if "=" in w]
@@ -80,8 +85,8 @@ def planned_samples(name: str | None, config: RunConfig, *, seed: int) -> Worklo
     known = f"presets are {', '.join(PRESETS)}"
     if name is None:
         raise ConfigError(
-            "there are no samples: give --workload with a preset, or the lengths of your own, "
-            f"which `flowtrain data check RUN.yaml --lengths FILE` writes; {known}"
+            "there are no samples: give --workload with a preset or a file of lengths, or a "
+            f"run.yaml whose data `flowtrain data check RUN.yaml` has read; {known}"
         )
     if name in PRESETS:
         return preset(name, _BATCHES * config.train.global_batch, seed=seed)

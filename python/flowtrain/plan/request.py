@@ -15,6 +15,7 @@ from flowtrain.plan.fixed import narrowed, run_space
 from flowtrain.plan.inputs import (
     chooses_tokens,
     gpu_budgets,
+    has_file,
     planned_config,
     planned_samples,
 )
@@ -27,6 +28,7 @@ from flowtrain.plan.search import search
 from flowtrain.plan.sensitivity import scaled_rankings
 from flowtrain.plan.space import GpuPool, Space
 from flowtrain.plan.work import Work
+from flowtrain.workloads import Workload
 
 ITEMSIZES = {"float32": 4, "float64": 8, "bfloat16": 2}
 """Bytes of a value by `model.dtype`."""
@@ -41,7 +43,7 @@ class Request:
         words: A run.yaml, or none, and overrides.
         model: A Hugging Face folder, in place of that of the file.
         cluster: The cluster, as `parse_cluster` reads it.
-        workload: A preset, or a file of lengths.
+        workload: A preset, or a file of lengths; None means the samples of the run.yaml.
         seed: Seed of a preset.
         profile: A file of `flowtrain profile` with measured times.
         fixed: Values that plans must have, as `narrowed` reads them.
@@ -65,14 +67,16 @@ class Request:
 
 
 Describe = Callable[[RunConfig], ModelDescription]
+Sizes = Callable[[RunConfig], Workload]
 
 
-def answer_request(request: Request, describe: Describe) -> tuple[Answer, PlanFile]:
+def answer_request(request: Request, describe: Describe, sizes: Sizes) -> tuple[Answer, PlanFile]:
     """Find the best plan, and what was asked beside it.
 
     Args:
         request: The request.
         describe: Describes the model of a run.
+        sizes: Gives the sizes of the samples of a run, if there is no other workload.
 
     Returns:
         The answer, and the contents of its plan.json.
@@ -90,7 +94,7 @@ def answer_request(request: Request, describe: Describe) -> tuple[Answer, PlanFi
     others = gpu_budgets(request.budgets, cluster) if request.budgets else []
     checked = None if request.checked is None else load(request.checked)
     digest = model_digest(config.model.folder)
-    work = _work(config, request)
+    work = _work(config, request, sizes)
     model = describe(config)
     measured = (
         {} if request.profile is None else measured_times(request.profile, model.layers, cluster)
@@ -143,8 +147,11 @@ def _one_node(cluster: Cluster) -> Cluster:
     return Cluster(groups=(group.with_gpus(group.topology.devices_per_node),))
 
 
-def _work(config: RunConfig, request: Request) -> Work:
-    samples = planned_samples(request.workload, config, seed=request.seed)
+def _work(config: RunConfig, request: Request, sizes: Sizes) -> Work:
+    if request.workload is None and has_file(request.words):
+        samples = sizes(config)
+    else:
+        samples = planned_samples(request.workload, config, seed=request.seed)
     chosen = chooses_tokens(request.words)
     return Work(
         workload=samples,

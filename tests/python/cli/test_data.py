@@ -163,7 +163,8 @@ def test_damaged_pixels_are_found_with_the_pixels_option(
 
 def test_a_good_file_is_summarized(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["data", "check", str(folder / "run.yaml"), "--workers", "1"]) == 0
-    [line] = capsys.readouterr().out.splitlines()
+    line, sizes = capsys.readouterr().out.splitlines()
+    assert sizes == f"sizes of the good samples: {folder / 'data' / 'train.jsonl.sizes'}"
     assert "140 samples, 0 bad; " in line
     assert " 140 images of " in line
 
@@ -184,7 +185,7 @@ def test_counts_of_each_source_are_printed(
     good, bad = (folder / "data" / f"{name}.jsonl" for name in ("train", "bad"))
     sources = f"data={{sources: [{{path: {good}, weight: 0.5}}, {{path: {bad}, weight: 2}}]}}"
     assert main(["data", "check", str(folder / "run.yaml"), sources, "--workers", "1"]) == 1
-    *reasons, total, of_good, of_bad = capsys.readouterr().out.splitlines()
+    *reasons, total, of_good, of_bad, _, _ = capsys.readouterr().out.splitlines()
     assert [reason.split(": ")[0] for reason in reasons] == [
         f"{bad}:{line}" for line in (3, 71, 72, 131)
     ]

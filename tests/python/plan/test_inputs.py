@@ -48,7 +48,7 @@ def test_a_preset_is_drawn_for_eight_steps_and_a_file_is_read_whole(tmp_path: Pa
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        (None, "give --workload with a preset, or .* `flowtrain data check RUN.yaml --lengths"),
+        (None, "give --workload with a preset or .* `flowtrain data check RUN.yaml`"),
         ("nativ", "--workload nativ: neither a file nor a preset; presets are tiles, native"),
         ("empty", "empty: the file has no samples"),
     ],

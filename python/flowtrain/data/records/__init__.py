@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flowtrain.data.records.base import FileState, Records, State, file_state
-from flowtrain.data.records.dataset import FORMATS, Dataset, index_for_forks
+from flowtrain.data.records.dataset import FORMATS, SIZES, Dataset, index_for_forks
 from flowtrain.data.records.imported import ImportedDataset
 from flowtrain.data.records.json_array import JsonArrayFile
 from flowtrain.data.records.jsonl import JsonlFile
@@ -15,6 +15,7 @@ from flowtrain.data.records.stream import Place, Stream, is_stream
 __all__ = [
     "FORMATS",
     "SEGMENT_RECORDS",
+    "SIZES",
     "Dataset",
     "FileState",
     "ImportedDataset",

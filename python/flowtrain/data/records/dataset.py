@@ -32,6 +32,11 @@ FORMATS: dict[str, Callable[[Path, State | None], Records]] = {
 """Format of a file by its suffix. A folder is a `SavedDataset`."""
 
 
+SIZES = ".sizes"
+"""Suffix of a file that has the sizes of the samples of a data set, and is none itself."""
+
+_NO_DATA = (SIZES, f"{SIZES}.part")
+
 _HASHED_BYTES = 4 << 30
 
 
@@ -169,7 +174,8 @@ def _files(source: SourceConfig) -> list[SourceConfig]:
     path = source.path
     if path is None or path.exists() or not set(path.name) & set("*?["):
         return [source]
-    if not (found := sorted(path.parent.glob(path.name))):
+    named = sorted(path.parent.glob(path.name))
+    if not (found := [file for file in named if not file.name.endswith(_NO_DATA)]):
         raise DataError(
             f"{path}: no file has such a name; correct the pattern, of which *, ? and [] may stand "
             "only behind the last slash"
