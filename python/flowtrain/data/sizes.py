@@ -183,6 +183,8 @@ def _read(source: SourceConfig) -> tuple[dict[str, Any], dict[str, NDArray[Any]]
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             columns = {name: archive[name] for name in _COLUMNS}
             fingerprint: dict[str, Any] = json.loads(str(archive[_FINGERPRINT]))
+        if fingerprint.keys() != {"fields", "contents", "model"}:
+            raise ValueError(f"its fingerprint has {', '.join(fingerprint)}")
         return fingerprint, columns
     except OSError:
         raise
