@@ -141,6 +141,7 @@ def check_file(
                 lengths(size)
                 if store_sizes:
                     stored[source].add(size)
+            stored[source].whole &= not found["over_limit"]
             counts[source] += found
             bad += more
             done += found["samples"]

@@ -36,11 +36,16 @@ DECIDING = (
 
 _COLUMNS = {"tokens": "q", "visual_tokens": "q", "cost": "d", "encoder_cost": "d"}
 _FINGERPRINT = "fingerprint"
+# Without an effect on samples that are within the limit.
+_LIMITS = ("data.oversize", "train.microbatch_tokens")
 _WAY_OUT = "run `flowtrain data check RUN.yaml`, which writes them anew"
 
 
 class SampleSizes:
     """Sizes of the samples of one data set, in their order; 32 bytes per sample."""
+
+    whole = True
+    """Whether all samples, also bad ones, are within `train.microbatch_tokens`."""
 
     def __init__(self) -> None:
         self._columns: dict[str, array[Any]] = {
@@ -107,7 +112,8 @@ def write_sizes(
             continue
         path = sizes_path(source.path)
         try:
-            found.write(path, _fingerprint(config, source, contents, model))
+            fingerprint = _fingerprint(config, source, contents, model)
+            found.write(path, {**fingerprint, "whole": found.whole})
             written.append(path)
         except OSError as error:
             written.append(f"{path} cannot be written ({error.strerror})")
@@ -134,6 +140,9 @@ def read_sizes(config: RunConfig) -> Workload:
     ):
         assert source.path is not None
         now = _fingerprint(config, source, contents, model)
+        longest = int(columns["tokens"].max(initial=0))
+        if fingerprint["whole"] and longest <= config.train.microbatch_tokens:
+            fingerprint["fields"] |= {name: now["fields"][name] for name in _LIMITS}
         if changed := _changes(fingerprint, now):
             raise DataError(
                 f"{sizes_path(source.path)}: the sizes are not those of this run, as these "
@@ -183,7 +192,7 @@ def _read(source: SourceConfig) -> tuple[dict[str, Any], dict[str, NDArray[Any]]
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             columns = {name: archive[name] for name in _COLUMNS}
             fingerprint: dict[str, Any] = json.loads(str(archive[_FINGERPRINT]))
-        if fingerprint.keys() != {"fields", "contents", "model"}:
+        if fingerprint.keys() != {"fields", "contents", "model", "whole"}:
             raise ValueError(f"its fingerprint has {', '.join(fingerprint)}")
         return fingerprint, columns
     except OSError:

@@ -67,15 +67,31 @@ def test_stored_sizes_are_those_of_the_lengths_also_where_the_data_have_moved(fo
     read_sizes(run(folder, "train.seed=7", "data.bad_image=skip", "optim.lr=0.1"))
 
 
+def test_a_limit_decides_the_sizes_only_of_samples_that_exceed_it(folder: Path) -> None:
+    whole = read_sizes(run(folder)).tokens
+    longest = int(whole.max())
+    for limit in (longest, 9999):
+        config = run(folder, f"train.microbatch_tokens={limit}", "data.oversize=drop")
+        assert np.array_equal(read_sizes(config).tokens, whole)
+    limit = f"train.microbatch_tokens={longest - 1}"
+    with pytest.raises(DataError, match=rf"{limit[:22]}.*=8192 \(now {longest - 1}\)"):
+        read_sizes(run(folder, limit))
+    store(run(folder, limit, "data.oversize=drop"))
+    assert len(read_sizes(run(folder, limit, "data.oversize=drop"))) < len(whole)
+    # A sample was left out, so that no other limit and rule gives these sizes.
+    changes = r"data\.oversize='drop' \(now 'error'\), train\.microbatch_tokens="
+    with pytest.raises(DataError, match=changes):
+        read_sizes(run(folder))
+
+
 FIELDS = {
-    "data.oversize=drop": "data.oversize='error' (now 'drop')",
     "data.min_pixels=64": "data.min_pixels=None (now 64)",
     "data.max_pixels=4096": "data.max_pixels=None (now 4096)",
     "data.video_fps=2": "data.video_fps=None (now 2",
     "data.video_max_frames=9": "data.video_max_frames=None (now 9)",
     "data.video_max_pixels=4096": "data.video_max_pixels=None (now 4096)",
     "data.image_root={folder}/data/images": "data.image_root='.' (now 'images')",
-    "train.microbatch_tokens=99": "train.microbatch_tokens=8192 (now 99)",
+    "train.microbatch_tokens=9": "train.microbatch_tokens=8192 (now 9)",
     "flow.mode=frozen": "(by model.freeze and flow.mode)='encoder' (now 'backbone')",
 }
 
