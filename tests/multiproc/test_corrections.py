@@ -75,13 +75,8 @@ def test_an_event_changes_the_packing_from_its_step_on_and_no_samples_or_losses(
         assert step["loss"] == pytest.approx(other["loss"], rel=1e-9)
 
 
-@pytest.mark.parametrize(
-    "layout",
-    [
-        pytest.param(DECOUPLED, id="decoupled", marks=pytest.mark.deep),
-        pytest.param(COLOCATED, id="colocated"),
-    ],
-)
+@pytest.mark.deep
+@pytest.mark.parametrize("layout", [DECOUPLED, COLOCATED], ids=["decoupled", "colocated"])
 def test_a_run_that_follows_the_log_of_a_killed_and_resumed_run_is_equal_to_it(
     layout: dict[str, int], tmp_path: Path, data: Path, lengths: Path
 ) -> None:

@@ -74,8 +74,12 @@ def write_epochs(file: Path, rows: Any) -> None:
 @pytest.mark.parametrize(
     ("make", "flow"),
     [
-        ("hugging_face", {"encoder_ranks": 2, "backbone_ranks": 1, "mode": "frozen"}),
         ("WithImages", {"ranks": 2}),
+        pytest.param(
+            "hugging_face",
+            {"encoder_ranks": 2, "backbone_ranks": 1, "mode": "frozen"},
+            marks=pytest.mark.deep,
+        ),
         pytest.param("Rows", {"encoder_ranks": 1, "backbone_ranks": 2}, marks=pytest.mark.deep),
         pytest.param("hugging_face", {"ranks": 2}, marks=pytest.mark.deep),
     ],
