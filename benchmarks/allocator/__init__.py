@@ -1,1 +1,1 @@
-"""What `bench_allocator.py` allocates, and the brute force and the MILPs that it compares with."""
+"""Instances of `bench_allocator.py`, and its references: enumeration and MILPs."""

@@ -30,7 +30,7 @@ def unit_count(counts: Counts, unit: Unit) -> float:
 
 
 class RowQuery(NamedTuple):
-    """What is asked of a table.
+    """Query of a table.
 
     Attributes:
         counts: Of the row.

@@ -26,7 +26,7 @@ class ProfileError(ValueError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProfileKey:
-    """What measured times hold for.
+    """Conditions of measured times.
 
     Attributes:
         model: Digest of the layers of the model, `digest`.

@@ -205,7 +205,7 @@ def _read(source: SourceConfig) -> tuple[dict[str, Any], dict[str, NDArray[Any]]
 def _fingerprint(
     config: RunConfig, source: SourceConfig, contents: str, model: dict[str, str]
 ) -> dict[str, Any]:
-    """What decides the sizes of a data set in files."""
+    """Values on which the sizes of a data set in files depend."""
     assert source.path is not None and source.root is not None
     fields = {
         "version of flowtrain": __version__,
@@ -219,7 +219,7 @@ def _fingerprint(
 
 
 def _changes(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """What differs between two fingerprints, for a message."""
+    """Differences between two fingerprints, for a message."""
     changes = [
         f"{name}={before['fields'].get(name)!r} (now {value!r})"
         for name, value in now["fields"].items()

@@ -1,4 +1,4 @@
-"""What a planner has to know of a model, as plain data."""
+"""Description of a model for the planner, as plain data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NOTHING = Counts()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Share:
-    """What the samples of a workload have in the mean.
+    """Means over the samples of a workload.
 
     Attributes:
         tokens: Tokens.

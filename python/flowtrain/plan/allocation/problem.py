@@ -1,4 +1,4 @@
-"""What to choose from, and within which limits."""
+"""Candidates and limits of an allocation, as the solvers take them."""
 
 from __future__ import annotations
 
