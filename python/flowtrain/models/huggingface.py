@@ -26,7 +26,8 @@ from flowtrain.models import attention
 from flowtrain.models.documents import Documents
 from flowtrain.models.errors import ModelError
 from flowtrain.models.family import Family, LossOutput, PackedBatch
-from flowtrain.models.rms_norm import use_own_backward
+from flowtrain.models.rms_norm import use_own_norms
+from flowtrain.models.rotary import use_own_rotations
 from flowtrain.models.target_rows import compute_target_rows
 
 
@@ -99,7 +100,8 @@ class HuggingFaceFamily(Family):
     ) -> torch.nn.Module:
         model = self._full_model(weights, seed=seed, dtype=dtype)
         self._prepare(model)
-        use_own_backward(model)
+        use_own_norms(model)
+        use_own_rotations(model)
         if side == "encoder":
             del model.model.language_model, model.lm_head
         else:

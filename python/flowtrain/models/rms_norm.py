@@ -29,7 +29,7 @@ _NORMS = frozenset(
 )
 
 
-def use_own_backward(model: torch.nn.Module) -> None:
+def use_own_norms(model: torch.nn.Module) -> None:
     """Let the RMS norms of a model of transformers compute `RmsNorm`; others are left alone."""
     for module in model.modules():
         if type(module).__name__ in _NORMS:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from cost.kept import kept_bytes
 
-from flowtrain.models.rms_norm import _NORMS, use_own_backward
+from flowtrain.models.rms_norm import _NORMS, use_own_norms
 
 _FILES = (
     "internvl",
@@ -54,7 +54,7 @@ def test_outputs_and_gradients_are_those_of_transformers_to_the_last_bit(
     for shape in ((1, 30, _WIDTH), (1, 30, 5, _WIDTH), (30, _WIDTH)):
         x, gradient = torch.randn(shape).to(dtype), torch.randn(shape).to(dtype)
         expected = results(norm, x, gradient)
-        use_own_backward(norm)
+        use_own_norms(norm)
         assert all(map(torch.equal, results(norm, x, gradient), expected))
         del norm.forward
 
@@ -63,7 +63,7 @@ def test_a_frozen_norm_passes_the_same_gradient_on() -> None:
     norm = norm_of("Qwen3RMSNorm", torch.float32)
     x, gradient = torch.randn(30, _WIDTH), torch.randn(30, _WIDTH)
     expected = results(norm, x, gradient)[1]
-    use_own_backward(norm)
+    use_own_norms(norm)
     norm.weight.requires_grad_(False)
     x.requires_grad_()
     norm(x).backward(gradient)
@@ -74,5 +74,5 @@ def test_a_frozen_norm_passes_the_same_gradient_on() -> None:
 def test_a_norm_in_bfloat16_keeps_two_bytes_a_value_and_four_a_row() -> None:
     norm = norm_of("LlamaRMSNorm", torch.bfloat16)
     x = torch.randn(30, _WIDTH).bfloat16().requires_grad_()
-    use_own_backward(norm)
+    use_own_norms(norm)
     assert kept_bytes(norm, lambda: norm(x * 1)) == 30 * (2 * _WIDTH + 4)
