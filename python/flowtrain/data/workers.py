@@ -12,12 +12,13 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import groupby
 from multiprocessing.connection import Connection
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from types import TracebackType
 from typing import Any, Self
 
@@ -152,6 +153,10 @@ class _ReaderProcess:
 class ReaderPool:
     """Calls methods of readers in the background and returns futures.
 
+    A reader may have a method `METHOD_together` beside METHOD. A reader process gives it the
+    arguments of successive calls of METHOD, and it yields their results in order. If it raises, the
+    calls without a result are made one by one, so that each has its own error.
+
     Args:
         make_reader: Creates a reader; must be picklable if there are processes.
         workers: Number of processes, or 0 for one thread of this process.
@@ -281,14 +286,27 @@ def _serve(make_reader: Callable[[], Any], pipe: Connection, parent: int) -> Non
             return
         answers: list[_Answer] = []
         sent = time.monotonic()
-        for method, arguments in calls:
-            answers.append(_answer(reader, method, arguments))
+        for answer in _answers(reader, calls):
+            answers.append(answer)
             if time.monotonic() - sent > _ANSWER_S:
                 _send(pipe, answers)
                 answers = []
                 sent = time.monotonic()
         if answers:
             _send(pipe, answers)
+
+
+def _answers(reader: _Reader, calls: Sequence[tuple[str, tuple[Any, ...]]]) -> Iterator[_Answer]:
+    """Answers of calls, in order."""
+    for method, group in groupby(calls, key=itemgetter(0)):
+        waiting = deque(arguments for _, arguments in group)
+        if len(waiting) > 1:
+            with suppress(Exception):  # The calls below raise it again, if it is theirs.
+                for result in reader.call(f"{method}_together", (list(waiting),)):
+                    waiting.popleft()
+                    yield result, None
+        for arguments in waiting:
+            yield _answer(reader, method, arguments)
 
 
 def _answer(reader: _Reader, method: str, arguments: tuple[Any, ...]) -> _Answer:

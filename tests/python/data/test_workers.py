@@ -11,6 +11,7 @@ import sys
 import tarfile
 import threading
 import time
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,35 @@ def test_each_call_gets_its_own_answer_however_answers_are_sent_together() -> No
             else:
                 with pytest.raises(RuntimeError, match="TypeError: cannot pickle"):
                     future.result(60)
+
+
+class Together:
+    """Makes calls together, up to one that fails."""
+
+    def half(self, n: int) -> str:
+        if n % 2:
+            raise ValueError(f"{n} is odd")
+        return f"alone: {n // 2}"
+
+    def half_together(self, calls: list[tuple[int]]) -> Iterator[str]:
+        for (n,) in calls:
+            if n % 2:
+                raise ValueError("a number is odd")
+            yield f"{n // 2} of {len(calls)}"
+
+    def wait(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+
+def test_calls_made_together_have_the_results_and_errors_of_each() -> None:
+    with ReaderPool(Together, 1) as pool:
+        pool.submit("wait", 0.2)  # So that the calls behind it are taken together.
+        futures = [pool.submit("half", n) for n in (2, 4, 5, 6)]
+        assert futures[0].result(60) == "1 of 4"
+        assert futures[1].result(60) == "2 of 4"
+        with pytest.raises(ValueError, match="^5 is odd\n"):
+            futures[2].result(60)
+        assert futures[3].result(60) == "alone: 3"
 
 
 def test_a_killed_process_is_named_and_blocks_no_call(tmp_path: Path) -> None:
