@@ -136,6 +136,33 @@ class ChatTokenizer:
                 refuses a turn, leaves out a visual, or puts nothing between two images; or there is
                 no target.
         """
+        [tokens] = self.tokens_together([conversation], [videos])
+        return tokens
+
+    def tokens_together(
+        self, conversations: Sequence[Conversation], videos: Sequence[Sequence[str]]
+    ) -> list[ChatTokens]:
+        """`tokens` of several conversations, each stage for all of them before the next one."""
+        written = [self._written(*each) for each in zip(conversations, videos, strict=True)]
+        # As processors do: a template either writes the first token or leaves it to the tokenizer.
+        begin = self._first_token
+        encoded = [
+            self._encoder.encode(
+                text, add_special_tokens=begin is None or not text.startswith(begin)
+            )
+            for text, _, _ in written
+        ]
+        return [
+            self._tokens(conversation, spans, visual_at, encoding)
+            for conversation, (_, spans, visual_at), encoding in zip(
+                conversations, written, encoded, strict=True
+            )
+        ]
+
+    def _written(
+        self, conversation: Conversation, videos: Sequence[str]
+    ) -> tuple[str, list[Span], list[int]]:
+        """Text of a conversation, its target spans, and where each visual starts."""
         where = conversation.where
         self._check_texts(conversation)
         messages = [message.for_template() for message in conversation.messages]
@@ -146,12 +173,20 @@ class ChatTokenizer:
                 for number, message in enumerate(messages)
                 if message["role"] == "assistant"
             ]
-        text, spans, visual_at = self._with_visuals(text, spans, conversation, videos)
-        # As processors do: a template either writes the first token or leaves it to the tokenizer.
-        begin = self._first_token
-        encoded = self._encoder.encode(
-            text, add_special_tokens=begin is None or not text.startswith(begin)
-        )
+        return self._with_visuals(text, spans, conversation, videos)
+
+    def _tokens(
+        self, conversation: Conversation, spans: list[Span], visual_at: list[int], encoded: Any
+    ) -> ChatTokens:
+        """Tokens of an encoded text.
+
+        Args:
+            conversation: The conversation that it is the text of.
+            spans: Target spans of the text.
+            visual_at: Where each visual starts in it.
+            encoded: The encoding of the tokenizer's backend.
+        """
+        where = conversation.where
         ids = np.array(encoded.ids, dtype=np.int64)
         starts, ends = np.array(encoded.offsets, dtype=np.int64).reshape(-1, 2).T
         if (largest := int(ids.max(initial=0))) >= self._vocabulary.size:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Literal
+
+import numpy as np
 
 from flowtrain.config.schema import DataConfig
 from flowtrain.cost.flops import Grid
@@ -29,6 +31,9 @@ from flowtrain.data.text import (
 from flowtrain.models.errors import ModelError
 
 Fit = Literal["whole", "truncated", "dropped", "refused"]
+
+# Samples of which one stage is done before the next stage.
+_STAGED = 16
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -147,6 +152,20 @@ class SampleReader:
         self.check_length(meta)
         return meta, text
 
+    def meta_and_text_together(
+        self, calls: Sequence[tuple[int]]
+    ) -> Iterator[tuple[SampleMeta, CompactText]]:
+        """`meta_and_text` for each of several calls.
+
+        A few samples at a time go through one stage after the other. Code and tables of a stage
+        then stay in the caches of the core.
+        """
+        for first in range(0, len(calls), _STAGED):
+            samples = [sample for (sample,) in calls[first : first + _STAGED]]
+            for meta, text in self._sizes_and_texts(samples):
+                self.check_length(meta)
+                yield meta, text
+
     def prompt(self, sample: int) -> tuple[SampleMeta, CompactText]:
         """Sizes and tokens of a sample up to its last answer, as `meta_and_text` has the whole."""
         meta, text = self.meta_and_text(sample)
@@ -204,11 +223,55 @@ class SampleReader:
         Raises:
             DataError: The record, an image's header or the chat template cannot be used.
         """
+        [found] = self._sizes_and_texts([sample])
+        return found
+
+    def text(self, sample: int, grids: Sequence[Grid]) -> CompactText:
+        """Tokens of a sample after `data.oversize`, without reading its images.
+
+        Args:
+            sample: Number of the sample.
+            grids: Planned grids of its images and videos, without those that do not fit.
+
+        Raises:
+            DataError: The record, the chat template or the header of a video cannot be used.
+        """
         conversation = self._conversation(sample)
-        plans = self._visuals.plans(conversation)
-        tokens = self._tokens(conversation, plans)
+        plans = self._visuals.plans(conversation, videos_only=True)
+        tokens = self._chat.tokens(conversation, _video_texts(plans))
+        lengths = [
+            self._visuals.num_tokens(conversation, visual, grid)
+            for visual, grid in enumerate(grids)
+        ]
+        return self._compact(tokens, lengths)
+
+    def pixels(self, sample: int, image: int, grid: Grid) -> SamplePixels:
+        """Pixels of one image or video of a sample.
+
+        Args:
+            sample: Number of the sample.
+            image: Number of the image or video within the sample.
+            grid: Its planned grid.
+
+        Raises:
+            DataError: The file cannot be used or no longer has the planned grid, and
+                `data.bad_image` is `error`.
+        """
+        return self._visuals.pixels(self._conversation(sample), image, grid)
+
+    def _sizes_and_texts(self, samples: Sequence[int]) -> list[tuple[SampleMeta, CompactText]]:
+        conversations = [self._conversation(sample) for sample in samples]
+        plans = [self._visuals.plans(conversation) for conversation in conversations]
+        tokens = self._chat.tokens_together(conversations, [_video_texts(own) for own in plans])
+        return [self._sized(*each) for each in zip(samples, plans, tokens, strict=True)]
+
+    def _sized(
+        self, sample: int, plans: tuple[PlannedVisual, ...], tokens: ChatTokens
+    ) -> tuple[SampleMeta, CompactText]:
+        """Sizes and text of a sample after `data.oversize`."""
         lengths = [plan.num_tokens for plan in plans]
-        is_whole = len(tokens.ids) - (tokens.kind > 0).sum() + sum(lengths) <= self._max_tokens
+        num_texts = len(tokens.ids) - np.count_nonzero(tokens.kind)
+        is_whole = num_texts + sum(lengths) <= self._max_tokens
         if self._oversize == "truncate":
             plans = plans[: visuals_within(tokens, lengths, self._max_tokens)]
             lengths = lengths[: len(plans)]
@@ -230,43 +293,6 @@ class SampleReader:
         )
         return meta, text
 
-    def text(self, sample: int, grids: Sequence[Grid]) -> CompactText:
-        """Tokens of a sample after `data.oversize`, without reading its images.
-
-        Args:
-            sample: Number of the sample.
-            grids: Planned grids of its images and videos, without those that do not fit.
-
-        Raises:
-            DataError: The record, the chat template or the header of a video cannot be used.
-        """
-        conversation = self._conversation(sample)
-        tokens = self._tokens(conversation, self._visuals.plans(conversation, videos_only=True))
-        lengths = [
-            self._visuals.num_tokens(conversation, visual, grid)
-            for visual, grid in enumerate(grids)
-        ]
-        return self._compact(tokens, lengths)
-
-    def pixels(self, sample: int, image: int, grid: Grid) -> SamplePixels:
-        """Pixels of one image or video of a sample.
-
-        Args:
-            sample: Number of the sample.
-            image: Number of the image or video within the sample.
-            grid: Its planned grid.
-
-        Raises:
-            DataError: The file cannot be used or no longer has the planned grid, and
-                `data.bad_image` is `error`.
-        """
-        return self._visuals.pixels(self._conversation(sample), image, grid)
-
-    def _tokens(self, conversation: Conversation, plans: Sequence[PlannedVisual]) -> ChatTokens:
-        return self._chat.tokens(
-            conversation, [plan.text for plan in plans if plan.text is not None]
-        )
-
     def _compact(self, tokens: ChatTokens, lengths: Sequence[int]) -> CompactText:
         text = compact(tokens, lengths, image_start_id=self._chat.image_start_id)
         return truncate(text, self._max_tokens) if self._oversize == "truncate" else text
@@ -277,6 +303,10 @@ class SampleReader:
             dataset.record(sample), root=dataset.root(sample), where=dataset.where(sample)
         )
         return self._chat.in_rendered_order(conversation)
+
+
+def _video_texts(plans: Sequence[PlannedVisual]) -> list[str]:
+    return [plan.text for plan in plans if plan.text is not None]
 
 
 def _seconds(plans: Sequence[PlannedVisual]) -> tuple[float, ...]:

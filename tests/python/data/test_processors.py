@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -198,6 +199,17 @@ def visual_differences(
     return "" if pixels.tobytes() == theirs.reshape(pixels.shape).tobytes() else "pixels"
 
 
+def check_calls_together(read: SampleReader) -> None:
+    """Compare samples that are read together with each read alone."""
+    metas = {}
+    for line in range(len(read)):
+        with suppress(DataError):  # As the processor.
+            metas[line] = read.meta_and_text(line)
+    together = list(read.meta_and_text_together([(line,) for line in metas]))
+    assert [meta for meta, _ in together] == [meta for meta, _ in metas.values()]
+    assert [text.tobytes() for _, text in together] == [t.tobytes() for _, t in metas.values()]
+
+
 def write_parquet(path: Path, records: list[dict[str, Any]]) -> Path:
     """The records, with the bytes of their images and videos in place of paths."""
     arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
@@ -235,4 +247,5 @@ def test_samples_equal_those_of_the_processor(family: str, tmp_path: Path) -> No
         for line, (name, record) in enumerate(records.items()):
             if found := differences(read, line, processor, record, root):
                 wrong[name, path.suffix] = found
+        check_calls_together(read)
     assert wrong == {}
