@@ -5,7 +5,8 @@ A *visual* is an image or a video.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -21,9 +22,17 @@ from flowtrain.data.images import read_upright, upright_size
 from flowtrain.models.errors import ModelError
 
 if TYPE_CHECKING:
+    from PIL.Image import Image
+
     from flowtrain.models.images import ImageProcessor
     from flowtrain.models.video_processor import VideoProcessor
     from flowtrain.models.videos import VideoPlan
+
+Wanted = tuple[Conversation, int, Grid]
+"""A sample, the number of one of its images or videos, and the planned grid."""
+
+# Values of decoded images and of their pixels that `images_together` holds.
+_HELD_VALUES = 1 << 22
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -133,6 +142,28 @@ class VisualReader:
             )
         return SamplePixels(pixels=pixels, skipped=False)
 
+    def images_together(self, wanted: Sequence[Wanted]) -> Iterator[SamplePixels]:
+        """`pixels` for each of several images, by a call of the processor for some at a time.
+
+        Raises:
+            DataError: One of them is a video, or `pixels` would not return the pixels of its file.
+            ValueError: The processor does not take one of them.
+        """
+        block: list[tuple[Image, Conversation, Grid]] = []
+        held = 0
+        for conversation, visual, grid in wanted:
+            file = conversation.visuals[visual]
+            if file.kind is not IMAGE:
+                raise DataError(f"{conversation.where}: a video is read alone")
+            image = read_upright(file, conversation.where)
+            block.append((image, conversation, grid))
+            held += 3 * image.height * image.width + math.prod(self._processor.pixel_shape(grid))
+            if held > _HELD_VALUES:
+                yield from self._processed(block)
+                block, held = [], 0
+        if block:
+            yield from self._processed(block)
+
     @cached_property
     def _videos(self) -> VideoProcessor:
         return self._make_videos()
@@ -186,6 +217,17 @@ class VisualReader:
             if not self._skip_bad:
                 raise
         return self._videos.plan(self._videos.smallest)
+
+    def _processed(self, block: list[tuple[Image, Conversation, Grid]]) -> list[SamplePixels]:
+        """Pixels of images, each with its sample and its planned grid."""
+        processor = self._processor
+        numbers = [conversation.num_images for _, conversation, _ in block]
+        made = processor.pixels_of_each([image for image, _, _ in block], num_images=numbers)
+        for (image, conversation, grid), number, pixels in zip(block, numbers, made, strict=True):
+            found = processor.grid(image.height, image.width, num_images=number)
+            if found != grid or pixels.shape != processor.pixel_shape(grid):
+                raise DataError(f"{conversation.where}: an image without its planned grid")
+        return [SamplePixels(pixels=pixels, skipped=False) for pixels in made]
 
     def _image(
         self, conversation: Conversation, file: VisualFile, grid: Grid

@@ -259,6 +259,17 @@ class SampleReader:
         """
         return self._visuals.pixels(self._conversation(sample), image, grid)
 
+    def pixels_together(self, calls: Sequence[tuple[int, int, Grid]]) -> Iterator[SamplePixels]:
+        """`pixels` for each of several calls, as `meta_and_text_together`; of images alone.
+
+        Raises:
+            DataError: One of them is a video, or `pixels` would not return the pixels of its file.
+        """
+        for first in range(0, len(calls), _STAGED):
+            group = calls[first : first + _STAGED]
+            wanted = [(self._conversation(sample), image, grid) for sample, image, grid in group]
+            yield from self._visuals.images_together(wanted)
+
     def _sizes_and_texts(self, samples: Sequence[int]) -> list[tuple[SampleMeta, CompactText]]:
         conversations = [self._conversation(sample) for sample in samples]
         plans = [self._visuals.plans(conversation) for conversation in conversations]

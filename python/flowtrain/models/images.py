@@ -70,6 +70,23 @@ class ImageProcessor(ABC):
             ValueError: The processor does not take this image.
         """
 
+    def pixels_of_each(
+        self, images: Sequence[Image], *, num_images: Sequence[int]
+    ) -> list[NDArray[np.float32]]:
+        """`pixels` of several images, which a family may make in one call of its processor.
+
+        Args:
+            images: The images, in RGB.
+            num_images: Images of the sample of each.
+
+        Raises:
+            ValueError: The processor does not take one of the images.
+        """
+        return [
+            self.pixels(image, num_images=number)
+            for image, number in zip(images, num_images, strict=True)
+        ]
+
     @abstractmethod
     def pixel_shape(self, grid: Grid) -> tuple[int, ...]:
         """Shape of the pixels of an image with this grid."""

@@ -76,6 +76,14 @@ class QwenImageProcessor(ImageProcessor):
         ]
         return out
 
+    def pixels_of_each(
+        self, images: Sequence[Image], *, num_images: Sequence[int]
+    ) -> list[NDArray[np.float32]]:
+        # The processor takes images one by one, and its checks of a call longer than a small image.
+        out = self._processor(images=list(images), return_tensors="np")
+        ends = np.cumsum(out["image_grid_thw"].prod(axis=1))[:-1]
+        return np.split(out["pixel_values"], ends)
+
     def pixel_shape(self, grid: Grid) -> tuple[int, ...]:
         return math.prod(grid), self._patch_values
 

@@ -200,7 +200,7 @@ def visual_differences(
 
 
 def check_calls_together(read: SampleReader) -> None:
-    """Compare samples that are read together with each read alone."""
+    """Compare samples and images that are read together with each read alone."""
     metas = {}
     for line in range(len(read)):
         with suppress(DataError):  # As the processor.
@@ -208,6 +208,16 @@ def check_calls_together(read: SampleReader) -> None:
     together = list(read.meta_and_text_together([(line,) for line in metas]))
     assert [meta for meta, _ in together] == [meta for meta, _ in metas.values()]
     assert [text.tobytes() for _, text in together] == [t.tobytes() for _, t in metas.values()]
+    images = [
+        (line, number, grid)
+        for line, (meta, _) in metas.items()
+        for number, grid in enumerate(meta.grids)
+        if not any(meta.seconds)
+    ]
+    alone = [read.pixels(*image) for image in images]
+    for found, truth in zip(read.pixels_together(images), alone, strict=True):
+        assert found.skipped == truth.skipped
+        np.testing.assert_array_equal(found.pixels, truth.pixels, strict=True)
 
 
 def write_parquet(path: Path, records: list[dict[str, Any]]) -> Path:
