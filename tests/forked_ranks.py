@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.context import ForkServerProcess
@@ -33,9 +34,10 @@ def forked_ranks(config: RunConfig, host: JobHost, *, resume: bool) -> None:
     """Start every rank and wait until all have ended, like `run_local_ranks`.
 
     Raises:
-        RunFailed: A rank failed or died.
+        RunFailed: A rank failed, died, or did not join within `flow.start_timeout_s`.
     """
     with _started(config, host.job, resume) as ranks:
+        _wait_until_joined(config, host, ranks)
         wait_for_ranks(config, host)
         for rank in ranks:
             rank.join()
@@ -57,6 +59,37 @@ def failure(tree: dict[str, Any], *, resume: bool = False) -> str:
         except (ConfigError, ModelError, RunFailed) as error:
             return str(error)
     raise AssertionError(f"the run in {tree['run']} succeeded")
+
+
+def _wait_until_joined(config: RunConfig, host: JobHost, ranks: list[ForkServerProcess]) -> None:
+    """Return once all ranks have joined or one that joined has failed: `wait_for_ranks` reports it.
+
+    Raises:
+        RunFailed: A rank ended before it joined, or did not join within `flow.start_timeout_s`.
+    """
+    logs = config.run / "logs" / host.job.nonce
+    end = time.monotonic() + config.flow.start_timeout_s
+    joined: set[str] = set()
+    while True:
+        late = time.monotonic() > end
+        # Read before the lanes: a rank that has ended has joined by then, or never will.
+        codes = {rank.name: rank.exitcode for rank in ranks}
+        lanes = host.pool.lanes()
+        joined |= {lane.label for lane in lanes}
+        absent = {name: code for name, code in codes.items() if name not in joined and code != 0}
+        failed = any(host.store.has(f"failed/{name}") for name in codes)
+        if failed or not absent or any(lane.state == "dead" for lane in lanes):
+            return
+        for name, code in absent.items():
+            if code is not None:
+                text = (logs / name).read_text(errors="replace")
+                raise RunFailed(f"rank {name}: exit code {code} before it joined: {text}")
+        if late:
+            raise RunFailed(
+                f"not joined within flow.start_timeout_s={config.flow.start_timeout_s:g}: "
+                f"{', '.join(absent)}; logs are in {logs}"
+            )
+        time.sleep(0.02)
 
 
 @contextmanager

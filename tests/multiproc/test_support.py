@@ -1,10 +1,11 @@
-"""No process of a run outlives its test, however the test ends."""
+"""Runs of tests end, however their test or their ranks end."""
 
 from __future__ import annotations
 
 import time
 from pathlib import Path
 
+from forked_ranks import failure
 from support import Run, end_runs, run_tree
 
 
@@ -22,3 +23,9 @@ def test_a_run_whose_test_failed_is_ended_with_the_ranks_of_a_dead_launcher(
     while left := [name for name, pid in ranks.items() if Path(f"/proc/{pid}").exists()]:
         assert time.monotonic() < end, left
         time.sleep(0.05)
+
+
+def test_a_forked_rank_that_ends_before_it_joins_is_named(tmp_path: Path, data: Path) -> None:
+    error = failure(run_tree(tmp_path / "run", data, debug={"fault": "sys:exit:encoder.0"}))
+    assert "rank encoder.0: exit code 1 before it joined" in error
+    assert "encoder.0 ends: SystemExit" in error
