@@ -25,6 +25,20 @@ PROGRAM = Path(__file__).with_name("vlm_loop.py")
 TOLERANCE = 1e-5
 
 
+def write_data(folder: Path, loop: ModuleType, family: str = "qwen3_vl") -> None:
+    """The loop's samples, with none, one and several images, and a tiny model of a family."""
+    write_digits(
+        folder,
+        train=loop.SAMPLES,
+        heldout=0,
+        seed=3,
+        text_only=0.25,
+        multi_image=0.25,
+        sizes=SMALLEST,
+        family=family,
+    )
+
+
 def run(folder: Path) -> dict[tuple[str, str], dict[str, torch.Tensor]]:
     """Weights by loop, and by whether it was resumed."""
     with socket.socket() as free:
@@ -73,16 +87,7 @@ def test_two_ranks_have_the_weights_of_a_loop_without_packing_also_resumed(
     family: str, tmp_path: Path
 ) -> None:
     loop = imported(PROGRAM)
-    write_digits(
-        tmp_path,
-        train=loop.SAMPLES,
-        heldout=0,
-        seed=3,
-        text_only=0.25,
-        multi_image=0.25,
-        sizes=SMALLEST,
-        family=family,
-    )
+    write_data(tmp_path, loop, family)
     before = loop.model(tmp_path, "sdpa").state_dict()
     with one_thread():
         expected = unpacked(loop, tmp_path)
@@ -102,15 +107,7 @@ def test_two_ranks_have_the_weights_of_a_loop_without_packing_also_resumed(
 def test_the_trainer_of_trl_has_the_weights_of_a_loop_without_packing(tmp_path: Path) -> None:
     trl, datasets = pytest.importorskip("trl"), pytest.importorskip("datasets")
     loop = imported(PROGRAM)
-    write_digits(
-        tmp_path,
-        train=loop.SAMPLES,
-        heldout=0,
-        seed=3,
-        text_only=0.25,
-        multi_image=0.25,
-        sizes=SMALLEST,
-    )
+    write_data(tmp_path, loop)
     samples = [loop.Processed(tmp_path)[index] for index in range(loop.SAMPLES)]
     names = {name for sample in samples for name in sample}
 
