@@ -126,8 +126,12 @@ def _mlp(text: Any, number: int, unit: Unit) -> list[Product]:
     is_dense = number in getattr(text, "mlp_only_layers", ()) or (number + 1) % every != 0
     if not experts or is_dense:
         return [Product(unit, 6.0 * d * text.intermediate_size)]
-    chosen = text.num_experts_per_tok * 6.0 * d * text.moe_intermediate_size
-    return [Product(unit, 2.0 * d * experts), Product(unit, chosen)]
+    chosen = text.num_experts_per_tok
+    flops = chosen * 6.0 * d * text.moe_intermediate_size
+    return [
+        Product(unit, 2.0 * d * experts),
+        Product(unit, flops, experts_per_chosen=experts / chosen),
+    ]
 
 
 def _saved(text: Any, sizes: _Sizes, unit: Unit) -> tuple[Saved, ...] | None:

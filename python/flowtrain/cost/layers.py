@@ -60,12 +60,15 @@ class Product:
         has_weight: Whether one factor is a weight. Otherwise both are activations, as in attention.
         is_first: Whether the product takes the input of its part as it is, with no parameter of
             the part in front: then it passes a gradient on only if a part before it trains.
+        experts_per_chosen: Experts of the layer over those that a row is sent to; 1 for a product
+            whose weight all rows take.
     """
 
     unit: Unit
     flops: float
     has_weight: bool = True
     is_first: bool = False
+    experts_per_chosen: float = 1.0
 
 
 Need = Literal["gradient", "weight", "input", "copy"]

@@ -86,6 +86,7 @@ class Tables:
         counts: Counts,
         *,
         shards: int = 1,
+        ep: int = 1,
         documents: Sequence[int] | None = None,
     ) -> PassSeconds:
         """Seconds of the passes of a layer.
@@ -95,6 +96,7 @@ class Tables:
             counts: Of the whole row, as `Family.counts` makes them: causal attention is half of
                 the pairs.
             shards: Ranks (tp x cp) that share the products evenly.
+            ep: Only 1: no layer with experts was measured.
             documents: Tokens of each document of its attention, in order. Without them, all
                 documents have the mean length of those that the tokens are in.
 
@@ -102,6 +104,10 @@ class Tables:
             ValueError: The layer was not measured, or the sizes are outside of those that were
                 measured and `extrapolate` is false.
         """
+        if ep > 1:
+            raise ProfileError(
+                f"{layer.name}: ep={ep}: layers with experts were not measured; use ep=1"
+            )
         kind = self._kinds.get(layer.name)
         if kind is None:
             raise ProfileError(f"{layer.name}: not measured; profile the model that has it")

@@ -27,13 +27,14 @@ class PassSeconds:
 class Timing(Protocol):
     """How long a layer takes."""
 
-    def seconds(self, layer: Layer, counts: Counts, *, shards: int = 1) -> PassSeconds:
+    def seconds(self, layer: Layer, counts: Counts, *, shards: int = 1, ep: int = 1) -> PassSeconds:
         """Seconds of the passes of a layer. Callers leave out passes that a layer does not have.
 
         Args:
             layer: The layer.
             counts: Of the whole row.
             shards: Ranks (tp x cp) that share the products evenly.
+            ep: Ranks that share the experts, each of which has as many rows.
 
         Raises:
             ValueError: The row is outside of the range in which the times are valid.
@@ -109,13 +110,15 @@ class DataSheetTiming:
     """Times from peak rates, for plans of machines that are not at hand.
 
     A product takes its FLOPs over the peak and the efficiency of its class, and no less than its
-    weights take to be read. Operators between products move what autograd keeps of the layer once
-    in and once out of memory. Launches of kernels are hidden.
+    weights take to be read. Rows are spread evenly over experts, and the efficiency is that of the
+    rows of one expert. Operators between products move what autograd keeps of the layer once in and
+    once out of memory. Launches of kernels are hidden.
 
     Attributes:
         flops_per_s: Peak in the dtype of the products.
         memory_bytes_per_s: Peak rate of the memory.
-        linear: Efficiency of products with a weight; n is the rows of the product on one rank.
+        linear: Efficiency of products with a weight; n is the rows of the product on one rank, or
+            of one of its experts.
         attention: Efficiency of attention; n is the mean number of keys of a query.
         itemsize: Bytes of a value.
         extrapolates: Whether sizes below the range of an efficiency are allowed.
@@ -136,7 +139,7 @@ class DataSheetTiming:
             if not 0 < value < math.inf:
                 raise ValueError(f"{name}={value}: it must be above 0, and finite")
 
-    def seconds(self, layer: Layer, counts: Counts, *, shards: int = 1) -> PassSeconds:
+    def seconds(self, layer: Layer, counts: Counts, *, shards: int = 1, ep: int = 1) -> PassSeconds:
         """Seconds of the passes of a layer, as `Timing` says."""
         if shards < 1:
             raise ValueError(f"shards={shards}: it must be at least 1")
@@ -144,7 +147,7 @@ class DataSheetTiming:
         for product in layer.products:
             if count := _count(counts, product.unit):
                 if product.has_weight:
-                    linear += self._linear_s(layer, product, count / shards, shards)
+                    linear += self._linear_s(layer, product, count / shards, shards, ep)
                 else:
                     attention += self._attention_s(layer, product, counts, shards)
         moved_s = _TRAFFIC * self._kept_bytes(layer, counts) / shards / self.memory_bytes_per_s
@@ -154,10 +157,14 @@ class DataSheetTiming:
             backward_weight=linear,
         )
 
-    def _linear_s(self, layer: Layer, product: Product, rows: float, shards: int) -> float:
-        self._check(layer, self.linear, rows, "rows of a rank")
-        compute_s = product.flops * rows / (self.flops_per_s * self.linear.share(rows))
-        weight_bytes = product.flops / 2 * self.itemsize / shards
+    def _linear_s(self, layer: Layer, product: Product, rows: float, shards: int, ep: int) -> float:
+        weights, what = 1.0, "rows of a rank"
+        if product.experts_per_chosen > 1:
+            weights, what = product.experts_per_chosen / ep, "rows of an expert"
+        each = rows / weights
+        self._check(layer, self.linear, each, what)
+        compute_s = product.flops * rows / (self.flops_per_s * self.linear.share(each))
+        weight_bytes = weights * product.flops / 2 * self.itemsize / shards
         return max(compute_s, weight_bytes / self.memory_bytes_per_s)
 
     def _attention_s(self, layer: Layer, product: Product, counts: Counts, shards: int) -> float:

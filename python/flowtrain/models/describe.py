@@ -174,9 +174,9 @@ def _with_estimates(family: Family) -> tuple[Sequence[Layer], tuple[str, ...]]:
         for layer in decoder_layers(dense):
             estimates[layer.name] = (*(layer.saved or ()), copies)
         notes.append(
-            "layers with experts: their products are as efficient as those of a dense layer; their "
-            "activations are those of a dense layer whose MLP is as wide as the experts of a token "
-            "together, and two copies of the token for each of these"
+            "layers with experts: rows are spread evenly over experts; activations are those of a "
+            "dense layer whose MLP is as wide as the experts of a token together, and two copies "
+            "of the token for each of these"
         )
     if any(layer.part == "encoder" for layer in unknown) and isinstance(family, TileFamily):
         block = replace(family.block, known=True, norm="rms").saved("vision_pairs")

@@ -27,8 +27,8 @@ class _ScaledTimes:
     timing: Timing
     factor: float
 
-    def seconds(self, layer: Layer, counts: Counts, *, shards: int = 1) -> PassSeconds:
-        found = self.timing.seconds(layer, counts, shards=shards)
+    def seconds(self, layer: Layer, counts: Counts, *, shards: int = 1, ep: int = 1) -> PassSeconds:
+        found = self.timing.seconds(layer, counts, shards=shards, ep=ep)
         return PassSeconds(
             forward=self.factor * found.forward,
             backward_input=self.factor * found.backward_input,

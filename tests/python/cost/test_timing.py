@@ -42,6 +42,26 @@ def test_a_product_takes_no_less_than_its_weights_take_to_be_read() -> None:
     assert found == fewer == pytest.approx(1000)
 
 
+def test_experts_have_the_efficiency_of_their_own_rows() -> None:
+    sparse = Layer(
+        name="experts",
+        part="backbone",
+        products=(Product("tokens", 1000.0, experts_per_chosen=4),),
+    )
+
+    def weight_s(ep: int, **changes: object) -> float:
+        counts = Counts(tokens=800)
+        return timing(**changes).seconds(sparse, counts, shards=2, ep=ep).backward_weight
+
+    # Of the 400 rows of a rank an expert has 100, half of 0.5 of the peak; with ep=8, 800.
+    assert weight_s(1) == pytest.approx(1000 * 400 / 1e6 / 0.25)
+    assert weight_s(8) == pytest.approx(1000 * 400 / 1e6 / (0.5 * 800 / 900))
+    # The weights of all experts are read: four times those that a row takes.
+    assert weight_s(1, memory_bytes_per_s=1.0) == pytest.approx(4 * 1000 / 2)
+    with pytest.raises(ValueError, match="experts: 5 rows of an expert are fewer than the 10"):
+        timing().seconds(sparse, Counts(tokens=20))
+
+
 def test_sizes_outside_of_the_range_are_refused() -> None:
     with pytest.raises(ValueError, match="layer: 9 rows of a rank are fewer than the 10"):
         timing().seconds(LAYER, Counts(tokens=9))

@@ -73,4 +73,6 @@ def test_activations_of_experts_are_estimated_and_said_to_be(tmp_path: Path) -> 
     model = describe(tmp_path)
     assert sum(model.experts) == 48 * 128 * 3 * 2048 * 768
     assert model.num_experts == 128 and model.chosen_experts == 8
+    sparse = next(layer for layer in model.layers if layer.name.endswith(".layers.0"))
+    assert [product.experts_per_chosen for product in sparse.products][-2:] == [1, 16]
     assert model.estimated and "layers with experts" in model.estimated[0]

@@ -72,7 +72,7 @@ def costs_of(tables: Tables, shape: Shape, rows: Sequence[Row], network: Network
     mesh = shape.mesh
     passes = numpy.array(
         [
-            tables.text_passes(row.tokens, mesh.tp * mesh.cp)
+            tables.text_passes(row.tokens, mesh.tp * mesh.cp, mesh.ep)
             + tables.image_passes(row.visual, mesh.tp)
             for row in rows
         ]

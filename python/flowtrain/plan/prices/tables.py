@@ -135,17 +135,18 @@ class Tables:
         chosen = [layer.part in parts for layer in self.model.layers]
         return numpy.bincount(self.kind[chosen], minlength=len(self.first))
 
-    def text_passes(self, tokens: float, shards: int) -> FloatArray:
+    def text_passes(self, tokens: float, shards: int, ep: int = 1) -> FloatArray:
         """Times of the backbone's layers for a row of mean samples, as `_passes_of`.
 
         Args:
             tokens: Tokens of the row.
             shards: Ranks that share the products.
+            ep: Ranks that share the experts.
         """
-        key = ("text", tokens, shards)
+        key = ("text", tokens, shards, ep)
         if key not in self._passes:
             counts = self.model.counts(self.share, rows=tokens / self.share.tokens)
-            self._passes[key] = self._passes_of(counts, shards, vision=False)
+            self._passes[key] = self._passes_of(counts, shards, vision=False, ep=ep)
         return self._passes[key]
 
     def image_passes(self, visual: float, shards: int) -> FloatArray:
@@ -167,7 +168,7 @@ class Tables:
         squares = visual / self.share.visual * self.share.visual_squares
         return self.model.image.counts(visual, squares)
 
-    def _passes_of(self, counts: Counts, shards: int, *, vision: bool) -> FloatArray:
+    def _passes_of(self, counts: Counts, shards: int, *, vision: bool, ep: int = 1) -> FloatArray:
         """Seconds of forward pass, backward pass and attention, shape [3, num_kinds].
 
         The attention is the part of the forward pass that attention has of its FLOPs. Kinds of the
@@ -178,7 +179,8 @@ class Tables:
         """
         found = numpy.zeros((3, len(self.first)))
         for kind in numpy.flatnonzero(self.vision == vision) if any(counts) else ():
-            took = self._timing.seconds(self.model.layers[self.first[kind]], counts, shards=shards)
+            layer = self.model.layers[self.first[kind]]
+            took = self._timing.seconds(layer, counts, shards=shards, ep=ep)
             found[0, kind] = took.forward
             found[1, kind] = (
                 self._input_gradient[kind] * took.backward_input

@@ -55,7 +55,7 @@ class Context:
             for module in ("model", "encoder", "backbone")
         }
         self._microbatches = space.microbatches_of(work.batch)
-        self._least: dict[tuple[str, float, int, int], float | None] = {}
+        self._least: dict[tuple[str, float, int, int, int], float | None] = {}
         self._priced_encoders: dict[tuple[Shape, int], list[EncoderPrice]] = {}
         self._apart: dict[int, Encoders] = {}
         self._fitting: dict[tuple[int, int], Encoders] = {}
@@ -154,10 +154,10 @@ class Context:
     def _least_seconds(self, module: str, row: Row, shape: Shape) -> float | None:
         """Computing alone, of an even stage; None if the times are not valid for the row."""
         mesh = shape.mesh
-        key = (module, row.tokens, mesh.tp, mesh.cp)
+        key = (module, row.tokens, mesh.tp, mesh.cp, mesh.ep)
         if key not in self._least:
             try:
-                passes = self.tables.text_passes(row.tokens, mesh.tp * mesh.cp)
+                passes = self.tables.text_passes(row.tokens, mesh.tp * mesh.cp, mesh.ep)
                 passes = passes + self.tables.image_passes(row.visual, mesh.tp)
             except ValueError as error:
                 self.out_of_range = str(error)

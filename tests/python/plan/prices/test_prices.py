@@ -118,13 +118,23 @@ def test_experts_are_divided_over_expert_parallelism_too() -> None:
         size // 2 if layer.name == "decoder" else 0
         for layer, size in zip(model.layers, model.parameters, strict=True)
     )
-    sparse = replace(model, experts=experts, num_experts=8, chosen_experts=2)
+    layers = tuple(
+        replace(layer, products=tuple(replace(p, experts_per_chosen=4) for p in layer.products))
+        if layer.name == "decoder"
+        else layer
+        for layer in model.layers
+    )
+    sparse = replace(model, layers=layers, experts=experts, num_experts=8, chosen_experts=2)
     one = pipeline(Mesh(dp=4), model=sparse)
     found = pipeline(Mesh(dp=4, ep=4), model=sparse)
     decoder = one.chain.tables.sparse
     ratio = found.costs.states[0][decoder] / one.costs.states[0][decoder]
     assert ratio == pytest.approx((1 + 1 / 4) / 2)
     assert found.costs.forward[0, 4][decoder].min() > 0 == one.costs.forward[0, 4].max()
+    # Each expert has the rows of four ranks, and so is as efficient as a dense product.
+    dense = pipeline(Mesh(dp=4)).costs.forward[0, 0]
+    assert found.costs.forward[0, 0] == pytest.approx(dense)
+    assert one.costs.forward[0, 0][decoder] > 1.1 * dense[decoder]
 
 
 def test_frozen_parts_have_no_backward_pass_and_keep_nothing() -> None:
