@@ -89,6 +89,8 @@ def _size(text: str, where: str) -> int:
 def run_space(layout: RankLayout | None = None) -> Space:
     """Plans that FlowTrain runs: replicated modules, one number of ranks for each.
 
+    Stages recompute nothing; encoders may encode items again, by `flow.recompute`.
+
     Args:
         layout: The only layout that is wanted; None for all.
     """
@@ -99,6 +101,7 @@ def run_space(layout: RankLayout | None = None) -> Space:
         pp=(1,),
         ep=(1,),
         sharding=("replicated",),
+        recompute=("none",),
     )
     if layout is None:
         return space

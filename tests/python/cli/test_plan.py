@@ -128,6 +128,17 @@ def test_measured_times_replace_those_of_data_sheets(
     assert "attention" not in {each["name"] for each in found["scaled"]}
 
 
+@pytest.mark.usefixtures("folder")
+def test_what_fits_only_with_recomputed_layers_is_no_plan_that_flowtrain_runs(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    Path("small.yaml").write_text(SMALL.replace("0.01", "0.04"))
+    words = ["plan", "run.yaml", "--cluster", "small.yaml", *PLAN[2:]]
+    assert main(words) == 0
+    assert main([*words, "--only-run"]) == 2
+    assert "no plan for batch=512 fits 2 toy" in capsys.readouterr().err
+
+
 SMALL = """
 gpus:
   - {name: toy, memory_gib: 0.01, bf16_tflops: 1, hbm_gb_per_s: 9, source: a test}
