@@ -27,11 +27,11 @@ from cost.planned import STEPS
 from flowtrain.config import RunConfig, dump
 from flowtrain.config.load import load
 from flowtrain.cost.profiled import Profile
-from flowtrain.cost.step import Row, step_seconds
+from flowtrain.cost.step import step_seconds
 from flowtrain.cost.tables import Tables
 from flowtrain.data.digits import write_digits
-from flowtrain.models.family import Family
 from flowtrain.models.registry import family_for
+from flowtrain.plan.host.sampled import rank_rows
 from flowtrain.steps import StepPlan
 from flowtrain.train.state.logs import PLANS, TIMING, read_log
 
@@ -172,7 +172,12 @@ def compared(
         counted = range(0, len(order), 2)
         steps = [step for step in counted if order[step] == shape][-rounds:]
         plan = plans[steps[0]]
-        rows = rows_of(plan, family)
+        rows = rank_rows(
+            plan,
+            ("encoder", "backbone"),
+            0,
+            lambda grid: family.counts(0, [grid], num_targets=0),
+        )
         predicted = step_seconds(tables, family.layers, rows, config.trained_parts)
         taken = [measured(times, step) for step in steps]
         totals = [sum(parts.values()) for parts in taken]
@@ -182,7 +187,7 @@ def compared(
             {
                 "documents": count,
                 "kind": KINDS[shape % len(KINDS)],
-                "microbatches": len(rows),
+                "microbatches": sum(bool(row.documents) for row in rows),
                 "tokens": sum(sum(row.documents) for row in rows),
                 "image_rows": sum(row.image_rows for row in rows),
                 "measured_ms": median * 1e3,
@@ -198,25 +203,6 @@ def compared(
                 },
                 "wall_ms": statistics.median(times[step]["seconds"] for step in steps) * 1e3,
             }
-        )
-    return found
-
-
-def rows_of(plan: StepPlan, family: Family) -> list[Row]:
-    """Microbatches of the only rank of a plan."""
-    found = []
-    for slot, documents in plan.documents_of(0):
-        items = plan.items_for(0, slot)
-        found.append(
-            Row(
-                documents=[doc.num_tokens for doc in documents],
-                num_targets=sum(doc.num_targets for doc in documents),
-                image_rows=sum(item.num_rows for item in items),
-                calls=[
-                    [family.counts(0, [image.grid], num_targets=0) for image in item.images]
-                    for item in items
-                ],
-            )
         )
     return found
 

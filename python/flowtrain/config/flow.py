@@ -27,6 +27,9 @@ class FlowConfig:
     """Encoder ranks of a decoupled run; 1 if only `backbone_ranks` is given."""
     backbone_ranks: int | None = None
     """Backbone data-parallel ranks of a decoupled run; 1 if only `encoder_ranks` is given."""
+    profile: Path | None = None
+    """Times that `flowtrain profile` measured of this model on this machine, from which `auto`
+    chooses; without them, it estimates them from a data sheet or a short calibration."""
     mode: Mode = "strict"
     """How the encoder trains. `strict`: with the numbers of a plain loop. `bounded`: with weights
     up to `staleness` steps old. `frozen`: not at all, so that it can run ahead; a projector that
@@ -138,8 +141,14 @@ class FlowConfig:
             raise ConfigError("flow.layout=auto: the layout is chosen when a run starts")
         return layout
 
-    def with_layout(self, layout: RankLayout) -> FlowConfig:
-        """These fields with a layout in numbers."""
+    def with_layout(self, layout: RankLayout, *, recompute: bool = False) -> FlowConfig:
+        """These fields with a layout in numbers.
+
+        Args:
+            layout: The layout.
+            recompute: Whether it needs `recompute`, so that it is set.
+        """
+        recompute = recompute or self.recompute
         if layout.colocated:
             return replace(
                 self,
@@ -147,6 +156,7 @@ class FlowConfig:
                 ranks=layout.backbone_ranks,
                 encoder_ranks=None,
                 backbone_ranks=None,
+                recompute=recompute,
             )
         return replace(
             self,
@@ -154,4 +164,5 @@ class FlowConfig:
             ranks=None,
             encoder_ranks=layout.encoder_ranks,
             backbone_ranks=layout.backbone_ranks,
+            recompute=recompute,
         )

@@ -2,11 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 from flowtrain.cost.layers import PARTS, Counts, Layer, check_parts
-from flowtrain.cost.tables import Tables
+from flowtrain.cost.timing import PassSeconds
+
+
+class RankTimes(Protocol):
+    """Times of what a rank computes: of layers, as `Timing`, and of the optimizer."""
+
+    def seconds(
+        self, layer: Layer, counts: Counts, *, documents: Sequence[int] | None
+    ) -> PassSeconds:
+        """Seconds of the passes of a layer.
+
+        Args:
+            layer: The layer.
+            counts: Of the row.
+            documents: Tokens of each document of its attention, in order.
+        """
+        ...
+
+    def update_seconds(self, parts: Sequence[str]) -> float:
+        """Seconds of the optimizer on some parts of the model."""
+        ...
+
+    def accumulate_seconds(self, parts: Sequence[str]) -> float:
+        """Seconds of adding the gradients of a microbatch to those of the ones before."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -14,7 +39,7 @@ class Row:
     """One microbatch of a rank, and the images that it encodes for it.
 
     Attributes:
-        documents: Tokens of each document, in order.
+        documents: Tokens of each document, in order; none for images alone.
         num_targets: Target tokens of all of them.
         image_rows: Rows of image features that are put into the microbatch.
         calls: For each call of the encoder the units of each of its images, in order.
@@ -46,34 +71,43 @@ class StepSeconds:
 
 
 def step_seconds(
-    tables: Tables, layers: Sequence[Layer], rows: Sequence[Row], trained: Collection[str]
+    times: RankTimes,
+    layers: Sequence[Layer],
+    rows: Sequence[Row],
+    trained: Collection[str],
+    *,
+    recompute: bool = False,
 ) -> StepSeconds:
-    """Time of a step of a rank that holds all parts of the model.
+    """Time of a step of a rank.
 
     Gradients are those of `layer_flops`. Reading, planning and communication are left out.
 
     Args:
-        tables: Measured times.
-        layers: Layers of the model.
+        times: Times of layers and of the optimizer.
+        layers: Layers that the rank holds.
         rows: Microbatches of the rank.
-        trained: Parts that train.
+        trained: Parts of the model that train, also those on other ranks.
+        recompute: Whether the rank encodes again before the encoder's backward pass.
 
     Raises:
         ValueError: `trained` names no part of a model, or a size was not measured.
     """
     check_parts(trained)
-    computed = [layer for layer in layers if not layer.left_out]
-    in_front = [layer for layer in computed if layer.part != "backbone"]
-    behind = [layer for layer in computed if layer.part == "backbone"]
-    in_front_trained = [part for part in trained if part != "backbone"]
+    kinds = _kinds(layers)
+    in_front = [kind for kind in kinds if kind[0].part != "backbone"]
+    behind = [kind for kind in kinds if kind[0].part == "backbone"]
+    parts = {layer.part for layer, _ in kinds}
+    held = [part for part in trained if part in parts]
+    in_front_trained = [part for part in held if part != "backbone"]
+    again = recompute and bool(in_front_trained)
     encode = backbone = 0.0
-    calls = 0
+    calls = sum(len(row.calls) for row in rows)
+    microbatches = sum(bool(row.documents) for row in rows)
     for row in rows:
         for images in row.calls:
             counts = Counts(*map(sum, zip(*images, strict=True)))
             documents = [length for image in images for length in _frames(image)]
-            encode += sum(_seconds(tables, la, counts, documents, trained) for la in in_front)
-            calls += 1
+            encode += _seconds(times, in_front, counts, documents, trained, again=again)
         tokens = sum(row.documents)
         counts = Counts(
             tokens=tokens,
@@ -81,14 +115,24 @@ def step_seconds(
             targets=row.num_targets,
             projected=row.image_rows,
         )
-        backbone += sum(_seconds(tables, la, counts, row.documents, trained) for la in behind)
+        backbone += _seconds(times, behind, counts, row.documents, trained)
     if in_front_trained:
-        encode += max(0, calls - 1) * tables.accumulate_seconds(in_front_trained)
-    if "backbone" in trained:
-        backbone += max(0, len(rows) - 1) * tables.accumulate_seconds(["backbone"])
+        encode += max(0, calls - 1) * times.accumulate_seconds(in_front_trained)
+    if "backbone" in held:
+        backbone += max(0, microbatches - 1) * times.accumulate_seconds(["backbone"])
     # Without an image, nothing in front of the backbone is updated.
-    updated = list(trained) if calls else [part for part in trained if part == "backbone"]
-    return StepSeconds(encode=encode, backbone=backbone, update=tables.update_seconds(updated))
+    updated = held if calls else [part for part in held if part == "backbone"]
+    return StepSeconds(encode=encode, backbone=backbone, update=times.update_seconds(updated))
+
+
+def _kinds(layers: Iterable[Layer]) -> list[tuple[Layer, int]]:
+    """The first of all layers that differ in nothing but their name, and how many there are."""
+    found: dict[Layer, tuple[Layer, int]] = {}
+    for layer in layers:
+        if not layer.left_out:
+            first, number = found.get(key := replace(layer, name=""), (layer, 0))
+            found[key] = first, number + 1
+    return list(found.values())
 
 
 def _frames(image: Counts) -> list[int]:
@@ -98,22 +142,26 @@ def _frames(image: Counts) -> list[int]:
 
 
 def _seconds(
-    tables: Tables,
-    layer: Layer,
+    times: RankTimes,
+    kinds: Iterable[tuple[Layer, int]],
     counts: Counts,
     documents: Sequence[int],
     trained: Collection[str],
+    *,
+    again: bool = False,
 ) -> float:
-    """Seconds of the passes that a layer has."""
-    seconds = tables.seconds(layer, counts, documents=documents)
-    total = seconds.forward
-    if not layer.reaches_loss:
-        return total
-    trains = layer.part in trained
-    gradient_before = any(part in trained for part in PARTS[: PARTS.index(layer.part)])
-    starts = bool(layer.products) and all(p.is_first for p in layer.products if p.has_weight)
-    if gradient_before or (trains and not starts):
-        total += seconds.backward_input
-    if trains:
-        total += seconds.backward_weight
+    """Seconds of the passes that layers have."""
+    total = 0.0
+    for layer, number in kinds:
+        seconds = times.seconds(layer, counts, documents=documents)
+        total += number * (2 if again else 1) * seconds.forward
+        if not layer.reaches_loss:
+            continue
+        trains = layer.part in trained
+        gradient_before = any(part in trained for part in PARTS[: PARTS.index(layer.part)])
+        starts = bool(layer.products) and all(p.is_first for p in layer.products if p.has_weight)
+        if gradient_before or (trains and not starts):
+            total += number * seconds.backward_input
+        if trains:
+            total += number * seconds.backward_weight
     return total

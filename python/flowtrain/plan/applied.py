@@ -9,6 +9,7 @@ from flowtrain.config.checks import ConfigError, require
 from flowtrain.config.layout import RankLayout
 from flowtrain.config.schema import RunConfig
 from flowtrain.plan.plan_file import PlanFile, PlannedRun, model_digest, read_plan
+from flowtrain.plan.result import Plan
 
 # Where a run says what a plan assumes of it.
 _RUN_FIELDS = {
@@ -44,11 +45,7 @@ def with_plan(config: RunConfig, path: Path) -> RunConfig:
             f"{path}: the plan is for {_ranks(layout)}, and the run for {_ranks(given)}; leave "
             "flow.layout and the numbers of ranks out, or plan for as many GPUs"
         )
-    recompute = any(module.layout.recompute for module in file.plan.modules)
-    return replace(
-        config,
-        flow=replace(config.flow.with_layout(layout), recompute=config.flow.recompute or recompute),
-    )
+    return replace(config, flow=config.flow.with_layout(layout, recompute=file.plan.recompute))
 
 
 def rank_layout(file: PlanFile, *, source: str) -> RankLayout:
@@ -65,7 +62,11 @@ def rank_layout(file: PlanFile, *, source: str) -> RankLayout:
         f"{source}: {', '.join(unmet)}: modelled, and not run by FlowTrain yet; run "
         "`flowtrain plan` with --only-run for the best layout that it runs",
     )
-    plan = file.plan
+    return layout_of(file.plan)
+
+
+def layout_of(plan: Plan) -> RankLayout:
+    """The ranks of a plan that FlowTrain runs, in which replicas share nothing."""
     if plan.mode == "disaggregated":
         return RankLayout.decoupled(
             plan.module("encoder").layout.dp, plan.module("backbone").layout.dp

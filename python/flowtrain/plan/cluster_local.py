@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from flowtrain.cost.accelerators import device_accelerator
@@ -9,12 +10,24 @@ from flowtrain.plan.cluster import Cluster, node_of
 
 
 def local_cluster() -> Cluster:
-    """One node with the GPUs of this machine, and the links of a known server with such GPUs.
+    """One node with the GPUs of this machine.
 
     Raises:
-        ValueError: There is no GPU, they differ, or their type or links are not known.
+        ValueError: There is no GPU, or `cluster_of` knows no server with such GPUs.
     """
-    names, memory_bytes = _devices()
+    return cluster_of(*_devices())
+
+
+def cluster_of(names: Sequence[str], memory_bytes: int) -> Cluster:
+    """One node with some GPUs, and the links of a known server with such GPUs.
+
+    Args:
+        names: Name of each GPU, as its driver gives it.
+        memory_bytes: Memory of the smallest.
+
+    Raises:
+        ValueError: The GPUs differ, or their type or links are not known.
+    """
     if len(set(names)) > 1:
         raise ValueError(f"cluster 'local': {', '.join(names)}: the GPUs differ; {_OTHERWISE}")
     known = device_accelerator(names[0])

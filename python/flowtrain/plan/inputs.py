@@ -11,10 +11,14 @@ from flowtrain.config.checks import ConfigError, require
 from flowtrain.config.load import from_overrides, load
 from flowtrain.config.schema import RunConfig
 from flowtrain.plan.cluster import Cluster
+from flowtrain.plan.work import Work
 from flowtrain.workloads import PRESETS, Workload, preset, read_lengths
 
 # Batches of samples that are drawn from a preset.
 _BATCHES = 8
+
+ITEMSIZES = {"float32": 4, "float64": 8, "bfloat16": 2}
+"""Bytes of a value by `model.dtype`."""
 
 # A run that is planned before it has a run.yaml.
 _DEFAULTS: Mapping[str, Any] = {
@@ -95,6 +99,28 @@ def planned_samples(name: str | None, config: RunConfig, *, seed: int) -> Worklo
     workload = read_lengths(path)
     require(len(workload) > 0, f"--workload {name}: the file has no samples")
     return workload
+
+
+def run_work(config: RunConfig, samples: Workload, *, chooses_tokens: bool = False) -> Work:
+    """A step of a run.
+
+    Args:
+        config: The run.
+        samples: Its samples, or some of them.
+        chooses_tokens: Whether the planner chooses the tokens of a microbatch.
+
+    Raises:
+        ValueError: The samples cannot be used; the message says why.
+    """
+    return Work(
+        workload=samples,
+        batch=config.train.global_batch,
+        trained=config.trained_parts,
+        optim=config.optim,
+        itemsize=ITEMSIZES[config.model.dtype],
+        microbatch_tokens=None if chooses_tokens else config.train.microbatch_tokens,
+        item_tokens=config.flow.item_tokens,
+    )
 
 
 def gpu_budgets(text: str, cluster: Cluster) -> list[Cluster]:

@@ -28,7 +28,11 @@ class Measured:
 
 
 def pools_of(
-    cluster: Cluster, dtype: Dtype, measured: Mapping[str, Measured] | None = None
+    cluster: Cluster,
+    dtype: Dtype,
+    measured: Mapping[str, Measured] | None = None,
+    *,
+    extrapolate: bool = False,
 ) -> tuple[GpuPool, ...]:
     """The pools of a cluster.
 
@@ -37,6 +41,7 @@ def pools_of(
         dtype: Dtype of the training.
         measured: Measured times by the name of the type; the times on other types are estimated
             from their data sheets.
+        extrapolate: Whether these estimates hold for rows of any size.
 
     Raises:
         ConfigError: Measured times are of a type that the cluster lacks, or of another dtype; or
@@ -75,7 +80,9 @@ def pools_of(
                 timing=times.timing
                 if times
                 else DataSheetTiming(
-                    flops_per_s=gpu.bf16_flops, memory_bytes_per_s=gpu.hbm_bytes_per_s
+                    flops_per_s=gpu.bf16_flops,
+                    memory_bytes_per_s=gpu.hbm_bytes_per_s,
+                    extrapolates=extrapolate,
                 ),
                 timing_source=times.source if times else f"data sheet: {gpu.source}",
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from flowtrain.config.checks import require
@@ -14,7 +15,9 @@ from flowtrain.plan.cluster import Cluster
 from flowtrain.plan.pools import Measured
 
 
-def measured_times(path: Path, layers: Sequence[Layer], cluster: Cluster) -> dict[str, Measured]:
+def measured_times(
+    path: Path, layers: Sequence[Layer], cluster: Cluster, *, extrapolate: bool = False
+) -> dict[str, Measured]:
     """The measured times, by the name of the type of GPU that they hold for.
 
     It is the type with the device of the measurement, or the only type in a cluster file that
@@ -24,6 +27,7 @@ def measured_times(path: Path, layers: Sequence[Layer], cluster: Cluster) -> dic
         path: A file of `flowtrain profile`.
         layers: Layers of the model.
         cluster: The cluster.
+        extrapolate: Whether to prolong the times beyond the sizes that were measured.
 
     Raises:
         ProfileError: The file is no profile, or one of another model.
@@ -38,11 +42,32 @@ def measured_times(path: Path, layers: Sequence[Layer], cluster: Cluster) -> dic
     require(
         len(names) == 1 and names[0] in cluster.pools,
         f"{path}: times were measured on '{device}', and cluster '{cluster}' has no such GPU; "
-        "profile on the cluster's GPU, or leave --profile out for times of data sheets",
+        "profile on the cluster's GPU, or leave the profile out for times of data sheets",
     )
-    times = Tables(profile, layers)
+    times = Tables(profile, layers, extrapolate=extrapolate)
     return {
         names[0]: Measured(
             timing=times, dtype=profile.key.dtype, source=f"measured on {device}, {path.name}"
         )
     }
+
+
+def core_times(
+    path: Path, layers: Sequence[Layer], *, device: str, dtype: str, threads: int
+) -> Tables:
+    """The measured times on a core of this machine, extrapolated beyond the measured sizes.
+
+    Args:
+        path: A file of `flowtrain profile`.
+        layers: Layers of the model.
+        device: Name of the processor.
+        dtype: Dtype of the training.
+        threads: Threads of a rank.
+
+    Raises:
+        ProfileError: The file is no profile, or one of another model or of other conditions.
+        OSError: The file cannot be read.
+    """
+    profile = Profile.load(path)
+    profile.check(replace(profile.key, device=device, dtype=dtype, threads=threads), str(path))
+    return Tables(profile, layers, extrapolate=True)

@@ -18,6 +18,7 @@ from flowtrain.plan.inputs import (
     has_file,
     planned_config,
     planned_samples,
+    run_work,
 )
 from flowtrain.plan.plan_file import PlanFile, PlannedRun, model_digest
 from flowtrain.plan.pools import pools_of
@@ -30,9 +31,7 @@ from flowtrain.plan.space import GpuPool, Space
 from flowtrain.plan.work import Work
 from flowtrain.workloads import Workload
 
-ITEMSIZES = {"float32": 4, "float64": 8, "bfloat16": 2}
-"""Bytes of a value by `model.dtype`."""
-_ONLY_RUN = ("what FlowTrain runs, on one node",)
+_ONLY_RUN = "what FlowTrain runs, on one node"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,10 +106,7 @@ def answer_request(request: Request, describe: Describe, sizes: Sizes) -> tuple[
             cluster=cluster,
             workload=work.workload.name,
             run=run,
-            fixed=(
-                *(["what FlowTrain runs, on one node"] if request.only_run else []),
-                *request.fixed,
-            ),
+            fixed=(*([_ONLY_RUN] if request.only_run else []), *request.fixed),
         ),
         report=report,
         checked=None if checked is None else _checked(model, work, pools, checked),
@@ -152,16 +148,7 @@ def _work(config: RunConfig, request: Request, sizes: Sizes) -> Work:
         samples = sizes(config)
     else:
         samples = planned_samples(request.workload, config, seed=request.seed)
-    chosen = chooses_tokens(request.words)
-    return Work(
-        workload=samples,
-        batch=config.train.global_batch,
-        trained=config.trained_parts,
-        optim=config.optim,
-        itemsize=ITEMSIZES[config.model.dtype],
-        microbatch_tokens=None if chosen else config.train.microbatch_tokens,
-        item_tokens=config.flow.item_tokens,
-    )
+    return run_work(config, samples, chooses_tokens=chooses_tokens(request.words))
 
 
 def _checked(

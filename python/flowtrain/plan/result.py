@@ -212,6 +212,11 @@ class Plan:
         return sum(counts) if self.mode == "disaggregated" else max(counts)
 
     @property
+    def recompute(self) -> bool:
+        """Whether the encoder encodes each item again (`flow.recompute`)."""
+        return any(module.layout.recompute for module in self.modules)
+
+    @property
     def best_s(self) -> float:
         """The simulated seconds of a step if there are any, and otherwise `step_s`."""
         return self.step_s if self.simulated_s is None else self.simulated_s
@@ -291,3 +296,7 @@ class PlanReport:
 
 class NoPlanError(ValueError):
     """No plan fits. The message says what is missing, and the smallest budget that fits."""
+
+
+class OutOfRangeError(NoPlanError):
+    """The times of layers are not valid for the rows of any plan."""

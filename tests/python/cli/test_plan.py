@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,11 @@ import yaml
 from support import one_thread, run_tree
 
 from flowtrain.cli.main import main
+from flowtrain.config import load
+from flowtrain.config.layout import RankLayout
 from flowtrain.plan.plan_file import read_plan
+from flowtrain.train.launch import layout as launch_layout
+from flowtrain.train.launch.layout import with_layout
 from flowtrain.train.profile.main import main as measure
 
 
@@ -105,27 +110,55 @@ def test_own_layouts_budgets_and_efficiencies_stand_beside_the_best(
         assert part in printed
 
 
+@pytest.fixture(scope="module")
+def profiled(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run, and the times of its model on this machine."""
+    folder = tmp_path_factory.mktemp("profiled")
+    tree = run_tree(
+        folder / "run",
+        data,
+        train={"global_batch": 16},
+        flow={"item_tokens": 16, "layout": "auto", "profile": "times.json"},
+    )
+    run = folder / "run.yaml"
+    run.write_text(yaml.safe_dump(tree))
+    options = {"--seconds": "60", "--threads": "1", "--image-tokens": "16", "--depth": "0"}
+    words = [str(run), "--out", str(folder / "times.json")]
+    with one_thread():
+        assert measure([*words, *(word for each in options.items() for word in each)]) == 0
+    return folder
+
+
 @pytest.mark.usefixtures("folder")
 def test_measured_times_replace_those_of_data_sheets(
-    data: Path, capsys: pytest.CaptureFixture[str]
+    profiled: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    fields = [f"model.config={data / 'model'}", "model.dtype=float32"]
-    fields += ["flow.item_tokens=16", "train.global_batch=16", "train.microbatch_tokens=160"]
-    assert main(["train", "run.yaml", *fields, "--print-config"]) == 0
-    Path("run.yaml").write_text(capsys.readouterr().out)
-    options = {"--out": "times.json", "--seconds": "60", "--threads": "1", "--image-tokens": "16"}
-    with one_thread():
-        words = ["run.yaml", *(word for each in options.items() for word in each)]
-        assert measure([*words, "--depth=0"]) == 0
     Path("cpu.yaml").write_text(SMALL.replace("0.01", "8"))
-    capsys.readouterr()
-    given = ["--cluster", "cpu.yaml", "--only-run", "--sensitivity", "--profile", "times.json"]
-    found = asked(capsys, "run.yaml", *given)
+    given = ["--cluster", "cpu.yaml", "--only-run", "--sensitivity"]
+    given += ["--profile", str(profiled / "times.json")]
+    found = asked(capsys, str(profiled / "run.yaml"), *given)
     source = next(each for each in found["assumptions"] if each["name"] == "times on toy")["source"]
     assert source.startswith("measured on ") and source.endswith(", times.json")
     assert found["best"]["step_s"] > 0
     assert {each["name"] for each in found["scaled"]} >= {"measured times", "links inside nodes"}
     assert "attention" not in {each["name"] for each in found["scaled"]}
+
+
+def test_a_layout_is_chosen_from_measured_times(
+    profiled: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch_layout, "available_cores", lambda: 2)
+    config = load(profiled / "run.yaml")
+    assert with_layout(config, resume=False).flow.chosen == RankLayout.colocated_on(2)
+    assert " s a step on 2 cores, from times.json; next best " in capsys.readouterr().err
+    # If updates take longest, ranks with one module each are faster.
+    times = json.loads((profiled / "times.json").read_text())
+    for update in times["updates"].values():
+        update["seconds"] = 1e3
+    slow = profiled / "slow.json"
+    slow.write_text(json.dumps(times))
+    config = replace(config, flow=replace(config.flow, profile=slow))
+    assert with_layout(config, resume=False).flow.chosen == RankLayout.decoupled(1, 1)
 
 
 @pytest.mark.usefixtures("folder")

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from flowtrain.config import ConfigError
-from flowtrain.cost.profiled import Profile, ProfileKey
+from flowtrain.cost.profiled import Profile, ProfileError, ProfileKey
 from flowtrain.plan import profiles
 from flowtrain.plan.cluster import Cluster, parse_cluster
-from flowtrain.plan.profiles import measured_times
+from flowtrain.plan.profiles import core_times, measured_times
 
 H100 = parse_cluster("2x8xH100+1x4xA100")
 (GROUP,) = parse_cluster("1x2xH100").groups
@@ -40,9 +40,20 @@ def test_times_of_a_device_that_the_cluster_lacks_are_an_error(
         measured_times(Path("a.json"), [], cluster)
 
 
+@pytest.mark.parametrize("name", ["device", "dtype", "threads"])
+def test_times_of_other_cores_than_those_of_the_ranks_are_an_error(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend("Some CPU", monkeypatch)
+    conditions = {"device": "Some CPU", "dtype": "bfloat16", "threads": 1}
+    core_times(Path("a.json"), [], **conditions)  # type: ignore[arg-type]
+    with pytest.raises(ProfileError, match=f"a.json: measured for {name}="):
+        core_times(Path("a.json"), [], **{**conditions, name: 2})  # type: ignore[arg-type]
+
+
 def pretend(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every file hold measurements of a device."""
     key = ProfileKey(model="", device=device, dtype="bfloat16", threads=1, torch="2")
     profile = Profile(key=key, repeats={}, joins=False)
     monkeypatch.setattr(Profile, "load", staticmethod(lambda path: profile))
-    monkeypatch.setattr(profiles, "Tables", lambda profile, layers: profile)
+    monkeypatch.setattr(profiles, "Tables", lambda profile, layers, extrapolate: profile)

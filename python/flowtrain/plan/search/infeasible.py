@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from flowtrain.plan.describe import ModelDescription
-from flowtrain.plan.result import NoPlanError
+from flowtrain.plan.result import NoPlanError, OutOfRangeError
 from flowtrain.plan.search.context import Context
 from flowtrain.plan.search.coupled import Colocated, Prefix
 from flowtrain.plan.search.disaggregated import Disaggregated
@@ -36,7 +36,7 @@ def no_plan(contexts: Sequence[Context]) -> NoPlanError:
         f"{rules.usable(pool) / _GIB:.3g} GiB to use on each"
     )
     if context.out_of_range and not context.counts["memory"]:
-        return NoPlanError(f"{said}: the times are not valid for any; {context.out_of_range}")
+        return OutOfRangeError(f"{said}: the times are not valid for any; {context.out_of_range}")
     ways = []
     memory = _least_memory(model, work, pool, space, rules)
     if memory is not None:

@@ -1,4 +1,4 @@
-"""Speed of this machine, measured in less than a second before a run."""
+"""What a run's ranks may use, and its speed as far as less than three seconds show it."""
 
 from __future__ import annotations
 
@@ -9,41 +9,99 @@ from pathlib import Path
 
 import torch
 
-from flowtrain.steps.estimate import Rates
+from flowtrain.config.checks import ConfigError
+from flowtrain.config.schema import RunConfig
+from flowtrain.cost.accelerators import Accelerator, device_accelerator
+from flowtrain.cost.rates import Rates
+from flowtrain.cost.timing import DataSheetTiming
+from flowtrain.cost.topology import Link, Topology
+from flowtrain.plan.cluster import Cluster, NodeGroup
+from flowtrain.plan.cluster_local import cluster_of
+from flowtrain.plan.pools import Measured
 from flowtrain.train.ranks.peak import peak_flops
+from flowtrain.train.state.module import DTYPES
 
-# Share of the rate of large matrix products that training reaches, and of the rate of copies that
-# gloo's all-reduce reaches over loopback: typical values. They change estimates, and hardly the
-# order of layouts.
-_EFFICIENCY = 0.4
+# Share of the rate of copies that gloo's all-reduce reaches over loopback: a typical value. It
+# changes estimates, and hardly the order of layouts.
 _REDUCE_SHARE = 0.15
-# Typical of devices with HBM and NVLink; bytes per second.
-_DEVICE_MEMORY = 2e12
-_DEVICE_REDUCE = 1e11
+# Typical of GPUs that are connected by PCIe 4.0.
+_TYPICAL_LINK = Link(latency_s=5.7e-6, bytes_per_s=25e9)
+_TYPICAL_MEMORY_BYTES_PER_S = 1e12
 
 _COPY_BYTES = 64 << 20
 _COPIES = 5
 
 
-def available_workers(device: str) -> int:
-    """Devices, or the cores that affinity and cgroup let this process use."""
-    if device == "cuda":
-        return torch.cuda.device_count()
+def available_cores() -> int:
+    """Cores that affinity and cgroup let this process use."""
     return min(len(os.sched_getaffinity(0)), _cgroup_cores(Path("/sys/fs/cgroup/cpu.max")))
 
 
-def measured_rates(device: str, dtype: torch.dtype) -> Rates:
-    """Rates of one core or one device."""
+def core_rates(dtype: torch.dtype) -> Rates:
+    """Measured rates of one core."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        flops = _EFFICIENCY * peak_flops(torch.device(device), dtype)
-        if device == "cuda":
-            return Rates(flops=flops, memory_bytes=_DEVICE_MEMORY, reduce_bytes=_DEVICE_REDUCE)
-        memory = _copy_rate()
+        flops, memory = peak_flops(torch.device("cpu"), dtype), _copy_rate()
         return Rates(flops=flops, memory_bytes=memory, reduce_bytes=_REDUCE_SHARE * memory)
     finally:
         torch.set_num_threads(threads)
+
+
+def visible_gpus(config: RunConfig) -> tuple[Cluster, Measured | None]:
+    """The GPUs that torch sees, and times on them where no data sheet has any.
+
+    These are estimated from the measured rate of a large matrix product, if the type of the GPUs
+    or their links are not known, or the run is not in bfloat16; `flow.profile` does without.
+
+    Raises:
+        ConfigError: torch sees no GPU.
+    """
+    count = torch.cuda.device_count()
+    if count == 0:
+        raise ConfigError(
+            "model.device=cuda: torch sees no CUDA device; `flowtrain doctor` says why, and "
+            "model.device=cpu does without"
+        )
+    devices = [torch.cuda.get_device_properties(number) for number in range(count)]
+    names = [device.name for device in devices]
+    memory_bytes = min(device.total_memory for device in devices)
+    try:
+        cluster = cluster_of(names, memory_bytes)
+        if config.model.dtype == "bfloat16" or config.flow.profile is not None:
+            return cluster, None
+    except ValueError:
+        cluster = None
+    dtype = DTYPES[config.model.dtype]
+    flops = min(
+        peak_flops(torch.device("cuda", names.index(name)), dtype) for name in dict.fromkeys(names)
+    )
+    if cluster is None:
+        cluster = _unknown_cluster(names, memory_bytes, flops)
+    (group,) = cluster.groups
+    timing = DataSheetTiming(
+        flops_per_s=flops,
+        memory_bytes_per_s=group.gpu.hbm_bytes_per_s,
+        itemsize=dtype.itemsize,
+        extrapolates=True,
+    )
+    return cluster, Measured(timing=timing, dtype=config.model.dtype, source="calibration")
+
+
+def _unknown_cluster(names: list[str], memory_bytes: int, flops: float) -> Cluster:
+    """One node of GPUs of which no server is known."""
+    known = device_accelerator(names[0])
+    gpu = Accelerator(
+        name=names[0] if known is None else known.name,
+        memory_bytes=memory_bytes,
+        bf16_flops=flops,
+        hbm_bytes_per_s=_TYPICAL_MEMORY_BYTES_PER_S if known is None else known.hbm_bytes_per_s,
+        source="peak: measured; bandwidth: a typical value" if known is None else known.source,
+    )
+    topology = Topology(devices_per_node=len(names), inside=_TYPICAL_LINK, between=_TYPICAL_LINK)
+    return Cluster(
+        groups=(NodeGroup(nodes=1, gpu=gpu, topology=topology, source="typical of PCIe 4.0"),)
+    )
 
 
 def _copy_rate() -> float:

@@ -62,6 +62,7 @@ RULES: dict[str, Rule] = {
     "flow.ranks": "taken",
     "flow.encoder_ranks": "taken",
     "flow.backbone_ranks": "taken",
+    "flow.profile": "taken",
     "flow.mode": "refused",
     "flow.staleness": "refused",
     "flow.recompute": "taken",

@@ -1,13 +1,22 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from support import run_tree
+import torch
+from support import run_tree, write_tiny_data
 
-from flowtrain.config import RunConfig, dump, from_dict
+from flowtrain.cli.main import main
+from flowtrain.config import ConfigError, RunConfig, dump, from_dict
 from flowtrain.config.layout import RankLayout
+from flowtrain.plan import cluster_local
+from flowtrain.plan.applied import with_plan
+from flowtrain.plan.plan_file import read_plan
+from flowtrain.train.launch import calibration
 from flowtrain.train.launch.calibration import _cgroup_cores
 from flowtrain.train.launch.layout import with_layout
 
@@ -22,7 +31,7 @@ def test_a_layout_is_chosen_and_the_line_says_why(
     chosen = with_layout(automatic(tmp_path / "run", data), resume=False).flow.chosen
     said = capsys.readouterr().err
     assert said.startswith(f"flowtrain: layout {chosen}: estimated ")
-    assert "; next best " in said
+    assert ", from calibration; next best " in said
     assert len(chosen.labels) <= 8  # train.global_batch
 
 
@@ -34,6 +43,125 @@ def test_a_resumed_run_keeps_the_layout_in_its_folder(tmp_path: Path, data: Path
     config.run.joinpath("config.yaml").write_text(dump(before))
     assert with_layout(config, resume=True).flow.chosen == layout
     assert with_layout(before, resume=False).flow.chosen == layout
+
+
+def test_a_profile_that_does_not_exist_is_named(tmp_path: Path, data: Path) -> None:
+    config = automatic(tmp_path / "run", data)
+    flow = dataclasses.replace(config.flow, profile=tmp_path / "times.json")
+    with pytest.raises(ConfigError, match=r"flow\.profile=.*times\.json: there is no such file"):
+        with_layout(dataclasses.replace(config, flow=flow), resume=False)
+
+
+def see_gpus(monkeypatch: pytest.MonkeyPatch, *names: str, mib: int = 80 << 10) -> None:
+    """Let torch and nvidia-ml-py see GPUs of these names."""
+    device = partial(SimpleNamespace, total_memory=mib << 20)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(names))
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda number: device(name=names[number])
+    )
+    monkeypatch.setattr(cluster_local, "_devices", lambda: (list(names), mib << 20))
+
+
+def on_gpus(folder: Path, data: Path, *, batch: int = 512, dtype: str = "bfloat16") -> RunConfig:
+    return from_dict(
+        run_tree(
+            folder,
+            data,
+            model={"device": "cuda", "dtype": dtype},
+            train={"global_batch": batch, "microbatch_tokens": 4096},
+            flow={"layout": "auto", "item_tokens": 1024},
+        )
+    )
+
+
+H100 = "NVIDIA H100 80GB HBM3"
+
+
+@pytest.fixture(scope="module")
+def checked(data: Path, tmp_path_factory: pytest.TempPathFactory) -> RunConfig:
+    """A run on GPUs with stored sizes of its samples."""
+    folder = tmp_path_factory.mktemp("checked")
+    shutil.copytree(data, folder / "data")
+    config = on_gpus(folder / "run", folder / "data")
+    path = folder / "run.yaml"
+    path.write_text(dump(config))
+    assert main(["data", "check", str(path), "--workers", "1"]) == 0
+    return config
+
+
+@pytest.mark.parametrize(
+    ("mib", "layout", "recompute"),
+    [
+        (80 << 10, RankLayout.colocated_on(2), False),
+        # Without the activations of the encoder.
+        (48, RankLayout.colocated_on(2), True),
+        # With one module each.
+        (36, RankLayout.decoupled(1, 1), False),
+        (20, None, False),
+    ],
+)
+def test_gpus_have_the_layout_of_a_plan_that_fits_into_their_memory(
+    mib: int,
+    layout: RankLayout | None,
+    recompute: bool,
+    checked: RunConfig,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    see_gpus(monkeypatch, H100, H100, mib=mib)
+    run, plan = str(checked.run.with_suffix(".yaml")), tmp_path / "plan.json"
+    planned = main(["plan", run, "--cluster", "local", "--only-run", "--out", str(plan)])
+    if layout is None:
+        assert planned == 2
+        with pytest.raises(ConfigError, match=r"flow\.layout=auto: .* no plan .*GiB are missing"):
+            with_layout(checked, resume=False)
+        return
+    capsys.readouterr()
+    chosen = with_layout(checked, resume=False)
+    assert (chosen.flow.chosen, chosen.flow.recompute) == (layout, recompute)
+    assert chosen == with_plan(checked, plan)
+    seconds = f"{read_plan(plan).plan.best_s:.3g}"
+    said = capsys.readouterr().err
+    assert f"estimated {seconds} s a step on 2 H100, from the data sheet of H100" in said
+    assert ("; next best 1 + 1: " in said) == layout.colocated
+
+
+@pytest.mark.parametrize(
+    ("names", "batch", "dtype", "said"),
+    [
+        # At most as many ranks as samples of a step; rows are below the range of the data sheet.
+        ([H100] * 4, 1, "bfloat16", "on 1 H100, from the data sheet of H100, extrapolated"),
+        ([H100] * 2, 16, "float32", "on 2 H100, from calibration"),
+        (["NVIDIA L4"] * 2, 16, "bfloat16", "on 2 NVIDIA L4, from calibration"),
+        (["NVIDIA H100 PCIe"] * 2, 16, "bfloat16", "on 2 H100-PCIe, from calibration"),
+    ],
+)
+def test_gpus_that_no_data_sheet_describes_are_calibrated(
+    names: list[str],
+    batch: int,
+    dtype: str,
+    said: str,
+    tmp_path: Path,
+    data: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    see_gpus(monkeypatch, *names)
+    monkeypatch.setattr(calibration, "peak_flops", lambda device, dtype: 1e14)
+    chosen = with_layout(on_gpus(tmp_path / "run", data, batch=batch, dtype=dtype), resume=False)
+    assert len(chosen.flow.chosen.labels) <= min(len(names), batch)
+    assert said in capsys.readouterr().err
+
+
+def test_without_images_gpus_are_colocated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_tiny_data(tmp_path, text_only=1.0)
+    see_gpus(monkeypatch, H100, H100)
+    chosen = with_layout(on_gpus(tmp_path / "run", tmp_path), resume=False).flow.chosen
+    assert chosen == RankLayout.colocated_on(2)
+    assert "estimated " in capsys.readouterr().err
 
 
 def test_samples_that_cannot_be_used_are_left_to_the_ranks(tmp_path: Path, data: Path) -> None:

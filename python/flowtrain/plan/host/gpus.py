@@ -1,0 +1,101 @@
+"""Layouts of a run on the GPUs of one host: the search of `flowtrain plan --only-run`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from flowtrain.config.checks import ConfigError
+from flowtrain.config.schema import RunConfig
+from flowtrain.plan.applied import layout_of
+from flowtrain.plan.cluster import Cluster
+from flowtrain.plan.describe import ModelDescription
+from flowtrain.plan.fixed import run_space
+from flowtrain.plan.host.choice import Choice
+from flowtrain.plan.inputs import run_work
+from flowtrain.plan.pools import Measured, pools_of
+from flowtrain.plan.profiles import measured_times
+from flowtrain.plan.result import NoPlanError, OutOfRangeError, PlanReport
+from flowtrain.plan.search import search
+from flowtrain.workloads import Workload
+
+
+def choose_on_gpus(
+    config: RunConfig,
+    model: ModelDescription,
+    samples: Workload,
+    cluster: Cluster,
+    calibrated: Measured | None,
+) -> Choice:
+    """The layout that `flowtrain plan --only-run` finds.
+
+    Times that are not valid for the small rows of any plan are extrapolated.
+
+    Args:
+        config: The run.
+        model: Its model.
+        samples: Its samples, or some of them.
+        cluster: GPUs of one type on one host, of which at most `train.global_batch` are used.
+        calibrated: Times on them, in place of those of a data sheet; those of `flow.profile` take
+            precedence.
+
+    Raises:
+        ConfigError: No layout fits into memory, or the profile is one of another device or dtype.
+        ProfileError: The profile cannot be read, or is one of another model.
+    """
+    (group,) = cluster.groups
+    group = group.with_gpus(min(group.gpus, config.train.global_batch))
+    host = Cluster(groups=(group,))
+    try:
+        try:
+            report, source = _searched(config, model, samples, host, calibrated), ""
+        except OutOfRangeError:
+            report = _searched(config, model, samples, host, calibrated, extrapolate=True)
+            source = ", extrapolated to small rows"
+    except NoPlanError as error:
+        raise ConfigError(
+            f"flow.layout=auto: {error}; flow.ranks, or flow.encoder_ranks and "
+            "flow.backbone_ranks, try a layout all the same"
+        ) from error
+    if config.flow.profile is not None:
+        source = f"{config.flow.profile.name}{source}"
+    elif calibrated is not None:
+        source = f"{calibrated.source}{source}"
+    else:
+        source = f"the data sheet of {group.gpu.name}{source}"
+    best, *others = report.plans
+    layout = layout_of(best)
+    next_best = next(
+        ((other, plan.best_s) for plan in others if (other := layout_of(plan)) != layout), None
+    )
+    return Choice(
+        layout=layout,
+        step_s=best.best_s,
+        where=f"{group.gpus} {group.gpu.name}",
+        source=source,
+        next_best=next_best,
+        recompute=best.recompute,
+    )
+
+
+def _searched(
+    config: RunConfig,
+    model: ModelDescription,
+    samples: Workload,
+    cluster: Cluster,
+    calibrated: Measured | None,
+    *,
+    extrapolate: bool = False,
+) -> PlanReport:
+    if config.flow.profile is not None:
+        measured = measured_times(
+            config.flow.profile, model.layers, cluster, extrapolate=extrapolate
+        )
+    else:
+        measured = {} if calibrated is None else {cluster.groups[0].gpu.name: calibrated}
+    work = run_work(config, samples)
+    space = run_space()
+    if not work.share.visual:
+        # Without images, ranks with both modules are one chain of layers to the search.
+        space = replace(space, modes=("prefix",))
+    pools = pools_of(cluster, config.model.dtype, measured, extrapolate=extrapolate)
+    return search(model, work, pools, space=space, neighbours=False)
