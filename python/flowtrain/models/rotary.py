@@ -87,7 +87,7 @@ class Rotary(torch.autograd.Function):
         ctx: Any, of_q: torch.Tensor, of_k: torch.Tensor
     ) -> tuple[torch.Tensor | None, ...]:
         cos, sin = ctx.saved_tensors
-        # What a half was multiplied by when it went into the other one.
+        # Values return between the halves, so that the halves of the sine change places.
         low, high = (-sin).chunk(2, dim=-1)
         return _turned(of_q, cos, high, low), _turned(of_k, cos, high, low), None, None
 

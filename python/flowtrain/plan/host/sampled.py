@@ -25,7 +25,7 @@ class CountsOf(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SampledModel:
-    """What plans and prices of steps need of a model.
+    """Layers and sizes of a model, for planning and pricing steps.
 
     Attributes:
         layers: Its layers.
@@ -143,7 +143,7 @@ def rank_rows(
     rank: int,
     image_counts: Callable[[Grid], Counts],
 ) -> list[Row]:
-    """What a rank computes in a step.
+    """Microbatches and images that a rank computes in a step.
 
     Args:
         plan: The step.

@@ -1,4 +1,4 @@
-"""What a run's ranks may use, and its speed as far as less than three seconds show it."""
+"""Cores and GPUs for the ranks of a run, and a measurement of their speed in under 3 seconds."""
 
 from __future__ import annotations
 
