@@ -13,6 +13,7 @@ import json
 import os
 import random
 import statistics
+import sys
 import tempfile
 from collections.abc import Callable
 from functools import partial
@@ -113,16 +114,17 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=24)
     parser.add_argument("--warmup", type=int, default=4)
     parser.add_argument("--loads", nargs="+", choices=("demo", *LOADS), default=("demo", *LOADS))
-    parser.add_argument("--json", action="store_true", help="no line for each comparison")
+    parser.add_argument("--modes", nargs="+", choices=MODES, default=MODES)
+    parser.add_argument("--json", action="store_true", help="lines of comparisons go to stderr")
     given = parser.parse_args()
+    lines = sys.stderr if given.json else sys.stdout
     rows = []
     for load in given.loads:
         with tempfile.TemporaryDirectory() as folder:
             write_load(Path(folder), load, samples=given.steps * BATCH)
-            for mode in MODES:
+            for mode in given.modes:
                 rows.append(compare(Path(folder), load, mode, given))
-                if not given.json:
-                    print(json.dumps(rows[-1]), flush=True)
+                print(json.dumps(rows[-1]), file=lines, flush=True)
     print(
         json.dumps(
             {
