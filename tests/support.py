@@ -165,6 +165,23 @@ def end_runs() -> Iterator[None]:
                 run.kill_all()
 
 
+@contextmanager
+def torch_world(ranks: int) -> Iterator[dict[str, str]]:
+    """Environment of ranks that meet in a store of this process, whose port nobody else can take.
+
+    The ranks connect to it as those of torchrun do.
+    """
+    from torch.distributed import TCPStore
+
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    yield {
+        "WORLD_SIZE": str(ranks),
+        "MASTER_ADDR": store.host,
+        "MASTER_PORT": str(store.port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+    }
+
+
 def processes() -> list[int]:
     return [int(folder.name) for folder in Path("/proc").glob("[0-9]*")]
 
@@ -186,16 +203,23 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
-@contextmanager
-def nothing_left() -> Iterator[None]:
-    """Check that the block leaves no pool of a dead job in shared memory."""
+def left_by(*launchers: int) -> set[str]:
+    """Names of pools in shared memory that these processes created and no process has open."""
     import flowtrain_core
 
-    def dead() -> set[str]:
-        pools = flowtrain_core.list_pools()
-        return {p.name for p in pools if p.name.startswith("flowtrain-") and not p.alive}
+    pools = flowtrain_core.list_pools()
+    return {pool.name for pool in pools if pool.creator_pid in launchers and not pool.alive}
 
-    before = dead()
-    yield
-    left = dead() - before
+
+@contextmanager
+def nothing_left() -> Iterator[set[int]]:
+    """Check that no pool of the block's runs is left in shared memory.
+
+    Yields:
+        Pids of launchers. A block adds those that are neither a `Run` nor this process.
+    """
+    launchers = {os.getpid()}
+    before = left_by(*launchers)
+    yield launchers
+    left = left_by(*launchers, *(run.process.pid for run in Run.started)) - before
     assert not left, f"pools left in shared memory: {', '.join(sorted(left))}"

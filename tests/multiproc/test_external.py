@@ -62,7 +62,8 @@ def write(folder: Path, data: Path, steps: int) -> Path:
 def test_ranks_started_by_torchrun_train_as_those_of_the_launcher(
     tmp_path: Path, data: Path
 ) -> None:
-    with nothing_left(), external(write(tmp_path, data, 3)) as (host, worlds):
+    with nothing_left() as launchers, external(write(tmp_path, data, 3)) as (host, worlds):
+        launchers.add(host.pid)
         output, _ = host.communicate(timeout=200)
         assert host.returncode == 0, output
         assert [world.wait(30) for world in worlds] == [0, 0]

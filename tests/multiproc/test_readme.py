@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -26,7 +27,7 @@ def examples() -> list[str]:
 @pytest.mark.parametrize("library", ["torch", "numpy"])
 def test_the_hand_off_runs_between_two_plain_processes(library: str) -> None:
     producer, consumer, _ = examples()
-    name = f"readme-{library}"
+    name = f"readme-{library}-{os.getpid()}"
     producer = HEAD + producer.replace('"vision"', f'"{name}"') + UNTIL_READ
     consumer = consumer.replace('"vision"', f'"{name}"')
     if library == "torch":

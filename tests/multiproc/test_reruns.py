@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 from forked_ranks import trained
-from support import Run, run_tree
+from support import Run, left_by, run_tree
 
-import flowtrain_core
 from flowtrain.config import ConfigError, from_dict
 from flowtrain.train.launch.run import train
 
@@ -52,8 +51,7 @@ def test_a_rerun_and_a_resumed_run_write_equal_logs(
     assert len(killed.metrics()) < 9
     trained(tree("killed"), resume=True)
     # The next run has removed the pool of the killed run.
-    left = [pool.name for pool in flowtrain_core.list_pools() if not pool.alive]
-    assert not [name for name in left if name.startswith("flowtrain-")]
+    assert not left_by(killed.process.pid)
     for file in ("metrics.jsonl", "eval.jsonl", "final/model.safetensors"):
         first, again = ((tmp_path / run / file).read_bytes() for run in ("first", "killed"))
         assert first == again, file

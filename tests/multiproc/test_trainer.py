@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from support import imported
+from support import imported, torch_world
 from transformers.utils import ModelOutput
 
 from flowtrain.data.order import SampleOrder
@@ -30,17 +29,14 @@ def loop() -> ModuleType:
 
 
 def run(folder: Path, how: str) -> dict[str, Any]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    world = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, str(PROGRAM), str(folder), str(rank), how], env=os.environ | world
-        )
-        for rank in range(2)
-    ]
-    assert [rank.wait(timeout=100) for rank in ranks] == [0, 0]
+    with torch_world(2) as world:
+        ranks = [
+            subprocess.Popen(
+                [sys.executable, str(PROGRAM), str(folder), str(rank), how], env=os.environ | world
+            )
+            for rank in range(2)
+        ]
+        assert [rank.wait(timeout=100) for rank in ranks] == [0, 0]
     name = {"resume": "resumed.pt", "start": "whole.pt"}[how]
     return torch.load(folder / name)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from plain_processor import processor_of
-from support import TESTS, imported, one_thread
+from support import TESTS, imported, one_thread, torch_world
 
 from flowtrain.data import VlmCollator
 from flowtrain.data.digits import write_digits
@@ -41,20 +40,17 @@ def write_data(folder: Path, loop: ModuleType, family: str = "qwen3_vl") -> None
 
 def run(folder: Path) -> dict[tuple[str, str], dict[str, torch.Tensor]]:
     """Weights by loop, and by whether it was resumed."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     paths = [str(TESTS.parent / "benchmarks"), os.environ.get("PYTHONPATH", "")]
-    world = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    world["OMP_NUM_THREADS"] = "1"
-    world |= {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, str(PROGRAM), str(folder), str(rank)], env=os.environ | world
-        )
-        for rank in range(2)
-    ]
-    assert [rank.wait(timeout=200) for rank in ranks] == [0, 0]
+    given = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    with torch_world(2) as world:
+        ranks = [
+            subprocess.Popen(
+                [sys.executable, str(PROGRAM), str(folder), str(rank)],
+                env=os.environ | world | given,
+            )
+            for rank in range(2)
+        ]
+        assert [rank.wait(timeout=200) for rank in ranks] == [0, 0]
     found: dict[tuple[str, str], dict[str, torch.Tensor]] = torch.load(folder / "found.pt")
     return found
 

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from flowtrain.cli.main import main
-from flowtrain_core import Pool
+from flowtrain_core import Pool, PoolEntry, list_pools
 
+PREFIX = f"clean-{os.getpid()}-"
 MAKE = """
 import sys, time
 from flowtrain_core import Pool
@@ -29,8 +30,19 @@ time.sleep(60)
 """
 
 
+@pytest.fixture(autouse=True)
+def _see_only_own_pools(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests that run at the same time leave pools too, and need them."""
+
+    def own_pools() -> list[PoolEntry]:
+        return [pool for pool in list_pools() if pool.name.startswith(PREFIX)]
+
+    for module in ("flowtrain.clean", "flowtrain.cli.clean"):
+        monkeypatch.setattr(f"{module}.list_pools", own_pools)
+
+
 def test_a_dead_pool_is_removed_and_a_live_one_is_kept(capsys: pytest.CaptureFixture[str]) -> None:
-    dead, alive = f"clean-dead-{os.getpid()}", f"clean-alive-{os.getpid()}"
+    dead, alive = f"{PREFIX}dead", f"{PREFIX}alive"
     maker = subprocess.Popen([sys.executable, "-c", MAKE, dead], stdout=subprocess.PIPE, text=True)
     assert maker.stdout is not None
     assert maker.stdout.readline() == "made\n"
@@ -61,7 +73,7 @@ def test_unreadable_pools_are_removed_unless_they_are_in_use(
         "other": b"x" * 4096,
         "nothing": None,
     }
-    names = {kind: f"clean-{kind}-{os.getpid()}" for kind in kinds}
+    names = {kind: f"{PREFIX}{kind}" for kind in kinds}
     for kind, content in kinds.items():
         (runtime / names[kind]).mkdir(mode=0o700)
         if content is not None:
