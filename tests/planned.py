@@ -9,7 +9,7 @@ import numpy
 from flowtrain.cost import Counts, Layer, Product, Saved
 from flowtrain.cost.timing import DataSheetTiming
 from flowtrain.cost.topology import Link, Topology
-from flowtrain.plan.describe import FarInput, ImageShape, ModelDescription
+from flowtrain.plan.describe import Encoder, FarInput, InputShape, ModelDescription
 from flowtrain.plan.space import GpuPool
 from flowtrain.plan.work import Work
 from flowtrain.workloads import Workload
@@ -75,13 +75,21 @@ def small_model(*, blocks: int = 6, towers: int = 3, **changes: Any) -> ModelDes
         "kv_width": w // 2,
         "num_experts": 0,
         "chosen_experts": 0,
-        "vision_width": v,
-        "vision_heads": 4,
-        "row_width": w,
-        "projector_side": "encoder",
-        "image": ImageShape(
-            per_token=Counts(patches=4, vision_tokens=4, projected=1),
-            per_pair=Counts(vision_pairs=16),
+        "encoders": (
+            Encoder(
+                name="encoder",
+                modality="vision",
+                first=0,
+                end=towers + 2,
+                width=v,
+                heads=4,
+                row_width=w,
+                projector_side="encoder",
+                shape=InputShape(
+                    per_token=Counts(patches=4, vision_tokens=4, projected=1),
+                    per_pair=Counts(vision_pairs=16),
+                ),
+            ),
         ),
         "far_inputs": (FarInput(source=towers + 1, target=towers + 3, unit="projected", values=w),),
     }

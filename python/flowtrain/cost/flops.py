@@ -29,6 +29,13 @@ class ModuleFlops:
     projector: float
     backbone: float
 
+    def __add__(self, other: ModuleFlops) -> ModuleFlops:
+        return ModuleFlops(
+            self.encoder + other.encoder,
+            self.projector + other.projector,
+            self.backbone + other.backbone,
+        )
+
     def on(self, side: Side, projector: Side) -> float:
         """FLOPs on one side of the cut, where the projector is on one of them."""
         own = self.encoder if side == "encoder" else self.backbone

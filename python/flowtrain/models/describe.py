@@ -18,7 +18,7 @@ from flowtrain.models.family import Family
 from flowtrain.models.registry import family_for
 from flowtrain.models.tile_family import TileFamily
 from flowtrain.models.versions import require_transformers
-from flowtrain.plan.describe import FarInput, ImageShape, ModelDescription
+from flowtrain.plan.describe import Encoder, FarInput, InputShape, ModelDescription
 
 # A grid of Qwen-VL whose numbers of patches are multiples of any window.
 _LARGE_GRID = (1, 64, 64)
@@ -90,12 +90,20 @@ def describe_family(family: Family, *, name: str) -> ModelDescription:
         kv_width=kv_heads * head,
         num_experts=getattr(text, "num_experts", None) or 0,
         chosen_experts=getattr(text, "num_experts_per_tok", None) or 0,
-        vision_width=vision.hidden_size,
-        vision_heads=getattr(vision, "num_heads", None) or vision.num_attention_heads,
-        row_width=family.row_width,
-        projector_side=family.projector_side,
+        encoders=(
+            Encoder(
+                name="encoder",
+                modality="vision",
+                first=0,
+                end=sum(layer.part != "backbone" for layer in kept),
+                width=vision.hidden_size,
+                heads=getattr(vision, "num_heads", None) or vision.num_attention_heads,
+                row_width=family.row_width,
+                projector_side=family.projector_side,
+                shape=_input_shape(family),
+            ),
+        ),
         tied_parameters=0 if totals[-1] else text.vocab_size * text.hidden_size,
-        image=_image_shape(family),
         far_inputs=_far_inputs(family, kept),
         estimated=estimated,
     )
@@ -116,13 +124,13 @@ def _common(parameter: str, layer: str) -> int:
     return sum(1 for _ in itertools.takewhile(lambda words: words[0] == words[1], pairs))
 
 
-def _image_shape(family: Family) -> ImageShape:
+def _input_shape(family: Family) -> InputShape:
     if isinstance(family, TileFamily):
         tile = family.counts(0, [_ONE_TILE], num_targets=0)
-        return ImageShape(tile_tokens=round(tile.projected), per_tile=tile)
+        return InputShape(tile_tokens=round(tile.projected), per_tile=tile)
     image = family.counts(0, [_LARGE_GRID], num_targets=0)
     tokens = image.projected
-    return ImageShape(
+    return InputShape(
         per_token=Counts(*(value / tokens for value in image._replace(vision_pairs=0))),
         per_pair=Counts(vision_pairs=image.vision_pairs / tokens**2),
     )

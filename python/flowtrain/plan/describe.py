@@ -2,13 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from flowtrain.cost.flops import Side
-from flowtrain.cost.layers import PARTS, Counts, Layer, Unit
+from flowtrain.cost.layers import Counts, Layer, Unit
 
 _NOTHING = Counts()
+
+
+Modality = Literal["vision"]
+"""What an encoder reads, and so which tokens of a sample it makes."""
+
+MODALITIES: tuple[Modality, ...] = get_args(Modality)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Encoded:
+    """Tokens of one modality, in the mean of the samples.
+
+    Attributes:
+        tokens: Tokens.
+        inputs: Inputs that are encoded apart: images, or frames.
+        squares: Sum over the inputs of their tokens^2.
+    """
+
+    tokens: float
+    inputs: float
+    squares: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -19,29 +41,30 @@ class Share:
         tokens: Tokens.
         squares: Tokens^2.
         targets: Target tokens.
-        visual: Visual tokens.
-        images: Images, or frames that are encoded apart.
-        visual_squares: Sum over the images of their tokens^2.
+        encoded: Tokens that encoders make, by modality.
     """
 
     tokens: float
     squares: float
     targets: float
-    visual: float
-    images: float
-    visual_squares: float
+    encoded: Mapping[Modality, Encoded]
+
+    @property
+    def has_inputs(self) -> bool:
+        """Whether there is something to encode."""
+        return any(encoded.tokens > 0 for encoded in self.encoded.values())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ImageShape:
-    """How visual tokens become work of the encoder.
+class InputShape:
+    """How tokens become work of the encoder that makes them.
 
     Attributes:
-        tile_tokens: Visual tokens of a tile, if the encoder computes tiles of one size. Otherwise
-            it computes images as they are.
+        tile_tokens: Tokens of a tile, if the encoder computes tiles of one size. Otherwise it
+            computes inputs as they are.
         per_tile: What a tile has of each unit; nothing if there are no tiles.
-        per_token: What a visual token has of each unit, besides attention to the whole image.
-        per_pair: What a pair of visual tokens of an image has.
+        per_token: What a token has of each unit, besides attention to the whole input.
+        per_pair: What a pair of tokens of an input has.
     """
 
     tile_tokens: int | None = None
@@ -49,18 +72,43 @@ class ImageShape:
     per_token: Counts = _NOTHING
     per_pair: Counts = _NOTHING
 
-    def counts(self, visual: float, visual_squares: float) -> Counts:
-        """What visual tokens have of each unit.
+    def counts(self, tokens: float, squares: float) -> Counts:
+        """What tokens have of each unit.
 
         Args:
-            visual: The tokens.
-            visual_squares: Sum over their images of tokens^2.
+            tokens: The tokens.
+            squares: Sum over their inputs of tokens^2.
         """
-        tiles = visual / self.tile_tokens if self.tile_tokens else 0.0
+        tiles = tokens / self.tile_tokens if self.tile_tokens else 0.0
         each = zip(self.per_tile, self.per_token, self.per_pair, strict=True)
-        return Counts(
-            *(tiles * tile + visual * one + visual_squares * two for tile, one, two in each)
-        )
+        return Counts(*(tiles * tile + tokens * one + squares * two for tile, one, two in each))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Encoder:
+    """A tower with its projector.
+
+    Attributes:
+        name: Name of its module in plans.
+        modality: What it reads.
+        first: Number of its first layer; its projector is the last of its layers.
+        end: Number of the first layer behind it.
+        width: Values of a token of the tower.
+        heads: Heads of the tower.
+        row_width: Values of a row between encoder and backbone.
+        projector_side: On which side of the cut the projector is.
+        shape: How tokens become work.
+    """
+
+    name: str
+    modality: Modality
+    first: int
+    end: int
+    width: int
+    heads: int
+    row_width: int
+    projector_side: Side
+    shape: InputShape
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,13 +145,9 @@ class ModelDescription:
         kv_width: Values of the keys of a token.
         num_experts: Experts of a layer; 0 for a dense decoder.
         chosen_experts: Experts that a token is sent to.
-        vision_width: Values of a token of the tower.
-        vision_heads: Heads of the tower.
-        row_width: Values of a row between encoder and backbone.
-        projector_side: On which side the projector is.
+        encoders: What is in front of the backbone, in the order of the layers.
         tied_parameters: Parameters of the output head, the last layer, that are those of the
             embedding; if they are on different stages, both have them.
-        image: How visual tokens become work.
         far_inputs: Outputs that layers other than the next one read.
         estimated: What is not known and was estimated, in words.
     """
@@ -120,11 +164,7 @@ class ModelDescription:
     kv_width: int
     num_experts: int
     chosen_experts: int
-    vision_width: int
-    vision_heads: int
-    row_width: int
-    projector_side: Side
-    image: ImageShape
+    encoders: tuple[Encoder, ...]
     tied_parameters: int = 0
     far_inputs: tuple[FarInput, ...] = ()
     estimated: tuple[str, ...] = ()
@@ -142,23 +182,32 @@ class ModelDescription:
                 "planned; give its `saved` tensors, or an estimate of them"
             )
 
-    def parts_of(self, module: str) -> tuple[str, ...]:
-        """Parts of the model that a module computes: `encoder`, `backbone`, or both as `model`."""
-        if module == "model":
-            return PARTS
-        own = (module, "projector") if self.projector_side == module else (module,)
-        return tuple(part for part in PARTS if part in own)
+    def layers_of(self, module: str) -> tuple[int, ...]:
+        """Numbers of the layers that a module computes.
 
-    def counts(self, share: Share, *, rows: float = 1.0) -> Counts:
-        """What samples have of each unit.
+        Args:
+            module: Name of an encoder, `backbone`, or `model` for all of them.
+        """
+        if module == "model":
+            return tuple(range(len(self.layers)))
+        module_of = ["backbone"] * len(self.layers)
+        for encoder in self.encoders:
+            for number in range(encoder.first, encoder.end):
+                is_projector = self.layers[number].part == "projector"
+                if not is_projector or encoder.projector_side == "encoder":
+                    module_of[number] = encoder.name
+        return tuple(number for number, name in enumerate(module_of) if name == module)
+
+    def text_counts(self, share: Share, *, rows: float = 1.0) -> Counts:
+        """What the backbone has of each unit.
 
         Args:
             share: Means of the samples.
             rows: Number of samples; it may be a fraction.
         """
-        text = Counts(tokens=share.tokens, pairs=share.squares / 2, targets=share.targets)
-        image = self.image.counts(share.visual, share.visual_squares)
-        return Counts(*(rows * (a + b) for a, b in zip(text, image, strict=True)))
+        return Counts(
+            tokens=rows * share.tokens, pairs=rows * share.squares / 2, targets=rows * share.targets
+        )
 
     def trained_parameters(self, trained: Collection[str]) -> int:
         """Parameters that train."""

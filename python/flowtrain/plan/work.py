@@ -10,7 +10,7 @@ import numpy
 
 from flowtrain.config.optim import OptimConfig
 from flowtrain.cost.layers import PARTS, check_parts
-from flowtrain.plan.describe import Share
+from flowtrain.plan.describe import MODALITIES, Encoded, Modality, Share
 from flowtrain.workloads import Workload
 from flowtrain.workloads.workload import FloatArray, IntArray
 
@@ -30,7 +30,7 @@ class Work:
         itemsize: Bytes of a weight and of a value.
         microbatch_tokens: Maximum tokens of a microbatch; None lets the search choose.
         target_share: Share of the text tokens that are targets.
-        item_tokens: Visual tokens that the encoder computes at once; a larger image is alone.
+        item_tokens: Tokens that an encoder makes at once; a larger input is alone.
     """
 
     workload: Workload
@@ -67,38 +67,64 @@ class Work:
                 "and samples are not split; raise it, or drop longer samples"
             )
 
+    def encoded_tokens(self, modality: Modality) -> IntArray:
+        """Tokens of each sample that encoders of a modality make, shape [num_samples]."""
+        return self._encoded[modality][0]
+
+    def inputs(self, modality: Modality) -> IntArray:
+        """Inputs of each sample, such as images, shape [num_samples]; 0 without their tokens."""
+        return self._encoded[modality][1]
+
     @cached_property
-    def images(self) -> IntArray:
-        """Images of each sample, shape [num_samples]; 0 without visual tokens."""
-        has = self.workload.visual_tokens > 0
-        given = self.workload.images
-        return numpy.where(has, 1 if given is None else numpy.maximum(given, 1), 0)
+    def _encoded(self) -> dict[Modality, tuple[IntArray, IntArray]]:
+        found: dict[Modality, tuple[IntArray, IntArray]] = {}
+        for modality in MODALITIES:
+            tokens, given = self.workload.visual_tokens, self.workload.images
+            counts = 1 if given is None else numpy.maximum(given, 1)
+            found[modality] = tokens, numpy.where(tokens > 0, counts, 0)
+        return found
 
     @cached_property
     def longest(self) -> int:
         """Tokens of the longest sample."""
         return int(self.workload.tokens.max())
 
-    @cached_property
-    def largest_image(self) -> float:
-        """Visual tokens of the largest image, if those of a sample are equal."""
-        images = numpy.maximum(self.images, 1)
-        return float((self.workload.visual_tokens / images).max())
+    def largest_input(self, modality: Modality) -> float:
+        """Tokens of the largest input, if those of a sample are equal."""
+        if modality not in self._largest:
+            self._largest[modality] = float(self._sizes(modality).max())
+        return self._largest[modality]
+
+    def _sizes(self, modality: Modality) -> FloatArray:
+        """Tokens of an input of each sample, shape [num_samples]."""
+        found: FloatArray = self.encoded_tokens(modality) / numpy.maximum(self.inputs(modality), 1)
+        return found
 
     @cached_property
     def share(self) -> Share:
         """Means of a sample."""
         tokens = self.workload.tokens.astype(numpy.float64)
-        visual = self.workload.visual_tokens.astype(numpy.float64)
-        images = self.images
         return Share(
             tokens=float(tokens.mean()),
             squares=float((tokens**2).mean()),
-            targets=self.target_share * max(float((tokens - visual).mean()), 1.0),
-            visual=float(visual.mean()),
-            images=float(images.mean()),
-            visual_squares=float((visual**2 / numpy.maximum(images, 1)).mean()),
+            targets=self.target_share * max(float(self._text.mean()), 1.0),
+            encoded={modality: self._mean(modality) for modality in MODALITIES},
         )
+
+    def _mean(self, modality: Modality) -> Encoded:
+        tokens = self.encoded_tokens(modality).astype(numpy.float64)
+        inputs = self.inputs(modality)
+        return Encoded(
+            tokens=float(tokens.mean()),
+            inputs=float(inputs.mean()),
+            squares=float((tokens**2 / numpy.maximum(inputs, 1)).mean()),
+        )
+
+    @cached_property
+    def _text(self) -> IntArray:
+        """Text tokens of each sample, shape [num_samples]."""
+        found: IntArray = self.workload.tokens - sum(map(self.encoded_tokens, MODALITIES))
+        return found
 
     @cached_property
     def tokens(self) -> float:
@@ -108,34 +134,33 @@ class Work:
     @cached_property
     def targets(self) -> FloatArray:
         """Target tokens of each sample, shape [num_samples]."""
-        text = self.workload.tokens - self.workload.visual_tokens
-        return numpy.asarray(self.target_share * text, numpy.float64)
+        return numpy.asarray(self.target_share * self._text, numpy.float64)
 
     @cached_property
-    def _spreads(self) -> tuple[tuple[float, float, float], ...]:
-        """Share of the tokens, deviation from that share, and largest; visual and targets."""
+    def _spreads(self) -> dict[Modality | None, tuple[float, float, float]]:
+        """Share of the tokens, deviation from that share, and largest; None is that of targets."""
         tokens = self.workload.tokens.astype(numpy.float64)
-        found = []
-        for values in (self.workload.visual_tokens.astype(numpy.float64), self.targets):
+        found: dict[Modality | None, tuple[float, float, float]] = {}
+        for what in (*MODALITIES, None):
+            values = self.targets if what is None else self.encoded_tokens(what)
+            values = values.astype(numpy.float64)
             part = float(values.sum() / tokens.sum())
-            found.append((part, float((values - part * tokens).std()), float(values.max())))
-        return tuple(found)
+            found[what] = part, float((values - part * tokens).std()), float(values.max())
+        return found
 
-    def most_of(self, tokens: float) -> tuple[float, float]:
-        """Visual tokens and target tokens that a full microbatch has at most.
+    def most_of(self, tokens: float, modality: Modality | None) -> float:
+        """Tokens of a modality, or None for target tokens, that a full microbatch has at most.
 
         Those of the mean samples that fill it and three standard deviations, or those of the sample
         with the most of them.
 
         Args:
             tokens: Tokens of the microbatch.
+            modality: The modality.
         """
         samples = max(1.0, tokens / self.share.tokens)
-        visual, targets = (
-            min(tokens, max(part * tokens + _DEVIATIONS * spread * math.sqrt(samples), largest))
-            for part, spread, largest in self._spreads
-        )
-        return visual, targets
+        part, spread, largest = self._spreads[modality]
+        return min(tokens, max(part * tokens + _DEVIATIONS * spread * math.sqrt(samples), largest))
 
     def drawn(self, values: FloatArray) -> FloatArray:
         """Values of the samples of some batches, drawn from a fixed seed.
@@ -150,21 +175,22 @@ class Work:
         found: FloatArray = values[random.integers(0, len(values), (_BATCHES, self.batch))]
         return found
 
-    def largest_image_of(self, groups: int) -> float:
-        """Visual tokens of the largest image of a part of a batch, in the mean.
+    def largest_input_of(self, modality: Modality, groups: int) -> float:
+        """Tokens of the largest input of a part of a batch, in the mean.
 
         Args:
+            modality: The modality.
             groups: Equal parts that the batch is in.
         """
-        if groups not in self._largest_images:
-            sizes = self.workload.visual_tokens / numpy.maximum(self.images, 1)
-            size = max(1, self.batch // groups)
+        key = (modality, groups)
+        if key not in self._largest:
+            sizes, size = self._sizes(modality), max(1, self.batch // groups)
             parts = self.drawn(sizes)[:, : self.batch // size * size].reshape(_BATCHES, -1, size)
-            self._largest_images[groups] = float(parts.max(axis=2).mean())
-        return self._largest_images[groups]
+            self._largest[key] = float(parts.max(axis=2).mean())
+        return self._largest[key]
 
     @cached_property
-    def _largest_images(self) -> dict[int, float]:
+    def _largest(self) -> dict[Modality | tuple[Modality, int], float]:
         return {}
 
     def cap(self, mean_tokens: float, headroom: float) -> int | None:

@@ -8,7 +8,7 @@ import pytest
 from cost.released import RELEASED, qwen3_vl_moe
 
 from flowtrain.cost import layer_flops
-from flowtrain.cost.layers import PARTS
+from flowtrain.cost.layers import PARTS, Counts
 from flowtrain.models.describe import describe
 from flowtrain.models.family import Family
 from flowtrain.models.registry import family_for
@@ -43,10 +43,10 @@ def test_a_description_has_the_layers_parameters_and_work_of_its_family(folder: 
             if layer.part == part
         )
     grids, visual, squares = two_images(family)
-    share = Share(
-        tokens=3000, squares=3000**2, targets=700, visual=visual, images=2, visual_squares=squares
-    )
-    found = model.counts(share)
+    share = Share(tokens=3000, squares=3000**2, targets=700, encoded={})
+    (encoder,) = model.encoders
+    text, images = model.text_counts(share), encoder.shape.counts(visual, squares)
+    found = Counts(*map(sum, zip(text, images, strict=True)))
     assert found == pytest.approx(family.counts(3000, grids, num_targets=700))
     flops = layer_flops(model.layers, found, PARTS)
     expected = layer_flops(family.layers, family.counts(3000, grids, num_targets=700), PARTS)

@@ -94,7 +94,7 @@ def _searched(
         measured = {} if calibrated is None else {cluster.groups[0].gpu.name: calibrated}
     work = run_work(config, samples)
     space = run_space()
-    if not work.share.visual:
+    if not work.share.has_inputs:
         # Without images, ranks with both modules are one chain of layers to the search.
         space = replace(space, modes=("prefix",))
     pools = pools_of(cluster, config.model.dtype, measured, extrapolate=extrapolate)

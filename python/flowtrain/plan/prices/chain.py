@@ -38,19 +38,17 @@ class Chain:
 
     Args:
         tables: All layers.
-        parts: Parts that the module computes.
+        layers: Numbers of those that the module computes.
     """
 
-    def __init__(self, tables: Tables, parts: tuple[str, ...]) -> None:
+    def __init__(self, tables: Tables, layers: Sequence[int]) -> None:
         self.tables = tables
-        self.numbers = numpy.array(
-            [n for n, layer in enumerate(tables.model.layers) if layer.part in parts]
-        )
+        self.numbers = numpy.array(layers)
         self.kinds: IntArray = tables.kind[self.numbers]
-        self.layers_of_kind = tables.count(parts)
+        self.layers_of_kind = tables.count(layers)
         decoder = tables.block & ~tables.vision
         self._decoder = decoder & (self.layers_of_kind > 0)
-        self.heaviest_share = tables.heaviest_share(parts)
+        self.heaviest_share = tables.heaviest_share(layers)
         self.num_blocks = int(self.layers_of_kind[self._decoder].sum())
 
     def bounds(
@@ -185,14 +183,15 @@ class Chain:
         """Bytes that each layer passes on."""
         tables, mesh = self.tables, shape.mesh
         model, itemsize = tables.model, tables.work.itemsize
-        images = tables.images(row.visual)
         part = numpy.array([model.layers[number].part for number in self.numbers])
         text = itemsize * row.tokens * model.width / (mesh.tp * mesh.cp)
-        tower = itemsize * images.vision_tokens * model.vision_width / mesh.tp
-        rows = itemsize * row.visual * model.width / mesh.tp
-        found: FloatArray = numpy.select(
-            [part == "encoder", part == "projector"], [tower, rows], text
-        )
+        found = numpy.full(len(part), text)
+        for place, tokens in enumerate(row.encoded):
+            own = tables.encoder[self.kinds] == place
+            tower_tokens = tables.inputs(place, tokens).vision_tokens
+            tower = itemsize * tower_tokens * model.encoders[place].width / mesh.tp
+            found[own & (part == "encoder")] = tower
+            found[own & (part == "projector")] = itemsize * tokens * model.width / mesh.tp
         return found
 
     def _taps(self, shape: Shape, row: Row) -> list[Tap]:
@@ -201,13 +200,14 @@ class Chain:
         Those from in front of the chain arrive at its first stage.
         """
         tables, mesh = self.tables, shape.mesh
-        images = tables.images(row.visual)._asdict()
         place = {int(number): position for position, number in enumerate(self.numbers)}
         found = []
         for far in tables.model.far_inputs:
             source, target = place.get(far.source, 0), place.get(far.target)
             if target is not None and source < target:
-                size = tables.work.itemsize * images[far.unit] * far.values / mesh.tp
+                encoder = int(tables.encoder[tables.kind[far.source]])
+                units = tables.inputs(encoder, row.encoded[encoder])._asdict()
+                size = tables.work.itemsize * units[far.unit] * far.values / mesh.tp
                 found.append(Tap(source=source, target=target, bytes=math.ceil(size)))
         return found
 

@@ -70,24 +70,19 @@ def costs_of(tables: Tables, shape: Shape, rows: Sequence[Row], network: Network
         ValueError: The times are not valid for a row.
     """
     mesh = shape.mesh
-    passes = numpy.array(
-        [
-            tables.text_passes(row.tokens, mesh.tp * mesh.cp, mesh.ep)
-            + tables.image_passes(row.visual, mesh.tp)
-            for row in rows
-        ]
-    )
+    passes = numpy.array([tables.row_passes(row, mesh) for row in rows])
     forward, backward = numpy.zeros((2, len(rows), len(SECONDS), len(tables.first)))
     forward[:, 0], backward[:, 1] = passes[:, 0], passes[:, 1]
     _communicate(forward, backward, passes[:, 2], tables, mesh, rows, network)
     again = tables.block * tables.gradient * forward.sum(1)
     local = numpy.array([tables.parameters / mesh.tp, tables.experts / (mesh.tp * mesh.ep)])
     trained = numpy.array([tables.trained / mesh.tp, tables.trained_experts / (mesh.tp * mesh.ep)])
-    tokens, visual, targets = numpy.array(
-        [(row.most_tokens, row.most_visual, row.most_targets) for row in rows]
-    ).T[:, :, None, None]
+    tokens, targets = numpy.array([(row.most_tokens, row.most_targets) for row in rows]).T[
+        :, :, None, None
+    ]
+    encoded = numpy.array([tables.per_kind(row.most_encoded) for row in rows])[:, None]
     kept = tokens * tables.kept_per_token + targets * tables.kept_per_target
-    kept = kept / (mesh.tp * mesh.cp) + visual * tables.kept_per_visual_token / mesh.tp
+    kept = kept / (mesh.tp * mesh.cp) + encoded * tables.kept_per_encoded_token / mesh.tp
     # Logits in the dtype of the model, and their gradient.
     logits = 2 * targets[:, 0, 0] * tables.model.vocabulary
     working = numpy.zeros((len(rows), len(tables.first)))
@@ -124,10 +119,11 @@ def _communicate(
     if mesh.tp > 1:
         around = network.around(mesh.tp_group)
         text_s: Any = comm.tensor_parallel_s(tokens, model.width, mesh, around, itemsize=itemsize)
-        vision_tokens: Any = numpy.array([[row.visual] for row in rows])
+        encoded: Any = numpy.array([tables.per_kind(row.encoded) for row in rows])
+        width: Any = tables.tower_width
         images_s: Any = comm.tensor_parallel_s(
-            vision_tokens * tables.vision_tokens_per_token,
-            model.vision_width,
+            encoded * tables.tower_tokens_per_token,
+            width,
             Mesh(tp=mesh.tp),
             around,
             itemsize=itemsize,

@@ -12,7 +12,6 @@ from flowtrain.plan.prices.row import Row
 from flowtrain.plan.prices.tables import Tables
 from flowtrain.plan.result import RankBytes, Seconds
 from flowtrain.plan.space import GpuPool, Rules
-from flowtrain.plan.work import Work
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,12 +21,12 @@ class EncoderPrice:
     Attributes:
         shape: Its mesh.
         recompute: Whether it encodes again before it runs backward, and keeps nothing.
-        forward: Forward pass of the images.
+        forward: Forward pass of its inputs.
         backward: Backward pass, with the forward pass that is run again.
-        transfer_s: Seconds to send the rows of these images to the backbone.
+        transfer_s: Seconds to send their rows to the backbone.
         reduce_s: Sum of the gradients, as far as it is not hidden.
         optimizer_s: The optimizer's step.
-        fixed: Memory of a rank besides what it holds for each group of images.
+        fixed: Memory of a rank besides what it holds for each group of inputs.
         held: Memory that it holds for a group from the forward to the backward pass.
     """
 
@@ -45,7 +44,7 @@ class EncoderPrice:
         """Memory of a rank.
 
         Args:
-            in_flight: Groups of images that it holds.
+            in_flight: Groups of inputs that it holds.
         """
         return replace(
             self.fixed,
@@ -76,12 +75,12 @@ class EncoderPrice:
 
     @cached_property
     def microbatch_s(self) -> float:
-        """Seconds between two groups of images: rows are sent while others are computed."""
+        """Seconds between two groups of inputs: rows are sent while others are computed."""
         return max(self.both_s, self.transfer_s)
 
     @cached_property
     def fill_s(self) -> float:
-        """Seconds of both passes of a group of images, its rows and their gradients sent."""
+        """Seconds of both passes of a group of inputs, its rows and their gradients sent."""
         sends = 2 if self.has_backward else 1
         return self.both_s + sends * self.transfer_s
 
@@ -91,34 +90,43 @@ class EncoderPrice:
         return self.reduce_s + self.optimizer_s
 
 
-def least_s(chain: Chain, shape: Shape, *, visual: float, groups: int) -> float:
+def least_s(chain: Chain, shape: Shape, *, encoder: int, tokens: float, groups: int) -> float:
     """Seconds of both passes without communication, a lower bound of the price.
 
     Args:
         chain: As for `encoder_prices`, as the others.
         shape: The mesh.
-        visual: Visual tokens.
+        encoder: Number of the encoder.
+        tokens: Tokens that it makes.
         groups: Parts of the step.
 
     Raises:
         ValueError: The times are not valid for the items.
     """
-    visual, item = _items(chain.tables.work, visual, groups)
-    passes = chain.tables.image_passes(item, shape.mesh.tp)
-    return visual / item * float(passes[:2].sum(0) @ chain.layers_of_kind)
+    tokens, item = _items(chain.tables, encoder, tokens, groups)
+    passes = chain.tables.input_passes(encoder, item, shape.mesh.tp)
+    return tokens / item * float(passes[:2].sum(0) @ chain.layers_of_kind)
 
 
-def _items(work: Work, visual: float, groups: int) -> tuple[float, float]:
-    """Visual tokens that a replica computes between two meetings, and at once."""
-    # An image is not split, so that all replicas wait for the largest one.
-    visual = max(visual, work.largest_image_of(groups))
-    return visual, min(visual, max(work.item_tokens, work.largest_image))
+def _items(tables: Tables, encoder: int, tokens: float, groups: int) -> tuple[float, float]:
+    """Tokens that a replica makes between two meetings, and at once."""
+    work, modality = tables.work, tables.model.encoders[encoder].modality
+    # An input is not split, so that all replicas wait for the largest one.
+    tokens = max(tokens, work.largest_input_of(modality, groups))
+    return tokens, min(tokens, max(work.item_tokens, work.largest_input(modality)))
 
 
 def encoder_prices(
-    chain: Chain, shape: Shape, *, visual: float, groups: int, pool: GpuPool, rules: Rules
+    chain: Chain,
+    shape: Shape,
+    *,
+    encoder: int,
+    tokens: float,
+    groups: int,
+    pool: GpuPool,
+    rules: Rules,
 ) -> list[EncoderPrice]:
-    """Prices of an encoder whose ranks each compute some images at a time, item by item.
+    """Prices of an encoder whose ranks each compute some inputs at a time, item by item.
 
     The first keeps its activations. If anything trains, the second keeps nothing and runs forward
     again, item by item.
@@ -126,8 +134,8 @@ def encoder_prices(
     Args:
         chain: Layers in front of the cut.
         shape: Its mesh; tp and dp only.
-        visual: Visual tokens of the images that a replica computes between two meetings, in the
-            mean.
+        encoder: Number of the encoder.
+        tokens: Tokens that a replica makes between two meetings, in the mean.
         groups: How often the replicas meet in a step.
         pool: Its GPUs.
         rules: Constants of the prices.
@@ -137,13 +145,15 @@ def encoder_prices(
     """
     tables = chain.tables
     work, mesh = tables.work, shape.mesh
-    visual, item = _items(work, visual, groups)
-    most = max(rules.headroom * visual, work.largest_image)
+    own = tables.model.encoders[encoder]
+    tokens, item = _items(tables, encoder, tokens, groups)
+    largest = work.largest_input(own.modality)
+    most = max(rules.headroom * tokens, largest)
     network = Network(pool.topology, shape.gpus)
-    row = Row(0.0, item, 0.0, most, 0.0)
+    row = Row(0.0, _alone(tables, encoder, item), 0.0, _alone(tables, encoder, most), 0.0)
     costs = costs_of(tables, shape, [row], network)
     count = chain.layers_of_kind
-    items = visual / item
+    items = tokens / item
     forward, backward = items * (costs.forward[0] @ count), items * (costs.backward[0] @ count)
     has_backward = bool(backward.sum() > 0)
     reduce_s, optimizer_s = update_s(
@@ -156,11 +166,15 @@ def encoder_prices(
         memory_bytes_per_s=pool.memory_bytes_per_s,
         exposed=rules.exposed_gradients,
     )
-    row_bytes = work.itemsize * tables.model.row_width
+    row_bytes = work.itemsize * own.row_width
     kept = float(costs.kept[0, 0] @ count)
-    of_item = max(item, work.largest_image) / most
+    of_item = max(item, largest) / most
     # Without a backward pass, no more than about one layer exists at a time.
-    layer = float(costs.kept[0, 0].max()) if has_backward else _layer_bytes(tables, most, mesh.tp)
+    layer = (
+        float(costs.kept[0, 0].max())
+        if has_backward
+        else _layer_bytes(tables, encoder, most) / mesh.tp
+    )
     states = dict(zip(STATES, (costs.states @ count).tolist(), strict=True))
     working = float(costs.working.max())
     rows = row_bytes * most * (2 if has_backward else 1)
@@ -169,7 +183,7 @@ def encoder_prices(
         recompute=False,
         forward=Seconds(**dict(zip(SECONDS, forward.tolist(), strict=True))),
         backward=Seconds(**dict(zip(SECONDS, backward.tolist(), strict=True))),
-        transfer_s=row_bytes * visual / pool.topology.between.bytes_per_s,
+        transfer_s=row_bytes * tokens / pool.topology.between.bytes_per_s,
         reduce_s=reduce_s,
         optimizer_s=optimizer_s,
         fixed=RankBytes(**states, working=of_item * layer + working),
@@ -190,7 +204,14 @@ def encoder_prices(
     ]
 
 
-def _layer_bytes(tables: Tables, visual: float, tp: int) -> float:
+def _alone(tables: Tables, encoder: int, tokens: float) -> tuple[float, ...]:
+    """Tokens of each encoder in a row of one of them."""
+    found = [0.0] * len(tables.model.encoders)
+    found[encoder] = tokens
+    return tuple(found)
+
+
+def _layer_bytes(tables: Tables, encoder: int, tokens: float) -> float:
     """Bytes of the largest tensors that a block has while it runs: its MLP's, four widths each."""
-    tokens = visual * tables.vision_tokens_per_token
-    return 8.0 * tables.work.itemsize * tokens * tables.model.vision_width / tp
+    tower_tokens = tokens * tables.inputs(encoder, 1.0).vision_tokens
+    return 8.0 * tables.work.itemsize * tower_tokens * tables.model.encoders[encoder].width

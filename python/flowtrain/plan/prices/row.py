@@ -11,14 +11,14 @@ class Row:
 
     Attributes:
         tokens: Tokens in the mean.
-        visual: Visual tokens in the mean.
+        encoded: Tokens of each encoder in the mean.
         most_tokens: Maximum tokens.
-        most_visual: Maximum visual tokens.
+        most_encoded: Maximum tokens of each encoder.
         most_targets: Maximum target tokens.
     """
 
     tokens: float
-    visual: float
+    encoded: tuple[float, ...]
     most_tokens: float
-    most_visual: float
+    most_encoded: tuple[float, ...]
     most_targets: float

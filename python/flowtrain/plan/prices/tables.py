@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Sequence
 from typing import Any
 
 import numpy
 
 from flowtrain.cost.activations import layer_bytes
+from flowtrain.cost.communication import Mesh
 from flowtrain.cost.layers import PARTS, Counts, ForwardFlops
 from flowtrain.cost.states import state_bytes
 from flowtrain.cost.timing import Timing
 from flowtrain.plan.arrays import FloatArray, IntArray
 from flowtrain.plan.describe import ModelDescription
+from flowtrain.plan.prices.row import Row
 from flowtrain.plan.work import Work
 
 _SAMPLE = 1 << 20  # Parameters from which the bytes of one are computed.
@@ -26,6 +28,7 @@ class Tables:
     Attributes:
         kind: Kind of each layer, shape [num_layers].
         first: Number of the first layer of each kind.
+        encoder: Number of its encoder; that of encoders for layers of the backbone.
         vision: Whether it is in front of the backbone.
         block: Whether it is a block, which can be computed again from its input.
         sparse: Whether it has experts.
@@ -37,20 +40,26 @@ class Tables:
         state: Bytes of weight, master weight, gradient and moments of a parameter that trains,
             shape [4].
         share: Means of the samples.
-        vision_tokens_per_token: Tokens of the tower of a visual token.
+        tower_tokens_per_token: Tokens of the tower for each that its encoder makes; 0 in the
+            backbone.
+        tower_width: Values of a token of the tower; 0 in the backbone.
         kept_per_token: Bytes that a layer keeps of a token of the decoder, all of it and only the
             input of blocks, shape [2, num_kinds]; 0 in front of the backbone.
         kept_per_target: The same of a target token.
-        kept_per_visual_token: The same of a visual token in front of the backbone.
+        kept_per_encoded_token: The same of a token that an encoder makes, in front of the backbone.
     """
 
     def __init__(self, model: ModelDescription, work: Work, timing: Timing) -> None:
         self.model, self.work, self._timing = model, work, timing
         self.share = work.share
+        of_layer = [len(model.encoders)] * len(model.layers)
+        for place, encoder in enumerate(model.encoders):
+            of_layer[encoder.first : encoder.end] = [place] * (encoder.end - encoder.first)
         kinds: dict[Any, int] = {}
         numbers = []
         for number, layer in enumerate(model.layers):
             key = (
+                of_layer[number],
                 layer.part,
                 layer.products,
                 layer.saved,
@@ -63,12 +72,13 @@ class Tables:
             numbers.append(kinds.setdefault(key, len(kinds)))
         self.kind = numpy.array(numbers)
         self.first = numpy.array([numbers.index(kind) for kind in range(len(kinds))])
+        self.encoder = numpy.array(of_layer)[self.first]
         layers = [model.layers[number] for number in self.first]
         before = {p: any(q in work.trained for q in PARTS[:i]) for i, p in enumerate(PARTS)}
         trains = numpy.array([layer.part in work.trained for layer in layers])
         reaches = numpy.array([layer.reaches_loss for layer in layers])
         earlier = numpy.array([before[layer.part] for layer in layers])
-        self.vision = numpy.array([layer.part != "backbone" for layer in layers])
+        self.vision = self.encoder < len(model.encoders)
         self.block = numpy.array([layer.takes is not None for layer in layers])
         self.gradient = (trains | earlier) & reaches
         self._weight_gradient = trains & reaches
@@ -89,51 +99,63 @@ class Tables:
             / _SAMPLE
         )
         self._flops = self._attention_flops()
-        self.kept_per_token = self._bytes(Counts(tokens=1))
-        self.kept_per_target = self._bytes(Counts(targets=1))
-        image = self.images(1.0)
-        self.vision_tokens_per_token = image.vision_tokens
-        self.kept_per_visual_token = self._bytes(image)
+        text = len(model.encoders)
+        self.kept_per_token = self._bytes(Counts(tokens=1), text)
+        self.kept_per_target = self._bytes(Counts(targets=1), text)
+        each = [self.inputs(place, 1.0) for place in range(text)]
+        self.tower_tokens_per_token = self.per_kind([counts.vision_tokens for counts in each])
+        self.tower_width = self.per_kind([encoder.width for encoder in model.encoders])
+        self.kept_per_encoded_token = numpy.zeros((2, len(self.first)))
+        for place, counts in enumerate(each):
+            self.kept_per_encoded_token += self._bytes(counts, place)
         self._passes: dict[Any, FloatArray] = {}
 
-    def sample_flops(self, parts: Collection[str]) -> FloatArray:
+    def per_kind(self, values: Sequence[float]) -> FloatArray:
+        """A value for each encoder as one for each kind of its layers; 0 in the backbone."""
+        return numpy.array([*values, 0.0], numpy.float64)[self.encoder]
+
+    def sample_flops(self, layers: Sequence[int]) -> FloatArray:
         """Forward FLOPs of each sample of the workload, shape [num_samples].
 
         Args:
-            parts: Parts that are counted.
+            layers: Numbers of the layers that are counted.
         """
-        work, image = self.work, self.model.image
+        work, model = self.work, self.model
         tokens = work.workload.tokens.astype(numpy.float64)
-        visual = work.workload.visual_tokens.astype(numpy.float64)
-        layers = [layer for layer in self.model.layers if layer.part in parts]
 
-        def flops(counts: Counts) -> float:
-            found = ForwardFlops(layers)(counts)
+        def flops(counts: Counts, first: int, end: int) -> float:
+            chosen = [model.layers[number] for number in layers if first <= number < end]
+            found = ForwardFlops(chosen)(counts)
             return found.encoder + found.projector + found.backbone
 
-        # FLOPs are linear in all of these.
-        return (
-            flops(Counts(tokens=1)) * tokens
-            + flops(Counts(pairs=0.5)) * tokens**2
-            + flops(Counts(targets=1)) * work.targets
-            + flops(image.counts(1.0, 0.0)) * visual
-            + flops(image.counts(0.0, 1.0)) * visual**2 / numpy.maximum(work.images, 1)
+        # FLOPs are linear in all of these. Projectors have none for tokens of the backbone.
+        every = (0, len(model.layers))
+        found = (
+            flops(Counts(tokens=1), *every) * tokens
+            + flops(Counts(pairs=0.5), *every) * tokens**2
+            + flops(Counts(targets=1), *every) * work.targets
         )
+        for encoder in model.encoders:
+            encoded = work.encoded_tokens(encoder.modality).astype(numpy.float64)
+            own, shape = (encoder.first, encoder.end), encoder.shape
+            inputs = numpy.maximum(work.inputs(encoder.modality), 1)
+            found = found + flops(shape.counts(1.0, 0.0), *own) * encoded
+            found = found + flops(shape.counts(0.0, 1.0), *own) * encoded**2 / inputs
+        return found
 
-    def heaviest_share(self, parts: Collection[str]) -> float:
+    def heaviest_share(self, layers: Sequence[int]) -> float:
         """Share of the FLOPs of a step that its heaviest sample has, in the mean of drawn batches.
 
         Args:
-            parts: Parts that are counted.
+            layers: Numbers of the layers that are counted.
         """
-        flops = self.sample_flops(parts)
+        flops = self.sample_flops(layers)
         heaviest = float(self.work.drawn(flops).max(axis=1).mean())
         return heaviest / max(self.work.batch * float(flops.mean()), 1.0)
 
-    def count(self, parts: tuple[str, ...]) -> IntArray:
-        """Layers of each kind in some parts."""
-        chosen = [layer.part in parts for layer in self.model.layers]
-        return numpy.bincount(self.kind[chosen], minlength=len(self.first))
+    def count(self, layers: Sequence[int]) -> IntArray:
+        """How many of some layers are of each kind."""
+        return numpy.bincount(self.kind[list(layers)], minlength=len(self.first))
 
     def text_passes(self, tokens: float, shards: int, ep: int = 1) -> FloatArray:
         """Times of the backbone's layers for a row of mean samples, as `_passes_of`.
@@ -145,40 +167,53 @@ class Tables:
         """
         key = ("text", tokens, shards, ep)
         if key not in self._passes:
-            counts = self.model.counts(self.share, rows=tokens / self.share.tokens)
-            self._passes[key] = self._passes_of(counts, shards, vision=False, ep=ep)
+            counts = self.model.text_counts(self.share, rows=tokens / self.share.tokens)
+            place = len(self.model.encoders)
+            self._passes[key] = self._passes_of(counts, shards, place, ep=ep)
         return self._passes[key]
 
-    def image_passes(self, visual: float, shards: int) -> FloatArray:
-        """Times of the layers in front of the backbone, as `_passes_of`.
+    def input_passes(self, encoder: int, tokens: float, shards: int) -> FloatArray:
+        """Times of the layers of an encoder, as `_passes_of`.
 
         Args:
-            visual: Visual tokens of the images.
+            encoder: Its number.
+            tokens: Tokens that it makes.
             shards: Ranks that share the products.
         """
-        key = ("images", visual, shards)
+        key = (encoder, tokens, shards)
         if key not in self._passes:
-            self._passes[key] = self._passes_of(self.images(visual), shards, vision=True)
+            self._passes[key] = self._passes_of(self.inputs(encoder, tokens), shards, encoder)
         return self._passes[key]
 
-    def images(self, visual: float) -> Counts:
-        """What images of mean samples with this many visual tokens have."""
-        if not self.share.visual:
-            return Counts()
-        squares = visual / self.share.visual * self.share.visual_squares
-        return self.model.image.counts(visual, squares)
+    def row_passes(self, row: Row, mesh: Mesh) -> FloatArray:
+        """Times of all layers for a row, as `_passes_of`.
 
-    def _passes_of(self, counts: Counts, shards: int, *, vision: bool, ep: int = 1) -> FloatArray:
+        Context parallelism does not share out the layers in front of the backbone.
+        """
+        found = self.text_passes(row.tokens, mesh.tp * mesh.cp, mesh.ep)
+        for encoder, tokens in enumerate(row.encoded):
+            found = found + self.input_passes(encoder, tokens, mesh.tp)
+        return found
+
+    def inputs(self, encoder: int, tokens: float) -> Counts:
+        """What inputs of mean samples have of which an encoder makes this many tokens."""
+        encoded = self.share.encoded[self.model.encoders[encoder].modality]
+        if not encoded.tokens:
+            return Counts()
+        squares = tokens / encoded.tokens * encoded.squares
+        return self.model.encoders[encoder].shape.counts(tokens, squares)
+
+    def _passes_of(self, counts: Counts, shards: int, encoder: int, *, ep: int = 1) -> FloatArray:
         """Seconds of forward pass, backward pass and attention, shape [3, num_kinds].
 
-        The attention is the part of the forward pass that attention has of its FLOPs. Kinds of the
-        other side have zeros.
+        The attention is the part of the forward pass that attention has of its FLOPs. Kinds of
+        other encoders, or of the backbone, have zeros.
 
         Raises:
             ValueError: As for `Timing.seconds`.
         """
         found = numpy.zeros((3, len(self.first)))
-        for kind in numpy.flatnonzero(self.vision == vision) if any(counts) else ():
+        for kind in numpy.flatnonzero(self.encoder == encoder) if any(counts) else ():
             layer = self.model.layers[self.first[kind]]
             took = self._timing.seconds(layer, counts, shards=shards, ep=ep)
             found[0, kind] = took.forward
@@ -200,14 +235,16 @@ class Tables:
             shares.append(own / whole if whole else 1.0)
         return numpy.array(shares)
 
-    def _bytes(self, counts: Counts) -> FloatArray:
-        """Bytes that layers keep, all of it and only the input of blocks, shape [2, num_kinds]."""
-        layers = [self.model.layers[number] for number in self.first]
-        found = numpy.zeros((2, len(layers)))
+    def _bytes(self, counts: Counts, encoder: int) -> FloatArray:
+        """Bytes that layers keep, all of it and only the input of blocks, shape [2, num_kinds].
+
+        Kinds of other encoders, or of the backbone, have zeros.
+        """
+        found = numpy.zeros((2, len(self.first)))
         for row, recompute in enumerate((False, True)):
-            for kind, layer in enumerate(layers):
+            for kind in numpy.flatnonzero(self.encoder == encoder):
                 for kept in layer_bytes(
-                    [layer],
+                    [self.model.layers[self.first[kind]]],
                     counts,
                     self.work.trained,
                     itemsize=self.work.itemsize,

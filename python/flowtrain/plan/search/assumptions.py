@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from flowtrain.cost.timing import DataSheetTiming
-from flowtrain.plan.describe import ModelDescription
+from flowtrain.plan.describe import ModelDescription, Share
 from flowtrain.plan.result import Assumption
 from flowtrain.plan.space import GpuPool, Rules
 from flowtrain.plan.work import Work
@@ -20,8 +20,8 @@ def assumptions_of(
     share = work.share
     yield Assumption(
         name="samples",
-        value=f"in the mean {share.tokens:.0f} tokens, {share.visual:.0f} of them visual, in "
-        f"{share.images:.2f} images of equal size; the longest has {work.longest} tokens",
+        value=f"in the mean {share.tokens:.0f} tokens, {_encoded(share)}; the longest has "
+        f"{work.longest} tokens",
         source=f"{len(work.workload)} samples of workload '{work.workload.name}'",
     )
     yield Assumption(
@@ -77,6 +77,11 @@ def assumptions_of(
     )
     for text in model.estimated:
         yield Assumption(name="estimate", value=text, source="assumption: not measured")
+
+
+def _encoded(share: Share) -> str:
+    visual = share.encoded["vision"]
+    return f"{visual.tokens:.0f} of them visual, in {visual.inputs:.2f} images of equal size"
 
 
 def _of_pool(pool: GpuPool) -> Iterator[Assumption]:

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator
 
 from flowtrain.cost.communication import Mesh
-from flowtrain.plan.describe import ModelDescription
+from flowtrain.plan.describe import Encoder, ModelDescription
 from flowtrain.plan.prices.costs import Shape
 from flowtrain.plan.prices.row import Row
 from flowtrain.plan.space import GpuPool, Rules, Space
@@ -30,7 +30,7 @@ def backbone_shapes(
         pool: The GPUs.
         gpus: How many of them are used.
         blocks: Blocks of the decoder; stages have at least one each.
-        modules: Modules that have the mesh: the backbone, and perhaps the encoder.
+        modules: Modules that have the mesh: the backbone, and perhaps encoders.
     """
     node = pool.topology.devices_per_node
     for tp, cp, pp in itertools.product(space.tp, space.cp, space.pp):
@@ -38,7 +38,7 @@ def backbone_shapes(
             continue
         if (model.kv_heads % tp and tp % model.kv_heads) or model.heads % tp:
             continue
-        if "encoder" in modules and model.vision_heads % tp:
+        if any(encoder.name in modules and encoder.heads % tp for encoder in model.encoders):
             continue
         dp = gpus // (tp * cp * pp)
         for ep in space.ep if model.num_experts else (1,):
@@ -55,12 +55,12 @@ def backbone_shapes(
 
 
 def encoder_shapes(
-    model: ModelDescription, space: Space, pool: GpuPool, *, gpus: int | None = None
+    encoder: Encoder, space: Space, pool: GpuPool, *, gpus: int | None = None
 ) -> Iterator[Shape]:
     """Meshes of an encoder on its own.
 
     Args:
-        model: The model.
+        encoder: The encoder.
         space: Sizes to try.
         pool: GPUs that may be used.
         gpus: The number that is used; None tries all.
@@ -69,17 +69,19 @@ def encoder_shapes(
     budgets = pool.budgets(every=space.every_budget) if gpus is None else [gpus]
     for count in budgets:
         for tp in space.tp:
-            if count % tp or tp > node or node % tp or model.vision_heads % tp:
+            if count % tp or tp > node or node % tp or encoder.heads % tp:
                 continue
             for sharding in space.sharding:
                 mesh = Mesh(tp=tp, dp=count // tp)
                 if count == tp and sharding != space.sharding[0]:
                     continue
-                if space.allows(mesh, sharding, modules=("encoder",)):
+                if space.allows(mesh, sharding, modules=(encoder.name,)):
                     yield Shape(mesh, sharding)
 
 
-def row_of(work: Work, rules: Rules, *, dp: int, microbatches: int) -> Row | None:
+def row_of(
+    model: ModelDescription, work: Work, rules: Rules, *, dp: int, microbatches: int
+) -> Row | None:
     """What a replica's microbatch has, or None if samples are too few or its tokens too many."""
     if dp * microbatches > work.batch:
         return None
@@ -88,4 +90,11 @@ def row_of(work: Work, rules: Rules, *, dp: int, microbatches: int) -> Row | Non
     most = work.cap(tokens, rules.headroom)
     if most is None:
         return None
-    return Row(tokens, share.visual / share.tokens * tokens, most, *work.most_of(most))
+    modalities = [encoder.modality for encoder in model.encoders]
+    return Row(
+        tokens,
+        tuple(share.encoded[each].tokens / share.tokens * tokens for each in modalities),
+        most,
+        tuple(work.most_of(most, each) for each in modalities),
+        work.most_of(most, None),
+    )

@@ -46,13 +46,14 @@ class Context:
         self, model: ModelDescription, work: Work, pool: GpuPool, space: Space, rules: Rules
     ) -> None:
         self.model, self.work, self.pool, self.space, self.rules = model, work, pool, space, rules
+        (self._encoder,) = model.encoders
         self.tables = Tables(model, work, pool.timing)
         self.usable_bytes = rules.usable(pool)
         self.counts: collections.Counter[str] = collections.Counter()
         self.out_of_range = ""
         self._chains = {
-            module: Chain(self.tables, model.parts_of(module))
-            for module in ("model", "encoder", "backbone")
+            module: Chain(self.tables, model.layers_of(module))
+            for module in ("model", self._encoder.name, "backbone")
         }
         self._microbatches = space.microbatches_of(work.batch)
         self._least: dict[tuple[str, float, int, int, int], float | None] = {}
@@ -79,7 +80,7 @@ class Context:
             self.pool,
             gpus=gpus,
             blocks=self._chains["backbone"].num_blocks,
-            modules=("encoder", "backbone") if module == "model" else ("backbone",),
+            modules=(self._encoder.name, "backbone") if module == "model" else ("backbone",),
         )
         for shape in shapes:
             found = self._pipelines(Pipelines, module, shape, self._microbatches, cutoff_s)
@@ -124,7 +125,7 @@ class Context:
     ) -> P | None:
         rows, counts, sizes = [], [], []
         for count in microbatches:
-            row = row_of(self.work, self.rules, dp=shape.mesh.dp, microbatches=count)
+            row = row_of(self.model, self.work, self.rules, dp=shape.mesh.dp, microbatches=count)
             if row is None:
                 continue
             seconds = self._least_seconds(module, row, shape)
@@ -136,7 +137,7 @@ class Context:
                 continue
             rows.append(row)
             counts.append(count)
-            size = self.work.itemsize * self.model.row_width * row.most_visual
+            size = self.work.itemsize * self._encoder.row_width * row.most_encoded[0]
             sizes.append(size / (shape.mesh.tp * shape.mesh.cp) if module == "backbone" else 0.0)
         if not rows:
             return None
@@ -157,8 +158,7 @@ class Context:
         key = (module, row.tokens, mesh.tp, mesh.cp, mesh.ep)
         if key not in self._least:
             try:
-                passes = self.tables.text_passes(row.tokens, mesh.tp * mesh.cp, mesh.ep)
-                passes = passes + self.tables.image_passes(row.visual, mesh.tp)
+                passes = self.tables.row_passes(row, mesh)
             except ValueError as error:
                 self.out_of_range = str(error)
                 self._least[key] = None
@@ -175,7 +175,7 @@ class Context:
         key = (gpus, sharding)
         if key not in self._colocated:
             found = []
-            for shape in encoder_shapes(self.model, self.space, self.pool, gpus=gpus):
+            for shape in encoder_shapes(self._encoder, self.space, self.pool, gpus=gpus):
                 if shape.sharding == sharding or shape.mesh.dp == 1:
                     found += self._encoders(shape, groups=1, cutoff_s=math.inf)
             found.sort(key=lambda price: (price.once_s, price.memory().total))
@@ -194,7 +194,7 @@ class Context:
             self._apart[microbatches] = Encoders(
                 [
                     price
-                    for shape in encoder_shapes(self.model, self.space, self.pool)
+                    for shape in encoder_shapes(self._encoder, self.space, self.pool)
                     for price in self._encoders(shape, groups=microbatches, cutoff_s=cutoff_s)
                 ]
             )
@@ -207,14 +207,22 @@ class Context:
 
     def _encoders(self, shape: Shape, *, groups: int, cutoff_s: float) -> list[EncoderPrice]:
         """An encoder that keeps its activations, and the same one that runs forward again."""
-        visual = self.work.batch * self.work.share.visual / (groups * shape.mesh.dp)
-        chain = self._chains["encoder"]
+        encoded = self.work.share.encoded[self._encoder.modality]
+        tokens = self.work.batch * encoded.tokens / (groups * shape.mesh.dp)
+        chain = self._chains[self._encoder.name]
         try:
-            if groups * least_s(chain, shape, visual=visual, groups=groups) >= cutoff_s:
+            least = least_s(chain, shape, encoder=0, tokens=tokens, groups=groups)
+            if groups * least >= cutoff_s:
                 return []
             if (shape, groups) not in self._priced_encoders:
                 self._priced_encoders[shape, groups] = encoder_prices(
-                    chain, shape, visual=visual, groups=groups, pool=self.pool, rules=self.rules
+                    chain,
+                    shape,
+                    encoder=0,
+                    tokens=tokens,
+                    groups=groups,
+                    pool=self.pool,
+                    rules=self.rules,
                 )
         except ValueError as error:
             self.out_of_range = str(error)

@@ -103,8 +103,12 @@ def _time_s(module: ModulePlan, priced: Priced) -> float:
 def _flops(priced: Priced) -> float:
     """Model FLOPs of a step."""
     context = priced.context
-    per_sample = ForwardFlops(context.model.layers)(context.model.counts(context.work.share))
-    return context.work.batch * train_flops(per_sample, context.work.trained)
+    model, work, tables = context.model, context.work, context.tables
+    forward = ForwardFlops(model.layers)(model.text_counts(work.share))
+    for place, encoder in enumerate(model.encoders):
+        inputs = tables.inputs(place, work.share.encoded[encoder.modality].tokens)
+        forward = forward + ForwardFlops(model.layers[encoder.first : encoder.end])(inputs)
+    return work.batch * train_flops(forward, work.trained)
 
 
 def _peak(priced: Priced) -> float:

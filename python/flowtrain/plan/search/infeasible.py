@@ -107,7 +107,7 @@ def _any_fits(context: Context) -> bool:
 def _all(context: Context) -> Iterator[Prefix | Colocated | Disaggregated]:
     """All candidates of a pool, those with the most GPUs first."""
     modes = context.space.modes
-    with_images = context.work.share.visual > 0
+    with_images = context.work.share.has_inputs
     for gpus in context.budgets():
         kinds: list[Iterable[Prefix | Colocated | Disaggregated]] = []
         if "prefix" in modes:

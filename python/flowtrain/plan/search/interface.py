@@ -56,7 +56,7 @@ def search(
     """
     if not pools or keep < 1:
         raise ValueError(f"pools={len(pools)}, keep={keep}: both must be at least 1")
-    if not work.share.visual and "prefix" not in space.modes:
+    if not work.share.has_inputs and "prefix" not in space.modes:
         raise ValueError(
             f"workload '{work.workload.name}' has no images, so that there is no encoder to place "
             f"(modes={', '.join(space.modes)}); add mode prefix"
@@ -120,7 +120,7 @@ def consider_modules(best: Best[Priced], contexts: Sequence[Context], *, at_leas
         contexts: The model on each pool.
         at_least: GPUs that a plan has at least; fewer are known to be no better.
     """
-    if not contexts[0].work.share.visual:
+    if not contexts[0].work.share.has_inputs:
         return  # Without images, there is nothing to encode.
     modes = contexts[0].space.modes
     if "colocated" in modes:

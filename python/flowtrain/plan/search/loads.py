@@ -38,13 +38,16 @@ class Loads:
         self.text = (1 - attention) * tokens / share.tokens
         self.text += attention * tokens**2 / share.squares
         self.mean_text = work.batch * float(self.text.mean()) / replica_slots
-        self.images = tables.sample_flops(("encoder", "projector"))
+        self.images = tables.sample_flops(
+            [number for number, layer in enumerate(tables.model.layers) if layer.part != "backbone"]
+        )
         mean = max(float(self.images.mean()), _TINY)
         self.mean_images = work.batch * mean / replica_slots
         groups = pipeline.num_microbatches if priced.mode == "disaggregated" else 1
         replicas = 1 if priced.encoder is None else priced.encoder.shape.mesh.dp
         # The price is of no less than the largest image, taken as that share of the visual tokens.
-        image = mean * work.largest_image_of(groups) / max(share.visual, _TINY)
+        image = mean * work.largest_input_of("vision", groups)
+        image /= max(share.encoded["vision"].tokens, _TINY)
         self.mean_encoder = max(work.batch * mean / (replicas * groups), image)
         self._split(priced)
 

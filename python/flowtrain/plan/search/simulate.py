@@ -58,7 +58,7 @@ class Simulation:
         passes = loads.passes(plan.loads, images)
         seconds = priced.cut.update_s
         if (encoder := priced.encoder) is not None:
-            counts = self._work.images[batch]
+            counts = self._work.inputs("vision")[batch]
             # Images of a sample are taken to be equal.
             each = numpy.repeat(loads.images[batch] / numpy.maximum(counts, 1), counts)
             replicas = encoder.shape.mesh.dp

@@ -23,7 +23,7 @@ from flowtrain.plan.space import Rules
 from flowtrain.plan.work import Work
 from tests.planned import small_model, small_pool, small_work
 
-ROW = Row(2000.0, 900.0, 3000.0, 1200.0, 1000.0)
+ROW = Row(2000.0, (900.0,), 3000.0, (1200.0,), 1000.0)
 PLENTY = 10**12
 
 
@@ -39,7 +39,7 @@ def pipeline(
 ) -> Pipeline:
     model, work = model or small_model(), work or small_work()
     gpus = small_pool(64, **pool)
-    chain = Chain(Tables(model, work, gpus.timing), model.parts_of(module))
+    chain = Chain(Tables(model, work, gpus.timing), model.layers_of(module))
     return Pipeline(
         chain,
         Shape(mesh, sharding),
@@ -51,10 +51,12 @@ def pipeline(
     )
 
 
-def encoders(shape: Shape, work: Work, visual: float = 1000.0) -> list[EncoderPrice]:
+def encoders(shape: Shape, work: Work, tokens: float = 1000.0) -> list[EncoderPrice]:
     pool, model = small_pool(64), small_model()
-    chain = Chain(Tables(model, work, pool.timing), model.parts_of("encoder"))
-    return encoder_prices(chain, shape, visual=visual, groups=1, pool=pool, rules=Rules())
+    chain = Chain(Tables(model, work, pool.timing), model.layers_of("encoder"))
+    return encoder_prices(
+        chain, shape, encoder=0, tokens=tokens, groups=1, pool=pool, rules=Rules()
+    )
 
 
 def test_one_rank_holds_what_the_cost_model_says() -> None:
@@ -64,7 +66,7 @@ def test_one_rank_holds_what_the_cost_model_says() -> None:
     states = state_bytes(parameters, parameters, work.optim, itemsize=2)
     assert (rank.weights, rank.masters) == (states.weights, states.masters)
     assert (rank.gradients, rank.moments) == (states.gradients, states.moments)
-    visual = ROW.most_visual
+    (visual,) = ROW.most_encoded
     full = Counts(
         patches=4 * visual,
         vision_tokens=4 * visual,
@@ -212,7 +214,7 @@ def test_full_sharding_hides_gathers_behind_passes_as_far_as_they_last() -> None
 @pytest.mark.parametrize("stages", [2, 3, 5])
 def test_bounds_are_never_above_the_price(module: str, stages: int) -> None:
     model, work, pool = small_model(), small_work(), small_pool(64)
-    chain = Chain(Tables(model, work, pool.timing), model.parts_of(module))
+    chain = Chain(Tables(model, work, pool.timing), model.layers_of(module))
     counts = [1, 2, 4, 8]
     options: dict[str, Any] = {"pool": pool, "rules": Rules()}
     shape = Shape(Mesh(pp=stages, dp=2), "optimizer")

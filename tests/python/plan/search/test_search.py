@@ -32,16 +32,16 @@ def all_steps(model: ModelDescription, work: Work, pool: GpuPool, mode: str) -> 
     tables = Tables(model, work, pool.timing)
     usable = RULES.usable(pool)
     prefix = mode == "prefix"
-    chain = Chain(tables, model.parts_of("model" if prefix else "backbone"))
-    beside = Chain(tables, model.parts_of("encoder"))
+    chain = Chain(tables, model.layers_of("model" if prefix else "backbone"))
+    beside = Chain(tables, model.layers_of("encoder"))
     options: dict[str, Any] = {"pool": pool, "rules": RULES}
     modules = ("encoder", "backbone") if prefix else ("backbone",)
     for gpus, m in itertools.product(pool.budgets(), SPACE.microbatches or ()):
         for shape in backbone_shapes(model, SPACE, pool, gpus=gpus, blocks=6, modules=modules):
-            row = row_of(work, RULES, dp=shape.mesh.dp, microbatches=m)
+            row = row_of(model, work, RULES, dp=shape.mesh.dp, microbatches=m)
             if row is None:
                 continue
-            rows = work.itemsize * model.row_width * row.most_visual
+            rows = work.itemsize * model.encoders[0].row_width * row.most_encoded[0]
             rows /= shape.mesh.tp * shape.mesh.cp
             pipeline = Pipeline(
                 chain,
@@ -64,11 +64,13 @@ def all_steps(model: ModelDescription, work: Work, pool: GpuPool, mode: str) -> 
                 continue
             left = gpus if mode == "colocated" else pool.gpus - gpus
             cut = pipeline.cut(usable)
-            for encoder in encoder_shapes(model, SPACE, pool):
+            for encoder in encoder_shapes(model.encoders[0], SPACE, pool):
                 groups = 1 if mode == "colocated" else m
                 single = encoder.sharding if encoder.mesh.dp == 1 else ""
-                visual = work.batch * work.share.visual / groups / encoder.mesh.dp
-                prices = encoder_prices(beside, encoder, visual=visual, groups=groups, **options)
+                tokens = work.share.encoded["vision"].tokens * work.batch / groups / encoder.mesh.dp
+                prices = encoder_prices(
+                    beside, encoder, encoder=0, tokens=tokens, groups=groups, **options
+                )
                 if mode == "colocated":
                     if encoder.gpus == gpus and encoder.sharding in (shape.sharding, single):
                         for price in prices:
