@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy
@@ -96,6 +97,55 @@ def small_model(*, blocks: int = 6, towers: int = 3, **changes: Any) -> ModelDes
     return ModelDescription(**(given | changes))
 
 
+def two_encoders(*, blocks: int = 6, **changes: Any) -> ModelDescription:
+    """The small model with a narrower tower for audio, of two tokens each, beside its own."""
+    model = small_model(blocks=blocks)
+    (images,) = model.encoders
+    v, w = _VISION // 2, _WIDTH
+    listens = Layer(
+        name="listens",
+        part="encoder",
+        products=(
+            Product("vision_tokens", 24.0 * v * v),
+            Product("window_pairs", 4.0 * v, has_weight=False),
+        ),
+        saved=(Saved("vision_tokens", 20 * v),),
+        takes=("vision_tokens", v),
+    )
+    projector = Layer(
+        name="hears",
+        part="projector",
+        products=(Product("projected", 2.0 * v * w),),
+        saved=(Saved("projected", 2 * v),),
+    )
+    end = images.end + 3
+    audio = Encoder(
+        name="audio",
+        modality="audio",
+        first=images.end,
+        end=end,
+        width=v,
+        heads=2,
+        row_width=w,
+        projector_side="encoder",
+        shape=InputShape(per_token=Counts(vision_tokens=2, window_pairs=100, projected=1)),
+    )
+
+    def inserted(values: tuple[Any, ...], *new: Any) -> tuple[Any, ...]:
+        return (*values[: images.end], *new, *values[images.end :])
+
+    rows = FarInput(source=images.end - 1, target=end, unit="projected", values=w)
+    given: dict[str, Any] = {
+        "layers": inserted(model.layers, listens, listens, projector),
+        "parameters": inserted(model.parameters, 12 * v * v, 12 * v * v, v * w),
+        "experts": inserted(model.experts, 0, 0, 0),
+        "unused": inserted(model.unused, 0, 0, 0),
+        "encoders": (replace(images, name="vision"), audio),
+        "far_inputs": (rows,),
+    }
+    return replace(model, **(given | changes))
+
+
 def small_pool(gpus: int, *, memory_bytes: int = 400_000_000, **changes: Any) -> GpuPool:
     """GPUs in nodes of four."""
     given: dict[str, Any] = {
@@ -115,16 +165,19 @@ def small_pool(gpus: int, *, memory_bytes: int = 400_000_000, **changes: Any) ->
     return GpuPool(**(given | changes))
 
 
-def small_work(*, batch: int = 32, seed: int = 0, **changes: Any) -> Work:
-    """Samples with one image each, but for some."""
+def small_work(*, batch: int = 32, seed: int = 0, with_audio: bool = False, **changes: Any) -> Work:
+    """Samples with one image each, but for some; and with a clip of audio."""
     random = numpy.random.default_rng(seed)
     visual = random.integers(0, 600, 64) * (random.random(64) < 0.8)
     tokens = visual + random.integers(20, 300, 64)
+    audio = random.integers(40, 200, 64) if with_audio else None
+    tokens = tokens if audio is None else tokens + audio
     workload = Workload(
         name="small",
         tokens=tokens,
         visual_tokens=visual,
         cost=tokens.astype(float),
         encoder_cost=visual.astype(float),
+        audio_tokens=audio,
     )
     return Work(**({"workload": workload, "batch": batch, "item_tokens": 600} | changes))

@@ -37,8 +37,8 @@ def with_plan(config: RunConfig, path: Path) -> RunConfig:
     """
     file = read_plan(path)
     _check_model(file, config, path)
-    _check_run(file.run, PlannedRun.of(config), path)
     layout = rank_layout(file, source=str(path))
+    _check_run(file.run, PlannedRun.of(config), path)
     given = config.flow.rank_layout
     if given is not None and given != layout:
         raise ConfigError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from flowtrain.cost.flops import Side
@@ -12,7 +12,7 @@ from flowtrain.cost.layers import Counts, Layer, Unit
 _NOTHING = Counts()
 
 
-Modality = Literal["vision"]
+Modality = Literal["vision", "audio"]
 """What an encoder reads, and so which tokens of a sample it makes."""
 
 MODALITIES: tuple[Modality, ...] = get_args(Modality)
@@ -24,7 +24,7 @@ class Encoded:
 
     Attributes:
         tokens: Tokens.
-        inputs: Inputs that are encoded apart: images, or frames.
+        inputs: Inputs that are encoded apart: images or frames, or clips of audio.
         squares: Sum over the inputs of their tokens^2.
     """
 
@@ -150,6 +150,7 @@ class ModelDescription:
             embedding; if they are on different stages, both have them.
         far_inputs: Outputs that layers other than the next one read.
         estimated: What is not known and was estimated, in words.
+        idle: Names of encoders that were left out, as the samples have no tokens of them.
     """
 
     name: str
@@ -168,6 +169,12 @@ class ModelDescription:
     tied_parameters: int = 0
     far_inputs: tuple[FarInput, ...] = ()
     estimated: tuple[str, ...] = ()
+    idle: tuple[str, ...] = ()
+
+    @property
+    def encoder_names(self) -> tuple[str, ...]:
+        """Names of the encoders, idle ones included."""
+        return (*(encoder.name for encoder in self.encoders), *self.idle)
 
     def __post_init__(self) -> None:
         for name in ("parameters", "experts", "unused"):
@@ -176,6 +183,14 @@ class ModelDescription:
                     f"{self.name}: {name} has {len(getattr(self, name))} entries for "
                     f"{len(self.layers)} layers; give one for each layer"
                 )
+        end = 0
+        for encoder in self.encoders:
+            if not end == encoder.first < encoder.end <= len(self.layers):
+                raise ValueError(
+                    f"{self.name}: encoder {encoder.name} has layers {encoder.first} to "
+                    f"{encoder.end}; encoders follow each other from layer 0 on"
+                )
+            end = encoder.end
         if unknown := next((layer.name for layer in self.layers if layer.saved is None), None):
             raise ValueError(
                 f"{unknown}: what its backward pass keeps is not known, so its memory cannot be "
@@ -197,6 +212,55 @@ class ModelDescription:
                 if not is_projector or encoder.projector_side == "encoder":
                     module_of[number] = encoder.name
         return tuple(number for number, name in enumerate(module_of) if name == module)
+
+    def with_inputs(self, share: Share) -> ModelDescription:
+        """The model without encoders that have nothing to encode, as long as another one has.
+
+        Args:
+            share: Means of the samples.
+
+        Raises:
+            ValueError: Samples have tokens that no encoder makes.
+        """
+        made = {encoder.modality for encoder in self.encoders}
+        for modality, encoded in share.encoded.items():
+            if encoded.tokens and modality not in made:
+                raise ValueError(
+                    f"{self.name}: samples have {modality} tokens, and the model has no encoder "
+                    f"that makes them, but for {' and '.join(sorted(made))}; leave them out"
+                )
+        idle = [encoder for encoder in self.encoders if not share.encoded[encoder.modality].tokens]
+        if len(idle) == len(self.encoders):
+            return self
+        found = self
+        for encoder in reversed(idle):
+            found = found._without(encoder)
+        return found
+
+    def _without(self, left_out: Encoder) -> ModelDescription:
+        first, end = left_out.first, left_out.end
+
+        def moved(number: int) -> int:
+            return number - (end - first if number >= end else 0)
+
+        return replace(
+            self,
+            layers=self.layers[:first] + self.layers[end:],
+            parameters=self.parameters[:first] + self.parameters[end:],
+            experts=self.experts[:first] + self.experts[end:],
+            unused=self.unused[:first] + self.unused[end:],
+            encoders=tuple(
+                replace(each, first=moved(each.first), end=moved(each.end))
+                for each in self.encoders
+                if each is not left_out
+            ),
+            far_inputs=tuple(
+                replace(far, source=moved(far.source), target=moved(far.target))
+                for far in self.far_inputs
+                if not first <= far.source < end
+            ),
+            idle=(left_out.name, *self.idle),
+        )
 
     def text_counts(self, share: Share, *, rows: float = 1.0) -> Counts:
         """What the backbone has of each unit.

@@ -7,15 +7,13 @@ from dataclasses import dataclass, replace
 from typing import get_args
 
 from flowtrain.config.checks import ConfigError, require
-from flowtrain.config.layout import Module, RankLayout
+from flowtrain.config.layout import RankLayout
 from flowtrain.cost.communication import Mesh
-from flowtrain.plan.result import Layout, Mode, Plan
+from flowtrain.plan.result import Mode, Plan
 from flowtrain.plan.space import SHARDINGS, Space
 
-_SIZES: dict[Module, tuple[str, ...]] = {
-    "encoder": ("tp", "dp"),
-    "backbone": ("tp", "cp", "pp", "ep", "dp"),
-}
+_ENCODER_FIELDS: tuple[str, ...] = ("tp", "dp", "sharding")
+_BACKBONE_FIELDS: tuple[str, ...] = ("tp", "cp", "pp", "ep", "dp", "sharding")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,12 +21,12 @@ class Fix:
     """One size, or the sharding, of one module.
 
     Attributes:
-        module: The module. In mode `prefix` both modules have one layout, and it applies to both.
+        module: The module. In mode `prefix` all modules have one layout, and it applies to all.
         field: `tp`, `cp`, `pp`, `ep`, `dp`, or `sharding`.
         value: The size, or the kind of sharding.
     """
 
-    module: Module
+    module: str
     field: str
     value: int | str
 
@@ -41,22 +39,23 @@ class Fix:
         return bool(found == self.value)
 
 
-def narrowed(space: Space, words: Sequence[str]) -> Space:
+def narrowed(space: Space, words: Sequence[str], *, encoders: Sequence[str]) -> Space:
     """The plans of a space that have some values.
 
     Args:
         space: The space.
         words: `mode=MODE`, `microbatches=N`, or `MODULE.FIELD=VALUE`, such as `backbone.tp=2`.
+        encoders: Names of the encoders of the model.
 
     Raises:
         ConfigError: A word has another form, or names what does not exist.
     """
     for word in words:
-        space = _narrowed(space, word)
+        space = _narrowed(space, word, encoders)
     return space
 
 
-def _narrowed(space: Space, word: str) -> Space:
+def _narrowed(space: Space, word: str, encoders: Sequence[str]) -> Space:
     name, equals, value = word.partition("=")
     where = f"--fix {word}"
     require(bool(equals), f"{where}: write it as backbone.tp=2, microbatches=16 or mode=colocated")
@@ -67,7 +66,7 @@ def _narrowed(space: Space, word: str) -> Space:
     if name == "microbatches":
         return replace(space, microbatches=(_size(value, where),))
     module, _, field = name.partition(".")
-    fields = {each: (*sizes, "sharding") for each, sizes in _SIZES.items()}
+    fields = {**dict.fromkeys(encoders, _ENCODER_FIELDS), "backbone": _BACKBONE_FIELDS}
     if module not in fields or field not in fields[module]:
         known = [f"{each}.{size}" for each, sizes in fields.items() for size in sizes]
         raise ConfigError(f"{where}: choose from mode, microbatches, {', '.join(known)}")
@@ -105,7 +104,7 @@ def run_space(layout: RankLayout | None = None) -> Space:
     )
     if layout is None:
         return space
-    ranks: dict[Module, int] = {
+    ranks = {
         "encoder": layout.encoder_ranks,
         "backbone": layout.backbone_ranks,
     }
@@ -118,21 +117,23 @@ def run_space(layout: RankLayout | None = None) -> Space:
 
 def only(plan: Plan) -> Space:
     """The space in which a plan is the only one, but for what each stage recomputes."""
-    first, last = plan.modules[0], plan.modules[-1]
-    modules: dict[Module, Layout] = {"encoder": first.layout, "backbone": last.layout}
+    layouts = [module.layout for module in plan.modules]
+    # In mode `prefix`, the one layout is that of the backbone too.
+    names = [*(module.module for module in plan.modules[:-1]), "backbone"]
     fixed = tuple(
-        Fix(module=module, field=field, value=getattr(layout, field))
-        for module, layout in modules.items()
+        Fix(module=name, field=field, value=getattr(layout, field))
+        for name, layout in zip(names, layouts, strict=True)
         for field in ("dp", "tp", "sharding")
     )
-    layout = last.layout
+    layout = layouts[-1]
     return Space(
         modes=(plan.mode,),
-        tp=tuple({first.layout.tp, layout.tp}),
+        tp=tuple({each.tp for each in layouts}),
         cp=(layout.cp,),
         pp=(layout.pp,),
         ep=(layout.ep,),
-        sharding=tuple({first.layout.sharding, layout.sharding}),
+        # In their order, as a module with one replica has the first of them.
+        sharding=tuple(s for s in SHARDINGS if any(each.sharding == s for each in layouts)),
         microbatches=(plan.microbatches,),
         fixed=fixed,
     )

@@ -89,12 +89,21 @@ def answer_request(request: Request, describe: Describe, sizes: Sizes) -> tuple[
     cluster = parse_cluster(request.cluster)
     if request.only_run:
         cluster = _one_node(cluster)
-    space = narrowed(run_space() if request.only_run else Space(), request.fixed)
     others = gpu_budgets(request.budgets, cluster) if request.budgets else []
     checked = None if request.checked is None else load(request.checked)
     digest = model_digest(config.model.folder)
     work = _work(config, request, sizes)
-    model = describe(config)
+    model = describe(config).with_inputs(work.share)
+    encoders = [encoder.name for encoder in model.encoders]
+    if request.only_run or request.checked is not None:
+        option = "--only-run" if request.only_run else "--check"
+        require(
+            len(model.encoder_names) == 1,
+            f"{option}: FlowTrain trains models with one encoder, and {model.name} has "
+            f"{' and '.join(model.encoder_names)}; leave it out for a plan that is modelled alone, "
+            f"and fix sizes with --fix, such as {encoders[0]}.dp=2",
+        )
+    space = narrowed(run_space() if request.only_run else Space(), request.fixed, encoders=encoders)
     measured = (
         {} if request.profile is None else measured_times(request.profile, model.layers, cluster)
     )

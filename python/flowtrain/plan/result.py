@@ -7,8 +7,8 @@ from dataclasses import dataclass, fields
 from typing import Literal
 
 Mode = Literal["prefix", "colocated", "disaggregated"]
-"""Where the encoder runs: in front of the backbone in the same pipeline, with the same layout; on
-all ranks before the pipeline; or on ranks of its own."""
+"""Where encoders run: in front of the backbone in the same pipeline, with the same layout; on all
+ranks before the pipeline; or each on ranks of its own."""
 
 Sharding = Literal["replicated", "optimizer", "full"]
 """What replicas share out: nothing; master weights and moments (ZeRO-1); or weights and gradients
@@ -108,7 +108,7 @@ class RankBytes:
         activations: What is kept for the backward passes of the microbatches in flight.
         working: What exists beside it while one layer runs: the layer that is recomputed, weights
             that were gathered, or logits.
-        rows: Rows between encoder and backbone, and their gradients.
+        rows: Rows between encoders and backbone, and their gradients.
     """
 
     weights: float = 0.0
@@ -135,15 +135,16 @@ class ModulePlan:
     """Layout of a module with its times and its memory.
 
     Attributes:
-        module: `encoder` or `backbone`; in mode `prefix`, `model` is both.
+        module: `backbone`, or name of an encoder: `encoder` if there is one; in mode `prefix`,
+            `model` is all of them.
         gpu_type: Type of its GPUs.
         layout: Its parallelism.
         microbatch: Time of a microbatch on the longest stage.
         stage_s: Seconds of a microbatch by stage, both passes.
         fill_s: Seconds of a microbatch through all stages, forward and backward.
         heaviest_s: Seconds by which the heaviest sample of a batch makes a step longer.
-        once: Time of what runs once a step, before and behind the backbone's pipeline (the encoder
-            in mode `colocated`).
+        once: Time of what runs once a step, before and behind the backbone's pipeline
+            (encoders in mode `colocated`).
         reduce_s: Seconds to sum the gradients, as far as passes do not hide them.
         optimizer_s: Seconds of the optimizer's step.
         memory: Memory of a rank by stage.
@@ -179,7 +180,7 @@ class Plan:
     """One plan for a step.
 
     Attributes:
-        mode: Where the encoder runs.
+        mode: Where encoders run.
         modules: Layout of each module; one entry, `model`, in mode `prefix`.
         microbatches: Microbatches of a replica of the backbone per step.
         microbatch_tokens: Maximum tokens of one, to which samples are packed.
@@ -232,7 +233,7 @@ class Plan:
         return 1e9 / self.tokens_per_s * self.gpus / 3600
 
     def module(self, name: str) -> ModulePlan:
-        """The plan of a module; `model` of mode `prefix` is the plan of both."""
+        """The plan of a module; `model` of mode `prefix` is the plan of all."""
         return next(plan for plan in self.modules if plan.module in (name, "model"))
 
 

@@ -64,7 +64,7 @@ class Fixed(Protocol):
 
     @property
     def module(self) -> str:
-        """`encoder` or `backbone`; in mode `prefix` it applies to both."""
+        """`backbone`, or name of an encoder; in mode `prefix` it applies to all modules."""
         ...
 
     @property
@@ -82,8 +82,8 @@ class Space:
     """Plans that are searched. A size that does not divide what it shares out is left out.
 
     Attributes:
-        modes: Where the encoder may run.
-        tp: Sizes of tensor parallelism, for both modules; only within a node.
+        modes: Where encoders may run.
+        tp: Sizes of tensor parallelism, for all modules; only within a node.
         cp: Sizes of context parallelism of the backbone.
         pp: Pipeline stages of the backbone.
         ep: Sizes of expert parallelism of the backbone.

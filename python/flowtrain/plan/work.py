@@ -53,11 +53,14 @@ class Work:
                 raise ValueError(f"{what}={value}: it must be at least 1")
         if not 0 < self.target_share <= 1:
             raise ValueError(f"target_share={self.target_share}: it must be above 0, and at most 1")
-        tokens, visual = self.workload.tokens, self.workload.visual_tokens
-        if (bad := (visual < 0) | (visual > tokens)).any():
+        tokens = self.workload.tokens
+        encoded = numpy.array([self.encoded_tokens(modality) for modality in MODALITIES])
+        if (bad := (encoded < 0).any(0) | (encoded.sum(0) > tokens)).any():
             first = int(numpy.flatnonzero(bad)[0])
+            visual, audio = encoded[:, first]
+            also = f" and {audio} audio tokens" if audio else ""
             raise ValueError(
-                f"{name}: sample {first} has {visual[first]} visual tokens of {tokens[first]}; "
+                f"{name}: sample {first} has {visual} visual tokens{also} of {tokens[first]}; "
                 "give from 0 to the tokens of the sample"
             )
         cap = self.microbatch_tokens
@@ -78,8 +81,16 @@ class Work:
     @cached_property
     def _encoded(self) -> dict[Modality, tuple[IntArray, IntArray]]:
         found: dict[Modality, tuple[IntArray, IntArray]] = {}
-        for modality in MODALITIES:
-            tokens, given = self.workload.visual_tokens, self.workload.images
+        workload = self.workload
+        audio = workload.audio_tokens
+        columns: dict[Modality, tuple[IntArray, IntArray | None]] = {
+            "vision": (workload.visual_tokens, workload.images),
+            "audio": (
+                numpy.zeros_like(workload.tokens) if audio is None else audio,
+                workload.clips,
+            ),
+        }
+        for modality, (tokens, given) in columns.items():
             counts = 1 if given is None else numpy.maximum(given, 1)
             found[modality] = tokens, numpy.where(tokens > 0, counts, 0)
         return found

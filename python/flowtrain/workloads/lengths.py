@@ -11,11 +11,15 @@ import numpy
 from flowtrain.workloads.workload import Workload, decoder_flops, native_encoder_flops
 
 _PATCHES_PER_TOKEN = 4
+# Columns of tokens that an encoder makes, with those of its inputs.
+_INPUTS = {"visual_tokens": "images", "audio_tokens": "clips"}
 # Maximum of each column; the FLOPs of the longest sample are within that of costs.
 _MAXIMA = {
     "tokens": 1e9,
     "visual_tokens": 1e9,
     "images": 1e9,
+    "audio_tokens": 1e9,
+    "clips": 1e9,
     "cost": 1e30,
     "encoder_cost": 1e30,
 }
@@ -24,9 +28,10 @@ _MAXIMA = {
 def read_lengths(path: Path) -> Workload:
     """Read samples from a JSON-lines file.
 
-    A line is a number of tokens, or an object with `tokens` (text and visual) and optionally
-    `visual_tokens`, `images` (by default one, if there are visual tokens), `cost` and
-    `encoder_cost`, all costs in one unit. The default cost is the FLOPs of a Qwen2.5-7B decoder,
+    A line is a number of tokens, or an object with `tokens` (text, visual and audio) and optionally
+    `visual_tokens`, `images` (by default one, if there are visual tokens), `audio_tokens`, `clips`
+    (by default one, if there are audio tokens), `cost` and `encoder_cost`, all costs in one unit.
+    `encoder_cost` is that of images. The default cost is the FLOPs of a Qwen2.5-7B decoder,
     the default encoder cost those of a Qwen2.5-VL vision tower on one image. A cost must be on all
     lines or on none.
 
@@ -41,7 +46,7 @@ def read_lengths(path: Path) -> Workload:
         if line.strip()
     }
     columns: dict[str, list[float]] = {}
-    for key in ("tokens", "visual_tokens", "cost", "encoder_cost"):
+    for key in ("tokens", "visual_tokens", "audio_tokens", "cost", "encoder_cost"):
         given = {number for number, row in rows.items() if key in row}
         if key in ("cost", "encoder_cost"):
             if given and len(given) < len(rows):
@@ -52,7 +57,10 @@ def read_lengths(path: Path) -> Workload:
             if not given:
                 continue
         columns[key] = [row.get(key, 0) for row in rows.values()]
-    images = [row.get("images", int(row.get("visual_tokens", 0) > 0)) for row in rows.values()]
+    images, clips = (
+        [row.get(inputs, int(row.get(made, 0) > 0)) for row in rows.values()]
+        for made, inputs in _INPUTS.items()
+    )
     tokens = numpy.array(columns["tokens"], numpy.int64)
     visual = numpy.array(columns["visual_tokens"], numpy.int64)
     cost = columns.get("cost")
@@ -66,6 +74,8 @@ def read_lengths(path: Path) -> Workload:
         if encoder is None
         else numpy.array(encoder, numpy.float64),
         images=numpy.array(images, numpy.int64),
+        audio_tokens=numpy.array(columns["audio_tokens"], numpy.int64),
+        clips=numpy.array(clips, numpy.int64),
     )
 
 
@@ -89,21 +99,24 @@ def _row(line: str, where: str) -> dict[str, Any]:
         known = ", ".join(map(repr, row)) or "none"
         raise ValueError(f"{where}: no 'tokens' among its fields ({known}); add it")
     row = {key: _number(row[key], key, where) for key in _MAXIMA if key in row}
-    if row.get("visual_tokens", 0) > row["tokens"]:
+    if sum(row.get(made, 0) for made in _INPUTS) > row["tokens"]:
+        given = " and ".join(f"{made}={row[made]}" for made in _INPUTS if made in row)
         raise ValueError(
-            f"{where}: visual_tokens={row['visual_tokens']} exceed tokens={row['tokens']}; "
-            "give the sum of text and visual tokens as tokens"
+            f"{where}: {given} exceed tokens={row['tokens']}; "
+            "give the sum of text, visual and audio tokens as tokens"
         )
-    if row.get("visual_tokens", 0) > 0 and row.get("images", 1) == 0:
-        raise ValueError(
-            f"{where}: visual_tokens={row['visual_tokens']} with images=0; give at least one image"
-        )
+    for made, inputs in _INPUTS.items():
+        if row.get(made, 0) > 0 and row.get(inputs, 1) == 0:
+            raise ValueError(
+                f"{where}: {made}={row[made]} with {inputs}=0; give at least one "
+                f"{inputs.removesuffix('s')}"
+            )
     return row
 
 
 def _number(value: Any, key: str, where: str) -> int | float:
     """Convert a value to the number type of its column, and check its range."""
-    whole = key in ("tokens", "visual_tokens", "images")
+    whole = key not in ("cost", "encoder_cost")
     good = isinstance(value, (int, float)) and not isinstance(value, bool)
     if good and 0 <= value <= _MAXIMA[key] and (not whole or value == int(value)):
         return int(value) if whole else float(value)

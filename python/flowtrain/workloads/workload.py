@@ -26,12 +26,15 @@ class Workload:
 
     Attributes:
         name: Name of the preset or file.
-        tokens: Tokens of each sample, text and visual, shape [num_samples].
+        tokens: Tokens of each sample, of text and of all encoders, shape [num_samples].
         visual_tokens: Visual tokens of each sample, shape [num_samples].
         cost: Forward FLOPs of the decoder, shape [num_samples].
         encoder_cost: Forward FLOPs of the vision encoder, shape [num_samples]; 0 without images.
         images: Images, or frames of a video that are encoded apart, over which the visual tokens of
             each sample spread, shape [num_samples]; None is one for each sample with visual tokens.
+        audio_tokens: Audio tokens of each sample, shape [num_samples]; None is none.
+        clips: Clips of audio, over which the audio tokens of each sample spread, shape
+            [num_samples]; None is one for each sample with audio tokens.
     """
 
     name: str
@@ -40,6 +43,8 @@ class Workload:
     cost: FloatArray
     encoder_cost: FloatArray
     images: IntArray | None = None
+    audio_tokens: IntArray | None = None
+    clips: IntArray | None = None
 
     def __len__(self) -> int:
         return len(self.tokens)

@@ -192,6 +192,9 @@ class Chain:
             tower = itemsize * tower_tokens * model.encoders[place].width / mesh.tp
             found[own & (part == "encoder")] = tower
             found[own & (part == "projector")] = itemsize * tokens * model.width / mesh.tp
+            if place + 1 < len(model.encoders):
+                # The next layer, of another encoder, does not read it: a far input has it.
+                found[self.numbers == model.encoders[place].end - 1] = 0.0
         return found
 
     def _taps(self, shape: Shape, row: Row) -> list[Tap]:

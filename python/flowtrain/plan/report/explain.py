@@ -22,8 +22,8 @@ _MEANINGS = (
     ),
     (
         "speed",
-        "Tokens of a step, text and visual, without padding, over its time. MFU: FLOPs of the "
-        "model over the peak of all GPUs, without recomputation; causal attention counts half.",
+        "Tokens of a step, those of encoders too, without padding, over its time. MFU: FLOPs of "
+        "the model over the peak of all GPUs, without recomputation; causal attention counts half.",
     ),
     ("cost", "Hours of all GPUs of the plan, in which 1e9 tokens are trained."),
     (
@@ -45,7 +45,7 @@ _MEANINGS = (
     ),
     (
         "uniform",
-        "The best plan with one layout for the whole model, the encoder in front of the first "
+        "The best plan with one layout for the whole model, encoders in front of the first "
         "layers: what frameworks without module-wise layouts can run.",
     ),
 )

@@ -117,7 +117,8 @@ def _why(answer: Answer) -> list[str]:
             rows.append((name, f"{_beside(plan, report.cheapest)}: {plan_line(plan)}"))
     fullest = min(best.modules, key=_free)
     memory = fullest.memory[fullest.fullest]
-    beside = " beside the other module" if best.mode == "colocated" else ""
+    others = "modules" if len(best.modules) > 2 else "module"
+    beside = f" beside the other {others}" if best.mode == "colocated" else ""
     rows.append(
         (
             "memory",

@@ -43,7 +43,7 @@ def assumptions_of(
     yield Assumption(
         name="heaviest sample",
         value="replicas that meet in each microbatch, and pipelines, wait for the heaviest sample "
-        "of a batch; ranks of an encoder wait for the largest image",
+        "of a batch; ranks of an encoder wait for the largest image or clip",
         source=f"drawn batches of workload '{work.workload.name}'",
     )
     yield Assumption(
@@ -75,13 +75,29 @@ def assumptions_of(
         "behind the passes of the neighbouring layers",
         source="FSDP2 as it reshards after each pass",
     )
+    for name in model.idle:
+        yield Assumption(
+            name=f"encoder {name}",
+            value="left out of all plans, as it has nothing to encode",
+            source=f"workload '{work.workload.name}'",
+        )
+    if len(model.encoders) > 1:
+        yield Assumption(
+            name="several encoders",
+            value="on ranks of their own, the time of a first microbatch is the sum over them; the "
+            "simulation has them side by side",
+            source="assumption: at most that of the shorter ones too much",
+        )
     for text in model.estimated:
         yield Assumption(name="estimate", value=text, source="assumption: not measured")
 
 
 def _encoded(share: Share) -> str:
-    visual = share.encoded["vision"]
-    return f"{visual.tokens:.0f} of them visual, in {visual.inputs:.2f} images of equal size"
+    visual, audio = share.encoded["vision"], share.encoded["audio"]
+    text = f"{visual.tokens:.0f} of them visual, in {visual.inputs:.2f} images of equal size"
+    if audio.tokens:
+        text += f", and {audio.tokens:.0f} of audio, in {audio.inputs:.2f} clips of equal size"
+    return text
 
 
 def _of_pool(pool: GpuPool) -> Iterator[Assumption]:

@@ -19,7 +19,7 @@ from flowtrain.plan.prices.pipeline import Pipeline, Pipelines
 from flowtrain.plan.prices.row import Row
 from flowtrain.plan.prices.tables import Tables
 from flowtrain.plan.search.candidates import backbone_shapes, encoder_shapes, row_of
-from flowtrain.plan.search.encoders import Encoders
+from flowtrain.plan.search.together import Together
 from flowtrain.plan.space import GpuPool, Rules, Space
 from flowtrain.plan.work import Work
 
@@ -46,21 +46,20 @@ class Context:
         self, model: ModelDescription, work: Work, pool: GpuPool, space: Space, rules: Rules
     ) -> None:
         self.model, self.work, self.pool, self.space, self.rules = model, work, pool, space, rules
-        (self._encoder,) = model.encoders
+        self._encoders = [encoder.name for encoder in model.encoders]
         self.tables = Tables(model, work, pool.timing)
         self.usable_bytes = rules.usable(pool)
         self.counts: collections.Counter[str] = collections.Counter()
         self.out_of_range = ""
         self._chains = {
             module: Chain(self.tables, model.layers_of(module))
-            for module in ("model", self._encoder.name, "backbone")
+            for module in ("model", *self._encoders, "backbone")
         }
         self._microbatches = space.microbatches_of(work.batch)
         self._least: dict[tuple[str, float, int, int, int], float | None] = {}
-        self._priced_encoders: dict[tuple[Shape, int], list[EncoderPrice]] = {}
-        self._apart: dict[int, Encoders] = {}
-        self._fitting: dict[tuple[int, int], Encoders] = {}
-        self._colocated: dict[tuple[int, str], list[EncoderPrice]] = {}
+        self._priced_encoders: dict[tuple[int, Shape, int], list[EncoderPrice]] = {}
+        self._apart: dict[tuple[int, int], list[EncoderPrice]] = {}
+        self._colocated: dict[tuple[int, str], list[Together]] = {}
 
     def budgets(self) -> list[int]:
         """Numbers of GPUs that a plan may use, the largest first."""
@@ -70,7 +69,7 @@ class Context:
         """A module on every mesh of some GPUs, for all numbers of microbatches that may be good.
 
         Args:
-            module: `backbone`, or `model` for encoder and backbone in one.
+            module: `backbone`, or `model` for encoders and backbone in one.
             gpus: GPUs of the mesh.
             cutoff_s: Steps at least as long are of no interest.
         """
@@ -80,7 +79,7 @@ class Context:
             self.pool,
             gpus=gpus,
             blocks=self._chains["backbone"].num_blocks,
-            modules=(self._encoder.name, "backbone") if module == "model" else ("backbone",),
+            modules=(*self._encoders, "backbone") if module == "model" else ("backbone",),
         )
         for shape in shapes:
             found = self._pipelines(Pipelines, module, shape, self._microbatches, cutoff_s)
@@ -137,7 +136,10 @@ class Context:
                 continue
             rows.append(row)
             counts.append(count)
-            size = self.work.itemsize * self._encoder.row_width * row.most_encoded[0]
+            size = sum(
+                self.work.itemsize * encoder.row_width * most
+                for encoder, most in zip(self.model.encoders, row.most_encoded, strict=True)
+            )
             sizes.append(size / (shape.mesh.tp * shape.mesh.cp) if module == "backbone" else 0.0)
         if not rows:
             return None
@@ -167,58 +169,60 @@ class Context:
         seconds = self._least[key]
         return None if seconds is None else seconds / mesh.pp
 
-    def colocated_encoders(self, gpus: int, sharding: str) -> list[EncoderPrice]:
-        """Encoders that run on all ranks of a backbone before its pipeline.
+    def colocated_encoders(self, gpus: int, sharding: str) -> list[Together]:
+        """Encoders that run on all ranks of a backbone before its pipeline, one after the other.
 
         The shortest is first, and each of the others takes less memory than those in front of it.
         """
         key = (gpus, sharding)
         if key not in self._colocated:
-            found = []
-            for shape in encoder_shapes(self._encoder, self.space, self.pool, gpus=gpus):
-                if shape.sharding == sharding or shape.mesh.dp == 1:
-                    found += self._encoders(shape, groups=1, cutoff_s=math.inf)
-            found.sort(key=lambda price: (price.once_s, price.memory().total))
-            self._colocated[key] = _less_and_less_memory(found)
+            found = [Together()]
+            for place, encoder in enumerate(self.model.encoders):
+                prices = []
+                for shape in encoder_shapes(encoder, self.space, self.pool, gpus=gpus):
+                    if shape.sharding == sharding or shape.mesh.dp == 1:
+                        prices += self._priced(place, shape, groups=1, cutoff_s=math.inf)
+                own = _less_and_less_memory([Together((price,)) for price in prices])
+                found = _less_and_less_memory([one.beside(two) for one in found for two in own])
+            self._colocated[key] = found
         return self._colocated[key]
 
-    def encoders(self, *, microbatches: int, in_flight: int, cutoff_s: float) -> Encoders:
-        """Encoders on ranks of their own that fit into memory and may be good.
+    def encoders(self, encoder: int, *, microbatches: int, cutoff_s: float) -> list[EncoderPrice]:
+        """An encoder on ranks of its own, in all layouts that may be good.
 
         Args:
-            microbatches: Microbatches of the step, for each of which they encode its images.
-            in_flight: Microbatches whose images they hold.
+            encoder: Its number.
+            microbatches: Microbatches of the step, for each of which it encodes the inputs.
             cutoff_s: Steps at least as long are of no interest; no longer than in the calls before.
         """
-        if microbatches not in self._apart:
-            self._apart[microbatches] = Encoders(
-                [
-                    price
-                    for shape in encoder_shapes(self._encoder, self.space, self.pool)
-                    for price in self._encoders(shape, groups=microbatches, cutoff_s=cutoff_s)
-                ]
-            )
-        key = (microbatches, in_flight)
-        if key not in self._fitting:
-            self._fitting[key] = self._apart[microbatches].that_fit(
-                self.usable_bytes, in_flight=in_flight
-            )
-        return self._fitting[key]
+        key = (encoder, microbatches)
+        if key not in self._apart:
+            shapes = encoder_shapes(self.model.encoders[encoder], self.space, self.pool)
+            self._apart[key] = [
+                price
+                for shape in shapes
+                for price in self._priced(encoder, shape, groups=microbatches, cutoff_s=cutoff_s)
+            ]
+        return self._apart[key]
 
-    def _encoders(self, shape: Shape, *, groups: int, cutoff_s: float) -> list[EncoderPrice]:
+    def _priced(
+        self, encoder: int, shape: Shape, *, groups: int, cutoff_s: float
+    ) -> list[EncoderPrice]:
         """An encoder that keeps its activations, and the same one that runs forward again."""
-        encoded = self.work.share.encoded[self._encoder.modality]
+        own = self.model.encoders[encoder]
+        encoded = self.work.share.encoded[own.modality]
         tokens = self.work.batch * encoded.tokens / (groups * shape.mesh.dp)
-        chain = self._chains[self._encoder.name]
+        chain = self._chains[own.name]
+        key = (encoder, shape, groups)
         try:
-            least = least_s(chain, shape, encoder=0, tokens=tokens, groups=groups)
+            least = least_s(chain, shape, encoder=encoder, tokens=tokens, groups=groups)
             if groups * least >= cutoff_s:
                 return []
-            if (shape, groups) not in self._priced_encoders:
-                self._priced_encoders[shape, groups] = encoder_prices(
+            if key not in self._priced_encoders:
+                self._priced_encoders[key] = encoder_prices(
                     chain,
                     shape,
-                    encoder=0,
+                    encoder=encoder,
                     tokens=tokens,
                     groups=groups,
                     pool=self.pool,
@@ -228,7 +232,7 @@ class Context:
             self.out_of_range = str(error)
             self.counts["range"] += 1
             return []
-        return self._priced_encoders[shape, groups]
+        return self._priced_encoders[key]
 
     def of_budget(self, gpus: int) -> Context:
         """The same model on another number of the same GPUs, with the prices known so far."""
@@ -240,9 +244,9 @@ class Context:
         return other
 
 
-def _less_and_less_memory(prices: list[EncoderPrice]) -> list[EncoderPrice]:
-    kept: list[EncoderPrice] = []
-    for price in prices:
-        if not kept or price.memory().total < kept[-1].memory().total:
-            kept.append(price)
+def _less_and_less_memory(found: list[Together]) -> list[Together]:
+    kept: list[Together] = []
+    for each in sorted(found, key=lambda each: (each.once_s, each.memory_bytes)):
+        if not kept or each.memory_bytes < kept[-1].memory_bytes:
+            kept.append(each)
     return kept

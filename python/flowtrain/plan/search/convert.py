@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from flowtrain.cost.flops import train_flops
 from flowtrain.cost.layers import ForwardFlops
-from flowtrain.plan.prices.encoder import EncoderPrice
 from flowtrain.plan.result import Layout, ModulePlan, Plan, Seconds
 from flowtrain.plan.search.coupled import Priced
 
@@ -37,15 +36,19 @@ def plan_of(priced: Priced) -> Plan:
 def _modules(priced: Priced) -> tuple[ModulePlan, ...]:
     context, pipeline, cut = priced.context, priced.pipeline, priced.cut
     memory = pipeline.memory(cut.stages)
-    encoder = None if priced.encoder is None else _encoder(priced, priced.encoder)
+    encoders = [_encoder(priced, place) for place in range(len(priced.encoders))]
     beside = 0.0
-    if priced.mode == "colocated" and encoder is not None:
-        beside = encoder.memory[0].total
+    if priced.mode == "colocated":
+        sizes = [encoder.memory[0].total for encoder in encoders]
+        beside = sum(sizes)
         left = context.usable_bytes - max(rank.total for rank in memory)
-        encoder = replace(encoder, memory_bytes=int(left))
+        encoders = [
+            replace(encoder, memory_bytes=int(left - (beside - own)))
+            for encoder, own in zip(encoders, sizes, strict=True)
+        ]
     mesh = pipeline.shape.mesh
     backbone = ModulePlan(
-        module="model" if encoder is None else "backbone",
+        module="backbone" if encoders else "model",
         gpu_type=context.pool.gpu_type,
         layout=Layout(
             **{name: getattr(mesh, name) for name in _SIZES},
@@ -62,11 +65,11 @@ def _modules(priced: Priced) -> tuple[ModulePlan, ...]:
         memory_bytes=int(context.usable_bytes - beside),
         heaviest_s=cut.heaviest_s,
     )
-    return (backbone,) if encoder is None else (encoder, backbone)
+    return (*encoders, backbone)
 
 
-def _encoder(priced: Priced, price: EncoderPrice) -> ModulePlan:
-    context = priced.encoder_context or priced.context
+def _encoder(priced: Priced, place: int) -> ModulePlan:
+    context, price = priced.encoder_contexts[place], priced.encoders[place]
     in_flight = 1
     microbatch, once = Seconds(), price.both
     if priced.mode == "disaggregated":
@@ -79,7 +82,7 @@ def _encoder(priced: Priced, price: EncoderPrice) -> ModulePlan:
         once = replace(once, pp=price.fill_s - once.total)
     mesh = price.shape.mesh
     return ModulePlan(
-        module="encoder",
+        module=context.model.encoders[place].name,
         gpu_type=context.pool.gpu_type,
         layout=Layout(
             tp=mesh.tp, dp=mesh.dp, sharding=price.shape.sharding, recompute=price.recompute
@@ -114,8 +117,9 @@ def _flops(priced: Priced) -> float:
 def _peak(priced: Priced) -> float:
     """FLOP/s of all GPUs of a plan."""
     peak = priced.pipeline.shape.gpus * priced.context.pool.flops_per_s
-    if priced.mode == "disaggregated" and priced.encoder and priced.encoder_context:
-        peak += priced.encoder.shape.gpus * priced.encoder_context.pool.flops_per_s
+    if priced.mode == "disaggregated":
+        for price, context in zip(priced.encoders, priced.encoder_contexts, strict=True):
+            peak += price.shape.gpus * context.pool.flops_per_s
     return peak
 
 
@@ -132,5 +136,7 @@ def _not_run(priced: Priced, modules: tuple[ModulePlan, ...]) -> Iterator[str]:
             yield f"{module.module}: sharding={layout.sharding}"
         if any(stage.recompute != "none" for stage in layout.stages):
             yield f"{module.module}: recomputation"
-    if modules[0].gpu_type != modules[-1].gpu_type:
+    if len(names := priced.context.model.encoder_names) > 1:
+        yield f"several encoders ({', '.join(names)})"
+    if len({module.gpu_type for module in modules}) > 1:
         yield "modules on GPUs of different types"

@@ -1,4 +1,4 @@
-"""Plans in which encoder and backbone share their GPUs, and so their memory."""
+"""Plans in which encoders and backbone share their GPUs, and so their memory."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Priced:
         context: The backbone's pool of GPUs.
         pipeline: The backbone, or the whole model in mode `prefix`.
         cut: Its stages.
-        encoder: The encoder, except in mode `prefix`.
-        encoder_context: Its pool of GPUs.
+        encoders: The encoders, in their order; none in mode `prefix`.
+        encoder_contexts: The pool of GPUs of each.
         step_s: Seconds of a step.
     """
 
@@ -32,14 +32,14 @@ class Priced:
     context: Context
     pipeline: Pipeline
     cut: Cut
-    encoder: EncoderPrice | None
-    encoder_context: Context | None
+    encoders: tuple[EncoderPrice, ...]
+    encoder_contexts: tuple[Context, ...]
     step_s: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prefix:
-    """Encoder and backbone in one pipeline, with one layout: the uniform plans."""
+    """Encoders and backbone in one pipeline, with one layout: the uniform plans."""
 
     context: Context
     shape: Shape
@@ -72,15 +72,15 @@ class Prefix:
             context=self.context,
             pipeline=pipeline,
             cut=cut,
-            encoder=None,
-            encoder_context=None,
+            encoders=(),
+            encoder_contexts=(),
             step_s=step_s,
         )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Colocated:
-    """The images of a step encoded on all GPUs, then the backbone's pipeline on the same ones."""
+    """The inputs of a step encoded on all GPUs, then the backbone's pipeline on the same ones."""
 
     context: Context
     shape: Shape
@@ -96,11 +96,11 @@ class Colocated:
             if not encoders:
                 continue
             steps_s = numpy.full(len(pipelines.rows), numpy.inf)
-            for encoder in encoders:
-                left = context.usable_bytes - encoder.memory().total
+            for together in encoders:
+                left = context.usable_bytes - together.memory_bytes
                 if left > 0:
                     with_it_s = pipelines.bounds(left).steps_s(pipelines.microbatches)
-                    steps_s = numpy.minimum(steps_s, with_it_s + encoder.once_s)
+                    steps_s = numpy.minimum(steps_s, with_it_s + together.once_s)
             steps_s += pipelines.least_update_s
             for microbatches, bound_s in context.promising(pipelines, steps_s, cutoff_s):
                 yield cls(context=context, shape=shape, microbatches=microbatches, bound_s=bound_s)
@@ -111,25 +111,25 @@ class Colocated:
         context.counts["priced"] += 1
         best: Priced | None = None
         encoders = context.colocated_encoders(shape.gpus, shape.sharding)
-        for encoder in encoders:
-            left = int(context.usable_bytes - encoder.memory().total)
+        for together in encoders:
+            left = int(context.usable_bytes - together.memory_bytes)
             if left <= 0:
                 continue
-            bound_s = pipeline.bounds(left).steps_s(pipeline.microbatches)[0] + encoder.once_s
+            bound_s = pipeline.bounds(left).steps_s(pipeline.microbatches)[0] + together.once_s
             if best is not None and bound_s >= best.step_s:
                 continue
             cut = pipeline.cut(left)
             if cut is None:
                 continue
-            step_s = cut.step_s(self.microbatches) + encoder.once_s
+            step_s = cut.step_s(self.microbatches) + together.once_s
             if best is None or step_s < best.step_s:
                 best = Priced(
                     mode="colocated",
                     context=context,
                     pipeline=pipeline,
                     cut=cut,
-                    encoder=encoder,
-                    encoder_context=context,
+                    encoders=together.prices,
+                    encoder_contexts=(context,) * len(together.prices),
                     step_s=step_s,
                 )
         return best

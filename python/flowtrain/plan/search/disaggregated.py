@@ -1,4 +1,4 @@
-"""Plans in which encoder and backbone have GPUs of their own."""
+"""Plans in which encoders and backbone have GPUs of their own."""
 
 from __future__ import annotations
 
@@ -13,49 +13,91 @@ from flowtrain.plan.search.coupled import Priced
 from flowtrain.plan.search.encoders import Encoders
 
 
+class Fronts:
+    """The encoders of a model, each on a pool of GPUs, in the layouts that may be good.
+
+    Attributes:
+        contexts: Pool of each encoder.
+        pools: The pools among them, each once.
+
+    Args:
+        contexts: Pool of each encoder.
+    """
+
+    def __init__(self, contexts: tuple[Context, ...]) -> None:
+        self.contexts = contexts
+        self.pools = tuple(dict.fromkeys(contexts))
+        self._found: dict[tuple[int, int], Encoders] = {}
+
+    def encoders(self, *, microbatches: int, in_flight: int, cutoff_s: float) -> Encoders:
+        """Layouts of all of them that fit into memory and may be good.
+
+        Args:
+            microbatches: Microbatches of the step.
+            in_flight: Microbatches whose inputs each of them holds.
+            cutoff_s: Steps at least as long are of no interest; no longer than in the calls before.
+        """
+        key = (microbatches, in_flight)
+        if key not in self._found:
+            limits = [context.pool.gpus for context in self.pools]
+            found: Encoders | None = None
+            for place, context in enumerate(self.contexts):
+                own = Encoders.of(
+                    context.encoders(place, microbatches=microbatches, cutoff_s=cutoff_s),
+                    memory_bytes=context.usable_bytes,
+                    in_flight=in_flight,
+                    pool=self.pools.index(context),
+                    pools=len(self.pools),
+                )
+                found = own if found is None else found.beside(own, limits)
+            assert found is not None
+            self._found[key] = found
+        return self._found[key]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Disaggregated:
-    """A backbone, with the best encoder beside it.
+    """A backbone, with the best encoders beside it.
 
     Attributes:
         context: Pool of the backbone.
-        encoder_context: Pool of the encoder.
+        encoder_contexts: Pool of each encoder.
         shape: Mesh of the backbone.
         microbatches: Microbatches of a replica per step.
         encoders: Encoders for these microbatches.
-        encoder_gpus: GPUs that the backbone leaves.
+        encoder_gpus: GPUs of each pool of encoders that the backbone leaves.
         bound_s: Lower bound of the step.
     """
 
     context: Context
-    encoder_context: Context
+    encoder_contexts: tuple[Context, ...]
     shape: Shape
     microbatches: int
     encoders: Encoders
-    encoder_gpus: int
+    encoder_gpus: tuple[int, ...]
     bound_s: float
 
     @classmethod
     def all_of(
-        cls, context: Context, encoder_context: Context, gpus: int, cutoff_s: float
+        cls, context: Context, fronts: Fronts, gpus: int, cutoff_s: float
     ) -> Iterator[Disaggregated]:
         """Candidates whose step may be below the cutoff.
 
         Args:
             context: Pool of the backbone.
-            encoder_context: Pool of the encoder, perhaps the same.
+            fronts: The encoders, perhaps on the same pool.
             gpus: GPUs of the backbone.
             cutoff_s: Steps at least as long are of no interest.
         """
-        left = encoder_context.pool.gpus - (gpus if context is encoder_context else 0)
-        if left <= 0:
+        left = tuple(pool.pool.gpus - (gpus if context is pool else 0) for pool in fronts.pools)
+        if min(left) <= 0:
             return
         for pipelines in context.pipelines("backbone", gpus, cutoff_s):
             shape = pipelines.shape
             bounds = pipelines.bounds(context.usable_bytes)
             beside, steps_s = [], numpy.full(len(pipelines.rows), numpy.inf)
             for number, count in enumerate(pipelines.microbatches.astype(int).tolist()):
-                encoders = encoder_context.encoders(
+                encoders = fronts.encoders(
                     microbatches=count,
                     in_flight=min(count, shape.mesh.pp + 1),
                     cutoff_s=cutoff_s,
@@ -72,7 +114,7 @@ class Disaggregated:
             for microbatches, bound_s in context.promising(pipelines, steps_s, cutoff_s):
                 yield cls(
                     context=context,
-                    encoder_context=encoder_context,
+                    encoder_contexts=fronts.contexts,
                     shape=shape,
                     microbatches=microbatches,
                     encoders=by_count[microbatches],
@@ -99,7 +141,7 @@ class Disaggregated:
             context=self.context,
             pipeline=pipeline,
             cut=cut,
-            encoder=self.encoders.prices[number],
-            encoder_context=self.encoder_context,
+            encoders=self.encoders.prices[number],
+            encoder_contexts=self.encoder_contexts,
             step_s=float(steps_s[number]),
         )

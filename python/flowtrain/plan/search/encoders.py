@@ -2,68 +2,138 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy
 
-from flowtrain.plan.arrays import FloatArray
+from flowtrain.plan.arrays import FloatArray, IntArray
 from flowtrain.plan.prices.encoder import EncoderPrice
+
+_BLOCK = 512  # Choices that are compared at once.
 
 
 class Encoders:
-    """Encoders for one number of microbatches, as arrays of shape [num_encoders].
+    """Choices of a layout for each encoder, for one number of microbatches, as arrays.
 
     Attributes:
-        prices: The encoders.
-        gpus: GPUs of each.
-        microbatch_s: Seconds between two microbatches.
-        fill_s: Seconds that a microbatch takes from its images to the gradients of their rows.
-        update_s: Seconds between the last backward pass and the next step.
+        prices: A price of each encoder for each choice.
+        gpus: GPUs that they take from each pool, shape [num_pools, num_choices].
+        times: Seconds between two microbatches; from the inputs of a microbatch to the gradients of
+            its rows, of which several encoders have the sum; and between the last backward pass and
+            the next step; shape [3, num_choices].
     """
 
-    def __init__(self, prices: Sequence[EncoderPrice]) -> None:
-        self.prices = prices
-        self.gpus = numpy.array([price.shape.gpus for price in prices])
-        self.microbatch_s = numpy.array([price.microbatch_s for price in prices])
-        self.fill_s = numpy.array([price.fill_s for price in prices])
-        self.update_s = numpy.array([price.update_s for price in prices])
-        self._fixed_bytes = numpy.array([price.fixed.total for price in prices])
-        self._held_bytes = numpy.array([price.held.total for price in prices])
+    def __init__(
+        self, prices: Sequence[tuple[EncoderPrice, ...]], gpus: IntArray, times: FloatArray
+    ) -> None:
+        self.prices, self.gpus, self.times = prices, gpus, times
 
-    def steps_s(
-        self, gpus: int, *, fill_s: float, longest_s: float, update_s: float, microbatches: int
-    ) -> FloatArray:
-        """Seconds of a step with each of them; infinite for those that need more GPUs.
+    @classmethod
+    def of(
+        cls,
+        prices: Sequence[EncoderPrice],
+        *,
+        memory_bytes: float,
+        in_flight: int,
+        pool: int = 0,
+        pools: int = 1,
+    ) -> Encoders:
+        """Layouts of one encoder that fit into memory, without those that another one beats.
 
         Args:
-            gpus: GPUs that may be used.
+            prices: Its layouts.
+            memory_bytes: What a rank may use.
+            in_flight: Microbatches whose inputs it holds.
+            pool: Number of its pool.
+            pools: Number of pools.
+        """
+        fitting = [
+            price
+            for price in prices
+            if price.fixed.total + in_flight * price.held.total <= memory_bytes
+        ]
+        gpus = numpy.zeros((pools, len(fitting)), numpy.int64)
+        gpus[pool] = [price.shape.gpus for price in fitting]
+        times = numpy.array(
+            [(price.microbatch_s, price.fill_s, price.update_s) for price in fitting]
+        )
+        return cls([(price,) for price in fitting], gpus, times.reshape(-1, 3).T)._not_beaten()
+
+    def beside(self, other: Encoders, limits: Sequence[int]) -> Encoders:
+        """Choices of these encoders and of others together, without those that another one beats.
+
+        Args:
+            other: The others.
+            limits: GPUs of each pool.
+        """
+        ours, theirs = (
+            numbers.ravel()
+            for numbers in numpy.indices((len(self.prices), len(other.prices)), numpy.int64)
+        )
+        gpus = self.gpus[:, ours] + other.gpus[:, theirs]
+        fits = (gpus <= numpy.array(limits)[:, None]).all(0)
+        ours, theirs, gpus = ours[fits], theirs[fits], gpus[:, fits]
+        mine, its = self.times[:, ours], other.times[:, theirs]
+        times = numpy.array(
+            [numpy.maximum(mine[0], its[0]), mine[1] + its[1], numpy.maximum(mine[2], its[2])]
+        )
+        kept = _not_beaten(numpy.concatenate([gpus, times]))
+        pairs = zip(ours[kept].tolist(), theirs[kept].tolist(), strict=True)
+        prices = [self.prices[one] + other.prices[two] for one, two in pairs]
+        return Encoders(prices, gpus[:, kept], times[:, kept])
+
+    def _not_beaten(self) -> Encoders:
+        kept = _not_beaten(numpy.concatenate([self.gpus, self.times]))
+        return Encoders(
+            [self.prices[number] for number in kept], self.gpus[:, kept], self.times[:, kept]
+        )
+
+    def steps_s(
+        self,
+        gpus: Sequence[int],
+        *,
+        fill_s: float,
+        longest_s: float,
+        update_s: float,
+        microbatches: int,
+    ) -> FloatArray:
+        """Seconds of a step with each choice; infinite for those that need more GPUs.
+
+        Args:
+            gpus: GPUs of each pool that may be used.
             fill_s: Seconds of a microbatch through the backbone.
             longest_s: Seconds of a microbatch on its longest stage.
             update_s: Seconds behind its last backward pass.
             microbatches: Microbatches per step.
         """
+        own_microbatch_s, own_fill_s, own_update_s = self.times
         found: FloatArray = numpy.where(
-            self.gpus <= gpus,
-            self.fill_s
+            (self.gpus <= numpy.array(gpus)[:, None]).all(0),
+            own_fill_s
             + fill_s
-            + (microbatches - 1) * numpy.maximum(self.microbatch_s, longest_s)
-            + numpy.maximum(self.update_s, update_s),
-            numpy.inf,
+            + (microbatches - 1) * numpy.maximum(own_microbatch_s, longest_s)
+            + numpy.maximum(own_update_s, update_s),
+            math.inf,
         )
         return found
 
-    def that_fit(self, memory_bytes: float, *, in_flight: int) -> Encoders:
-        """Those that fit into memory, without those that another one is at least as good as.
 
-        Args:
-            memory_bytes: What a rank may use.
-            in_flight: Microbatches whose images they hold.
-        """
-        fits = self._fixed_bytes + in_flight * self._held_bytes <= memory_bytes
-        fitting = Encoders([self.prices[number] for number in numpy.flatnonzero(fits).tolist()])
-        values = numpy.array([fitting.gpus, fitting.microbatch_s, fitting.fill_s, fitting.update_s])
-        no_worse = (values[:, :, None] <= values[:, None, :]).all(0)
-        # Of two that are equal, the first one is kept.
-        equal = no_worse & no_worse.T
-        beaten = (no_worse & (~equal | numpy.triu(equal, 1))).any(0)
-        return Encoders([fitting.prices[number] for number in numpy.flatnonzero(~beaten).tolist()])
+def _not_beaten(values: FloatArray) -> IntArray:
+    """Numbers of the columns that no other one is at most as large as in all rows, ascending.
+
+    Of equal columns the first one is kept. A column is only beaten by one in front of it in
+    lexicographic order, so that blocks in this order are compared with what is kept so far.
+
+    Args:
+        values: Shape [num_rows, num_columns].
+    """
+    order = numpy.lexsort(values[::-1])
+    kept = numpy.zeros(0, numpy.int64)
+    for start in range(0, len(order), _BLOCK):
+        block = order[start : start + _BLOCK]
+        block = block[~(values[:, kept, None] <= values[:, None, block]).all(0).any(0)]
+        no_worse = (values[:, block, None] <= values[:, None, block]).all(0)
+        block = block[~numpy.triu(no_worse, 1).any(0)]
+        kept = numpy.append(kept, block)
+    return numpy.sort(kept)

@@ -11,7 +11,7 @@ from flowtrain.plan.describe import ModelDescription
 from flowtrain.plan.result import NoPlanError, OutOfRangeError
 from flowtrain.plan.search.context import Context
 from flowtrain.plan.search.coupled import Colocated, Prefix
-from flowtrain.plan.search.disaggregated import Disaggregated
+from flowtrain.plan.search.disaggregated import Disaggregated, Fronts
 from flowtrain.plan.space import GpuPool, Rules, Space
 from flowtrain.plan.work import Work
 
@@ -108,6 +108,7 @@ def _all(context: Context) -> Iterator[Prefix | Colocated | Disaggregated]:
     """All candidates of a pool, those with the most GPUs first."""
     modes = context.space.modes
     with_images = context.work.share.has_inputs
+    fronts = Fronts((context,) * len(context.model.encoders))
     for gpus in context.budgets():
         kinds: list[Iterable[Prefix | Colocated | Disaggregated]] = []
         if "prefix" in modes:
@@ -115,5 +116,5 @@ def _all(context: Context) -> Iterator[Prefix | Colocated | Disaggregated]:
         if "colocated" in modes and with_images:
             kinds.append(Colocated.all_of(context, gpus, math.inf))
         if "disaggregated" in modes and with_images:
-            kinds.append(Disaggregated.all_of(context, context, gpus, math.inf))
+            kinds.append(Disaggregated.all_of(context, fronts, gpus, math.inf))
         yield from itertools.chain(*kinds)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -13,7 +14,7 @@ from flowtrain.plan.search.best import Best
 from flowtrain.plan.search.context import Context
 from flowtrain.plan.search.convert import plan_of
 from flowtrain.plan.search.coupled import Colocated, Prefix, Priced
-from flowtrain.plan.search.disaggregated import Disaggregated
+from flowtrain.plan.search.disaggregated import Disaggregated, Fronts
 from flowtrain.plan.search.infeasible import no_plan
 from flowtrain.plan.search.simulate import Simulation
 from flowtrain.plan.space import GpuPool, Rules, Space
@@ -52,7 +53,8 @@ def search(
 
     Raises:
         NoPlanError: No plan fits; the message says what is missing.
-        ValueError: There is no pool, or `keep` is below 1.
+        ValueError: There is no pool, `keep` is below 1, or samples have tokens that no encoder
+            makes.
     """
     if not pools or keep < 1:
         raise ValueError(f"pools={len(pools)}, keep={keep}: both must be at least 1")
@@ -61,6 +63,7 @@ def search(
             f"workload '{work.workload.name}' has no images, so that there is no encoder to place "
             f"(modes={', '.join(space.modes)}); add mode prefix"
         )
+    model = model.with_inputs(work.share)
     contexts = [Context(model, work, pool, space, rules) for pool in pools]
     uniform: Best[Priced] = Best(keep)
     if "prefix" in space.modes:
@@ -129,10 +132,12 @@ def consider_modules(best: Best[Priced], contexts: Sequence[Context], *, at_leas
                 if gpus >= at_least:
                     best.consider(Colocated.all_of(context, gpus, best.cutoff_s))
     if "disaggregated" in modes:
+        places = itertools.product(contexts, repeat=len(contexts[0].model.encoders))
+        all_fronts = [Fronts(each) for each in places]
         for context in contexts:
-            for beside in contexts:
+            for fronts in all_fronts:
                 for gpus in context.budgets():
-                    best.consider(Disaggregated.all_of(context, beside, gpus, best.cutoff_s))
+                    best.consider(Disaggregated.all_of(context, fronts, gpus, best.cutoff_s))
 
 
 def _with_less(context: Context) -> tuple[int, Plan] | None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections.abc import Sequence
 
 import numpy
 
 from flowtrain.plan.arrays import FloatArray, IntArray
 from flowtrain.plan.partition import replay_uneven
+from flowtrain.plan.prices.encoder import EncoderPrice
 from flowtrain.plan.search.coupled import Priced
 from flowtrain.plan.search.loads import Loads
 from flowtrain.plan.work import Work
@@ -44,7 +46,7 @@ class Simulation:
         """Mean seconds of a step over the batches; infinite if one of them has no schedule.
 
         The packing scheduler places the samples, and a step is as long as that of the slowest
-        replica. Images are dealt to the replicas of an encoder on its own, the largest first.
+        replica. Inputs are dealt to the replicas of an encoder on its own, the largest first.
         """
         loads = Loads(priced)
         return float(numpy.mean([self._batch_s(priced, loads, batch) for batch in self._batches]))
@@ -53,27 +55,33 @@ class Simulation:
         plan = _scheduled(priced, self._work.workload.tokens[batch], loads.text[batch])
         if plan is None:
             return math.inf
-        images = numpy.zeros((plan.microbatches, plan.ranks))
-        numpy.add.at(images, (plan.slot, plan.rank), loads.images[batch])
-        passes = loads.passes(plan.loads, images)
+        sums = []
+        for flops in loads.inputs:
+            sums.append(numpy.zeros((plan.microbatches, plan.ranks)))
+            numpy.add.at(sums[-1], (plan.slot, plan.rank), flops[batch])
+        passes = loads.passes(plan.loads, sums)
         seconds = priced.cut.update_s
-        if (encoder := priced.encoder) is not None:
-            counts = self._work.inputs("vision")[batch]
-            # Images of a sample are taken to be equal.
-            each = numpy.repeat(loads.images[batch] / numpy.maximum(counts, 1), counts)
-            replicas = encoder.shape.mesh.dp
+        beside, sends_s = [], 0.0
+        for place, encoder in enumerate(priced.encoders):
+            counts = self._work.inputs(priced.context.model.encoders[place].modality)[batch]
+            # Inputs of a sample are taken to be equal.
+            each = numpy.repeat(loads.inputs[place][batch] / numpy.maximum(counts, 1), counts)
+            replicas, mean = encoder.shape.mesh.dp, loads.mean_encoder[place]
             if priced.mode == "colocated":
-                load = _slowest(each, replicas) / loads.mean_encoder
-                seconds += load * encoder.both.total + encoder.update_s
+                seconds += _slowest(each, replicas) / mean * encoder.both.total + encoder.update_s
+                sends_s += encoder.fill_s - encoder.both.total
             else:
                 slots = numpy.repeat(plan.slot, counts)
                 load_of = [
-                    _slowest(each[slots == slot], replicas) / loads.mean_encoder
+                    _slowest(each[slots == slot], replicas) / mean
                     for slot in range(plan.microbatches)
                 ]
-                passes = _with_encoder(passes, numpy.array(load_of), priced)
+                beside.append(_passes(encoder, numpy.array(load_of)))
                 seconds = max(seconds, encoder.update_s)
-            seconds += encoder.fill_s - encoder.both.total
+                sends_s = max(sends_s, encoder.fill_s - encoder.both.total)
+        seconds += sends_s
+        if beside:
+            passes = _with_encoders(passes, beside)
         if priced.pipeline.shape.sharding == "full" or priced.pipeline.shape.mesh.ep > 1:
             # Replicas wait for each other in every microbatch.
             passes = passes.max(axis=3, keepdims=True)
@@ -116,11 +124,19 @@ def _slowest(loads: FloatArray, replicas: int) -> float:
     return max(sums)
 
 
-def _with_encoder(passes: FloatArray, loads: FloatArray, priced: Priced) -> FloatArray:
-    """Passes with those of an encoder as the first stage, which all replicas wait for."""
-    assert priced.encoder is not None
-    encoder = priced.encoder
+def _passes(encoder: EncoderPrice, loads: FloatArray) -> FloatArray:
+    """Forward and backward passes of an encoder, shape [2, num_microbatches]."""
     own_s = numpy.array([encoder.forward.total, encoder.backward.total])
+    found: FloatArray = own_s[:, None] * loads
+    return found
+
+
+def _with_encoders(passes: FloatArray, beside: Sequence[FloatArray]) -> FloatArray:
+    """Passes with those of encoders as the first stage, which all replicas wait for.
+
+    Encoders compute side by side, so that each pass is as long as that of the slowest one.
+    """
+    longest_s = numpy.max(beside, axis=0)
     shape = (2, 1, passes.shape[2], passes.shape[3])
-    stage = numpy.broadcast_to(own_s[:, None, None, None] * loads[None, None, :, None], shape)
+    stage = numpy.broadcast_to(longest_s[:, None, :, None], shape)
     return numpy.concatenate([stage, passes], axis=1)

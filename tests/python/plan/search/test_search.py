@@ -13,7 +13,7 @@ import pytest
 
 from flowtrain.plan.describe import ModelDescription
 from flowtrain.plan.prices.chain import Chain
-from flowtrain.plan.prices.encoder import encoder_prices
+from flowtrain.plan.prices.encoder import EncoderPrice, encoder_prices
 from flowtrain.plan.prices.pipeline import Pipeline
 from flowtrain.plan.prices.tables import Tables
 from flowtrain.plan.result import NoPlanError, Plan, PlanReport
@@ -21,7 +21,7 @@ from flowtrain.plan.search import search
 from flowtrain.plan.search.candidates import backbone_shapes, encoder_shapes, row_of
 from flowtrain.plan.space import MODES, GpuPool, Rules, Space
 from flowtrain.plan.work import Work
-from tests.planned import small_model, small_pool, small_work
+from tests.planned import small_model, small_pool, small_work, two_encoders
 
 SPACE = Space(tp=(1, 2), cp=(1, 2), pp=(1, 2, 3), ep=(1,), microbatches=(1, 2, 3, 4, 8))
 RULES = Rules()
@@ -33,15 +33,31 @@ def all_steps(model: ModelDescription, work: Work, pool: GpuPool, mode: str) -> 
     usable = RULES.usable(pool)
     prefix = mode == "prefix"
     chain = Chain(tables, model.layers_of("model" if prefix else "backbone"))
-    beside = Chain(tables, model.layers_of("encoder"))
+    names = [encoder.name for encoder in model.encoders]
     options: dict[str, Any] = {"pool": pool, "rules": RULES}
-    modules = ("encoder", "backbone") if prefix else ("backbone",)
+    modules = (*names, "backbone") if prefix else ("backbone",)
+
+    def priced(place: int, groups: int) -> Iterator[EncoderPrice]:
+        own = model.encoders[place]
+        beside = Chain(tables, model.layers_of(own.name))
+        for shape in encoder_shapes(own, SPACE, pool):
+            mean = work.share.encoded[own.modality].tokens
+            tokens = work.batch * mean / groups / shape.mesh.dp
+            yield from encoder_prices(
+                beside, shape, encoder=place, tokens=tokens, groups=groups, **options
+            )
+
+    encoders = {
+        groups: [list(priced(place, groups)) for place in range(len(names))]
+        for groups in {1, *(SPACE.microbatches or ())}
+    }
     for gpus, m in itertools.product(pool.budgets(), SPACE.microbatches or ()):
         for shape in backbone_shapes(model, SPACE, pool, gpus=gpus, blocks=6, modules=modules):
             row = row_of(model, work, RULES, dp=shape.mesh.dp, microbatches=m)
             if row is None:
                 continue
-            rows = work.itemsize * model.encoders[0].row_width * row.most_encoded[0]
+            widths = [encoder.row_width for encoder in model.encoders]
+            rows = work.itemsize * float(numpy.dot(widths, row.most_encoded))
             rows /= shape.mesh.tp * shape.mesh.cp
             pipeline = Pipeline(
                 chain,
@@ -62,34 +78,50 @@ def all_steps(model: ModelDescription, work: Work, pool: GpuPool, mode: str) -> 
             if prefix:
                 yield step_s(usable)
                 continue
-            left = gpus if mode == "colocated" else pool.gpus - gpus
+            if mode == "colocated":
+                same = [
+                    [
+                        price
+                        for price in prices
+                        if price.shape.gpus == gpus
+                        and (price.shape.sharding == shape.sharding or price.shape.mesh.dp == 1)
+                    ]
+                    for prices in encoders[1]
+                ]
+                for together in itertools.product(*same):
+                    left_bytes = usable - sum(price.memory().total for price in together)
+                    yield step_s(left_bytes) + sum(p.fill_s + p.update_s for p in together)
+                continue
             cut = pipeline.cut(usable)
-            for encoder in encoder_shapes(model.encoders[0], SPACE, pool):
-                groups = 1 if mode == "colocated" else m
-                single = encoder.sharding if encoder.mesh.dp == 1 else ""
-                tokens = work.share.encoded["vision"].tokens * work.batch / groups / encoder.mesh.dp
-                prices = encoder_prices(
-                    beside, encoder, encoder=0, tokens=tokens, groups=groups, **options
-                )
-                if mode == "colocated":
-                    if encoder.gpus == gpus and encoder.sharding in (shape.sharding, single):
-                        for price in prices:
-                            left_bytes = usable - price.memory().total
-                            yield step_s(left_bytes) + price.fill_s + price.update_s
-                    continue
-                for price in prices:
-                    held = price.memory(min(m, shape.mesh.pp + 1)).total
-                    if cut is not None and encoder.gpus <= left and held <= usable:
-                        longest = max(cut.longest_s, price.microbatch_s)
-                        update = max(cut.update_s, price.update_s)
-                        fill = cut.fill_s + cut.heaviest_s + price.fill_s
-                        yield fill + (m - 1) * longest + update
+            if cut is None:
+                continue
+            held = min(m, shape.mesh.pp + 1)
+            fit = [[p for p in prices if p.memory(held).total <= usable] for prices in encoders[m]]
+            for apart in itertools.product(*fit):
+                if sum(price.shape.gpus for price in apart) <= pool.gpus - gpus:
+                    longest = max(cut.longest_s, *(price.microbatch_s for price in apart))
+                    update = max(cut.update_s, *(price.update_s for price in apart))
+                    fill = cut.fill_s + cut.heaviest_s + sum(price.fill_s for price in apart)
+                    yield fill + (m - 1) * longest + update
 
 
-def found(mode: str, gpus: int, memory_bytes: int, **changes: Any) -> PlanReport:
+CASES = {
+    "one encoder": (small_model(), small_work()),
+    "two encoders": (two_encoders(blocks=6), small_work(with_audio=True)),
+}
+
+
+@pytest.fixture(params=CASES)
+def case(request: pytest.FixtureRequest) -> tuple[ModelDescription, Work]:
+    """A model, and work for it."""
+    return CASES[request.param]
+
+
+def found(
+    case: tuple[ModelDescription, Work], mode: str, gpus: int, memory_bytes: int
+) -> PlanReport:
     return search(
-        small_model(**changes),
-        small_work(),
+        *case,
         [small_pool(gpus, memory_bytes=memory_bytes)],
         space=replace(SPACE, modes=(mode,)),
         neighbours=False,
@@ -99,25 +131,26 @@ def found(mode: str, gpus: int, memory_bytes: int, **changes: Any) -> PlanReport
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(("gpus", "memory"), [(4, 150_000_000), (8, 60_000_000), (8, 400_000_000)])
-def test_the_search_finds_the_best_of_all_plans(mode: str, gpus: int, memory: int) -> None:
+def test_the_search_finds_the_best_of_all_plans(
+    case: tuple[ModelDescription, Work], mode: str, gpus: int, memory: int
+) -> None:
     pool = small_pool(gpus, memory_bytes=memory)
-    steps = sorted(all_steps(small_model(), small_work(), pool, mode))
+    steps = sorted(all_steps(*case, pool, mode))
     if not steps or steps[0] == math.inf:
         with pytest.raises(NoPlanError):
-            found(mode, gpus, memory)
+            found(case, mode, gpus, memory)
         return
-    report = found(mode, gpus, memory)
+    report = found(case, mode, gpus, memory)
     assert report.best.step_s == pytest.approx(steps[0], rel=1e-12)
     if mode == "prefix":
         best = [plan.step_s for plan in report.plans]
         assert best == pytest.approx(steps[: len(best)], rel=1e-12)
 
 
-def test_a_larger_budget_never_makes_the_step_longer() -> None:
+def test_a_larger_budget_never_makes_the_step_longer(case: tuple[ModelDescription, Work]) -> None:
     steps = [
         search(
-            small_model(),
-            small_work(),
+            *case,
             [small_pool(gpus)],
             space=SPACE,
             neighbours=False,
@@ -146,9 +179,12 @@ def test_neighbours_are_what_a_search_of_their_own_finds() -> None:
     assert report.larger[1].step_s == pytest.approx(step_s(12))
 
 
-def test_times_and_memory_by_kind_add_up() -> None:
-    report = search(small_model(), small_work(), [small_pool(8)], space=SPACE, batches=0)
-    for plan in report.plans:
+def test_times_and_memory_by_kind_add_up(case: tuple[ModelDescription, Work]) -> None:
+    modes = [search(*case, [small_pool(8)], space=SPACE, batches=0)]
+    for mode in MODES:
+        space = replace(SPACE, modes=(mode,))
+        modes.append(search(*case, [small_pool(8)], space=space, batches=0))
+    for plan in (plan for report in modes for plan in report.plans):
         (first, *_), last = plan.modules, plan.modules[-1]
         slowest = max(max(module.stage_s) for module in plan.modules)
         fills = sum(module.fill_s + module.heaviest_s for module in plan.modules)
@@ -163,6 +199,10 @@ def test_times_and_memory_by_kind_add_up() -> None:
                 assert module.layout.pp > 1 or module.microbatch.pp == 0 or module != last
             assert max(rank.total for rank in module.memory) <= module.memory_bytes + 1
         assert plan.gpus <= 8 and last.layout.gpus <= 8 and first.layout.gpus <= 8
+        if plan.mode == "colocated":
+            used = sum(max(rank.total for rank in module.memory) for module in plan.modules)
+            assert used <= RULES.usable(small_pool(8)) + 1e3
+        assert len(plan.modules) == (1 if plan.mode == "prefix" else len(case[0].encoders) + 1)
 
 
 def test_uniform_is_said_to_be_optimal_only_if_it_is() -> None:
@@ -179,9 +219,11 @@ def test_uniform_is_said_to_be_optimal_only_if_it_is() -> None:
     assert apart.uniform is None and not apart.uniform_is_optimal
 
 
-def test_an_infeasible_budget_says_what_is_missing_and_what_fits() -> None:
+def test_an_infeasible_budget_says_what_is_missing_and_what_fits(
+    case: tuple[ModelDescription, Work],
+) -> None:
     arguments: dict[str, Any] = {"space": SPACE, "neighbours": False, "batches": 0}
-    model, work = small_model(), small_work()
+    model, work = case
     with pytest.raises(NoPlanError) as caught:
         search(model, work, [small_pool(2, memory_bytes=60_000_000)], **arguments)
     message = str(caught.value)
@@ -194,10 +236,10 @@ def test_an_infeasible_budget_says_what_is_missing_and_what_fits() -> None:
         search(model, work, [small_pool(smaller, memory_bytes=60_000_000)], **arguments)
 
 
-def test_modules_may_be_on_different_types_of_gpus() -> None:
+def test_modules_may_be_on_different_types_of_gpus(case: tuple[ModelDescription, Work]) -> None:
     pools = [small_pool(4), small_pool(4, gpu_type="U", memory_bytes=250_000_000)]
-    report = search(small_model(), small_work(), pools, space=SPACE, batches=0)
-    one = search(small_model(), small_work(), pools[:1], space=SPACE, batches=0)
+    report = search(*case, pools, space=SPACE, batches=0)
+    one = search(*case, pools[:1], space=SPACE, batches=0)
     assert report.best.step_s < one.best.step_s
     assert {module.gpu_type for module in report.best.modules} == {"T", "U"}
     assert "modules on GPUs of different types" in report.best.not_run
