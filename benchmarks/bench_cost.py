@@ -1,10 +1,10 @@
 """How exact is the cost model?
 
-FLOPs of the five families at released sizes, forward and backward, for each choice of trained
-parts, against what torch counts on the plain Hugging Face models: eager attention, one document at
-a time, logits of all tokens, causal attention in full. Beside each figure stands what FlowTrain
-counts for the same document: half of the causal pairs, logits of target tokens alone, and no layer
-whose output nothing reads.
+FLOPs of the five families at released sizes, and of the thinker of Qwen2.5-Omni, forward and
+backward, for each choice of trained parts, against what torch counts on the plain Hugging Face
+models: eager attention, one document at a time, logits of all tokens, causal attention in full.
+Beside each figure stands what FlowTrain counts for the same document: half of the causal pairs,
+logits of target tokens alone, and no layer whose output nothing reads.
 
 Memory of FlowTrain's own models, of moderate sizes, in float32 and bfloat16, for the same choices:
 the storages of weights, master weights, gradients and moments after a step, and those of the
@@ -27,9 +27,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from cost.counted import Counted, counted_flops, counted_text_flops, plain_model
+from cost.counted import (
+    Counted,
+    counted_flops,
+    counted_text_flops,
+    counted_thinker_flops,
+    plain_model,
+    plain_thinker,
+)
 from cost.memory import ROWS, memory_rows
-from cost.released import RELEASED, qwen3_vl_moe
+from cost.released import RELEASED, qwen2_5_omni, qwen3_vl_moe
 from cost.steps import step_line, step_rows, step_summary
 
 from flowtrain.bench.conditions import conditions
@@ -37,6 +44,7 @@ from flowtrain.cost import Counts, LayerFlops, layer_flops
 from flowtrain.cost.decoder import decoder_layers
 from flowtrain.cost.flops import Grid
 from flowtrain.models.family import Family
+from flowtrain.models.qwen2_5_omni import TOWER, Qwen25OmniThinker
 from flowtrain.models.registry import family_for
 
 BARS = {
@@ -58,6 +66,12 @@ FREEZINGS = (
 )
 """Parts that train."""
 
+OMNI = "qwen2_5_omni (thinker)"
+# Grids of images, frames of a clip, tokens of a text.
+_OMNI_DOCUMENTS: list[tuple[list[Grid], int, int]] = [
+    ([(1, 64, 64)], 3000, 200),
+    ([(1, 30, 46), (1, 16, 8)], 777, 700),
+]
 MOE = "qwen3_vl_moe (text)"
 _MOE_TOKENS = 500
 
@@ -128,6 +142,39 @@ def moe_rows() -> Iterator[dict[str, Any]]:
     }
 
 
+def omni_rows() -> Iterator[dict[str, Any]]:
+    """The thinker of Qwen2.5-Omni, which is planned and not trained."""
+    config = qwen2_5_omni()
+    with tempfile.TemporaryDirectory() as folder:
+        config.save_pretrained(folder)
+        family = Qwen25OmniThinker(Path(folder), projector_side="encoder")
+    model = plain_thinker(config)
+    for grids, frames, text in _OMNI_DOCUMENTS:
+        for trained in FREEZINGS:
+            counted = counted_thinker_flops(family, model, grids, frames, text, trained)
+            tokens = counted.tokens
+            plain = family.counts(tokens, grids, num_targets=tokens, causal_share=1.0)
+            lean = family.counts(tokens, grids, num_targets=text)
+            clip = family.audio_counts(frames)
+            yield {
+                "family": OMNI,
+                "grids": grids,
+                "tokens": tokens,
+                "trained": trained,
+                **compared(counted, _with_clip(family, plain, clip, trained)),
+                "flowtrain_tflop": tera(_with_clip(family, lean, clip, trained)),
+            }
+
+
+def _with_clip(
+    family: Qwen25OmniThinker, counts: Counts, clip: Counts, trained: tuple[str, ...]
+) -> list[LayerFlops]:
+    """FLOPs of the layers, of which the audio tower has what the clip has."""
+    audio = [layer for layer in family.layers if layer.name.startswith(TOWER)]
+    others = [layer for layer in family.layers if layer not in audio]
+    return [*layer_flops(others, counts, trained), *layer_flops(audio, clip, trained)]
+
+
 def compared(counted: Counted, ours: list[LayerFlops]) -> dict[str, float]:
     """Relative errors of both passes, and of the worst layer in the forward pass."""
     forward = sum(layer.forward for layer in ours)
@@ -191,7 +238,7 @@ def memory_line(row: dict[str, Any]) -> str:
 def main() -> int:
     sources: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {
         kind: lambda kind=kind: flops_rows(kind) for kind in RELEASED
-    } | {MOE: moe_rows}
+    } | {OMNI: omni_rows, MOE: moe_rows}
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

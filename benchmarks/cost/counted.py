@@ -13,11 +13,12 @@ from typing import Any
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
-from transformers import AutoModelForImageTextToText
+from transformers import AutoModelForImageTextToText, Qwen2_5OmniThinkerForConditionalGeneration
 from transformers.vision_utils import get_vision_window_index
 
 from flowtrain.cost.flops import Grid
 from flowtrain.models.family import Family
+from flowtrain.models.qwen2_5_omni import Qwen25OmniThinker
 
 META = torch.device("meta")
 
@@ -80,6 +81,65 @@ def counted_flops(
         return _counted(counter, model, logits)
 
 
+def plain_thinker(config: Any) -> Any:
+    """The thinker of Qwen2.5-Omni with eager attention, without values."""
+    with META:
+        model: Any = Qwen2_5OmniThinkerForConditionalGeneration._from_config(
+            config, attn_implementation="eager"
+        )
+    mask = torch.empty(1, 1, 1, dtype=torch.bool, device=META)
+    model.model.get_placeholder_mask = lambda *_, **__: (mask, mask, mask)
+    return model.train()
+
+
+def counted_thinker_flops(
+    family: Qwen25OmniThinker,
+    model: Any,
+    grids: list[Grid],
+    frames: int,
+    text_tokens: int,
+    trained: Collection[str],
+) -> Counted:
+    """Count the FLOPs of a document with images and a clip.
+
+    Args:
+        family: What describes the model.
+        model: As `plain_thinker` returns it.
+        grids: Grids of the images.
+        frames: Frames of the clip.
+        text_tokens: Tokens of the text.
+        trained: Parts that train.
+    """
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(family.part_of(name) in trained)
+    audio = family.config.audio_config
+    clip = family.audio_counts(frames)
+    chunk = 2 * audio.n_window
+    lengths = torch.tensor([chunk] * (frames // chunk) + [frames % chunk] * (frames % chunk > 0))
+    edges = torch.nn.functional.pad(((lengths + 1) // 2).cumsum(0), (1, 0))
+    given = {
+        "padded_feature": torch.empty(
+            len(lengths), audio.num_mel_bins, int(lengths.max()), device=META
+        ),
+        "chunk_lengths": lengths.to(META),
+        "valid_indices": torch.empty(int(edges[-1]), dtype=torch.long, device=META),
+        "pool_indices": torch.empty(round(clip.projected), dtype=torch.long, device=META),
+        "cu_seqlens": edges,
+    }
+    with FlopCounterMode(display=False) as counter:
+        heard = model.model.audio_tower(**given)
+        model.model.get_audio_features = lambda *_, **__: heard
+        images = _features(family, model, grids)
+        rows = sum(len(image) for image in images.pooler_output)
+        tokens = rows + round(clip.projected) + text_tokens
+        logits = model(
+            **_document(family.config, tokens),
+            mm_encoder_outputs={"image": images},
+            input_features=torch.empty(0, device=META),
+        ).logits
+        return _counted(counter, model, logits)
+
+
 def counted_text_flops(model: Any, tokens: int) -> Counted:
     """Count the FLOPs of a text on the plain model, all of which trains."""
     with FlopCounterMode(display=False) as counter:
@@ -127,7 +187,7 @@ def _features(family: Family, model: Any, grids: list[Grid]) -> Any:
         given: dict[str, Any] = {
             "position_ids": torch.empty(patches, 2, dtype=torch.long, device=META)
         }
-        if config.model_type == "qwen2_5_vl":
+        if config.model_type.startswith("qwen2_5"):
             order, edges = get_vision_window_index(
                 sizes, vision.spatial_merge_size, visual.window_size, vision.patch_size
             )

@@ -10,6 +10,7 @@ from transformers import (
     LlavaConfig,
     LlavaOnevisionConfig,
     Qwen2_5_VLConfig,
+    Qwen2_5OmniThinkerConfig,
     Qwen3VLConfig,
     Qwen3VLMoeConfig,
 )
@@ -158,6 +159,15 @@ def llava_onevision() -> Any:
         "vision_use_head": False,
     }
     return LlavaOnevisionConfig(text_config=_qwen2_7b(152000), vision_config=vision)
+
+
+def qwen2_5_omni() -> Any:
+    """The thinker of Qwen2.5-Omni-7B, which FlowTrain plans and does not train."""
+    vision = {**qwen2_5_vl().vision_config.to_dict(), "model_type": "qwen2_5_omni_vision_encoder"}
+    audio = {"d_model": 1280, "encoder_layers": 32, "encoder_attention_heads": 20, "n_window": 100}
+    rope = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [16, 24, 24]}
+    text = _qwen2_7b(152064, "qwen2_5_omni_text", rope_parameters=rope)
+    return Qwen2_5OmniThinkerConfig(vision_config=vision, audio_config=audio, text_config=text)
 
 
 RELEASED: dict[str, Callable[[], Any]] = {

@@ -13,6 +13,7 @@ _NORMALIZES_HEADS = {
     "llama": False,
     "mistral": False,
     "qwen2": False,
+    "qwen2_5_omni_text": False,
     "qwen2_5_vl_text": False,
     "qwen3": True,
     "qwen3_vl_text": True,

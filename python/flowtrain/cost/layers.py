@@ -28,10 +28,12 @@ class Counts(NamedTuple):
     """How much of each unit a sample has.
 
     Attributes:
-        patches: Patches that the vision tower embeds.
-        vision_tokens: Tokens of the tower: the patches, and class tokens.
+        patches: Patches that the vision tower embeds; of an audio tower, outputs of its
+            convolutions.
+        vision_tokens: Tokens of the tower: the patches, and class tokens; of an audio tower, the
+            outputs that are no padding.
         vision_pairs: Pairs of a query and a key in layers of the tower with full attention.
-        window_pairs: The same in layers whose attention is within windows.
+        window_pairs: The same in layers whose attention is within windows, or chunks of audio.
         projected: Rows that the projector makes.
         tokens: Tokens of the decoder.
         pairs: Pairs of a query and a key in the decoder: the sum over documents of tokens^2, or

@@ -23,8 +23,10 @@ class Block:
         activation: Activation function of the MLP, `hidden_act` of the configuration.
         gated: Whether the MLP is gated.
         norm: The norm in front of attention and MLP.
-        packed: Whether the images lie side by side in one row, with rotary positions, and one
-            linear layer makes query, key and value. Otherwise they are the entries of a batch.
+        packed: Whether the inputs lie side by side in one row. Otherwise they are the entries of a
+            batch.
+        rotary: Whether packed blocks have rotary positions.
+        fused: Whether one linear layer makes query, key and value of packed blocks.
         scaled: Whether the outputs of attention and MLP are scaled by weights.
         known: Whether the block has nothing besides these whose memory would be counted.
     """
@@ -36,6 +38,8 @@ class Block:
     gated: bool = False
     norm: Norm = "layer"
     packed: bool = False
+    rotary: bool = True
+    fused: bool = True
     scaled: bool = False
     known: bool = True
 
@@ -51,8 +55,9 @@ class Block:
         inner = mlp(unit, width, self.inner, activation=self.activation, gated=self.gated)
         if inner is None or not self.known:
             return None
-        # Rotary positions copy query and key, and the value is a view of what all three are in.
-        inputs = 5 * width if self.packed else 3 * width
+        # Rotary positions copy query and key, and a fused value is a view of what all three are in.
+        copied = self.packed and self.rotary and self.fused
+        inputs = 5 * width if copied else 3 * width
         joined = [Saved(unit, width, "weight", joins=pairs)] if self.packed else []
         return (
             *norm(unit, width),

@@ -15,6 +15,7 @@ from flowtrain.cost.decoder import decoder_layers
 from flowtrain.cost.flops import Side
 from flowtrain.cost.layers import Counts, Layer, Saved
 from flowtrain.models.family import Family
+from flowtrain.models.qwen2_5_omni import TOWER, Qwen25OmniThinker
 from flowtrain.models.registry import family_for
 from flowtrain.models.tile_family import TileFamily
 from flowtrain.models.versions import require_transformers
@@ -23,8 +24,16 @@ from flowtrain.plan.describe import Encoder, FarInput, InputShape, ModelDescript
 # A grid of Qwen-VL whose numbers of patches are multiples of any window.
 _LARGE_GRID = (1, 64, 64)
 _ONE_TILE = (1, 1, 1)
-# Models that no family runs, and the family whose layers in front of the experts they share.
-_DESCRIBED_AS = {"qwen3_vl_moe": "flowtrain.models.qwen3_vl:Qwen3VL"}
+# Chunks of a clip.
+_LARGE_CLIP = 20
+# Models that FlowTrain does not train, and what describes them: the family whose layers in front of
+# the experts they share, or a class of their own.
+_OMNI = "flowtrain.models.qwen2_5_omni:Qwen25OmniThinker"
+_DESCRIBED_AS = {
+    "qwen3_vl_moe": "flowtrain.models.qwen3_vl:Qwen3VL",
+    "qwen2_5_omni": _OMNI,
+    "qwen2_5_omni_thinker": _OMNI,
+}
 
 
 def describe(
@@ -64,7 +73,7 @@ def describe_family(family: Family, *, name: str) -> ModelDescription:
         family: The family, for one model folder.
         name: Name for reports.
     """
-    text, vision = family.config.get_text_config(), family.config.vision_config
+    text = family.config.get_text_config()
     layers, estimated = _with_estimates(family)
     kept = [layer for layer in layers if not layer.left_out]
     trainable = family.trainable_sizes()
@@ -90,23 +99,45 @@ def describe_family(family: Family, *, name: str) -> ModelDescription:
         kv_width=kv_heads * head,
         num_experts=getattr(text, "num_experts", None) or 0,
         chosen_experts=getattr(text, "num_experts_per_tok", None) or 0,
-        encoders=(
-            Encoder(
-                name="encoder",
-                modality="vision",
-                first=0,
-                end=sum(layer.part != "backbone" for layer in kept),
-                width=vision.hidden_size,
-                heads=getattr(vision, "num_heads", None) or vision.num_attention_heads,
-                row_width=family.row_width,
-                projector_side=family.projector_side,
-                shape=_input_shape(family),
-            ),
-        ),
+        encoders=_encoders(family, kept),
         tied_parameters=0 if totals[-1] else text.vocab_size * text.hidden_size,
         far_inputs=_far_inputs(family, kept),
         estimated=estimated,
     )
+
+
+def _encoders(family: Family, layers: Sequence[Layer]) -> tuple[Encoder, ...]:
+    """The vision tower; with an audio tower behind it, both have the name of what they read."""
+    vision = family.config.vision_config
+    own = [layer for layer in layers if layer.part != "backbone"]
+    end = sum(not layer.name.startswith(TOWER) for layer in own)
+    images = Encoder(
+        name="vision" if end < len(own) else "encoder",
+        modality="vision",
+        first=0,
+        end=end,
+        width=vision.hidden_size,
+        heads=getattr(vision, "num_heads", None) or vision.num_attention_heads,
+        row_width=family.row_width,
+        projector_side=family.projector_side,
+        shape=_input_shape(family),
+    )
+    if not isinstance(family, Qwen25OmniThinker):
+        return (images,)
+    audio = family.config.audio_config
+    clip = family.audio_counts(_LARGE_CLIP * 2 * audio.n_window)
+    clips = Encoder(
+        name="audio",
+        modality="audio",
+        first=end,
+        end=len(own),
+        width=audio.d_model,
+        heads=audio.encoder_attention_heads,
+        row_width=family.audio_row_width,
+        projector_side=family.projector_side,
+        shape=InputShape(per_token=Counts(*(value / clip.projected for value in clip))),
+    )
+    return images, clips
 
 
 def _layer_of(parameter: str, layers: Sequence[Layer], family: Family) -> int:
@@ -137,10 +168,19 @@ def _input_shape(family: Family) -> InputShape:
 
 
 def _far_inputs(family: Family, layers: Sequence[Layer]) -> tuple[FarInput, ...]:
-    """The taps of deepstack: from a block of the tower to its merger, and on to the decoder."""
+    """Outputs of layers that are read further behind.
+
+    These are the taps of deepstack, from a block of the tower to its merger, and on to the decoder;
+    and rows of an encoder in front of another one.
+    """
     vision = family.config.vision_config
     number_of = {layer.name: number for number, layer in enumerate(layers)}
     found = []
+    *before, last = _encoders(family, layers)
+    for encoder in before:
+        width = family.config.get_text_config().hidden_size
+        rows = FarInput(source=encoder.end - 1, target=last.end, unit="projected", values=width)
+        found.append(rows)
     for i, block in enumerate(getattr(vision, "deepstack_visual_indexes", None) or ()):
         merger = f"model.visual.deepstack_merger_list.{i}"
         decoder = f"model.language_model.layers.{i}"

@@ -50,10 +50,15 @@ class HuggingFaceFamily(Family):
         self._folder = folder
         self.projector_side = projector_side
         self._attention = attention.register()
-        self.config = AutoConfig.from_pretrained(folder)
+        self.config = self._read_config(folder)
         self.image_id = self.config.image_token_id
         text = self.config.get_text_config()
         self._width: int = text.hidden_size
+
+    @staticmethod
+    def _read_config(folder: Path) -> Any:
+        """The configuration of the model in the folder."""
+        return AutoConfig.from_pretrained(folder)
 
     def part_of(self, name: str) -> Part:
         def lies_in(modules: Sequence[str]) -> bool:

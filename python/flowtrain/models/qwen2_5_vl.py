@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -26,7 +26,7 @@ class Qwen25VL(QwenVL):
     """A frame is a document in the layers with full attention, and a window in the others."""
 
     name = "Qwen2.5-VL"
-    projector_modules = ("visual.merger",)
+    projector_modules: ClassVar[tuple[str, ...]] = ("visual.merger",)
 
     def __init__(self, folder: Path, *, projector_side: Side) -> None:
         super().__init__(folder, projector_side=projector_side)

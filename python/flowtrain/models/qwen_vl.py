@@ -28,10 +28,12 @@ class QwenVL(HuggingFaceFamily):
 
     Attributes:
         name: Name of the family, for messages.
+        fused: Whether one linear layer of the tower makes query, key and value.
     """
 
     name: ClassVar[str]
-    image_modules = ("visual",)
+    fused: ClassVar[bool] = True
+    image_modules: ClassVar[tuple[str, ...]] = ("visual",)
     tower_attention = attention.NAME
     axes = 4
 
@@ -93,6 +95,7 @@ class QwenVL(HuggingFaceFamily):
                 gated=gated,
                 norm=norm,
                 packed=True,
+                fused=self.fused,
             ),
             patch_values=self._patch_values,
             embedding_saved=(*embedding_saved, rotary),

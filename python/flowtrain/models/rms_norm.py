@@ -21,6 +21,7 @@ _NORMS = frozenset(
         "LlamaRMSNorm",
         "MistralRMSNorm",
         "Qwen2RMSNorm",
+        "Qwen2_5OmniRMSNorm",
         "Qwen2_5_VLRMSNorm",
         "Qwen3RMSNorm",
         "Qwen3VLMoeTextRMSNorm",

@@ -16,6 +16,7 @@ _FILES = (
     "llama",
     "mistral",
     "qwen2",
+    "qwen2_5_omni",
     "qwen2_5_vl",
     "qwen3",
     "qwen3_vl",
