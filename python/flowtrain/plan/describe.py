@@ -13,7 +13,7 @@ _NOTHING = Counts()
 
 
 Modality = Literal["vision", "audio"]
-"""What an encoder reads, and so which tokens of a sample it makes."""
+"""Kind of input of an encoder. Each kind has its own column of tokens in a workload."""
 
 MODALITIES: tuple[Modality, ...] = get_args(Modality)
 
@@ -73,7 +73,7 @@ class InputShape:
     per_pair: Counts = _NOTHING
 
     def counts(self, tokens: float, squares: float) -> Counts:
-        """What tokens have of each unit.
+        """Units of work for tokens of the encoder.
 
         Args:
             tokens: The tokens.
@@ -263,7 +263,7 @@ class ModelDescription:
         )
 
     def text_counts(self, share: Share, *, rows: float = 1.0) -> Counts:
-        """What the backbone has of each unit.
+        """Units of work of the backbone.
 
         Args:
             share: Means of the samples.

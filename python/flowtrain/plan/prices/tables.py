@@ -196,7 +196,7 @@ class Tables:
         return found
 
     def inputs(self, encoder: int, tokens: float) -> Counts:
-        """What inputs of mean samples have of which an encoder makes this many tokens."""
+        """Units of the inputs that give this many tokens of an encoder, for mean samples."""
         encoded = self.share.encoded[self.model.encoders[encoder].modality]
         if not encoded.tokens:
             return Counts()
