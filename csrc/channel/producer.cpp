@@ -238,7 +238,13 @@ void Producer::publish(std::span<const Publication> publications) {
   std::uint64_t bytes = lane.bytes_published.load(std::memory_order_relaxed);
   for (const Publication& publication : publications)
     prefetch_to_write(&control.cell(publication.leased.cell));
-  for (const Publication& publication : publications) describe(publication, sequence++);
+  for (const Publication& publication : publications) {
+    describe(publication, sequence++);
+    bytes += publication.layout.bytes;
+  }
+  // Before the push, so that whoever has taken an item sees it counted.
+  lane.items_published.store(sequence, std::memory_order_relaxed);
+  lane.bytes_published.store(bytes, std::memory_order_relaxed);
   for (std::size_t i = 0; i < publications.size();) {
     lockfree::Run run{publications[i].leased.cell, 0};
     for (; i < publications.size() && publications[i].leased.cell == run.first + run.count &&
@@ -251,9 +257,6 @@ void Producer::publish(std::span<const Publication> publications) {
                         "every cell; the control file was damaged");
     }
   }
-  for (const Publication& publication : publications) bytes += publication.layout.bytes;
-  lane.items_published.store(sequence, std::memory_order_relaxed);
-  lane.bytes_published.store(bytes, std::memory_order_relaxed);
   control.ring_header(ring_).filled.notify();
   for (const auto& [leased, layout, key] : publications) {
     recorder_.published(leased.time_ns, leased.cell, key.low, layout.bytes);

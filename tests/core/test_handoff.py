@@ -126,6 +126,25 @@ def test_counters_add_up(pool: Pool) -> None:
     assert pool.stats()["segments"][0]["in_use_slabs"] == 0
 
 
+def test_an_item_is_counted_before_it_can_be_taken(name: str, spawn: Spawn) -> None:
+    with Pool.create(name, classes=[(4096, 512)]) as pool:
+        # In reverse, so that each item of a batch is pushed on its own: that takes a while.
+        spawn(
+            "producer = Producer(Pool.open(sys.argv[1]))\n"
+            "for first in range(0, 25600, 256):\n"
+            "    leases = [producer.lease((16,), 'uint8') for _ in range(256)]\n"
+            "    producer.publish_many(leases[::-1], range(first, first + 256))\n",
+            name,
+        )
+        consumer = Consumer(pool)
+        for taken in range(1, 25601):
+            consumer.get(timeout_s=30).release()
+            if taken % 256 == 1:
+                stats = pool.stats()
+                assert stats["items_published"] >= taken
+                assert stats["bytes_published"] >= 16 * taken
+
+
 def test_the_smallest_free_slab_is_taken(pool: Pool) -> None:
     producer = Producer(pool)
     small = [producer.lease((1 << 16,), "uint8") for _ in range(4)]
