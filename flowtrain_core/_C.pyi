@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Literal, Self, TypedDict
 
-from numpy import int32, int64
+from numpy import float32, int32, int64
 from numpy.typing import NDArray
 from typing_extensions import Buffer
 
@@ -485,6 +485,43 @@ def flight_record(name: str) -> list[FlightEvent]:
         PoolNotFound: There is no such pool.
         PoolCorrupt: Another version made it.
     """
+
+class attention:  # noqa: N801
+    """Attention of each of several documents to itself, on one core; a submodule.
+
+    `q` has shape [heads, tokens, head_dim], `k` and `v` [kv_heads, tokens, head_dim], each float32
+    with a contiguous last dimension; `lengths` are the tokens of each document. `log_sums` has
+    shape [heads, tokens]. Wrong input is a ValueError that names the argument and its shape.
+    """
+
+    @staticmethod
+    def forward(
+        q: NDArray[float32],
+        k: NDArray[float32],
+        v: NDArray[float32],
+        lengths: NDArray[int64],
+        scale: float,
+        causal: bool,
+        out: NDArray[float32],
+        log_sums: NDArray[float32],
+    ) -> None:
+        """Fill `out`, of the shape of `q`, and the logarithm of the sum of each token's scores."""
+    @staticmethod
+    def backward(
+        q: NDArray[float32],
+        k: NDArray[float32],
+        v: NDArray[float32],
+        lengths: NDArray[int64],
+        scale: float,
+        causal: bool,
+        out: NDArray[float32],
+        log_sums: NDArray[float32],
+        of_out: NDArray[float32],
+        of_q: NDArray[float32],
+        of_k: NDArray[float32],
+        of_v: NDArray[float32],
+    ) -> None:
+        """Fill the gradients of `q`, `k` and `v`, from what `forward` has filled."""
 
 class packing:  # noqa: N801
     """Kernels of schedulers, on NumPy arrays; a submodule. `flowtrain_core.packing` wraps them.

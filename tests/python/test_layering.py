@@ -28,6 +28,7 @@ CPP_FOLDER_SEES: dict[str, tuple[str, ...]] = {
     "os": ("base",),
     "lockfree": ("base",),
     "packing": ("base",),
+    "attention": (),
     "memory": ("base", "os", "lockfree"),
     "cuda": ("base", "os", "memory"),
     "channel": ("base", "os", "lockfree", "memory"),

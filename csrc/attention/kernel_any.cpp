@@ -1,0 +1,2 @@
+#define KERNELS kernels_any
+#include "attention/kernel_body.hpp"

@@ -1,0 +1,116 @@
+#include <cmath>
+#include <cstdint>
+#include <random>
+#include <vector>
+
+#include "attention/kernel.hpp"
+#include "check.hpp"
+
+using namespace flowtrain::attention;
+
+namespace {
+
+using Floats = std::vector<float>;
+
+constexpr std::int64_t kLength = 37, kDim = 20;
+
+/// A causal document of two heads that share keys and values, and what the kernels write.
+struct Computed {
+  Floats q, k, v, of_out;
+  Floats out = Floats(2 * kLength * kDim), log_sums = Floats(2 * kLength);
+  Floats of_q = Floats(2 * kLength * kDim);
+  Floats of_k = Floats(kLength * kDim), of_v = Floats(kLength * kDim);
+
+  explicit Computed(Kernels kernels) {
+    std::mt19937 random(3);
+    std::normal_distribution<float> normal;
+    for (Floats* drawn : {&q, &of_out}) drawn->resize(2 * kLength * kDim);
+    for (Floats* drawn : {&k, &v}) drawn->resize(kLength * kDim);
+    for (Floats* drawn : {&q, &k, &v, &of_out})
+      for (float& value : *drawn) value = normal(random);
+    const auto rows = [](auto& values) { return Rows{values.data(), kLength * kDim, kDim}; };
+    const auto read = [](const Floats& values) {
+      return Rows<const float>{values.data(), kLength * kDim, kDim};
+    };
+    const Document document{kLength,    2,          1,          kDim,
+                            0.3f,       true,       read(q),    read(k),
+                            read(v),    read(out),  rows(out),  read(of_out),
+                            rows(of_q), rows(of_k), rows(of_v), log_sums.data(),
+                            kLength};
+    const auto floats = static_cast<std::size_t>(scratch_floats(kLength, kDim));
+    // Garbage in the scratch must not reach a result.
+    Floats memory(floats + kLanes, std::nanf(""));
+    const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
+    float* scratch = memory.data() + (64 - address % 64) % 64 / sizeof(float);
+    kernels.forward(document, scratch);
+    kernels.backward(document, scratch);
+  }
+};
+
+/// Weight of each token in the sum of another, in float64.
+std::vector<double> weights_of(const Computed& c, std::int64_t head) {
+  std::vector<double> weights(kLength * kLength);
+  for (std::int64_t t = 0; t < kLength; ++t) {
+    double total = 0.0;
+    for (std::int64_t s = 0; s <= t; ++s) {
+      double score = 0.0;
+      for (std::int64_t i = 0; i < kDim; ++i)
+        score += double(c.q[(head * kLength + t) * kDim + i]) * c.k[s * kDim + i];
+      total += weights[t * kLength + s] = std::exp(score * 0.3f);
+    }
+    for (std::int64_t s = 0; s <= t; ++s) weights[t * kLength + s] /= total;
+  }
+  return weights;
+}
+
+bool near(const Floats& values, const std::vector<double>& expected) {
+  for (std::size_t i = 0; i < values.size(); ++i)
+    if (!(std::abs(values[i] - expected[i]) < 2e-5)) return false;
+  return true;
+}
+
+void results_are_those_of_the_definition(Kernels kernels) {
+  const Computed c(kernels);
+  std::vector<double> out(c.out.size()), of_q(c.of_q.size()), of_k(c.of_k.size()),
+      of_v(c.of_v.size());
+  for (std::int64_t head = 0; head < 2; ++head) {
+    const std::vector<double> weights = weights_of(c, head);
+    const std::int64_t first = head * kLength * kDim;
+    for (std::int64_t t = 0; t < kLength; ++t) {
+      const std::int64_t row = first + t * kDim;
+      std::vector<double> of_weights(kLength);
+      double mean = 0.0;
+      for (std::int64_t s = 0; s <= t; ++s) {
+        const double weight = weights[t * kLength + s];
+        for (std::int64_t i = 0; i < kDim; ++i) {
+          out[row + i] += weight * c.v[s * kDim + i];
+          of_v[s * kDim + i] += weight * c.of_out[row + i];
+          of_weights[s] += double(c.of_out[row + i]) * c.v[s * kDim + i];
+        }
+        mean += weight * of_weights[s];
+      }
+      for (std::int64_t s = 0; s <= t; ++s) {
+        const double of_score = weights[t * kLength + s] * (of_weights[s] - mean) * 0.3f;
+        for (std::int64_t i = 0; i < kDim; ++i) {
+          of_q[row + i] += of_score * c.k[s * kDim + i];
+          of_k[s * kDim + i] += of_score * c.q[row + i];
+        }
+      }
+    }
+  }
+  CHECK(near(c.out, out));
+  CHECK(near(c.of_q, of_q));
+  CHECK(near(c.of_k, of_k));
+  CHECK(near(c.of_v, of_v));
+}
+
+}  // namespace
+
+int main() {
+  results_are_those_of_the_definition(kernels_any());
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+    results_are_those_of_the_definition(kernels_avx2());
+  if (__builtin_cpu_supports("avx512f")) results_are_those_of_the_definition(kernels_avx512());
+#endif
+}
