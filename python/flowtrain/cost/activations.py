@@ -56,8 +56,7 @@ def layer_bytes(
             `torch.utils.checkpoint` does.
         joined: Kinds of attention (`vision_pairs`, `window_pairs`, `pairs`) whose documents are
             computed by several calls. Their outputs are then joined, which makes a copy. One kernel
-            computes all documents on a CUDA device, and on a CPU short documents in float32, or
-            else documents of equal length.
+            computes all documents on a CUDA device, and documents of equal length on a CPU.
 
     Raises:
         ValueError: `trained` names no part of a model, or what a layer keeps is not known.

@@ -20,9 +20,8 @@ from transformers import AutoModelForImageTextToText
 
 from flowtrain.cost.activations import layer_bytes
 from flowtrain.cost.flops import Grid, Side
-from flowtrain.cost.layers import PARTS, Counts, Unit, layer_flops
-from flowtrain.models import ModelError, short_documents
-from flowtrain.models.documents import Documents
+from flowtrain.cost.layers import PARTS, Counts, layer_flops
+from flowtrain.models import ModelError
 from flowtrain.models.family import Family, LossOutput, PackedBatch
 from flowtrain.models.registry import family_for
 from flowtrain.models.tiny import SMALLEST, TINY, write_tiny_model
@@ -276,11 +275,6 @@ def test_activations_take_the_bytes_that_autograd_keeps(model: Model, dtype: tor
     ]
     row = Counts(*map(sum, zip(*counts, strict=True)))
     contributes = {p for p in full.parameters() if p.requires_grad}
-    one_kernel = short_documents.usable(
-        torch.zeros(1, 1, 1, 1, dtype=dtype), Documents([1]), dropout=0.0
-    )
-    # Lengths of documents, frames and windows differ.
-    joined: set[Unit] = set() if one_kernel else {"pairs", "vision_pairs", "window_pairs"}
 
     def forward() -> LossOutput:
         return family.loss(full, batch, family.encode(full, pixels, batch.grids))
@@ -296,7 +290,8 @@ def test_activations_take_the_bytes_that_autograd_keeps(model: Model, dtype: tor
             trained,
             itemsize=dtype.itemsize,
             recompute=recompute,
-            joined=joined,
+            # Lengths of documents, frames and windows differ.
+            joined={"pairs", "vision_pairs", "window_pairs"},
         )
         found = kept_bytes(full, forward, recompute=recompute)
         if recompute:
