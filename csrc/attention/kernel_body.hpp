@@ -49,7 +49,7 @@ struct Matrix {
   std::int64_t stride;
 };
 
-/// What of a product is computed: of a causal document, half of the elements are zero or unused.
+/// Elements of a product that are computed. In a causal document, half are zero or unused.
 enum class Part {
   kAll,
   kLowerResult,  ///< Columns of the result up to the row, and up to the end of their vectors.
