@@ -94,8 +94,8 @@ def activations(
             trained,
             itemsize=pixels.dtype.itemsize,
             recompute=recompute,
-            # Documents, frames and windows of the rows have several lengths.
-            joined={"pairs", "vision_pairs", "window_pairs"},
+            # Documents of the rows have several lengths.
+            joined=True,
         )
         name = "activations, recomputed" if recompute else "activations"
         kept = kept_bytes(model, forward, recompute=recompute)

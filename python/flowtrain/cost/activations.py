@@ -40,7 +40,7 @@ def layer_bytes(
     *,
     itemsize: int,
     recompute: bool = False,
-    joined: Collection[Unit] = (),
+    joined: bool = False,
 ) -> list[LayerBytes]:
     """Activation memory of a packed row with an image, layer by layer.
 
@@ -54,9 +54,9 @@ def layer_bytes(
         itemsize: Bytes of a value in the dtype of the model.
         recompute: Whether blocks of the tower and decoder layers keep only their input, as
             `torch.utils.checkpoint` does.
-        joined: Kinds of attention (`vision_pairs`, `window_pairs`, `pairs`) whose documents are
-            computed by several calls. Their outputs are then joined, which makes a copy. One kernel
-            computes all documents on a CUDA device, and documents of equal length on a CPU.
+        joined: Whether several calls compute the attention of the documents in the decoder. Their
+            outputs are then joined, which makes a copy. One kernel computes all documents on a CUDA
+            device, and documents of equal length on a CPU.
 
     Raises:
         ValueError: `trained` names no part of a model, or what a layer keeps is not known.
@@ -81,7 +81,7 @@ def layer_bytes(
         in_full = sum(
             saved.values * (saved.itemsize or itemsize) * _count(counts, saved.unit)
             for saved in layer.saved
-            if exists[saved.needed_by] and (saved.joins is None or saved.joins in joined)
+            if exists[saved.needed_by] and (joined or not saved.joins)
         )
         kept, recomputed = in_full, 0.0
         if recompute and layer.takes is not None:

@@ -59,7 +59,7 @@ def audio_layers(
                 Product("vision_tokens", 8.0 * width**2 + 4.0 * width * block.inner),
                 Product("window_pairs", 4.0 * width, has_weight=False),
             ),
-            saved=block.saved("window_pairs"),
+            saved=block.saved(),
             takes=("vision_tokens", width),
         )
         for number in range(depth)

@@ -152,7 +152,7 @@ def _saved(text: Any, sizes: _Sizes, unit: Unit) -> tuple[Saved, ...] | None:
         heads = rms_norm("tokens", query, groups=sizes.heads)
         heads += rms_norm("tokens", key, groups=sizes.kv_heads)
     if unit == "tokens":
-        projected = [Saved(unit, query, "weight", joins="pairs")]
+        projected = [Saved(unit, query, "weight", joins=True)]
     else:
         # Rows of targets that the output projection takes; and the rows that it and the MLP make,
         # which are put between the others.

@@ -89,14 +89,15 @@ class Saved:
         values: Values per unit.
         needed_by: What needs it.
         itemsize: Bytes of a value; None for the dtype of the model.
-        joins: Kind of attention whose outputs it holds side by side, if several calls make them.
+        joins: Whether it is a copy that exists only if several calls compute the attention of the
+            row, because their outputs are then joined.
     """
 
     unit: Unit
     values: float
     needed_by: Need = "gradient"
     itemsize: int | None = None
-    joins: Unit | None = None
+    joins: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -177,7 +177,7 @@ class DataSheetTiming:
         return sum(
             saved.values * (saved.itemsize or self.itemsize) * _count(counts, saved.unit)
             for saved in layer.saved or ()
-            if saved.joins is None
+            if not saved.joins
         )
 
     def _check(self, layer: Layer, efficiency: Efficiency, n: float, what: str) -> None:

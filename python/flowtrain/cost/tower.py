@@ -43,12 +43,8 @@ class Block:
     scaled: bool = False
     known: bool = True
 
-    def saved(self, pairs: Unit) -> tuple[Saved, ...] | None:
-        """Tensors that autograd keeps of a block.
-
-        Args:
-            pairs: Its kind of attention.
-        """
+    def saved(self) -> tuple[Saved, ...] | None:
+        """Tensors that autograd keeps of a block; None if they are not known."""
         unit: Unit = "vision_tokens"
         width = self.width
         norm = layer_norm if self.norm == "layer" else rms_norm
@@ -58,7 +54,8 @@ class Block:
         # Rotary positions copy query and key, and a fused value is a view of what all three are in.
         copied = self.packed and self.rotary and self.fused
         inputs = 5 * width if copied else 3 * width
-        joined = [Saved(unit, width, "weight", joins=pairs)] if self.packed else []
+        # transformers joins the outputs of chunks of the row, even if there is one.
+        joined = [Saved(unit, width, "weight")] if self.packed else []
         return (
             *norm(unit, width),
             Saved(unit, width, "weight"),
@@ -116,7 +113,7 @@ def tower_layers(
                 products=products,
                 reaches_loss=number < depth,
                 left_out=number >= depth,
-                saved=block.saved(pairs),
+                saved=block.saved(),
                 takes=("vision_tokens", width),
             )
         )

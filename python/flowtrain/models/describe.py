@@ -227,7 +227,7 @@ def _with_estimates(family: Family) -> tuple[Sequence[Layer], tuple[str, ...]]:
             "of the token for each of these"
         )
     if any(layer.part == "encoder" for layer in unknown) and isinstance(family, TileFamily):
-        block = replace(family.block, known=True, norm="rms").saved("vision_pairs")
+        block = replace(family.block, known=True, norm="rms").saved()
         estimates |= {layer.name: block for layer in unknown if layer.part == "encoder"}
         notes.append("activations of the tower: as of blocks with RMS norms in front of both parts")
     layers = [

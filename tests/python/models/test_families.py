@@ -290,8 +290,7 @@ def test_activations_take_the_bytes_that_autograd_keeps(model: Model, dtype: tor
             trained,
             itemsize=dtype.itemsize,
             recompute=recompute,
-            # Lengths of documents, frames and windows differ.
-            joined={"pairs", "vision_pairs", "window_pairs"},
+            joined=True,
         )
         found = kept_bytes(full, forward, recompute=recompute)
         if recompute:

@@ -93,8 +93,6 @@ def test_activations_of_the_audio_tower_take_the_bytes_that_autograd_keeps(
                 family.audio_counts(frames),
                 trained,
                 itemsize=dtype.itemsize,
-                # transformers joins the chunks, even if there is one.
-                joined={"window_pairs"},
             )
             kept = kept_bytes(tower, lambda: tower(spectrogram, feature_lens=lengths))  # noqa: B023
             assert kept == sum(layer.kept for layer in ours), (frames, trained)
@@ -113,7 +111,6 @@ def test_activations_of_the_vision_tower_take_the_bytes_that_autograd_keeps(
         family.counts(0, [GRID], num_targets=0),
         PARTS,
         itemsize=dtype.itemsize,
-        joined={"window_pairs", "vision_pairs"},
     )
     pixels = torch.randn(GRID[0] * GRID[1] * GRID[2], 3 * 2 * 4 * 4).to(dtype)
     kept = kept_bytes(visual, lambda: visual(pixels, grid_thw=torch.tensor([GRID])).pooler_output)
