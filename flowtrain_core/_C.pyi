@@ -491,7 +491,8 @@ class attention:  # noqa: N801
 
     `q` has shape [heads, tokens, head_dim], `k` and `v` [kv_heads, tokens, head_dim], each float32
     with a contiguous last dimension; `lengths` are the tokens of each document. `log_sums` has
-    shape [heads, tokens]. Wrong input is a ValueError that names the argument and its shape.
+    shape [heads, tokens]. Wrong input is a ValueError that names the argument and its shape, or a
+    TypeError if `lengths` or `log_sums` has another dtype. No array is converted.
     """
 
     @staticmethod

@@ -1,6 +1,7 @@
 #include <pybind11/numpy.h>
 
 #include <string>
+#include <type_traits>
 
 #include "attention/documents.hpp"
 #include "base/error.hpp"
@@ -18,6 +19,14 @@ using Lengths = py::array_t<std::int64_t, py::array::c_style>;
 using Heads = py::array_t<float>;
 using Sums = py::array_t<float, py::array::c_style>;
 
+/// The elements of an array, which the caller writes unless they are const.
+template <class Float>
+Float* elements(const py::array& array, const char* name) {
+  if (!std::is_const_v<Float> && !array.writeable())
+    throw BadArgument(std::string(name) + ": must be writable");
+  return reinterpret_cast<Float*>(const_cast<void*>(array.data()));
+}
+
 /// Rows of an array of shape [heads, tokens, head_dim] whose last dimension is contiguous.
 template <class Float>
 Rows<Float> rows_of(const py::array& array, const char* name, std::int64_t heads,
@@ -31,8 +40,7 @@ Rows<Float> rows_of(const py::array& array, const char* name, std::int64_t heads
                       ", " + std::to_string(call.tokens()) + ", " + std::to_string(call.head_dim) +
                       "], its last dimension contiguous");
   }
-  auto* data = reinterpret_cast<Float*>(const_cast<void*>(array.data()));
-  return {data, array.strides(0) / size, array.strides(1) / size};
+  return {elements<Float>(array, name), array.strides(0) / size, array.strides(1) / size};
 }
 
 Call call_of(const py::array& q, const py::array& k, const Lengths& lengths, float scale,
@@ -49,10 +57,11 @@ Call call_of(const py::array& q, const py::array& k, const Lengths& lengths, flo
   return {given, q.shape(0), k.shape(0), q.shape(2), scale, causal};
 }
 
-float* sums_of(const Sums& sums, const Call& call) {
+template <class Float>
+Float* sums_of(const Sums& sums, const Call& call) {
   if (sums.ndim() != 2 || sums.shape(0) != call.heads || sums.shape(1) != call.tokens())
     throw BadArgument("log_sums: shape must be [heads, tokens]");
-  return const_cast<float*>(sums.data());
+  return elements<Float>(sums, "log_sums");
 }
 
 void forward(const py::array& q, const py::array& k, const py::array& v, const Lengths& lengths,
@@ -62,7 +71,7 @@ void forward(const py::array& q, const py::array& k, const py::array& v, const L
   const auto k_rows = rows_of<const float>(k, "k", call.kv_heads, call);
   const auto v_rows = rows_of<const float>(v, "v", call.kv_heads, call);
   const auto out_rows = rows_of<float>(out, "out", call.heads, call);
-  float* sums = sums_of(log_sums, call);
+  auto* sums = sums_of<float>(log_sums, call);
   const WithoutGil released;
   attention::forward(call, q_rows, k_rows, v_rows, out_rows, sums);
 }
@@ -80,7 +89,7 @@ void backward(const py::array& q, const py::array& k, const py::array& v, const 
   const auto of_q_rows = rows_of<float>(of_q, "of_q", call.heads, call);
   const auto of_k_rows = rows_of<float>(of_k, "of_k", call.kv_heads, call);
   const auto of_v_rows = rows_of<float>(of_v, "of_v", call.kv_heads, call);
-  const float* sums = sums_of(log_sums, call);
+  const auto* sums = sums_of<const float>(log_sums, call);
   const WithoutGil released;
   attention::backward(call, q_rows, k_rows, v_rows, out_rows, sums, of_out_rows, of_q_rows,
                       of_k_rows, of_v_rows);
@@ -90,8 +99,13 @@ void backward(const py::array& q, const py::array& k, const py::array& v, const 
 
 void bind_attention(py::module_& module) {
   py::module_ attention = module.def_submodule("attention");
-  attention.def("forward", forward);
-  attention.def("backward", backward);
+  // A converted array would be a copy, and what is written to it lost.
+  const auto lengths = py::arg("lengths").noconvert(), log_sums = py::arg("log_sums").noconvert();
+  attention.def("forward", forward, py::arg("q"), py::arg("k"), py::arg("v"), lengths,
+                py::arg("scale"), py::arg("causal"), py::arg("out"), log_sums);
+  attention.def("backward", backward, py::arg("q"), py::arg("k"), py::arg("v"), lengths,
+                py::arg("scale"), py::arg("causal"), py::arg("out"), log_sums, py::arg("of_out"),
+                py::arg("of_q"), py::arg("of_k"), py::arg("of_v"));
 }
 
 }  // namespace flowtrain::bindings

@@ -56,7 +56,7 @@ def layer_bytes(
             `torch.utils.checkpoint` does.
         joined: Whether several calls compute the attention of the documents in the decoder. Their
             outputs are then joined, which makes a copy. One kernel computes all documents on a CUDA
-            device, and documents of equal length on a CPU.
+            device, and on a CPU short documents in float32, or else documents of equal length.
 
     Raises:
         ValueError: `trained` names no part of a model, or what a layer keeps is not known.

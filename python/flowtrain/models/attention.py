@@ -2,9 +2,9 @@
 
 One function is registered with transformers' attention interface. The documents of the row are an
 argument of the call (`documents`), never global state. No dense mask is built: for a packed row of
-16 equal documents, masked attention would cost 16 times as much. In half precision on a CUDA device
-one kernel computes all documents (`varlen.py`); otherwise one call computes each run of documents
-of equal length.
+16 equal documents, masked attention would cost 16 times as much. One kernel computes all documents
+in half precision on a CUDA device (`varlen.py`), and short documents in float32 on one core of a
+CPU (`short_documents.py`); otherwise one call computes each run of documents of equal length.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from flowtrain.models import short_documents
 from flowtrain.models.documents import Documents
 from flowtrain.models.errors import ModelError
 from flowtrain.models.varlen import usable, varlen
@@ -89,6 +90,9 @@ def varlen_attention(
         )
     if len(documents.lengths) > 1 and usable(query, dropout=dropout):
         return varlen(query, key, value, documents, scaling=scaling, causal=causal), None
+    if short_documents.usable(query, documents, dropout=dropout):
+        out = short_documents.attend(query, key, value, documents, scaling=scaling, causal=causal)
+        return out, None
     grouped = query.shape[1] != key.shape[1]
     tokens = [count * length for count, length in documents.runs]
     outputs = []

@@ -2,7 +2,7 @@
 
 torch's kernel would be called once for each length of document, and what a call prepares for each
 document and head takes longer than the scores of some tens of tokens. The kernel here computes in
-float32, in the thread that calls it. `varlen_attention` does not call it yet.
+float32, in the thread that calls it.
 """
 
 from __future__ import annotations

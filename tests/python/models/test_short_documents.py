@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
 from flowtrain.models import short_documents
 from flowtrain.models.documents import Documents
+from flowtrain_core._C import attention as kernels
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -56,3 +58,14 @@ def test_a_wrong_shape_is_refused() -> None:
         short_documents.attend(
             query, query, query[:, :1], Documents([6]), scaling=None, causal=True
         )
+
+
+def test_arrays_are_filled_in_place_and_never_converted() -> None:
+    rows, lengths = np.zeros((2, 6, 4), np.float32), np.array([6])
+    call = (rows, rows, rows, lengths, 1.0, True)
+    with pytest.raises(TypeError, match="incompatible function arguments"):
+        kernels.forward(*call, np.zeros_like(rows), np.zeros((2, 6)))  # type: ignore[arg-type]
+    fixed = np.zeros_like(rows)
+    fixed.flags.writeable = False
+    with pytest.raises(ValueError, match="out: must be writable"):
+        kernels.forward(*call, fixed, np.zeros((2, 6), np.float32))
