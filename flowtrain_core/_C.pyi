@@ -486,17 +486,16 @@ def flight_record(name: str) -> list[FlightEvent]:
         PoolCorrupt: Another version made it.
     """
 
-class attention:  # noqa: N801
-    """Attention of each of several documents to itself, on one core; a submodule.
+class kernels:  # noqa: N801
+    """Operators of a model and their gradients in float32, on one core of a CPU; a submodule.
 
-    `q` has shape [heads, tokens, head_dim], `k` and `v` [kv_heads, tokens, head_dim], each float32
-    with a contiguous last dimension; `lengths` are the tokens of each document. `log_sums` has
-    shape [heads, tokens]. Wrong input is a ValueError that names the argument and its shape, or a
-    TypeError if `lengths` or `log_sums` has another dtype. No array is converted.
+    Results are written to arrays of the caller, and no array is converted. Wrong input is a
+    ValueError that names the argument and its shape, or a TypeError for an argument of another
+    dtype or one that must be contiguous and is not.
     """
 
     @staticmethod
-    def forward(
+    def attention(
         q: NDArray[float32],
         k: NDArray[float32],
         v: NDArray[float32],
@@ -506,9 +505,15 @@ class attention:  # noqa: N801
         out: NDArray[float32],
         log_sums: NDArray[float32],
     ) -> None:
-        """Fill `out`, of the shape of `q`, and the logarithm of the sum of each token's scores."""
+        """Attention of each of several documents to itself.
+
+        `q` and `out` have shape [heads, tokens, head_dim], `k` and `v` [kv_heads, tokens,
+        head_dim], with a contiguous last dimension; `lengths` are the tokens of each document.
+        `log_sums`, of shape [heads, tokens], is filled with the logarithm of the sum of the
+        exponentials of each token's scores.
+        """
     @staticmethod
-    def backward(
+    def attention_backward(
         q: NDArray[float32],
         k: NDArray[float32],
         v: NDArray[float32],
@@ -522,7 +527,42 @@ class attention:  # noqa: N801
         of_k: NDArray[float32],
         of_v: NDArray[float32],
     ) -> None:
-        """Fill the gradients of `q`, `k` and `v`, from what `forward` has filled."""
+        """Fill the gradients of `q`, `k` and `v`, from what `attention` has filled."""
+    @staticmethod
+    def rms_norm(
+        x: NDArray[float32],
+        weight: NDArray[float32],
+        eps: float,
+        scales: NDArray[float32],
+        out: NDArray[float32],
+    ) -> None:
+        """Fill `scales`, 1 / sqrt(mean(x^2) + eps), shape [rows], and `out`, x * scale * weight.
+
+        `x` and `out` have shape [rows, width], `weight` [width].
+        """
+    @staticmethod
+    def rms_norm_backward(
+        x: NDArray[float32],
+        weight: NDArray[float32],
+        scales: NDArray[float32],
+        of_out: NDArray[float32],
+        of_x: NDArray[float32] | None,
+        of_weight: NDArray[float32] | None,
+    ) -> None:
+        """Fill the gradients of `x` and `weight`, unless None, from what `rms_norm` has filled."""
+    @staticmethod
+    def rotate(
+        x: NDArray[float32],
+        cos: NDArray[float32],
+        sin: NDArray[float32],
+        out: NDArray[float32],
+        back: bool,
+    ) -> None:
+        """Rotary positions: fill `out` with (a cos - b sin, b cos + a sin) of the halves of `x`.
+
+        `x` and `out` have shape [heads, tokens, head_dim] and a contiguous last dimension, `cos`
+        and `sin` [tokens, head_dim]. `back` rotates by the opposite angles, which is the gradient.
+        """
 
 class packing:  # noqa: N801
     """Kernels of schedulers, on NumPy arrays; a submodule. `flowtrain_core.packing` wraps them.

@@ -66,8 +66,8 @@ def test_the_stub_matches_the_extension() -> None:
 def test_all_public_names_are_exported() -> None:
     stub = stub_names()
     assert set(flowtrain_core.__all__) == stub[""] - cuda_names(stub) - {
-        "attention",
         "cuda_built",
+        "kernels",
         "packing",
     }
     assert all(hasattr(flowtrain_core, name) for name in flowtrain_core.__all__)

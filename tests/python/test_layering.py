@@ -28,7 +28,7 @@ CPP_FOLDER_SEES: dict[str, tuple[str, ...]] = {
     "os": ("base",),
     "lockfree": ("base",),
     "packing": ("base",),
-    "attention": (),
+    "kernels": (),
     "memory": ("base", "os", "lockfree"),
     "cuda": ("base", "os", "memory"),
     "channel": ("base", "os", "lockfree", "memory"),

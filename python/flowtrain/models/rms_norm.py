@@ -3,7 +3,8 @@
 The norms of Llama, Mistral and Qwen decoders are made of seven operators, of which autograd keeps
 the input and the normalized input, in float32 and in the dtype of the model. Written as one
 function, a norm keeps its input and one number per row, and its backward pass makes fewer
-temporary tensors. Outputs and gradients are those of the operators, to the last bit.
+temporary tensors. Outputs and gradients are those of the operators, to the last bit; but for those
+of the core's kernel, which are equal to rounding.
 """
 
 from __future__ import annotations
@@ -11,8 +12,13 @@ from __future__ import annotations
 from types import MethodType
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.autograd.function import once_differentiable
+
+from flowtrain.models.one_core import array, usable
+from flowtrain_core._C import kernels
 
 # Their forward passes are the same.
 _NORMS = frozenset(
@@ -53,6 +59,12 @@ class RmsNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        if usable(x) and x.is_contiguous():
+            scale = x.new_empty(*x.shape[:-1], 1)
+            out = torch.empty_like(x)
+            kernels.rms_norm(_rows(x), array(weight), eps, array(scale).reshape(-1), _rows(out))
+            ctx.save_for_backward(x, weight, scale)
+            return out
         exact = x.to(torch.float32)
         scale = torch.rsqrt(exact.pow(2).mean(-1, keepdim=True) + eps)
         ctx.save_for_backward(x, weight, scale)
@@ -62,6 +74,20 @@ class RmsNorm(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         x, weight, scale = ctx.saved_tensors
+        if usable(x) and x.is_contiguous():
+            gradients = [
+                torch.empty_like(given) if needed else None
+                for given, needed in zip((x, weight), ctx.needs_input_grad, strict=False)
+            ]
+            kernels.rms_norm_backward(
+                _rows(x),
+                array(weight),
+                array(scale).reshape(-1),
+                _rows(gradient.contiguous()),
+                None if gradients[0] is None else _rows(gradients[0]),
+                None if gradients[1] is None else array(gradients[1]),
+            )
+            return *gradients, None
         exact = x.to(torch.float32)
         of_x = of_weight = None
         if ctx.needs_input_grad[1]:
@@ -75,3 +101,8 @@ class RmsNorm(torch.autograd.Function):
             torch.mul(exact, of_square.mul_(2), out=products)
             of_x = of_normalized.mul_(scale).add_(products).to(x.dtype)
         return of_x, of_weight, None
+
+
+def _rows(x: torch.Tensor) -> NDArray[np.float32]:
+    """Values of shape [rows, width]."""
+    return array(x).reshape(-1, x.shape[-1])

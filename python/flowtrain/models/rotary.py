@@ -2,7 +2,8 @@
 
 Attention layers of transformers call a function of their Python module that is made of ten
 operators, each with a backward operator. Here it is one function, whose backward pass is the
-rotation by the opposite angle. Outputs and gradients are those of the operators, to the last bit.
+rotation by the opposite angle. Outputs and gradients are those of the operators, to the last bit;
+but for those of the core's kernel, which are equal to rounding.
 """
 
 from __future__ import annotations
@@ -13,8 +14,13 @@ from functools import cache
 from types import FunctionType, MethodType
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.autograd.function import once_differentiable
+
+from flowtrain.models.one_core import array, usable
+from flowtrain_core._C import kernels
 
 
 def use_own_rotations(model: torch.nn.Module) -> None:
@@ -53,8 +59,9 @@ def _rotate_in_float32(
     q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """As `apply_rotary_pos_emb_vision` of the towers of Qwen."""
-    exact = Rotary.apply(q.float(), k.float(), cos.unsqueeze(-2).float(), sin.unsqueeze(-2).float())
-    return exact[0].to(q.dtype), exact[1].to(k.dtype)
+    heads_first = (x.float().transpose(0, 1) for x in (q, k))
+    exact = Rotary.apply(*heads_first, cos.float()[None], sin.float()[None])
+    return exact[0].transpose(0, 1).to(q.dtype), exact[1].transpose(0, 1).to(k.dtype)
 
 
 _ROTATIONS: dict[str, Callable[..., Any]] = {
@@ -66,7 +73,8 @@ _ROTATIONS: dict[str, Callable[..., Any]] = {
 class Rotary(torch.autograd.Function):
     """Queries and keys, rotated by the angles of their positions.
 
-    The angles have no gradient. With halves a and b of the last dimension, the result is
+    Queries and keys have shape [..., heads, tokens, head_dim], and the angles one head and no
+    gradient. With halves a and b of the last dimension, the result is
     (a cos - b sin, b cos + a sin).
 
     Source: Su et al. (2021), RoFormer. The order of the operations is that of transformers'
@@ -78,8 +86,7 @@ class Rotary(torch.autograd.Function):
         ctx: Any, q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         ctx.save_for_backward(cos, sin)
-        low, high = sin.chunk(2, dim=-1)
-        return _turned(q, cos, low, high), _turned(k, cos, low, high)
+        return _turned(q, cos, sin), _turned(k, cos, sin)
 
     @staticmethod
     @once_differentiable
@@ -87,17 +94,31 @@ class Rotary(torch.autograd.Function):
         ctx: Any, of_q: torch.Tensor, of_k: torch.Tensor
     ) -> tuple[torch.Tensor | None, ...]:
         cos, sin = ctx.saved_tensors
-        # Values return between the halves, so that the halves of the sine change places.
-        low, high = (-sin).chunk(2, dim=-1)
-        return _turned(of_q, cos, high, low), _turned(of_k, cos, high, low), None, None
+        return _turned(of_q, cos, sin, back=True), _turned(of_k, cos, sin, back=True), None, None
 
 
 def _turned(
-    x: torch.Tensor, cos: torch.Tensor, low: torch.Tensor, high: torch.Tensor
+    x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *, back: bool = False
 ) -> torch.Tensor:
+    if usable(x) and x.stride(-1) == 1 and x.shape[:-3].numel() == 1:
+        out = torch.empty_like(x)
+        of_token = x.shape[-2:]
+        kernels.rotate(
+            _heads(x), array(cos).reshape(of_token), array(sin).reshape(of_token), _heads(out), back
+        )
+        return out
+    low, high = sin.chunk(2, dim=-1)
+    if back:  # Values return between the halves, so that the halves of the sine change places.
+        low, high = -high, -low
     a, b = x.chunk(2, dim=-1)
     out = x * cos
     first, second = out.chunk(2, dim=-1)
     first.sub_(b * low)
     second.add_(a * high)
     return out
+
+
+def _heads(x: torch.Tensor) -> NDArray[np.float32]:
+    """Values of shape [heads, tokens, head_dim]."""
+    values = array(x)
+    return values[(0,) * (x.ndim - 3)]

@@ -1,8 +1,7 @@
 """Attention of short packed documents on a CPU: one kernel for all, on one core.
 
 torch's kernel would be called once for each length of document, and what a call prepares for each
-document and head takes longer than the scores of some tens of tokens. The kernel here computes in
-float32, in the thread that calls it.
+document and head takes longer than the scores of some tens of tokens.
 """
 
 from __future__ import annotations
@@ -15,8 +14,9 @@ import torch
 from numpy.typing import NDArray
 from torch.autograd.function import once_differentiable
 
+from flowtrain.models import one_core
 from flowtrain.models.documents import Documents
-from flowtrain_core._C import attention as kernels
+from flowtrain_core._C import kernels
 
 # Up to here the kernel takes 0.3 to 1.2 times as long as torch's (heads of 32, 72 and 128 values,
 # equal and different lengths, on one core with AVX-512). Beyond, torch's wins if not causal.
@@ -32,14 +32,10 @@ def usable(query: torch.Tensor, documents: Documents, *, dropout: float) -> bool
         dropout: Probability; the kernel supports only 0.
     """
     return (
-        query.device.type == "cpu"
-        and query.dtype == torch.float32
+        one_core.usable(query)
         and dropout == 0.0
         and 0 < documents.longest <= _LONGEST
         and min(documents.lengths) > 0
-        and torch.get_num_threads() == 1
-        and not torch.compiler.is_compiling()
-        and type(query) is torch.Tensor
     )
 
 
@@ -91,7 +87,7 @@ class _Attention(torch.autograd.Function):
         out = query.new_empty(1, tokens, heads, head_dim).transpose(1, 2)
         log_sums = query.new_empty(heads, tokens)
         call = np.array(lengths, np.int64), scale, causal
-        kernels.forward(_array(q), _array(k), _array(v), *call, _array(out), log_sums.numpy())
+        kernels.attention(_array(q), _array(k), _array(v), *call, _array(out), log_sums.numpy())
         ctx.call = call
         ctx.save_for_backward(q, k, v, out, log_sums)
         return out
@@ -102,7 +98,7 @@ class _Attention(torch.autograd.Function):
         q, k, v, out, log_sums = ctx.saved_tensors
         lengths, scale, causal = ctx.call
         of_q, of_k, of_v = (torch.empty_like(x) for x in (q, k, v))
-        kernels.backward(
+        kernels.attention_backward(
             _array(q),
             _array(k),
             _array(v),
@@ -125,5 +121,4 @@ def _with_contiguous_rows(x: torch.Tensor) -> torch.Tensor:
 
 def _array(x: torch.Tensor) -> NDArray[np.float32]:
     """View of shape [heads, tokens, head_dim]."""
-    array: NDArray[np.float32] = x.detach()[0].numpy()
-    return array
+    return one_core.array(x)[0]

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 import torch
 from cost.kept import kept_bytes
+from support import one_thread
 
-from flowtrain.models.rms_norm import _NORMS, use_own_norms
+from flowtrain.models import rms_norm
+from flowtrain.models.rms_norm import _NORMS, RmsNorm, use_own_norms
 
 _FILES = (
     "internvl",
@@ -23,6 +25,11 @@ _FILES = (
     "qwen3_vl_moe",
 )
 _WIDTH = 48
+
+
+@pytest.fixture
+def without_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rms_norm, "usable", lambda _: False)
 
 
 def norm_of(name: str, dtype: torch.dtype) -> Any:
@@ -45,6 +52,7 @@ def results(norm: Any, x: torch.Tensor, gradient: torch.Tensor) -> list[torch.Te
     return [out.detach(), x.grad, norm.weight.grad]
 
 
+@pytest.mark.usefixtures("without_kernel")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", sorted(_NORMS))
 def test_outputs_and_gradients_are_those_of_transformers_to_the_last_bit(
@@ -60,6 +68,27 @@ def test_outputs_and_gradients_are_those_of_transformers_to_the_last_bit(
         del norm.forward
 
 
+# Rows of whole vectors and others, and more of them than are added up together.
+@pytest.mark.parametrize("width", [64, 20])
+def test_the_kernel_is_as_exact_as_the_operators(width: int) -> None:
+    torch.manual_seed(0)
+    x, weight = torch.randn(3, 70, width), torch.randn(width)
+    gradient = torch.randn_like(x)
+
+    def computed(dtype: torch.dtype) -> list[torch.Tensor]:
+        inputs = [t.to(dtype).requires_grad_() for t in (x, weight)]
+        out = RmsNorm.apply(*inputs, 1e-6)
+        out.backward(gradient.to(dtype))
+        return [out.detach(), *(t.grad for t in inputs if t.grad is not None)]
+
+    exact = computed(torch.float64)
+    with one_thread():
+        found = computed(torch.float32)
+    for own, reference in zip(found, exact, strict=True):
+        torch.testing.assert_close(own.double(), reference, rtol=2e-6, atol=4e-6)
+
+
+@pytest.mark.usefixtures("without_kernel")
 def test_a_frozen_norm_passes_the_same_gradient_on() -> None:
     norm = norm_of("Qwen3RMSNorm", torch.float32)
     x, gradient = torch.randn(30, _WIDTH), torch.randn(30, _WIDTH)

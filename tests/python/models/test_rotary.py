@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 import torch
+from support import one_thread
 from transformers import LlamaConfig
 from transformers.models.llama import modeling_llama
 from transformers.models.llama.modeling_llama import LlamaAttention
 
+from flowtrain.models import rotary
 from flowtrain.models.rotary import _ROTATIONS, _with_own_rotation, use_own_rotations
 
 _FILES = ("llama", "mistral", "qwen2", "qwen2_5_vl", "qwen3", "qwen3_vl", "qwen3_vl_moe")
@@ -19,20 +21,25 @@ _TOWERS = ("qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe")
 _TOKENS, _WIDTH = 30, 16
 
 
+@pytest.fixture
+def without_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rotary, "usable", lambda _: False)
+
+
 def module_of(file: str) -> Any:
     return importlib.import_module(f"transformers.models.{file}.modeling_{file}")
 
 
 def results(
-    rotate: Callable[..., Any], heads_first: bool, dtype: torch.dtype
+    rotate: Callable[..., Any], heads_first: bool, dtype: torch.dtype, width: int = _WIDTH
 ) -> list[torch.Tensor]:
     """Rotated queries and keys, and their gradients."""
     draw = torch.Generator().manual_seed(0)
     made = []
     for heads in (6, 2):
-        shape = (1, heads, _TOKENS, _WIDTH) if heads_first else (_TOKENS, heads, _WIDTH)
+        shape = (1, heads, _TOKENS, width) if heads_first else (_TOKENS, heads, width)
         made.append(torch.randn(shape, generator=draw).to(dtype).requires_grad_())
-    shape = (1, _TOKENS, _WIDTH) if heads_first else (_TOKENS, _WIDTH)
+    shape = (1, _TOKENS, width) if heads_first else (_TOKENS, width)
     # Both halves of an angle's sine are equal in a model, but the function does not rely on it.
     cos, sin = (torch.randn(shape, generator=draw).to(dtype) for _ in range(2))
     rotated = rotate(*made, cos, sin)
@@ -41,6 +48,7 @@ def results(
     return [*rotated, *(x.grad for x in made if x.grad is not None)]
 
 
+@pytest.mark.usefixtures("without_kernel")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(
     ("file", "name"),
@@ -57,6 +65,19 @@ def test_results_and_gradients_are_those_of_transformers_to_the_last_bit(
     assert all(map(torch.equal, found, expected))
 
 
+# Halves of whole vectors, and others.
+@pytest.mark.parametrize("width", [64, 20])
+@pytest.mark.parametrize("name", _ROTATIONS)
+def test_the_kernel_is_as_exact_as_the_operators(name: str, width: int) -> None:
+    plain = getattr(module_of("qwen3_vl"), name)
+    heads_first = name == "apply_rotary_pos_emb"
+    expected = results(plain, heads_first, torch.float32, width)
+    with one_thread():
+        found = results(_ROTATIONS[name], heads_first, torch.float32, width)
+    for own, reference in zip(found, expected, strict=True):
+        torch.testing.assert_close(own, reference, rtol=0, atol=2e-6)
+
+
 @pytest.mark.parametrize("file", _FILES)
 def test_every_attention_of_a_family_is_found(file: str) -> None:
     module = module_of(file)
@@ -70,6 +91,7 @@ def test_every_attention_of_a_family_is_found(file: str) -> None:
         assert _with_own_rotation(layer.forward) is not None, layer
 
 
+@pytest.mark.usefixtures("without_kernel")
 def test_only_the_given_model_changes() -> None:
     config = LlamaConfig(
         hidden_size=32, num_attention_heads=2, num_key_value_heads=1, attn_implementation="eager"

@@ -2,11 +2,14 @@
 
 #include <cstdint>
 
-#include "attention/documents.hpp"
+#include "kernels/attention.hpp"
+#include "kernels/rms_norm.hpp"
+#include "kernels/rotary.hpp"
 
-namespace flowtrain::attention {
+namespace flowtrain::kernels {
 
-/// One document of a call, for the kernels of one instruction set. Pointers are at its first token.
+/// One document of an attention, for the kernels of one instruction set. Pointers are at its first
+/// token.
 struct Document {
   std::int64_t length;
   std::int64_t heads;
@@ -25,9 +28,15 @@ struct Document {
 
 /// Kernels of an instruction set.
 struct Kernels {
-  void (*forward)(const Document&, float* scratch);
-  void (*backward)(const Document&, float* scratch);
+  void (*attention)(const Document&, float* scratch);
+  void (*attention_backward)(const Document&, float* scratch);
+  void (*rms_norm)(const RmsNorm&);
+  void (*rms_norm_backward)(const RmsNormBackward&);
+  void (*rotate)(const Rotation&);
 };
+
+/// Those of the best instruction set that this processor has.
+Kernels supported();
 
 Kernels kernels_avx512();
 Kernels kernels_avx2();
@@ -44,4 +53,4 @@ constexpr std::int64_t scratch_floats(std::int64_t length, std::int64_t head_dim
   return 6 * rows + 2 * turned + 2 * length * padded(length);
 }
 
-}  // namespace flowtrain::attention
+}  // namespace flowtrain::kernels

@@ -1,39 +1,10 @@
-// Included once by the source of each instruction set, which defines KERNELS. All is in an unnamed
-// namespace and nothing of the standard library is used: the linker would merge functions of the
-// same name, and a processor could get those of another instruction set.
+// Attention of a document; see set.hpp.
+#pragma once
 
-#include <cstdint>
+#include "kernels/lanes.hpp"
 
-#include "attention/kernel.hpp"
-
-namespace flowtrain::attention {
+namespace flowtrain::kernels {
 namespace {
-
-typedef float Vector __attribute__((vector_size(4 * kLanes), may_alias));
-typedef float Unaligned __attribute__((vector_size(4 * kLanes), may_alias, aligned(4)));
-typedef std::int32_t Integers __attribute__((vector_size(4 * kLanes)));
-
-constexpr float kMinusInfinity = -__builtin_inff();
-constexpr Integers kLane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-
-Vector& at(float* data) { return *reinterpret_cast<Vector*>(data); }
-const Vector& at(const float* data) { return *reinterpret_cast<const Vector*>(data); }
-
-const Unaligned& anywhere(const float* data) { return *reinterpret_cast<const Unaligned*>(data); }
-Unaligned& anywhere(float* data) { return *reinterpret_cast<Unaligned*>(data); }
-
-/// Combines the lanes of a vector in a tree: one chain of 16 additions takes four times as long.
-template <class Combine>
-float reduced(Vector x, Combine combine) {
-  for (int half = kLanes / 2; half > 0; half /= 2)
-    x = combine(x, __builtin_shuffle(x, kLane ^ half));
-  return x[0];
-}
-
-Vector larger(Vector a, Vector b) { return a > b ? a : b; }
-float sum(Vector x) {
-  return reduced(x, [](Vector a, Vector b) { return a + b; });
-}
 
 /// Factor of a product whose element (row, column) is data[row * row_stride + column * stride].
 struct Left {
@@ -147,12 +118,6 @@ Vector logarithm(Vector x) {
   return (r + (p * square * r - n * 2.12194440e-4f - 0.5f * square)) + n * 0.693359375f;
 }
 
-void copy(const float* from, float* to, std::int64_t count) {
-  std::int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) anywhere(to + i) = anywhere(from + i);
-  for (; i < count; ++i) to[i] = from[i];
-}
-
 /// Copies the rows of a head of a document, and fills them up with zeros.
 void gather(Rows<const float> from, std::int64_t head, const Document& d, float* to) {
   const std::int64_t width = padded(d.head_dim);
@@ -166,15 +131,6 @@ void scatter(const float* from, Rows<float> to, std::int64_t head, const Documen
   const std::int64_t width = padded(d.head_dim);
   for (std::int64_t t = 0; t < d.length; ++t)
     copy(from + t * width, to.data + head * to.head_stride + t * to.token_stride, d.head_dim);
-}
-
-float dot(const float* a, const float* b, std::int64_t count) {
-  Vector sums = {};
-  std::int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) sums += anywhere(a + i) * anywhere(b + i);
-  float total = sum(sums);
-  for (; i < count; ++i) total += a[i] * b[i];
-  return total;
 }
 
 /// The transpose of gathered rows, its own rows filled up with zeros.
@@ -244,7 +200,7 @@ struct Scratch {
   }
 };
 
-void forward(const Document& d, float* scratch) {
+void attend(const Document& d, float* scratch) {
   const std::int64_t width = padded(d.head_dim), length = padded(d.length);
   const std::int64_t rows = d.length * width;
   Scratch parts{scratch};
@@ -273,7 +229,7 @@ void forward(const Document& d, float* scratch) {
   }
 }
 
-void backward(const Document& d, float* scratch) {
+void attend_backward(const Document& d, float* scratch) {
   const std::int64_t width = padded(d.head_dim), length = padded(d.length);
   const std::int64_t rows = d.length * width;
   Scratch parts{scratch};
@@ -333,7 +289,4 @@ void backward(const Document& d, float* scratch) {
 }
 
 }  // namespace
-
-Kernels KERNELS() { return {forward, backward}; }
-
-}  // namespace flowtrain::attention
+}  // namespace flowtrain::kernels

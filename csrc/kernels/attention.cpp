@@ -1,22 +1,14 @@
-#include "attention/documents.hpp"
+#include "kernels/attention.hpp"
 
 #include <algorithm>
 #include <memory>
 #include <new>
 #include <numeric>
 
-#include "attention/kernel.hpp"
+#include "kernels/kernels.hpp"
 
-namespace flowtrain::attention {
+namespace flowtrain::kernels {
 namespace {
-
-Kernels supported() {
-#if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx512f")) return kernels_avx512();
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return kernels_avx2();
-#endif
-  return kernels_any();
-}
 
 struct Free {
   void operator()(float* memory) const { ::operator delete[](memory, kAlignment); }
@@ -25,7 +17,7 @@ struct Free {
 
 /// Runs a kernel for each document, with pointers at its first token.
 template <class Kernel, class At>
-void each(const Call& call, Kernel kernel, At document_at) {
+void each(const Attention& call, Kernel kernel, At document_at) {
   const auto floats = static_cast<std::size_t>(scratch_floats(call.longest(), call.head_dim));
   const std::unique_ptr<float[], Free> scratch(
       static_cast<float*>(::operator new[](floats * sizeof(float), Free::kAlignment)));
@@ -51,17 +43,17 @@ Rows<Float> from(Rows<Float> rows, std::int64_t token) {
 
 }  // namespace
 
-std::int64_t Call::tokens() const {
+std::int64_t Attention::tokens() const {
   return std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
 }
 
-std::int64_t Call::longest() const {
+std::int64_t Attention::longest() const {
   return lengths.empty() ? 0 : *std::max_element(lengths.begin(), lengths.end());
 }
 
-void forward(const Call& call, Rows<const float> q, Rows<const float> k, Rows<const float> v,
-             Rows<float> out, float* log_sums) {
-  each(call, supported().forward, [&](std::int64_t token) {
+void attention(const Attention& call, Rows<const float> q, Rows<const float> k, Rows<const float> v,
+               Rows<float> out, float* log_sums) {
+  each(call, supported().attention, [&](std::int64_t token) {
     Document document{};
     document.q = from(q, token);
     document.k = from(k, token);
@@ -72,10 +64,11 @@ void forward(const Call& call, Rows<const float> q, Rows<const float> k, Rows<co
   });
 }
 
-void backward(const Call& call, Rows<const float> q, Rows<const float> k, Rows<const float> v,
-              Rows<const float> out, const float* log_sums, Rows<const float> of_out,
-              Rows<float> of_q, Rows<float> of_k, Rows<float> of_v) {
-  each(call, supported().backward, [&](std::int64_t token) {
+void attention_backward(const Attention& call, Rows<const float> q, Rows<const float> k,
+                        Rows<const float> v, Rows<const float> out, const float* log_sums,
+                        Rows<const float> of_out, Rows<float> of_q, Rows<float> of_k,
+                        Rows<float> of_v) {
+  each(call, supported().attention_backward, [&](std::int64_t token) {
     Document document{};
     document.q = from(q, token);
     document.k = from(k, token);
@@ -90,4 +83,4 @@ void backward(const Call& call, Rows<const float> q, Rows<const float> k, Rows<c
   });
 }
 
-}  // namespace flowtrain::attention
+}  // namespace flowtrain::kernels

@@ -3,16 +3,30 @@
 #include <random>
 #include <vector>
 
-#include "attention/kernel.hpp"
 #include "check.hpp"
+#include "kernels/kernels.hpp"
 
-using namespace flowtrain::attention;
+using namespace flowtrain::kernels;
 
 namespace {
 
 using Floats = std::vector<float>;
 
 constexpr std::int64_t kLength = 37, kDim = 20;
+
+/// Three arrays of normal numbers.
+struct Drawn {
+  Floats a, b, c;
+
+  explicit Drawn(std::int64_t count) {
+    std::mt19937 random(5);
+    std::normal_distribution<float> normal;
+    for (Floats* drawn : {&a, &b, &c}) {
+      drawn->resize(static_cast<std::size_t>(count));
+      for (float& value : *drawn) value = normal(random);
+    }
+  }
+};
 
 /// A causal document of two heads that share keys and values, and what the kernels write.
 struct Computed {
@@ -42,8 +56,8 @@ struct Computed {
     Floats memory(floats + kLanes, std::nanf(""));
     const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
     float* scratch = memory.data() + (64 - address % 64) % 64 / sizeof(float);
-    kernels.forward(document, scratch);
-    kernels.backward(document, scratch);
+    kernels.attention(document, scratch);
+    kernels.attention_backward(document, scratch);
   }
 };
 
@@ -69,7 +83,7 @@ bool near(const Floats& values, const std::vector<double>& expected) {
   return true;
 }
 
-void results_are_those_of_the_definition(Kernels kernels) {
+void attention_is_that_of_the_definition(Kernels kernels) {
   const Computed c(kernels);
   std::vector<double> out(c.out.size()), of_q(c.of_q.size()), of_k(c.of_k.size()),
       of_v(c.of_v.size());
@@ -102,6 +116,74 @@ void results_are_those_of_the_definition(Kernels kernels) {
   CHECK(near(c.of_q, of_q));
   CHECK(near(c.of_k, of_k));
   CHECK(near(c.of_v, of_v));
+}
+
+/// Rows that are no whole vectors, more than are added up together, after the definition.
+void norms_are_those_of_the_definition(Kernels kernels) {
+  constexpr std::int64_t kRows = 67;
+  const Drawn d(kRows * kDim);
+  const Floats& weight = d.c;
+  Floats scales(kRows), out(d.a.size()), of_x(d.a.size()), of_weight(kDim), scratch(kDim);
+  kernels.rms_norm({kRows, kDim, 1e-6f, d.a.data(), weight.data(), scales.data(), out.data()});
+  kernels.rms_norm_backward({kRows, kDim, d.a.data(), weight.data(), scales.data(), d.b.data(),
+                             of_x.data(), of_weight.data(), scratch.data()});
+  std::vector<double> expected(out.size()), expected_of_x(out.size()), expected_of_weight(kDim);
+  for (std::int64_t row = 0; row < kRows; ++row) {
+    const float *x = &d.a[row * kDim], *of_out = &d.b[row * kDim];
+    double squares = 0.0, products = 0.0;
+    for (std::int64_t i = 0; i < kDim; ++i) {
+      squares += double(x[i]) * x[i];
+      products += double(of_out[i]) * weight[i] * x[i];
+    }
+    const double scale = 1.0 / std::sqrt(squares / kDim + 1e-6f);
+    for (std::int64_t i = 0; i < kDim; ++i) {
+      expected[row * kDim + i] = x[i] * scale * weight[i];
+      expected_of_weight[i] += of_out[i] * x[i] * scale;
+      expected_of_x[row * kDim + i] =
+          of_out[i] * weight[i] * scale - x[i] * products * scale * scale * scale / kDim;
+    }
+  }
+  CHECK(near(out, expected));
+  CHECK(near(of_x, expected_of_x));
+  CHECK(near(of_weight, expected_of_weight));
+}
+
+void rotations_are_those_of_the_definition(Kernels kernels) {
+  constexpr std::int64_t kHalf = kDim / 2, kHeads = 2;
+  const Drawn d(kHeads * kLength * kDim);
+  Floats turned(d.a.size()), back(d.a.size());
+  const auto turn = [&](const Floats& x, Floats& out, bool reverse) {
+    const std::int64_t of_head = kLength * kDim;
+    kernels.rotate({kLength,
+                    kHeads,
+                    kDim,
+                    {x.data(), of_head, kDim},
+                    d.b.data(),
+                    d.c.data(),
+                    {out.data(), of_head, kDim},
+                    reverse});
+  };
+  turn(d.a, turned, false);
+  turn(d.a, back, true);
+  std::vector<double> expected(turned.size()), expected_back(turned.size());
+  for (std::int64_t row = 0; row < kHeads * kLength; ++row) {
+    const float* x = &d.a[row * kDim];
+    const float *cos = &d.b[row % kLength * kDim], *sin = &d.c[row % kLength * kDim];
+    for (std::int64_t i = 0, j = kHalf; i < kHalf; ++i, ++j) {
+      expected[row * kDim + i] = double(x[i]) * cos[i] - double(x[j]) * sin[i];
+      expected[row * kDim + j] = double(x[j]) * cos[j] + double(x[i]) * sin[j];
+      expected_back[row * kDim + i] = double(x[i]) * cos[i] + double(x[j]) * sin[j];
+      expected_back[row * kDim + j] = double(x[j]) * cos[j] - double(x[i]) * sin[i];
+    }
+  }
+  CHECK(near(turned, expected));
+  CHECK(near(back, expected_back));
+}
+
+void results_are_those_of_the_definition(Kernels kernels) {
+  attention_is_that_of_the_definition(kernels);
+  norms_are_those_of_the_definition(kernels);
+  rotations_are_those_of_the_definition(kernels);
 }
 
 }  // namespace

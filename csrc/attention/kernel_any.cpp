@@ -1,2 +1,0 @@
-#define KERNELS kernels_any
-#include "attention/kernel_body.hpp"

@@ -1,2 +1,0 @@
-#define KERNELS kernels_avx512
-#include "attention/kernel_body.hpp"

@@ -1,0 +1,2 @@
+#define KERNELS kernels_any
+#include "kernels/set.hpp"

@@ -1,0 +1,2 @@
+#define KERNELS kernels_avx2
+#include "kernels/set.hpp"

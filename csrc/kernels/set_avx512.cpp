@@ -1,0 +1,2 @@
+#define KERNELS kernels_avx512
+#include "kernels/set.hpp"
