@@ -6,13 +6,12 @@ import copy
 import functools
 import multiprocessing
 import os
-import queue
 import signal
 import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -171,8 +170,8 @@ class ReaderPool:
         self._readers: list[_Reader | _ReaderProcess] = [
             _ReaderProcess(make_reader, number, fork=fork) for number in range(workers)
         ] or [_Reader(make_reader)]
-        self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
-        self._lock = threading.Lock()
+        self._calls: deque[_Call] = deque()
+        self._changed = threading.Condition()  # Of the calls, and of whether it is closed.
         self._closed = False
         self._finished = 0
         self._started = threading.Event()
@@ -206,15 +205,21 @@ class ReaderPool:
         Raises:
             RuntimeError: The readers are closed.
         """
-        call = _Call(method, arguments)
-        with self._lock:
+        return self.submit_all([(method, arguments)])[0]
+
+    def submit_all(self, calls: Iterable[tuple[str, tuple[Any, ...]]]) -> list[Future[Any]]:
+        """`submit` for each (method, arguments); readers are woken once for all."""
+        submitted = [_Call(method, arguments) for method, arguments in calls]
+        for call in submitted:
+            call.future.add_done_callback(self._count)
+        with self._changed:
             if self._closed:
-                raise RuntimeError(f"{method}{arguments}: the readers are closed")
+                raise RuntimeError("the readers are closed")
             if not self._threads:
                 self._start_threads()
-            self._calls.put(call)
-        call.future.add_done_callback(self._count)
-        return call.future
+            self._calls.extend(submitted)
+            self._changed.notify(len(submitted))
+        return [call.future for call in submitted]
 
     def _start_threads(self) -> None:
         self._threads = True
@@ -234,28 +239,21 @@ class ReaderPool:
             reader.answer(calls)
 
     def _take(self) -> list[_Call]:
-        """Wait for calls, and take a reader's share of those that there are."""
-        first = self._calls.get()
-        if first is None:
-            return []
-        calls = [first]
-        for _ in range(min(_MAX_CALLS - 1, self._calls.qsize() // len(self._readers))):
-            with suppress(queue.Empty):
-                if (call := self._calls.get_nowait()) is None:
-                    self._calls.put(None)
-                    break
-                calls.append(call)
-        return calls
+        """Wait for calls, and take a reader's share of them; none if the pool is closed."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._calls or self._closed)
+            share = -(-len(self._calls) // len(self._readers))
+            return [self._calls.popleft() for _ in range(min(share, _MAX_CALLS))]
 
     def close(self) -> None:
         """End all reader processes and cancel pending calls."""
-        with self._lock:
+        with self._changed:
             self._closed = True
-            with suppress(queue.Empty):
-                while call := self._calls.get_nowait():
-                    call.future.cancel()
-            for _ in self._readers:
-                self._calls.put(None)
+            pending = list(self._calls)
+            self._calls.clear()
+            self._changed.notify_all()
+        for call in pending:
+            call.future.cancel()
         for reader in self._readers:
             reader.end()
 

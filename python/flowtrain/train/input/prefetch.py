@@ -58,7 +58,6 @@ class Prefetch:
 
     def _submit(self, plan: StepPlan) -> None:
         if plan.kind != "end" and plan.step not in self._pending:
-            self._pending[plan.step] = {
-                (method, arguments): self._reads.submit(method, *arguments)
-                for method, arguments in dict.fromkeys(self._requests(plan))
-            }
+            requests = list(dict.fromkeys(self._requests(plan)))
+            reads = self._reads.submit_all(requests)
+            self._pending[plan.step] = dict(zip(requests, reads, strict=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import Any
@@ -52,11 +53,21 @@ class SampleReads:
 
     def submit(self, method: str, sample: int, *arguments: Any) -> SampleRead:
         """Call `reader.method(sample, *arguments)` in the background."""
-        future = self._readers.submit(self._prefix + method, sample, *arguments)
-        read = SampleRead(self._data, method, sample, arguments, future)
-        self._pending[future] = read
-        future.add_done_callback(self._done)
-        return read
+        return self.submit_all([(method, (sample, *arguments))])[0]
+
+    def submit_all(self, calls: Iterable[tuple[str, tuple[Any, ...]]]) -> list[SampleRead]:
+        """`submit` for each (method, arguments), the first of which is the sample."""
+        calls = list(calls)
+        futures = self._readers.submit_all(
+            [(self._prefix + method, arguments) for method, arguments in calls]
+        )
+        reads = []
+        for future, (method, (sample, *arguments)) in zip(futures, calls, strict=True):
+            read = SampleRead(self._data, method, sample, tuple(arguments), future)
+            self._pending[future] = read
+            future.add_done_callback(self._done)
+            reads.append(read)
+        return reads
 
     def result(self, read: SampleRead) -> Any:
         """Wait for a read and return its result.

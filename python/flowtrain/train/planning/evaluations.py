@@ -81,7 +81,7 @@ class EvaluationSource:
         batch = self._config.train.global_batch
         for start in range(0, num_samples, batch):
             numbers = range(start, min(start + batch, num_samples))
-            reads = [self._reads.submit(method, sample) for sample in numbers]
+            reads = self._reads.submit_all([(method, (sample,)) for sample in numbers])
             read = [self._reads.result(each) for each in reads]
             kept = [(meta, text) for meta, text in read if meta.fit != "dropped"]
             if kept:

@@ -78,12 +78,9 @@ class PlanSource:
         while len(samples) < batch:
             missing = batch - len(samples)
             self._order.expect(self._cursor + missing + later)
-            while len(self._reading) < missing + ahead:
-                cursor = self._cursor + len(self._reading)
-                if len(self._reading) >= missing and not self._order.is_ready(cursor):
-                    break
-                sample = self._order.index(cursor)
-                self._reading.append(self._reads.submit("meta_and_text", sample))
+            while len(self._reading) < missing + ahead and (drawn := self._drawn(missing, ahead)):
+                calls = [("meta_and_text", (sample,)) for sample in drawn]
+                self._reading.extend(self._reads.submit_all(calls))
             meta, text = self._reads.result(self._reading.popleft())
             self._cursor += 1
             if meta.fit != "dropped":
@@ -96,3 +93,20 @@ class PlanSource:
             if dropped_in_a_row >= self._order.draws_of_all:
                 raise no_sample_fits(self._config, self._config.data, self._order.num_samples)
         return samples, texts, dropped
+
+    def _drawn(self, missing: int, ahead: int) -> list[int]:
+        """Samples to read next.
+
+        Waits only for samples of this step, and for none if others can be read meanwhile.
+
+        Args:
+            missing: Samples that this step still needs.
+            ahead: Samples to read beyond these.
+        """
+        drawn: list[int] = []
+        while (reading := len(self._reading) + len(drawn)) < missing + ahead:
+            cursor = self._cursor + reading
+            if (drawn or reading >= missing) and not self._order.is_ready(cursor):
+                break
+            drawn.append(self._order.index(cursor))
+        return drawn

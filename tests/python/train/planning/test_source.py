@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -36,7 +36,12 @@ class Reader:
         self._dropped = dropped
         self.lines: list[int] = []
 
-    def submit(self, method: str, line: int) -> Future[tuple[SampleMeta, CompactText]]:
+    def submit_all(
+        self, calls: Sequence[tuple[str, tuple[int]]]
+    ) -> list[Future[tuple[SampleMeta, CompactText]]]:
+        return [self._submit(method, line) for method, (line,) in calls]
+
+    def _submit(self, method: str, line: int) -> Future[tuple[SampleMeta, CompactText]]:
         assert method.endswith("meta_and_text")
         self.lines.append(line)
         fit: Literal["dropped", "whole"] = "dropped" if self._dropped(line) else "whole"
@@ -112,11 +117,12 @@ class StreamStub:
     def __init__(self) -> None:
         self.records = 0
 
-    def submit(self, method: str, sample: int, end: int) -> Future[tuple[int, int]]:
+    def submit_all(self, calls: list[tuple[str, tuple[int, int]]]) -> list[Future[tuple[int, int]]]:
+        [(_, (sample, end))] = calls
         self.records = min(sample + 3, end)
         done: Future[tuple[int, int]] = Future()
         done.set_result((self.records, SAMPLES if self.records > SAMPLES else 0))
-        return done
+        return [done]
 
 
 def test_a_stream_is_planned_in_its_order_and_must_have_a_sample_that_fits(
