@@ -144,7 +144,7 @@ class LayerFlops:
 class ForwardFlops:
     """Forward FLOPs of samples by part: the layers of each part summed once.
 
-    A planner asks for every sample, so that a call takes a few multiplications.
+    A planner asks for every sample, so that a call takes a few multiplications and no more.
 
     Args:
         layers: Layers of the model; those left out are not counted.
@@ -157,15 +157,18 @@ class ForwardFlops:
                 for product in layer.products:
                     per_unit[layer.part][product.unit] += product.flops
         self._terms = [
-            [(i, flops) for i, flops in enumerate(per_unit[part].values()) if flops]
-            for part in PARTS
+            (part, i, flops)
+            for part, name in enumerate(PARTS)
+            for i, flops in enumerate(per_unit[name].values())
+            if flops
         ]
 
     def __call__(self, counts: Counts) -> ModuleFlops:
         """Forward FLOPs of each part."""
-        return ModuleFlops(
-            *(sum([counts[i] * flops for i, flops in terms], 0.0) for terms in self._terms)
-        )
+        totals = [0.0] * len(PARTS)
+        for part, i, flops in self._terms:
+            totals[part] += counts[i] * flops
+        return ModuleFlops(*totals)
 
 
 def check_parts(trained: Collection[str]) -> None:
