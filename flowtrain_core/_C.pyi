@@ -563,6 +563,18 @@ class kernels:  # noqa: N801
         `x` and `out` have shape [heads, tokens, head_dim] and a contiguous last dimension, `cos`
         and `sin` [tokens, head_dim]. `back` rotates by the opposite angles, which is the gradient.
         """
+    @staticmethod
+    def swiglu(gate: NDArray[float32], up: NDArray[float32], out: NDArray[float32]) -> None:
+        """Fill `out` with silu(gate) * up; all have one shape."""
+    @staticmethod
+    def swiglu_backward(
+        gate: NDArray[float32],
+        up: NDArray[float32],
+        of_out: NDArray[float32],
+        of_gate: NDArray[float32],
+        of_up: NDArray[float32],
+    ) -> None:
+        """Fill the gradients of `gate` and `up`; all have one shape."""
 
 class packing:  # noqa: N801
     """Kernels of schedulers, on NumPy arrays; a submodule. `flowtrain_core.packing` wraps them.

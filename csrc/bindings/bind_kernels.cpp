@@ -164,6 +164,30 @@ void rotate(const py::array& x, const Floats& cos, const Floats& sin, const py::
   kernels::supported().rotate(call);
 }
 
+Shape shape_of(const Floats& x) { return {x.shape(), x.shape() + x.ndim()}; }
+
+void swiglu(const Floats& gate, const Floats& up, const Floats& out) {
+  const Shape shape = shape_of(gate);
+  const kernels::SwiGlu call{gate.size(), elements<const float>(gate, "gate"),
+                             floats_of<const float>(up, "up", shape),
+                             floats_of<float>(out, "out", shape)};
+  const WithoutGil released;
+  kernels::supported().swiglu(call);
+}
+
+void swiglu_backward(const Floats& gate, const Floats& up, const Floats& of_out,
+                     const Floats& of_gate, const Floats& of_up) {
+  const Shape shape = shape_of(gate);
+  const kernels::SwiGluBackward call{gate.size(),
+                                     elements<const float>(gate, "gate"),
+                                     floats_of<const float>(up, "up", shape),
+                                     floats_of<const float>(of_out, "of_out", shape),
+                                     floats_of<float>(of_gate, "of_gate", shape),
+                                     floats_of<float>(of_up, "of_up", shape)};
+  const WithoutGil released;
+  kernels::supported().swiglu_backward(call);
+}
+
 }  // namespace
 
 void bind_kernels(py::module_& module) {
@@ -182,6 +206,9 @@ void bind_kernels(py::module_& module) {
               exact("of_out"), exact("of_x"), exact("of_weight"));
   kernels.def("rotate", rotate, py::arg("x"), exact("cos"), exact("sin"), py::arg("out"),
               py::arg("back"));
+  kernels.def("swiglu", swiglu, exact("gate"), exact("up"), exact("out"));
+  kernels.def("swiglu_backward", swiglu_backward, exact("gate"), exact("up"), exact("of_out"),
+              exact("of_gate"), exact("of_up"));
 }
 
 }  // namespace flowtrain::bindings

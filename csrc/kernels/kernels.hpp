@@ -5,6 +5,7 @@
 #include "kernels/attention.hpp"
 #include "kernels/rms_norm.hpp"
 #include "kernels/rotary.hpp"
+#include "kernels/swiglu.hpp"
 
 namespace flowtrain::kernels {
 
@@ -33,6 +34,8 @@ struct Kernels {
   void (*rms_norm)(const RmsNorm&);
   void (*rms_norm_backward)(const RmsNormBackward&);
   void (*rotate)(const Rotation&);
+  void (*swiglu)(const SwiGlu&);
+  void (*swiglu_backward)(const SwiGluBackward&);
 };
 
 /// Those of the best instruction set that this processor has.

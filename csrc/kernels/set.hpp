@@ -5,9 +5,13 @@
 #include "kernels/attention_body.hpp"
 #include "kernels/rms_norm_body.hpp"
 #include "kernels/rotary_body.hpp"
+#include "kernels/swiglu_body.hpp"
 
 namespace flowtrain::kernels {
 
-Kernels KERNELS() { return {attend, attend_backward, normalize, normalize_backward, turn_heads}; }
+Kernels KERNELS() {
+  return {attend,     attend_backward, normalize,     normalize_backward,
+          turn_heads, gated,           gated_backward};
+}
 
 }  // namespace flowtrain::kernels

@@ -138,7 +138,10 @@ def mlp(unit: Unit, width: int, inner: int, *, activation: str, gated: bool) -> 
     """
     if activation not in _KEPT:
         return None
-    kept = [Saved(unit, width, "weight"), Saved(unit, _KEPT[activation] * inner)]
-    if gated:
-        kept.append(Saved(unit, 2 * inner))
-    return [*kept, Saved(unit, inner, "weight")]
+    # SwiGLU computes the output of its activation function again (`models/swiglu.py`).
+    values = _KEPT[activation] + 2 * gated - (gated and activation == "silu")
+    return [
+        Saved(unit, width, "weight"),
+        Saved(unit, values * inner),
+        Saved(unit, inner, "weight"),
+    ]

@@ -28,6 +28,7 @@ from flowtrain.models.errors import ModelError
 from flowtrain.models.family import Family, LossOutput, PackedBatch
 from flowtrain.models.rms_norm import use_own_norms
 from flowtrain.models.rotary import use_own_rotations
+from flowtrain.models.swiglu import use_own_mlps
 from flowtrain.models.target_rows import compute_target_rows
 
 
@@ -107,6 +108,7 @@ class HuggingFaceFamily(Family):
         self._prepare(model)
         use_own_norms(model)
         use_own_rotations(model)
+        use_own_mlps(model)
         if side == "encoder":
             del model.model.language_model, model.lm_head
         else:

@@ -180,10 +180,31 @@ void rotations_are_those_of_the_definition(Kernels kernels) {
   CHECK(near(back, expected_back));
 }
 
+/// Numbers that fill no whole vectors, after the definition.
+void gates_are_those_of_the_definition(Kernels kernels) {
+  constexpr std::int64_t kCount = 83;
+  const Drawn d(kCount);
+  Floats out(kCount), of_gate(kCount), of_up(kCount);
+  kernels.swiglu({kCount, d.a.data(), d.b.data(), out.data()});
+  kernels.swiglu_backward(
+      {kCount, d.a.data(), d.b.data(), d.c.data(), of_gate.data(), of_up.data()});
+  std::vector<double> expected, expected_of_gate, expected_of_up;
+  for (std::int64_t i = 0; i < kCount; ++i) {
+    const double gate = d.a[i], share = 1.0 / (1.0 + std::exp(-gate));
+    expected.push_back(gate * share * d.b[i]);
+    expected_of_gate.push_back(d.c[i] * d.b[i] * (share + gate * share * (1.0 - share)));
+    expected_of_up.push_back(d.c[i] * gate * share);
+  }
+  CHECK(near(out, expected));
+  CHECK(near(of_gate, expected_of_gate));
+  CHECK(near(of_up, expected_of_up));
+}
+
 void results_are_those_of_the_definition(Kernels kernels) {
   attention_is_that_of_the_definition(kernels);
   norms_are_those_of_the_definition(kernels);
   rotations_are_those_of_the_definition(kernels);
+  gates_are_those_of_the_definition(kernels);
 }
 
 }  // namespace

@@ -16,6 +16,7 @@ from flowtrain.cost.layers import PARTS, Counts, layer_flops
 from flowtrain.models.describe import describe
 from flowtrain.models.qwen2_5_omni import TOWER, Qwen25OmniThinker
 from flowtrain.models.rms_norm import use_own_norms
+from flowtrain.models.swiglu import use_own_mlps
 from tests.omni import thinker_config
 
 GRID = (1, 12, 20)
@@ -81,6 +82,7 @@ def test_activations_of_the_audio_tower_take_the_bytes_that_autograd_keeps(
 ) -> None:
     model = plain(family, "sdpa").to(dtype)
     use_own_norms(model)
+    use_own_mlps(model)
     tower, layers = model.model.audio_tower, family.layers
     layers = [layer for layer in layers if layer.name.startswith(TOWER)]
     for frames in (20, 93):
@@ -104,6 +106,7 @@ def test_activations_of_the_vision_tower_take_the_bytes_that_autograd_keeps(
 ) -> None:
     model = plain(family, "sdpa").to(dtype)
     use_own_norms(model)
+    use_own_mlps(model)
     visual = model.model.visual
     layers = [layer for layer in family.layers if layer.part != "backbone"]
     ours = layer_bytes(
