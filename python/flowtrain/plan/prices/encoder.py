@@ -79,10 +79,19 @@ class EncoderPrice:
         return max(self.both_s, self.transfer_s)
 
     @cached_property
+    def first_s(self) -> float:
+        """Seconds of the forward pass of a group of inputs, its rows sent."""
+        return self.forward.total + self.transfer_s
+
+    @cached_property
+    def last_s(self) -> float:
+        """Seconds of the backward pass of a group of inputs, the gradients of its rows sent."""
+        return self.backward.total + self.transfer_s if self.has_backward else 0.0
+
+    @cached_property
     def fill_s(self) -> float:
         """Seconds of both passes of a group of inputs, its rows and their gradients sent."""
-        sends = 2 if self.has_backward else 1
-        return self.both_s + sends * self.transfer_s
+        return self.first_s + self.last_s
 
     @cached_property
     def update_s(self) -> float:

@@ -84,9 +84,9 @@ def assumptions_of(
     if len(model.encoders) > 1:
         yield Assumption(
             name="several encoders",
-            value="on ranks of their own, the time of a first microbatch is the sum over them; the "
-            "simulation has them side by side",
-            source="assumption: at most that of the shorter ones too much",
+            value="on ranks of their own they compute side by side, on the same ranks one after "
+            "the other",
+            source="no encoder reads what another one makes",
         )
     for text in model.estimated:
         yield Assumption(name="estimate", value=text, source="assumption: not measured")

@@ -19,9 +19,10 @@ class Encoders:
     Attributes:
         prices: A price of each encoder for each choice.
         gpus: GPUs that they take from each pool, shape [num_pools, num_choices].
-        times: Seconds between two microbatches; from the inputs of a microbatch to the gradients of
-            its rows, of which several encoders have the sum; and between the last backward pass and
-            the next step; shape [3, num_choices].
+        times: Seconds between two microbatches; from the inputs of a microbatch to the arrival of
+            its rows; from the gradients of the rows to the end of the backward pass; and between
+            the last backward pass and the next step; shape [4, num_choices]. Encoders compute side
+            by side, so that each of these times is that of the longest one.
     """
 
     def __init__(
@@ -56,9 +57,9 @@ class Encoders:
         gpus = numpy.zeros((pools, len(fitting)), numpy.int64)
         gpus[pool] = [price.shape.gpus for price in fitting]
         times = numpy.array(
-            [(price.microbatch_s, price.fill_s, price.update_s) for price in fitting]
+            [(price.microbatch_s, price.first_s, price.last_s, price.update_s) for price in fitting]
         )
-        return cls([(price,) for price in fitting], gpus, times.reshape(-1, 3).T)._not_beaten()
+        return cls([(price,) for price in fitting], gpus, times.reshape(-1, 4).T)._not_beaten()
 
     def beside(self, other: Encoders, limits: Sequence[int]) -> Encoders:
         """Choices of these encoders and of others together, without those that another one beats.
@@ -74,10 +75,7 @@ class Encoders:
         gpus = self.gpus[:, ours] + other.gpus[:, theirs]
         fits = (gpus <= numpy.array(limits)[:, None]).all(0)
         ours, theirs, gpus = ours[fits], theirs[fits], gpus[:, fits]
-        mine, its = self.times[:, ours], other.times[:, theirs]
-        times = numpy.array(
-            [numpy.maximum(mine[0], its[0]), mine[1] + its[1], numpy.maximum(mine[2], its[2])]
-        )
+        times = numpy.maximum(self.times[:, ours], other.times[:, theirs])
         kept = _not_beaten(numpy.concatenate([gpus, times]))
         pairs = zip(ours[kept].tolist(), theirs[kept].tolist(), strict=True)
         prices = [self.prices[one] + other.prices[two] for one, two in pairs]
@@ -107,10 +105,11 @@ class Encoders:
             update_s: Seconds behind its last backward pass.
             microbatches: Microbatches per step.
         """
-        own_microbatch_s, own_fill_s, own_update_s = self.times
+        own_microbatch_s, own_first_s, own_last_s, own_update_s = self.times
         found: FloatArray = numpy.where(
             (self.gpus <= numpy.array(gpus)[:, None]).all(0),
-            own_fill_s
+            own_first_s
+            + own_last_s
             + fill_s
             + (microbatches - 1) * numpy.maximum(own_microbatch_s, longest_s)
             + numpy.maximum(own_update_s, update_s),

@@ -101,7 +101,9 @@ def all_steps(model: ModelDescription, work: Work, pool: GpuPool, mode: str) -> 
                 if sum(price.shape.gpus for price in apart) <= pool.gpus - gpus:
                     longest = max(cut.longest_s, *(price.microbatch_s for price in apart))
                     update = max(cut.update_s, *(price.update_s for price in apart))
-                    fill = cut.fill_s + cut.heaviest_s + sum(price.fill_s for price in apart)
+                    # The first microbatch waits for the rows of all, and the update for all.
+                    first, last = (max(getattr(p, n) for p in apart) for n in ("first_s", "last_s"))
+                    fill = first + cut.fill_s + cut.heaviest_s + last
                     yield fill + (m - 1) * longest + update
 
 
@@ -187,12 +189,15 @@ def test_times_and_memory_by_kind_add_up(case: tuple[ModelDescription, Work]) ->
     for plan in (plan for report in modes for plan in report.plans):
         (first, *_), last = plan.modules, plan.modules[-1]
         slowest = max(max(module.stage_s) for module in plan.modules)
-        fills = sum(module.fill_s + module.heaviest_s for module in plan.modules)
+        fills = last.fill_s + last.heaviest_s
+        *beside, _ = [module.fill_s for module in plan.modules]
         once = sum(module.once.total for module in plan.modules)
         updates = [module.update_s for module in plan.modules]
         update = max(updates) if plan.mode == "disaggregated" else sum(updates)
         step_s = fills + once + (plan.microbatches - 1) * slowest + update
-        assert plan.step_s == pytest.approx(step_s)
+        # Of several encoders, one may have the longest forward pass, another the longest backward.
+        assert plan.step_s <= step_s + sum(beside) + 1e-12
+        assert plan.step_s >= step_s + max(beside, default=0.0) - 1e-12
         for module in plan.modules:
             if module.stage_s[0]:
                 assert module.microbatch.total == pytest.approx(max(module.stage_s))

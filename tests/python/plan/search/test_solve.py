@@ -1,7 +1,12 @@
-"""The allocator's solver finds the same disaggregated plan from the prices of all layouts."""
+"""The allocator's solver finds the same disaggregated plan from the prices of all layouts.
+
+Encoders fill side by side, which the solver's objective does not know: it is given all choices of
+layouts for them as candidates of one module.
+"""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import defaultdict
 from dataclasses import replace
@@ -62,21 +67,21 @@ def test_the_solver_finds_the_plan_of_the_search(case: tuple[ModelDescription, W
         steps = []
         for (m, stages), rows in backbones(context).items():
             in_flight = min(m, stages + 1)
-            modules = {"backbone": candidates(rows)}
-            for place, encoder in enumerate(context.model.encoders):
-                prices = context.encoders(place, microbatches=m, cutoff_s=math.inf)
-                modules[encoder.name] = candidates(
-                    [
-                        (
-                            price.shape.gpus,
-                            price.microbatch_s,
-                            price.fill_s,
-                            price.update_s,
-                            int(price.memory(in_flight).total),
-                        )
-                        for price in prices
-                    ]
+            prices = [
+                context.encoders(place, microbatches=m, cutoff_s=math.inf)
+                for place in range(len(context.model.encoders))
+            ]
+            beside = [
+                (
+                    sum(price.shape.gpus for price in chosen),
+                    max(price.microbatch_s for price in chosen),
+                    max(price.first_s for price in chosen) + max(price.last_s for price in chosen),
+                    max(price.update_s for price in chosen),
+                    int(max(price.memory(in_flight).total for price in chosen)),
                 )
+                for chosen in itertools.product(*prices)
+            ]
+            modules = {"backbone": candidates(rows), "encoders": candidates(beside)}
             try:
                 found = solve(
                     modules,
