@@ -177,15 +177,16 @@ def encoder_prices(
     )
     row_bytes = work.itemsize * own.row_width
     kept = float(costs.kept[0, 0] @ count)
+    own_kinds = count > 0
     of_item = max(item, largest) / most
     # Without a backward pass, no more than about one layer exists at a time.
     layer = (
-        float(costs.kept[0, 0].max())
+        float(costs.kept[0, 0, own_kinds].max())
         if has_backward
         else _layer_bytes(tables, encoder, most) / mesh.tp
     )
     states = dict(zip(STATES, (costs.states @ count).tolist(), strict=True))
-    working = float(costs.working.max())
+    working = float(costs.working[0, own_kinds].max())
     rows = row_bytes * most * (2 if has_backward else 1)
     keeps = EncoderPrice(
         shape=shape,

@@ -197,6 +197,17 @@ def test_a_tied_head_is_held_on_both_ends_of_a_pipeline() -> None:
         assert weights == pytest.approx(2 * (sum(tied.parameters) + copies * size))
 
 
+def test_a_rank_of_an_encoder_gathers_the_layers_of_the_encoder_alone() -> None:
+    model = small_model()
+    full, replicated = (
+        encoders(Shape(Mesh(dp=4), sharding), small_work()) for sharding in ("full", "replicated")
+    )
+    largest = max(model.parameters[number] for number in model.layers_of("encoder"))
+    assert largest < max(model.parameters)
+    for gathering, holding in zip(full, replicated, strict=True):
+        assert gathering.fixed.working - holding.fixed.working == 2 * 2 * largest
+
+
 def test_full_sharding_hides_gathers_behind_passes_as_far_as_they_last() -> None:
     shown = [
         pipeline(Mesh(dp=8), sharding="full", timing=slow).costs.forward[0, 5]
