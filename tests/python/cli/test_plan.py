@@ -50,7 +50,9 @@ def asked(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
 def test_a_run_trains_with_the_plan_that_was_made_for_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert main(["plan", "run.yaml", *PLAN, "--only-run", "--out", "plan.json"]) == 0
+    # The times of the small model in the two modes differ by less than 1 %.
+    runs = ["--only-run", "--fix", "mode=colocated"]
+    assert main(["plan", "run.yaml", *PLAN, *runs, "--out", "plan.json"]) == 0
     printed = capsys.readouterr().out
     assert "model on 1x2xH100, 2 GPUs; 512 samples a step from lengths\n" in printed
     assert "microbatches of up to 8192 tokens" in printed
@@ -58,7 +60,7 @@ def test_a_run_trains_with_the_plan_that_was_made_for_it(
     plan = read_plan(Path("plan.json")).plan
     # A run has one host: of a larger cluster, one node is planned for.
     larger = ["--cluster", "3x2xH100", *PLAN[2:]]
-    assert main(["plan", "run.yaml", *larger, "--only-run", "--out", "same.json"]) == 0
+    assert main(["plan", "run.yaml", *larger, *runs, "--out", "same.json"]) == 0
     assert read_plan(Path("same.json")).plan == plan
     assert main(["plan", "run.yaml", *larger]) == 0
     assert ", several hosts\n" in capsys.readouterr().out
