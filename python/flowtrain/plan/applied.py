@@ -52,8 +52,14 @@ def rank_layout(file: PlanFile, *, source: str) -> RankLayout:
     """The layout of a plan, for the runtime.
 
     Raises:
-        ConfigError: FlowTrain models the layout, but does not run it yet.
+        ConfigError: FlowTrain models the layout, but does not run it yet, or no family trains the
+            model.
     """
+    require(
+        not file.untrained,
+        f"{source}: model_type={file.untrained} has no family, so that no run can train with this "
+        "plan; plan a model that has one, or write one, as docs/families.md shows",
+    )
     unmet = list(file.plan.not_run)
     if file.nodes > 1:
         unmet.append(f"nodes={file.nodes} (a run has one host)")

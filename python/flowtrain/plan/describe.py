@@ -151,6 +151,7 @@ class ModelDescription:
         far_inputs: Outputs that layers other than the next one read.
         estimated: What is not known and was estimated, in words.
         idle: Names of encoders that were left out, as the samples have no tokens of them.
+        untrained: `model_type` of the model if no family of FlowTrain trains it; otherwise empty.
     """
 
     name: str
@@ -170,6 +171,7 @@ class ModelDescription:
     far_inputs: tuple[FarInput, ...] = ()
     estimated: tuple[str, ...] = ()
     idle: tuple[str, ...] = ()
+    untrained: str = ""
 
     @property
     def encoder_names(self) -> tuple[str, ...]:

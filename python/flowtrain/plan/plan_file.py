@@ -72,6 +72,7 @@ class PlanFile:
         workload: Name of the preset or file that the samples are from.
         run: What the plan assumes of the run.
         plan: The plan.
+        untrained: `model_type` of the model if no family of FlowTrain trains it; otherwise empty.
     """
 
     model: str
@@ -81,6 +82,7 @@ class PlanFile:
     workload: str
     run: PlannedRun
     plan: Plan
+    untrained: str = ""
 
 
 def model_digest(folder: Path) -> str:
@@ -89,16 +91,29 @@ def model_digest(folder: Path) -> str:
     Raises:
         ConfigError: There is no such file, or it is not JSON.
     """
+    return _digest({k: v for k, v in _model_tree(folder).items() if k not in _NOT_SIZES})
+
+
+def model_type(folder: Path) -> str:
+    """`model_type` in that file.
+
+    Raises:
+        ConfigError: As for `model_digest`.
+    """
+    return str(_model_tree(folder).get("model_type"))
+
+
+def _model_tree(folder: Path) -> dict[str, Any]:
     path = folder / "config.json"
     try:
-        tree = json.loads(path.read_text(encoding="utf-8"))
+        tree: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(
             f"{path}: {error.strerror}; give a Hugging Face folder with a config.json"
         ) from error
     except ValueError as error:
         raise ConfigError(f"{path}: not JSON: {error}") from error
-    return _digest({k: v for k, v in tree.items() if k not in _NOT_SIZES})
+    return tree
 
 
 def dump_plan(file: PlanFile) -> str:

@@ -98,10 +98,10 @@ def answer_request(request: Request, describe: Describe, sizes: Sizes) -> tuple[
     if request.only_run or request.checked is not None:
         option = "--only-run" if request.only_run else "--check"
         require(
-            len(model.encoder_names) == 1,
-            f"{option}: FlowTrain trains models with one encoder, and {model.name} has "
-            f"{' and '.join(model.encoder_names)}; leave it out for a plan that is modelled alone, "
-            f"and fix sizes with --fix, such as {encoders[0]}.dp=2",
+            not model.untrained,
+            f"{option}: model_type={model.untrained} has no family, so that FlowTrain runs no plan "
+            f"of {model.name}; leave {option} out for a plan that is modelled alone, and fix sizes "
+            f"with --fix, such as {encoders[0]}.dp=2",
         )
     space = narrowed(run_space() if request.only_run else Space(), request.fixed, encoders=encoders)
     measured = (
@@ -139,6 +139,7 @@ def answer_request(request: Request, describe: Describe, sizes: Sizes) -> tuple[
         workload=work.workload.name,
         run=run,
         plan=report.best,
+        untrained=model.untrained,
     )
 
 

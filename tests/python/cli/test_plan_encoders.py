@@ -59,21 +59,6 @@ def test_all_of_the_answer_has_both_encoders(capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.usefixtures("folder")
-def test_a_run_does_not_train_with_such_a_plan(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", *PLAN, "--fix", "mode=colocated", "--out", "plan.json"]) == 0
-    assert "several encoders" in capsys.readouterr().out
-    assert main(["train", "run.yaml", "--plan", "plan.json", "--print-config"]) == 2
-    said = capsys.readouterr().err
-    assert "several encoders (vision, audio): modelled, and not run by FlowTrain yet" in " ".join(
-        said.split()
-    )
-    for option in (["--only-run"], ["--check", "run.yaml"]):
-        assert main(["plan", *PLAN, *option]) == 2
-        said = capsys.readouterr().err
-        assert f"{option[0]}: FlowTrain trains models with one encoder, and omni has vision" in said
-
-
-@pytest.mark.usefixtures("folder")
 def test_samples_without_audio_leave_its_encoder_out(capsys: pytest.CaptureFixture[str]) -> None:
     words = [*PLAN[:-1], "images.jsonl"]
 

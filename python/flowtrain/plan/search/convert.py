@@ -125,6 +125,9 @@ def _peak(priced: Priced) -> float:
 
 def _not_run(priced: Priced, modules: tuple[ModulePlan, ...]) -> Iterator[str]:
     """What FlowTrain's runtime lacks for the plan."""
+    model = priced.context.model
+    if model.untrained:
+        yield f"model_type={model.untrained} (no family trains it)"
     if priced.mode == "prefix":
         yield "mode prefix"
     for module in modules:
@@ -136,7 +139,7 @@ def _not_run(priced: Priced, modules: tuple[ModulePlan, ...]) -> Iterator[str]:
             yield f"{module.module}: sharding={layout.sharding}"
         if any(stage.recompute != "none" for stage in layout.stages):
             yield f"{module.module}: recomputation"
-    if len(names := priced.context.model.encoder_names) > 1:
+    if len(names := model.encoder_names) > 1:
         yield f"several encoders ({', '.join(names)})"
     if len({module.gpu_type for module in modules}) > 1:
         yield "modules on GPUs of different types"
