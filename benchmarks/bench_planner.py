@@ -1,11 +1,11 @@
 """Which layouts are best, and how long does it take to find them?
 
-Models of five sizes on 16 to 128 GPUs of the data sheet's H100, and up to 256 for the time; no
-device is used. The price of the best plan for mean samples stands beside the best uniform plan (one
-layout for the whole model) and beside the simulation of both on scheduled batches. `rises` counts
-budgets with a longer step than a smaller one, `over_memory` plans with a rank above its limit.
-Times are processor seconds of one search, simulation included. The last line is JSON. The exit
-status is 1 if a bar is not met.
+Models of five sizes, and one with two encoders, on 16 to 128 GPUs of the data sheet's H100, and up
+to 256 for the time; no device is used. The price of the best plan for mean samples stands beside
+the best uniform plan (one layout for the whole model) and beside the simulation of both on
+scheduled batches. `rises` counts budgets with a longer step than a smaller one, `over_memory` plans
+with a rank above its limit. Times are processor seconds of one search, simulation included. The
+last line is JSON. The exit status is 1 if a bar is not met.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import json
 import sys
 import time
 
+from planner.loads import load_of
 from planner.models import MODELS, described
 
 from flowtrain.bench.conditions import conditions
@@ -24,12 +25,13 @@ from flowtrain.plan.result import NoPlanError, Plan, PlanReport
 from flowtrain.plan.search import search
 from flowtrain.plan.space import GpuPool
 from flowtrain.plan.work import Work
-from flowtrain.workloads import preset
 
 BUDGETS = (16, 32, 64, 128)
 BARS = {"rises": 0, "over_memory": 0}
-# Workload, and samples of a step.
-LOADS = {"native": 512, "tiles": 512, "video": 512}
+SAMPLES = 512  # Of a step.
+LOADS = ("native", "tiles", "video")
+# Of models that need other ones.
+OTHER_LOADS = {"Omni 7B": ("native and speech", "video and speech")}
 
 
 def h100(gpus: int) -> GpuPool:
@@ -98,12 +100,12 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="one model and load")
     arguments = parser.parse_args()
     figures: dict[str, float] = {"rises": 0, "over_memory": 0}
-    cells = [(name, load) for name in MODELS for load in LOADS]
+    cells = [(name, load) for name in MODELS for load in OTHER_LOADS.get(name, LOADS)]
     if arguments.quick:
         cells = cells[:1]
     for name, load in cells:
         model = described(name)
-        work = Work(workload=preset(load, 4096, seed=0), batch=LOADS[load])
+        work = Work(workload=load_of(load), batch=SAMPLES)
         previous = float("inf")
         for gpus in BUDGETS:
             start = time.process_time()
@@ -118,7 +120,7 @@ def main() -> int:
             figures["over_memory"] += over_memory(found)
             previous = found.cheapest.step_s
     model = described("7B, native ViT")
-    work = Work(workload=preset("native", 4096, seed=0), batch=2048)
+    work = Work(workload=load_of("native"), batch=2048)
     start = time.process_time()
     search(model, work, [h100(256)])
     figures["seconds_256"] = round(time.process_time() - start, 2)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from cost.released import internvl, qwen2_5_vl, qwen3_vl_moe
+from cost.released import internvl, qwen2_5_omni, qwen2_5_vl, qwen3_vl_moe
 from transformers import InternVLConfig, Qwen2_5_VLConfig
 
 from flowtrain.models.describe import describe
@@ -55,6 +55,7 @@ MODELS: dict[str, Callable[[], Any]] = {
     "72B, native ViT": _native_72b,
     "72B, 6B ViT": lambda: _tiles(**_72B),
     "MoE 30B-A3B": qwen3_vl_moe,
+    "Omni 7B": qwen2_5_omni,
 }
 """Configuration by name."""
 
