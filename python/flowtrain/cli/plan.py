@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from flowtrain.config.schema import RunConfig
-    from flowtrain.plan.describe import ModelDescription
+from typing import Any
 
 _EPILOG = """
 examples:
@@ -78,25 +73,9 @@ def add_parser(commands: Any) -> None:
     parser.set_defaults(run=run, extra="hf")
 
 
-def _described(config: RunConfig) -> ModelDescription:
-    """The model of a run, with its type if no family trains it."""
-    from flowtrain.models.describe import describe
-    from flowtrain.models.errors import ModelError
-    from flowtrain.models.registry import family_for
-    from flowtrain.plan.plan_file import model_type
-
-    folder, side = config.model.folder, config.projector_side
-    model = describe(folder, projector_side=side)
-    try:
-        family_for(folder, projector_side=side)
-    except ModelError:
-        # It was described, so that nothing but a family can be missing.
-        return replace(model, untrained=model_type(folder))
-    return model
-
-
 def run(given: argparse.Namespace) -> int:
     from flowtrain.data.sizes import read_sizes
+    from flowtrain.models.describe import describe
     from flowtrain.plan.plan_file import dump_plan
     from flowtrain.plan.report import answer_text, answer_tree, explain_text
     from flowtrain.plan.request import Request, answer_request
@@ -115,7 +94,7 @@ def run(given: argparse.Namespace) -> int:
             budgets=given.gpus,
             sensitivity=given.sensitivity,
         ),
-        _described,
+        lambda config: describe(config.model.folder, projector_side=config.projector_side),
         read_sizes,
     )
     if given.out is not None:

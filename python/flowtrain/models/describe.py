@@ -16,7 +16,7 @@ from flowtrain.cost.flops import Side
 from flowtrain.cost.layers import Counts, Layer, Saved
 from flowtrain.models.family import Family
 from flowtrain.models.qwen2_5_omni import TOWER, Qwen25OmniThinker
-from flowtrain.models.registry import family_for
+from flowtrain.models.registry import family_for, has_family
 from flowtrain.models.tile_family import TileFamily
 from flowtrain.models.versions import require_transformers
 from flowtrain.plan.describe import Encoder, FarInput, InputShape, ModelDescription
@@ -49,21 +49,17 @@ def describe(
     Raises:
         ModelError: As for `family_for`.
     """
-    return describe_family(_family(folder, projector_side), name=name or folder.resolve().name)
-
-
-def _family(folder: Path, projector_side: Side) -> Family:
+    name = name or folder.resolve().name
     try:
         kind = json.loads((folder / "config.json").read_text()).get("model_type")
     except (OSError, ValueError):
         kind = None  # `family_for` says what is wrong.
     if kind not in _DESCRIBED_AS:
-        return family_for(folder, projector_side=projector_side)
+        return describe_family(family_for(folder, projector_side=projector_side), name=name)
     require_transformers()
-    family: Family = pkgutil.resolve_name(_DESCRIBED_AS[kind])(
-        folder, projector_side=projector_side
-    )
-    return family
+    family = pkgutil.resolve_name(_DESCRIBED_AS[kind])(folder, projector_side=projector_side)
+    model = describe_family(family, name=name)
+    return model if has_family(kind) else replace(model, untrained=kind)
 
 
 def describe_family(family: Family, *, name: str) -> ModelDescription:

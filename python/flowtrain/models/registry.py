@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import pkgutil
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
@@ -50,10 +50,19 @@ def family_for(folder: Path, *, projector_side: Side = "encoder") -> Family:
     return family
 
 
+def has_family(model_type: str) -> bool:
+    """Whether there is a family for the models of a `model_type`."""
+    return model_type in FAMILIES or model_type in _added()
+
+
+def _added() -> dict[str, EntryPoint]:
+    return {point.name: point for point in entry_points(group=ENTRY_POINTS)}
+
+
 def _class_of(kind: Any, path: Path) -> Any:
     if kind in FAMILIES:
         return pkgutil.resolve_name(FAMILIES[kind])
-    added = {point.name: point for point in entry_points(group=ENTRY_POINTS)}
+    added = _added()
     if kind in added:
         return added[kind].load()
     raise ModelError(

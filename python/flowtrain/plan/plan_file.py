@@ -91,29 +91,16 @@ def model_digest(folder: Path) -> str:
     Raises:
         ConfigError: There is no such file, or it is not JSON.
     """
-    return _digest({k: v for k, v in _model_tree(folder).items() if k not in _NOT_SIZES})
-
-
-def model_type(folder: Path) -> str:
-    """`model_type` in that file.
-
-    Raises:
-        ConfigError: As for `model_digest`.
-    """
-    return str(_model_tree(folder).get("model_type"))
-
-
-def _model_tree(folder: Path) -> dict[str, Any]:
     path = folder / "config.json"
     try:
-        tree: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        tree = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(
             f"{path}: {error.strerror}; give a Hugging Face folder with a config.json"
         ) from error
     except ValueError as error:
         raise ConfigError(f"{path}: not JSON: {error}") from error
-    return tree
+    return _digest({k: v for k, v in tree.items() if k not in _NOT_SIZES})
 
 
 def dump_plan(file: PlanFile) -> str:
