@@ -12,15 +12,15 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError
 from contextlib import suppress
-from dataclasses import dataclass, field
 from itertools import groupby
 from multiprocessing.connection import Connection
 from operator import attrgetter, itemgetter
 from types import TracebackType
 from typing import Any, Self
 
+from flowtrain.data.calls import Answer, Call
 from flowtrain.parent import end_with
 
 # Timeout for a process to end after SIGKILL, or after its pipe was closed.
@@ -30,28 +30,8 @@ _MAX_CALLS = 64
 _ANSWER_S = 0.02
 
 
-# Result and error of a call; one of them is None.
-_Answer = tuple[Any, Exception | None]
-
-
 class ReaderDied(RuntimeError):
     """A reader process ended before its rank. The message names the process and how it ended."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """A call of a method of a reader."""
-
-    method: str
-    arguments: tuple[Any, ...]
-    future: Future[Any] = field(default_factory=Future)
-
-    def settle(self, result: Any, error: Exception | None) -> None:
-        """Give the future its result or its error."""
-        if error is None:
-            self.future.set_result(result)
-        else:
-            self.future.set_exception(error)
 
 
 class _Reader:
@@ -68,15 +48,15 @@ class _Reader:
     def call(self, method: str, arguments: tuple[Any, ...]) -> Any:
         return attrgetter(method)(self.make())(*arguments)
 
-    def answer(self, calls: Sequence[_Call]) -> None:
+    def answer(self, calls: Sequence[Call]) -> Iterator[list[tuple[Call, Answer]]]:
         """Make calls, one after the other."""
         for call in calls:
-            if not call.future.set_running_or_notify_cancel():
-                continue
+            call.is_running = True
             try:
-                call.settle(self.call(call.method, call.arguments), None)
+                answer: Answer = self.call(call.method, call.arguments), None
             except Exception as error:
-                call.settle(None, error)
+                answer = None, error
+            yield [(call, answer)]
 
     def end(self) -> None:
         """Nothing to do."""
@@ -108,25 +88,19 @@ class _ReaderProcess:
         with suppress(EOFError, OSError):
             self._pipe.recv()
 
-    def answer(self, calls: Sequence[_Call]) -> None:
+    def answer(self, calls: Sequence[Call]) -> Iterator[list[tuple[Call, Answer]]]:
         """Let the process make calls, one after the other."""
         waiting = deque(calls)
         try:
             self._pipe.send([(call.method, call.arguments) for call in calls])
-            answers: deque[_Answer] = deque()
             while waiting:
-                wanted = waiting[0].future.set_running_or_notify_cancel()
-                if not answers:
-                    answers.extend(self._pipe.recv())
-                call, answer = waiting.popleft(), answers.popleft()
-                if wanted:
-                    call.settle(*answer)
+                waiting[0].is_running = True
+                answers = self._pipe.recv()
+                yield [(waiting.popleft(), answer) for answer in answers]
         except Exception as cause:
             self._process.kill()  # So that no later call takes the answer of one of these.
             error = self._death(cause)
-            for call in waiting:
-                if not call.future.cancelled():
-                    call.settle(None, error)
+            yield [(call, (None, error)) for call in waiting]
 
     def end(self) -> None:
         self._process.kill()
@@ -150,7 +124,7 @@ class _ReaderProcess:
 
 
 class ReaderPool:
-    """Calls methods of readers in the background and returns futures.
+    """Calls methods of readers in the background.
 
     A reader may have a method `METHOD_together` beside METHOD. A reader process gives it the
     arguments of successive calls of METHOD, and it yields their results in order. If it raises, the
@@ -170,10 +144,12 @@ class ReaderPool:
         self._readers: list[_Reader | _ReaderProcess] = [
             _ReaderProcess(make_reader, number, fork=fork) for number in range(workers)
         ] or [_Reader(make_reader)]
-        self._calls: deque[_Call] = deque()
+        self._calls: deque[Call] = deque()
         self._changed = threading.Condition()  # Of the calls, and of whether it is closed.
         self._closed = False
+        self._answered = threading.Condition()  # Of the calls, and of how many are finished.
         self._finished = 0
+        self._taken: list[Sequence[Call]] = [() for _ in self._readers]
         self._started = threading.Event()
         self._threads = False
         # Reader processes start by themselves. Until a call, their pool has no threads, so that
@@ -191,27 +167,25 @@ class ReaderPool:
         """Number of calls that have finished so far."""
         return self._finished
 
-    def submit(self, method: str, *arguments: Any) -> Future[Any]:
+    def running(self) -> list[Call]:
+        """Calls that readers make now."""
+        return [call for calls in self._taken for call in calls if call.is_running]
+
+    def submit(self, method: str, *arguments: Any) -> Call:
         """Call `reader.method(*arguments)`.
 
         Args:
             method: Name of the method; with dots, of a method of an attribute of the reader.
             *arguments: Its arguments.
 
-        Returns:
-            A future with the result or the exception of the call. The exception is ReaderDied if
-            the reader process ended during the call.
-
         Raises:
             RuntimeError: The readers are closed.
         """
         return self.submit_all([(method, arguments)])[0]
 
-    def submit_all(self, calls: Iterable[tuple[str, tuple[Any, ...]]]) -> list[Future[Any]]:
+    def submit_all(self, calls: Iterable[tuple[str, tuple[Any, ...]]]) -> list[Call]:
         """`submit` for each (method, arguments); readers are woken once for all."""
-        submitted = [_Call(method, arguments) for method, arguments in calls]
-        for call in submitted:
-            call.future.add_done_callback(self._count)
+        submitted = [Call(method, arguments, self._answered) for method, arguments in calls]
         with self._changed:
             if self._closed:
                 raise RuntimeError("the readers are closed")
@@ -219,26 +193,34 @@ class ReaderPool:
                 self._start_threads()
             self._calls.extend(submitted)
             self._changed.notify(len(submitted))
-        return [call.future for call in submitted]
+        return submitted
 
     def _start_threads(self) -> None:
         self._threads = True
-        for reader in self._readers:
+        for number in range(len(self._readers)):
             threading.Thread(
-                target=self._run, args=(reader,), name="flowtrain-reader", daemon=True
+                target=self._run, args=(number,), name="flowtrain-reader", daemon=True
             ).start()
 
-    def _count(self, _: Future[Any]) -> None:
-        self._finished += 1
-
-    def _run(self, reader: _Reader | _ReaderProcess) -> None:
+    def _run(self, number: int) -> None:
         """Let one reader make calls until the pool is closed."""
+        reader = self._readers[number]
         reader.start()
         self._started.set()
         while calls := self._take():
-            reader.answer(calls)
+            self._taken[number] = calls
+            for answered in reader.answer(calls):
+                self._settle(answered)
+            self._taken[number] = ()
 
-    def _take(self) -> list[_Call]:
+    def _settle(self, answered: Sequence[tuple[Call, Answer]]) -> None:
+        with self._answered:
+            for call, answer in answered:
+                call.settle(answer)
+            self._finished += len(answered)
+            self._answered.notify_all()
+
+    def _take(self) -> list[Call]:
         """Wait for calls, and take a reader's share of them; none if the pool is closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._calls or self._closed)
@@ -252,8 +234,8 @@ class ReaderPool:
             pending = list(self._calls)
             self._calls.clear()
             self._changed.notify_all()
-        for call in pending:
-            call.future.cancel()
+        cancelled = CancelledError("the readers were closed")
+        self._settle([(call, (None, cancelled)) for call in pending])
         for reader in self._readers:
             reader.end()
 
@@ -282,7 +264,7 @@ def _serve(make_reader: Callable[[], Any], pipe: Connection, parent: int) -> Non
             calls = pipe.recv()
         except EOFError:
             return
-        answers: list[_Answer] = []
+        answers: list[Answer] = []
         sent = time.monotonic()
         for answer in _answers(reader, calls):
             answers.append(answer)
@@ -294,7 +276,7 @@ def _serve(make_reader: Callable[[], Any], pipe: Connection, parent: int) -> Non
             _send(pipe, answers)
 
 
-def _answers(reader: _Reader, calls: Sequence[tuple[str, tuple[Any, ...]]]) -> Iterator[_Answer]:
+def _answers(reader: _Reader, calls: Sequence[tuple[str, tuple[Any, ...]]]) -> Iterator[Answer]:
     """Answers of calls, in order."""
     for method, group in groupby(calls, key=itemgetter(0)):
         waiting = deque(arguments for _, arguments in group)
@@ -307,7 +289,7 @@ def _answers(reader: _Reader, calls: Sequence[tuple[str, tuple[Any, ...]]]) -> I
             yield _answer(reader, method, arguments)
 
 
-def _answer(reader: _Reader, method: str, arguments: tuple[Any, ...]) -> _Answer:
+def _answer(reader: _Reader, method: str, arguments: tuple[Any, ...]) -> Answer:
     try:
         return reader.call(method, arguments), None
     except Exception as error:
@@ -319,7 +301,7 @@ def _answer(reader: _Reader, method: str, arguments: tuple[Any, ...]) -> _Answer
         return None, error
 
 
-def _send(pipe: Connection, answers: Sequence[_Answer]) -> None:
+def _send(pipe: Connection, answers: Sequence[Answer]) -> None:
     """Send answers; one that cannot be sent becomes an error."""
     try:
         pipe.send(answers)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from flowtrain.data.calls import Call
 from flowtrain.steps import StepPlan
 from flowtrain.train.control.account import Account
-from flowtrain.train.input.reads import SampleRead, SampleReads
+from flowtrain.train.input.reads import SampleReads
 
 Request = tuple[str, tuple[Any, ...]]
 """Method of the reader and its arguments, the sample first."""
@@ -34,7 +35,7 @@ class Prefetch:
         self._peek = peek
         self._requests = requests
         self._account = account
-        self._pending: dict[int, dict[Request, SampleRead]] = {}
+        self._pending: dict[int, dict[Request, Call]] = {}
 
     def start(self, plan: StepPlan) -> None:
         """Submit the reads of a plan and of the next one; called before `get`."""

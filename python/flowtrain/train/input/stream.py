@@ -5,10 +5,11 @@ from __future__ import annotations
 from functools import partial
 
 from flowtrain.config.schema import RunConfig
+from flowtrain.data.calls import Call
 from flowtrain.data.order import DrawOrder
 from flowtrain.data.records import is_stream
 from flowtrain.data.workers import ReaderPool
-from flowtrain.train.input.reads import SampleRead, SampleReads
+from flowtrain.train.input.reads import SampleReads
 from flowtrain.train.input.spooling import StreamReader
 from flowtrain.train.state.logs import SPOOL
 from flowtrain.train.state.resume import data_state
@@ -62,7 +63,7 @@ class StreamOrder(DrawOrder):
         self._spooled = cursor
         self._end = cursor
         self._longest = 0
-        self._pending: SampleRead | None = None
+        self._pending: Call | None = None
 
     @property
     def num_samples(self) -> int:
@@ -79,7 +80,7 @@ class StreamOrder(DrawOrder):
     def is_ready(self, cursor: int) -> bool:
         pending = self._pending
         # An error of a read ahead is raised when its record is needed.
-        if pending is not None and pending.future.done() and not pending.future.exception():
+        if pending is not None and pending.done() and not pending.exception():
             self._wait(pending)
         return cursor < self._spooled
 
@@ -97,12 +98,12 @@ class StreamOrder(DrawOrder):
             self._request(cursor)
         return cursor
 
-    def _request(self, cursor: int) -> SampleRead:
+    def _request(self, cursor: int) -> Call:
         """Have records read from the first that is not in the spool yet."""
         end = max(cursor + 1, min(cursor + self._ahead, self._end))
         self._pending = self._reads.submit("read_until", self._spooled, end)
         return self._pending
 
-    def _wait(self, read: SampleRead) -> None:
+    def _wait(self, read: Call) -> None:
         self._spooled, self._longest = self._reads.result(read)
         self._pending = None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from concurrent.futures import wait
 from contextlib import suppress
 
 import numpy
@@ -36,7 +35,7 @@ def first_samples(config: RunConfig) -> list[SampleMeta]:
     with ReaderPool(lambda: reader, 0) as pool:
         for sample in drawn:
             read = pool.submit("meta", sample)
-            if not wait([read], timeout=config.flow.timeout_s).done:
+            if not read.wait(config.flow.timeout_s):
                 raise DataError(
                     f"{reader.where(sample)}: being read for more than flow.timeout_s="
                     f"{config.flow.timeout_s:g} s; check the data set, or raise flow.timeout_s"

@@ -6,13 +6,14 @@ from collections import deque
 from collections.abc import Iterator
 
 from flowtrain.config.schema import RunConfig
+from flowtrain.data.calls import Call
 from flowtrain.data.errors import no_sample_fits
 from flowtrain.data.order import DrawOrder
 from flowtrain.data.samples import SampleMeta
 from flowtrain.data.text import CompactText
 from flowtrain.models.family import Family
 from flowtrain.steps import StepPlan
-from flowtrain.train.input.reads import SampleRead, SampleReads
+from flowtrain.train.input.reads import SampleReads
 from flowtrain.train.planning.builder import PlanBuilder
 from flowtrain.train.planning.corrections import PlanCorrections
 
@@ -49,7 +50,7 @@ class PlanSource:
         self._order = order
         self._step = step
         self._cursor = cursor
-        self._reading: deque[SampleRead] = deque()
+        self._reading: deque[Call] = deque()
 
     def __iter__(self) -> Iterator[tuple[StepPlan, dict[int, CompactText]]]:
         while self._step < self._config.train.steps:

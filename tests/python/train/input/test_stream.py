@@ -55,7 +55,7 @@ def test_an_error_of_a_read_ahead_is_raised_when_its_record_is_needed() -> None:
     order = order_of(Reader(fails_at=15))
     order.expect(40)
     assert [order.index(cursor) for cursor in range(15)] == list(range(15))
-    while order._pending is not None and not order._pending.future.done():
+    while order._pending is not None and not order._pending.done():
         time.sleep(0.01)
     assert not order.is_ready(15)
     assert order.is_ready(14)
