@@ -83,4 +83,5 @@ def _dist_ratio(loads: ArrayLike) -> float:
     Source: OmniBal's DistRatio, over the ranks of a whole step.
     """
     loads = numpy.asarray(loads)
-    return 1.0 - float(loads.mean() / loads.max()) if loads.max() > 0 else 0.0
+    slowest = float(loads.max())
+    return 1.0 - float(loads.sum()) / (loads.size * slowest) if slowest > 0 else 0.0
