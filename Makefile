@@ -1,11 +1,13 @@
 # Run `make` for a list of targets. Needs Python 3.11 with venv, a C++20 compiler and make; pip
 # installs the rest. Variables: PYTHON (makes .venv), TORCH (requirement to install if torch is
 # missing), PIP_FLAGS (such as --extra-index-url https://download.pytorch.org/whl/cpu), PY (an
-# interpreter with all packages: gpu-test and gpu-bench use it instead of .venv, without network).
+# interpreter with all packages: gpu-test and gpu-bench use it instead of .venv, without network),
+# WORKERS (processes that share the Python tests of `make test`).
 
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
 PIP_FLAGS ?=
+WORKERS ?= 2
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -28,7 +30,7 @@ PY := $(BIN)/python
 GPU_NEEDS := setup
 endif
 # Tests start several processes, which share the cores: one thread each.
-TEST_ENV := OMP_NUM_THREADS=1
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 GPU_ENV := PYTHONPATH="$(CURDIR):$(CURDIR)/python:$$PYTHONPATH"
 
 # Recipes are parallel themselves, and two installs into one .venv would race.
@@ -90,11 +92,14 @@ $(STAMPS)/tools:
 
 comma := ,
 
+# The tests of a file run in one worker, which makes their fixtures once. Files start in order:
+# otherwise those with the fewest tests, which take longest, would be last. A worker that the
+# watchdog has ended is not replaced, so that the run ends.
 test: setup lint ctest
-	$(TEST_ENV) $(BIN)/python -m pytest
+	$(PYTEST) -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 test-deep: setup model ctest-asan ctest-tsan
-	$(TEST_ENV) $(BIN)/python -m pytest -m deep
+	$(PYTEST) -m deep
 
 model:
 	@command -v spin > /dev/null || $(call apt_install,spin) \
