@@ -75,8 +75,8 @@ def test_all_public_names_are_exported() -> None:
 
 def test_the_import_is_fast_and_imports_nothing_optional() -> None:
     code = (
-        "import json, sys, time; before = set(sys.modules); start = time.perf_counter()\n"
-        "import flowtrain_core; seconds = time.perf_counter() - start\n"
+        "import json, sys, time; before = set(sys.modules); start = time.process_time()\n"
+        "import flowtrain_core; seconds = time.process_time() - start\n"
         "print(json.dumps([seconds, sorted(set(sys.modules) - before)]))"
     )
     best = 1.0
@@ -91,7 +91,7 @@ def test_the_import_is_fast_and_imports_nothing_optional() -> None:
         best = min(best, seconds)
         roots = {module.split(".")[0] for module in modules}
         assert not roots & {"numpy", "torch", "pydantic", "yaml", "flowtrain"}
-    # The minimum of five, because load only adds to it.
+    # The minimum of five, and time on a core: load adds little to either.
     assert best < 0.05
 
 
