@@ -6,7 +6,6 @@ here; tests of how `flowtrain train` starts and ends ranks use `support.Run`.
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import time
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from contextlib import contextmanager
 from multiprocessing.context import ForkServerProcess
 from typing import Any
 
+from fork_server import SERVER
 from support import nothing_left
 
 from flowtrain import parent
@@ -25,9 +25,6 @@ from flowtrain.train.launch.external import wait_for_ranks
 from flowtrain.train.launch.host import JobHost
 from flowtrain.train.launch.run import train
 from flowtrain.train.state import logs
-
-_SERVER = multiprocessing.get_context("forkserver")
-_SERVER.set_forkserver_preload(["flowtrain.train.ranks.main", "flowtrain.models.qwen3_vl"])
 
 
 def forked_ranks(config: RunConfig, host: JobHost, *, resume: bool) -> None:
@@ -104,7 +101,7 @@ def _started(config: RunConfig, job: Job, resume: bool) -> Iterator[list[ForkSer
                 arguments += ["--store", job.address, "--nonce", job.nonce]
                 arguments += ["--resume"] if resume else []
                 label = world.label(rank)
-                process = _SERVER.Process(
+                process = SERVER.Process(
                     name=label, target=_rank, args=(arguments, rank, world.size, str(logs / label))
                 )
                 process.start()

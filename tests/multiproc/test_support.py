@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from fork_server import SERVER
 from forked_ranks import failure
 from support import Run, end_runs, run_tree
 
@@ -29,3 +30,12 @@ def test_a_forked_rank_that_ends_before_it_joins_is_named(tmp_path: Path, data: 
     error = failure(run_tree(tmp_path / "run", data, debug={"fault": "sys:exit:encoder.0"}))
     assert "rank encoder.0: exit code 1 before it joined" in error
     assert "encoder.0 ends: SystemExit" in error
+
+
+def test_a_forked_rank_starts_with_the_modules_of_its_model() -> None:
+    name = "transformers.models.qwen3_vl.modeling_qwen3_vl"
+    # Code and no function of this file, which would import what the file imports.
+    rank = SERVER.Process(target=exec, args=(f"import sys; sys.exit({name!r} not in sys.modules)",))
+    rank.start()
+    rank.join()
+    assert rank.exitcode == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import threading
 import time
@@ -13,13 +12,12 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from fork_server import SERVER
 
 from flowtrain import parent
 from flowtrain.train.control.activity import Activity
 from flowtrain.train.control.gradients import GradientBuckets
 
-_SERVER = multiprocessing.get_context("forkserver")
-_SERVER.set_forkserver_preload(["flowtrain.train.control.gradients"])
 CPU = torch.device("cpu")
 
 
@@ -130,7 +128,7 @@ def check_wait(rank: int) -> None:
 @pytest.mark.parametrize("check", [check_sums, check_order, check_wait])
 def test_two_ranks(check: Callable[[int], None], tmp_path: Path) -> None:
     ranks = [
-        _SERVER.Process(target=_rank, args=(check, rank, str(tmp_path / "store")))
+        SERVER.Process(target=_rank, args=(check, rank, str(tmp_path / "store")))
         for rank in range(2)
     ]
     try:
