@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from support import Run, nothing_left, run_tree
+from forked_ranks import trained
+from support import nothing_left, run_tree
 
 from flowtrain.train.state.logs import read_log
 
@@ -59,15 +60,12 @@ def write(folder: Path, data: Path, steps: int) -> Path:
 
 
 @pytest.mark.limit(240)
-def test_ranks_started_by_torchrun_train_as_those_of_the_launcher(
-    tmp_path: Path, data: Path
-) -> None:
+def test_ranks_started_by_torchrun_train_as_forked_ones(tmp_path: Path, data: Path) -> None:
     with nothing_left() as launchers, external(write(tmp_path, data, 3)) as (host, worlds):
         launchers.add(host.pid)
         output, _ = host.communicate(timeout=200)
         assert host.returncode == 0, output
         assert [world.wait(30) for world in worlds] == [0, 0]
-    (tmp_path / "launched").mkdir()
-    launched = Run(run_tree(tmp_path / "launched/run", data, train={"steps": 3}, flow=SHAPE))
-    assert launched.succeed() == read_log(tmp_path / "run/metrics.jsonl")
+    forked = trained(run_tree(tmp_path / "forked", data, train={"steps": 3}, flow=SHAPE))
+    assert forked == read_log(tmp_path / "run/metrics.jsonl")
     assert (tmp_path / "run/final/config.json").exists()
