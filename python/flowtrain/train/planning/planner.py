@@ -36,6 +36,7 @@ class Planner(threading.Thread):
         store: Store with a connection that only this thread uses.
         log: File to which each plan is appended; None for plans of evaluations.
         need: Minimum slabs of each segment for a plan; raises if the pool is too small.
+        made: Called with each plan and its JSON text when the plan is published.
         activity: Told while this thread plans.
         ahead: Maximum number of steps between the current step and the newest plan, at least 1.
         first: First step.
@@ -49,6 +50,7 @@ class Planner(threading.Thread):
         store: JobStore,
         log: Path | None,
         need: Callable[[StepPlan], SpaceNeed],
+        made: Callable[[StepPlan, str], None],
         activity: Activity,
         ahead: int,
         first: int,
@@ -59,6 +61,7 @@ class Planner(threading.Thread):
         self._store = store
         self._log = log
         self._need = need
+        self._made = made
         self._activity = activity
         self._window = threading.Semaphore(ahead)
         self._ahead = ahead
@@ -129,6 +132,7 @@ class Planner(threading.Thread):
                     append(self._log, event.to_json())
                 append(self._log, text)
             self._store.put_text(plan_key(plan.step), text)
+            self._made(plan, text)
             self._next = plan.step + 1
         return False
 

@@ -21,7 +21,7 @@ def plan_key(step: int) -> str:
 
 
 class PlanReader:
-    """Reads plans from the job's store.
+    """Reads plans from the job's store; on the rank that makes them, takes them as they are made.
 
     Args:
         store: The job's store.
@@ -31,6 +31,7 @@ class PlanReader:
     def __init__(self, store: JobStore, *, readers: int) -> None:
         self._store = store
         self._readers = readers
+        self._made: dict[int, tuple[StepPlan, bytes]] = {}
         self._known: dict[int, StepPlan] = {}
         self._checksums: dict[int, int] = {}
         self._error: str | None = None
@@ -41,6 +42,10 @@ class PlanReader:
         activation, gradient = self._store.get(FIRST_NEED, writer="the planner")
         return SpaceNeed(activation=activation, gradient=gradient)
 
+    def made(self, plan: StepPlan, text: str) -> None:
+        """Take a plan that this process has published, and its JSON text."""
+        self._made[plan.step] = plan, text.encode()
+
     def get(self, step: int) -> StepPlan:
         """Wait for the plan of a step; of kind "end", with an error, if the planner failed.
 
@@ -48,8 +53,8 @@ class PlanReader:
         other ranks still train.
         """
         if step not in self._known:
-            text = self._store.get_text(plan_key(step), writer="the planner")
-            self._known[step] = plan = StepPlan.from_json(text)
+            plan, text = self._made.pop(step) if step in self._made else self._read(step)
+            self._known[step] = plan
             self._error = plan.error
             self._checksums[step] = zlib.crc32(text)
         return self._known[step]
@@ -69,13 +74,18 @@ class PlanReader:
 
     def peek(self, step: int) -> StepPlan | None:
         """Plan of a step if it is published already."""
-        if step in self._known or self._store.has(plan_key(step)):
+        if step in self._known or step in self._made or self._store.has(plan_key(step)):
             return self.get(step)
         return None
+
+    def _read(self, step: int) -> tuple[StepPlan, bytes]:
+        text = self._store.get_text(plan_key(step), writer="the planner")
+        return StepPlan.from_json(text), text
 
     def forget(self, step: int) -> None:
         """Release a plan that this rank has executed."""
         del self._known[step], self._checksums[step]
+        self._made.pop(step, None)
         self._store.release(plan_key(step), [plan_key(step)], readers=self._readers)
         self._last_done = step
 

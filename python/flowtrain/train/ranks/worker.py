@@ -293,6 +293,7 @@ class Worker:
             store=context.store.clone(),
             log=log,
             need=context.segments.need,
+            made=context.plans.made,
             activity=context.activity,
             ahead=self.config.flow.plan_ahead,
             first=first,

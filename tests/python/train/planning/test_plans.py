@@ -10,6 +10,18 @@ from flowtrain.train.control.store import JobStore
 from flowtrain.train.planning.plans import PlanReader
 
 
+def test_a_plan_that_was_made_here_is_that_of_the_other_ranks() -> None:
+    server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    stores = [JobStore(f"127.0.0.1:{server.port}", "test", timeout_s=10) for _ in range(2)]
+    maker, other = (PlanReader(store, readers=2) for store in stores)
+    plan = StepPlan(step=0, kind="train", samples=(3, 1))
+    stores[0].put_text("plan/0", plan.to_json())
+    maker.made(plan, plan.to_json())
+    assert maker.peek(0) is plan
+    assert other.get(0) == plan
+    assert maker.checksum(0) == other.checksum(0)
+
+
 def test_a_rank_that_fails_waits_for_the_steps_before() -> None:
     server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 
