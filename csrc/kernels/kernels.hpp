@@ -45,6 +45,10 @@ Kernels kernels_avx512();
 Kernels kernels_avx2();
 Kernels kernels_any();
 
+void rotate_avx512(const Rotation& call);
+void rotate_avx2(const Rotation& call);
+void rotate_any(const Rotation& call);
+
 constexpr std::int64_t kLanes = 16;
 
 constexpr std::int64_t padded(std::int64_t size) { return (size + kLanes - 1) / kLanes * kLanes; }

@@ -1,4 +1,5 @@
-// Rotary positions; see set.hpp.
+// Rotary positions; see set.hpp. Compiled without fused multiply-add, for the results of torch to
+// the last bit: towers compute them in float32 even if the model is in float64.
 #pragma once
 
 #include "kernels/lanes.hpp"
@@ -22,7 +23,9 @@ void turn_head(const float* x, const float* cos, const float* low, const float* 
   }
 }
 
-void turn_heads(const Rotation& r) {
+}  // namespace
+
+void ROTATE(const Rotation& r) {
   const std::int64_t half = r.head_dim / 2;
   for (std::int64_t token = 0; token < r.tokens; ++token) {
     const float* cos = r.cos + token * r.head_dim;
@@ -38,5 +41,4 @@ void turn_heads(const Rotation& r) {
   }
 }
 
-}  // namespace
 }  // namespace flowtrain::kernels

@@ -1,2 +1,3 @@
 #define KERNELS kernels_any
+#define ROTATE rotate_any
 #include "kernels/set.hpp"

@@ -2,8 +2,7 @@
 
 Attention layers of transformers call a function of their Python module that is made of ten
 operators, each with a backward operator. Here it is one function, whose backward pass is the
-rotation by the opposite angle. Outputs and gradients are those of the operators, to the last bit;
-but for those of the core's kernel, which are equal to rounding.
+rotation by the opposite angle. Outputs and gradients are those of the operators, to the last bit.
 """
 
 from __future__ import annotations

@@ -1,0 +1,2 @@
+#define ROTATE rotate_any
+#include "kernels/rotary_body.hpp"

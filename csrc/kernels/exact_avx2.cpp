@@ -1,0 +1,2 @@
+#define ROTATE rotate_avx2
+#include "kernels/rotary_body.hpp"

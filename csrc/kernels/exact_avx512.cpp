@@ -1,0 +1,2 @@
+#define ROTATE rotate_avx512
+#include "kernels/rotary_body.hpp"
