@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 import pytest
 import torch
 from cost.kept import kept_bytes
+from operators import class_named, computed
 from support import one_thread
 
 from flowtrain.models import rms_norm
 from flowtrain.models.rms_norm import _NORMS, RmsNorm, use_own_norms
 
-_FILES = (
-    "internvl",
-    "llama",
-    "mistral",
-    "qwen2",
-    "qwen2_5_omni",
-    "qwen2_5_vl",
-    "qwen3",
-    "qwen3_vl",
-    "qwen3_vl_moe",
-)
 _WIDTH = 48
 
 
@@ -34,13 +23,9 @@ def without_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def norm_of(name: str, dtype: torch.dtype) -> Any:
     """A norm of transformers with drawn weights."""
-    for file in _FILES:
-        module = importlib.import_module(f"transformers.models.{file}.modeling_{file}")
-        if hasattr(module, name):
-            norm = getattr(module, name)(_WIDTH)
-            torch.nn.init.normal_(norm.weight, 1, 0.1)
-            return norm.to(dtype)
-    raise AssertionError(f"transformers has no {name}")
+    norm = class_named(name)(_WIDTH)
+    torch.nn.init.normal_(norm.weight, 1, 0.1)
+    return norm.to(dtype)
 
 
 def results(norm: Any, x: torch.Tensor, gradient: torch.Tensor) -> list[torch.Tensor]:
@@ -75,15 +60,12 @@ def test_the_kernel_is_as_exact_as_the_operators(width: int) -> None:
     x, weight = torch.randn(3, 70, width), torch.randn(width)
     gradient = torch.randn_like(x)
 
-    def computed(dtype: torch.dtype) -> list[torch.Tensor]:
-        inputs = [t.to(dtype).requires_grad_() for t in (x, weight)]
-        out = RmsNorm.apply(*inputs, 1e-6)
-        out.backward(gradient.to(dtype))
-        return [out.detach(), *(t.grad for t in inputs if t.grad is not None)]
+    def norm(*inputs: torch.Tensor) -> Any:
+        return RmsNorm.apply(*inputs, 1e-6)
 
-    exact = computed(torch.float64)
+    exact = computed(norm, [x, weight], gradient, torch.float64)
     with one_thread():
-        found = computed(torch.float32)
+        found = computed(norm, [x, weight], gradient, torch.float32)
     for own, reference in zip(found, exact, strict=True):
         torch.testing.assert_close(own.double(), reference, rtol=2e-6, atol=4e-6)
 

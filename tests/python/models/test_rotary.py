@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from operators import module_of
 from support import one_thread
 from transformers import LlamaConfig
 from transformers.models.llama import modeling_llama
@@ -24,10 +24,6 @@ _TOKENS, _WIDTH = 30, 16
 @pytest.fixture
 def without_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rotary, "usable", lambda _: False)
-
-
-def module_of(file: str) -> Any:
-    return importlib.import_module(f"transformers.models.{file}.modeling_{file}")
 
 
 def results(

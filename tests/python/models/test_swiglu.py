@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 import pytest
 import torch
 from cost.kept import kept_bytes
+from operators import class_named, computed
 from support import one_thread
 from transformers import LlamaConfig
 
 from flowtrain.models import swiglu
 from flowtrain.models.swiglu import _MLPS, SwiGlu, use_own_mlps
 
-_FILES = (
-    "llama",
-    "mistral",
-    "qwen2",
-    "qwen2_5_omni",
-    "qwen2_5_vl",
-    "qwen3",
-    "qwen3_vl",
-    "qwen3_vl_moe",
-)
 _WIDTH, _INNER = 16, 40
 
 
@@ -34,11 +24,7 @@ def mlp_of(name: str, activation: str = "silu") -> Any:
         hidden_act=activation,
         num_attention_heads=1,
     )
-    for file in _FILES:
-        module = importlib.import_module(f"transformers.models.{file}.modeling_{file}")
-        if hasattr(module, name):
-            return getattr(module, name)(config)
-    raise AssertionError(f"transformers has no {name}")
+    return class_named(name)(config)
 
 
 def results(mlp: Any, x: torch.Tensor, gradient: torch.Tensor) -> list[torch.Tensor]:
@@ -84,15 +70,8 @@ def test_the_kernel_is_as_exact_as_the_operators(size: int) -> None:
     torch.manual_seed(0)
     gate = torch.cat([torch.randn(size - 6), torch.tensor([0.0, 30.0, -30.0, 200.0, -200.0, 1e-9])])
     up, gradient = torch.randn(size), torch.randn(size)
-
-    def computed(dtype: torch.dtype) -> list[torch.Tensor]:
-        inputs = [t.to(dtype).requires_grad_() for t in (gate, up)]
-        out = SwiGlu.apply(*inputs)
-        out.backward(gradient.to(dtype))
-        return [out.detach(), *(t.grad for t in inputs if t.grad is not None)]
-
-    exact = computed(torch.float64)
+    exact = computed(SwiGlu.apply, [gate, up], gradient, torch.float64)
     with one_thread():
-        found = computed(torch.float32)
+        found = computed(SwiGlu.apply, [gate, up], gradient, torch.float32)
     for own, reference in zip(found, exact, strict=True):
         torch.testing.assert_close(own.double(), reference, rtol=1e-6, atol=1e-6)
