@@ -31,7 +31,7 @@ def instance(
     """Draw a model, a number of microbatches and a memory that some partitions do not fit.
 
     The memory is between 0.9 and 2.5 times what an even share of the model needs if it recomputes
-    everything; where that is too little, nothing fits.
+    everything; where that is too little, nothing fits. Other modules need up to a third of it.
     """
     random = numpy.random.default_rng([KINDS.index(kind), layers, stages, seed])
     made = _random(random, layers) if kind == "random" else _model(random, layers, kind)
@@ -39,13 +39,15 @@ def instance(
         microbatches = int(2 ** random.uniform(0, 6))
     saved = made.saved_bytes()[2].sum() * min(stages, microbatches)
     even = (made.state_bytes.sum() + saved) / stages + made.activation_bytes[0].max()
+    memory_bytes = int(even * random.uniform(0.9, 2.5))
     return Instance(
         made,
         {
             "stages": stages,
             "microbatches": microbatches,
-            "memory_bytes": int(even * random.uniform(0.9, 2.5)),
+            "memory_bytes": memory_bytes,
             "link_bytes_per_s": _LINK_BYTES_PER_S * random.uniform(0.25, 4),
+            "other_bytes": int(memory_bytes * random.uniform(0, 0.33)),
         },
     )
 

@@ -18,15 +18,16 @@ def stage_options(
     *,
     in_flight: int,
     memory_bytes: int,
+    other_bytes: int,
     link_bytes_per_s: float,
 ) -> list[float]:
     """Seconds of a stage by level, infinite if the level does not fit."""
     trains = [any(layers.trained[: layer + 1]) for layer in range(len(layers))]
     found = []
     for level in range(len(LEVELS)):
-        seconds, size, running = 0.0, 0, 0
+        seconds, state, size, running = 0.0, 0, 0, 0
         for layer in range(first, end):
-            size += int(layers.state_bytes[layer])
+            state += int(layers.state_bytes[layer])
             whole = int(layers.activation_bytes[0, layer])
             seconds += layers.forward_s[layer]
             if layers.trained[layer]:
@@ -45,7 +46,8 @@ def stage_options(
                 if tap.source <= cut < tap.target and (trains[tap.source] or not gradients):
                     sent += tap.bytes
             seconds += sent / link_bytes_per_s
-        found.append(seconds if size + running <= memory_bytes else math.inf)
+        fits = state + max(size + running, other_bytes) <= memory_bytes
+        found.append(seconds if fits else math.inf)
     return found
 
 
@@ -55,6 +57,7 @@ def best_step_s(
     stages: int,
     microbatches: int,
     memory_bytes: int,
+    other_bytes: int,
     link_bytes_per_s: float,
 ) -> float:
     """The minimum over all cuts and all levels of each stage, infinite if nothing fits."""
@@ -67,6 +70,7 @@ def best_step_s(
             end,
             in_flight=min(microbatches, stages - number),
             memory_bytes=memory_bytes,
+            other_bytes=other_bytes,
             link_bytes_per_s=link_bytes_per_s,
         )
 

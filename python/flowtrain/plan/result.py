@@ -120,9 +120,13 @@ class RankBytes:
     rows: float = 0.0
 
     @property
+    def states(self) -> float:
+        """What is there at all times."""
+        return self.weights + self.masters + self.gradients + self.moments
+
+    @property
     def total(self) -> float:
-        states = self.weights + self.masters + self.gradients + self.moments
-        return states + self.activations + self.working + self.rows
+        return self.states + self.activations + self.working + self.rows
 
     @property
     def largest(self) -> str:
@@ -148,7 +152,8 @@ class ModulePlan:
         reduce_s: Seconds to sum the gradients, as far as passes do not hide them.
         optimizer_s: Seconds of the optimizer's step.
         memory: Memory of a rank by stage.
-        memory_bytes: What a rank may use for the module, beside a module on the same rank.
+        memory_bytes: What a rank may use for the module while it runs, beside what other modules on
+            the same rank hold meanwhile.
     """
 
     module: str

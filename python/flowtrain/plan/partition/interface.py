@@ -80,6 +80,7 @@ def partition(
     link_bytes_per_s: float,
     levels: Sequence[Level] = LEVELS,
     policy: str = "exact",
+    other_bytes: int = 0,
 ) -> Partition:
     """Cut a model into pipeline stages for 1F1B, and choose what each recomputes.
 
@@ -97,19 +98,22 @@ def partition(
         levels: Levels of recomputation to choose from.
         policy: One of POLICIES: "exact", in milliseconds; "replayed", which then shifts cuts while
             a replay of 1F1B gets shorter, in tenths of a second; or "omnibal", for comparison.
+        other_bytes: What other modules need on the same devices before the first microbatch or
+            behind the last one, when a stage holds its weights, gradients and optimizer alone.
 
     Raises:
         ValueError: An argument is out of its range.
         NoPartitionError: No partition fits, or none that the policy tries.
     """
-    for name, value, limit in (
-        ("stages", stages, len(layers)),
-        ("microbatches", microbatches, 1 << 31),
-        ("memory_bytes", memory_bytes, 1 << 62),
+    for name, value, least, limit in (
+        ("stages", stages, 1, len(layers)),
+        ("microbatches", microbatches, 1, 1 << 31),
+        ("memory_bytes", memory_bytes, 1, 1 << 62),
+        ("other_bytes", other_bytes, 0, 1 << 62),
     ):
-        if not 1 <= value <= limit:
+        if not least <= value <= limit:
             few = f", since the model has {limit} layers" if name == "stages" else ""
-            raise ValueError(f"{name}={value}: must be from 1 to {limit}{few}")
+            raise ValueError(f"{name}={value}: must be from {least} to {limit}{few}")
     if not link_bytes_per_s > 0:
         raise ValueError(
             f"link_bytes_per_s={link_bytes_per_s}: must be greater than 0; math.inf is a link that "
@@ -124,6 +128,7 @@ def partition(
         stages=stages,
         microbatches=microbatches,
         memory_bytes=memory_bytes,
+        other_bytes=other_bytes,
         link_bytes_per_s=link_bytes_per_s,
         levels=[level for level in LEVELS if level in levels],
     )

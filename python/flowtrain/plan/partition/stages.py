@@ -27,7 +27,7 @@ class Stage:
         forward_send_s: Seconds to send activations to the next stage.
         backward_send_s: Seconds to send gradients to the previous stage.
         in_flight: Microbatches whose activations it holds at the same time.
-        memory_bytes: Peak of its memory.
+        memory_bytes: Peak of its memory, other modules included.
         free_bytes: Memory that is left.
     """
 
@@ -57,6 +57,8 @@ class Problem:
         stages: Number of pipeline stages.
         microbatches: Microbatches per step.
         memory_bytes: Memory of one stage.
+        other_bytes: What other modules need on the devices of a stage between its steps, when it
+            holds its states alone.
         link_bytes_per_s: Rate at which a stage sends to its neighbour.
         levels: Levels of recomputation that a stage may choose from.
     """
@@ -65,6 +67,7 @@ class Problem:
     stages: int
     microbatches: int
     memory_bytes: int
+    other_bytes: int = 0
     link_bytes_per_s: float
     levels: Sequence[Level]
 
@@ -157,7 +160,8 @@ class StageTable:
             saved = _sums(self._saved_bytes[level])
             for stage in range(self.problem.stages):
                 window = self._window(stage)
-                yield stage, level, fixed[window] + self.problem.in_flight(stage) * saved[window]
+                need = fixed[window] + self.problem.in_flight(stage) * saved[window]
+                yield stage, level, numpy.maximum(need, state[window] + self.problem.other_bytes)
 
     def _window(self, stage: int) -> tuple[slice, slice]:
         """The first and last layers of one stage in a table [num_layers, num_layers]."""
@@ -171,11 +175,12 @@ class StageTable:
         found = []
         for level in self._levels:
             forward_s, backward_s = self._pass_s[:, within].sum(axis=1)
-            memory_bytes = int(
-                self.problem.layers.state_bytes[within].sum()
-                + in_flight * self._saved_bytes[level, within].sum()
+            passes = (
+                in_flight * self._saved_bytes[level, within].sum()
                 + self._running_bytes[level, within].max()
             )
+            state = self.problem.layers.state_bytes[within].sum()
+            memory_bytes = int(state + max(passes, self.problem.other_bytes))
             found.append(
                 Stage(
                     first=first,

@@ -58,6 +58,7 @@ class Chain:
         stages: int,
         microbatches: FloatArray,
         memory_bytes: float,
+        other_bytes: float,
         levels: Sequence[Level],
     ) -> Bounds:
         """Lower bounds of the times of any cut into several stages.
@@ -81,7 +82,7 @@ class Chain:
         recomputed = numpy.maximum(0.0, self.num_blocks - all_room)
         fill_s = pass_s @ self.layers_of_kind + recomputed * again_s
         fits = (input_room >= self.num_blocks) & (
-            states @ self.layers_of_kind <= stages * memory_bytes
+            states @ self.layers_of_kind <= stages * (memory_bytes - other_bytes)
         )
         longest_s = numpy.maximum(
             math.ceil(self.num_blocks / stages) * pass_s[:, self._decoder].min(1),
@@ -95,6 +96,7 @@ class Chain:
         costs: Costs,
         *,
         memory_bytes: float,
+        other_bytes: float,
         rows_bytes: FloatArray,
         levels: Sequence[Level],
     ) -> tuple[Bounds, BoolArray]:
@@ -105,17 +107,20 @@ class Chain:
         Args:
             costs: Of the layers.
             memory_bytes: What a rank may use.
+            other_bytes: As for `partition`.
             rows_bytes: Rows of the encoder, and their gradients, shape [num_rows].
             levels: Levels of recomputation to choose from.
         """
         count, has = self.layers_of_kind, self.layers_of_kind > 0
         pass_s = (costs.forward.sum(1) + costs.backward.sum(1)) @ count
-        fixed = costs.states.sum(0) @ count + costs.working[:, has].max(1) + rows_bytes
+        states = costs.states.sum(0) @ count
+        fixed = states + costs.working[:, has].max(1) + rows_bytes
         running = (costs.kept[:, 0] - costs.kept[:, 1])[:, has].max(1)
         everything, inputs = (costs.kept @ count).T
         recomputes = (fixed + everything > memory_bytes) | ("none" not in levels)
         fill_s = numpy.where(recomputes, pass_s + costs.again @ count, pass_s)
         fits = ~recomputes | (("full" in levels) & (fixed + running + inputs <= memory_bytes))
+        fits &= states + other_bytes <= memory_bytes
         return Bounds(numpy.where(fits, fill_s, numpy.inf), fill_s), recomputes
 
     def cut(
@@ -126,6 +131,7 @@ class Chain:
         *,
         microbatches: int,
         memory_bytes: int,
+        other_bytes: int,
         link_bytes_per_s: float,
         rows_bytes: float,
         levels: Sequence[Level],
@@ -138,6 +144,7 @@ class Chain:
             row: What a microbatch has.
             microbatches: Microbatches of a replica per step.
             memory_bytes: What a rank may use.
+            other_bytes: As for `partition`.
             link_bytes_per_s: Rate from a stage to the next.
             rows_bytes: Rows of the encoder that the first stage holds for each microbatch in
                 flight, and once more as gradients.
@@ -145,24 +152,30 @@ class Chain:
         """
         try:
             return partition(
-                self._layers(costs, shape, row, rows_bytes),
+                self._layers(costs, shape, row, rows_bytes, microbatches),
                 stages=shape.mesh.pp,
                 microbatches=microbatches,
                 memory_bytes=memory_bytes,
+                other_bytes=other_bytes,
                 link_bytes_per_s=link_bytes_per_s,
                 levels=levels,
             )
         except NoPartitionError:
             return None
 
-    def _layers(self, costs: Costs, shape: Shape, row: Row, rows_bytes: float) -> Layers:
+    def _layers(
+        self, costs: Costs, shape: Shape, row: Row, rows_bytes: float, microbatches: int
+    ) -> Layers:
         kinds, tables = self.kinds, self.tables
-        states = costs.states.sum(0)[kinds] + costs.working[0, kinds]
+        states = costs.states.sum(0)[kinds]
         if tables.model.tied_parameters and shape.mesh.pp > 1:
             states[-1] += tables.model.tied_parameters / shape.mesh.tp * tables.state.sum()
         kept = costs.kept[0][:, kinds]
-        states[0] += rows_bytes
-        kept[:, 0] += rows_bytes
+        # The last stage has one microbatch in flight, and so the logits of one. The first has this
+        # many, and gradients of the rows of one.
+        in_flight = min(microbatches, shape.mesh.pp)
+        kept[:, -1] += costs.working[0, kinds[-1]]
+        kept[:, 0] += rows_bytes * (in_flight + 1) / in_flight
         again = costs.again[0, kinds]
         # Whether a layer has a backward pass is in its times and sizes already; gradients that only
         # pass through frozen layers are too.

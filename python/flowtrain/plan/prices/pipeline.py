@@ -99,9 +99,14 @@ class Pipelines:
         self._network = Network(pool.topology, shape.gpus)
         self.costs: Costs = costs_of(chain.tables, shape, rows, self._network)
 
-    def bounds(self, memory_bytes: float) -> Bounds:
-        """Lower bounds of the times, exact for one stage; the fill includes `heaviest_s`."""
-        bounds = self._bounds(memory_bytes)
+    def bounds(self, memory_bytes: float, other_bytes: float = 0) -> Bounds:
+        """Lower bounds of the times, exact for one stage; the fill includes `heaviest_s`.
+
+        Args:
+            memory_bytes: What a rank may use.
+            other_bytes: As for `partition`.
+        """
+        bounds = self._bounds(memory_bytes, other_bytes)
         return replace(bounds, fill_s=bounds.fill_s + self.heaviest_s(bounds.longest_s))
 
     def heaviest_s(self, longest_s: FloatArray) -> FloatArray:
@@ -119,21 +124,23 @@ class Pipelines:
             return numpy.maximum(0.0, share * self.microbatches - 1) * longest_s
         return numpy.maximum(0.0, share - 1) * self.microbatches * longest_s
 
-    def _bounds(self, memory_bytes: float) -> Bounds:
+    def _bounds(self, memory_bytes: float, other_bytes: float) -> Bounds:
         if self.shape.mesh.pp > 1:
             return self.chain.bounds(
                 self.costs,
                 stages=self.shape.mesh.pp,
                 microbatches=self.microbatches,
                 memory_bytes=memory_bytes,
+                other_bytes=other_bytes,
                 levels=self._levels,
             )
-        return self._whole(memory_bytes)[0]
+        return self._whole(memory_bytes, other_bytes)[0]
 
-    def _whole(self, memory_bytes: float) -> tuple[Bounds, BoolArray]:
+    def _whole(self, memory_bytes: float, other_bytes: float) -> tuple[Bounds, BoolArray]:
         return self.chain.whole(
             self.costs,
             memory_bytes=memory_bytes,
+            other_bytes=other_bytes,
             rows_bytes=2 * self.rows_bytes,
             levels=self._levels,
         )
@@ -173,20 +180,22 @@ class Pipeline(Pipelines):
     def stages(self) -> int:
         return self.shape.mesh.pp
 
-    def cut(self, memory_bytes: int) -> Cut | None:
+    def cut(self, memory_bytes: int, other_bytes: int = 0) -> Cut | None:
         """The stages with the shortest step, or None if none fit.
 
         Args:
             memory_bytes: What a rank may use.
+            other_bytes: As for `partition`.
         """
         if self.stages == 1:
-            return self._one_stage(memory_bytes)
+            return self._one_stage(memory_bytes, other_bytes)
         found = self.chain.cut(
             self.costs,
             self.shape,
             self.row,
             microbatches=self.num_microbatches,
             memory_bytes=memory_bytes,
+            other_bytes=other_bytes,
             link_bytes_per_s=self._network.slowest(self.shape.mesh.pp_group).bytes_per_s,
             rows_bytes=float(self.rows_bytes[0]),
             levels=self._levels,
@@ -203,8 +212,8 @@ class Pipeline(Pipelines):
             [stage.backward_s + stage.backward_send_s for stage in found.stages],
         )
 
-    def _one_stage(self, memory_bytes: int) -> Cut | None:
-        bounds, recomputes = self._whole(memory_bytes)
+    def _one_stage(self, memory_bytes: int, other_bytes: int) -> Cut | None:
+        bounds, recomputes = self._whole(memory_bytes, other_bytes)
         if not math.isfinite(bounds.fill_s[0]):
             return None
         level = "full" if recomputes[0] else "none"

@@ -19,6 +19,7 @@ from flowtrain.plan.prices.pipeline import Pipeline, Pipelines
 from flowtrain.plan.prices.row import Row
 from flowtrain.plan.prices.tables import Tables
 from flowtrain.plan.search.candidates import backbone_shapes, encoder_shapes, row_of
+from flowtrain.plan.search.pareto import not_beaten
 from flowtrain.plan.search.together import Together
 from flowtrain.plan.space import GpuPool, Rules, Space
 from flowtrain.plan.work import Work
@@ -172,7 +173,7 @@ class Context:
     def colocated_encoders(self, gpus: int, sharding: str) -> list[Together]:
         """Encoders that run on all ranks of a backbone before its pipeline, one after the other.
 
-        The shortest is first, and each of the others takes less memory than those in front of it.
+        Those that another one beats in time and memory are left out. The shortest is first.
         """
         key = (gpus, sharding)
         if key not in self._colocated:
@@ -182,8 +183,8 @@ class Context:
                 for shape in encoder_shapes(encoder, self.space, self.pool, gpus=gpus):
                     if shape.sharding == sharding or shape.mesh.dp == 1:
                         prices += self._priced(place, shape, groups=1, cutoff_s=math.inf)
-                own = _less_and_less_memory([Together((price,)) for price in prices])
-                found = _less_and_less_memory([one.beside(two) for one in found for two in own])
+                own = _not_beaten([Together((price,)) for price in prices])
+                found = _not_beaten([one.beside(two) for one in found for two in own])
             self._colocated[key] = found
         return self._colocated[key]
 
@@ -244,9 +245,9 @@ class Context:
         return other
 
 
-def _less_and_less_memory(found: list[Together]) -> list[Together]:
-    kept: list[Together] = []
-    for each in sorted(found, key=lambda each: (each.once_s, each.memory_bytes)):
-        if not kept or each.memory_bytes < kept[-1].memory_bytes:
-            kept.append(each)
-    return kept
+def _not_beaten(found: list[Together]) -> list[Together]:
+    found = sorted(found, key=lambda each: each.once_s)
+    values = [
+        (each.once_s, each.held_bytes, each.held_bytes + each.working_bytes) for each in found
+    ]
+    return [found[number] for number in not_beaten(numpy.array(values).reshape(-1, 3).T)]

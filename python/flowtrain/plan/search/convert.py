@@ -39,12 +39,14 @@ def _modules(priced: Priced) -> tuple[ModulePlan, ...]:
     encoders = [_encoder(priced, place) for place in range(len(priced.encoders))]
     beside = 0.0
     if priced.mode == "colocated":
-        sizes = [encoder.memory[0].total for encoder in encoders]
-        beside = sum(sizes)
-        left = context.usable_bytes - max(rank.total for rank in memory)
+        # Each module runs beside what the others hold meanwhile: encoders what their backward
+        # passes need, the backbone its states.
+        held = [encoder.memory[0].total - encoder.memory[0].working for encoder in encoders]
+        beside = sum(held)
+        left = context.usable_bytes - max(rank.states for rank in memory)
         encoders = [
             replace(encoder, memory_bytes=int(left - (beside - own)))
-            for encoder, own in zip(encoders, sizes, strict=True)
+            for encoder, own in zip(encoders, held, strict=True)
         ]
     mesh = pipeline.shape.mesh
     backbone = ModulePlan(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -97,9 +98,10 @@ class Colocated:
                 continue
             steps_s = numpy.full(len(pipelines.rows), numpy.inf)
             for together in encoders:
-                left = context.usable_bytes - together.memory_bytes
+                left = context.usable_bytes - together.held_bytes
                 if left > 0:
-                    with_it_s = pipelines.bounds(left).steps_s(pipelines.microbatches)
+                    bounds = pipelines.bounds(left, together.working_bytes)
+                    with_it_s = bounds.steps_s(pipelines.microbatches)
                     steps_s = numpy.minimum(steps_s, with_it_s + together.once_s)
             steps_s += pipelines.least_update_s
             for microbatches, bound_s in context.promising(pipelines, steps_s, cutoff_s):
@@ -112,13 +114,15 @@ class Colocated:
         best: Priced | None = None
         encoders = context.colocated_encoders(shape.gpus, shape.sharding)
         for together in encoders:
-            left = int(context.usable_bytes - together.memory_bytes)
+            left = int(context.usable_bytes - together.held_bytes)
+            working = math.ceil(together.working_bytes)
             if left <= 0:
                 continue
-            bound_s = pipeline.bounds(left).steps_s(pipeline.microbatches)[0] + together.once_s
+            bounds = pipeline.bounds(left, working)
+            bound_s = bounds.steps_s(pipeline.microbatches)[0] + together.once_s
             if best is not None and bound_s >= best.step_s:
                 continue
-            cut = pipeline.cut(left)
+            cut = pipeline.cut(left, working)
             if cut is None:
                 continue
             step_s = cut.step_s(self.microbatches) + together.once_s

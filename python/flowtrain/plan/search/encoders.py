@@ -9,8 +9,7 @@ import numpy
 
 from flowtrain.plan.arrays import FloatArray, IntArray
 from flowtrain.plan.prices.encoder import EncoderPrice
-
-_BLOCK = 512  # Choices that are compared at once.
+from flowtrain.plan.search.pareto import not_beaten
 
 
 class Encoders:
@@ -76,13 +75,13 @@ class Encoders:
         fits = (gpus <= numpy.array(limits)[:, None]).all(0)
         ours, theirs, gpus = ours[fits], theirs[fits], gpus[:, fits]
         times = numpy.maximum(self.times[:, ours], other.times[:, theirs])
-        kept = _not_beaten(numpy.concatenate([gpus, times]))
+        kept = not_beaten(numpy.concatenate([gpus, times]))
         pairs = zip(ours[kept].tolist(), theirs[kept].tolist(), strict=True)
         prices = [self.prices[one] + other.prices[two] for one, two in pairs]
         return Encoders(prices, gpus[:, kept], times[:, kept])
 
     def _not_beaten(self) -> Encoders:
-        kept = _not_beaten(numpy.concatenate([self.gpus, self.times]))
+        kept = not_beaten(numpy.concatenate([self.gpus, self.times]))
         return Encoders(
             [self.prices[number] for number in kept], self.gpus[:, kept], self.times[:, kept]
         )
@@ -116,23 +115,3 @@ class Encoders:
             math.inf,
         )
         return found
-
-
-def _not_beaten(values: FloatArray) -> IntArray:
-    """Numbers of the columns that no other one is at most as large as in all rows, ascending.
-
-    Of equal columns the first one is kept. A column is only beaten by one in front of it in
-    lexicographic order, so that blocks in this order are compared with what is kept so far.
-
-    Args:
-        values: Shape [num_rows, num_columns].
-    """
-    order = numpy.lexsort(values[::-1])
-    kept = numpy.zeros(0, numpy.int64)
-    for start in range(0, len(order), _BLOCK):
-        block = order[start : start + _BLOCK]
-        block = block[~(values[:, kept, None] <= values[:, None, block]).all(0).any(0)]
-        no_worse = (values[:, block, None] <= values[:, None, block]).all(0)
-        block = block[~numpy.triu(no_worse, 1).any(0)]
-        kept = numpy.append(kept, block)
-    return numpy.sort(kept)

@@ -28,6 +28,11 @@ class Together:
         return sum(price.once_s for price in self.prices)
 
     @cached_property
-    def memory_bytes(self) -> float:
-        """Memory of a rank; each keeps what its backward pass needs until the backbone is done."""
-        return sum(price.memory().total for price in self.prices)
+    def held_bytes(self) -> float:
+        """Memory of a rank while the backbone runs: states, and what backward passes need."""
+        return sum(price.memory().total - price.memory().working for price in self.prices)
+
+    @cached_property
+    def working_bytes(self) -> float:
+        """What one of them needs beside it while it runs, and the backbone does not."""
+        return max((price.memory().working for price in self.prices), default=0.0)

@@ -64,6 +64,17 @@ def test_a_stage_recomputes_as_little_as_its_microbatches_in_flight_allow(
     assert all(stage.memory_bytes + stage.free_bytes == memory_bytes for stage in found.stages)
 
 
+def test_a_stage_leaves_room_for_what_runs_between_steps() -> None:
+    # A stage of two layers has 200 bytes of state then, and passes of the first one take 40.
+    limits = {"memory_bytes": 241}
+    for other_bytes, expected in ((40, [240, 240]), (41, [241, 241])):
+        found = cut(equal_layers(4), other_bytes=other_bytes, **limits)
+        assert [stage.memory_bytes for stage in found.stages] == expected
+        assert [stage.level for stage in found.stages] == ["none", "none"]
+    with pytest.raises(NoPartitionError, match="needs 242 bytes, 1 more"):
+        cut(equal_layers(4), other_bytes=42, **limits)
+
+
 def test_layers_move_to_the_stage_that_need_not_recompute() -> None:
     # The first stage would hold 4 x 10 x 2 bytes; with 3 layers it need not recompute.
     layers = equal_layers(8, state_bytes=0, recompute_s=[[0.0] * 8, [2.0] * 8, [2.0] * 8])

@@ -68,8 +68,10 @@ def all_steps(model: ModelDescription, work: Work, pool: GpuPool, mode: str) -> 
                 **options,
             )
 
-            def step_s(memory: float, *, pipeline: Pipeline = pipeline, m: int = m) -> float:
-                cut = pipeline.cut(int(memory)) if memory >= 1 else None
+            def step_s(
+                memory: float, other: float = 0, *, pipeline: Pipeline = pipeline, m: int = m
+            ) -> float:
+                cut = pipeline.cut(int(memory), math.ceil(other)) if memory >= 1 else None
                 if cut is None:
                     return math.inf
                 assert max(rank.total for rank in pipeline.memory(cut.stages)) <= memory + 1e3
@@ -89,8 +91,10 @@ def all_steps(model: ModelDescription, work: Work, pool: GpuPool, mode: str) -> 
                     for prices in encoders[1]
                 ]
                 for together in itertools.product(*same):
-                    left_bytes = usable - sum(price.memory().total for price in together)
-                    yield step_s(left_bytes) + sum(p.fill_s + p.update_s for p in together)
+                    working = [price.memory().working for price in together]
+                    held = sum(price.memory().total for price in together) - sum(working)
+                    once_s = sum(price.fill_s + price.update_s for price in together)
+                    yield step_s(usable - held, max(working)) + once_s
                 continue
             cut = pipeline.cut(usable)
             if cut is None:
@@ -205,8 +209,13 @@ def test_times_and_memory_by_kind_add_up(case: tuple[ModelDescription, Work]) ->
             assert max(rank.total for rank in module.memory) <= module.memory_bytes + 1
         assert plan.gpus <= 8 and last.layout.gpus <= 8 and first.layout.gpus <= 8
         if plan.mode == "colocated":
-            used = sum(max(rank.total for rank in module.memory) for module in plan.modules)
-            assert used <= RULES.usable(small_pool(8)) + 1e3
+            usable = RULES.usable(small_pool(8)) + 1e3
+            encoders = [module.memory[0] for module in plan.modules[:-1]]
+            kept = sum(rank.total - rank.working for rank in encoders)
+            working = max(rank.working for rank in encoders)
+            for rank in last.memory:
+                assert kept + rank.total <= usable
+                assert kept + working + rank.states <= usable
         assert len(plan.modules) == (1 if plan.mode == "prefix" else len(case[0].encoders) + 1)
 
 

@@ -96,7 +96,7 @@ def checked(data: Path, tmp_path_factory: pytest.TempPathFactory) -> RunConfig:
         # Without the activations of the encoder.
         (48, RankLayout.colocated_on(2), True),
         # With one module each.
-        (36, RankLayout.decoupled(1, 1), False),
+        (27, RankLayout.decoupled(1, 1), False),
         (20, None, False),
     ],
 )
