@@ -19,7 +19,13 @@ _CROWDING = 0.2
 
 
 def choose_on_cores(
-    steps: SampledSteps, times: RankTimes, *, cores: int, reduce_bytes: float, source: str
+    steps: SampledSteps,
+    times: RankTimes,
+    *,
+    cores: int,
+    reduce_bytes: float,
+    read_s: float,
+    source: str,
 ) -> Choice:
     """The layout with the shortest estimated step.
 
@@ -28,11 +34,14 @@ def choose_on_cores(
         times: Times on one core.
         cores: Cores, over which the ranks are spread.
         reduce_bytes: Bytes per second that a rank sends in an all-reduce.
+        read_s: Seconds of a core to read a sample.
         source: Where the times are from.
     """
 
     def priced(layout: RankLayout) -> float:
-        return step_seconds(steps, layout, times, cores=cores, reduce_bytes=reduce_bytes)
+        return step_seconds(
+            steps, layout, times, cores=cores, reduce_bytes=reduce_bytes, read_s=read_s
+        )
 
     layouts = candidates(
         cores=cores,
@@ -51,7 +60,13 @@ def choose_on_cores(
 
 
 def step_seconds(
-    steps: SampledSteps, layout: RankLayout, times: RankTimes, *, cores: int, reduce_bytes: float
+    steps: SampledSteps,
+    layout: RankLayout,
+    times: RankTimes,
+    *,
+    cores: int,
+    reduce_bytes: float,
+    read_s: float,
 ) -> float:
     """Estimated mean seconds of a step.
 
@@ -59,6 +74,7 @@ def step_seconds(
     rank, and at least its work divided by the cores. Colocated ranks have one phase, and decoupled
     ones too if the encoder need not wait for the close of the step; otherwise the modules run one
     after the other. The optimizers are a phase of their own, behind the sum of the gradients.
+    Samples are read on cores that a phase leaves idle; if they are not enough, the step is longer.
 
     Args:
         steps: The sampled steps.
@@ -66,7 +82,9 @@ def step_seconds(
         times: Times on one core.
         cores: Cores, over which the ranks are spread.
         reduce_bytes: Bytes per second that a rank sends in an all-reduce.
+        read_s: Seconds of a core to read a sample.
     """
+    reading_s = steps.global_batch * read_s
 
     def phase(loads: Sequence[float]) -> float:
         return max(*loads, sum(loads) / cores)
@@ -81,7 +99,8 @@ def step_seconds(
         computing = [[rank.encode + rank.backbone for rank in world] for world in worlds]
         phases = computing if in_turn else [[load for world in computing for load in world]]
         updates = [rank.update for world in worlds for rank in world]
-        found.append(sum(map(phase, phases)) + phase(updates))
+        work_s = sum(map(sum, phases)) + sum(updates) + reading_s
+        found.append(max(sum(map(phase, phases)) + phase(updates), work_s / cores))
     reduce_s = max(
         2 * steps.trained_bytes(world) * (world.size - 1) / world.size / reduce_bytes
         for world in layout.worlds

@@ -23,7 +23,7 @@ from flowtrain.train.state.module import DTYPES
 
 # Share of the rate of copies that gloo's all-reduce reaches over loopback: a typical value. It
 # changes estimates, and hardly the order of layouts.
-_REDUCE_SHARE = 0.15
+_REDUCE_SHARE = 0.1
 # Typical of GPUs that are connected by PCIe 4.0.
 _TYPICAL_LINK = Link(latency_s=5.7e-6, bytes_per_s=25e9)
 _TYPICAL_MEMORY_BYTES_PER_S = 1e12

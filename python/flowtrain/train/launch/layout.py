@@ -73,7 +73,7 @@ def _on_gpus(config: RunConfig, family: Family) -> Choice | None:
     try:
         samples = read_sizes(config)
     except (DataError, OSError):
-        samples = workload_of(config, family, first_samples(config))
+        samples = workload_of(config, family, first_samples(config).sizes)
     if not len(samples):
         return None
     model = describe_family(family, name=config.model.folder.resolve().name)
@@ -82,7 +82,7 @@ def _on_gpus(config: RunConfig, family: Family) -> Choice | None:
 
 def _on_cores(config: RunConfig, family: Family) -> Choice | None:
     samples = first_samples(config)
-    if not samples:
+    if not samples.sizes:
         return None
     itemsize = DTYPES[config.model.dtype].itemsize
     part_bytes: Counter[str] = Counter()
@@ -95,7 +95,7 @@ def _on_cores(config: RunConfig, family: Family) -> Choice | None:
             projector_side=family.projector_side,
             part_bytes=part_bytes,
         ),
-        samples,
+        samples.sizes,
         global_batch=config.train.global_batch,
         mode=config.flow.mode,
         recompute=config.flow.recompute,
@@ -118,5 +118,6 @@ def _on_cores(config: RunConfig, family: Family) -> Choice | None:
         ),
         cores=available_cores(),
         reduce_bytes=rates.reduce_bytes,
+        read_s=samples.read_s,
         source="calibration" if profile is None else profile.name,
     )

@@ -73,8 +73,10 @@ def steps(mode: Mode = "strict", *, model: SampledModel = MODEL, **changes: Any)
     return SampledSteps(model, [Size(index) for index in range(8)], mode=mode, **given)
 
 
-def seconds(found: SampledSteps, layout: RankLayout, *, reduce_bytes: float = 1e30) -> float:
-    return step_seconds(found, layout, Times(), cores=2, reduce_bytes=reduce_bytes)
+def seconds(
+    found: SampledSteps, layout: RankLayout, *, reduce_bytes: float = 1e30, read_s: float = 0.0
+) -> float:
+    return step_seconds(found, layout, Times(), cores=2, reduce_bytes=reduce_bytes, read_s=read_s)
 
 
 @pytest.mark.parametrize(
@@ -120,6 +122,14 @@ def test_ranks_beyond_the_cores_take_turns() -> None:
     assert crowded > alone
 
 
+def test_samples_are_read_on_cores_that_are_idle() -> None:
+    # 8 and 48 s of work. The core of the encoder has 40 s left, and reading takes 24 or 48.
+    frozen, apart = steps("frozen"), RankLayout.decoupled(1, 1)
+    assert seconds(frozen, apart, read_s=3) == 48
+    assert seconds(frozen, apart, read_s=6) == (8 + 48 + 48) / 2
+    assert seconds(frozen, RankLayout.colocated_on(2), read_s=3) == (8 + 48 + 24) / 2
+
+
 def test_the_reduction_of_a_large_model_makes_decoupled_ranks_faster() -> None:
     large = SampledModel(
         layers=MODEL.layers,
@@ -134,7 +144,7 @@ def test_the_reduction_of_a_large_model_makes_decoupled_ranks_faster() -> None:
 
 
 def test_optimizers_that_outweigh_the_passes_make_decoupled_ranks_faster() -> None:
-    given = {"cores": 2, "reduce_bytes": 1e30, "source": "a test"}
+    given = {"cores": 2, "reduce_bytes": 1e30, "read_s": 0.0, "source": "a test"}
     light = choose_on_cores(steps(), Times(), **given)  # type: ignore[arg-type]
     heavy = choose_on_cores(steps(), Times(update_s=1e3), **given)  # type: ignore[arg-type]
     assert (light.layout, light.step_s) == (RankLayout.colocated_on(2), 36)
