@@ -258,6 +258,25 @@ class Assumption:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class SampleTest:
+    """Whether other samples of the same workload would give another plan.
+
+    Attributes:
+        samples: Samples of the workload.
+        enough: Samples of which every draw gives the same mode and GPUs of modules; None if draws
+            of all samples do not.
+        draws: Draws of each size.
+        regret: For the draws of all samples, the most that the time of a step of the best plan is
+            above that of the plan which is the best for the draw.
+    """
+
+    samples: int
+    enough: int | None
+    draws: int
+    regret: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class PlanReport:
     """Result of a search.
 
@@ -277,6 +296,7 @@ class PlanReport:
         larger: The best plan for the next larger budget, with its GPUs.
         counts: Candidates by what became of them: `priced`, `bounded`, `memory`, `range`.
         assumptions: What the answer rests on.
+        sample_test: Whether the samples are enough; None if nothing was simulated.
     """
 
     model: str
@@ -293,6 +313,7 @@ class PlanReport:
     counts: Mapping[str, int]
     assumptions: tuple[Assumption, ...]
     cheapest_uniform: Plan | None = None
+    sample_test: SampleTest | None = None
 
     @property
     def uniform_is_optimal(self) -> bool:

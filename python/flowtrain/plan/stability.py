@@ -132,7 +132,7 @@ def stability(
             raise ValueError(f"{name}={share}: must be greater than 0 and less than 1")
     if not 1 <= start <= maximum:
         raise ValueError(f"start={start}: must be from 1 to maximum={maximum}")
-    batches = math.ceil(math.log(alpha) / math.log(1 - error))
+    batches = batches_to_compare(alpha, error)
     random = numpy.random.default_rng(seed)
     rounds: list[Round] = []
     samples = start
@@ -161,6 +161,11 @@ def stability(
         margin=margin,
         module=module,
     )
+
+
+def batches_to_compare(alpha: float = 0.05, error: float = 0.05) -> int:
+    """Batches that all agree with a probability of at most alpha if a share `error` does not."""
+    return math.ceil(math.log(alpha) / math.log(1 - error))
 
 
 def proportional(work: FloatArray, *, gpus: int) -> tuple[int, ...]:

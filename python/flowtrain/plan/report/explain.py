@@ -48,6 +48,13 @@ _MEANINGS = (
         "The best plan with one layout for the whole model, encoders in front of the first "
         "layers: what frameworks without module-wise layouts can run.",
     ),
+    (
+        "samples",
+        "Whether another draw of samples would give another plan, by the test of Entrain (arXiv "
+        "2605.27918): a number of samples is enough if the best of the 20 plans has the same mode "
+        "and GPUs of modules for each draw of so many, with replacement. Steps change with the "
+        "mean FLOPs of the draw in each module; limits of memory do not change.",
+    ),
 )
 
 _COUNTS = {

@@ -9,7 +9,7 @@ from textwrap import wrap
 
 from flowtrain.plan.report.answer import Answer, Question
 from flowtrain.plan.report.table import table
-from flowtrain.plan.result import ModulePlan, Plan, PlanReport, RankBytes, Seconds
+from flowtrain.plan.result import ModulePlan, Plan, PlanReport, RankBytes, SampleTest, Seconds
 
 _GIB = 1 << 30
 # Plans that are printed; JSON has all.
@@ -128,6 +128,8 @@ def _why(answer: Answer) -> list[str]:
         )
     )
     rows.append(("uniform", _uniform(answer)))
+    if (test := report.sample_test) is not None:
+        rows.append(("samples", _samples(test)))
     return ["why", *table(rows, left=2, indent="  ")]
 
 
@@ -142,6 +144,18 @@ def _uniform(answer: Answer) -> str:
             "" if same else f": {plan_line(report.uniform)}"
         )
     return f"{plan_line(report.uniform)}: {_beside(report.uniform, report.best)}"
+
+
+def _samples(test: SampleTest) -> str:
+    if test.enough is None:
+        found = f"{test.samples:,} are too few: others may give another mode or other GPUs"
+    else:
+        found = (
+            f"{test.enough:,} of {test.samples:,} are enough: all {test.draws} draws of so many "
+            "give the same mode and GPUs"
+        )
+    above = f"at most {percent(test.regret)} above the best" if test.regret >= 5e-4 else "the best"
+    return f"{found}; in {test.draws} draws of {test.samples:,}, this plan is {above}"
 
 
 def _memory(plan: Plan) -> list[str]:

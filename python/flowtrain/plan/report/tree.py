@@ -27,6 +27,7 @@ def answer_tree(answer: Answer) -> dict[str, Any]:
         "checked": None if answer.checked is None else _point(answer.checked),
         "scaled": [{**to_dict(scaled), "winner": _plan(scaled.winner)} for scaled in answer.scaled],
         "curve": [_point(point) for point in answer.curve],
+        "sample_test": None if report.sample_test is None else to_dict(report.sample_test),
         "counts": dict(report.counts),
         "assumptions": [to_dict(assumption) for assumption in report.assumptions],
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -15,6 +16,7 @@ from flowtrain.plan.search.context import Context
 from flowtrain.plan.search.convert import plan_of
 from flowtrain.plan.search.coupled import Colocated, Prefix, Priced
 from flowtrain.plan.search.disaggregated import Disaggregated, Fronts
+from flowtrain.plan.search.draws import sample_test
 from flowtrain.plan.search.infeasible import no_plan
 from flowtrain.plan.search.simulate import Simulation
 from flowtrain.plan.space import GpuPool, Rules, Space
@@ -77,11 +79,14 @@ def search(
     if not best.plans:
         raise no_plan(contexts)
     simulation = Simulation(work, batches=batches, seed=seed) if batches else None
-    finished = {id(plan): _finished(plan, simulation) for plan in [*best.plans, *uniform.plans]}
+    priced = {id(plan): plan for plan in [*best.plans, *uniform.plans]}
+    finished = {number: _finished(plan, simulation) for number, plan in priced.items()}
     cheapest = finished[id(best.plans[0])]
     uniform_plans = [finished[id(plan)] for plan in uniform.plans]
     # The sort is stable: of equal plans, those for mean samples come in their order.
-    plans = sorted(finished.values(), key=lambda plan: plan.best_s)[:keep]
+    order = sorted(finished, key=lambda number: finished[number].best_s)[:keep]
+    plans = [finished[number] for number in order]
+    sure = [(priced[n], finished[n]) for n in order if math.isfinite(finished[n].best_s)]
     smaller, larger = None, None
     if neighbours and len(pools) == 1:
         smaller = _with_less(contexts[0])
@@ -104,6 +109,7 @@ def search(
         counts=dict(counts),
         cheapest_uniform=uniform_plans[0] if uniform_plans else None,
         assumptions=tuple(assumptions_of(model, work, pools, rules)),
+        sample_test=sample_test(sure, seed=seed) if simulation and sure else None,
     )
 
 

@@ -11,7 +11,7 @@ from flowtrain.plan.report.answer import Answer, Point, Scaled
 from flowtrain.plan.report.explain import explain_text
 from flowtrain.plan.report.text import answer_text, plan_line
 from flowtrain.plan.report.tree import answer_tree
-from flowtrain.plan.result import Layout, RankBytes, StageLayout
+from flowtrain.plan.result import Layout, RankBytes, SampleTest, StageLayout
 
 GOLDEN = Path(__file__).with_name("answer.txt")
 
@@ -41,6 +41,7 @@ ANSWER = Answer(
         cheapest=UNIFORM,
         larger=(40, replace(BEST, step_s=0.918, simulated_s=None)),
         gap=0.013,
+        sample_test=SampleTest(samples=4096, enough=512, draws=59, regret=0.003),
     ),
     checked=Point(gpus=32, plan=replace(UNIFORM, simulated_s=1.32)),
     scaled=(
@@ -67,6 +68,13 @@ def test_the_text_says_plainly_that_one_layout_is_optimal() -> None:
     equal = report(replace(BEST, simulated_s=1.21), uniform=UNIFORM)
     text = answer_text(Answer(question=question("4x8xH100"), report=equal))
     assert f"one layout for the whole model is optimal here: {plan_line(UNIFORM)}\n" in text
+
+
+def test_the_text_says_plainly_that_samples_are_too_few() -> None:
+    few = SampleTest(samples=20, enough=None, draws=59, regret=0.12)
+    text = answer_text(Answer(question=question("4x8xH100"), report=report(BEST, sample_test=few)))
+    said = "20 are too few: others may give another mode or other GPUs; in 59 draws of 20, this"
+    assert f"{said} plan is at most 12.0 % above the best\n" in text
 
 
 def test_the_json_has_the_rates_of_each_plan() -> None:
