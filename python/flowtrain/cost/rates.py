@@ -13,7 +13,7 @@ _OPTIMIZER_PASSES = 7
 # Two gradients are read, and their sum is written.
 _SUM_PASSES = 3
 _CONSTANT = Efficiency(
-    maximum=0.4,
+    maximum=0.5,
     half=0,
     smallest=0,
     source="assumption: typical of training, whose products are smaller than the measured one; it "
@@ -28,11 +28,13 @@ class Rates:
     Attributes:
         flops: FLOP/s of a large matrix product.
         memory_bytes: Bytes per second that it reads and writes.
+        pass_s: Seconds of a pass of a layer that do not depend on its size: calls of operators.
         reduce_bytes: Bytes per second that a rank sends in an all-reduce.
     """
 
     flops: float
     memory_bytes: float
+    pass_s: float
     reduce_bytes: float
 
 
@@ -53,13 +55,22 @@ class RateTimes:
             attention=_CONSTANT,
             itemsize=itemsize,
         )
+        self._pass_s = rates.pass_s
         self._part_s = {part: size / rates.memory_bytes for part, size in part_bytes.items()}
 
     def seconds(
         self, layer: Layer, counts: Counts, *, documents: Sequence[int] | None = None
     ) -> PassSeconds:
         """Seconds of the passes of a layer."""
-        return self._timing.seconds(layer, counts)
+        found = self._timing.seconds(layer, counts)
+        if not layer.products or not any(counts):
+            return found
+        # A backward pass gives both gradients.
+        return PassSeconds(
+            forward=found.forward + self._pass_s,
+            backward_input=found.backward_input + self._pass_s / 2,
+            backward_weight=found.backward_weight + self._pass_s / 2,
+        )
 
     def update_seconds(self, parts: Sequence[str]) -> float:
         """Seconds of the optimizer on some parts of the model."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import statistics
 import time
 from pathlib import Path
 
@@ -21,15 +22,16 @@ from flowtrain.plan.pools import Measured
 from flowtrain.train.ranks.peak import peak_flops
 from flowtrain.train.state.module import DTYPES
 
-# Share of the rate of copies that gloo's all-reduce reaches over loopback: a typical value. It
-# changes estimates, and hardly the order of layouts.
-_REDUCE_SHARE = 0.1
+# Share of the rate of copies at which two ranks sum gradients by gloo over loopback, all that they
+# wait for at the end of a step included: a typical value.
+_REDUCE_SHARE = 0.06
 # Typical of GPUs that are connected by PCIe 4.0.
 _TYPICAL_LINK = Link(latency_s=5.7e-6, bytes_per_s=25e9)
 _TYPICAL_MEMORY_BYTES_PER_S = 1e12
 
 _COPY_BYTES = 64 << 20
 _COPIES = 5
+_PASSES = 20
 
 
 def available_cores() -> int:
@@ -43,7 +45,12 @@ def core_rates(dtype: torch.dtype) -> Rates:
     torch.set_num_threads(1)
     try:
         flops, memory = peak_flops(torch.device("cpu"), dtype), _copy_rate()
-        return Rates(flops=flops, memory_bytes=memory, reduce_bytes=_REDUCE_SHARE * memory)
+        return Rates(
+            flops=flops,
+            memory_bytes=memory,
+            pass_s=_pass_s(),
+            reduce_bytes=_REDUCE_SHARE * memory,
+        )
     finally:
         torch.set_num_threads(threads)
 
@@ -114,6 +121,22 @@ def _copy_rate() -> float:
         target.copy_(source)
         best = min(best, time.perf_counter() - started)
     return 2 * _COPY_BYTES / best
+
+
+def _pass_s() -> float:
+    """Seconds of a pass of a small layer.
+
+    Layers of transformers call about twice as many operators as one of torch, so that a pass of
+    theirs takes as long as both passes of this.
+    """
+    layer = torch.nn.TransformerEncoderLayer(64, 2, 128, dropout=0.0, batch_first=True)
+    row = torch.randn(1, 8, 64, requires_grad=True)
+    seconds = []
+    for _ in range(_PASSES):
+        started = time.perf_counter()
+        layer(row).sum().backward()
+        seconds.append(time.perf_counter() - started)
+    return statistics.median(seconds)
 
 
 def _cgroup_cores(limit: Path) -> int:
