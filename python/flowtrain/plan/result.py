@@ -218,6 +218,11 @@ class Plan:
         return sum(counts) if self.mode == "disaggregated" else max(counts)
 
     @property
+    def pool_bytes(self) -> float:
+        """Size of the pool: rows between the modules and their gradients, of all encoder ranks."""
+        return sum(module.memory[0].rows * module.layout.gpus for module in self.modules[:-1])
+
+    @property
     def recompute(self) -> bool:
         """Whether the encoder encodes each item again (`flow.recompute`)."""
         return any(module.layout.recompute for module in self.modules)

@@ -44,6 +44,11 @@ _MEANINGS = (
         "is computed again, gathered weights, or logits. `rows`: embeddings between the modules.",
     ),
     (
+        "pool",
+        "Rows that encoders have made and backward passes still need, and as many gradients; for "
+        "each GPU of an encoder they are its `rows` in the table of memory.",
+    ),
+    (
         "uniform",
         "The best plan with one layout for the whole model, encoders in front of the first "
         "layers: what frameworks without module-wise layouts can run.",

@@ -127,6 +127,9 @@ def _why(answer: Answer) -> list[str]:
             f"{getattr(memory, memory.largest) / _GIB:.1f} GiB",
         )
     )
+    if best.pool_bytes:
+        size = f"{best.pool_bytes / _GIB:.1f} GiB"
+        rows.append(("pool", f"{size}: rows between the modules, and their gradients, of all GPUs"))
     rows.append(("uniform", _uniform(answer)))
     if (test := report.sample_test) is not None:
         rows.append(("samples", _samples(test)))

@@ -52,6 +52,7 @@ def _plan(plan: Plan | None) -> dict[str, Any] | None:
     return {
         **to_dict(plan),
         "gpus": plan.gpus,
+        "pool_bytes": plan.pool_bytes,
         "best_s": plan.best_s,
         "tokens_per_s": plan.tokens_per_s,
         "gpu_hours_per_billion_tokens": plan.gpu_hours_per_billion_tokens,

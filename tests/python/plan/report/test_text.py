@@ -21,7 +21,11 @@ STAGES = tuple(
 )
 BEST = plan(
     "disaggregated",
-    module_plan("encoder", Layout(dp=8)),
+    module_plan(
+        "encoder",
+        Layout(dp=8),
+        memory=(RankBytes(weights=16 * GIB, activations=30 * GIB, rows=0.25 * GIB),),
+    ),
     module_plan(
         "backbone",
         Layout(tp=2, pp=4, dp=3, sharding="optimizer", stages=STAGES),
