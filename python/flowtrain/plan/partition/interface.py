@@ -98,8 +98,9 @@ def partition(
         levels: Levels of recomputation to choose from.
         policy: One of POLICIES: "exact", in milliseconds; "replayed", which then shifts cuts while
             a replay of 1F1B gets shorter, in tenths of a second; or "omnibal", for comparison.
-        other_bytes: What other modules need on the same devices before the first microbatch or
-            behind the last one, when a stage holds its weights, gradients and optimizer alone.
+        other_bytes: Memory that other modules need on the same devices while a stage holds weights,
+            gradients and optimizer state alone: before the first microbatch of a step, and behind
+            the last one.
 
     Raises:
         ValueError: An argument is out of its range.

@@ -57,8 +57,8 @@ class Problem:
         stages: Number of pipeline stages.
         microbatches: Microbatches per step.
         memory_bytes: Memory of one stage.
-        other_bytes: What other modules need on the devices of a stage between its steps, when it
-            holds its states alone.
+        other_bytes: Memory that other modules need on the same devices while a stage holds its
+            states alone: before the first microbatch of a step, and behind the last one.
         link_bytes_per_s: Rate at which a stage sends to its neighbour.
         levels: Levels of recomputation that a stage may choose from.
     """

@@ -41,14 +41,14 @@ class _Steps:
         ]
 
     def split(self, work: FloatArray) -> tuple[int, ...]:
-        """GPUs of each module of the best plan, and first of all its mode as a number."""
+        """Mode of the best plan, as a number, and GPUs of each of its modules."""
         steps_s = self.seconds(work)
         plan = self.plans[steps_s.index(min(steps_s))]
         return (MODES.index(plan.mode), *(module.layout.gpus for module in plan.modules))
 
 
 def mean_step_s(priced: Priced, loads: Loads, work: FloatArray) -> float:
-    """Seconds of a step of mean samples with other work, without a new search.
+    """Seconds of a step for mean samples of other work, with the same layout and stages.
 
     Args:
         priced: The plan.
