@@ -258,8 +258,8 @@ class Pipeline(Pipelines):
         kept = costs.kept[0, int(stage.recompute == "full")]
         running = float((costs.kept[0, 0] - kept)[has].max())
         states = dict(zip(STATES, (costs.states @ count).tolist(), strict=True))
-        if number == self.stages - 1 > 0 and tables.model.tied_parameters:
-            copy = tables.state * tables.model.tied_parameters / self.shape.mesh.tp
+        if number == self.stages - 1 > 0:
+            copy = tables.tied / self.shape.mesh.tp
             for name, size in zip(STATES, copy.tolist(), strict=True):
                 states[name] += size
         return RankBytes(

@@ -39,6 +39,7 @@ class Tables:
         trained_experts: The same in experts.
         state: Bytes of weight, master weight, gradient and moments of a parameter that trains,
             shape [4].
+        tied: The same of the copy of the embedding that a tied output head on another stage has.
         share: Means of the samples.
         tower_tokens_per_token: Tokens of the tower for each that its encoder makes; 0 in the
             backbone.
@@ -98,6 +99,10 @@ class Tables:
             )
             / _SAMPLE
         )
+        # A copy trains if the embedding, the first layer of the backbone, does.
+        embedding = self.kind[model.encoders[-1].end]
+        steps = numpy.array([True, *[self.trained[embedding] > 0] * 3])
+        self.tied = model.tied_parameters * self.state * steps
         self._flops = self._attention_flops()
         text = len(model.encoders)
         self.kept_per_token = self._bytes(Counts(tokens=1), text)

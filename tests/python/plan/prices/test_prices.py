@@ -195,6 +195,10 @@ def test_a_tied_head_is_held_on_both_ends_of_a_pipeline() -> None:
         assert cut is not None
         weights = sum(rank.weights for rank in found.memory(cut.stages))
         assert weights == pytest.approx(2 * (sum(tied.parameters) + copies * size))
+    frozen = pipeline(Mesh(pp=2), model=tied, work=small_work(trained=("projector",)))
+    cut = frozen.cut(PLENTY)
+    assert cut is not None
+    assert frozen.memory(cut.stages)[-1].moments == 0
 
 
 def test_a_rank_of_an_encoder_gathers_the_layers_of_the_encoder_alone() -> None:
