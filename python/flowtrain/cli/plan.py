@@ -45,6 +45,14 @@ def add_parser(commands: Any) -> None:
         "--profile", type=Path, metavar="FILE", help="measured times, from flowtrain profile"
     )
     parser.add_argument(
+        "--lora",
+        action="append",
+        default=[],
+        metavar="PART=RANK",
+        help="train LoRA adapters of this rank in place of the weights of a part, such as "
+        "backbone=16; may be repeated",
+    )
+    parser.add_argument(
         "--fix",
         action="append",
         default=[],
@@ -93,8 +101,11 @@ def run(given: argparse.Namespace) -> int:
             checked=given.check,
             budgets=given.gpus,
             sensitivity=given.sensitivity,
+            lora=given.lora,
         ),
-        lambda config: describe(config.model.folder, projector_side=config.projector_side),
+        lambda config, lora: describe(
+            config.model.folder, projector_side=config.projector_side, lora=lora
+        ),
         read_sizes,
     )
     if given.out is not None:

@@ -64,6 +64,8 @@ class Product:
             the part in front: then it passes a gradient on only if a part before it trains.
         experts_per_chosen: Experts of the layer over those that a row is sent to; 1 for a product
             whose weight all rows take.
+        frozen: Whether the weight stays as it is although its part trains, as beside an adapter.
+        moves: Values that are read and written per unit, if that may take longer than the FLOPs.
     """
 
     unit: Unit
@@ -71,6 +73,8 @@ class Product:
     has_weight: bool = True
     is_first: bool = False
     experts_per_chosen: float = 1.0
+    frozen: bool = False
+    moves: float = 0.0
 
 
 Need = Literal["gradient", "weight", "input", "copy"]
@@ -221,7 +225,7 @@ def layer_flops(
                 continue
             input_gradient = gradient_before or (trains and not product.is_first)
             if product.has_weight:
-                backward += flops * (trains + input_gradient)
+                backward += flops * ((trains and not product.frozen) + input_gradient)
             else:
                 backward += flops * 2 * input_gradient
         found.append(

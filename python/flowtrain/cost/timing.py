@@ -143,18 +143,20 @@ class DataSheetTiming:
         """Seconds of the passes of a layer, as `Timing` says."""
         if shards < 1:
             raise ValueError(f"shards={shards}: it must be at least 1")
-        linear = attention = 0.0
+        linear = trained = attention = 0.0
         for product in layer.products:
             if count := _count(counts, product.unit):
                 if product.has_weight:
-                    linear += self._linear_s(layer, product, count / shards, shards, ep)
+                    seconds = self._linear_s(layer, product, count / shards, shards, ep)
+                    linear += seconds
+                    trained += 0.0 if product.frozen else seconds
                 else:
                     attention += self._attention_s(layer, product, counts, shards)
         moved_s = _TRAFFIC * self._kept_bytes(layer, counts) / shards / self.memory_bytes_per_s
         return PassSeconds(
             forward=linear + attention + moved_s,
             backward_input=linear + _ATTENTION_BACKWARD * attention + moved_s,
-            backward_weight=linear,
+            backward_weight=trained,
         )
 
     def _linear_s(self, layer: Layer, product: Product, rows: float, shards: int, ep: int) -> float:
@@ -164,8 +166,8 @@ class DataSheetTiming:
         each = rows / weights
         self._check(layer, self.linear, each, what)
         compute_s = product.flops * rows / (self.flops_per_s * self.linear.share(each))
-        weight_bytes = weights * product.flops / 2 * self.itemsize / shards
-        return max(compute_s, weight_bytes / self.memory_bytes_per_s)
+        values = max(weights * product.flops / 2 / shards, rows * product.moves)
+        return max(compute_s, values * self.itemsize / self.memory_bytes_per_s)
 
     def _attention_s(self, layer: Layer, product: Product, counts: Counts, shards: int) -> float:
         pairs = _count(counts, product.unit)

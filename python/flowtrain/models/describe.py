@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import pkgutil
 from collections.abc import Mapping, Sequence
@@ -15,6 +14,8 @@ from flowtrain.cost.decoder import decoder_layers
 from flowtrain.cost.flops import Side
 from flowtrain.cost.layers import Counts, Layer, Saved
 from flowtrain.models.family import Family
+from flowtrain.models.lora import with_lora
+from flowtrain.models.parameter_layers import layer_of
 from flowtrain.models.qwen2_5_omni import TOWER, Qwen25OmniThinker
 from flowtrain.models.registry import family_for, has_family
 from flowtrain.models.tile_family import TileFamily
@@ -37,7 +38,11 @@ _DESCRIBED_AS = {
 
 
 def describe(
-    folder: Path, *, projector_side: Side = "encoder", name: str | None = None
+    folder: Path,
+    *,
+    projector_side: Side = "encoder",
+    name: str | None = None,
+    lora: Mapping[str, int] | None = None,
 ) -> ModelDescription:
     """Describe the model of a local Hugging Face folder; only its `config.json` is read.
 
@@ -45,9 +50,10 @@ def describe(
         folder: The folder.
         projector_side: The side of the cut on which the projector is computed.
         name: Name for reports; None is that of the folder.
+        lora: Rank of LoRA adapters by part that has them.
 
     Raises:
-        ModelError: As for `family_for`.
+        ModelError: As for `family_for` and `with_lora`.
     """
     name = name or folder.resolve().name
     try:
@@ -55,11 +61,14 @@ def describe(
     except (OSError, ValueError):
         kind = None  # `family_for` says what is wrong.
     if kind not in _DESCRIBED_AS:
-        return describe_family(family_for(folder, projector_side=projector_side), name=name)
-    require_transformers()
-    family = pkgutil.resolve_name(_DESCRIBED_AS[kind])(folder, projector_side=projector_side)
+        family = family_for(folder, projector_side=projector_side)
+    else:
+        require_transformers()
+        family = pkgutil.resolve_name(_DESCRIBED_AS[kind])(folder, projector_side=projector_side)
     model = describe_family(family, name=name)
-    return model if has_family(kind) else replace(model, untrained=kind)
+    if kind in _DESCRIBED_AS and not has_family(kind):
+        model = replace(model, untrained=kind)
+    return with_lora(model, family, lora) if lora else model
 
 
 def describe_family(family: Family, *, name: str) -> ModelDescription:
@@ -75,7 +84,7 @@ def describe_family(family: Family, *, name: str) -> ModelDescription:
     trainable = family.trainable_sizes()
     totals, experts, unused = ([0] * len(kept) for _ in range(3))
     for parameter, size in family.parameter_sizes().items():
-        number = _layer_of(parameter, kept, family)
+        number = layer_of(parameter, kept, family)
         totals[number] += size
         experts[number] += size if ".experts." in parameter else 0
         unused[number] += 0 if parameter in trainable else size
@@ -134,21 +143,6 @@ def _encoders(family: Family, layers: Sequence[Layer]) -> tuple[Encoder, ...]:
         shape=InputShape(per_token=Counts(*(value / clip.projected for value in clip))),
     )
     return images, clips
-
-
-def _layer_of(parameter: str, layers: Sequence[Layer], family: Family) -> int:
-    """The layer that a parameter is in, or the first of its part that is nearest by name."""
-    part = family.part_of(parameter)
-    return max(
-        (number for number, layer in enumerate(layers) if layer.part == part),
-        key=lambda number: (_common(parameter, layers[number].name), -number),
-    )
-
-
-def _common(parameter: str, layer: str) -> int:
-    """Words at the beginning of two paths that are the same."""
-    pairs = zip(parameter.split("."), layer.split("."), strict=False)
-    return sum(1 for _ in itertools.takewhile(lambda words: words[0] == words[1], pairs))
 
 
 def _input_shape(family: Family) -> InputShape:

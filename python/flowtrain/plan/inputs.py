@@ -10,6 +10,7 @@ from typing import Any
 from flowtrain.config.checks import ConfigError, require
 from flowtrain.config.load import from_overrides, load
 from flowtrain.config.schema import RunConfig
+from flowtrain.cost.layers import PARTS
 from flowtrain.plan.cluster import Cluster
 from flowtrain.plan.work import Work
 from flowtrain.workloads import PRESETS, Workload, preset, read_lengths
@@ -56,6 +57,35 @@ def planned_config(words: Sequence[str], *, model: Path | None) -> RunConfig:
         "there is no model: give --model FOLDER with a config.json, or a run.yaml",
     )
     return from_overrides(_DEFAULTS, overrides)
+
+
+def lora_ranks(words: Sequence[str], config: RunConfig) -> dict[str, int]:
+    """Rank of the LoRA adapters of each part that has them.
+
+    Args:
+        words: Of the form `PART=RANK`.
+        config: The run.
+
+    Raises:
+        ConfigError: A word has another form, or the part does not train.
+    """
+    trained = config.trained_parts
+    found: dict[str, int] = {}
+    for word in words:
+        match = re.fullmatch(r"(\w+)=([1-9]\d*)", word)
+        require(
+            match is not None and match[1] in PARTS,
+            f"--lora {word}: write PART=RANK, such as backbone=16; parts are {', '.join(PARTS)}",
+        )
+        assert match is not None
+        part = match[1]
+        require(
+            part in trained,
+            f"--lora {word}: model.freeze has {part}, and adapters are for a part that trains; "
+            "take it out of model.freeze",
+        )
+        found[part] = int(match[2])
+    return found
 
 
 def chooses_tokens(words: Sequence[str]) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from flowtrain.plan.inputs import (
     chooses_tokens,
     gpu_budgets,
     has_file,
+    lora_ranks,
     planned_config,
     planned_samples,
     run_work,
@@ -50,6 +51,7 @@ class Request:
         checked: A run.yaml whose layout is priced beside the best.
         budgets: Other numbers of GPUs, as `gpu_budgets` reads them.
         sensitivity: Whether to rank the best plans under other efficiencies.
+        lora: LoRA adapters, as `lora_ranks` reads them.
     """
 
     words: Sequence[str]
@@ -63,9 +65,10 @@ class Request:
     checked: Path | None = None
     budgets: str | None = None
     sensitivity: bool = False
+    lora: Sequence[str] = ()
 
 
-Describe = Callable[[RunConfig], ModelDescription]
+Describe = Callable[[RunConfig, Mapping[str, int]], ModelDescription]
 Sizes = Callable[[RunConfig], Workload]
 
 
@@ -74,7 +77,7 @@ def answer_request(request: Request, describe: Describe, sizes: Sizes) -> tuple[
 
     Args:
         request: The request.
-        describe: Describes the model of a run.
+        describe: Describes the model of a run, with LoRA adapters of a rank in some parts.
         sizes: Gives the sizes of the samples of a run, if there is no other workload.
 
     Returns:
@@ -93,7 +96,13 @@ def answer_request(request: Request, describe: Describe, sizes: Sizes) -> tuple[
     checked = None if request.checked is None else load(request.checked)
     digest = model_digest(config.model.folder)
     work = _work(config, request, sizes)
-    model = describe(config).with_inputs(work.share)
+    lora = lora_ranks(request.lora, config)
+    require(
+        not (lora and (request.profile or request.only_run or request.checked)),
+        f"--lora {' '.join(request.lora)}: adapters are modelled by data sheets, and FlowTrain "
+        "trains none; leave --profile, --only-run and --check out",
+    )
+    model = describe(config, lora).with_inputs(work.share)
     encoders = [encoder.name for encoder in model.encoders]
     if request.only_run or request.checked is not None:
         option = "--only-run" if request.only_run else "--check"
@@ -116,6 +125,7 @@ def answer_request(request: Request, describe: Describe, sizes: Sizes) -> tuple[
             workload=work.workload.name,
             run=run,
             fixed=(*([_ONLY_RUN] if request.only_run else []), *request.fixed),
+            lora=lora,
         ),
         report=report,
         checked=None if checked is None else _checked(model, work, pools, checked),

@@ -112,6 +112,25 @@ def test_own_layouts_budgets_and_efficiencies_stand_beside_the_best(
         assert part in printed
 
 
+@pytest.mark.usefixtures("folder")
+def test_adapters_take_the_place_of_the_weights_that_train(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    fixed = ["--fix", "mode=colocated", "--fix", "microbatches=4"]
+    whole = asked(capsys, "run.yaml", *fixed)["best"]
+    assert main(["plan", "run.yaml", *PLAN, *fixed, "--lora", "backbone=2", "--out", "p.json"]) == 0
+    printed = capsys.readouterr().out
+    assert "trains encoder, projector, backbone (LoRA of rank 2) in bfloat16" in printed
+    assert "does not run LoRA of rank 2 in backbone" in printed
+    found = read_plan(Path("p.json")).plan
+    before, after = whole["modules"][-1], found.modules[-1]
+    assert after.memory[0].weights > before["memory"][0]["weights"]
+    for kind in ("masters", "gradients", "moments"):
+        assert 0 < getattr(after.memory[0], kind) < before["memory"][0][kind] / 10
+    assert main(["train", "run.yaml", "--plan", "p.json"]) == 2
+    assert "p.json: LoRA of rank 2 in backbone, " in capsys.readouterr().err
+
+
 @pytest.fixture(scope="module")
 def profiled(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a run, and the times of its model on this machine."""
@@ -198,6 +217,13 @@ groups:
         (["--fix", "backbone.tp=0"], "--fix backbone.tp=0: it must be a number of at least 1"),
         (["--fix", "mode=both"], "--fix mode=both: choose from prefix, colocated, disaggregated"),
         (["--check", "run.yaml"], "--check: flow.layout=auto without numbers of ranks is no layo"),
+        (
+            ["--lora", "head=2"],
+            "--lora head=2: write PART=RANK, such as backbone=16; parts are enc",
+        ),
+        (["--lora", "encoder=0"], "--lora encoder=0: write PART=RANK"),
+        (["model.freeze=[projector]", "--lora", "projector=2"], "--lora projector=2: model.freeze"),
+        (["--only-run", "--lora", "backbone=2"], "FlowTrain trains none; leave --profile, --only"),
         (["--gpus", "2"], "--gpus 2: write LOW..HIGH, such as 8..256"),
         (["model.dtype=float32"], "model.dtype=float32: the peaks of H100 are those of bfloat16"),
         (["train.microbatch_tokens=32"], "microbatch_tokens=32: the longest sample of workload"),
@@ -208,7 +234,7 @@ def test_unusable_input_is_one_line_that_names_it(
 ) -> None:
     Path("small.yaml").write_text(SMALL)
     Path("empty.jsonl").touch()
-    overrides = [] if words[0].startswith("--") else words
+    overrides = [] if words[0].startswith("--") else words[:1]
     options = [word for word in words if word not in overrides]
     code = main(["plan", "run.yaml", *overrides, *PLAN, *options, "--out", "plan.json"])
     printed = capsys.readouterr().err

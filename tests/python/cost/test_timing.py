@@ -42,6 +42,17 @@ def test_a_product_takes_no_less_than_its_weights_take_to_be_read() -> None:
     assert found == fewer == pytest.approx(1000)
 
 
+def test_an_adapter_moves_its_values_and_the_weight_beside_it_has_no_gradient() -> None:
+    adapter = Product("tokens", 1.0, moves=5.0)
+    adapted = Layer(
+        name="layer", part="backbone", products=(Product("tokens", 1000.0, frozen=True), adapter)
+    )
+    found = timing().seconds(adapted, Counts(tokens=200), shards=2)
+    moved = 100 * 5 * 2 / 1e5
+    assert found.forward == found.backward_input == pytest.approx(1000 * 100 / 1e6 / 0.25 + moved)
+    assert found.backward_weight == pytest.approx(moved)
+
+
 def test_experts_have_the_efficiency_of_their_own_rows() -> None:
     sparse = Layer(
         name="experts",

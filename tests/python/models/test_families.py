@@ -23,7 +23,9 @@ from flowtrain.cost.activations import layer_bytes
 from flowtrain.cost.flops import Grid, Side
 from flowtrain.cost.layers import PARTS, Counts, layer_flops
 from flowtrain.models import ModelError, short_documents
+from flowtrain.models.describe import describe_family
 from flowtrain.models.family import Family, LossOutput, PackedBatch
+from flowtrain.models.lora import with_lora
 from flowtrain.models.registry import family_for
 from flowtrain.models.tiny import SMALLEST, TINY, write_tiny_model
 from flowtrain.models.videos import FAMILIES_WITH_VIDEO, VideoHead
@@ -265,6 +267,15 @@ def test_flops_of_both_passes_are_those_of_the_plain_model(model: Model) -> None
         assert found == [forward, counter.get_total_flops() - forward], trained
 
 
+def counts_of(family: Family, samples: Sequence[Sample]) -> Counts:
+    """How much of each unit a row of samples has."""
+    counts = [
+        family.counts(len(s.ids), s.grids, num_targets=int((s.labels[1:] != -100).sum()))
+        for s in samples
+    ]
+    return Counts(*map(sum, zip(*counts, strict=True)))
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_activations_take_the_bytes_that_autograd_keeps(
     model: Model, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
@@ -272,11 +283,7 @@ def test_activations_take_the_bytes_that_autograd_keeps(
     family, samples = model.family, samples_of(model)
     full = family.build("full", weights=None, seed=1, dtype=dtype, device=CPU)
     batch, pixels = packed(family, samples), pixels_of(samples).to(dtype)
-    counts = [
-        family.counts(len(s.ids), s.grids, num_targets=int((s.labels[1:] != -100).sum()))
-        for s in samples
-    ]
-    row = Counts(*map(sum, zip(*counts, strict=True)))
+    row = counts_of(family, samples)
     contributes = {p for p in full.parameters() if p.requires_grad}
     # In bfloat16 a call of torch's kernel for each length, in float32 one call of ours.
     joined = dtype == torch.bfloat16
@@ -305,6 +312,74 @@ def test_activations_take_the_bytes_that_autograd_keeps(
             found -= batch.position_ids.nbytes
         # Cross entropy keeps one number, and the tower has a few that no image adds to.
         assert 0 < found - sum(layer.kept for layer in ours) < 200, (trained, recompute)
+
+
+def adapt(model: Any, family: Family, ranks: dict[str, int]) -> None:
+    """Add adapters of PEFT to all linear layers of some parts."""
+    peft = pytest.importorskip("peft")
+    head, names = model.get_output_embeddings(), {}
+    for name, module in model.named_modules():
+        part = family.part_of(f"{name}.weight") if isinstance(module, torch.nn.Linear) else None
+        if part in ranks and module is not head:
+            names[name] = ranks[part]
+    lora = peft.LoraConfig(target_modules=list(names), rank_pattern=names)
+    peft.inject_adapter_in_model(lora, model)
+
+
+def let_train(model: Any, family: Family, trained: set[str], ranks: dict[str, int]) -> None:
+    for name, parameter in model.named_parameters():
+        part = family.part_of(name)
+        parameter.requires_grad_(part in trained and (part not in ranks or "lora_" in name))
+
+
+@pytest.mark.parametrize(
+    "trained", [{"projector", "backbone"}, set(PARTS)], ids=["frozen encoder", "all parts"]
+)
+def test_adapters_cost_what_those_of_peft_do(model: Model, trained: set[str]) -> None:
+    family, ranks = model.family, {"backbone": 4, "encoder": 2}
+    described = with_lora(describe_family(family, name="small"), family, ranks)
+    sample = model.sample("x" * 30, (72, 40))
+    plain = model.plain(attention="eager").float()
+    adapt(plain, family, ranks)
+    let_train(plain, family, trained, ranks)
+    size = sum(p.numel() for p in plain.parameters() if p.requires_grad)
+    assert described.trained_parameters(trained) == size
+    tokens = len(sample.ids)
+    counts = family.counts(tokens, sample.grids, num_targets=tokens, causal_share=1.0)
+    with FlopCounterMode(display=False) as counter:
+        loss = sample.plain_loss(plain)
+        forward = counter.get_total_flops()
+        loss.backward()
+    ours = layer_flops(described.layers, counts, trained)
+    whole = layer_flops(family.layers, counts, trained, with_left_out=True)
+    computed = {each.name for each in ours}
+    left_out = sum(each.forward for each in whole if each.name not in computed)
+    assert sum(each.forward for each in ours) + left_out == forward
+    found, counted = sum(each.backward for each in ours), counter.get_total_flops() - forward
+    if "encoder" in trained:
+        # Nothing needs the gradient of the input of the tower's first block.
+        assert counted < found < 1.02 * counted
+    else:
+        assert found == counted
+
+
+def test_adapters_keep_what_those_of_peft_do(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    family, samples, ranks = model.family, samples_of(model), {"backbone": 4}
+    full = family.build("full", weights=None, seed=1, dtype=torch.float32, device=CPU)
+    described = with_lora(describe_family(family, name="small"), family, ranks)
+    batch, pixels = packed(family, samples), pixels_of(samples).float()
+    row = counts_of(family, samples)
+    monkeypatch.setattr(short_documents, "_LONGEST", 1000)
+    adapt(full, family, ranks)
+    for trained in ({"backbone"}, {"projector", "backbone"}):
+        let_train(full, family, trained, ranks)
+        with one_thread():
+            kept = kept_bytes(
+                full, lambda: family.loss(full, batch, family.encode(full, pixels, batch.grids))
+            )
+        ours = layer_bytes(described.layers, row, trained, itemsize=4)
+        # Frozen norms and the frozen embedding keep a little less.
+        assert kept < sum(each.kept for each in ours) < 1.05 * kept
 
 
 def test_every_parameter_belongs_to_the_part_that_holds_it(model: Model) -> None:

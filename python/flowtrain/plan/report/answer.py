@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from flowtrain.plan.cluster import Cluster
 from flowtrain.plan.plan_file import PlannedRun
@@ -19,12 +20,14 @@ class Question:
         workload: Name of the preset or file that the samples are from.
         run: What the plan assumes of the run.
         fixed: Fields that the user has fixed, as given.
+        lora: Rank of the LoRA adapters of each part that has them.
     """
 
     cluster: Cluster
     workload: str
     run: PlannedRun
     fixed: tuple[str, ...] = ()
+    lora: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

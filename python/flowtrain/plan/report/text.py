@@ -42,8 +42,12 @@ def _asked(question: Question, report: PlanReport) -> Iterator[str]:
     masters = (
         " and float32 master weights" if run.master_weights and run.dtype == "bfloat16" else ""
     )
+    trained = [
+        f"{part} (LoRA of rank {question.lora[part]})" if part in question.lora else part
+        for part in run.trained_parts
+    ]
     yield (
-        f"trains {', '.join(run.trained_parts)} in {run.dtype} with {run.optimizer}{masters}; "
+        f"trains {', '.join(trained)} in {run.dtype} with {run.optimizer}{masters}; "
         f"microbatches of up to {run.microbatch_tokens} tokens"
     )
     if question.fixed:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from flowtrain.cost.flops import train_flops
-from flowtrain.cost.layers import ForwardFlops
+from flowtrain.cost.flops import ModuleFlops, train_flops
+from flowtrain.cost.layers import ForwardFlops, Layer
 from flowtrain.plan.result import Layout, ModulePlan, Plan, Seconds
 from flowtrain.plan.search.coupled import Priced
 
@@ -107,13 +107,21 @@ def _time_s(module: ModulePlan, priced: Priced) -> float:
 
 def _flops(priced: Priced) -> float:
     """Model FLOPs of a step."""
-    context = priced.context
-    model, work, tables = context.model, context.work, context.tables
-    forward = ForwardFlops(model.layers)(model.text_counts(work.share))
+    work, layers = priced.context.work, priced.context.model.layers
+    frozen = [replace(x, products=tuple(p for p in x.products if p.frozen)) for x in layers]
+    # Weights beside adapters have no gradient.
+    spared = sum(getattr(_forward(priced, frozen), part) for part in work.trained)
+    return work.batch * (train_flops(_forward(priced, layers), work.trained) - spared)
+
+
+def _forward(priced: Priced, layers: Sequence[Layer]) -> ModuleFlops:
+    """Forward FLOPs of some of the products of all layers, for a mean sample."""
+    model, tables, share = priced.context.model, priced.context.tables, priced.context.work.share
+    found = ForwardFlops(layers)(model.text_counts(share))
     for place, encoder in enumerate(model.encoders):
-        inputs = tables.inputs(place, work.share.encoded[encoder.modality].tokens)
-        forward = forward + ForwardFlops(model.layers[encoder.first : encoder.end])(inputs)
-    return work.batch * train_flops(forward, work.trained)
+        inputs = tables.inputs(place, share.encoded[encoder.modality].tokens)
+        found = found + ForwardFlops(layers[encoder.first : encoder.end])(inputs)
+    return found
 
 
 def _peak(priced: Priced) -> float:
@@ -130,6 +138,8 @@ def _not_run(priced: Priced, modules: tuple[ModulePlan, ...]) -> Iterator[str]:
     model = priced.context.model
     if model.untrained:
         yield f"model_type={model.untrained} (no family trains it)"
+    for part, rank in model.lora:
+        yield f"LoRA of rank {rank} in {part}"
     if priced.mode == "prefix":
         yield "mode prefix"
     for module in modules:
