@@ -15,8 +15,8 @@ from flowtrain.models.family import Family
 from flowtrain.models.parameter_layers import layer_of
 from flowtrain.plan.describe import ModelDescription
 
-# Of the input and the output of a linear layer, an adapter reads the input, writes and reads its
-# own, and adds that to what is there.
+# Values that an adapter moves, over the inputs and outputs of its layer, a typical value: the input
+# is read, and an output is written, read, and added to that of the layer.
 _MOVES = 2
 
 
