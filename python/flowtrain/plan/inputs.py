@@ -67,7 +67,7 @@ def lora_ranks(words: Sequence[str], config: RunConfig) -> dict[str, int]:
         config: The run.
 
     Raises:
-        ConfigError: A word has another form, or the part does not train.
+        ConfigError: A word has another form, or a part does not train or has two ranks.
     """
     trained = config.trained_parts
     found: dict[str, int] = {}
@@ -84,6 +84,7 @@ def lora_ranks(words: Sequence[str], config: RunConfig) -> dict[str, int]:
             f"--lora {word}: model.freeze has {part}, and adapters are for a part that trains; "
             "take it out of model.freeze",
         )
+        require(part not in found, f"--lora {word}: {part} has a rank already; give one for a part")
         found[part] = int(match[2])
     return found
 

@@ -121,7 +121,7 @@ class RankBytes:
 
     @property
     def states(self) -> float:
-        """What is there at all times."""
+        """Weights, master weights, gradients and moments."""
         return self.weights + self.masters + self.gradients + self.moments
 
     @property

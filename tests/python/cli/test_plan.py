@@ -222,6 +222,7 @@ groups:
             "--lora head=2: write PART=RANK, such as backbone=16; parts are enc",
         ),
         (["--lora", "encoder=0"], "--lora encoder=0: write PART=RANK"),
+        (["--lora", "encoder=2", "--lora", "encoder=4"], "--lora encoder=4: encoder has a rank al"),
         (["model.freeze=[projector]", "--lora", "projector=2"], "--lora projector=2: model.freeze"),
         (["--only-run", "--lora", "backbone=2"], "FlowTrain trains none; leave --profile, --only"),
         (["--gpus", "2"], "--gpus 2: write LOW..HIGH, such as 8..256"),

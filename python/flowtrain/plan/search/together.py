@@ -34,5 +34,5 @@ class Together:
 
     @cached_property
     def working_bytes(self) -> float:
-        """What one of them needs beside it while it runs, and the backbone does not."""
+        """The most working memory of an encoder. No encoder has any while the backbone runs."""
         return max((price.memory().working for price in self.prices), default=0.0)
