@@ -97,14 +97,12 @@ def spin(core: int, slices: int, rounds: int) -> tuple[dict[str, list[float]], d
 def sleep(core: int, slices: int, rounds: int) -> tuple[dict[str, list[float]], dict[str, str]]:
     """One-way times in us to a sleeping reader, of FlowTrain and of a bare futex."""
     measures = {"ours": lambda: median(sleeping(core, rounds, PAUSE_S)) / 1000}
-    missing: dict[str, str] = {}
     if (reason := RawFutex.missing()) is not None:
-        missing["raw_futex"] = reason
-    else:
-        futex = RawFutex()
-        [here] = os.sched_getaffinity(0)
+        return alternate(measures, slices), {"raw_futex": reason}
+    [here] = os.sched_getaffinity(0)
+    with RawFutex() as futex:
         measures["raw_futex"] = lambda: median(futex.ages_ns(rounds, PAUSE_S, here, core)) / 1000
-    return alternate(measures, slices), missing
+        return alternate(measures, slices), {}
 
 
 def ratio(theirs: list[float] | None, ours: list[float]) -> float | None:

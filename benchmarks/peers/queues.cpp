@@ -1,6 +1,6 @@
 // Other bounded queues, and a textbook one, under the harness of the ring benchmark. Reads
 // requests, one per line: `has | flow | round_trip`, queue, producers, consumers, batch, seconds,
-// pauses. Answers each by a line: `yes` or `no`, or the figure of a slice and its two ping-pongs.
+// pauses. Answers each by a line: `yes` or `no`, or a figure and its two ping-pongs.
 #include <iostream>
 #include <optional>
 #include <string>
@@ -18,10 +18,10 @@ namespace {
 using flowtrain::kCacheLine;
 using flowtrain::channel::Descriptor;
 using flowtrain::measure::bounce;
+using flowtrain::measure::Figure;
 using flowtrain::measure::flow;
 using flowtrain::measure::kInFlight;
 using flowtrain::measure::Load;
-using flowtrain::measure::Slice;
 
 Descriptor describe(std::uint32_t producer, std::uint64_t sequence) {
   return {producer, 64, sequence, 0, sequence, {1, 2, 3, 4}, static_cast<std::uint16_t>(producer),
@@ -220,16 +220,16 @@ struct Request {
   Load load;
 };
 
-/// Measures one slice of a queue.
+/// Measures one figure of a queue.
 template <class Queue>
-std::optional<Slice> ask(const Request& request) {
-  if (request.action == "has") return Slice{};
+std::optional<Figure> ask(const Request& request) {
+  if (request.action == "has") return Figure{};
   if (request.action == "round_trip") return bounce<Queue>(request.load.seconds);
   return flow<Queue>(request.load);
 }
 
 /// Not inlined into main, which GCC optimizes as cold: it would copy descriptors by `rep movs`.
-[[gnu::noinline]] std::optional<Slice> ask(const std::string& queue, const Request& request) {
+[[gnu::noinline]] std::optional<Figure> ask(const std::string& queue, const Request& request) {
 #ifdef WITH_BOOST
   if (queue == "boost_queue") return ask<BoostQueue>(request);
   if (queue == "message_queue") return ask<MessageQueue>(request);
@@ -246,7 +246,7 @@ int main() {
   Load& load = request.load;
   while (std::cin >> request.action >> queue >> load.producers >> load.consumers >> load.batch >>
          load.seconds >> load.pauses) {
-    const std::optional<Slice> found = ask(queue, request);
+    const std::optional<Figure> found = ask(queue, request);
     if (!found || request.action == "has") {
       std::cout << (found ? "yes" : "no") << std::endl;
     } else {

@@ -6,12 +6,13 @@ import shutil
 import subprocess
 import tempfile
 from pathlib import Path
+from typing import Self
 
 SOURCE = Path(__file__).with_suffix(".cpp")
 
 
 class RawFutex:
-    """The compiled program; its file lives as long as this object."""
+    """The compiled program; its file lives until the `with` block ends."""
 
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory()
@@ -31,3 +32,9 @@ class RawFutex:
             [str(self._program), *map(str, numbers)], capture_output=True, text=True, check=True
         )
         return [int(line) for line in run.stdout.split()]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._folder.cleanup()
