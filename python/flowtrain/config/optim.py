@@ -55,7 +55,10 @@ class OptimConfig:
     momentum: float = 0.0
     """SGD momentum."""
     schedule: Literal["constant", "linear", "cosine", "onecycle"] = "constant"
-    """Shape of the learning rate over `train.steps`."""
+    """Shape of the learning rate over `schedule_steps`."""
+    schedule_steps: int | None = None
+    """Steps of the whole schedule; null means `train.steps`. More than `train.steps` trains the
+    first steps of a longer run, with its learning rates."""
     min_lr_ratio: float = 0.0
     """Learning rate after the last step of `linear` and `cosine`, divided by `lr`."""
     warmup_steps: int = 0
@@ -70,6 +73,8 @@ class OptimConfig:
             optim__momentum=self.momentum,
             optim__warmup_steps=self.warmup_steps,
         )
+        if self.schedule_steps is not None:
+            positive(optim__schedule_steps=self.schedule_steps)
         require(
             all(0 <= beta < 1 for beta in self.betas),
             f"optim.betas={list(self.betas)}: each must be at least 0 and less than 1",

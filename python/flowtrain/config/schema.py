@@ -278,10 +278,21 @@ class RunConfig:
             "nothing would train; remove a part from model.freeze",
         )
         require(
-            self.train.steps == 0 or self.optim.warmup_steps < self.train.steps,
-            f"optim.warmup_steps={self.optim.warmup_steps}: it must be less than "
-            f"train.steps={self.train.steps}",
+            self.schedule_steps >= self.train.steps,
+            f"optim.schedule_steps={self.schedule_steps}: it must be at least "
+            f"train.steps={self.train.steps}; raise it, or leave it out",
         )
+        require(
+            self.schedule_steps == 0 or self.optim.warmup_steps < self.schedule_steps,
+            f"optim.warmup_steps={self.optim.warmup_steps}: it must be less than "
+            f"{'optim.schedule_steps' if self.optim.schedule_steps else 'train.steps'}="
+            f"{self.schedule_steps}",
+        )
+
+    @property
+    def schedule_steps(self) -> int:
+        """Steps of the learning rate schedule; 0 if they follow from `train.epochs` later."""
+        return self.optim.schedule_steps or self.train.steps
 
     @property
     def held_out(self) -> DataConfig | None:

@@ -100,6 +100,12 @@ def test_a_dumped_configuration_loads_to_the_same(file: Path, tmp_path: Path) ->
         ("optim.weight_decay=-0.1", r"optim\.weight_decay=-0\.1: it must be 0 or more"),
         ("optim.betas=[0.9, 1]", r"optim\.betas=\[0\.9, 1\.0\]: each must be"),
         ("optim.warmup_steps=3", r"optim\.warmup_steps=3: it must be less than train\.steps=3"),
+        ("optim.schedule_steps=2", r"schedule_steps=2: it must be at least train\.steps=3; raise"),
+        ("optim.schedule_steps=0", r"optim\.schedule_steps=0: it must be greater than 0"),
+        (
+            "optim={schedule_steps: 9, warmup_steps: 9}",
+            r"optim\.warmup_steps=9: it must be less than optim\.schedule_steps=9",
+        ),
         ("optim.min_lr_ratio=0.1", r"min_lr_ratio=0\.1 with optim\.schedule=constant: only linear"),
         ("optim={schedule: cosine, min_lr_ratio: 2}", r"min_lr_ratio=2\.0: it must be from 0 to 1"),
         ("optim.groups=[{lr: 1}]", r"optim\.groups\.0\.match is missing"),

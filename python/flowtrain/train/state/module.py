@@ -119,7 +119,9 @@ class Module:
         if side.trainable:
             named = [(n, p) for n, p in module.named_parameters() if holds(n) and p.requires_grad]
             side.optimizer = build_optimizer(named, config.optim)
-            side.schedule = build_schedule(side.optimizer, config.optim, steps=config.train.steps)
+            side.schedule = build_schedule(
+                side.optimizer, config.optim, steps=config.schedule_steps
+            )
         return side
 
     def announce_last_backward(self) -> None:

@@ -86,7 +86,7 @@ def _options(name: str, parameter: torch.nn.Parameter, config: OptimConfig) -> t
 def build_schedule(
     optimizer: torch.optim.Optimizer, config: OptimConfig, *, steps: int
 ) -> lr_scheduler.LRScheduler:
-    """Learning rates over a run of `steps`, the same in both worlds."""
+    """Learning rates over `steps`, the same in both worlds."""
     if config.schedule == "onecycle":
         return lr_scheduler.OneCycleLR(
             optimizer,

@@ -55,6 +55,7 @@ RULES: dict[str, Rule] = {
     # With a momentum of 0 there is no saved state for another momentum.
     "optim.momentum": "refused",
     "optim.schedule": "taken",
+    "optim.schedule_steps": "taken",
     "optim.min_lr_ratio": "taken",
     "optim.warmup_steps": "taken",
     "optim.clip_norm": "taken",

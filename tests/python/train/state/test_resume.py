@@ -59,6 +59,17 @@ def test_an_extended_run_has_the_values_of_its_new_configuration(
     assert min(rates) > 0
 
 
+@pytest.mark.parametrize("schedule", ["linear", "cosine", "onecycle"])
+def test_a_short_run_has_the_rates_of_the_longer_one_that_it_begins(
+    folder: Path, schedule: str
+) -> None:
+    optim = {"lr": 0.2, "schedule": schedule}
+    whole, _ = train(configuration(folder, train={"steps": 6}, optim=optim))
+    optim["schedule_steps"] = 6
+    begun, _ = train(configuration(folder, train={"steps": 3}, optim=optim))
+    assert begun == whole[:3]
+
+
 @pytest.mark.parametrize("schedule", ["linear", "cosine"])
 def test_the_rate_falls_from_its_peak_towards_the_minimum(folder: Path, schedule: str) -> None:
     optim = {"lr": 0.2, "schedule": schedule, "min_lr_ratio": 0.25, "warmup_steps": 2}
