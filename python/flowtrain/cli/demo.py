@@ -21,8 +21,18 @@ def run(given: argparse.Namespace) -> int:
 
     summary = demo(given.out, given.overrides, keep_data=given.keep_data)
     print(packing_line(summary))
+    print(decoupled_line(summary))
     print(json.dumps(summary))
     return 0
+
+
+def decoupled_line(summary: dict[str, Any]) -> str:
+    """Comparison of the first steps with those of decoupled ranks, in one line."""
+    return (
+        f"first {summary['decoupled_steps']} steps again, 1 encoder rank + 1 backbone rank: "
+        f"{summary['bytes_through_pool'] / 1e6:.1f} MB crossed the pool; losses differ by at most "
+        f"{summary['decoupled_loss_difference']:.1e}, relative"
+    )
 
 
 def packing_line(summary: dict[str, Any]) -> str:
