@@ -13,6 +13,7 @@ from typing import Literal
 
 import flowtrain_core
 from flowtrain.clean import left_pools
+from flowtrain.extras import install_command
 from flowtrain_core import Consumer, FlowTrainError, Pool, Producer, cuda
 
 _MIN_SHM_BYTES = 256 << 20
@@ -65,7 +66,7 @@ def _package(name: str, extra: str) -> Finding:
     try:
         return Finding(name, "ok", importlib.metadata.version(name))
     except importlib.metadata.PackageNotFoundError:
-        return Finding(name, "warn", f"missing; pip install 'flowtrain[{extra}]'")
+        return Finding(name, "warn", f"missing; {install_command(extra)}")
 
 
 def _transformers() -> Finding:

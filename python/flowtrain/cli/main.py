@@ -8,6 +8,8 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
+from flowtrain import __version__
+from flowtrain.extras import install_command
 from flowtrain.output import OutputError, checked_stdout
 from flowtrain_core import FlowTrainError
 
@@ -20,6 +22,7 @@ _COMMANDS = (
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a subcommand. Returns 0 on success, 1 if it or its output failed, 2 if misused."""
     parser = argparse.ArgumentParser(prog="flowtrain", description=__doc__)
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     commands = parser.add_subparsers(dest="command", required=True)
     for command in _COMMANDS:
@@ -44,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if given.debug or (error.name or "").startswith("flowtrain"):
             raise
         extra = getattr(given, "extra", "demo")
-        return _say(f"{error.name} is not installed; run: pip install 'flowtrain[{extra}]'", 2)
+        return _say(f"{error.name} is not installed; run: {install_command(extra)}", 2)
     except OutputError as error:
         return _say(str(error), 1)
     except (ValueError, OSError) as error:

@@ -27,8 +27,7 @@ def require_av(where: str) -> None:
     """
     if find_spec("av") is None:
         raise DataError(
-            f"{where}: videos are decoded by PyAV, which is not installed; "
-            "pip install 'flowtrain[video]'"
+            f"{where}: videos are decoded by PyAV, which is not installed; pip install 'av>=14'"
         )
 
 

@@ -47,7 +47,7 @@ def _devices() -> tuple[list[str], int]:
         import pynvml
     except ModuleNotFoundError as error:
         raise ValueError(
-            "cluster 'local': nvidia-ml-py is needed to see GPUs; pip install 'flowtrain[cuda]', "
+            "cluster 'local': nvidia-ml-py is needed to see GPUs; pip install nvidia-ml-py, "
             f"or {_OTHERWISE}"
         ) from error
     try:

@@ -12,6 +12,7 @@ import yaml
 from plans import decoupled, plan_file
 from support import run_tree, write_tiny_data
 
+from flowtrain import __version__
 from flowtrain.cli import top
 from flowtrain.cli.main import main
 from flowtrain.config import load
@@ -235,3 +236,8 @@ def test_the_doctor_names_a_torchvision_built_for_another_torch(tmp_path: Path) 
     found = json.loads(done.stdout)["torchvision"]
     assert found["state"] == "bad"
     assert found["text"].startswith("0.28.0 cannot be imported (no operator torchvision::nms)")
+
+
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"flowtrain {__version__}\n"

@@ -146,7 +146,7 @@ def test_a_missing_prometheus_client_is_an_error_with_the_extra_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     assert main(["top", pool.name, "--prometheus"]) == 2
-    assert "pip install 'flowtrain[observe]'" in capsys.readouterr().err
+    assert "pip install -e '.[observe]' in a checkout" in capsys.readouterr().err
 
 
 def test_the_shares_of_a_run_are_over_its_last_complete_steps(

@@ -33,7 +33,7 @@ class ParquetRecords(FileRecords):
         except ImportError as error:
             raise DataError(
                 f"{path}: Parquet files are read with pyarrow, which cannot be imported "
-                f"({error}); install it: pip install 'flowtrain[data]'"
+                f"({error}); install it: pip install pyarrow"
             ) from error
         super().__init__(path, state)
         try:

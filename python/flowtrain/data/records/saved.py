@@ -42,7 +42,7 @@ class SavedDataset(Records):
         except ImportError as error:
             raise DataError(
                 f"{path}: such folders are read with datasets, which cannot be imported "
-                f"({error}); install it: pip install 'flowtrain[data]'"
+                f"({error}); install it: pip install datasets"
             ) from error
         super().__init__(str(path), state)
         self._checked = time.monotonic()
