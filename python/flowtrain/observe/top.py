@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
 from rich.console import Group, RenderableType
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from flowtrain.observe.traffic import STAGES, LaneTraffic, traffic
-from flowtrain_core.snapshots import PoolSnapshot
+from flowtrain_core.snapshots import ClassSnapshot, PoolSnapshot
 
 _COLORS = {"alive": "green", "dead": "bold red", "left": "dim"}
 
@@ -18,23 +21,39 @@ def render(before: PoolSnapshot, now: PoolSnapshot) -> RenderableType:
     lanes = traffic(before, now)
     alive = sum(lane.state == "alive" for lane in lanes)
     dead = sum(lane.state == "dead" for lane in lanes)
+    lanes.sort(key=lambda lane: (lane.state != "alive", lane.index))
     title = Text(f"pool {now['name']}: {alive} lanes alive, {dead} dead", style="bold")
-    return Group(title, _segments(now), _rings(now), _lanes(lanes))
+    return Group(title, _segments(now), _rings(now), _lanes(lanes), _waits(lanes))
 
 
 def _segments(now: PoolSnapshot) -> Table:
     table = Table("segment", "owner", "tier", "slab", "in use", "", box=None, title_justify="left")
     for segment in now["segments"]:
-        for size in segment["classes"] or [{"slab_bytes": 0, "slabs": 0, "in_use_slabs": 0}]:
+        for slab, slabs, used in _folded(segment["classes"]):
             table.add_row(
                 str(segment["id"]),
                 Text(segment["owner"]),
                 segment["tier"],
-                bytes_text(size["slab_bytes"]),
-                f"{size['in_use_slabs']} of {size['slabs']}",
-                ProgressBar(max(size["slabs"], 1), size["in_use_slabs"], width=24),
+                slab,
+                f"{used} of {slabs}",
+                ProgressBar(max(slabs, 1), used, width=24),
             )
     return table
+
+
+def _folded(classes: Sequence[ClassSnapshot]) -> Iterator[tuple[str, int, int]]:
+    """Size, slabs and slabs in use of each class; neighbours with one slab each are one row."""
+    if not classes:
+        yield bytes_text(0), 0, 0
+    for single, group in groupby(classes, key=lambda each: each["slabs"] == 1):
+        rows = list(group)
+        for same in [rows] if single else ([row] for row in rows):
+            sizes = [bytes_text(row["slab_bytes"]) for row in (same[0], same[-1])]
+            yield (
+                sizes[0] if len(same) == 1 else f"{sizes[0]} to {sizes[1]}",
+                sum(row["slabs"] for row in same),
+                sum(row["in_use_slabs"] for row in same),
+            )
 
 
 def _rings(now: PoolSnapshot) -> Table:
@@ -44,12 +63,15 @@ def _rings(now: PoolSnapshot) -> Table:
     return table
 
 
-def _lanes(lanes: list[LaneTraffic]) -> Table:
-    heads = ("lane", "label", "role", "ring", "pid", "state", "items/s", "bytes/s", "spilled")
-    table = Table(*heads, box=None)
-    for stage in STAGES:
-        table.add_column(f"{stage.replace('_', ' ')} p50/p99")
-    for lane in sorted(lanes, key=lambda lane: (lane.state != "alive", lane.index)):
+def _lanes(lanes: Sequence[LaneTraffic]) -> Table:
+    table = Table(box=None)
+    for head, cut in (
+        *(("lane", False), ("label", True), ("role", False), ("ring", True), ("pid", False)),
+        *(("state", False), ("items/s", False), ("bytes/s", False)),
+    ):
+        # On a narrow terminal, names are folded and numbers stay whole.
+        table.add_column(head, no_wrap=not cut, overflow="fold")
+    for lane in lanes:
         table.add_row(
             str(lane.index),
             Text(lane.label),
@@ -59,13 +81,25 @@ def _lanes(lanes: list[LaneTraffic]) -> Table:
             Text(lane.state, style=_COLORS.get(lane.state, "")),
             f"{lane.items_per_s:,.0f}" if lane.ring else "",
             bytes_text(lane.bytes_per_s) if lane.role == "producer" else "",
-            str(lane.spilled) if lane.role == "producer" else "",
+        )
+    return table
+
+
+def _waits(lanes: Sequence[LaneTraffic]) -> Table:
+    table = Table("lane", *(f"{stage.replace('_', ' ')} p50/p99" for stage in STAGES), box=None)
+    table.add_column("spilled")
+    for lane in lanes:
+        if lane.ring is None:
+            continue
+        table.add_row(
+            str(lane.index),
             *(
                 f"{_time_text(lane.p50_ns[stage])}/{_time_text(lane.p99_ns[stage])}"
                 if stage in lane.p50_ns
                 else ""
                 for stage in STAGES
             ),
+            str(lane.spilled) if lane.role == "producer" else "",
         )
     return table
 

@@ -86,6 +86,27 @@ def test_the_screen_shows_occupancy_and_lanes(pool: Pool) -> None:
     assert "encoder.0" in text
 
 
+def test_at_80_columns_pids_are_whole_and_classes_of_one_slab_are_one_row() -> None:
+    name = f"observe-narrow-{os.getpid()}"
+    classes = [(4096, 1), (8192, 1), (16384, 3), (32768, 1)]
+    with Pool.create(
+        name, classes=classes, rings=("activations.backbone.0",), label="backbone.0"
+    ) as pool:
+        producer = Producer(pool, "activations.backbone.0")
+        lease = producer.lease((8000,), "uint8")
+        now = inspect(name)
+        for lane in now["lanes"]:
+            lane["pid"] = 4_194_304  # The largest of Linux.
+        console = Console(width=80, record=True, file=io.StringIO())
+        console.print(render(now, now))
+        text = console.export_text()
+        lease.abort()
+    assert text.count("4194304") == len(now["lanes"])
+    rows = [line.split("dram")[1].split("  ") for line in text.splitlines() if "dram" in line]
+    cells = [[cell.strip() for cell in row if cell.strip()][:2] for row in rows]
+    assert cells == [["4 KiB to 8 KiB", "1 of 2"], ["16 KiB", "0 of 3"], ["32 KiB", "0 of 1"]]
+
+
 def test_prometheus_series_have_the_values_of_the_pool(pool: Pool) -> None:
     producer, consumer = Producer(pool, "vision"), Consumer(pool, "vision")
     producer.lease((1000,), "uint8").publish(0)
