@@ -15,7 +15,7 @@ __version__: str
 cuda_built: bool
 
 class FlowTrainError(Exception):
-    """Base of every error that the core raises."""
+    """Base of every error that FlowTrain raises for a cause outside its code: docs/errors.md."""
 
 class CudaError(FlowTrainError, RuntimeError):
     """A call of the CUDA driver failed; the message names the call, its object and the result."""

@@ -21,7 +21,7 @@ namespace flowtrain {
   X(SystemCallError, PyExc_OSError)        \
   X(CudaError, PyExc_RuntimeError)
 
-/// Base of every error that the core raises.
+/// Base of every error that the core raises; in Python, of every error of FlowTrain.
 class Error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

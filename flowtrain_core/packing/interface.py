@@ -7,6 +7,7 @@ from typing import Any, Literal, get_args
 import numpy
 from numpy.typing import ArrayLike, NDArray
 
+from flowtrain_core._C import FlowTrainError
 from flowtrain_core._C import packing as kernels
 from flowtrain_core.packing.arguments import check_choice, check_length, costs, integer, integers
 from flowtrain_core.packing.assignment import Assignment
@@ -26,7 +27,7 @@ _FILLS = (0.985, 0.96, 0.92, 0.85, 0.7, 0.5, 0.3, 1, 0)
 _NO_SAMPLES = numpy.zeros(0, numpy.int32)
 
 
-class NoRoomError(ValueError):
+class NoRoomError(FlowTrainError, ValueError):
     """No room was found for some samples, or there is none; the arguments are valid."""
 
 

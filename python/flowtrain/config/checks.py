@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 
+from flowtrain_core import FlowTrainError
 
-class ConfigError(ValueError):
+
+class ConfigError(FlowTrainError, ValueError):
     """A configuration field has an unusable value; the message names the field."""
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from flowtrain.cost.layers import Counts, Layer
+from flowtrain_core import FlowTrainError
 
 FORMAT = "flowtrain-profile"
 VERSION = 1
@@ -20,7 +21,7 @@ ATTENTION = " attention"
 """Suffix of the label of a layer's attention; the label without it is all else in the layer."""
 
 
-class ProfileError(ValueError):
+class ProfileError(FlowTrainError, ValueError):
     """A profile cannot be used; the message says why."""
 
 

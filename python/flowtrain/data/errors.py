@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from flowtrain_core import FlowTrainError
+
 if TYPE_CHECKING:
     from flowtrain.config.schema import DataConfig, RunConfig
 
 
-class DataError(ValueError):
+class DataError(FlowTrainError, ValueError):
     """A sample cannot be used. The message names file, line and cause."""
 
 

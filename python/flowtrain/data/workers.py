@@ -22,6 +22,7 @@ from typing import Any, Self
 
 from flowtrain.data.calls import Answer, Call
 from flowtrain.parent import end_with
+from flowtrain_core import FlowTrainError
 
 # Timeout for a process to end after SIGKILL, or after its pipe was closed.
 _END_S = 5.0
@@ -30,7 +31,7 @@ _MAX_CALLS = 64
 _ANSWER_S = 0.02
 
 
-class ReaderDied(RuntimeError):
+class ReaderDied(FlowTrainError, RuntimeError):
     """A reader process ended before its rank. The message names the process and how it ended."""
 
 

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from flowtrain.packing.sizes import INT_LIMIT
+from flowtrain_core import FlowTrainError
 from flowtrain_core.packing import Assignment, NoRoomError, schedule
 from flowtrain_core.packing.interface import Objective
 
 
-class PackingError(ValueError):
+class PackingError(FlowTrainError, ValueError):
     """A sample cannot be packed. The message names the sample and the limit."""
 
 

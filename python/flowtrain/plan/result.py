@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Literal
 
+from flowtrain_core import FlowTrainError
+
 Mode = Literal["prefix", "colocated", "disaggregated"]
 """Where encoders run: in front of the backbone in the same pipeline, with the same layout; on all
 ranks before the pipeline; or each on ranks of its own."""
@@ -326,7 +328,7 @@ class PlanReport:
         return self.uniform is not None and self.uniform.best_s <= self.best.best_s * (1 + 1e-9)
 
 
-class NoPlanError(ValueError):
+class NoPlanError(FlowTrainError, ValueError):
     """No plan fits. The message says what is missing, and the smallest budget that fits."""
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flowtrain.steps.step import StepPlan
+from flowtrain_core import FlowTrainError
 
 
-class SpaceError(ValueError):
+class SpaceError(FlowTrainError, ValueError):
     """The pool is too small for a plan. The message gives the number of missing bytes."""
 
 

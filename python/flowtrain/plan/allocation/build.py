@@ -9,6 +9,7 @@ import numpy
 from flowtrain.plan.allocation.candidates import MAX_GPUS_BITS, Candidates
 from flowtrain.plan.allocation.problem import Block, Module, Problem, first_true, shortages
 from flowtrain.plan.arrays import FloatArray
+from flowtrain_core import FlowTrainError
 
 Offers = Mapping[str, Candidates | Sequence[Candidates]]
 """Candidates by name of the module; several, if the module can be on several types of GPU."""
@@ -17,7 +18,7 @@ Limit = int | Mapping[str, int]
 """One limit for all types of GPU, or a limit by type."""
 
 
-class NoAllocationError(ValueError):
+class NoAllocationError(FlowTrainError, ValueError):
     """No allocation fits; the message says what is missing.
 
     Attributes:

@@ -12,6 +12,7 @@ from flowtrain.plan.partition.omnibal import omnibal
 from flowtrain.plan.partition.replay import replay_stages
 from flowtrain.plan.partition.replayed import replayed
 from flowtrain.plan.partition.stages import Problem, Stage, StageTable
+from flowtrain_core import FlowTrainError
 
 POLICIES: dict[str, Callable[[StageTable], list[int] | None]] = {
     "exact": exact,
@@ -22,7 +23,7 @@ POLICIES: dict[str, Callable[[StageTable], list[int] | None]] = {
 _COLUMNS = ("forward ms", "backward ms", "sends ms", "used GiB", "free GiB")
 
 
-class NoPartitionError(ValueError):
+class NoPartitionError(FlowTrainError, ValueError):
     """No partition fits into memory; the message says how many bytes or stages would do."""
 
 

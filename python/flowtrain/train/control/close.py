@@ -10,9 +10,10 @@ from typing import Literal
 
 from flowtrain.steps import StepPlan
 from flowtrain.train.control.store import JobStore
+from flowtrain_core import FlowTrainError
 
 
-class NonFiniteError(RuntimeError):
+class NonFiniteError(FlowTrainError, RuntimeError):
     """Loss or gradient of a step is not finite, and `train.nonfinite` is `abort`."""
 
 

@@ -12,11 +12,12 @@ from torch.distributed import DistStoreError, PrefixStore, Store, TCPStore
 
 from flowtrain.train.control.activity import Activity
 from flowtrain.train.control.deadline import UNLIMITED_S
+from flowtrain_core import FlowTrainError
 
 _POLL_S = 0.1
 
 
-class StoreTimeout(TimeoutError):
+class StoreTimeout(FlowTrainError, TimeoutError):
     """A peer did not write an awaited key in time."""
 
 

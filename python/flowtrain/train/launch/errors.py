@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from flowtrain_core import FlowTrainError
 
-class RunFailed(RuntimeError):
+
+class RunFailed(FlowTrainError, RuntimeError):
     """A rank ended the run; the message names the rank, its reason, and its log."""

@@ -6,12 +6,13 @@ import zlib
 
 from flowtrain.steps import SpaceNeed, StepPlan
 from flowtrain.train.control.store import JobStore
+from flowtrain_core import FlowTrainError
 
 FIRST_NEED = "first_need"
 """Key of the slabs that the first plans need."""
 
 
-class PlanError(RuntimeError):
+class PlanError(FlowTrainError, RuntimeError):
     """The planner could not make a plan; the message is its error."""
 
 

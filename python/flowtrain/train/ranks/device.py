@@ -6,10 +6,10 @@ import os
 
 import torch
 
-from flowtrain_core import Pool, cuda
+from flowtrain_core import FlowTrainError, Pool, cuda
 
 
-class DeviceError(RuntimeError):
+class DeviceError(FlowTrainError, RuntimeError):
     """The configured device cannot be used; the message says why."""
 
 

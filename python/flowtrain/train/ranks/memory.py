@@ -9,9 +9,10 @@ import torch
 
 from flowtrain.config.schema import RunConfig
 from flowtrain.steps import FIRST_EVALUATION, step_name
+from flowtrain_core import FlowTrainError
 
 
-class DeviceMemoryError(RuntimeError):
+class DeviceMemoryError(FlowTrainError, RuntimeError):
     """The memory of a device is full; the message names what was computed and what to lower."""
 
 

@@ -36,6 +36,7 @@ from flowtrain.train.state.atomic import PART, commit, flush, remove
 from flowtrain.train.state.logs import LOGS, SPOOL
 from flowtrain.train.state.module import Module
 from flowtrain.train.state.resume import FINGERPRINT, held_out_contents
+from flowtrain_core import FlowTrainError
 
 _NAME = re.compile(r"step-(\d{8})")
 
@@ -88,7 +89,7 @@ def read_meta(checkpoint: Path) -> CheckpointMeta:
     return CheckpointMeta(**json.loads(checkpoint.joinpath("mark.json").read_text()))
 
 
-class CheckpointError(RuntimeError):
+class CheckpointError(FlowTrainError, RuntimeError):
     """A checkpoint cannot be written or read; the message names its folder and the cause."""
 
 
