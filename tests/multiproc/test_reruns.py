@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
+import signal
+import threading
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
-from forked_ranks import trained
-from support import Run, left_by, run_tree
+from forked_ranks import forked_ranks, trained
+from support import Run, descendants, left_by, run_tree
 
-from flowtrain.config import ConfigError, from_dict
+from flowtrain.config import ConfigError, RunConfig, from_dict
+from flowtrain.train.launch.host import JobHost
 from flowtrain.train.launch.run import train
 
 SHAPE = {"encoder_ranks": 2, "backbone_ranks": 2}
@@ -68,14 +73,17 @@ def test_a_rerun_and_a_resumed_run_write_equal_logs(
     ("mode", "layout"),
     [pytest.param("frozen", {"encoder_ranks": 1}, marks=pytest.mark.deep), ("strict", COLOCATED)],
 )
-def test_sigterm_saves_the_run_and_a_resume_writes_equal_logs(
+def test_sigterm_to_every_process_saves_the_run_and_a_resume_writes_equal_logs(
     mode: str, layout: dict[str, int], tmp_path: Path, data: Path
 ) -> None:
+    """systemd, `scancel` and preemption send it to all processes of a job."""
+
     def tree(name: str, *, delay_ms: float = 0.0) -> dict[str, Any]:
         return run_tree(
             tmp_path / name,
             data,
             train={"steps": 12, "global_batch": 5},
+            data={"workers": 1},
             flow={**layout, "mode": mode, "plan_ahead": 1},
             debug={"delay_ms": delay_ms},
         )
@@ -83,9 +91,13 @@ def test_sigterm_saves_the_run_and_a_resume_writes_equal_logs(
     trained(tree("whole"))
     stopped = Run(tree("stopped", delay_ms=50.0))
     stopped.wait_for_steps(2)
-    stopped.process.terminate()
+    below = descendants(stopped.process.pid)
+    for process in [*below, stopped.process.pid]:
+        os.kill(process, signal.SIGTERM)
     code, errors = stopped.wait()
     steps = len(stopped.metrics())
+    # Readers are among these processes.
+    assert len(below) > len(stopped.errors())
     assert (code, 2 <= steps < 12) == (143, True), errors
     assert f"stopped by SIGTERM after {steps} of 12 steps, which are saved" in errors
     resumed = trained(tree("stopped"), resume=True)
@@ -93,6 +105,43 @@ def test_sigterm_saves_the_run_and_a_resume_writes_equal_logs(
     for file in ("metrics.jsonl", "final/model.safetensors"):
         whole, again = ((tmp_path / run / file).read_bytes() for run in ("whole", "stopped"))
         assert whole == again, file
+
+
+@pytest.mark.limit(240)
+def test_a_signal_to_ranks_that_the_user_started_saves_the_run(
+    tmp_path: Path, data: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """torchrun passes it on to its ranks; the process that hosts the run does not get it."""
+    config = from_dict(
+        run_tree(
+            tmp_path / "run",
+            data,
+            train={"steps": 200},
+            flow={**COLOCATED, "plan_ahead": 1},
+            debug={"delay_ms": 20.0},
+        )
+    )
+    metrics = config.run / "metrics.jsonl"
+
+    def interrupt(host: JobHost) -> None:
+        while not (metrics.exists() and metrics.read_text().count("\n") > 1):
+            time.sleep(0.05)
+        for lane in host.pool.lanes():
+            if lane.label in config.flow.chosen.labels:
+                os.kill(lane.pid, signal.SIGTERM)
+
+    def ranks(config: RunConfig, host: JobHost, *, resume: bool) -> None:
+        thread = threading.Thread(target=interrupt, args=(host,))
+        thread.start()
+        forked_ranks(config, host, resume=resume)
+        thread.join()
+
+    with pytest.raises(SystemExit, match="143"):
+        train(config, run_ranks=ranks)
+    steps = metrics.read_text().count("\n")
+    assert (
+        f"stopped by SIGTERM after {steps} of 200 steps, which are saved" in capfd.readouterr().err
+    )
 
 
 @pytest.mark.limit(240)

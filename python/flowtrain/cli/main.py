@@ -25,13 +25,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     commands = parser.add_subparsers(dest="command", required=True)
-    for command in _COMMANDS:
-        importlib.import_module(f"flowtrain.cli.{command}").add_parser(commands)
     # Progress bars of libraries would break the status line of a run.
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     given = argparse.Namespace(debug=False)
     code = 0
     try:
+        for command in _COMMANDS:
+            importlib.import_module(f"flowtrain.cli.{command}").add_parser(commands)
         with checked_stdout():
             try:
                 _, others = parser.parse_known_args(argv, given)
@@ -41,8 +41,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             run: Callable[[argparse.Namespace], int] = given.run
             code = run(given)
         return code
-    except KeyboardInterrupt:
-        return 130
+    except KeyboardInterrupt as error:
+        return _say(str(error) or "interrupted", 130)
     except ModuleNotFoundError as error:
         if given.debug or (error.name or "").startswith("flowtrain"):
             raise

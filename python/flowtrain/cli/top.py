@@ -45,12 +45,15 @@ def run(given: argparse.Namespace) -> int:
         raise ValueError(f"--port {given.port}: must be 0 to 65535")
     run = Path(given.pool) if given.pool and Path(given.pool).is_dir() else None
     name = _pool_of(run) if run else given.pool or _only_pool()
-    if given.json:
-        print(json.dumps(inspect(name)))
-    elif given.prometheus or given.port is not None:
-        _prometheus(name, given.port)
-    else:
-        _watch(name, given.interval, once=given.once, run=run)
+    try:
+        if given.json:
+            print(json.dumps(inspect(name)))
+        elif given.prometheus or given.port is not None:
+            _prometheus(name, given.port)
+        else:
+            _watch(name, given.interval, once=given.once, run=run)
+    except KeyboardInterrupt:  # The way to leave it.
+        return 130
     return 0
 
 

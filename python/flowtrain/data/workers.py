@@ -6,7 +6,6 @@ import copy
 import functools
 import multiprocessing
 import os
-import signal
 import threading
 import time
 import traceback
@@ -22,6 +21,7 @@ from typing import Any, Self
 
 from flowtrain.data.calls import Answer, Call
 from flowtrain.parent import end_with
+from flowtrain.signals import leave_to_parent, withheld
 from flowtrain_core import FlowTrainError
 
 # Timeout for a process to end after SIGKILL, or after its pipe was closed.
@@ -80,7 +80,8 @@ class _ReaderProcess:
             name=f"reader process {number}",
             daemon=True,
         )
-        self._process.start()
+        with withheld():
+            self._process.start()
         # The pipe reports the end of the process only if no other process holds that side open.
         theirs.close()
 
@@ -255,8 +256,7 @@ class ReaderPool:
 def _serve(make_reader: Callable[[], Any], pipe: Connection, parent: int) -> None:
     """Answer calls until the rank has ended."""
     end_with(parent)
-    # Ctrl-C reaches every process of the terminal; the rank decides when its readers end.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    leave_to_parent()
     reader = _Reader(make_reader)
     reader.start()
     pipe.send("started")

@@ -50,6 +50,20 @@ def test_overrides_may_stand_behind_an_option(
     assert main(["clean", "optim.lr=1"]) == 2
 
 
+def test_ctrl_c_ends_a_command_with_one_line(
+    config: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("flowtrain.train.export.export", interrupted)
+    assert main(["export", str(config.parent)]) == 130
+    assert capsys.readouterr().err == "flowtrain: interrupted\n"
+    monkeypatch.setattr(top, "inspect", interrupted)
+    assert main(["top", "pool", "--json"]) == 130
+    assert capsys.readouterr().err == ""
+
+
 def test_a_run_takes_the_layout_of_a_plan(
     config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

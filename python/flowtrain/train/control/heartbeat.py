@@ -22,6 +22,7 @@ from dataclasses import dataclass
 
 from flowtrain.train.control.activity import Activity
 from flowtrain.train.control.deadline import period_of, periods_in
+from flowtrain.train.control.job import STOP
 from flowtrain.train.control.store import JobStore
 
 # If the store is lost because its host died, the watcher has this long to name the host.
@@ -57,6 +58,9 @@ class Heartbeat(threading.Thread):
 
     failure: str | None = None
     """Why this rank must end; None while there is no reason."""
+    asked_by: int = 0
+    """Number of a signal that asked this rank to end; the launcher is told to end and save the run.
+    Written by a signal handler, which must not use the main thread's connection."""
 
     def __init__(
         self,
@@ -91,6 +95,8 @@ class Heartbeat(threading.Thread):
                 number += 1
                 self._store.put(f"beat/{self._label}", [number, os.getpid(), *self._activity.now()])
                 self._read()
+                if self.asked_by:
+                    self._store.put(STOP, self.asked_by)
                 self.failure = self._find_failure()
                 self._stopped.wait(self._period_s)
         except Exception as error:

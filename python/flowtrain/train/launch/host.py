@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import secrets
+import signal
 import socket
-import sys
 from datetime import timedelta
 
 from torch.distributed import DistNetworkError, TCPStore
@@ -12,9 +12,9 @@ from torch.distributed import DistNetworkError, TCPStore
 from flowtrain.clean import remove_left_pools
 from flowtrain.config.checks import ConfigError
 from flowtrain.config.schema import RunConfig
-from flowtrain.train.control.job import FIRST_STEP, HOST_LABEL, POOL_PREFIX, STOP, Job
+from flowtrain.train.control.job import FIRST_STEP, HOST_LABEL, POOL_PREFIX, READY, STOP, Job
 from flowtrain.train.control.store import JobStore
-from flowtrain.train.launch.signals import StopRequest
+from flowtrain.train.launch.signals import StopRequest, end, say
 from flowtrain_core import Pool
 
 
@@ -33,6 +33,7 @@ class JobHost:
     def __init__(self, config: RunConfig, *, first: int, stop: StopRequest | None = None) -> None:
         self._stop = stop or StopRequest()
         self._told = False
+        self._labels = config.flow.chosen.labels
         flow = config.flow
         try:
             self._server = TCPStore(
@@ -70,15 +71,30 @@ class JobHost:
         )
 
     def poll(self) -> None:
-        """Tell the planner if the run is to end early; called often while the ranks run."""
-        if self._stop.made and not self._told:
-            self._told = True
-            self.store.put(STOP, True)
-            print(
-                "flowtrain: SIGTERM: the run ends after the steps that are planned already, and is "
-                "saved; a second SIGTERM ends it at once",
-                file=sys.stderr,
+        """Tell the planner if the run is to end early; called often while the ranks run.
+
+        Raises:
+            KeyboardInterrupt, SystemExit: The run is to end, and its first step has not begun.
+        """
+        if self._told:
+            return
+        if not self._stop.made and self.store.has(STOP):
+            # A rank got the signal, from the launcher that the user started it with.
+            self._stop.made = self.store.get(STOP, writer="a rank")
+        if not self._stop.made:
+            return
+        self._told = True
+        name = signal.Signals(self._stop.made).name
+        if not all(self.store.has(f"{READY}/{label}") for label in self._labels):
+            end(
+                self._stop.made,
+                f"{name}: the run ends before its first step, so that there is nothing to save",
             )
+        self.store.put(STOP, self._stop.made)
+        say(
+            f"{name}: the run ends after the steps that are planned already, and is saved; a "
+            "second signal ends it at once"
+        )
 
     def close(self) -> None:
         """Remove the pool; the store ends with this object."""

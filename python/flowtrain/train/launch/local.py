@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +17,7 @@ from torch.distributed.elastic.multiprocessing.api import SubprocessContext
 
 from flowtrain.config.layout import WorldLayout
 from flowtrain.config.schema import RunConfig
+from flowtrain.signals import withheld
 from flowtrain.train.control.job import LAUNCHER_PID, Job
 from flowtrain.train.control.store import JobStore
 from flowtrain.train.launch.errors import RunFailed
@@ -23,6 +27,8 @@ from flowtrain.train.launch.signals import restored_handlers
 # After the first failure, the other ranks have this long to end and report it.
 _GRACE_S = 10.0
 _POLL_S = 0.1
+# Timeout for a killed process to end.
+_END_S = 5
 _HUGE_PAGES = "glibc.malloc.hugetlb"
 
 
@@ -77,8 +83,7 @@ def run_local_ranks(config: RunConfig, host: JobHost, *, resume: bool) -> None:
             worlds[world.name] = _start(config, job, world, logs=logs, resume=resume)
         failures = _wait(worlds, host.store, host.poll)
     finally:
-        for processes in worlds.values():
-            processes.close(timeout=5)
+        _end(worlds.values())
     if failures:
         raise RunFailed(f"the run ended early; {_describe(failures)}; logs are in {logs}")
 
@@ -97,7 +102,7 @@ def _start(
     shows = "backbone" in world.modules
     ranks = range(world.size)
     redirects = {r: Std.ERR if shows and r == 0 else Std.ALL for r in ranks}
-    with restored_handlers():
+    with restored_handlers(), withheld():
         processes = start_processes(
             name=world.name,
             entrypoint=sys.executable,
@@ -117,6 +122,17 @@ def _start(
         )
     assert isinstance(processes, SubprocessContext)
     return processes
+
+
+def _end(worlds: Iterable[SubprocessContext]) -> None:
+    """Kill the ranks that still run, each with its readers; they ignore other signals."""
+    for world in worlds:
+        for rank in world.subprocess_handlers.values():
+            if rank.proc.poll() is None:
+                with suppress(ProcessLookupError, subprocess.TimeoutExpired):
+                    os.killpg(rank.proc.pid, signal.SIGKILL)
+                    rank.proc.wait(_END_S)
+        world.close(death_sig=signal.SIGKILL, timeout=_END_S)
 
 
 def memory_and_threads() -> dict[str, str]:

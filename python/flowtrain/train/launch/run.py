@@ -23,7 +23,7 @@ from flowtrain.train.launch.errors import RunFailed
 from flowtrain.train.launch.host import JobHost
 from flowtrain.train.launch.layout import with_layout
 from flowtrain.train.launch.local import run_local_ranks
-from flowtrain.train.launch.signals import exit_on_signals
+from flowtrain.train.launch.signals import StopRequest, end, exit_on_signals, say
 from flowtrain.train.launch.stream import check_stream
 from flowtrain.train.ranks.hook import load_hook
 from flowtrain.train.ranks.trackers import check_trackers
@@ -65,10 +65,18 @@ def train(
             folder is in use or holds another run, the port is in use, a field has changed that must
             not change at a resume (`flowtrain.train.state.resume.RULES`), or files of the model
             have changed since the start.
-        SystemExit: The run was stopped by a signal; after SIGTERM while the ranks run, it is saved.
+        KeyboardInterrupt, SystemExit: The run was stopped by SIGINT, or by another signal; the
+            first one while the ranks run saves it.
         RunFailed: A rank failed or died, and all others have ended; the last step has no
             checkpoint; or `RUN/final` cannot be written.
     """
+    with exit_on_signals() as stop:
+        return _train(config, stop, resume=resume, run_ranks=run_ranks)
+
+
+def _train(
+    config: RunConfig, stop: StopRequest, *, resume: bool, run_ranks: Callable[..., None]
+) -> dict[str, Any]:
     # Check what can be checked now, before every rank loads its model.
     check_trained(config, family_for(config.model.folder, projector_side=config.projector_side))
     check_trackers(config)
@@ -85,7 +93,7 @@ def train(
         load_hook(config.debug.fault)
     started, started_at = time.perf_counter(), time.time()
     config = with_layout(config, resume=resume)
-    with exit_on_signals() as stop, open_run(config, resume=resume) as trained:
+    with open_run(config, resume=resume) as trained:
         if trained < config.train.steps:
             host = JobHost(config, first=trained, stop=stop)
             atomic.write_text(config.run / logs.POOL, host.job.pool + "\n")
@@ -103,7 +111,7 @@ def train(
             )
         checkpoint = latest(config.run)
         if stop.made:
-            _end_early(config, checkpoint)
+            _end_early(config, checkpoint, stop.made)
         assert checkpoint is not None
         if (done := read_meta(checkpoint).step + 1) != config.train.steps:
             raise RunFailed(
@@ -123,17 +131,17 @@ def train(
     return summary
 
 
-def _end_early(config: RunConfig, checkpoint: Path | None) -> None:
+def _end_early(config: RunConfig, checkpoint: Path | None, number: int) -> None:
     """End the process after a request to stop, unless the run was complete already."""
     done = read_meta(checkpoint).step + 1 if checkpoint is not None else 0
     if done == config.train.steps:
         return
-    print(
-        f"flowtrain: run={config.run}: stopped by SIGTERM after {done} of {config.train.steps} "
-        "steps, which are saved; go on with --resume",
-        file=sys.stderr,
+    saved = ", which are saved" if done else ""
+    end(
+        number,
+        f"run={config.run}: stopped by {signal.Signals(number).name} after {done} of "
+        f"{config.train.steps} steps{saved}; go on with --resume",
     )
-    raise SystemExit(128 + signal.SIGTERM)
 
 
 def _summary(config: RunConfig, started_at: float) -> dict[str, Any]:

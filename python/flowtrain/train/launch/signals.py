@@ -1,72 +1,76 @@
-"""Signals to the launcher: they end a run as an error does, so that its ranks end as well."""
+"""Signals to the launcher: the first ends a run and saves it, the second ends it at once."""
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
+from typing import NoReturn
 
 from torch.distributed.elastic.multiprocessing.api import SignalException
 
-_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+from flowtrain.signals import STOPS
+
+_DEFAULTS = (signal.SIG_DFL, signal.default_int_handler)
 
 
 class StopRequest:
     """Whether the run is to end after the steps that are planned already, and to be saved.
 
     Attributes:
-        allowed: Whether SIGTERM makes a request; otherwise it ends the process.
-        made: Whether there is a request.
+        allowed: Whether a signal makes a request; otherwise it ends the process.
+        made: Number of the signal that made the request; 0 if there is none.
     """
 
     def __init__(self) -> None:
         self.allowed = False
-        self.made = False
+        self.made = 0
 
     def signal(self, number: int, frame: FrameType | None) -> None:
-        """Handler: the first SIGTERM is a request, and any other signal ends the process."""
-        if number != signal.SIGTERM or not self.allowed or self.made:
-            _end(number, frame)
-        self.made = True
+        """Handler: the first signal of `STOPS` is a request, and any other ends the process."""
+        if number not in STOPS or not self.allowed or self.made:
+            _end_at_once(number, frame)
+        self.made = number
 
 
 @contextmanager
 def exit_on_signals() -> Iterator[StopRequest]:
-    """Within the block, raise SystemExit at signals whose default is to end the process.
+    """Within the block, raise what `end` raises at signals whose default is to end the process.
 
     Signals that are ignored, as SIGHUP is under nohup, or that the caller handles are not changed.
 
     Yields:
-        The request to stop, which SIGTERM makes where it is allowed.
+        The request to stop, which signals make where it is allowed.
     """
     stop = StopRequest()
     if threading.current_thread() is not threading.main_thread():
         yield stop  # Only the main thread may set handlers.
         return
-    ours = [number for number in _SIGNALS if signal.getsignal(number) is signal.SIG_DFL]
+    before = {number: signal.getsignal(number) for number in (*STOPS, signal.SIGQUIT)}
+    ours = {number: handler for number, handler in before.items() if handler in _DEFAULTS}
     for number in ours:
         signal.signal(number, stop.signal)
     try:
         yield stop
     finally:
-        for number in ours:
-            signal.signal(number, signal.SIG_DFL)
+        for number, handler in ours.items():
+            signal.signal(number, handler)
 
 
 @contextmanager
 def restored_handlers() -> Iterator[None]:
     """Restore the signal handlers after the block, in which torch sets its own."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, *_SIGNALS)}
+    before = {number: signal.getsignal(number) for number in (*STOPS, signal.SIGQUIT)}
     try:
         yield
     except SignalException as error:
         # A signal reached torch's handler; treat it as outside of the block.
-        if error.sigval == signal.SIGINT:
-            raise KeyboardInterrupt from error
         if before[error.sigval] is not signal.SIG_IGN:
-            _end(error.sigval, None)
+            _end_at_once(error.sigval, None)
         raise
     finally:
         if threading.current_thread() is threading.main_thread():
@@ -74,5 +78,34 @@ def restored_handlers() -> Iterator[None]:
                 signal.signal(number, handler)
 
 
-def _end(number: int, _frame: FrameType | None) -> None:
+def end(number: int, text: str) -> NoReturn:
+    """End the process as this signal does by default, and let the caller's blocks end.
+
+    Args:
+        number: The signal.
+        text: How the run ends, in a line.
+
+    Raises:
+        KeyboardInterrupt: It is SIGINT; the command prints the text of the exception.
+        SystemExit: It is another; the text is on standard error.
+    """
+    if number == signal.SIGINT:
+        raise KeyboardInterrupt(text)
+    with suppress(OSError):  # Standard error may be gone with its terminal.
+        # Not by `print`, which a handler may have interrupted.
+        os.write(2, f"flowtrain: {text}\n".encode())
     raise SystemExit(128 + number)
+
+
+def say(text: str) -> None:
+    """Print a line on standard error, which may be gone with its terminal."""
+    with suppress(OSError):
+        print(f"flowtrain: {text}", file=sys.stderr, flush=True)
+
+
+def _end_at_once(number: int, _frame: FrameType | None) -> NoReturn:
+    end(
+        number,
+        f"{signal.Signals(number).name}: ends at once; --resume goes on from the last checkpoint, "
+        "if there is one",
+    )

@@ -13,6 +13,7 @@ from torch.distributed.elastic.multiprocessing.errors import record
 
 from flowtrain import parent
 from flowtrain.config.load import load
+from flowtrain.signals import leave_to_parent
 from flowtrain.train.control.job import LAUNCHER_PID, Job
 from flowtrain.train.input.readers import fork_readers
 from flowtrain.train.input.stream import fork_stream
@@ -25,6 +26,7 @@ def main(argv: list[str] | None = None) -> None:
     """Run the rank that the arguments and torch's RANK name; exit the process if it fails."""
     if (launcher := os.environ.get(LAUNCHER_PID)) is not None:
         parent.end_with(int(launcher))
+        leave_to_parent()
     parser = argparse.ArgumentParser(prog="python -m flowtrain.train.ranks.main")
     parser.add_argument("config", type=Path, help="config.yaml of the run")
     parser.add_argument("--world", required=True, choices=("encoder", "backbone", "colocated"))
@@ -63,7 +65,8 @@ def main(argv: list[str] | None = None) -> None:
 def print_failure(label: str, error: BaseException) -> None:
     """Print why a rank ends to standard error."""
     with suppress(OSError):  # The disk of the log may be full; the reason is in the store too.
-        traceback.print_exception(error)
+        if not isinstance(error, KeyboardInterrupt):
+            traceback.print_exception(error)
         print(f"flowtrain: {label} ends: {_reason(error)}", file=sys.stderr, flush=True)
 
 

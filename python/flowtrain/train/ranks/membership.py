@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
 from contextlib import suppress
+from types import FrameType
+from typing import Any
 
 from flowtrain import parent
 from flowtrain.config.checks import ConfigError
 from flowtrain.config.schema import RunConfig
+from flowtrain.signals import STOPS
 from flowtrain.train.control.activity import Activity
 from flowtrain.train.control.heartbeat import Heartbeat
 from flowtrain.train.control.job import LAUNCHER_PID, Job
@@ -60,6 +65,7 @@ class Membership:
             timeout_s=flow.timeout_s,
             start_timeout_s=flow.start_timeout_s,
         )
+        self._handlers: dict[int, Any] = {}
         self._watcher = Watcher(self.pool, self.store.clone(), self._heartbeat, self.label)
 
     def watch(self) -> None:
@@ -69,11 +75,21 @@ class Membership:
         if LAUNCHER_PID in os.environ:
             # From here on the watcher notices the launcher's death, and can report it.
             parent.outlive()
+        elif threading.current_thread() is threading.main_thread():
+            # torchrun and schedulers send these to each rank that they started. They send some
+            # twice, and kill a rank that takes too long, so that a second one has no meaning.
+            for number in STOPS:
+                self._handlers[number] = signal.signal(number, self._ask_for_end)
+
+    def _ask_for_end(self, number: int, _frame: FrameType | None) -> None:
+        self._heartbeat.asked_by = number
 
     def unwatch(self) -> None:
         """Stop watching: from here on, ranks leave in any order."""
         self._watcher.stop()
         self._heartbeat.stop()
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
 
     def meet(self, event: str) -> None:
         """Wait until every rank of the job has reached an event."""

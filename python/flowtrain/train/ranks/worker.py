@@ -19,7 +19,7 @@ from flowtrain.data.workers import ReaderPool
 from flowtrain.models.family import Family
 from flowtrain.models.registry import family_for
 from flowtrain.steps import FIRST_EVALUATION, Space
-from flowtrain.train.control.job import FIRST_STEP, Job
+from flowtrain.train.control.job import FIRST_STEP, READY, Job
 from flowtrain.train.control.world import World
 from flowtrain.train.input.prefetch import Prefetch
 from flowtrain.train.input.reads import SampleReads
@@ -112,7 +112,7 @@ class Worker:
         with self._resources:
             rank = self._rank(context, modules, checkpoints)
             check_model(self.config)
-            membership.meet("ready")
+            membership.meet(READY)
             try:
                 rank.run(self.first)
             except Exception:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
@@ -84,7 +85,7 @@ def test_a_signal_between_the_starts_of_two_worlds_ends_the_first(
     def start(config: Any, job: Any, world: WorldLayout, **_: Any) -> Any:
         if world.name == "encoder":
             raise KeyboardInterrupt
-        return SimpleNamespace(close=lambda timeout: closed.append(world.name))
+        return SimpleNamespace(subprocess_handlers={}, close=lambda **_: closed.append(world.name))
 
     monkeypatch.setattr(local, "_start", start)
     flow = FlowConfig(encoder_ranks=1, backbone_ranks=1)
@@ -118,7 +119,10 @@ def run_file(folder: Path) -> Path:
     return path
 
 
-def test_a_signal_to_the_launcher_ends_every_rank_without_a_traceback(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_before_the_first_step_ends_every_rank_with_one_line(
+    number: signal.Signals, code: int, tmp_path: Path
+) -> None:
     launcher = subprocess.Popen(
         [sys.executable, "-m", "flowtrain", "train", str(run_file(tmp_path))],
         stdout=subprocess.PIPE,
@@ -129,10 +133,11 @@ def test_a_signal_to_the_launcher_ends_every_rank_without_a_traceback(tmp_path: 
     while not (ranks := descendants(launcher.pid)) or len(ranks) < 2:
         assert launcher.poll() is None, launcher.communicate()
         time.sleep(0.05)
-    launcher.terminate()
+    os.killpg(launcher.pid, number)
     errors = launcher.communicate()[1]
-    assert launcher.returncode == 143, errors
-    assert "Traceback" not in errors
+    assert launcher.returncode == code, errors
+    [line] = errors.splitlines()
+    assert line.startswith(f"flowtrain: {number.name}: ")
     wait_for_ends(ranks)
 
 
