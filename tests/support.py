@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import ipaddress
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
@@ -200,6 +201,26 @@ def descendants(pid: int) -> list[int]:
         below = children.get(queue.pop(), [])
         found += below
         queue += below
+    return found
+
+
+def listening(pids: Iterable[int]) -> set[str]:
+    """Addresses at which sockets of these processes listen for TCP connections."""
+    inodes = set()
+    for pid in pids:
+        with suppress(OSError):
+            for file in Path(f"/proc/{pid}/fd").iterdir():
+                with suppress(OSError):
+                    inodes.add(os.readlink(file))
+    found = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and f"socket:[{fields[9]}]" in inodes:
+                # In words of four bytes, each in the order of the machine.
+                digits = bytes.fromhex(fields[1].partition(":")[0])
+                words = [digits[at : at + 4][::-1] for at in range(0, len(digits), 4)]
+                found.add(str(ipaddress.ip_address(b"".join(words))))
     return found
 
 

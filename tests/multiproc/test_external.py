@@ -7,6 +7,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 import yaml
 from forked_ranks import trained
-from support import nothing_left, run_tree
+from support import descendants, listening, nothing_left, run_tree
 
 from flowtrain.train.state.logs import read_log
 
@@ -43,8 +44,8 @@ def external(config: Path) -> Iterator[tuple[subprocess.Popen[str], list[subproc
         host = start(sys.executable, "-m", "flowtrain", "train", str(config), "--external-ranks")
         assert host.stdout is not None
         commands = [shlex.split(host.stdout.readline()) for _ in range(2)]
-        assert [words[0] for words in commands] == ["torchrun", "torchrun"]
-        yield host, [start(str(BIN / words[0]), *words[1:]) for words in commands]
+        assert [words[2] for words in commands] == ["torchrun", "torchrun"]
+        yield host, [start(*words[:2], str(BIN / words[2]), *words[3:]) for words in commands]
 
 
 def end(process: subprocess.Popen[str]) -> None:
@@ -60,12 +61,22 @@ def write(folder: Path, data: Path, steps: int) -> Path:
 
 
 @pytest.mark.limit(240)
-def test_ranks_started_by_torchrun_train_as_forked_ones(tmp_path: Path, data: Path) -> None:
+def test_ranks_started_by_torchrun_train_as_forked_ones_and_listen_on_loopback_alone(
+    tmp_path: Path, data: Path
+) -> None:
+    addresses: set[str] = set()
     with nothing_left() as launchers, external(write(tmp_path, data, 3)) as (host, worlds):
         launchers.add(host.pid)
+        while host.poll() is None:
+            started = [process.pid for process in (host, *worlds)]
+            below = [pid for process in started for pid in descendants(process)]
+            addresses |= listening([*started, *below])
+            time.sleep(0.5)
         output, _ = host.communicate(timeout=200)
         assert host.returncode == 0, output
         assert [world.wait(30) for world in worlds] == [0, 0]
+    # The store's, and those of gloo.
+    assert addresses == {"127.0.0.1"}
     forked = trained(run_tree(tmp_path / "forked", data, train={"steps": 3}, flow=SHAPE))
     assert forked == read_log(tmp_path / "run/metrics.jsonl")
     assert (tmp_path / "run/final/config.json").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable
 from datetime import timedelta
@@ -55,6 +56,9 @@ class World:
             )
         # Device of the tensors during a collective.
         self._reduce_on = torch.device("cpu") if staged else device
+        for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+            # All ranks are on this host. Without it they listen where the host's name leads.
+            os.environ.setdefault(variable, "lo")
         with activity.waiting(f"the other {name} ranks to create their process group"):
             dist.init_process_group(
                 "nccl" if self._reduce_on.type == "cuda" else "gloo",

@@ -15,12 +15,18 @@ _POLL_S = 0.2
 def rank_commands(config: RunConfig, host: JobHost, *, resume: bool) -> list[str]:
     """One command for each world, to be run on this host while this process waits."""
     job = host.job
+    logs = config.run.absolute() / "logs" / job.nonce
+    logs.mkdir(parents=True)
     return [
         shlex.join(
             [
-                # Each world has its own rendezvous. torchrun does not restart ranks: a restart is
-                # a resumed run.
-                *("torchrun", "--standalone", "--max-restarts=0", f"--nproc-per-node={world.size}"),
+                # Each world has its own rendezvous, by a file: the stores of torchrun, which
+                # FlowTrain does not use, would listen on every interface.
+                *("env", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1", "torchrun", "--nnodes=1"),
+                *("--rdzv-backend=c10d", "--rdzv-conf=store_type=file"),
+                *(f"--rdzv-endpoint={logs / world.name}.rendezvous", f"--rdzv-id={job.nonce}"),
+                # torchrun does not restart ranks: a restart is a resumed run.
+                *("--max-restarts=0", f"--nproc-per-node={world.size}"),
                 *("-m", "flowtrain.train.ranks.main", str(config.run.absolute() / "config.yaml")),
                 *("--world", world.name, "--store", job.address, "--nonce", job.nonce),
                 *(("--resume",) if resume else ()),

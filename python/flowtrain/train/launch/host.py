@@ -7,7 +7,7 @@ import signal
 import socket
 from datetime import timedelta
 
-from torch.distributed import DistNetworkError, TCPStore
+from torch.distributed import TCPStore
 
 from flowtrain.clean import remove_left_pools
 from flowtrain.config.checks import ConfigError
@@ -16,6 +16,10 @@ from flowtrain.train.control.job import FIRST_STEP, HOST_LABEL, POOL_PREFIX, REA
 from flowtrain.train.control.store import JobStore
 from flowtrain.train.launch.signals import StopRequest, end, say
 from flowtrain_core import Pool
+
+_LOOPBACK = "127.0.0.1"
+# Ranks that connect at the same time.
+_BACKLOG = 4096
 
 
 class JobHost:
@@ -35,22 +39,20 @@ class JobHost:
         self._told = False
         self._labels = config.flow.chosen.labels
         flow = config.flow
-        try:
-            self._server = TCPStore(
-                "127.0.0.1",
-                flow.port,
-                is_master=True,
-                wait_for_workers=False,
-                timeout=timedelta(seconds=flow.timeout_s),
-            )
-        except DistNetworkError as error:
-            raise ConfigError(
-                f"flow.port={flow.port}: the job's store cannot listen there ({_reason(flow.port)}"
-                "); choose another port, or 0 to let the system choose"
-            ) from error
+        listener = _listener(flow.port)
+        port = listener.getsockname()[1]
+        self._server = TCPStore(
+            _LOOPBACK,
+            port,
+            is_master=True,
+            wait_for_workers=False,
+            timeout=timedelta(seconds=flow.timeout_s),
+            # Given an address alone, the server of torch listens on every interface.
+            master_listen_fd=listener.detach(),
+        )
         # A job whose processes were all killed had nobody left to remove its pool.
         remove_left_pools(POOL_PREFIX)
-        self.job = Job(f"127.0.0.1:{self._server.port}", secrets.token_hex(8))
+        self.job = Job(f"{_LOOPBACK}:{port}", secrets.token_hex(8))
         self.store = JobStore(self.job.address, self.job.nonce, timeout_s=flow.start_timeout_s)
         self.store.put(FIRST_STEP, first)
         encoder_ranks, backbone_ranks = flow.chosen.encoder_ranks, flow.chosen.backbone_ranks
@@ -101,11 +103,16 @@ class JobHost:
         self.pool.close()
 
 
-def _reason(port: int) -> str:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError as error:
-            return error.strerror or str(error)
-    return "another process took and left it"
+def _listener(port: int) -> socket.socket:
+    """A socket that listens on the loopback interface alone.
+
+    Raises:
+        ConfigError: The port cannot be used.
+    """
+    try:
+        return socket.create_server((_LOOPBACK, port), backlog=_BACKLOG)
+    except OSError as error:
+        raise ConfigError(
+            f"flow.port={port}: the job's store cannot listen there ({error.strerror}); choose "
+            "another port, or 0 to let the system choose"
+        ) from error
