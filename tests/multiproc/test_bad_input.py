@@ -183,6 +183,14 @@ def test_a_diverging_run_aborts_on_every_rank(tmp_path: Path, data: Path) -> Non
     assert "not finite; lower optim.lr" in errors
 
 
+def test_a_run_whose_samples_are_all_skipped_fails(tmp_path: Path, data: Path) -> None:
+    path = broken(data, tmp_path, *16 * [strip(tmp_path / "gone.png")], first=0)
+    sections = {"path": str(path), "bad_image": "skip", "shuffle": False}
+    errors = failure(run_tree(tmp_path / "run", data, data=sections, train={"steps": 2}))
+    assert "steps 0 to 1: none of their 16 samples has a target token" in errors
+    assert "check the paths and data.image_root" in errors
+
+
 def test_a_port_in_use_is_refused(tmp_path: Path, data: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

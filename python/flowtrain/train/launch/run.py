@@ -35,6 +35,7 @@ from flowtrain.train.state.module import check_trained
 from flowtrain.train.state.run_folder import open_run, read_accounts
 
 SUMMARY = "summary.json"
+_LEFT_OUT = ("skipped", "dropped", "truncated")
 
 
 def with_steps(config: RunConfig, *, epoch_draws: int) -> RunConfig:
@@ -128,6 +129,11 @@ def _train(
     seconds = time.perf_counter() - started
     summary = logs.json_values({**_summary(config, started_at), **change, "seconds": seconds})
     atomic.write_text(config.run / SUMMARY, json.dumps(summary, indent=2) + "\n")
+    if counts := [f"{n:,} {how}" for how in _LEFT_OUT if (n := summary[f"{how}_samples"])]:
+        say(
+            f"samples of this run: {', '.join(counts)}; {logs.METRICS} has the counts of each "
+            "step, and `flowtrain data check` names the samples"
+        )
     return summary
 
 
@@ -160,10 +166,7 @@ def _summary(config: RunConfig, started_at: float) -> dict[str, Any]:
         "loss": steps[-1]["loss"],
         **_evaluated(config.run),
         "target_tokens": sum(s["target_tokens"] for s in steps),
-        **{
-            name: sum(s[name] for s in steps)
-            for name in ("skipped_samples", "dropped_samples", "truncated_samples")
-        },
+        **{name: sum(s[name] for s in steps) for name in (f"{how}_samples" for how in _LEFT_OUT)},
         "tokens_per_s": sum(t["tokens"] for t in times) / seconds,
         "mfu": sum(t["mfu"] * t["seconds"] for t in times) / seconds,
         "peak_flops": times[-1]["peak_flops"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -71,6 +72,7 @@ class Metrics:
         self._bytes = 0
         self._tokens = 0
         self._flops = 0.0
+        self._left_out: Counter[str] = Counter()
         # There is no standard output if the shell has closed it (`>&-`).
         self._on_terminal = sys.stdout is not None and sys.stdout.isatty()
         self._line_is_open = False
@@ -131,6 +133,7 @@ class Metrics:
         self._bytes = timing.pool["bytes_published"]
         self._tokens += tokens
         self._flops += plan.flops
+        self._left_out.update(skipped=skipped, dropped=plan.dropped, truncated=plan.truncated)
         self._show(plan, decision, timing, used=in_use / size if size else 0.0)
 
     def evaluation(self, step: int, result: Evaluation | None) -> None:
@@ -161,9 +164,14 @@ class Metrics:
             self._write(ANSWERS, step=step, sample=sample, **self._held_out.result(read))
         for tracker in self._trackers:
             tracker.log(step, {"eval/loss": result.loss, "eval/seconds": result.seconds})
-        self._print(
-            f"{title}loss {result.loss:.4f}  {result.samples:,} samples  {result.seconds:.1f} s\n"
-        )
+        counts = {
+            "samples": result.samples,
+            "skipped": result.skipped,
+            "dropped": result.dropped,
+            "truncated": result.truncated,
+        }
+        used = ", ".join(f"{n:,} {what}" for what, n in counts.items() if n or what == "samples")
+        self._print(f"{title}loss {result.loss:.4f}  {used}  {result.seconds:.1f} s\n")
 
     def close(self) -> None:
         """End the line on the terminal, and close the trackers."""
@@ -186,6 +194,8 @@ class Metrics:
             f"MFU {self._flops / (self._seconds * self._peak_flops):.1%}  "
             f"busy {shares}  pool {used:.0%}"
         )
+        if left_out := ", ".join(f"{n:,} {how}" for how, n in self._left_out.items() if n):
+            line += f"  samples: {left_out}"
         if self._on_terminal:
             # Plain text, since a killed rank could not restore a terminal mode. It is cut to one
             # row, because a carriage return goes back to the start of the row only.

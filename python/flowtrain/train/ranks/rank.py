@@ -9,6 +9,7 @@ from typing import Any
 from flowtrain.steps import SpaceNeed, StepPlan
 from flowtrain.train.control.account import KINDS
 from flowtrain.train.control.close import StepClose, StepDecision, StepReport
+from flowtrain.train.control.targets import TargetCheck
 from flowtrain.train.planning.planner import Planner
 from flowtrain.train.ranks.backbone import BackbonePart, StepSums
 from flowtrain.train.ranks.context import RankContext
@@ -67,6 +68,7 @@ class Rank:
         )
         self._ahead = context.config.flow.staleness
         self._close_exchange = _close_exchange(context)
+        self._targets = TargetCheck(context.config.train.steps)
         self._sizes = SpaceNeed(activation=0, gradient=0)
         self._forward = 0
         self._forward_error: Exception | None = None
@@ -211,6 +213,7 @@ class Rank:
         if world.is_leader:
             self._close_exchange.report(plan.step, report)
         decision = self._close_exchange.decide(plan, report.checksum)
+        self._targets.closed(plan, decision.num_targets)
         with self._context.computing("optimizer", plan):
             for module in trained:
                 module.apply(decision, saw_images=saw_images)

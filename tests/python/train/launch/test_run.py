@@ -100,17 +100,19 @@ def test_ranks_load_only_the_model_files_that_the_launcher_hashed(tmp_path: Path
         train(config, run_ranks=replace_template)
 
 
-def test_a_summary_is_json_when_a_number_is_not_finite(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_summary_is_json_when_a_number_is_not_finite_and_says_what_was_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_tiny_data(tmp_path / "data", samples=1)
     config = from_dict(run_tree(tmp_path / "run", tmp_path / "data"))
     monkeypatch.setattr(run, "write_final", lambda *_: {"encoder_weight_change": math.nan})
-    monkeypatch.setattr(run, "_summary", lambda *_: {"loss": None})
+    left_out = {"skipped_samples": 2, "dropped_samples": 0, "truncated_samples": 0}
+    monkeypatch.setattr(run, "_summary", lambda *_: {**left_out, "loss": None})
     summary = train(config, run_ranks=partial(leave_checkpoint, steps=4))
     assert summary["encoder_weight_change"] is None
     text = (config.run / "summary.json").read_text()
     assert json.loads(text, parse_constant=pytest.fail) == summary
+    assert "flowtrain: samples of this run: 2 skipped; " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("error", [OSError, SafetensorError])
