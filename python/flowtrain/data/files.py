@@ -17,6 +17,7 @@ from urllib.parse import unquote
 from PIL import Image
 
 from flowtrain.data.errors import DataError, shortened
+from flowtrain.git_lfs import POINTER, is_pointer_file
 
 
 class Visual(Enum):
@@ -69,6 +70,8 @@ class VisualFile:
         cause = str(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
         if isinstance(error, FileNotFoundError):
             cause = "there is no such file"
+        elif isinstance(self.source, Path) and is_pointer_file(self.source):
+            cause = POINTER
         thing, line = ("file", "line") if isinstance(self.source, Path) else ("data", "sample")
         return DataError(
             f"{where}: {self.kind.value} {self.name}: {cause}; repair the {thing}, drop the "

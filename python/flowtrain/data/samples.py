@@ -83,6 +83,7 @@ class SampleReader:
         state: State | None = None,
         spool: Path | None = None,
     ) -> None:
+        from flowtrain.models.folder import check_files
         from flowtrain.models.images import PixelLimits
         from flowtrain.models.registry import family_for  # Imports torch.
         from flowtrain.models.videos import VideoLimits
@@ -92,6 +93,7 @@ class SampleReader:
         self._max_tokens = max_tokens
         try:
             family = family_for(model_folder)
+            check_files(model_folder)
             self._chat = ChatTokenizer(model_folder, family)
             limits = PixelLimits(min_pixels=data.min_pixels, max_pixels=data.max_pixels)
             processor = family.image_processor(limits)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pkgutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -14,6 +13,7 @@ from flowtrain.cost.decoder import decoder_layers
 from flowtrain.cost.flops import Side
 from flowtrain.cost.layers import Counts, Layer, Saved
 from flowtrain.models.family import Family
+from flowtrain.models.folder import read_config
 from flowtrain.models.lora import with_lora
 from flowtrain.models.parameter_layers import layer_of
 from flowtrain.models.qwen2_5_omni import TOWER, Qwen25OmniThinker
@@ -56,10 +56,7 @@ def describe(
         ModelError: As for `family_for` and `with_lora`.
     """
     name = name or folder.resolve().name
-    try:
-        kind = json.loads((folder / "config.json").read_text()).get("model_type")
-    except (OSError, ValueError):
-        kind = None  # `family_for` says what is wrong.
+    kind = read_config(folder).get("model_type")
     if kind not in _DESCRIBED_AS:
         family = family_for(folder, projector_side=projector_side)
     else:

@@ -26,6 +26,7 @@ from flowtrain.models import attention
 from flowtrain.models.documents import Documents
 from flowtrain.models.errors import ModelError
 from flowtrain.models.family import Family, LossOutput, PackedBatch
+from flowtrain.models.folder import check_weights
 from flowtrain.models.rms_norm import use_own_norms
 from flowtrain.models.rotary import use_own_rotations
 from flowtrain.models.swiglu import use_own_mlps
@@ -51,7 +52,15 @@ class HuggingFaceFamily(Family):
         self._folder = folder
         self.projector_side = projector_side
         self._attention = attention.register()
-        self.config = self._read_config(folder)
+        try:
+            self.config = self._read_config(folder)
+        except ModelError:
+            raise
+        except Exception as error:  # Of many types, as each configuration checks its own fields.
+            reason = " ".join(str(error).split())
+            raise ModelError(
+                f"{folder / 'config.json'}: {reason}; restore the model's own file"
+            ) from error
         self.image_id = self.config.image_token_id
         text = self.config.get_text_config()
         self._width: int = text.hidden_size
@@ -140,8 +149,13 @@ class HuggingFaceFamily(Family):
             return AutoModelForImageTextToText.from_config(
                 self.config, dtype=torch.float32, attn_implementation=implementation
             )
+        check_weights(weights)
         loaded: Any = AutoModelForImageTextToText.from_pretrained(
-            weights, dtype=dtype, attn_implementation=implementation, output_loading_info=True
+            weights,
+            dtype=dtype,
+            attn_implementation=implementation,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # They are refused below, by name.
         )
         model, found = loaded
         # transformers would draw them, differently on each rank.
@@ -150,6 +164,13 @@ class HuggingFaceFamily(Family):
                 f"{weights}: {len(missing)} weights of its config.json are missing, "
                 f"{missing[0]} for one; complete the folder, or give it as model.config to "
                 "draw all weights from train.seed"
+            )
+        if wrong := sorted(found["mismatched_keys"]):
+            name, stored, needed = wrong[0]
+            raise ModelError(
+                f"{weights}: {len(wrong)} weights have another shape than its config.json says, "
+                f"{name} for one: {tuple(stored)} in place of {tuple(needed)}; correct "
+                "config.json, or restore the model's own files"
             )
         return model
 

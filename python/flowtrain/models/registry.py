@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pkgutil
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 from flowtrain.cost.flops import Side
 from flowtrain.models.errors import ModelError
 from flowtrain.models.family import Family
+from flowtrain.models.folder import read_config
 from flowtrain.models.versions import require_transformers
 
 FAMILIES = {
@@ -37,16 +37,10 @@ def family_for(folder: Path, *, projector_side: Side = "encoder") -> Family:
         ModelError: The folder has no config.json that can be read, its model type has no family,
             or the installed transformers cannot be used.
     """
-    path = folder / "config.json"
-    if not path.exists():
-        raise ModelError(f"{folder}: no config.json; give a local Hugging Face model folder")
-    try:
-        kind = json.loads(path.read_text()).get("model_type")
-    except ValueError as error:
-        raise ModelError(f"{path}: not JSON ({error}); correct it") from error
+    kind = read_config(folder).get("model_type")
     # First, as the file of a family imports names that other versions lack.
     require_transformers()
-    family: Family = _class_of(kind, path)(folder, projector_side=projector_side)
+    family: Family = _class_of(kind, folder / "config.json")(folder, projector_side=projector_side)
     return family
 
 

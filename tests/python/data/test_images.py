@@ -178,6 +178,7 @@ def write_cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-60])
 
 
+LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
 BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "missing": (lambda path: None, "there is no such file"),
     "folder": (lambda path: path.mkdir(), "not a regular file"),
@@ -189,6 +190,7 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "bad exif": (lambda path: noise().save(path, "webp", exif=b"Exif\0\0BM"), "not a TIFF"),
     "thin": (lambda path: noise().resize((603, 2)).save(path, "png"), "aspect ratio"),
     "cut": (write_cut, "truncated"),
+    "pointer": (lambda path: path.write_bytes(LFS), "git lfs pull"),
 }
 
 

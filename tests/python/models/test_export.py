@@ -52,3 +52,13 @@ def test_a_folder_with_a_missing_weight_is_refused(tmp_path: Path) -> None:
     model.save_pretrained(tmp_path, state_dict=kept)  # type: ignore[operator]
     with pytest.raises(ModelError, match="2 weights .* missing, model.language_model.norm.weight"):
         family.build("backbone", weights=tmp_path, seed=7, dtype=torch.float32, device=cpu)
+
+
+def test_a_folder_with_a_weight_of_another_shape_is_refused(tmp_path: Path) -> None:
+    write_tiny_model(tmp_path, SMALLEST)
+    family, cpu = family_for(tmp_path), torch.device("cpu")
+    model = family.build("full", weights=None, seed=7, dtype=torch.float32, device=cpu)
+    weights = {**model.state_dict(), "model.language_model.norm.weight": torch.ones(3)}
+    model.save_pretrained(tmp_path, state_dict=weights)  # type: ignore[operator]
+    with pytest.raises(ModelError, match=r"1 weights .*language_model\.norm\.weight .*: \(3,\) in"):
+        family.build("backbone", weights=tmp_path, seed=7, dtype=torch.float32, device=cpu)

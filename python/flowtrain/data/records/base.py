@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowtrain.data.errors import DataError
+from flowtrain.git_lfs import POINTER, is_pointer
 
 _CHUNK_BYTES = 1 << 22
 _BLOCK_BYTES = 1 << 20
@@ -174,6 +175,8 @@ class FileRecords(Records):
             ) from error
         weakref.finalize(self, self._file.close)
         self._descriptor = self._file.fileno()
+        if is_pointer(os.pread(self._descriptor, 1 << 8, 0)):
+            raise DataError(f"{path}: {POINTER}")
         super().__init__(str(path), state)
 
     def _state_now(self) -> State:

@@ -44,6 +44,7 @@ class JsonText(FileRecords):
 
     def __init__(self, path: Path, state: State | None = None) -> None:
         super().__init__(path, state)
+        self._check_encoding()
         status = os.fstat(self._descriptor)
         key = (type(self), status.st_dev, status.st_ino)
         state, index = _indexes.get(key, (None, None))
@@ -57,6 +58,19 @@ class JsonText(FileRecords):
 
     def __len__(self) -> int:
         return len(self._bounds) - 1
+
+    def _check_encoding(self) -> None:
+        """Refuse UTF-16 and UTF-32, by their byte-order marks or the zeros of their first letters.
+
+        Raises:
+            DataError: The file has one of them.
+        """
+        head = os.pread(self._descriptor, 4, 0)
+        if head.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\0" in head:
+            raise DataError(
+                f"{self.name}: the file is not in UTF-8, but in UTF-16, say (its first bytes are "
+                f"{head.hex(' ')}); convert it: iconv -f UTF-16 -t UTF-8 FILE > NEW"
+            )
 
     @abstractmethod
     def _find(self) -> TextIndex:

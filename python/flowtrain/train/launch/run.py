@@ -18,6 +18,7 @@ from safetensors import SafetensorError
 from flowtrain.config.schema import RunConfig
 from flowtrain.data.mixture import sample_order, shares
 from flowtrain.data.records import Dataset
+from flowtrain.models.folder import check_weights
 from flowtrain.models.registry import family_for
 from flowtrain.train.launch.errors import RunFailed
 from flowtrain.train.launch.host import JobHost
@@ -80,6 +81,8 @@ def _train(
 ) -> dict[str, Any]:
     # Check what can be checked now, before every rank loads its model.
     check_trained(config, family_for(config.model.folder, projector_side=config.projector_side))
+    if config.model.path is not None:
+        check_weights(config.model.path)
     check_trackers(config)
     dataset = Dataset(config.data)
     check_stream(config, dataset)

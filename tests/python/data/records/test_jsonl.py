@@ -33,6 +33,21 @@ def test_a_repeated_name_is_refused(tmp_path: Path) -> None:
         JsonlFile(path).record(1)
 
 
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32"])
+def test_a_file_in_another_encoding_is_refused(tmp_path: Path, encoding: str) -> None:
+    path = tmp_path / "data.jsonl"
+    path.write_bytes('{"a": 1}\n'.encode(encoding))
+    with pytest.raises(DataError, match=r"data\.jsonl: the file is not in UTF-8.*iconv"):
+        JsonlFile(path)
+
+
+def test_a_pointer_of_git_lfs_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "data.jsonl"
+    path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 9\n")
+    with pytest.raises(DataError, match=r"data\.jsonl: a Git LFS pointer .*git lfs pull"):
+        JsonlFile(path)
+
+
 @pytest.mark.parametrize("text", ["", "\n", " \n\n "])
 def test_a_file_without_a_sample_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "data.jsonl"
