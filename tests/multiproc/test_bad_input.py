@@ -39,6 +39,8 @@ def test_a_missing_image_is_named_with_its_line(tmp_path: Path, data: Path) -> N
         code, errors = Run(tree).wait()
     assert code == 1
     assert f"{path}:6: image {tmp_path / 'gone.png'}: there is no such file" in errors
+    _, _, log = errors.partition("; the log of ")[2].partition(".0 is ")
+    assert "Traceback" in Path(log.strip()).read_text()
 
 
 def cut_image(data: Path, folder: Path) -> Path:

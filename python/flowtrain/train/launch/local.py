@@ -63,6 +63,10 @@ class _Failure:
             return f"killed by signal {-self.exit_code}"
         return f"exit code {self.exit_code}"
 
+    def is_consequence(self) -> bool:
+        """Whether the rank ended because of another: its reason names a death."""
+        return " died" in self.reason()
+
 
 def run_local_ranks(config: RunConfig, host: JobHost, *, resume: bool) -> None:
     """Start every rank, and wait until all have ended.
@@ -85,7 +89,11 @@ def run_local_ranks(config: RunConfig, host: JobHost, *, resume: bool) -> None:
     finally:
         _end(worlds.values())
     if failures:
-        raise RunFailed(f"the run ended early; {_describe(failures)}; logs are in {logs}")
+        failures.sort(key=_Failure.is_consequence)
+        raise RunFailed(
+            f"the run ended early; {_describe(failures)}; the log of {failures[0].label} is "
+            f"{failures[0].log}"
+        )
 
 
 def _start(
@@ -190,14 +198,11 @@ def _wait(
 
 
 def _describe(failures: Sequence[_Failure]) -> str:
-    """Which ranks failed and why, with ranks of the same reason together.
-
-    Causes come before consequences: a rank that names the death of a peer is a consequence.
-    """
+    """Which ranks failed and why, with ranks of the same reason together."""
     ranks: dict[str, list[str]] = {}
     for failure in failures:
         ranks.setdefault(failure.reason(), []).append(failure.rank)
     return "; ".join(
         f"rank{'s' if len(names) > 1 else ''} {', '.join(names)}: {reason}"
-        for reason, names in sorted(ranks.items(), key=lambda pair: " died" in pair[0])
+        for reason, names in ranks.items()
     )
