@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from pathlib import Path
 from typing import cast
 
@@ -11,6 +12,8 @@ from transformers import PreTrainedModel
 
 from flowtrain.config.schema import RunConfig
 from flowtrain.models.export import save_final
+from flowtrain.models.images import PixelLimits
+from flowtrain.models.pixel_limits import write_pixel_limits
 from flowtrain.models.registry import family_for
 from flowtrain.train.state.atomic import PART, commit
 from flowtrain.train.state.checkpoint import load_part
@@ -25,6 +28,9 @@ def write_final(config: RunConfig, checkpoint: Path) -> dict[str, float]:
 
 def write_model(config: RunConfig, checkpoint: Path, folder: Path) -> dict[str, float]:
     """Write the model of a checkpoint, completely or not at all; an older one is replaced.
+
+    Its image processor has the `data.min_pixels` and `data.max_pixels` that the run sets; a line on
+    standard error says so.
 
     Args:
         config: The run.
@@ -54,8 +60,12 @@ def write_model(config: RunConfig, checkpoint: Path, folder: Path) -> dict[str, 
     if part.exists():
         shutil.rmtree(part)
     save_final(part, config.model.folder, cast(PreTrainedModel, model))
+    limits = PixelLimits(min_pixels=config.data.min_pixels, max_pixels=config.data.max_pixels)
+    changed = write_pixel_limits(part, limits)
     check_model(config)  # Nothing changed while the files were copied.
     commit(part, folder)
+    if changed is not None:
+        print(f"flowtrain: {folder}: {changed}", file=sys.stderr)
     change = {}
     for module in ("encoder", "backbone"):
         moved = start = 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_model_state_dict
-from transformers import AutoModelForImageTextToText
+from transformers import AutoImageProcessor, AutoModelForImageTextToText
 
 from flowtrain.config import ConfigError, RunConfig, dump, from_dict
 from flowtrain.models.family import Part
@@ -129,3 +130,24 @@ def test_an_export_is_the_model_of_the_named_checkpoint_of_a_run_that_was_moved(
         assert all(torch.equal(value, loaded[name]) for name, value in wanted.items())
     with pytest.raises(ConfigError, match=r"--out=.*step-00000003: it exists"):
         export(moved, step=3)
+
+
+@pytest.mark.parametrize("form", ["size", "min_pixels", "processor_config"])
+def test_the_image_processor_has_the_limits_of_the_run(
+    form: str, config: RunConfig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In each form in which released models have them; the lower limit is the processor's own."""
+    path = config.model.folder / "preprocessor_config.json"
+    fields = json.loads(path.read_text())
+    least, most = (fields["size"][edge] for edge in ("shortest_edge", "longest_edge"))
+    if form == "min_pixels":
+        path.write_text(json.dumps({**fields, "min_pixels": least, "max_pixels": most}))
+    elif form == "processor_config":
+        both = {"processor_class": "Qwen3VLProcessor", "image_processor": fields}
+        path.with_name("processor_config.json").write_text(json.dumps(both))
+    (config.run / FINGERPRINT).write_text(json.dumps(fingerprint(config)))
+    limited = replace(config, data=replace(config.data, max_pixels=most // 4))
+    write_final(limited, make_checkpoint(config, 7))
+    size = AutoImageProcessor.from_pretrained(config.run / "final").size
+    assert (size["shortest_edge"], size["longest_edge"]) == (least, most // 4)
+    assert f"scaled to {least} to {most // 4} pixels, as in training" in capsys.readouterr().err
