@@ -205,7 +205,13 @@ def _part(
                 f"which would be lost; make it a part of type {of.value}"
             )
     if kind is None:
-        return _text(part.get("text"), where)
+        if "text" not in part:
+            others = ", ".join(repr(name) for name in part if name != "type")
+            raise DataError(
+                f"{where}: a part of type text has {others or 'nothing'} and no 'text'; give its "
+                "words as 'text'"
+            )
+        return _text(part["text"], where)
     if part.get("text"):
         raise DataError(
             f"{where}: a part of type {given} has the text {shortened(part['text'])}, which "

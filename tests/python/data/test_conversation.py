@@ -131,7 +131,12 @@ def test_an_empty_field_does_not_hide_its_other_name() -> None:
 @pytest.mark.parametrize(
     ("record", "message"),
     [
-        (parts({"type": "text"}), "turn 1: text=None; it must be a string"),
+        (parts({"type": "text"}), "turn 1: a part of type text has nothing and no 'text'"),
+        (
+            parts({"type": "text", "value": "Hi"}),
+            "turn 1: a part of type text has 'value' and no 'text'; give its words as 'text'",
+        ),
+        (parts({"type": "text", "text": None}), "turn 1: text=None; it must be a string"),
         (parts({"type": "audio", "audio": "a.wav"}), "turn 1: part .*text, image, .* or video_url"),
         (
             parts({"type": "image", "video": "a.mp4"}),
