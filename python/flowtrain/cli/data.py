@@ -153,6 +153,13 @@ def run_check(given: argparse.Namespace) -> int:
     for source in found.sources:
         if source.sizes_error is not None:
             print(f"flowtrain: sizes are not stored: {source.sizes_error}", file=sys.stderr)
+    if found.blank:
+        print(
+            f"flowtrain: {found.blank} images have grey values of 16 or 32 bits and become blank, "
+            f"as values are not scaled to 8 bits but clipped at 255: {found.first_blank}, for one; "
+            "convert them to 8 bits (docs/data.md)",
+            file=sys.stderr,
+        )
     if not found.ended and found.targets:
         print(
             "flowtrain: no sample trains the token that ends an answer, so that the model may not "

@@ -21,6 +21,7 @@ from flowtrain.data.sizes import Length, SampleSizes, write_sizes
 from flowtrain.data.workers import ReaderPool
 
 _CHUNK = 64
+_BLANK = "blank: "
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,6 +74,10 @@ class FileCheck:
     ended: int
     """Samples whose last target is a token that ends an answer; a model that is trained on none
     may not learn to end its answers."""
+    blank: int = 0
+    """Images with grey values of 16 or 32 bits, most of which are clipped at 255."""
+    first_blank: str | None = None
+    """Name of one of them."""
     sources: list[SourceCheck]
     """The data sets of `data.sources`, or the only one."""
 
@@ -154,6 +159,8 @@ def check_file(
     names = (*of_source, "over_limit", "image_tokens", "ended")
     return FileCheck(
         bad=bad,
+        blank=total["blank"],
+        first_blank=next((n.removeprefix(_BLANK) for n in total if n.startswith(_BLANK)), None),
         sources=[
             SourceCheck(
                 name=name,
@@ -217,6 +224,10 @@ class _Checker:
         if self._pixels:
             for image, grid in enumerate(meta.grids):
                 self._reader.pixels(sample, image, grid)
+        if meta.grids and (blank := self._reader.blank_images(sample)):
+            if not counts["blank"]:
+                counts[_BLANK + blank[0]] = 1
+            counts["blank"] += len(blank)
         counts["tokens"] += meta.num_tokens
         counts["targets"] += meta.num_targets
         videos = sum(second > 0 for second in meta.seconds)

@@ -18,12 +18,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import BinaryIO
 
+import numpy as np
 from PIL import ExifTags, Image, UnidentifiedImageError
 from PIL.TiffImagePlugin import TiffImageFile
 
 from flowtrain.data.files import VisualFile
 
 _ORIENTATION = ExifTags.Base.Orientation
+_DEEP = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")
+"""Modes of Pillow with 16 or 32 bits a pixel."""
 _SWAPPED = (5, 6, 7, 8)
 """EXIF orientations that swap width and height."""
 
@@ -57,6 +60,29 @@ def read_upright(file: VisualFile, where: str) -> Image.Image:
             raise file.unusable(where, error) from error
     with _opened(file, where) as (image, _):
         return load_image(image)
+
+
+def becomes_blank(file: VisualFile, where: str) -> bool:
+    """Whether `read_upright` loses most of the values of an image of 16 or 32 bits.
+
+    It does so if most of them are above 255, or if their range is less than one step of 8 bits.
+
+    Raises:
+        DataError: The file is missing or damaged.
+    """
+    if isinstance(file.source, Image.Image):
+        return _is_lost(file.source)
+    with _opened(file, where) as (image, _):
+        return _is_lost(image)
+
+
+def _is_lost(image: Image.Image) -> bool:
+    if image.mode not in _DEEP:
+        return False
+    values = np.asarray(image)
+    least, most = values.min(), values.max()
+    is_flat = values.dtype.kind == "f" and most < least + 2
+    return bool(least < most and (is_flat or np.mean(values > 255) > 0.5))
 
 
 @contextmanager

@@ -17,6 +17,8 @@ from flowtrain.cost.flops import Grid
 from flowtrain.data.chat import ChatTokenizer, ChatTokens
 from flowtrain.data.conversation import Conversation, read_conversation
 from flowtrain.data.errors import DataError
+from flowtrain.data.files import IMAGE
+from flowtrain.data.images import becomes_blank
 from flowtrain.data.pixels import PlannedVisual, SamplePixels, VisualReader
 from flowtrain.data.records import Dataset, State
 from flowtrain.data.text import (
@@ -246,6 +248,16 @@ class SampleReader:
             for visual, grid in enumerate(grids)
         ]
         return self._compact(tokens, lengths)
+
+    def blank_images(self, sample: int) -> list[str]:
+        """Names of the images of a sample whose grey values of 16 or 32 bits are lost.
+
+        Raises:
+            DataError: The record or an image cannot be used.
+        """
+        visuals = self._conversation(sample).visuals
+        where = self.where(sample)
+        return [v.name for v in visuals if v.kind is IMAGE and becomes_blank(v, where)]
 
     def pixels(self, sample: int, image: int, grid: Grid) -> SamplePixels:
         """Pixels of one image or video of a sample.

@@ -5,8 +5,10 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
+from PIL import Image
 from support import run_tree, write_tiny_data
 
 from flowtrain.cli.main import main
@@ -243,6 +245,33 @@ def test_answers_that_the_template_never_ends_are_reported(
     template.write_text(template.read_text().replace("+ '</s>'", "+ ' '"))
     assert main(argv) == 0
     assert "no sample trains the token that ends an answer" in capsys.readouterr().err
+
+
+def test_images_of_more_than_8_bits_that_become_blank_are_reported(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wide = np.linspace(0, 60000, 64 * 64).reshape(64, 64)
+    images = {
+        "wide.png": wide.astype(np.uint16),
+        "share.tiff": (wide / 60000).astype(np.float32),
+        "dark.png": (wide / 300).astype(np.uint16),  # In the range of 8 bits.
+        "float.tiff": (wide / 300).astype(np.float32),
+        "plain.png": (wide / 300).astype(np.uint8),
+        "white.png": np.full((64, 64), 255, np.uint16),
+    }
+    ask = {"role": "user", "content": "<image>Read the digits."}
+    lines = []
+    for name, values in images.items():
+        Image.fromarray(values).save(tmp_path / name)
+        turns = [ask, {"role": "assistant", "content": "1"}]
+        lines.append(json.dumps({"messages": turns, "images": [name]}) + "\n")
+    path = tmp_path / "data.jsonl"
+    path.write_text("".join(lines))
+    config = [str(folder / "run.yaml"), f"data.path={path}", "train.microbatch_tokens=4096"]
+    assert main(["data", "check", *config]) == 0
+    errors = capsys.readouterr().err
+    assert "flowtrain: 2 images have grey values of 16 or 32 bits and become blank" in errors
+    assert f"{tmp_path / 'wide.png'}, for one" in errors
 
 
 def test_a_stream_is_shown_and_not_checked(
