@@ -37,6 +37,12 @@ def part_of(name: str) -> Part:
     return "projector" if name == "bias" else "backbone"
 
 
+def rate(module: Module) -> float:
+    """Learning rate of the first group of the optimizer."""
+    assert module.optimizer is not None
+    return float(module.optimizer.param_groups[0]["lr"])
+
+
 def train(
     config: RunConfig,
     first: int = 0,
@@ -64,7 +70,7 @@ def train(
         torch.manual_seed(step)
         for parameter in module.trainable:
             parameter.grad = torch.randn(parameter.shape)
-        rates.append(module.lr)
+        rates.append(rate(module))
         module.apply(APPLY, saw_images=step not in without_images)
         plan = StepPlan(step=step, kind="train", cursor=(step + 1) * draws)
         if checkpoints.is_due(plan):

@@ -30,7 +30,6 @@ class StepReport:
         num_targets: Real number of target tokens N; 0 in a world without the backbone.
         seconds: Seconds of each kind of activity (`account.KINDS`) since the last report, mean over
             the ranks.
-        lr: Learning rate of the step; 0 if the world trains nothing.
     """
 
     norm: float
@@ -38,7 +37,6 @@ class StepReport:
     loss_sum: float = 0.0
     num_targets: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
-    lr: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,10 +47,11 @@ class StepDecision:
         action: `apply` the gradients times `scale`, or `skip` the step.
         scale: Clipping factor, times planned N / real N where images were skipped.
         loss: Sum of losses / real N.
-        grad_norm: Norm over both modules, before clipping.
+        grad_norm: Norm over both modules, before clipping; with `late`, of two steps.
         num_targets: Real N.
         seconds: Seconds of each kind of activity in each world, as in its report.
-        lr: Learning rate of the modules that train.
+        norms: With `late`, the step and the norm of the gradients of each world that `grad_norm`
+            is of.
     """
 
     action: Literal["apply", "skip"]
@@ -61,7 +60,7 @@ class StepDecision:
     grad_norm: float
     num_targets: int
     seconds: dict[str, dict[str, float]]
-    lr: float = 0.0
+    norms: dict[str, tuple[int, float]] = field(default_factory=dict)
 
 
 class StepClose:
@@ -99,6 +98,7 @@ class StepClose:
         self._late = late
         self._first: int | None = None
         self._checksums: dict[int, int] = {}
+        self._corrections: dict[int, float] = {}
         self._own: tuple[int, StepReport] | None = None
         self._written: deque[str] = deque()
 
@@ -113,7 +113,6 @@ class StepClose:
                 report.loss_sum.hex(),
                 report.num_targets,
                 report.seconds,
-                report.lr.hex(),
             ],
         )
         self._written.append(key)
@@ -132,16 +131,33 @@ class StepClose:
         if self._first is None:
             self._first = plan.step
         self._checksums[plan.step] = checksum
-        reports = {world: self._report_of(world, plan.step) for world in self._worlds}
-        self._checksums.pop(plan.step - 1, None)
+        steps = {world: self._step_of(world, plan.step) for world in self._worlds}
+        reports = {world: self._read(world, step) for world, step in steps.items()}
+        if self._late and plan.step - 1 == self._first:
+            # Those of other worlds were read at that step, too: their time counts once.
+            own = {self._world: reports[self._world]}
+            reports = {world: replace(r, seconds={}) for world, r in reports.items()} | own
         # All ranks have read the reports of two steps ago: their worlds have reported since.
         while len(self._written) > 2:
             self._store.delete(self._written.popleft())
         backbone = reports[self._worlds[0]]
         num_targets = backbone.num_targets
         correction = plan.num_targets / num_targets if num_targets else 0.0
+        self._corrections[plan.step] = correction
         loss = backbone.loss_sum / num_targets if num_targets else 0.0
-        norm = math.hypot(*(report.norm for report in reports.values())) * correction
+        norms = {
+            world: (step, reports[world].norm * self._corrections[step])
+            for world, step in steps.items()
+        }
+        for past in (self._checksums, self._corrections):
+            past.pop(plan.step - 1, None)
+        if self._late:
+            # A world whose gradient of the step before was not finite has skipped that step, or
+            # ends the run with an error that names it.
+            counting = (n for step, n in norms.values() if step == plan.step or math.isfinite(n))
+            norm = math.hypot(*counting)
+        else:
+            norm = math.hypot(*(report.norm for report in reports.values())) * correction
         finite = math.isfinite(loss) and math.isfinite(norm)
         if not finite and self._nonfinite == "abort":
             raise NonFiniteError(
@@ -160,25 +176,18 @@ class StepClose:
             grad_norm=norm,
             num_targets=num_targets,
             seconds={world: report.seconds for world, report in reports.items()},
-            lr=max(report.lr for report in reports.values()),
+            norms=norms if self._late else {},
         )
 
-    def _report_of(self, world: str, step: int) -> StepReport:
-        """Wait for the report of a world that counts for the close of a step."""
-        if not self._late or world == self._world or step == self._first:
-            return self._read(world, step)
-        report = self._read(world, step - 1)
-        if step - 1 == self._first:  # It was read at that step, too: its time counts once.
-            report = replace(report, seconds={})
-        if not math.isfinite(report.norm):
-            # That world skips the step before, or ends the run with an error that names it.
-            report = replace(report, norm=0.0)
-        return report
+    def _step_of(self, world: str, step: int) -> int:
+        """Step of the report of a world that counts for the close of a step."""
+        is_late = self._late and world != self._world and step != self._first
+        return step - 1 if is_late else step
 
     def _read(self, world: str, step: int) -> StepReport:
         if self._own is not None and self._own[0] == step and world == self._world:
             return self._own[1]
-        norm, checksum, loss_sum, num_targets, seconds, lr = self._store.get(
+        norm, checksum, loss_sum, num_targets, seconds = self._store.get(
             f"close/{step}/{world}", writer=f"the {world} world"
         )
         if checksum != self._checksums[step]:
@@ -192,7 +201,6 @@ class StepClose:
             loss_sum=float.fromhex(loss_sum),
             num_targets=num_targets,
             seconds=seconds,
-            lr=float.fromhex(lr),
         )
 
 

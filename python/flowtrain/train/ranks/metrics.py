@@ -19,6 +19,7 @@ from flowtrain.train.input.reads import SampleReads
 from flowtrain.train.ranks.evaluations import Evaluation
 from flowtrain.train.ranks.trackers import Tracker
 from flowtrain.train.state.logs import ANSWERS, EVALUATIONS, METRICS, TIMING, append, json_values
+from flowtrain.train.state.optimizer import LearningRates
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,6 +47,7 @@ class Metrics:
     Args:
         run: Folder of the run.
         steps: Steps of the whole run.
+        rates: Learning rates of the steps.
         peak_flops: Peak FLOP/s of all ranks together, for MFU.
         trackers: Get the figures of each step as well.
         held_out: Reads of the held-out samples, for answers.
@@ -57,6 +59,7 @@ class Metrics:
         run: Path,
         *,
         steps: int,
+        rates: LearningRates,
         peak_flops: float,
         trackers: Sequence[Tracker] = (),
         held_out: SampleReads | None = None,
@@ -66,6 +69,7 @@ class Metrics:
         self._trackers = trackers
         self._held_out = held_out
         self._steps = steps
+        self._rates = rates
         self._peak_flops = peak_flops
         self._every = every
         self._seconds = 0.0
@@ -82,20 +86,25 @@ class Metrics:
         plan: StepPlan,
         decision: StepDecision,
         *,
-        lr: float,
         skipped: int,
         ages: Sequence[int],
         timing: StepTiming,
     ) -> None:
         """Log one closed step."""
+        lr, group_lrs = self._rates.at(plan.step)
+        norms = {
+            world: json_values({"step": step, "norm": norm})
+            for world, (step, norm) in decision.norms.items()
+        }
         self._write(
             METRICS,
             step=plan.step,
             loss=decision.loss,
             target_tokens=decision.num_targets,
             samples=plan.samples,
-            grad_norm=decision.grad_norm,
+            **({"grad_norms": norms} if norms else {"grad_norm": decision.grad_norm}),
             lr=lr,
+            **({"group_lrs": group_lrs} if group_lrs else {}),
             weight_ages=ages,
             skipped_samples=skipped,
             dropped_samples=plan.dropped,
@@ -121,8 +130,9 @@ class Metrics:
         )
         figures = {
             "train/loss": decision.loss,
-            "train/grad_norm": decision.grad_norm,
+            **_norm_figures(plan.step, decision),
             "train/lr": lr,
+            **{f"train/lr/{match}": rate for match, rate in group_lrs.items()},
             "train/target_tokens": decision.num_targets,
             "train/tokens_per_s": tokens / timing.seconds,
             "train/mfu": plan.flops / (timing.seconds * self._peak_flops),
@@ -188,9 +198,11 @@ class Metrics:
         self, plan: StepPlan, decision: StepDecision, timing: StepTiming, *, used: float
     ) -> None:
         shares = " ".join(f"{world} {busy(s):.0%}" for world, s in decision.seconds.items())
+        norms = " ".join(f"{world} {norm:.3f}" for world, (_, norm) in decision.norms.items())
+        norms = norms or f"{decision.grad_norm:.3f}"
         line = (
             f"step {plan.step + 1}/{self._steps}  loss {decision.loss:.4f}  "
-            f"grad {decision.grad_norm:.3f}  {self._tokens / self._seconds:,.0f} tokens/s  "
+            f"grad {norms}  {self._tokens / self._seconds:,.0f} tokens/s  "
             f"MFU {self._flops / (self._seconds * self._peak_flops):.1%}  "
             f"busy {shares}  pool {used:.0%}"
         )
@@ -216,3 +228,13 @@ class Metrics:
     def _write(self, log: str, **values: Any) -> None:
         line = json.dumps(json_values(values), separators=(",", ":"), allow_nan=False)
         append(self._run / log, line)
+
+
+def _norm_figures(step: int, decision: StepDecision) -> dict[str, float]:
+    """Gradient norms of a step, for trackers, which take figures of this step only."""
+    if not decision.norms:
+        return {"train/grad_norm": decision.grad_norm}
+    return {
+        f"train/grad_norm{'' if at == step else '_before'}/{world}": norm
+        for world, (at, norm) in decision.norms.items()
+    }

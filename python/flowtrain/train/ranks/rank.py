@@ -208,7 +208,6 @@ class Rank:
             loss_sum=sums.loss_sum if sums is not None else 0.0,
             num_targets=int(sums.num_targets) if sums is not None else 0,
             seconds=seconds,
-            lr=max(module.lr for module in trained),
         )
         if world.is_leader:
             self._close_exchange.report(plan.step, report)
@@ -273,7 +272,6 @@ class Rank:
         self._metrics.step(
             plan,
             decision,
-            lr=decision.lr,
             skipped=int(sums.num_skipped),
             ages=[int(age) for age in sums.ages],
             timing=timing,

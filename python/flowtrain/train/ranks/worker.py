@@ -46,7 +46,8 @@ from flowtrain.train.state.checkpoint import (
     read_meta,
 )
 from flowtrain.train.state.logs import PLANS
-from flowtrain.train.state.module import DTYPES, Module
+from flowtrain.train.state.module import DTYPES, Module, trained_groups
+from flowtrain.train.state.optimizer import LearningRates
 from flowtrain.train.state.resume import check_model, data_state, held_out_state
 from flowtrain.train.state.run_folder import write_account, write_edges
 
@@ -236,6 +237,11 @@ class Worker:
         metrics = Metrics(
             self.config.run,
             steps=self.config.train.steps,
+            rates=LearningRates(
+                self.config.optim,
+                trained_groups(self.config, context.family),
+                steps=self.config.train.steps,
+            ),
             peak_flops=job_peak_flops(
                 context.world.device, context.dtype, ranks=len(self.membership.labels)
             ),

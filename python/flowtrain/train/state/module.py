@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -11,12 +10,14 @@ from typing import Any
 import torch
 
 from flowtrain.config.checks import ConfigError
+from flowtrain.config.optim import ParameterGroup
 from flowtrain.config.schema import Part, RunConfig
 from flowtrain.models.family import Family
 from flowtrain.train.control.close import StepDecision
 from flowtrain.train.control.gradients import GradientBuckets
 from flowtrain.train.state.master import MasterWeights
 from flowtrain.train.state.optimizer import (
+    advance,
     build_optimizer,
     build_schedule,
     check_groups,
@@ -61,6 +62,19 @@ def check_trained(config: RunConfig, family: Family) -> None:
             f"optim.groups: neither encoder nor projector would train with flow.mode="
             f"{config.flow.mode}; set flow.mode to frozen"
         )
+
+
+def trained_groups(config: RunConfig, family: Family) -> list[ParameterGroup]:
+    """The groups of `optim.groups` with a parameter that trains."""
+    if not config.optim.groups:
+        return []
+    names = family.parameter_sizes()
+    trained = {
+        group_of(name, config.optim)
+        for name in names
+        if _trains(name, family.part_of(name), config)
+    }
+    return [group for group in config.optim.groups if group in trained]
 
 
 @dataclass(slots=True)
@@ -166,8 +180,7 @@ class Module:
         else:
             self.optimizer.zero_grad(set_to_none=True)
         if self.schedule is not None:
-            with _without_order_warning():
-                self.schedule.step()
+            advance(self.schedule)
 
     def complete_state(self) -> None:
         """Create the optimizer's state of parameters that have not been stepped.
@@ -197,16 +210,10 @@ class Module:
     def restore_schedule(self, steps: int) -> None:
         """Advance a new schedule by a number of steps."""
         if self.schedule is not None:
-            with _without_order_warning():
-                for _ in range(steps):
-                    self.schedule.step()
+            advance(self.schedule, steps)
 
     def _grads(self) -> list[torch.Tensor]:
         return [p.grad for p in self.trainable if p.grad is not None]
-
-    @property
-    def lr(self) -> float:
-        return float(self.optimizer.param_groups[0]["lr"]) if self.optimizer else 0.0
 
 
 def _zeros_like(value: Any, of: torch.Tensor, parameter: torch.Tensor) -> Any:
@@ -214,11 +221,3 @@ def _zeros_like(value: Any, of: torch.Tensor, parameter: torch.Tensor) -> Any:
     if not isinstance(value, torch.Tensor):
         return value
     return torch.zeros_like(parameter if value.shape == of.shape else value)
-
-
-@contextmanager
-def _without_order_warning() -> Iterator[None]:
-    """Silence PyTorch's warning when the schedule advances and the optimizer does not."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*lr_scheduler.step.*optimizer.step.*")
-        yield

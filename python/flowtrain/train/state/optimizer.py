@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+import warnings
+from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -113,3 +114,46 @@ def build_schedule(
         optimizer, 1.0 / (config.warmup_steps + 1), 1.0, total_iters=config.warmup_steps
     )
     return lr_scheduler.SequentialLR(optimizer, [warmup, main], [config.warmup_steps])
+
+
+def advance(schedule: lr_scheduler.LRScheduler, steps: int = 1) -> None:
+    """Advance a schedule, also where its optimizer does not step, about which PyTorch warns."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*lr_scheduler.step.*optimizer.step.*")
+        for _ in range(steps):
+            schedule.step()
+
+
+class LearningRates:
+    """Learning rates of the steps of a run, which the configuration alone determines.
+
+    Any rank knows them, also those of parameters that only other ranks hold.
+
+    Args:
+        config: Section `optim`.
+        groups: Those of `optim.groups` that train.
+        steps: Steps of the run.
+    """
+
+    def __init__(
+        self, config: OptimConfig, groups: Sequence[ParameterGroup], *, steps: int
+    ) -> None:
+        self._names = [group.match for group in groups]
+        peaks = [config.lr, *(config.lr if group.lr is None else group.lr for group in groups)]
+        # Schedules are defined on an optimizer; the values of its parameters do not matter.
+        self._optimizer = torch.optim.SGD(
+            [{"params": [torch.nn.Parameter(torch.zeros(1))], "lr": peak} for peak in peaks]
+        )
+        self._schedule = build_schedule(self._optimizer, config, steps=steps)
+        self._step = 0
+
+    def at(self, step: int) -> tuple[float, dict[str, float]]:
+        """Rate of the parameters in no group, and that of each group by its pattern.
+
+        Args:
+            step: Step, from 0; not before that of the last call.
+        """
+        advance(self._schedule, step - self._step)
+        self._step = step
+        rate, *rates = (float(group["lr"]) for group in self._optimizer.param_groups)
+        return rate, dict(zip(self._names, rates, strict=True))

@@ -39,8 +39,12 @@ def close(store: Store, world: str, *, mode: str, **options: Any) -> StepClose:
     )
 
 
-def report(exchange: StepClose, step: int, norm: float, *, checksum: int = 7) -> None:
-    told = StepReport(norm=norm, checksum=checksum, loss_sum=8.0, num_targets=4, seconds={"x": 1.0})
+def report(
+    exchange: StepClose, step: int, norm: float, *, checksum: int = 7, num_targets: int = 4
+) -> None:
+    told = StepReport(
+        norm=norm, checksum=checksum, loss_sum=8.0, num_targets=num_targets, seconds={"x": 1.0}
+    )
     exchange.report(step, told)
 
 
@@ -79,9 +83,26 @@ def test_in_bounded_the_backbone_does_not_wait_for_the_backward_of_the_encoder()
         assert decide(encoder, step).grad_norm == math.hypot(3.0, 4.0 + step)
     norms = [4.0, 4.0, 5.0, 6.0, 7.0]
     assert [one.grad_norm for one in decided] == [math.hypot(3.0, norm) for norm in norms]
+    # Each norm that is logged is of a step that is named.
+    assert [one.norms for one in decided] == [
+        {"backbone": (step, 3.0), "encoder": (max(step - 1, 0), norm)}
+        for step, norm in enumerate(norms)
+    ]
     # The seconds of each step of the encoder count once.
     assert [one.seconds["encoder"] for one in decided] == [{"x": 1.0}, {}, *[{"x": 1.0}] * 3]
     assert len(store.keys) == 4
+
+
+def test_a_late_norm_counts_with_the_targets_of_its_own_step() -> None:
+    store = Store()
+    backbone, encoder = (close(store, world, mode="bounded") for world in WORLDS)
+    # Half of the planned targets of step 1 were in skipped samples.
+    for step, num_targets in enumerate([4, 2, 4]):
+        report(backbone, step, 3.0, num_targets=num_targets)
+        report(encoder, step, 4.0)
+    norms = [decide(backbone, step).norms for step in range(3)]
+    assert norms[1] == {"backbone": (1, 6.0), "encoder": (0, 4.0)}
+    assert norms[2] == {"backbone": (2, 3.0), "encoder": (1, 8.0)}
 
 
 @pytest.mark.parametrize("nonfinite", ["skip", "abort"])

@@ -8,16 +8,21 @@ import os
 import pty
 import resource
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
+from flowtrain.config.optim import OptimConfig, ParameterGroup
 from flowtrain.steps import StepPlan
 from flowtrain.train.control.close import StepDecision
 from flowtrain.train.ranks.metrics import Metrics, StepTiming
 from flowtrain.train.state.logs import read_log
+from flowtrain.train.state.optimizer import LearningRates
+
+RATES = LearningRates(OptimConfig(), [], steps=9)
 
 
 def log_step(metrics: Metrics) -> None:
@@ -27,7 +32,6 @@ def log_step(metrics: Metrics) -> None:
         StepDecision(
             action="skip", scale=0, loss=math.nan, grad_norm=math.inf, num_targets=1, seconds={}
         ),
-        lr=0.1,
         skipped=0,
         ages=[],
         timing=StepTiming(seconds=1.0, pool={"segments": [], "bytes_published": 0}),
@@ -35,7 +39,7 @@ def log_step(metrics: Metrics) -> None:
 
 
 def test_a_log_on_a_full_disk_is_named(tmp_path: Path) -> None:
-    metrics = Metrics(tmp_path, steps=1, peak_flops=1.0)
+    metrics = Metrics(tmp_path, steps=1, rates=RATES, peak_flops=1.0)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
     try:
@@ -49,7 +53,7 @@ def test_a_step_that_is_not_finite_is_json_when_standard_output_is_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stdout", None)
-    metrics = Metrics(tmp_path, steps=1, peak_flops=1.0)
+    metrics = Metrics(tmp_path, steps=1, rates=RATES, peak_flops=1.0)
     log_step(metrics)
     metrics.close()
     [line] = read_log(tmp_path / "metrics.jsonl")
@@ -68,11 +72,14 @@ DECISION = StepDecision(
 TIMING = StepTiming(seconds=1.0, pool={"segments": [], "bytes_published": 0})
 
 
-def train(folder: Path, steps: int, **options: Any) -> None:
-    metrics = Metrics(folder, steps=9, peak_flops=1e9, every=1, **options)
+def train(
+    folder: Path, steps: int, *, decision: StepDecision = DECISION, groups: Any = (), **options: Any
+) -> None:
+    rates = LearningRates(OptimConfig(lr=1e-3), groups, steps=9)
+    metrics = Metrics(folder, steps=9, rates=rates, peak_flops=1e9, every=1, **options)
     for step in range(steps):
         plan = StepPlan(step=step, kind="train")
-        metrics.step(plan, DECISION, lr=1e-3, skipped=0, ages=[], timing=TIMING)
+        metrics.step(plan, decision, skipped=0, ages=[], timing=TIMING)
     metrics.close()
 
 
@@ -129,3 +136,18 @@ def test_trackers_get_every_step_and_are_closed(tmp_path: Path) -> None:
     figures = tracker.log.call_args.args[1]
     assert [figures[f"train/{name}"] for name in ("loss", "grad_norm", "lr")] == [2.5, 1.0, 1e-3]
     tracker.close.assert_called_once_with()
+
+
+def test_norms_of_two_steps_and_rates_of_groups_have_their_names(tmp_path: Path) -> None:
+    late = replace(DECISION, norms={"backbone": (1, 3.0), "encoder": (0, math.nan)})
+    tracker = Mock()
+    group = ParameterGroup(match="model.visual.*", lr=2e-6)
+    train(tmp_path, 1, decision=late, groups=[group], trackers=[tracker])
+    [line] = read_log(tmp_path / "metrics.jsonl")
+    assert "grad_norm" not in line
+    assert line["grad_norms"] == {
+        "backbone": {"step": 1, "norm": 3.0},
+        "encoder": {"step": 0, "norm": None},
+    }
+    assert (line["lr"], line["group_lrs"]) == (1e-3, {"model.visual.*": 2e-6})
+    assert tracker.log.call_args.args[1]["train/lr/model.visual.*"] == 2e-6

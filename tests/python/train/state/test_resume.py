@@ -11,7 +11,7 @@ from typing import Any, get_type_hints
 
 import pytest
 import torch
-from linear_run import configuration, train
+from linear_run import configuration, rate, train
 
 from flowtrain.config import ConfigError, RunConfig
 from flowtrain.train.state.resume import FINGERPRINT, RULES, check_resume, data_state, fingerprint
@@ -76,7 +76,7 @@ def test_the_rate_falls_from_its_peak_towards_the_minimum(folder: Path, schedule
     rates, module = train(configuration(folder, optim=optim))
     assert max(rates) == rates[2] == pytest.approx(0.2)
     assert rates[2:] == sorted(rates[2:], reverse=True)
-    assert rates[-1] > module.lr == pytest.approx(0.05)
+    assert rates[-1] > rate(module) == pytest.approx(0.05)
 
 
 def schema_fields(kind: type, above: str = "") -> Iterator[str]:
