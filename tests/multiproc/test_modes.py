@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -89,12 +90,52 @@ def test_the_smallest_pool_gives_the_same_losses(
     assert losses("small", 1.0, 30.0) == losses("large", 4.0, 0.0)
 
 
-def test_a_run_with_a_frozen_backbone_logs_the_rate_of_its_encoder(
-    tmp_path: Path, data: Path
+@pytest.mark.parametrize(
+    ("layouts", "mode", "groups"),
+    [
+        (
+            [{"encoder_ranks": 1}, {"ranks": 2}],
+            {"mode": "bounded", "staleness": 1},
+            [{"match": "model.visual.*", "lr": 1e-4}],
+        ),
+        # A few layers train on each side, as with adapters.
+        (
+            [{"ranks": 2}, {"encoder_ranks": 1}],
+            {"mode": "strict"},
+            [{"match": "*.mlp.*", "lr": 1e-4}, {"match": "*", "train": False}],
+        ),
+    ],
+)
+def test_a_run_with_groups_is_resumed_in_another_layout(
+    layouts: list[dict[str, int]],
+    mode: dict[str, Any],
+    groups: list[dict[str, Any]],
+    tmp_path: Path,
+    data: Path,
 ) -> None:
-    tree = run_tree(tmp_path / "run", data, model={"freeze": ["backbone"]})
-    rates = [step["lr"] for step in trained(tree)]
-    assert rates == pytest.approx([5e-4 * (1 + math.cos(step * math.pi / 4)) for step in range(4)])
+    before, after = (
+        run_tree(
+            tmp_path / "run",
+            data,
+            flow={**layout, **mode},
+            optim={"groups": groups},
+            checkpoint={"every": 2},
+        )
+        for layout in layouts
+    )
+    trained(before)
+    shutil.rmtree(tmp_path / "run" / "checkpoints" / "step-00000004")
+    shape = [(1 + math.cos(step * math.pi / 4)) / 2 for step in range(4)]
+    metrics = trained(after, resume=True)
+    if mode["mode"] == "bounded":
+        told = [
+            {world: norm["step"] for world, norm in m["grad_norms"].items()} for m in metrics[:2]
+        ]
+        assert told == [{"backbone": 0, "encoder": 0}, {"backbone": 1, "encoder": 0}]
+        assert all(step["grad_norm"] > 0 for step in metrics[2:])
+    assert [step["lr"] for step in metrics] == pytest.approx([1e-3 * share for share in shape])
+    rates = [step["group_lrs"][groups[0]["match"]] for step in metrics]
+    assert rates == pytest.approx([1e-4 * share for share in shape])
 
 
 @pytest.mark.parametrize("layout", [pytest.param(LAYOUTS[0], marks=pytest.mark.deep), LAYOUTS[1]])

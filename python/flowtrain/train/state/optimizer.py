@@ -48,16 +48,14 @@ def build_optimizer(
 ) -> torch.optim.Optimizer:
     """Optimizer of one module.
 
-    The first group has the learning rate of the configuration; it may be empty. `fused` computes
-    the same formula in one pass over each parameter instead of ten.
+    No group is empty: torch could not load its state. `fused` computes the same formula in one pass
+    over each parameter instead of ten.
 
     Args:
         named: The parameters that train, with their names.
         config: Section `optim`.
     """
-    groups: dict[tuple[float, float], list[torch.nn.Parameter]] = {
-        (config.lr, config.weight_decay): []
-    }
+    groups: dict[tuple[float, float], list[torch.nn.Parameter]] = {}
     for name, parameter in named:
         groups.setdefault(_options(name, parameter, config), []).append(parameter)
     parameters: list[dict[str, Any]] = [

@@ -39,6 +39,31 @@ def test_a_resumed_run_ends_with_the_same_bits(
         assert torch.equal(a, b)
 
 
+# The linear module has a matrix, `weight`, and a vector, `bias`.
+GROUPS: list[list[dict[str, Any]]] = [
+    [{"match": "*", "lr": 0.01}],
+    [{"match": "weight", "lr": 0.01}],
+    [{"match": "weight", "lr": 0.01}, {"match": "bias", "weight_decay": 0.2}],
+    [{"match": "weight", "train": False}],
+    [{"match": "bias", "lr": 0.01}, {"match": "*", "train": False}],
+]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("groups", GROUPS)
+@pytest.mark.parametrize("optim", OPTIMIZERS)
+def test_a_resumed_run_with_groups_ends_with_the_same_bits(
+    folder: Path, optim: dict[str, Any], groups: list[dict[str, Any]], dtype: str
+) -> None:
+    optim = {**optim, "lr": 0.1, "schedule": "cosine", "groups": groups}
+    config = configuration(folder, optim=optim, model={"dtype": dtype})
+    _, whole = train(config)
+    _, resumed = train(config, first=4)
+    assert whole.stepped == resumed.stepped == 6
+    for a, b in zip(whole.parameters, resumed.parameters, strict=True):
+        assert torch.equal(a, b)
+
+
 @pytest.mark.parametrize("schedule", ["constant", "linear", "cosine", "onecycle"])
 def test_an_extended_run_has_the_values_of_its_new_configuration(
     folder: Path, schedule: str
