@@ -56,7 +56,8 @@ class PlanReader:
         if step not in self._known:
             plan, text = self._made.pop(step) if step in self._made else self._read(step)
             self._known[step] = plan
-            self._error = plan.error
+            # Plans of an evaluation may be read after a failed plan of the training.
+            self._error = self._error or plan.error
             self._checksums[step] = zlib.crc32(text)
         return self._known[step]
 

@@ -3,11 +3,12 @@ from __future__ import annotations
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
 from torch.distributed import TCPStore
 
-from flowtrain.steps import StepPlan
+from flowtrain.steps import FIRST_EVALUATION, StepPlan
 from flowtrain.train.control.store import JobStore
-from flowtrain.train.planning.plans import PlanReader
+from flowtrain.train.planning.plans import PlanError, PlanReader, plan_key
 
 
 def test_a_plan_that_was_made_here_is_that_of_the_other_ranks() -> None:
@@ -20,6 +21,23 @@ def test_a_plan_that_was_made_here_is_that_of_the_other_ranks() -> None:
     assert maker.peek(0) is plan
     assert other.get(0) == plan
     assert maker.checksum(0) == other.checksum(0)
+
+
+def test_the_error_of_a_planner_outlives_the_plans_that_are_read_after_it() -> None:
+    server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store = JobStore(f"127.0.0.1:{server.port}", "test", timeout_s=10)
+    plans = PlanReader(store, readers=1)
+    # The encoder reads step 1 ahead; then the batches of an evaluation, whose planner ends well.
+    for plan in (
+        StepPlan(step=1, kind="end", error="line 7: no image"),
+        StepPlan(step=FIRST_EVALUATION, kind="eval"),
+        StepPlan(step=FIRST_EVALUATION + 1, kind="end"),
+        StepPlan(step=FIRST_EVALUATION + 2, kind="end", error="line 9: no answer"),
+    ):
+        store.put_text(plan_key(plan.step), plan.to_json())
+        assert plans.get(plan.step) == plan
+    with pytest.raises(PlanError, match="line 7: no image"):
+        plans.check()
 
 
 def test_a_rank_that_fails_waits_for_the_steps_before() -> None:
