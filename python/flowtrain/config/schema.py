@@ -149,7 +149,8 @@ class TrainConfig:
     nonfinite: Literal["abort", "skip"] = "abort"
     """What to do with a step whose loss or gradient is not finite."""
     threads: int = 0
-    """Torch threads per rank; 0 divides the host's cores among the ranks."""
+    """Torch threads per rank; 0 takes `OMP_NUM_THREADS`, or else divides the cores that affinity
+    and cgroup allow among the ranks."""
 
     def __post_init__(self) -> None:
         not_negative(train__steps=self.steps, train__epochs=self.epochs)

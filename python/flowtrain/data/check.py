@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from itertools import islice
 from pathlib import Path
 
 from flowtrain.config.schema import RunConfig
+from flowtrain.cores import available_cores
 from flowtrain.data.errors import DataError, no_sample_fits
 from flowtrain.data.mixture import epoch_draws
 from flowtrain.data.model_files import model_hashes
@@ -111,7 +111,7 @@ def check_file(
     """
     if workers is not None and workers < 1:
         raise ValueError(f"--workers={workers}: it must be 1 or more")
-    workers = workers or len(os.sched_getaffinity(0))
+    workers = workers or available_cores()
     model = model_hashes(config.model.folder)
     # An error of every worker is raised here, once.
     checker = _Checker(config, pixels)

@@ -12,7 +12,7 @@ from flowtrain.config import dump, load
 from flowtrain.cost.tables import Tables
 from flowtrain.models.registry import family_for
 from flowtrain.models.tiny import SMALLEST, write_tiny_model
-from flowtrain.train.profile.launch import rank_threads
+from flowtrain.train.control.threads import rank_threads
 from flowtrain.train.profile.main import main as measure
 
 SIZES = {"microbatch_tokens": 32}

@@ -23,6 +23,7 @@ def choose_on_cores(
     times: RankTimes,
     *,
     cores: int,
+    threads: int = 1,
     reduce_bytes: float,
     read_s: float,
     source: str,
@@ -31,21 +32,24 @@ def choose_on_cores(
 
     Args:
         steps: Sampled steps of the run.
-        times: Times on one core.
-        cores: Cores, over which the ranks are spread.
+        times: Times of a rank with its threads.
+        cores: Cores, over which the threads of the ranks are spread.
+        threads: Threads of a rank.
         reduce_bytes: Bytes per second that a rank sends in an all-reduce.
         read_s: Seconds of a core to read a sample.
         source: Where the times are from.
     """
+    # As many cores as a rank has threads count as one.
+    units = max(1, cores // threads)
 
     def priced(layout: RankLayout) -> float:
         return step_seconds(
-            steps, layout, times, cores=cores, reduce_bytes=reduce_bytes, read_s=read_s
+            steps, layout, times, cores=units, reduce_bytes=reduce_bytes, read_s=read_s / threads
         )
 
     layouts = candidates(
-        cores=cores,
-        max_ranks=max(1, min(int(_RANKS_PER_CORE * cores), steps.global_batch)),
+        cores=units,
+        max_ranks=max(1, min(int(_RANKS_PER_CORE * units), steps.global_batch)),
         encoder_share=_encoder_share(steps, times),
     )
     seconds = {layout: priced(layout) for layout in layouts}

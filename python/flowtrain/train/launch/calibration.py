@@ -1,12 +1,10 @@
-"""Cores and GPUs for the ranks of a run, and a measurement of their speed in under 3 seconds."""
+"""GPUs for the ranks of a run, and a measurement of the speed of a rank in under 3 seconds."""
 
 from __future__ import annotations
 
 import math
-import os
 import statistics
 import time
-from pathlib import Path
 
 import torch
 
@@ -34,15 +32,10 @@ _COPIES = 5
 _PASSES = 20
 
 
-def available_cores() -> int:
-    """Cores that affinity and cgroup let this process use."""
-    return min(len(os.sched_getaffinity(0)), _cgroup_cores(Path("/sys/fs/cgroup/cpu.max")))
-
-
-def core_rates(dtype: torch.dtype) -> Rates:
-    """Measured rates of one core."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+def core_rates(dtype: torch.dtype, *, threads: int) -> Rates:
+    """Measured rates of a rank with so many torch threads, each on a core of its own."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
     try:
         flops, memory = peak_flops(torch.device("cpu"), dtype), _copy_rate()
         return Rates(
@@ -52,7 +45,7 @@ def core_rates(dtype: torch.dtype) -> Rates:
             reduce_bytes=_REDUCE_SHARE * memory,
         )
     finally:
-        torch.set_num_threads(threads)
+        torch.set_num_threads(before)
 
 
 def visible_gpus(config: RunConfig) -> tuple[Cluster, Measured | None]:
@@ -112,7 +105,7 @@ def _unknown_cluster(names: list[str], memory_bytes: int, flops: float) -> Clust
 
 
 def _copy_rate() -> float:
-    """Bytes per second that one core reads and writes in copies."""
+    """Bytes per second that a rank reads and writes in copies."""
     source = torch.zeros(_COPY_BYTES, dtype=torch.uint8)
     target = torch.empty_like(source)
     best = math.inf
@@ -137,12 +130,3 @@ def _pass_s() -> float:
         layer(row).sum().backward()
         seconds.append(time.perf_counter() - started)
     return statistics.median(seconds)
-
-
-def _cgroup_cores(limit: Path) -> int:
-    """Cores of the quota in a `cpu.max` of cgroup v2, at least 1; very many without a quota."""
-    try:
-        quota, period = limit.read_text().split()
-        return max(1, math.ceil(int(quota) / int(period)))
-    except (OSError, ValueError):
-        return 1 << 20

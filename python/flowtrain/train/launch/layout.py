@@ -12,6 +12,7 @@ from flowtrain.config.flow import FlowConfig
 from flowtrain.config.layout import RankLayout
 from flowtrain.config.load import load
 from flowtrain.config.schema import RunConfig
+from flowtrain.cores import available_cores
 from flowtrain.cost.rates import RateTimes
 from flowtrain.data.errors import DataError
 from flowtrain.data.sizes import read_sizes
@@ -21,7 +22,8 @@ from flowtrain.models.registry import family_for
 from flowtrain.plan.host import Choice, choose_on_cores, choose_on_gpus
 from flowtrain.plan.host.sampled import SampledModel, SampledSteps
 from flowtrain.plan.profiles import core_times
-from flowtrain.train.launch.calibration import available_cores, core_rates, visible_gpus
+from flowtrain.train.control.threads import rank_threads
+from flowtrain.train.launch.calibration import core_rates, visible_gpus
 from flowtrain.train.launch.first_samples import first_samples, workload_of
 from flowtrain.train.state.module import DTYPES
 
@@ -103,7 +105,8 @@ def _on_cores(config: RunConfig, family: Family) -> Choice | None:
         microbatch_tokens=config.train.microbatch_tokens,
         item_tokens=config.flow.item_tokens,
     )
-    rates = core_rates(DTYPES[config.model.dtype])
+    threads = rank_threads(config)
+    rates = core_rates(DTYPES[config.model.dtype], threads=threads)
     profile = config.flow.profile
     return choose_on_cores(
         steps,
@@ -114,9 +117,10 @@ def _on_cores(config: RunConfig, family: Family) -> Choice | None:
             family.layers,
             device=cpu_name(),
             dtype=config.model.dtype,
-            threads=config.train.threads or 1,
+            threads=threads,
         ),
         cores=available_cores(),
+        threads=threads,
         reduce_bytes=rates.reduce_bytes,
         read_s=samples.read_s,
         source="calibration" if profile is None else profile.name,

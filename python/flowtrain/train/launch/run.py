@@ -20,6 +20,7 @@ from flowtrain.data.mixture import sample_order, shares
 from flowtrain.data.records import Dataset
 from flowtrain.models.folder import check_weights
 from flowtrain.models.registry import family_for
+from flowtrain.train.control.threads import with_threads
 from flowtrain.train.launch.errors import RunFailed
 from flowtrain.train.launch.host import JobHost
 from flowtrain.train.launch.layout import with_layout
@@ -96,7 +97,7 @@ def _train(
     if config.debug.fault is not None:
         load_hook(config.debug.fault)
     started, started_at = time.perf_counter(), time.time()
-    config = with_layout(config, resume=resume)
+    config = with_layout(with_threads(config), resume=resume)
     with open_run(config, resume=resume) as trained:
         if trained < config.train.steps:
             host = JobHost(config, first=trained, stop=stop)

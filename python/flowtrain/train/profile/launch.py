@@ -12,6 +12,7 @@ from pathlib import Path
 import yaml
 
 from flowtrain.config import RunConfig, dump, load
+from flowtrain.train.control.threads import rank_threads
 from flowtrain.train.launch.local import memory_and_threads
 
 
@@ -35,14 +36,6 @@ def model_config(model: Path, overrides: Sequence[str]) -> RunConfig:
         path = Path(folder) / "model.yaml"
         path.write_text(yaml.safe_dump(tree))
         return load(path, overrides)
-
-
-def rank_threads(config: RunConfig) -> int:
-    """Threads of a rank: `train.threads`, or its share of the cores; 1 without a layout."""
-    flow = config.flow
-    if config.train.threads or flow.layout == "auto":
-        return config.train.threads or 1
-    return max(1, len(os.sched_getaffinity(0)) // len(flow.chosen.labels))
 
 
 def run_profile(

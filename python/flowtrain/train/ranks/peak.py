@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
-
 import torch
 
+from flowtrain.cores import available_cores
 from flowtrain.cost.peak import gpu_peak_flops, measured_peak_flops
 
 _SIZES = {"cpu": 512, "cuda": 8192}
@@ -20,7 +19,7 @@ def job_peak_flops(device: torch.device, dtype: torch.dtype, *, ranks: int) -> f
         ranks: Number of ranks of both worlds. Ranks that share cores or a GPU share its peak.
     """
     if device.type == "cpu":
-        available = len(os.sched_getaffinity(0)) // torch.get_num_threads()
+        available = available_cores() // torch.get_num_threads()
     else:
         available = torch.cuda.device_count()
     return min(ranks, max(1, available)) * peak_flops(device, dtype)

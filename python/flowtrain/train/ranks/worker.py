@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, closing, suppress
@@ -20,6 +19,7 @@ from flowtrain.models.family import Family
 from flowtrain.models.registry import family_for
 from flowtrain.steps import FIRST_EVALUATION, Space
 from flowtrain.train.control.job import FIRST_STEP, READY, Job
+from flowtrain.train.control.threads import rank_threads
 from flowtrain.train.control.world import World
 from flowtrain.train.input.prefetch import Prefetch
 from flowtrain.train.input.reads import SampleReads
@@ -307,9 +307,7 @@ class Worker:
         )
 
     def _device(self) -> torch.device:
-        processes = len(self.membership.labels)
-        cores = len(os.sched_getaffinity(0))
-        torch.set_num_threads(self.config.train.threads or max(1, cores // processes))
+        torch.set_num_threads(rank_threads(self.config))
         first = self.config.flow.chosen.encoder_ranks if self.world.name == "backbone" else 0
         device = choose_device(self.config.model.device, self.rank, first=first)
         if line := register(self.membership.pool, device):

@@ -17,7 +17,6 @@ from flowtrain.plan import cluster_local
 from flowtrain.plan.applied import with_plan
 from flowtrain.plan.plan_file import read_plan
 from flowtrain.train.launch import calibration
-from flowtrain.train.launch.calibration import _cgroup_cores
 from flowtrain.train.launch.layout import with_layout
 
 
@@ -169,9 +168,3 @@ def test_samples_that_cannot_be_used_are_left_to_the_ranks(tmp_path: Path, data:
     short = dataclasses.replace(config.train, microbatch_tokens=1)
     chosen = with_layout(dataclasses.replace(config, train=short), resume=False).flow.chosen
     assert chosen == RankLayout.colocated_on(1)
-
-
-@pytest.mark.parametrize(("quota", "cores"), [("150000 100000", 2), ("max 100000", 1 << 20)])
-def test_the_quota_of_a_cgroup_limits_the_cores(quota: str, cores: int, tmp_path: Path) -> None:
-    tmp_path.joinpath("cpu.max").write_text(f"{quota}\n")
-    assert _cgroup_cores(tmp_path / "cpu.max") == cores

@@ -1,0 +1,60 @@
+"""Cores that a process may use."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+_NAMES = Path("/proc/self/cgroup")
+_MOUNT = Path("/sys/fs/cgroup")
+
+
+def available_cores() -> int:
+    """Cores that affinity and the CPU quotas of cgroups let this process use, at least 1."""
+    quota = min(_quotas(_NAMES, _MOUNT), default=math.inf)
+    return max(1, min(len(os.sched_getaffinity(0)), math.ceil(min(quota, 1 << 20))))
+
+
+def _quotas(names: Path, mount: Path) -> Iterator[float]:
+    """The CPU quotas of the cgroups of this process and of those around them, in cores.
+
+    Args:
+        names: `/proc/self/cgroup`.
+        mount: Where cgroups are mounted: version 2, or a folder for each controller of version 1.
+    """
+    try:
+        lines = names.read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            roots = [mount, mount / "unified"]
+        elif "cpu" in controllers.split(","):
+            roots = [mount / controllers, mount / "cpu"]
+        else:
+            continue
+        # In a container, the path may be that of the host, and the root that of the container.
+        inner = Path(path.lstrip("/"))
+        for root in roots:
+            for folder in (inner, *inner.parents):
+                quota = _quota(root / folder)
+                if quota is not None:
+                    yield quota
+
+
+def _quota(folder: Path) -> float | None:
+    """The quota of one cgroup in cores; None if it has none."""
+    try:
+        if (limit := folder / "cpu.max").exists():
+            quota, period = limit.read_text().split()
+        else:
+            quota, period = (
+                (folder / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period")
+            )
+        cores = int(quota) / int(period)
+    except (OSError, ValueError, ZeroDivisionError):  # Without a limit it is "max", or -1.
+        return None
+    return cores if cores > 0 else None
