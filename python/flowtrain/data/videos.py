@@ -18,6 +18,16 @@ from flowtrain.data.errors import DataError
 from flowtrain.data.files import VisualFile
 from flowtrain.models.videos import VideoHead
 
+FORMATS = (
+    *("mov", "matroska", "avi", "mpegts", "mpeg", "flv", "asf", "ogg", "gif", "apng", "ivf"),
+    *("mjpeg", "m4v", "mpegvideo", "h264", "hevc", "obu"),
+)
+"""FFmpeg's demuxers that may read a video.
+
+Those of playlists (HLS, DASH, concat, SDP and others) open further files, addresses and sockets,
+which the file would choose.
+"""
+
 
 def require_av(where: str) -> None:
     """Refuse a video where PyAV is not installed.
@@ -94,14 +104,26 @@ def read_frames(
 
 @contextmanager
 def _opened(file: VisualFile, where: str) -> Iterator[Any]:
-    import av
-
     try:
-        with file.open() as opened, av.open(opened) as container:
+        with file.open() as opened, _demuxed(opened) as container:
             yield container
     # FFmpeg has an error type for each cause.
     except Exception as error:
         raise file.unusable(where, error) from error
+
+
+def _demuxed(opened: Any) -> Any:
+    """The container in an open file."""
+    import av
+
+    try:
+        return av.open(opened, options={"format_whitelist": ",".join(FORMATS)})
+    except av.error.ArgumentError as error:
+        raise OSError(
+            "FFmpeg takes it for a playlist, or for another format than those of "
+            "flowtrain.data.videos.FORMATS; put the video itself into MP4, by "
+            "`ffmpeg -i FILE NEW.mp4`"
+        ) from error
 
 
 def _stream(container: Any) -> Any:

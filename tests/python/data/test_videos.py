@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import socket
 import subprocess
 import sys
+import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,7 @@ from flowtrain.config import from_dict
 from flowtrain.config.schema import DataConfig
 from flowtrain.data import DataError, videos
 from flowtrain.data.check import check_file
+from flowtrain.data.files import VIDEO, visual_files
 from flowtrain.data.samples import SampleReader
 from flowtrain.data.text import expand
 from flowtrain.models.tiny import SMALLEST, TINY, write_tiny_model
@@ -58,6 +62,45 @@ def test_a_video_that_cannot_be_used_is_named_with_the_cause(model: Path, tmp_pa
     ):
         with pytest.raises(DataError, match=rf"data.jsonl:1: video .*{name}: .*{cause}.*; repair"):
             reader(model, tmp_path, name).meta(0)
+
+
+@pytest.mark.parametrize("as_file", [True, False])
+def test_a_playlist_opens_no_other_file_and_no_address(
+    as_file: bool, model: Path, tmp_path: Path
+) -> None:
+    write_clip(tmp_path / "a.mp4")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"http://127.0.0.1:{server.getsockname()[1]}/a.mp4"
+        asked: list[Any] = []
+
+        def serve() -> None:
+            with suppress(OSError):  # The server is closed.
+                while True:
+                    asked.append(server.accept()[0])
+                    asked[-1].close()
+
+        threading.Thread(target=serve, daemon=True).start()
+        hls = "#EXTM3U\n#EXT-X-TARGETDURATION:1\n#EXTINF:1.0,\n{}\n#EXT-X-ENDLIST\n"
+        sdp = "v=0\no=- 0 0 IN IP4 127.0.0.1\nc=IN IP4 127.0.0.1\nt=0 0\nm=video 0 RTP/AVP 96\n"
+        for name, text, cause in (
+            ("concat.mp4", "ffconcat version 1.0\nfile a.mp4\n", "takes it for a playlist"),
+            ("address.m3u8", hls.format(address), "takes it for a playlist"),
+            ("file.m3u8", hls.format(tmp_path / "a.mp4"), "takes it for a playlist"),
+            ("session.mp4", sdp, "takes it for a playlist"),
+            # FFmpeg itself refuses a playlist under another name.
+            ("address.mp4", hls.format(address), "Invalid data found"),
+        ):
+            if as_file:
+                tmp_path.joinpath(name).write_text(text)
+                source: str | bytes = str(tmp_path / name)
+            elif name.endswith(".m3u8"):
+                continue
+            else:
+                source = text.encode()
+            [file] = visual_files([source], VIDEO, root=None, where="line 1")
+            with pytest.raises(DataError, match=rf"line 1: video .*{cause}.*; repair"):
+                videos.video_head(file, "line 1")
+    assert asked == []
 
 
 def test_a_video_with_fewer_frames_than_its_header_says_is_refused(
