@@ -118,6 +118,8 @@ def cpp_violations(root: Path) -> list[str]:
 CODE_READERS = ("pickle", "cPickle", "cloudpickle", "dill", "marshal", "shelve", "joblib")
 CODE_READERS += ("multiprocessing.managers", "multiprocessing.connection.Listener")
 CODE_READERS += ("multiprocessing.connection.Client", "xmlrpc")
+# Lets a pickle name only the classes of torch that describe tensors.
+CHECKS_PICKLES = Path("python/flowtrain/train/state/unpickle.py")
 OBJECT_CALLS = re.compile(r"(all_gather|broadcast|gather|scatter|send|recv)_object(_list)?")
 
 
@@ -131,7 +133,7 @@ def code_readers(root: Path) -> list[str]:
             found += [
                 f"{where}:{line} imports {name}"
                 for line, name in imports_of(file, package)
-                if is_within(name, CODE_READERS)
+                if is_within(name, CODE_READERS) and where != CHECKS_PICKLES
             ]
             for call in ast.walk(ast.parse(file.read_text())):
                 if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):

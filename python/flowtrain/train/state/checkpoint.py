@@ -36,6 +36,7 @@ from flowtrain.train.state.atomic import PART, commit, flush, remove
 from flowtrain.train.state.logs import LOGS, SPOOL
 from flowtrain.train.state.module import Module
 from flowtrain.train.state.resume import FINGERPRINT, held_out_contents
+from flowtrain.train.state.unpickle import check_metadata
 from flowtrain_core import FlowTrainError
 
 _NAME = re.compile(r"step-(\d{8})")
@@ -249,6 +250,7 @@ class Checkpoints:
     def _load_tensors(self, folder: Path, module: Module) -> None:
         state = _tensors(module)
         with _checkpoint_errors(folder):
+            check_metadata(folder)
             dcp.load(state, checkpoint_id=folder, no_dist=self._world.size == 1)
         # Not strict, since the model may have another part, too; a tensor that the checkpoint
         # lacks is an error of `dcp.load`.
@@ -268,5 +270,6 @@ def load_part(checkpoint: Path, part: str, module: torch.nn.Module, family: Fami
     wanted = {key: value for key, value in state.items() if family.side_of(key) == part}
     folder = checkpoint / part
     with _checkpoint_errors(folder):
+        check_metadata(folder)
         dcp.load({"model": wanted}, checkpoint_id=folder, no_dist=True)
     set_model_state_dict(module, wanted, options=StateDictOptions(strict=False))

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import pickle
 import resource
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from linear_run import configuration, train
+from torch.distributed.checkpoint.metadata import BytesStorageMetadata
 
 from flowtrain.data.records import SEGMENT_RECORDS
 from flowtrain.train.state.checkpoint import CheckpointError, best, valid_checkpoints
@@ -34,6 +36,48 @@ def test_a_checkpoint_that_cannot_be_written_or_read_is_named_with_the_cause(fol
     (config.run / "checkpoints/step-00000004/backbone/.metadata").unlink()
     with pytest.raises(CheckpointError, match="step-00000004/backbone: .*No such file"):
         train(config, first=4)
+
+
+class Touch:
+    """Something that writes a file where it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.path,)
+
+
+@pytest.mark.parametrize("kind", ["call", "attribute", "bytes", "rank", "damaged"])
+def test_a_checkpoint_whose_metadata_runs_code_is_refused(kind: str, folder: Path) -> None:
+    config = configuration(folder)
+    train(config)
+    path = config.run / "checkpoints" / "step-00000004" / "backbone" / ".metadata"
+    metadata = pickle.loads(path.read_bytes())
+    ran = folder / "ran"
+    cause = r"\.metadata names "
+    if kind == "call":
+        metadata.planner_data = Touch(ran)
+        path.write_bytes(pickle.dumps(metadata))
+    elif kind == "attribute":
+        # A function that a module with allowed names has imported.
+        command = f"cos.system\n(S'touch {ran}'\ntR.".encode()
+        path.write_bytes(command.replace(b"cos.", b"ctorch.serialization\nos."))
+    elif kind == "bytes":
+        # torch would unpickle the contents of what is no tensor.
+        metadata.state_dict_metadata["model.bias"] = BytesStorageMetadata()
+        path.write_bytes(pickle.dumps(metadata))
+    elif kind == "rank":
+        # Which torch reads if `.metadata` has nothing.
+        path.write_bytes(pickle.dumps(None))
+        path.with_name("__0.metadata").write_bytes(pickle.dumps(Touch(ran)))
+        cause = r"__0\.metadata names "
+    else:
+        path.write_bytes(path.read_bytes()[:-40])
+        cause = r"\.metadata is damaged: "
+    with pytest.raises(CheckpointError, match=f"step-00000004/backbone: OSError: {cause}"):
+        train(config, first=4)
+    assert not ran.exists()
 
 
 @pytest.fixture
