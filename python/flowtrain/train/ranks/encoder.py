@@ -163,7 +163,7 @@ class EncoderPart:
         reads = self._prefetch[plan.kind]
         images = [reads.get(plan.step, ("pixels", image)) for image in item.images]
         pixels = torch.cat([torch.from_numpy(image.pixels) for image in images])
-        # Recomputation and other layouts draw the same dropout masks.
+        # Recomputation and reruns draw the same dropout masks; other layouts have other items.
         seed_dropout(context.config.train.seed, plan.step, item.index)
         with torch.set_grad_enabled(with_graph):
             rows = context.family.encode(
