@@ -82,7 +82,7 @@ def test_ctrl_c_ends_an_evaluation_and_saves_its_step(few: Path, tmp_path: Path)
     assert (code, 1 <= steps < STEPS) == (130, True), errors
     assert f"stopped by SIGINT after {steps} of {STEPS} steps, which are saved" in errors
     assert not run.folder.joinpath("eval.jsonl").exists()
-    assert "evaluation after step 1/4  left out" in run.output
+    assert "evaluation after 1/4 steps  left out" in run.output
 
 
 def test_a_held_out_sample_that_cannot_be_used_is_named(few: Path, tmp_path: Path) -> None:

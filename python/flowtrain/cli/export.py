@@ -12,7 +12,9 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser("export", help=__doc__, description=__doc__)
     parser.add_argument("folder", metavar="RUN", type=Path, help="folder of the run")
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--step", type=int, help="steps of the checkpoint (default: the newest)")
+    which.add_argument(
+        "--step", type=int, help="steps that the checkpoint has (default: the newest)"
+    )
     which.add_argument(
         "--best", action="store_true", help="the checkpoint of the lowest loss in an evaluation"
     )

@@ -42,7 +42,8 @@ class Metrics:
     """Writes the logs of a run, and shows the progress.
 
     `metrics.jsonl`, `eval.jsonl` and `answers.jsonl` are the same in a rerun; `timing.jsonl` is
-    not.
+    not. The number of a step counts from 0; a line of progress says how many steps are done, as the
+    name of a checkpoint does.
 
     Args:
         run: Folder of the run.
@@ -154,7 +155,7 @@ class Metrics:
             result: Its result; None if it was left out, as the run ends early on request.
         """
         self._end_line()
-        title = f"evaluation after step {step + 1}/{self._steps}  "
+        title = f"evaluation after {step + 1}/{self._steps} steps  "
         if result is None:
             self._print(f"{title}left out, as the run ends early\n")
             return
@@ -201,7 +202,7 @@ class Metrics:
         norms = " ".join(f"{world} {norm:.3f}" for world, (_, norm) in decision.norms.items())
         norms = norms or f"{decision.grad_norm:.3f}"
         line = (
-            f"step {plan.step + 1}/{self._steps}  loss {decision.loss:.4f}  "
+            f"after {plan.step + 1}/{self._steps} steps  loss {decision.loss:.4f}  "
             f"grad {norms}  {self._tokens / self._seconds:,.0f} tokens/s  "
             f"MFU {self._flops / (self._seconds * self._peak_flops):.1%}  "
             f"busy {shares}  pool {used:.0%}"

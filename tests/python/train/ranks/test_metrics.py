@@ -99,8 +99,9 @@ def test_progress_on_a_terminal_is_one_row_of_plain_text(
     assert "\x1b" not in shown
     assert shown.replace("\r\n", "\n").split("\r") == [
         "",
-        "step 1/9  loss 2.5000  grad 1",
-        "step 2/9  loss 2.5000  grad 1\n",
+        # So many steps are done, as the name of a checkpoint says it; `step` counts from 0.
+        "after 1/9 steps  loss 2.5000 ",
+        "after 2/9 steps  loss 2.5000 \n",
     ]
 
 
