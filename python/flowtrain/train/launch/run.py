@@ -18,6 +18,7 @@ from safetensors import SafetensorError
 from flowtrain.config.schema import RunConfig
 from flowtrain.data.mixture import sample_order, shares
 from flowtrain.data.records import Dataset
+from flowtrain.models.dropout import dropout_rates
 from flowtrain.models.folder import check_weights
 from flowtrain.models.registry import family_for
 from flowtrain.train.control.threads import with_threads
@@ -81,9 +82,16 @@ def _train(
     config: RunConfig, stop: StopRequest, *, resume: bool, run_ranks: Callable[..., None]
 ) -> dict[str, Any]:
     # Check what can be checked now, before every rank loads its model.
-    check_trained(config, family_for(config.model.folder, projector_side=config.projector_side))
+    family = family_for(config.model.folder, projector_side=config.projector_side)
+    check_trained(config, family)
     if config.model.path is not None:
         check_weights(config.model.path)
+    if rates := dropout_rates(family.config):
+        shown = ", ".join(f"{name}={rate:g}" for name, rate in rates.items())
+        say(
+            f"{config.model.folder}: the model has dropout ({shown}): layouts draw other masks, and "
+            "so have other losses"
+        )
     check_trackers(config)
     dataset = Dataset(config.data)
     check_stream(config, dataset)

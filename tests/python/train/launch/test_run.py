@@ -147,3 +147,19 @@ def test_epochs_become_steps_that_draw_all_of_their_samples(tmp_path: Path) -> N
     assert (config.train.steps, config.train.epochs) == (4, 0)
     with pytest.raises(ConfigError, match=r"warmup_steps=9: it must be less than train\.steps=4"):
         with_steps(from_dict({**tree, "optim": {"warmup_steps": 9}}), epoch_draws=10)
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.1])
+def test_a_model_with_dropout_is_named_as_its_layouts_differ(
+    rate: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_tiny_data(tmp_path / "data", samples=1)
+    config = from_dict(run_tree(tmp_path / "run", tmp_path / "data"))
+    path = config.model.folder / "config.json"
+    tree = json.loads(path.read_text())
+    tree["text_config"]["attention_dropout"] = rate
+    path.write_text(json.dumps(tree))
+    with pytest.raises(RunFailed):
+        train(config, run_ranks=partial(leave_checkpoint, steps=3))
+    told = "the model has dropout (text_config.attention_dropout=0.1)" in capsys.readouterr().err
+    assert told == (rate > 0)
