@@ -12,6 +12,7 @@ from support import run_tree, write_tiny_data
 from flowtrain.config import from_dict
 from flowtrain.train import demo
 from flowtrain.train.launch.run import train
+from flowtrain.train.state.logs import METRICS, read_log
 
 
 def test_decoupled_steps_have_the_losses_of_the_colocated_run_that_they_begin(
@@ -33,3 +34,5 @@ def test_decoupled_steps_have_the_losses_of_the_colocated_run_that_they_begin(
     assert found["decoupled_steps"] == 3 < len(steps)
     assert found["decoupled_loss_difference"] < 1e-9
     assert found["bytes_through_pool"] > 0
+    again = read_log(tmp_path / "run-decoupled" / METRICS)
+    assert [step["lr"] for step in again] == [step["lr"] for step in steps[:3]]

@@ -89,8 +89,8 @@ def _train(
     if rates := dropout_rates(family.config):
         shown = ", ".join(f"{name}={rate:g}" for name, rate in rates.items())
         say(
-            f"{config.model.folder}: the model has dropout ({shown}): layouts draw other masks, and "
-            "so have other losses"
+            f"{config.model.folder}: the model has dropout ({shown}): layouts draw other masks, "
+            "and so have other losses"
         )
     check_trackers(config)
     dataset = Dataset(config.data)

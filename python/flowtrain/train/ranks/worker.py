@@ -240,7 +240,7 @@ class Worker:
             rates=LearningRates(
                 self.config.optim,
                 trained_groups(self.config, context.family),
-                steps=self.config.train.steps,
+                steps=self.config.schedule_steps,
             ),
             peak_flops=job_peak_flops(
                 context.world.device, context.dtype, ranks=len(self.membership.labels)

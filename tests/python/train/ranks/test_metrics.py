@@ -108,7 +108,7 @@ def test_progress_on_a_terminal_is_one_row_of_plain_text(
 def test_a_line_of_progress_counts_the_samples_left_out_so_far(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    metrics = Metrics(tmp_path, steps=9, peak_flops=1e9, every=1)
+    metrics = Metrics(tmp_path, steps=9, rates=RATES, peak_flops=1e9, every=1)
     for skipped in (0, 2, 1):
         plan = StepPlan(step=skipped, kind="train", dropped=skipped)
         metrics.step(plan, DECISION, lr=1e-3, skipped=skipped, ages=[], timing=TIMING)
