@@ -109,9 +109,9 @@ def test_a_line_of_progress_counts_the_samples_left_out_so_far(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     metrics = Metrics(tmp_path, steps=9, rates=RATES, peak_flops=1e9, every=1)
-    for skipped in (0, 2, 1):
-        plan = StepPlan(step=skipped, kind="train", dropped=skipped)
-        metrics.step(plan, DECISION, lr=1e-3, skipped=skipped, ages=[], timing=TIMING)
+    for step, skipped in enumerate((0, 2, 1)):
+        plan = StepPlan(step=step, kind="train", dropped=skipped)
+        metrics.step(plan, DECISION, skipped=skipped, ages=[], timing=TIMING)
     first, _, last = capsys.readouterr().out.splitlines()
     assert "samples" not in first
     assert last.endswith("  samples: 3 skipped, 3 dropped")
