@@ -13,6 +13,9 @@ tensors that autograd keeps of a packed row, with and without recomputation.
 Time of whole steps of the demo (`--parts step`), as tables of `flowtrain profile` predict it,
 beside the account of a rank of `flowtrain train`; on an idle machine only, and not by default.
 
+Bus bandwidth of collectives (`--parts collectives`, in no time) beside what was published of
+clusters: single reports, and a table of one cluster. Nothing is run.
+
 Errors are relative, and the worst one is reported. The last line is JSON; the exit status is 1 if a
 bar is not met.
 """
@@ -36,6 +39,7 @@ from cost.counted import (
     plain_thinker,
 )
 from cost.memory import ROWS, memory_rows
+from cost.published import collective_line, collective_rows, collective_summary
 from cost.released import RELEASED, qwen2_5_omni, qwen3_vl_moe
 from cost.steps import step_line, step_rows, step_summary
 
@@ -52,8 +56,10 @@ BARS = {
     "memory_error": 0.05,
     "step_error_mean": 0.08,
     "step_error_worst": 0.20,
+    "collective_error": 0.25,
+    "collective_sweep_error": 0.25,
 }
-PARTS = ("flops", "memory", "step")
+PARTS = ("flops", "memory", "step", "collectives")
 
 FREEZINGS = (
     ("encoder", "projector", "backbone"),
@@ -242,7 +248,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=["flops", "memory"])
+    parser.add_argument(
+        "--parts", nargs="+", choices=PARTS, default=["flops", "memory", "collectives"]
+    )
     parser.add_argument("--families", nargs="+", choices=sources, default=list(sources))
     parser.add_argument("--json", action="store_true", help="print the last line alone")
     parser.add_argument("--rounds", type=int, default=9, help="of the steps")
@@ -284,6 +292,9 @@ def main() -> int:
         )
         found["steps"] = list(shown(iter(rows), step_line))
         found |= {"profiled": profiled, **step_summary(rows)}
+    if "collectives" in given.parts:
+        found["collectives"] = list(shown(collective_rows(), collective_line))
+        found |= collective_summary(found["collectives"])
     print(json.dumps({**found, "conditions": conditions()}))
     return 0 if all(found[name] <= bar for name, bar in BARS.items() if name in found) else 1
 

@@ -20,7 +20,7 @@ from planner.models import MODELS, described
 
 from flowtrain.bench.conditions import conditions
 from flowtrain.cost.timing import DataSheetTiming
-from flowtrain.cost.topology import Link, Topology
+from flowtrain.plan.cluster import node_of
 from flowtrain.plan.result import NoPlanError, Plan, PlanReport
 from flowtrain.plan.search import search
 from flowtrain.plan.space import GpuPool
@@ -39,11 +39,7 @@ def h100(gpus: int) -> GpuPool:
     return GpuPool(
         gpu_type="H100",
         gpus=gpus,
-        topology=Topology(
-            devices_per_node=8,
-            inside=Link(latency_s=3.4e-6, bytes_per_s=370e9),
-            between=Link(latency_s=14e-6, bytes_per_s=50e9),
-        ),
+        topology=node_of("H100").topology,
         memory_bytes=81559 << 20,
         memory_bytes_per_s=3350e9,
         flops_per_s=989e12,

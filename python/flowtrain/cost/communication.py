@@ -1,29 +1,43 @@
 """Times of collectives in the alpha-beta model, and of those that a step needs.
 
-Rings move the least bytes that any algorithm can, in steps that grow with the number of ranks. For
-short messages libraries choose trees, whose latency grows with its logarithm: there these times are
-too long. Contention between groups, and what overlaps with computation, is left to the caller.
+Rings move the least bytes that any algorithm can, in steps that grow with the number of ranks. The
+latency of trees grows with its logarithm, so that they are faster for short messages; libraries
+have them for all-reduce. Over nodes both use the adapters of all ranks in a node
+(`Topology.ring_rate`). Sums within switches (SHARP) are left out. What overlaps with computation is
+left to the caller.
 
 Source: Thakur, Rabenseifner and Gropp (2005), Optimization of Collective Communication Operations
-in MPICH; Patarasuk and Yuan (2009), Bandwidth optimal all-reduce algorithms.
+in MPICH; Patarasuk and Yuan (2009), Bandwidth optimal all-reduce algorithms. `python
+benchmarks/bench_cost.py --parts collectives` compares with published measurements.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from flowtrain.cost.topology import Group, Topology
 
+_HOP = 2.4
+"""Latency of a step of a ring or tree in that of its link. With NCCL's latencies (src/graph/
+tuning.cc: 3.4 us on NVLink and 14 us on a network) this fits what was published of all-gather and
+all-reduce on 2 to 32 nodes; 1 is half of it."""
+
 
 def all_gather_s(num_bytes: float, group: Group, topology: Topology) -> float:
-    """Ring all-gather.
+    """Ring all-gather: of the steps of a part, one less than there are nodes leave a node.
 
     Args:
         num_bytes: Bytes of the result, which every rank has in the end.
         group: The ranks.
         topology: Where they lie.
+
+    Source of the steps and the rate: NCCL, src/graph/tuning.cc (ncclTopoTuneModel).
     """
-    return (group.size - 1) * topology.slowest(group).seconds(num_bytes / group.size)
+    nodes, steps = topology.nodes(group), group.size - 1
+    between = nodes - 1
+    latency_s = (steps - between) * topology.inside.latency_s + between * topology.between.latency_s
+    return _HOP * latency_s + steps * num_bytes / group.size / topology.ring_rate(group)
 
 
 def reduce_scatter_s(num_bytes: float, group: Group, topology: Topology) -> float:
@@ -38,14 +52,31 @@ def reduce_scatter_s(num_bytes: float, group: Group, topology: Topology) -> floa
 
 
 def all_reduce_s(num_bytes: float, group: Group, topology: Topology) -> float:
-    """Ring all-reduce: a reduce-scatter, and then an all-gather.
+    """All-reduce by a ring or a tree, whichever is faster.
 
     Args:
         num_bytes: Bytes of the input of each rank.
         group: The ranks.
         topology: Where they lie.
     """
-    return reduce_scatter_s(num_bytes, group, topology) + all_gather_s(num_bytes, group, topology)
+    ring_s = reduce_scatter_s(num_bytes, group, topology) + all_gather_s(num_bytes, group, topology)
+    return min(ring_s, _tree_all_reduce_s(num_bytes, group, topology))
+
+
+def _tree_all_reduce_s(num_bytes: float, group: Group, topology: Topology) -> float:
+    """Sum up a tree and back down: a chain in each node, and a binary tree of nodes.
+
+    The bytes go in parts of the best size, each of which follows the one before: for parts of c
+    bytes, a path of d hops takes (d + bytes / c) (latency + c / rate), which is least as here.
+
+    Source: Sanders, Speck and Traeff (2009), Two-tree algorithms for full bandwidth broadcast,
+    reduction and scan; NCCL, src/graph/tuning.cc.
+    """
+    near, nodes = topology.ranks_per_node(group), topology.nodes(group)
+    path_s = (near - 1) * topology.inside.latency_s
+    path_s += math.ceil(math.log2(nodes)) * topology.between.latency_s
+    sent_s = num_bytes / topology.ring_rate(group)
+    return 2 * (math.sqrt(_HOP * path_s) + math.sqrt(sent_s)) ** 2
 
 
 def all_to_all_s(num_bytes: float, group: Group, topology: Topology) -> float:

@@ -88,6 +88,28 @@ class Topology:
             )
         return devices // group.stride
 
+    def nodes(self, group: Group) -> int:
+        """Nodes over which a group lies.
+
+        Raises:
+            ValueError: As for `ranks_per_node`.
+        """
+        return group.size // self.ranks_per_node(group)
+
+    def ring_rate(self, group: Group) -> float:
+        """Bytes per second from each rank of a ring to the next.
+
+        Libraries run several rings at once, which leave a node at different ranks: together they
+        have the adapters of all ranks of the group in the node, and no more than goes between two
+        of them. Groups side by side have the adapters of other ranks.
+
+        Source: NCCL, src/graph/search.cc; its issues 1218 and 1368 have measurements.
+        """
+        near = self.ranks_per_node(group)
+        if near == group.size:
+            return self.inside.bytes_per_s
+        return min(self.inside.bytes_per_s, near * self.between.bytes_per_s)
+
     def slowest(self, group: Group) -> Link:
-        """The slowest link of a ring over a group."""
+        """The slowest link from a rank of a group to the next."""
         return self.inside if self.ranks_per_node(group) == group.size else self.between

@@ -11,6 +11,7 @@ import pytest
 
 from flowtrain.cost import Counts, layer_bytes, state_bytes
 from flowtrain.cost.communication import Mesh, gradients_s
+from flowtrain.cost.timing import DataSheetTiming
 from flowtrain.plan.describe import ModelDescription
 from flowtrain.plan.prices.chain import Chain
 from flowtrain.plan.prices.costs import Shape
@@ -216,7 +217,7 @@ def test_full_sharding_hides_gathers_behind_passes_as_far_as_they_last() -> None
     shown = [
         pipeline(Mesh(dp=8), sharding="full", timing=slow).costs.forward[0, 5]
         for slow in (
-            replace(small_pool(1).timing, flops_per_s=rate)  # type: ignore[type-var]
+            DataSheetTiming(flops_per_s=rate, memory_bytes_per_s=rate, extrapolates=True)
             for rate in (1e8, 1e16)
         )
     ]

@@ -99,7 +99,7 @@ def test_the_explanation_names_what_every_figure_rests_on() -> None:
     (group,) = ANSWER.question.cluster.groups
     assert "79.6 GiB, 989 TFLOP/s in dense bfloat16, 3350 GB/s of memory" in text
     assert f"({group.gpu.source})" in text
-    assert "370.8 GB/s and 3.4 us inside a node, 50 GB/s and 14 us between nodes" in text
+    assert "370.8 GB/s and 3.4 us inside a node, 47 GB/s and 14 us between nodes" in text
     assert f"({group.source})" in text
     for assumption in ANSWER.report.assumptions:
         assert f"{assumption.name}: {assumption.value}. {assumption.source}" in text

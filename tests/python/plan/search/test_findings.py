@@ -21,7 +21,7 @@ def found(load: str, gpus: int = 16) -> PlanReport:
 def test_one_layout_for_the_whole_model_is_nearly_optimal_for_single_images() -> None:
     report = found("native")
     assert report.uniform is not None
-    assert report.best.step_s <= report.uniform.step_s <= 1.05 * report.best.step_s
+    assert report.best.step_s <= report.uniform.step_s <= 1.1 * report.best.step_s
     # Published MFU is between 0.3 and 0.55.
     assert 0.3 < report.best.mfu < 0.55
 
