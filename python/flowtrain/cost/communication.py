@@ -243,7 +243,6 @@ def gradients_s(
     *,
     sharded: bool,
     gradient_bytes: int = 4,
-    weight_bytes: int = 2,
 ) -> float:
     """Sum of the gradients over ranks with the same weights, once a step.
 
@@ -252,13 +251,9 @@ def gradients_s(
             `Mesh.expert_replicas`.
         replicas: These ranks.
         topology: Where they lie.
-        sharded: Whether each rank steps a part of the parameters: gradients are reduced and
-            scattered, and the weights gathered. Otherwise all ranks get the sums.
+        sharded: Whether each rank steps a part of the parameters, and gets the sums of this part
+            alone. Otherwise all ranks get all sums.
         gradient_bytes: Bytes of a gradient.
-        weight_bytes: Bytes of a weight.
     """
-    if not sharded:
-        return all_reduce_s(gradient_bytes * parameters, replicas, topology)
-    return reduce_scatter_s(gradient_bytes * parameters, replicas, topology) + all_gather_s(
-        weight_bytes * parameters, replicas, topology
-    )
+    reduce_s = reduce_scatter_s if sharded else all_reduce_s
+    return reduce_s(gradient_bytes * parameters, replicas, topology)

@@ -121,13 +121,13 @@ def test_parallelism_sends_what_a_layer_needs() -> None:
     assert comm.pipeline_s(tokens, width, mesh, NODES) == pytest.approx((10 + 40) * US)
 
 
-def test_sharded_gradients_move_weights_in_place_of_sums() -> None:
+def test_sharded_gradients_move_half_of_what_sums_for_all_ranks_do() -> None:
     mesh = Mesh(tp=4, dp=2)
-    # 4000 bytes of gradients in halves, and then again as many, or 2000 bytes of weights.
+    # 4000 bytes of gradients in halves, and then again as many.
     summed = comm.gradients_s(1000, mesh.replicas, NODES, sharded=False)
     sharded = comm.gradients_s(1000, mesh.replicas, NODES, sharded=True)
     assert summed == pytest.approx(2 * (HOP * 10 + 20) * US)
-    assert sharded == pytest.approx((2 * HOP * 10 + 20 + 10) * US)
+    assert sharded == pytest.approx((HOP * 10 + 20) * US)
 
 
 def test_replicas_of_experts_skip_the_ranks_that_share_them() -> None:

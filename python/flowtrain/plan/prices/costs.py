@@ -18,6 +18,7 @@ from flowtrain.plan.result import Sharding
 
 SECONDS = ("forward", "backward", "tp", "cp", "ep", "shards")
 STATES = ("weights", "masters", "gradients", "moments")
+_SUM_PASSES = 3  # Two gradients are read, and their sum is written.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -27,7 +28,8 @@ class Costs:
     Attributes:
         forward: Seconds of the forward pass by what they are spent on, shape
             [num_rows, 6, num_kinds], in the order of SECONDS.
-        backward: The same of the backward pass, without recomputation.
+        backward: The same of the backward pass, without recomputation. Gradients are added to those
+            of earlier passes in it.
         again: Seconds of a forward pass that is computed again, shape [num_rows, num_kinds]; 0 for
             layers that are no blocks.
         kept: Bytes kept of a full row without and with recomputation, shape
@@ -59,12 +61,34 @@ class Shape:
         """Ranks."""
         return self.mesh.tp * self.mesh.cp * self.mesh.dp * self.mesh.pp
 
+    @property
+    def replicas(self) -> FloatArray:
+        """Ranks with the same parameters outside of experts, and in experts, shape [2, 1]."""
+        sizes = (self.mesh.replicas.size, self.mesh.expert_replicas.size)
+        return numpy.array(sizes, numpy.float64)[:, None]
 
-def costs_of(tables: Tables, shape: Shape, rows: Sequence[Row], network: Network) -> Costs:
+
+def costs_of(
+    tables: Tables,
+    shape: Shape,
+    rows: Sequence[Row],
+    network: Network,
+    *,
+    passes_per_step: FloatArray,
+    memory_bytes_per_s: float,
+) -> Costs:
     """Costs of all kinds of layers.
 
     Layers in front of the backbone are not shared out by context parallelism: each of its ranks
     computes them.
+
+    Args:
+        tables: The layers.
+        shape: The mesh.
+        rows: What is computed at once.
+        network: Where the ranks lie.
+        passes_per_step: Backward passes of a step, shape [num_rows].
+        memory_bytes_per_s: Peak rate of the memory.
 
     Raises:
         ValueError: The times are not valid for a row.
@@ -91,6 +115,10 @@ def costs_of(tables: Tables, shape: Shape, rows: Sequence[Row], network: Network
         _gather(forward, backward, local, trained, tables, mesh, network)
         # The layer that runs, and the next one, which is gathered in the meantime.
         working += 2 * tables.work.itemsize * local.sum(0)
+    # The first pass of a step has nothing to add to.
+    later = (1 - 1 / passes_per_step)[:, None]
+    own = trained / shape.replicas if shape.sharding == "full" else trained
+    backward[:, 1] += later * _SUM_PASSES * tables.state[2] * own.sum(0) / memory_bytes_per_s
     return Costs(
         forward=forward,
         backward=backward,
@@ -152,14 +180,12 @@ def _communicate(
 
 def _states(tables: Tables, local: FloatArray, trained: FloatArray, shape: Shape) -> FloatArray:
     """Bytes of the states, shape [4, num_kinds]."""
-    mesh = shape.mesh
-    replicas = numpy.array([[mesh.replicas.size], [mesh.expert_replicas.size]], numpy.float64)
     per_kind = numpy.array([local, trained, trained, trained])
     owners = numpy.ones((4, 2, 1))
     if shape.sharding != "replicated":
-        owners[[1, 3]] = replicas
+        owners[[1, 3]] = shape.replicas
     if shape.sharding == "full":
-        owners[[0, 2]] = replicas
+        owners[[0, 2]] = shape.replicas
     found: FloatArray = (per_kind / owners).sum(1) * tables.state[:, None]
     return found
 
@@ -207,6 +233,9 @@ def update_s(
 ) -> tuple[float, float]:
     """Seconds to sum the gradients, as far as they are not hidden, and of the optimizer's step.
 
+    If replicas share out its states, each steps the parameters of its share, and then gathers the
+    weights of the others: the backward pass is over, so that nothing hides that.
+
     Args:
         tables: The layers.
         costs: Of the module.
@@ -218,19 +247,26 @@ def update_s(
         exposed: Share of the time to sum gradients that is never hidden.
     """
     mesh = shape.mesh
-    dense, expert = (costs.reduced @ layers).tolist()
-    reduce_s = 0.0
+    trained = costs.reduced @ layers
+    reduce_s = gather_s = 0.0
     if shape.sharding != "full":
-        for parameters, group in ((dense, mesh.replicas), (expert, mesh.expert_replicas)):
-            if parameters and group.size > 1:
-                reduce_s += comm.gradients_s(
-                    parameters,
-                    group,
-                    network.around(group),
-                    sharded=shape.sharding == "optimizer",
-                    gradient_bytes=round(tables.state[2]),
-                    weight_bytes=tables.work.itemsize,
-                )
-    _, masters, gradients, moments = (costs.states @ layers).tolist()
-    moved = 2 * (masters + moments + tables.work.itemsize * (dense + expert)) + gradients
-    return max(exposed * reduce_s, reduce_s - backward_s), moved / memory_bytes_per_s
+        for parameters, group in zip(
+            trained.tolist(), (mesh.replicas, mesh.expert_replicas), strict=True
+        ):
+            if not parameters or group.size == 1:
+                continue
+            around = network.around(group)
+            reduce_s += comm.gradients_s(
+                parameters,
+                group,
+                around,
+                sharded=shape.sharding == "optimizer",
+                gradient_bytes=round(tables.state[2]),
+            )
+            if shape.sharding == "optimizer":
+                gather_s += comm.all_gather_s(tables.work.itemsize * parameters, group, around)
+    own = trained if shape.sharding == "replicated" else trained / shape.replicas[:, 0]
+    _, masters, gradients, moments = tables.state.tolist()
+    moved = 2 * (masters + moments + tables.work.itemsize) + gradients
+    shown_s = max(exposed * reduce_s, reduce_s - backward_s)
+    return shown_s + gather_s, float(own.sum()) * moved / memory_bytes_per_s

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import numpy
+
 from flowtrain.plan.prices.chain import Chain
 from flowtrain.plan.prices.costs import SECONDS, STATES, Shape, costs_of, update_s
 from flowtrain.plan.prices.network import Network
@@ -24,7 +26,8 @@ class EncoderPrice:
         forward: Forward pass of its inputs.
         backward: Backward pass, with the forward pass that is run again.
         transfer_s: Seconds to send their rows to the backbone.
-        reduce_s: Sum of the gradients, as far as it is not hidden.
+        reduce_s: Sum of the gradients, as far as it is not hidden, and gather of the weights that
+            other replicas step.
         optimizer_s: The optimizer's step.
         fixed: Memory of a rank besides what it holds for each group of inputs.
         held: Memory that it holds for a group from the forward to the backward pass.
@@ -160,9 +163,16 @@ def encoder_prices(
     most = max(rules.headroom * tokens, largest)
     network = Network(pool.topology, shape.gpus)
     row = Row(0.0, _alone(tables, encoder, item), 0.0, _alone(tables, encoder, most), 0.0)
-    costs = costs_of(tables, shape, [row], network)
-    count = chain.layers_of_kind
     items = tokens / item
+    costs = costs_of(
+        tables,
+        shape,
+        [row],
+        network,
+        passes_per_step=numpy.array([groups * items]),
+        memory_bytes_per_s=pool.memory_bytes_per_s,
+    )
+    count = chain.layers_of_kind
     forward, backward = items * (costs.forward[0] @ count), items * (costs.backward[0] @ count)
     has_backward = bool(backward.sum() > 0)
     reduce_s, optimizer_s = update_s(

@@ -27,7 +27,8 @@ class Cut:
         forward_s: Forward pass of each stage, its send included.
         backward_s: The same of the backward pass, recomputation included.
         heaviest_s: Seconds by which the heaviest sample of a batch makes a step longer.
-        reduce_s: Sum of the gradients, as far as it is not hidden; the longest of the stages.
+        reduce_s: Sum of the gradients, as far as it is not hidden, and gather of the weights that
+            other replicas step; the longest of the stages.
         optimizer_s: The optimizer's step; the longest of the stages.
     """
 
@@ -97,7 +98,14 @@ class Pipelines:
         self.rows_bytes = numpy.array(rows_bytes)
         self._pool, self._rules, self._levels = pool, rules, levels
         self._network = Network(pool.topology, shape.gpus)
-        self.costs: Costs = costs_of(chain.tables, shape, rows, self._network)
+        self.costs: Costs = costs_of(
+            chain.tables,
+            shape,
+            rows,
+            self._network,
+            passes_per_step=self.microbatches,
+            memory_bytes_per_s=pool.memory_bytes_per_s,
+        )
 
     def bounds(self, memory_bytes: float, other_bytes: float = 0) -> Bounds:
         """Lower bounds of the times, exact for one stage; the fill includes `heaviest_s`.

@@ -186,6 +186,41 @@ def test_gradients_are_summed_once_a_step_and_partly_hidden() -> None:
     assert alone is not None and alone.reduce_s == 0 and alone.optimizer_s > 0
 
 
+@pytest.mark.parametrize(("sharding", "owners"), [("replicated", 1), ("optimizer", 8), ("full", 8)])
+def test_replicas_step_the_parameters_of_their_share(sharding: str, owners: int) -> None:
+    cut = pipeline(Mesh(dp=8), sharding=sharding).cut(PLENTY)
+    assert cut is not None
+    # Of a parameter: gradient, master weight and two moments read, the last three and the weight
+    # written, and the weight read.
+    moved = (4 + 4 + 8) + (4 + 8 + 2) + 2
+    step_s = moved * sum(small_model().parameters) / owners / small_pool(64).memory_bytes_per_s
+    assert cut.optimizer_s == pytest.approx(step_s)
+
+
+def test_no_backward_pass_hides_the_gather_of_weights_that_others_stepped() -> None:
+    slow = replace(small_pool(1).timing, flops_per_s=1e8)  # type: ignore[type-var]
+    cut = pipeline(Mesh(dp=8), sharding="optimizer", timing=slow).cut(PLENTY)
+    assert cut is not None
+    # On 2 nodes of 4: 6 hops inside and 1 between, 7 parts of an eighth at the rate of 4 adapters.
+    hops_s, parameters = 2.4 * (6 * 1e-6 + 5e-6), sum(small_model().parameters)
+    scatter_s, gather_s = (hops_s + 7 / 8 * size * parameters / 8e9 for size in (4, 2))
+    assert cut.reduce_s == pytest.approx(0.3 * scatter_s + gather_s)
+
+
+@pytest.mark.parametrize(("sharding", "owners"), [("optimizer", 1), ("full", 8)])
+def test_gradients_of_later_microbatches_are_added_in_the_dtype_of_the_sum(
+    sharding: str, owners: int
+) -> None:
+    one, four = (
+        pipeline(Mesh(dp=8), sharding=sharding, microbatches=count).cut(PLENTY) for count in (1, 4)
+    )
+    assert one is not None and four is not None
+    # Two float32 gradients are read and one written, three times in four microbatches.
+    parameters = sum(small_model().parameters) / owners
+    added_s = 3 * (4 + 4 + 4) * parameters / small_pool(64).memory_bytes_per_s
+    assert 4 * (four.backward_s[0] - one.backward_s[0]) == pytest.approx(added_s)
+
+
 def test_a_tied_head_is_held_on_both_ends_of_a_pipeline() -> None:
     model = small_model()
     size = model.parameters[-1]
