@@ -32,7 +32,11 @@ def audio_layers(
     first = Layer(
         name=f"{path}.conv1",
         part="encoder",
-        products=(Product("patches", 2.0 * _STRIDE * _KERNEL * mel_bins * width, is_first=True),),
+        products=(
+            Product(
+                "patches", 2.0 * _STRIDE * _KERNEL * mel_bins * width, is_first=True, side=width
+            ),
+        ),
         saved=(
             Saved("patches", _STRIDE * mel_bins, "weight"),
             # Input of the activation function, and the mask of the padding.
@@ -43,7 +47,7 @@ def audio_layers(
     second = Layer(
         name=f"{path}.conv2",
         part="encoder",
-        products=(Product("patches", 2.0 * _KERNEL * width**2),),
+        products=(Product("patches", 2.0 * _KERNEL * width**2, side=width),),
         saved=(
             Saved("patches", _STRIDE * width, "weight"),
             Saved("patches", width),
@@ -56,7 +60,7 @@ def audio_layers(
             name=f"{path}.layers.{number}",
             part="encoder",
             products=(
-                Product("vision_tokens", 8.0 * width**2 + 4.0 * width * block.inner),
+                block.linear(),
                 Product("window_pairs", 4.0 * width, has_weight=False),
             ),
             saved=block.saved(),
@@ -67,7 +71,7 @@ def audio_layers(
     projector = Layer(
         name=f"{path}.proj",
         part="projector",
-        products=(Product("projected", 2.0 * width * out),),
+        products=(Product("projected", 2.0 * width * out, side=out),),
         saved=(
             # Numbers of both tokens of a pair.
             Saved("projected", 2, "input", itemsize=8),

@@ -181,7 +181,13 @@ def tensor_parallel_s(
 
 
 def context_parallel_s(
-    tokens: int, kv_width: int, mesh: Mesh, topology: Topology, *, itemsize: int = 2
+    tokens: int,
+    kv_width: int,
+    mesh: Mesh,
+    topology: Topology,
+    *,
+    kv_heads: int,
+    itemsize: int = 2,
 ) -> float:
     """Forward pass of the attention of a decoder layer: keys and values go round the ring.
 
@@ -193,11 +199,12 @@ def context_parallel_s(
         kv_width: Values of the keys of a token: key-value heads x their width.
         mesh: Parallelism.
         topology: Where the ranks lie.
+        kv_heads: Key-value heads; ranks of tensor parallelism beyond them repeat one.
         itemsize: Bytes of a value.
 
     Source: Liu, Zaharia and Abbeel (2023), Ring Attention with Blockwise Transformers.
     """
-    step_bytes = 2 * itemsize * tokens * kv_width / (mesh.cp * mesh.tp)
+    step_bytes = 2 * itemsize * tokens * kv_width / (mesh.cp * min(mesh.tp, kv_heads))
     return (mesh.cp - 1) * point_to_point_s(step_bytes, mesh.cp_group, topology)
 
 

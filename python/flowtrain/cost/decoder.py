@@ -55,9 +55,15 @@ def decoder_layers(text: Any, *, prefix: str = "model.language_model") -> list[L
         unit: Unit = "targets" if is_last else "tokens"
         products = (
             # Query, and key and value.
-            Product("tokens", 2.0 * d * query + 4.0 * d * key),
+            Product(
+                "tokens",
+                2.0 * d * query + 4.0 * d * key,
+                side=query + 2 * key,
+                kv_flops=4.0 * d * key,
+                kv_heads=sizes.kv_heads,
+            ),
             Product("pairs", 4.0 * query, has_weight=False),
-            Product(unit, 2.0 * d * query),
+            Product(unit, 2.0 * d * query, side=query),
             *_mlp(text, number, unit),
         )
         layers.append(
@@ -69,7 +75,7 @@ def decoder_layers(text: Any, *, prefix: str = "model.language_model") -> list[L
                 takes=("tokens", d),
             )
         )
-    logits = Product("targets", 2.0 * d * text.vocab_size)
+    logits = Product("targets", 2.0 * d * text.vocab_size, side=text.vocab_size)
     # Input of the head, logarithms of the probabilities in float32, ids, and numbers of the rows.
     kept = (
         Saved("targets", d, "weight"),
@@ -126,12 +132,12 @@ def _mlp(text: Any, number: int, unit: Unit) -> list[Product]:
     every = getattr(text, "decoder_sparse_step", 1)
     is_dense = number in getattr(text, "mlp_only_layers", ()) or (number + 1) % every != 0
     if not experts or is_dense:
-        return [Product(unit, 6.0 * d * text.intermediate_size)]
+        return [Product(unit, 6.0 * d * text.intermediate_size, side=text.intermediate_size)]
     chosen = text.num_experts_per_tok
-    flops = chosen * 6.0 * d * text.moe_intermediate_size
+    inner = text.moe_intermediate_size
     return [
         Product(unit, 2.0 * d * experts),
-        Product(unit, flops, experts_per_chosen=experts / chosen),
+        Product(unit, chosen * 6.0 * d * inner, experts_per_chosen=experts / chosen, side=inner),
     ]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from flowtrain.cost.flops import ModuleFlops
@@ -66,6 +66,11 @@ class Product:
             whose weight all rows take.
         frozen: Whether the weight stays as it is although its part trains, as beside an adapter.
         moves: Values that are read and written per unit, if that may take longer than the FLOPs.
+        side: Values of the side of the weight that tensor parallelism divides, the harmonic mean
+            over the FLOPs if there are several; 0 if that side does not limit the rate.
+        kv_flops: FLOPs of keys and values among these. Ranks of tensor parallelism beyond their
+            heads repeat them.
+        kv_heads: Heads of these keys and values.
     """
 
     unit: Unit
@@ -75,6 +80,14 @@ class Product:
     experts_per_chosen: float = 1.0
     frozen: bool = False
     moves: float = 0.0
+    # Times of a whole layer do not depend on these, and neither does the digest of a profile.
+    side: float = field(default=0.0, repr=False)
+    kv_flops: float = field(default=0.0, repr=False)
+    kv_heads: int = field(default=1, repr=False)
+
+    def flops_of_rank(self, tp: int) -> float:
+        """FLOPs per unit on each of the ranks of tensor parallelism."""
+        return (self.flops - self.kv_flops) / tp + self.kv_flops / min(tp, self.kv_heads)
 
 
 Need = Literal["gradient", "weight", "input", "copy"]

@@ -85,7 +85,8 @@ class Tables:
         layer: Layer,
         counts: Counts,
         *,
-        shards: int = 1,
+        tp: int = 1,
+        cp: int = 1,
         ep: int = 1,
         documents: Sequence[int] | None = None,
     ) -> PassSeconds:
@@ -95,7 +96,8 @@ class Tables:
             layer: The layer.
             counts: Of the whole row, as `Family.counts` makes them: causal attention is half of
                 the pairs.
-            shards: Ranks (tp x cp) that share the products evenly.
+            tp: Ranks that share the width, as if they shared the time but for its fixed part.
+            cp: The same of the rows.
             ep: Only 1: no layer with experts was measured.
             documents: Tokens of each document of its attention, in order. Without them, all
                 documents have the mean length of those that the tokens are in.
@@ -121,7 +123,7 @@ class Tables:
         for label in labels:
             times, fixed = self._table(label).seconds(row)
             fixed = np.minimum(fixed, times)
-            parts.append(fixed + (times - fixed) / shards)
+            parts.append(fixed + (times - fixed) / (tp * cp))
         forward, backward_input, backward = (float(x) for x in np.sum(parts, axis=0))
         return PassSeconds(
             forward=forward,

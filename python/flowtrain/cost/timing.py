@@ -27,13 +27,16 @@ class PassSeconds:
 class Timing(Protocol):
     """How long a layer takes."""
 
-    def seconds(self, layer: Layer, counts: Counts, *, shards: int = 1, ep: int = 1) -> PassSeconds:
+    def seconds(
+        self, layer: Layer, counts: Counts, *, tp: int = 1, cp: int = 1, ep: int = 1
+    ) -> PassSeconds:
         """Seconds of the passes of a layer. Callers leave out passes that a layer does not have.
 
         Args:
             layer: The layer.
             counts: Of the whole row.
-            shards: Ranks (tp x cp) that share the products evenly.
+            tp: Ranks that share the width of the layer.
+            cp: Ranks that share the tokens of the row.
             ep: Ranks that share the experts, each of which has as many rows.
 
         Raises:
@@ -89,8 +92,9 @@ LINEAR = Efficiency(
     maximum=0.7,
     half=256,
     smallest=64,
-    source="assumption: n is the rows of a rank; between the 0.6 to 0.8 of the peak of large "
-    "products in bfloat16 libraries; not measured here",
+    source="assumption: n is the smaller one of the rows and the divided side of the weight on a "
+    "rank; between the 0.6 to 0.8 of the peak of large products in bfloat16 libraries; not "
+    "measured here",
 )
 """Products with a weight."""
 
@@ -98,9 +102,9 @@ ATTENTION = Efficiency(
     maximum=0.45,
     half=256,
     smallest=1,
-    source="assumption: n is the mean number of keys of a query; FlashAttention-2 states 0.5 to "
-    "0.73 of the peak of an A100 and 0.35 of an H100, FlashAttention-3 0.75 of an H100, all for "
-    "long documents; not measured here",
+    source="assumption: n is the mean number of keys of a query in a call; FlashAttention-2 states "
+    "0.5 to 0.73 of the peak of an A100 and 0.35 of an H100, FlashAttention-3 0.75 of an H100, all "
+    "for long documents; not measured here",
 )
 """Products of two activations, by a fused kernel for packed documents."""
 
@@ -110,20 +114,27 @@ class DataSheetTiming:
     """Times from peak rates, for plans of machines that are not at hand.
 
     A product takes its FLOPs over the peak and the efficiency of its class, and no less than its
-    weights take to be read. Rows are spread evenly over experts, and the efficiency is that of the
-    rows of one expert. Operators between products move what autograd keeps of the layer once in and
-    once out of memory. Launches of kernels are hidden.
+    weights take to be read. Tensor parallelism divides a side of its weight, context parallelism
+    its rows: its rate is limited by the smaller one of both. Rows are spread evenly over experts,
+    and count those of one expert. Operators between products move what autograd keeps of the layer
+    once in and once out of memory. Launches of kernels are hidden.
+
+    Tensor parallelism divides heads. With context parallelism keys and values go round in cp
+    parts: a query meets as many keys in all, in cp calls. Documents are cut into 2 cp parts, of
+    which each rank has one from the front and one from behind, so that ranks have equal work.
 
     Attributes:
         flops_per_s: Peak in the dtype of the products.
         memory_bytes_per_s: Peak rate of the memory.
-        linear: Efficiency of products with a weight; n is the rows of the product on one rank, or
-            of one of its experts.
-        attention: Efficiency of attention; n is the mean number of keys of a query.
+        linear: Efficiency of products with a weight; n is the smaller one of the rows of the
+            product, or of one of its experts, and the side of the weight that is divided.
+        attention: Efficiency of attention; n is the mean number of keys of a query in a call.
         itemsize: Bytes of a value.
         extrapolates: Whether sizes below the range of an efficiency are allowed.
 
-    Source: the efficiency of DFLOP's and Entrain's surrogates, which keep attention apart.
+    Source: the efficiency of DFLOP's and Entrain's surrogates, which keep attention apart; Liu,
+    Zaharia and Abbeel (2023), Ring Attention with Blockwise Transformers; Brandon et al. (2023),
+    Striped Attention, and Transformer Engine for the equal parts.
     """
 
     flops_per_s: float
@@ -139,41 +150,49 @@ class DataSheetTiming:
             if not 0 < value < math.inf:
                 raise ValueError(f"{name}={value}: it must be above 0, and finite")
 
-    def seconds(self, layer: Layer, counts: Counts, *, shards: int = 1, ep: int = 1) -> PassSeconds:
+    def seconds(
+        self, layer: Layer, counts: Counts, *, tp: int = 1, cp: int = 1, ep: int = 1
+    ) -> PassSeconds:
         """Seconds of the passes of a layer, as `Timing` says."""
-        if shards < 1:
-            raise ValueError(f"shards={shards}: it must be at least 1")
+        for name, ranks in (("tp", tp), ("cp", cp), ("ep", ep)):
+            if ranks < 1:
+                raise ValueError(f"{name}={ranks}: it must be at least 1")
         linear = trained = attention = 0.0
         for product in layer.products:
             if count := _count(counts, product.unit):
                 if product.has_weight:
-                    seconds = self._linear_s(layer, product, count / shards, shards, ep)
+                    seconds = self._linear_s(layer, product, count / cp, tp, ep)
                     linear += seconds
                     trained += 0.0 if product.frozen else seconds
                 else:
-                    attention += self._attention_s(layer, product, counts, shards)
-        moved_s = _TRAFFIC * self._kept_bytes(layer, counts) / shards / self.memory_bytes_per_s
+                    attention += self._attention_s(layer, product, counts, tp, cp)
+        moved_s = _TRAFFIC * self._kept_bytes(layer, counts) / (tp * cp) / self.memory_bytes_per_s
         return PassSeconds(
             forward=linear + attention + moved_s,
             backward_input=linear + _ATTENTION_BACKWARD * attention + moved_s,
             backward_weight=trained,
         )
 
-    def _linear_s(self, layer: Layer, product: Product, rows: float, shards: int, ep: int) -> float:
+    def _linear_s(self, layer: Layer, product: Product, rows: float, tp: int, ep: int) -> float:
         weights, what = 1.0, "rows of a rank"
         if product.experts_per_chosen > 1:
             weights, what = product.experts_per_chosen / ep, "rows of an expert"
         each = rows / weights
         self._check(layer, self.linear, each, what)
-        compute_s = product.flops * rows / (self.flops_per_s * self.linear.share(each))
-        values = max(weights * product.flops / 2 / shards, rows * product.moves)
+        smaller = min(each, product.side / tp) if product.side else each
+        flops = product.flops_of_rank(tp)
+        compute_s = flops * rows / (self.flops_per_s * self.linear.share(smaller))
+        values = max(weights * flops / 2, rows * product.moves / tp)
         return max(compute_s, values * self.itemsize / self.memory_bytes_per_s)
 
-    def _attention_s(self, layer: Layer, product: Product, counts: Counts, shards: int) -> float:
+    def _attention_s(
+        self, layer: Layer, product: Product, counts: Counts, tp: int, cp: int
+    ) -> float:
         pairs = _count(counts, product.unit)
-        keys = pairs / _count(counts, _ROWS[product.unit])
+        keys = pairs / _count(counts, _ROWS[product.unit]) / cp
         self._check(layer, self.attention, keys, "keys of a query")
-        return product.flops * pairs / shards / (self.flops_per_s * self.attention.share(keys))
+        flops = product.flops * pairs / (tp * cp)
+        return flops / (self.flops_per_s * self.attention.share(keys))
 
     def _kept_bytes(self, layer: Layer, counts: Counts) -> float:
         return sum(
@@ -186,7 +205,7 @@ class DataSheetTiming:
         if n < efficiency.smallest and not self.extrapolates:
             raise ValueError(
                 f"{layer.name}: {n:.4g} {what} are fewer than the {efficiency.smallest:g} from "
-                "which the times are valid; use larger microbatches or fewer shards, or set "
+                "which the times are valid; use larger microbatches or a smaller cp, or set "
                 "extrapolates=True"
             )
 

@@ -43,6 +43,20 @@ class Block:
     scaled: bool = False
     known: bool = True
 
+    def linear(self) -> Product:
+        """The linear layers of a block: query, key, value and output, and the MLP."""
+        width, inner = self.width, self.inner
+        # FLOPs by the side that tensor parallelism divides: three of the width side by side, the
+        # width, and that between the layers of the MLP.
+        by_side = {
+            3.0 * width: 6.0 * width**2,
+            1.0 * width: 2.0 * width**2,
+            1.0 * inner: (6.0 if self.gated else 4.0) * width * inner,
+        }
+        flops = sum(by_side.values())
+        side = flops / sum(each / side for side, each in by_side.items())
+        return Product("vision_tokens", flops, side=side)
+
     def saved(self) -> tuple[Saved, ...] | None:
         """Tensors that autograd keeps of a block; None if they are not known."""
         unit: Unit = "vision_tokens"
@@ -91,19 +105,18 @@ def tower_layers(
         left_out: Blocks behind these that only the plain model computes.
     """
     width = block.width
-    linear = 8.0 * width**2 + (6.0 if block.gated else 4.0) * width * block.inner
     layers = [
         Layer(
             name=embedding,
             part="encoder",
-            products=(Product("patches", 2.0 * patch_values * width, is_first=True),),
+            products=(Product("patches", 2.0 * patch_values * width, is_first=True, side=width),),
             saved=(Saved("patches", patch_values, "weight"), *embedding_saved),
         )
     ]
     for number in range(depth + left_out):
         pairs: Unit = "window_pairs" if number in windowed else "vision_pairs"
         products = (
-            Product("vision_tokens", linear),
+            block.linear(),
             Product(pairs, 4.0 * width, has_weight=False),
         )
         layers.append(
@@ -146,8 +159,8 @@ def projector_layer(
         name=name,
         part="projector",
         products=(
-            Product("projected", 2.0 * width * hidden, is_first=not norm),
-            Product("projected", 2.0 * hidden * out),
+            Product("projected", 2.0 * width * hidden, is_first=not norm, side=hidden),
+            Product("projected", 2.0 * hidden * out, side=hidden),
         ),
         reaches_loss=reaches_loss,
         saved=None if linear is None else (*norm, *linear),

@@ -27,8 +27,10 @@ class _ScaledTimes:
     timing: Timing
     factor: float
 
-    def seconds(self, layer: Layer, counts: Counts, *, shards: int = 1, ep: int = 1) -> PassSeconds:
-        found = self.timing.seconds(layer, counts, shards=shards, ep=ep)
+    def seconds(
+        self, layer: Layer, counts: Counts, *, tp: int = 1, cp: int = 1, ep: int = 1
+    ) -> PassSeconds:
+        found = self.timing.seconds(layer, counts, tp=tp, cp=cp, ep=ep)
         return PassSeconds(
             forward=self.factor * found.forward,
             backward_input=self.factor * found.backward_input,

@@ -111,7 +111,11 @@ def test_parallelism_sends_what_a_layer_needs() -> None:
     tensor_us = 4 * (HOP * 1 + 4)
     assert comm.tensor_parallel_s(tokens, width, mesh, NODES) == pytest.approx(tensor_us * US)
     # Keys and values of half of the row and half of the heads: 2 x 2 x 500 x 2 bytes.
-    assert comm.context_parallel_s(tokens, 4, mesh, NODES) == pytest.approx((1 + 4) * US)
+    ring_s = comm.context_parallel_s(tokens, 4, mesh, NODES, kv_heads=2)
+    assert ring_s == pytest.approx((1 + 4) * US)
+    # With one head both ranks of tensor parallelism send it.
+    ring_s = comm.context_parallel_s(tokens, 4, mesh, NODES, kv_heads=1)
+    assert ring_s == pytest.approx((1 + 8) * US)
     # 500 tokens to 3 experts, half of them from each rank: 12,000 bytes in quarters. One of the 3
     # others is in the node.
     assert comm.expert_parallel_s(tokens, width, 3, mesh, NODES) == pytest.approx(

@@ -172,7 +172,7 @@ def test_shards_divide_all_but_the_fixed_cost_of_a_call(profile: Profile) -> Non
     tables = Tables(profile, LAYERS)
     counts = Counts(projected=32)
     fixed = 2e-4 * 2  # At the smallest size.
-    found = tables.seconds(PROJECT, counts, shards=4)
+    found = tables.seconds(PROJECT, counts, tp=2, cp=2)
     assert found.forward == pytest.approx(fixed + (2e-4 * 32 - fixed) / 4)
 
 

@@ -18,7 +18,9 @@ ROW = Counts(tokens=4096, pairs=4096**2 / 2)
 class OneSecond:
     """Measured times that do not depend on the layer."""
 
-    def seconds(self, layer: Layer, counts: Counts, *, shards: int = 1, ep: int = 1) -> PassSeconds:
+    def seconds(
+        self, layer: Layer, counts: Counts, *, tp: int = 1, cp: int = 1, ep: int = 1
+    ) -> PassSeconds:
         return PassSeconds(forward=1.0, backward_input=1.0, backward_weight=1.0)
 
 

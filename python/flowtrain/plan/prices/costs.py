@@ -159,7 +159,12 @@ def _communicate(
         forward[:, 2] = tables.block * numpy.where(tables.vision, images_s, text_s)
     if mesh.cp > 1:
         ring_s: Any = comm.context_parallel_s(
-            tokens, model.kv_width, mesh, network.around(mesh.cp_group), itemsize=itemsize
+            tokens,
+            model.kv_width,
+            mesh,
+            network.around(mesh.cp_group),
+            kv_heads=model.kv_heads,
+            itemsize=itemsize,
         )
         shown = numpy.maximum(0.0, ring_s - attention)
         forward[:, 3] = text * shown

@@ -162,32 +162,36 @@ class Tables:
         """How many of some layers are of each kind."""
         return numpy.bincount(self.kind[list(layers)], minlength=len(self.first))
 
-    def text_passes(self, tokens: float, shards: int, ep: int = 1) -> FloatArray:
+    def text_passes(self, tokens: float, mesh: Mesh) -> FloatArray:
         """Times of the backbone's layers for a row of mean samples, as `_passes_of`.
 
         Args:
             tokens: Tokens of the row.
-            shards: Ranks that share the products.
-            ep: Ranks that share the experts.
+            mesh: Ranks that share the layers, of which tp, cp and ep count.
         """
-        key = ("text", tokens, shards, ep)
+        key = ("text", tokens, mesh.tp, mesh.cp, mesh.ep)
         if key not in self._passes:
-            counts = self.model.text_counts(self.share, rows=tokens / self.share.tokens)
+            documents = tokens / self.share.tokens
+            counts = self.model.text_counts(self.share, rows=documents)
+            if mesh.cp > 1:
+                # Each document is filled up to a multiple of 2 cp tokens.
+                counts = counts._replace(tokens=counts.tokens + documents * (2 * mesh.cp - 1) / 2)
             place = len(self.model.encoders)
-            self._passes[key] = self._passes_of(counts, shards, place, ep=ep)
+            self._passes[key] = self._passes_of(counts, mesh, place)
         return self._passes[key]
 
-    def input_passes(self, encoder: int, tokens: float, shards: int) -> FloatArray:
+    def input_passes(self, encoder: int, tokens: float, tp: int) -> FloatArray:
         """Times of the layers of an encoder, as `_passes_of`.
 
         Args:
             encoder: Its number.
             tokens: Tokens that it makes.
-            shards: Ranks that share the products.
+            tp: Ranks that share the layers.
         """
-        key = (encoder, tokens, shards)
+        key = (encoder, tokens, tp)
         if key not in self._passes:
-            self._passes[key] = self._passes_of(self.inputs(encoder, tokens), shards, encoder)
+            counts = self.inputs(encoder, tokens)
+            self._passes[key] = self._passes_of(counts, Mesh(tp=tp), encoder)
         return self._passes[key]
 
     def row_passes(self, row: Row, mesh: Mesh) -> FloatArray:
@@ -195,7 +199,7 @@ class Tables:
 
         Context parallelism does not share out the layers in front of the backbone.
         """
-        found = self.text_passes(row.tokens, mesh.tp * mesh.cp, mesh.ep)
+        found = self.text_passes(row.tokens, mesh)
         for encoder, tokens in enumerate(row.encoded):
             found = found + self.input_passes(encoder, tokens, mesh.tp)
         return found
@@ -208,7 +212,7 @@ class Tables:
         squares = tokens / encoded.tokens * encoded.squares
         return self.model.encoders[encoder].shape.counts(tokens, squares)
 
-    def _passes_of(self, counts: Counts, shards: int, encoder: int, *, ep: int = 1) -> FloatArray:
+    def _passes_of(self, counts: Counts, mesh: Mesh, encoder: int) -> FloatArray:
         """Seconds of forward pass, backward pass and attention, shape [3, num_kinds].
 
         The attention is the part of the forward pass that attention has of its FLOPs. Kinds of
@@ -220,7 +224,7 @@ class Tables:
         found = numpy.zeros((3, len(self.first)))
         for kind in numpy.flatnonzero(self.encoder == encoder) if any(counts) else ():
             layer = self.model.layers[self.first[kind]]
-            took = self._timing.seconds(layer, counts, shards=shards, ep=ep)
+            took = self._timing.seconds(layer, counts, tp=mesh.tp, cp=mesh.cp, ep=mesh.ep)
             found[0, kind] = took.forward
             found[1, kind] = (
                 self._input_gradient[kind] * took.backward_input

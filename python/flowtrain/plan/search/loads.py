@@ -36,7 +36,7 @@ class Loads:
         replica_slots = mesh.dp * pipeline.num_microbatches
         tokens = work.workload.tokens.astype(numpy.float64)
         count = pipeline.chain.layers_of_kind
-        passes = tables.text_passes(pipeline.row.tokens, mesh.tp * mesh.cp, mesh.ep)
+        passes = tables.text_passes(pipeline.row.tokens, mesh)
         attention = float(passes[2] @ count) / max(float(passes[0] @ count), _TINY)
         self.text = (1 - attention) * tokens / share.tokens
         self.text += attention * tokens**2 / share.squares

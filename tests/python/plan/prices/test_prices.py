@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy
 import pytest
 
-from flowtrain.cost import Counts, layer_bytes, state_bytes
+from flowtrain.cost import Counts, Layer, layer_bytes, state_bytes
 from flowtrain.cost.communication import Mesh, gradients_s
-from flowtrain.cost.timing import DataSheetTiming
+from flowtrain.cost.timing import DataSheetTiming, PassSeconds
 from flowtrain.plan.describe import ModelDescription
 from flowtrain.plan.prices.chain import Chain
 from flowtrain.plan.prices.costs import Shape
@@ -166,6 +166,33 @@ def test_context_parallelism_does_not_share_out_layers_in_front_of_the_backbone(
     ratio = two.costs.forward[0, 0][decoder] / one.costs.forward[0, 0][decoder]
     assert 0.5 < ratio[0] < 0.6
     assert two.costs.kept[0, 0][decoder] == pytest.approx(one.costs.kept[0, 0][decoder] / 2)
+
+
+@dataclass
+class Noted:
+    """Times of no length, which note what they are asked for."""
+
+    asked: dict[str, tuple[Counts, int, int]] = field(default_factory=dict)
+
+    def seconds(
+        self, layer: Layer, counts: Counts, *, tp: int = 1, cp: int = 1, ep: int = 1
+    ) -> PassSeconds:
+        self.asked[layer.name] = (counts, tp, cp)
+        return PassSeconds(forward=0.0, backward_input=0.0, backward_weight=0.0)
+
+
+def test_ranks_that_share_tokens_fill_up_each_document_to_equal_parts() -> None:
+    noted, work = Noted(), small_work()
+    tables = Tables(small_model(), work, noted)
+    lengths = [work.share.tokens] * 10
+    tables.text_passes(sum(lengths), Mesh(tp=2, cp=4))
+    counts, tp, cp = noted.asked["decoder"]
+    assert (tp, cp) == (2, 4)
+    # A first and a last part for each of 4 ranks: of all remainders from 0 to 7, 3.5 are missing
+    # in the mean.
+    missing = sum(-remainder % 8 for remainder in range(8)) / 8
+    assert counts.tokens == pytest.approx(sum(lengths) + 10 * missing)
+    assert counts.pairs == pytest.approx(10 * work.share.squares / 2)
 
 
 def test_gradients_are_summed_once_a_step_and_partly_hidden() -> None:

@@ -31,10 +31,12 @@ class Rate:
     backbone: float = 1.0
     encoder: float = 1.0
 
-    def seconds(self, layer: Layer, counts: Counts, *, shards: int = 1, ep: int = 1) -> PassSeconds:
+    def seconds(
+        self, layer: Layer, counts: Counts, *, tp: int = 1, cp: int = 1, ep: int = 1
+    ) -> PassSeconds:
         flops = sum(p.flops * counts[Counts._fields.index(p.unit)] for p in layer.products)
         factor = self.backbone if layer.part == "backbone" else self.encoder
-        each_s = factor * flops / shards / 1e12
+        each_s = factor * flops / (tp * cp) / 1e12
         return PassSeconds(forward=each_s, backward_input=each_s, backward_weight=each_s)
 
 

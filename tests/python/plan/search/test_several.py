@@ -30,9 +30,11 @@ SPACE = Space(tp=(1,), cp=(1,), pp=(1,), sharding=("replicated",), microbatches=
 class _Rate:
     """Each pass of each product takes its FLOPs at 1 TFLOP/s."""
 
-    def seconds(self, layer: Layer, counts: Counts, *, shards: int = 1, ep: int = 1) -> PassSeconds:
+    def seconds(
+        self, layer: Layer, counts: Counts, *, tp: int = 1, cp: int = 1, ep: int = 1
+    ) -> PassSeconds:
         flops = sum(p.flops * counts[Counts._fields.index(p.unit)] for p in layer.products)
-        each_s = flops / shards / 1e12
+        each_s = flops / (tp * cp) / 1e12
         return PassSeconds(forward=each_s, backward_input=each_s, backward_weight=each_s)
 
 
