@@ -88,9 +88,16 @@ class Cluster:
         return {group.gpu.name: group.gpus for group in self.groups}
 
     @property
-    def between(self) -> Link:
-        """Link between nodes of different groups: the slower of theirs."""
-        links = [group.topology.between for group in self.groups]
+    def between_modules(self) -> Link:
+        """Link of a GPU to those of other modules.
+
+        It is that inside of a node if there is no other one. Otherwise modules are taken to be on
+        nodes of their own, which the slower one of the groups' links connects.
+        """
+        topologies = [group.topology for group in self.groups]
+        if len(self.groups) == self.groups[0].nodes == 1:
+            return topologies[0].inside
+        links = [topology.between for topology in topologies]
         return Link(
             latency_s=max(link.latency_s for link in links),
             bytes_per_s=min(link.bytes_per_s for link in links),

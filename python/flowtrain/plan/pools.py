@@ -85,6 +85,7 @@ def pools_of(
                     extrapolates=extrapolate,
                 ),
                 timing_source=times.source if times else f"data sheet: {gpu.source}",
+                between_modules=cluster.between_modules,
             )
         )
     return tuple(pools)

@@ -8,7 +8,7 @@ from typing import Protocol, get_args
 
 from flowtrain.cost.communication import Mesh
 from flowtrain.cost.timing import Timing
-from flowtrain.cost.topology import Topology
+from flowtrain.cost.topology import Link, Topology
 from flowtrain.plan.partition import Level
 from flowtrain.plan.result import Mode, Sharding
 
@@ -30,6 +30,7 @@ class GpuPool:
         flops_per_s: Peak in the dtype of training, the denominator of MFU.
         timing: How long layers take.
         timing_source: Where these times are from.
+        between_modules: Link of a GPU to those of other modules; None for that between nodes.
     """
 
     gpu_type: str
@@ -40,6 +41,7 @@ class GpuPool:
     flops_per_s: float
     timing: Timing
     timing_source: str
+    between_modules: Link | None = None
 
     def __post_init__(self) -> None:
         for name in ("gpus", "memory_bytes", "memory_bytes_per_s", "flops_per_s"):
@@ -48,6 +50,10 @@ class GpuPool:
                 raise ValueError(
                     f"pool '{self.gpu_type}': {name}={value}: it must be at least 1, and finite"
                 )
+
+    def rows_s(self, num_bytes: float) -> float:
+        """Seconds in which a GPU sends rows to other modules, or receives them."""
+        return (self.between_modules or self.topology.between).seconds(num_bytes)
 
     def budgets(self, *, every: bool = False) -> list[int]:
         """Numbers of GPUs that a module may have: some of a node, or whole nodes.

@@ -8,6 +8,7 @@ import pytest
 
 from flowtrain.config import ConfigError
 from flowtrain.plan.cluster import Cluster, parse_cluster
+from flowtrain.plan.pools import pools_of
 
 
 def test_groups_of_a_text_have_their_gpus_and_links() -> None:
@@ -20,7 +21,16 @@ def test_groups_of_a_text_have_their_gpus_and_links() -> None:
     assert fast.topology.inside.bytes_per_s == pytest.approx(18 * 20.6e9)
     # Half the rate of the data sheet, which adds both directions.
     assert fast.topology.inside.bytes_per_s < 450e9
-    assert cluster.between == slow.topology.between
+
+
+def test_modules_are_joined_by_the_slowest_link_that_may_lie_between_them() -> None:
+    node, nodes, types = map(parse_cluster, ("1x8xH100", "2x8xH100", "1x8xH100+1x4xA100"))
+    assert node.between_modules == node.groups[0].topology.inside
+    assert nodes.between_modules == nodes.groups[0].topology.between
+    assert types.between_modules == types.groups[1].topology.between
+    assert all(
+        pool.between_modules == types.between_modules for pool in pools_of(types, "bfloat16")
+    )
 
 
 def test_part_of_a_node_and_whole_nodes_are_groups_too() -> None:

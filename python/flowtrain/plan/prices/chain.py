@@ -48,6 +48,7 @@ class Chain:
         self.layers_of_kind = tables.count(layers)
         decoder = tables.block & ~tables.vision
         self._decoder = decoder & (self.layers_of_kind > 0)
+        self._in_front = tables.vision & (self.layers_of_kind == 0)
         self.heaviest_share = tables.heaviest_share(layers)
         self.num_blocks = int(self.layers_of_kind[self._decoder].sum())
 
@@ -134,6 +135,7 @@ class Chain:
         other_bytes: int,
         link_bytes_per_s: float,
         rows_bytes: float,
+        rows_s: float,
         levels: Sequence[Level],
     ) -> Partition | None:
         """The best cut into the stages of the shape, or None if none fits.
@@ -148,11 +150,14 @@ class Chain:
             link_bytes_per_s: Rate from a stage to the next.
             rows_bytes: Rows of the encoder that the first stage holds for each microbatch in
                 flight, and once more as gradients.
+            rows_s: Seconds in which the first stage receives rows of a microbatch, and in which it
+                sends their gradients.
             levels: Levels of recomputation to choose from.
         """
+        layers = self._layers(costs, shape, row, rows_bytes, rows_s, microbatches)
         try:
             return partition(
-                self._layers(costs, shape, row, rows_bytes, microbatches),
+                layers,
                 stages=shape.mesh.pp,
                 microbatches=microbatches,
                 memory_bytes=memory_bytes,
@@ -164,7 +169,13 @@ class Chain:
             return None
 
     def _layers(
-        self, costs: Costs, shape: Shape, row: Row, rows_bytes: float, microbatches: int
+        self,
+        costs: Costs,
+        shape: Shape,
+        row: Row,
+        rows_bytes: float,
+        rows_s: float,
+        microbatches: int,
     ) -> Layers:
         kinds, tables = self.kinds, self.tables
         states = costs.states.sum(0)[kinds]
@@ -177,12 +188,16 @@ class Chain:
         kept[:, -1] += costs.working[0, kinds[-1]]
         kept[:, 0] += rows_bytes * (in_flight + 1) / in_flight
         again = costs.again[0, kinds]
+        forward_s, backward_s = costs.forward[0].sum(0)[kinds], costs.backward[0].sum(0)[kinds]
+        forward_s[0] += rows_s
+        if tables.gradient[self._in_front].any():
+            backward_s[0] += rows_s
         # Whether a layer has a backward pass is in its times and sizes already; gradients that only
         # pass through frozen layers are too.
         has_backward = numpy.logical_or.accumulate(tables.gradient[kinds])
         return Layers.of(
-            forward_s=costs.forward[0].sum(0)[kinds],
-            backward_input_s=costs.backward[0].sum(0)[kinds],
+            forward_s=forward_s,
+            backward_input_s=backward_s,
             backward_weight_s=0.0 * again,
             trained=has_backward,
             state_bytes=_whole(states),

@@ -25,7 +25,7 @@ class EncoderPrice:
         recompute: Whether it encodes again before it runs backward, and keeps nothing.
         forward: Forward pass of its inputs.
         backward: Backward pass, with the forward pass that is run again.
-        transfer_s: Seconds to send their rows to the backbone.
+        transfer_s: Seconds to send their rows to the backbone: each rank sends its part.
         reduce_s: Sum of the gradients, as far as it is not hidden, and gather of the weights that
             other replicas step.
         optimizer_s: The optimizer's step.
@@ -203,7 +203,7 @@ def encoder_prices(
         recompute=False,
         forward=Seconds(**dict(zip(SECONDS, forward.tolist(), strict=True))),
         backward=Seconds(**dict(zip(SECONDS, backward.tolist(), strict=True))),
-        transfer_s=row_bytes * tokens / pool.topology.between.bytes_per_s,
+        transfer_s=pool.rows_s(row_bytes * tokens / mesh.tp) if tokens else 0.0,
         reduce_s=reduce_s,
         optimizer_s=optimizer_s,
         fixed=RankBytes(**states, working=of_item * layer + working),

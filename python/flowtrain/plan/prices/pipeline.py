@@ -206,6 +206,7 @@ class Pipeline(Pipelines):
             other_bytes=other_bytes,
             link_bytes_per_s=self._network.slowest(self.shape.mesh.pp_group).bytes_per_s,
             rows_bytes=float(self.rows_bytes[0]),
+            rows_s=self._rows_s(),
             levels=self._levels,
         )
         if found is None:
@@ -219,6 +220,21 @@ class Pipeline(Pipelines):
             [stage.forward_s + stage.forward_send_s for stage in found.stages],
             [stage.backward_s + stage.backward_send_s for stage in found.stages],
         )
+
+    def _rows_s(self) -> float:
+        """Seconds in which the first stage gets the rows of a microbatch from other modules.
+
+        Encoders have the time in which all ranks send as many, which counts for what they receive
+        as well: here is what is left, since no rank behind the first stage receives any.
+        """
+        mesh, model, work = self.shape.mesh, self.chain.tables.model, self.chain.tables.work
+        num_bytes = sum(
+            work.itemsize * encoder.row_width * tokens
+            for encoder, tokens in zip(model.encoders, self.row.encoded, strict=True)
+        )
+        if not (num_bytes and self.rows_bytes[0]):
+            return 0.0
+        return (1 - 1 / mesh.pp) * self._pool.rows_s(num_bytes / (mesh.tp * mesh.cp))
 
     def _one_stage(self, memory_bytes: int, other_bytes: int) -> Cut | None:
         bounds, recomputes = self._whole(memory_bytes, other_bytes)

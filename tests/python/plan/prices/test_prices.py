@@ -52,8 +52,8 @@ def pipeline(
     )
 
 
-def encoders(shape: Shape, work: Work, tokens: float = 1000.0) -> list[EncoderPrice]:
-    pool, model = small_pool(64), small_model()
+def encoders(shape: Shape, work: Work, tokens: float = 1000.0, **pools: Any) -> list[EncoderPrice]:
+    pool, model = small_pool(64, **pools), small_model()
     chain = Chain(Tables(model, work, pool.timing), model.layers_of("encoder"))
     return encoder_prices(
         chain, shape, encoder=0, tokens=tokens, groups=1, pool=pool, rules=Rules()
@@ -273,6 +273,49 @@ def test_a_rank_of_an_encoder_gathers_the_layers_of_the_encoder_alone() -> None:
     assert largest < max(model.parameters)
     for gathering, holding in zip(full, replicated, strict=True):
         assert gathering.fixed.working - holding.fixed.working == 2 * 2 * largest
+
+
+def test_every_rank_of_an_encoder_sends_its_part_of_the_rows() -> None:
+    work, (encoder,) = small_work(), small_model().encoders
+    num_bytes = 2 * encoder.row_width * 1000
+    inside = small_pool(1).topology.inside
+    for tp in (1, 2):
+        shape = Shape(Mesh(tp=tp, dp=2), "replicated")
+        # At the rate of an adapter for each rank, or of the link inside if there is one node.
+        over_nodes, in_a_node = (
+            encoders(shape, work, **pools)[0].transfer_s
+            for pools in ({}, {"between_modules": inside})
+        )
+        assert over_nodes == pytest.approx(5e-6 + num_bytes / tp / 2e9)
+        assert in_a_node == pytest.approx(1e-6 + num_bytes / tp / 1e10)
+
+
+@pytest.mark.parametrize("trained", [("projector", "backbone"), ("backbone",)])
+def test_ranks_of_the_first_stage_receive_the_rows_of_all(trained: tuple[str, ...]) -> None:
+    model, work, pool = small_model(), small_work(trained=trained), small_pool(64)
+    chain = Chain(Tables(model, work, pool.timing), model.layers_of("backbone"))
+    cuts = []
+    for rows_bytes in (0.0, 1.0):
+        found = Pipeline(
+            chain,
+            Shape(Mesh(tp=2, dp=4, pp=2), "replicated"),
+            [ROW],
+            microbatches=[4],
+            pool=pool,
+            rules=Rules(),
+            rows_bytes=[rows_bytes],
+        ).cut(PLENTY)
+        assert found is not None
+        cuts.append(found)
+    none, some = cuts
+    assert none.stages == some.stages
+    # If all 16 ranks send a part of the rows each, the 8 of the first stage receive two each. That
+    # of sending is in the price of the encoder.
+    rows_s = 5e-6 + 2 * model.encoders[0].row_width * ROW.encoded[0] / 2 / 2e9
+    assert some.forward_s[0] - none.forward_s[0] == pytest.approx(rows_s / 2)
+    returned_s = rows_s / 2 if "projector" in trained else 0.0
+    assert some.backward_s[0] - none.backward_s[0] == pytest.approx(returned_s)
+    assert some.stage_s[1] == none.stage_s[1]
 
 
 def test_full_sharding_hides_gathers_behind_passes_as_far_as_they_last() -> None:
