@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy
+
 from flowtrain.cost.topology import Group, Link, Topology
 
 
@@ -11,7 +13,7 @@ class Network:
     """Links between the ranks of a module that has its nodes for itself.
 
     A module that fits into a node lies in one. Where the ranks of a group do not divide nodes
-    evenly, all of its messages are taken to go between nodes.
+    evenly, all nodes are taken to have as few of them as one has: the ring is no faster there.
 
     Args:
         topology: Of the pool.
@@ -19,17 +21,26 @@ class Network:
     """
 
     def __init__(self, topology: Topology, gpus: int) -> None:
-        devices = min(topology.devices_per_node, gpus)
-        self._even = replace(topology, devices_per_node=devices)
-        self._apart = replace(topology, devices_per_node=1)
+        self._gpus = gpus
+        self._even = replace(topology, devices_per_node=min(topology.devices_per_node, gpus))
 
     def around(self, group: Group) -> Topology:
         """The topology for a collective of a group."""
         try:
             self._even.ranks_per_node(group)
         except ValueError:
-            return self._apart
+            return replace(self._even, devices_per_node=self._fewest(group) * group.stride)
         return self._even
+
+    def _fewest(self, group: Group) -> int:
+        """Ranks in a node, at most those of any group of the axis in any node that it is in.
+
+        They divide the group.
+        """
+        nodes = numpy.arange(self._gpus) // self._even.devices_per_node
+        groups = nodes.reshape(-1, group.size, group.stride).swapaxes(1, 2).reshape(-1, group.size)
+        fewest = min(int(numpy.unique(each, return_counts=True)[1].min()) for each in groups)
+        return max(count for count in range(1, fewest + 1) if group.size % count == 0)
 
     def slowest(self, group: Group) -> Link:
         """The slowest link of a group."""

@@ -356,11 +356,15 @@ def test_bounds_are_never_above_the_price(module: str, stages: int) -> None:
     assert found > 10
 
 
-def test_groups_that_do_not_divide_nodes_are_priced_between_nodes() -> None:
+def test_groups_that_do_not_divide_nodes_have_the_ranks_of_the_node_with_fewest() -> None:
     network = Network(small_pool(1).topology, 12)
     even, odd = Mesh(tp=2, dp=6).tp_group, Mesh(tp=2, dp=3, pp=2).replicas
     assert network.slowest(even).bytes_per_s == 1e10
     assert network.slowest(odd).bytes_per_s == 2e9
+    # 14 ranks on nodes of 4 leave 2 for the last node: twice an adapter, seven times.
+    part = Mesh(dp=14).replicas
+    around = Network(small_pool(1).topology, 14).around(part)
+    assert (around.ring_rate(part), around.nodes(part)) == (2 * 2e9, 7)
     inside = Network(small_pool(1).topology, 3)
     assert inside.slowest(Mesh(dp=3).replicas).bytes_per_s == 1e10
 
