@@ -101,11 +101,16 @@ def costs_of(
     again = tables.block * tables.gradient * forward.sum(1)
     local = numpy.array([tables.parameters / mesh.tp, tables.experts / (mesh.tp * mesh.ep)])
     trained = numpy.array([tables.trained / mesh.tp, tables.trained_experts / (mesh.tp * mesh.ep)])
+    # Ranks of tensor parallelism beyond the heads of keys and values repeat them.
+    repeated = 1 / min(mesh.tp, tables.model.kv_heads) - 1 / mesh.tp
+    local[0] += repeated * tables.keys[0]
+    trained[0] += repeated * tables.keys[1]
     tokens, targets = numpy.array([(row.most_tokens, row.most_targets) for row in rows]).T[
         :, :, None, None
     ]
     encoded = numpy.array([tables.per_kind(row.most_encoded) for row in rows])[:, None]
     kept = tokens * tables.kept_per_token + targets * tables.kept_per_target
+    kept[:, 0] += repeated * mesh.tp * tokens[:, 0] * tables.kept_keys
     kept = kept / (mesh.tp * mesh.cp) + encoded * tables.kept_per_encoded_token / mesh.tp
     # Logits in the dtype of the model, and their gradient.
     logits = 2 * targets[:, 0, 0] * tables.model.vocabulary

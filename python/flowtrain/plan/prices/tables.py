@@ -9,7 +9,7 @@ import numpy
 
 from flowtrain.cost.activations import layer_bytes
 from flowtrain.cost.communication import Mesh
-from flowtrain.cost.layers import PARTS, Counts, ForwardFlops
+from flowtrain.cost.layers import PARTS, Counts, ForwardFlops, Layer
 from flowtrain.cost.states import state_bytes
 from flowtrain.cost.timing import Timing
 from flowtrain.plan.arrays import FloatArray, IntArray
@@ -35,6 +35,9 @@ class Tables:
         gradient: Whether it has a backward pass.
         parameters: Parameters outside of experts.
         experts: Parameters in experts.
+        keys: Parameters of keys and values among those outside of experts, and those of them that
+            train, shape [2, num_kinds].
+        kept_keys: Bytes of keys and values that a layer keeps of a token of the decoder.
         trained: Parameters outside of experts that train.
         trained_experts: The same in experts.
         state: Bytes of weight, master weight, gradient and moments of a parameter that trains,
@@ -113,7 +116,25 @@ class Tables:
         self.kept_per_encoded_token = numpy.zeros((2, len(self.first)))
         for place, counts in enumerate(each):
             self.kept_per_encoded_token += self._bytes(counts, place)
+        self.keys = self._key_parameters(layers)
+        # Keys and values are kept with the rest of the layer, and not with its input.
+        self.kept_keys = numpy.array(
+            [
+                2.0 * work.itemsize * model.kv_width * any(p.kv_flops for p in layer.products)
+                for layer in layers
+            ]
+        ) * (self.kept_per_token[0] > self.kept_per_token[1])
         self._passes: dict[Any, FloatArray] = {}
+
+    def _key_parameters(self, layers: Sequence[Layer]) -> FloatArray:
+        """Parameters of keys and values, and those that train, shape [2, num_kinds]."""
+        found = numpy.zeros((2, len(layers)))
+        for kind, layer in enumerate(layers):
+            for product in layer.products:
+                found[0, kind] += product.kv_flops / 2
+                if layer.part in self.work.trained and not product.frozen:
+                    found[1, kind] += product.kv_flops / 2
+        return found
 
     def per_kind(self, values: Sequence[float]) -> FloatArray:
         """A value for each encoder as one for each kind of its layers; 0 in the backbone."""

@@ -20,6 +20,7 @@ from flowtrain.plan.prices.network import Network
 from flowtrain.plan.prices.pipeline import Pipeline, Pipelines
 from flowtrain.plan.prices.row import Row
 from flowtrain.plan.prices.tables import Tables
+from flowtrain.plan.result import StageLayout
 from flowtrain.plan.space import Rules
 from flowtrain.plan.work import Work
 from tests.planned import small_model, small_pool, small_work
@@ -113,6 +114,33 @@ def test_states_are_divided_over_the_ranks_that_share_them(
         found.costs.states.sum(1) for found in (pipeline(Mesh()), pipeline(mesh, sharding=sharding))
     )
     assert whole / divided == pytest.approx(parts)
+
+
+@pytest.mark.parametrize("trained", [("encoder", "projector", "backbone"), ("encoder",)])
+def test_ranks_beyond_the_heads_of_keys_and_values_hold_them_too(trained: tuple[str, ...]) -> None:
+    model, work = small_model(blocks=6), small_work(trained=trained)
+    width, keys = model.width, 2 * model.kv_width
+
+    def with_keys(layer: Layer) -> Layer:
+        if layer.name != "decoder":
+            return layer
+        first, *others = layer.products
+        flops = 2.0 * width * keys
+        return replace(layer, products=(replace(first, kv_flops=flops, kv_heads=1), *others))
+
+    one_head = replace(model, layers=tuple(map(with_keys, model.layers)), kv_heads=1)
+    some, all_of = (
+        pipeline(Mesh(tp=4, cp=2), model=each, work=work).memory(
+            (StageLayout(first=0, end=len(model.layers), recompute="none"),)
+        )[0]
+        for each in (model, one_head)
+    )
+    # All of them, in place of a quarter, in each of 6 layers; bfloat16.
+    more = 6 * 3 / 4 * keys
+    assert all_of.weights - some.weights == pytest.approx(2 * width * more)
+    in_float32 = 4 * width * more if "backbone" in trained else 0.0
+    assert all_of.gradients - some.gradients == pytest.approx(in_float32)
+    assert all_of.activations - some.activations == pytest.approx(2 * ROW.most_tokens / 2 * more)
 
 
 def test_experts_are_divided_over_expert_parallelism_too() -> None:
