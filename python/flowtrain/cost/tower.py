@@ -48,13 +48,13 @@ class Block:
         width, inner = self.width, self.inner
         # FLOPs by the side that tensor parallelism divides: three of the width side by side, the
         # width, and that between the layers of the MLP.
-        by_side = {
-            3.0 * width: 6.0 * width**2,
-            1.0 * width: 2.0 * width**2,
-            1.0 * inner: (6.0 if self.gated else 4.0) * width * inner,
-        }
-        flops = sum(by_side.values())
-        side = flops / sum(each / side for side, each in by_side.items())
+        by_side = (
+            (3.0 * width, 6.0 * width**2),
+            (width, 2.0 * width**2),
+            (inner, (6.0 if self.gated else 4.0) * width * inner),
+        )
+        flops = sum(each for _, each in by_side)
+        side = flops / sum(each / side for side, each in by_side)
         return Product("vision_tokens", flops, side=side)
 
     def saved(self) -> tuple[Saved, ...] | None:

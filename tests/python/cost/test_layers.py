@@ -6,6 +6,7 @@ import pytest
 
 from flowtrain.cost import Counts, ForwardFlops, Layer, Product, Saved, layer_bytes, layer_flops
 from flowtrain.cost.decoder import decoder_layers
+from flowtrain.cost.tower import Block
 
 LAYERS = [
     Layer(name="embed", part="encoder", products=(Product("patches", 1.0, is_first=True),)),
@@ -106,3 +107,13 @@ def test_a_recomputed_layer_keeps_its_input_and_makes_the_rest_again() -> None:
     (again,) = layer_bytes(layers, counts, {"encoder"}, itemsize=2, recompute=True)
     assert (full.kept, full.recomputed) == (140, 0)
     assert (again.kept, again.recomputed) == (60, 140)
+
+
+@pytest.mark.parametrize("inner", [16, 48, 64])
+def test_products_of_a_block_add_up_also_where_their_sides_are_equal(inner: int) -> None:
+    block = Block(width=16, heads=2, inner=inner, activation="gelu")
+    product = block.linear()
+    assert product.flops == 8.0 * 16**2 + 4.0 * 16 * inner
+    # Harmonic mean: the time of the whole is the sum of the times of its parts.
+    seconds = 6 * 16**2 / 48 + 2 * 16**2 / 16 + 4 * 16 * inner / inner
+    assert product.flops / product.side == pytest.approx(seconds)

@@ -163,5 +163,5 @@ def test_without_nvidia_ml_py_the_error_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    with pytest.raises(ValueError, match="pip install 'flowtrain\\[cuda\\]'"):
+    with pytest.raises(ValueError, match="pip install nvidia-ml-py"):
         parse_cluster("local")
