@@ -111,9 +111,11 @@ class Pool:
 
         Args:
             name: Letters, digits, `.`, `_` and `-`; at most 47.
-            bytes: Size of a first segment, cut into slabs on demand. Items of one size can use all
-                of it; for a mix of sizes pass classes.
-            classes: Instead of bytes, the slabs of the first segment, as (slab_bytes, count).
+            bytes: Size of a first segment, divided into slabs on demand, for items of any sizes.
+                Free slabs merge where a larger one is needed, so an item fits wherever enough
+                consecutive pages of 4 KiB are free.
+            classes: Instead of bytes, the slabs of the first segment, as (slab_bytes, count). For
+                few sizes that are known: a lease never searches for a place.
             rings: Names of the rings. None can be added later.
             max_cells: Maximum slabs over all segments.
             max_lanes: Maximum pool handles, producers and consumers at a time.
@@ -172,7 +174,7 @@ class Pool:
 
         Raises:
             PoolSpace: Too little memory, all 64 segments are in use, or max_cells is too small.
-            PoolTimeout: Another handle has been cutting slabs or adding a segment for ten seconds.
+            PoolTimeout: Another handle has been making slabs or adding a segment for ten seconds.
         """
 
     def drop_segment(self, segment: int) -> None:

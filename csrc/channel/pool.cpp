@@ -78,8 +78,7 @@ Pool::Pool(const PoolOptions& options, os::Fd folder, os::Fd file, Control contr
       file_(std::move(file)),
       control_(std::move(control)),
       lanes_(std::make_unique<Lanes>(control_, file_)),
-      segments_(std::make_unique<Segments>(control_, *lanes_, name_, folder_)),
-      bump_allocator_(std::make_unique<BumpAllocator>(control_, *lanes_)) {}
+      segments_(std::make_unique<Segments>(control_, *lanes_, name_, folder_)) {}
 
 std::shared_ptr<Pool> Pool::create(const PoolOptions& options, const Interrupted& interrupted,
                                    Deleter deleter) {

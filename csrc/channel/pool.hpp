@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "base/deadline.hpp"
-#include "channel/cells/bump_allocator.hpp"
 #include "channel/layout/control.hpp"
 #include "channel/liveness/lanes.hpp"
 #include "channel/segments/segments.hpp"
@@ -77,7 +76,6 @@ class Pool : public std::enable_shared_from_this<Pool> {
   const Control& control() const { return control_; }
   Lanes& lanes() { return *lanes_; }
   Segments& segments() { return *segments_; }
-  BumpAllocator& bump_allocator() { return *bump_allocator_; }
 
   std::unique_ptr<LaneHold> join(LaneRole role, std::uint16_t ring);
   /// Returns the number of the new segment, or 0 if `interrupted` ended the wait.
@@ -121,7 +119,6 @@ class Pool : public std::enable_shared_from_this<Pool> {
   Control control_;
   std::unique_ptr<Lanes> lanes_;
   std::unique_ptr<Segments> segments_;
-  std::unique_ptr<BumpAllocator> bump_allocator_;
   std::uint16_t lane_ = 0;
   bool joined_ = false;  // Whether the lane is held; start may throw before.
   std::unique_ptr<Monitor> monitor_;

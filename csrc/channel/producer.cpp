@@ -40,7 +40,7 @@ Producer::Producer(std::shared_ptr<Pool> pool, const std::string& ring, const Ti
   lane_ = pool_->join(LaneRole::kProducer, ring_);
   recorder_ = {pool_->control().record(lane_->number()), lane_->number(), recording};
   spilled_before_ = spilled();
-  slabs_.emplace(pool_->control(), pool_->bump_allocator(), lane_->number(), pool_->lane());
+  slabs_.emplace(pool_->control(), pool_->lanes(), lane_->number(), pool_->lane());
 }
 
 void Producer::close() {

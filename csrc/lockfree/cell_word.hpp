@@ -73,7 +73,7 @@ constexpr CellWord freed(CellWord word) {
 /// Leases a free cell to `lane`; false if the cell is not free, or another lane was faster.
 inline bool try_lease(AtomicCell& cell, std::uint16_t lane) noexcept {
   CellWord seen = cell.load(std::memory_order_relaxed);
-  // Sequentially consistent: see SlabAllocator::try_lease_cell.
+  // Sequentially consistent: see channel/cells/segment_lease.hpp.
   return state_of(seen) == CellState::kFree &&
          cell.compare_exchange_strong(seen, moved(seen, CellState::kLeased, lane),
                                       std::memory_order_seq_cst);  // sync: cell.word

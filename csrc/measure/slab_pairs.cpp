@@ -56,7 +56,7 @@ class Worker {
       pool_ = Pool::open(name, "bench", Deadline::in(kTimeoutS));
     }
     lane_ = pool_->join(LaneRole::kProducer, 0);
-    slabs_.emplace(pool_->control(), pool_->bump_allocator(), lane_->number(), pool_->lane());
+    slabs_.emplace(pool_->control(), pool_->lanes(), lane_->number(), pool_->lane());
     ++state.open;
     await(state.open, load.processes);
   }

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from core.processes import Process, Spawn, in_use
 
-from flowtrain_core import Consumer, Pool
+from flowtrain_core import Consumer, Pool, Producer
 
 Eventually = Callable[[Callable[[], object]], None]
 
@@ -22,8 +22,9 @@ ledger = os.open(sys.argv[2], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 identity = int(sys.argv[3])
 for count in range(1 << 30):
     key = identity << 32 | count
-    lease = producer.lease((512,), 'uint64')
-    memoryview(lease)[:] = array_of(key)
+    array = array_of(key)
+    lease = producer.lease((len(array),), 'uint64')
+    memoryview(lease)[:] = array
     lease.publish(key)
     os.write(ledger, key.to_bytes(8, 'little'))
 """
@@ -42,8 +43,9 @@ while True:
     item.release()
 """
 ARRAY_OF = """
-import array
-def array_of(key): return array.array('Q', [key * 0x9E3779B97F4A7C15 & (1 << 64) - 1]) * 512
+from array import array as array_type
+def array_of(key):  # One to three pages.
+    return array_type('Q', [key * 0x9E3779B97F4A7C15 & (1 << 64) - 1]) * (512 * (1 + key % 3))
 """
 
 
@@ -96,12 +98,14 @@ def inject_kills(
     assert len(taken) - len(set(taken)) <= pool.stats()["redelivered"]
 
 
-@pytest.mark.parametrize("memory", [{"classes": [(4096, 12)]}, {"bytes": 12 * 4096}])
+@pytest.mark.parametrize("memory", [{"classes": [(12288, 12)]}, {"bytes": 12 * 4096}])
 def test_random_kills_lose_and_leak_nothing(
     name: str, spawn: Spawn, tmp_path: Path, eventually: Eventually, memory: dict[str, Any]
 ) -> None:
     with Pool.create(name, **memory, max_lanes=64) as pool:
         inject_kills(pool, spawn, tmp_path, kills=100, seed=1, eventually=eventually)
+        if "bytes" in memory:  # All of it is one piece again.
+            Producer(pool).lease((memory["bytes"],), "uint8", timeout_s=0.0).abort()
 
 
 @pytest.mark.deep
@@ -109,5 +113,5 @@ def test_random_kills_lose_and_leak_nothing(
 def test_many_random_kills_lose_and_leak_nothing(
     name: str, spawn: Spawn, tmp_path: Path, eventually: Eventually
 ) -> None:
-    with Pool.create(name, classes=[(4096, 12)], max_lanes=64) as pool:
+    with Pool.create(name, bytes=12 * 4096, max_lanes=64) as pool:
         inject_kills(pool, spawn, tmp_path, kills=1500, seed=2, eventually=eventually)

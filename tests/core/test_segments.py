@@ -77,6 +77,14 @@ def test_memory_without_classes_is_divided_on_demand(name: str) -> None:
             producer.lease((64 << 20,), "uint8", timeout_s=0.01)
         kept.abort()
         producer.lease((64 << 20,), "uint8", timeout_s=0.0).abort()
+        # Free slabs merge around one in use.
+        leases = [producer.lease((1 << 16,), "uint8", timeout_s=0.0) for _ in range(1024)]
+        for lease in leases[:511] + leases[512:]:
+            lease.abort()
+        halves = [producer.lease(((32 << 20) - (1 << 16),), "uint8", timeout_s=0.0)]
+        halves.append(producer.lease((32 << 20,), "uint8", timeout_s=0.0))
+        with pytest.raises(PoolTimeout):
+            producer.lease((1,), "uint8", timeout_s=0.0)
         with pytest.raises(ValueError, match="exceeds the largest slab of 67108864 bytes"):
             producer.lease(((64 << 20) + 1,), "uint8")
 

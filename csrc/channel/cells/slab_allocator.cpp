@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/math.hpp"
+#include "channel/cells/segment_lease.hpp"
 #include "memory/carve.hpp"
 
 namespace flowtrain::channel {
@@ -28,10 +30,10 @@ std::uint32_t start_of(const Control& control, std::uint16_t lane) noexcept {
 
 }  // namespace
 
-SlabAllocator::SlabAllocator(const Control& control, BumpAllocator& bump_allocator,
-                             std::uint16_t lane, std::uint16_t home) noexcept
+SlabAllocator::SlabAllocator(const Control& control, Lanes& lanes, std::uint16_t lane,
+                             std::uint16_t home) noexcept
     : control_(control),
-      bump_allocator_(bump_allocator),
+      maker_(control, lanes, lane),
       lane_(lane),
       home_(home),
       start_(start_of(control, lane)) {}
@@ -78,18 +80,12 @@ std::uint32_t SlabAllocator::try_segment(Search search, std::uint32_t segment,
   const SegmentWord word = entry.word.load(std::memory_order_acquire);  // sync: segment.word
   if (state_of(word) != SegmentState::kLive) return kNone;
   if (entry.num_classes > 0) return try_classes(search, entry, word, bytes);
-  const std::uint64_t all = entry.bytes;
-  if (bytes > all) return kNone;
-  const std::uint64_t wanted = std::min(memory::slab_bytes_for(bytes), all);
-  const std::uint32_t cell = try_sizes(search, entry, word, wanted, wanted);
-  if (cell != kNone) return cell;
-  bump_allocator_.add_slab(segment, bytes, wanted);
-  return try_sizes(search, entry, word, bytes, UINT64_MAX);
+  return try_on_demand(search, segment, word, bytes);
 }
 
 std::uint32_t SlabAllocator::try_classes(Search search, const SegmentEntry& entry, SegmentWord word,
                                          std::uint64_t bytes) noexcept {
-  const auto try_lease = [&](std::uint32_t c) { return try_lease_cell(entry, word, 0, c); };
+  const auto try_lease = [&](std::uint32_t c) { return lease(entry, word, c); };
   const CellRange cells = control_.cells_of(entry);
   const std::uint32_t classes = std::min<std::uint32_t>(entry.num_classes, kMaxClasses);
   std::uint32_t smallest = 0;  // Without an early exit, so that no branch depends on the size.
@@ -97,7 +93,7 @@ std::uint32_t SlabAllocator::try_classes(Search search, const SegmentEntry& entr
   for (std::uint32_t k = smallest; k < classes; ++k) {
     const ClassEntry& size = entry.classes[k];
     // If the entry is reused meanwhile, these values are arbitrary and may name cells of another
-    // segment: try_lease_cell then releases such a cell again.
+    // segment: `lease` then releases such a cell again.
     const std::uint32_t first = std::max<std::uint32_t>(size.first, cells.first);
     const std::uint32_t end = std::min(first + size.count, cells.end);
     if (first >= end) continue;
@@ -110,39 +106,33 @@ std::uint32_t SlabAllocator::try_classes(Search search, const SegmentEntry& entr
   return kNone;
 }
 
-/// Leases a slab of BumpAllocator of exactly `min_bytes`, or else the smallest free one up to
-/// `max_bytes`.
-std::uint32_t SlabAllocator::try_sizes(Search search, const SegmentEntry& entry, SegmentWord word,
-                                       std::uint64_t min_bytes,
-                                       std::uint64_t max_bytes) const noexcept {
-  const std::uint32_t epoch =
-      entry.reset_epoch.load(std::memory_order_acquire);  // sync: segment.epoch
-  if (epoch % 2 != 0) return kNone;
+/// Leases a free slab of the size for `bytes`, or else has one made.
+std::uint32_t SlabAllocator::try_on_demand(Search search, std::uint32_t segment, SegmentWord word,
+                                           std::uint64_t bytes) noexcept {
+  const SegmentEntry& entry = control_.segment(segment);
+  const std::uint64_t all = entry.bytes;
+  if (bytes > all) return kNone;
+  const std::uint64_t wanted = std::min(memory::slab_bytes_for(bytes), all);
   const CellRange cells = control_.cells_of(entry);
   const std::uint32_t slabs =
       entry.num_slabs.load(std::memory_order_acquire);  // sync: segment.slabs
-  const std::uint32_t first = cells.first, end = first + std::min(slabs, cells.end - first);
-  if (first >= end) return kNone;
-  for (;;) {  // Again if another producer took the best slab first.
-    std::uint32_t best = kNone;
-    std::uint64_t best_bytes = 0;
-    const auto try_lease = [&](std::uint32_t c) {
-      const std::uint64_t size = control_.cell(c).slab_bytes;
-      if (size == min_bytes) return try_lease_cell(entry, word, epoch, c);
-      if (size > min_bytes && size <= max_bytes && (best == kNone || size < best_bytes)) {
-        best = c;
-        best_bytes = size;
-      }
-      return false;
-    };
+  const std::uint32_t first = cells.first, end = first + std::min(slabs, cells.end - cells.first);
+  std::uint64_t free_bytes = 0;
+  const auto try_lease = [&](std::uint32_t c) {
+    const std::uint64_t size = control_.cell(c).slab_bytes;
+    free_bytes += std::min(size, all);
+    if (size != wanted || !lease(entry, word, c)) return false;
+    // SlabMaker changes a slab only while its cell is leased: now the size is final.
+    if (control_.cell(c).slab_bytes == wanted) return true;
+    control_.release_cell(c);
+    return false;
+  };
+  if (first < end) {
     const std::uint32_t cell = find(search, first, end, try_lease);
     if (cell != kNone) return cell;
-    if (best == kNone || try_lease_cell(entry, word, epoch, best)) return best;
-    if (entry.word.load(std::memory_order_acquire) != word ||          // sync: segment.word
-        entry.reset_epoch.load(std::memory_order_acquire) != epoch) {  // sync: segment.epoch
-      return kNone;
-    }
   }
+  const std::uint64_t least = std::max(round_up(bytes, kPageBytes), kPageBytes);
+  return maker_.make(segment, word, least, wanted, free_bytes);
 }
 
 template <class TryLease>
@@ -161,23 +151,9 @@ std::uint32_t SlabAllocator::start_in(std::uint32_t first, std::uint32_t end) co
   return std::max(first, cell - cell % FreeMap::kCellsInGroup);
 }
 
-/// Leases a cell, unless its segment has ended or was reset since `word` and `epoch` were read.
-bool SlabAllocator::try_lease_cell(const SegmentEntry& entry, SegmentWord word, std::uint32_t epoch,
-                                   std::uint32_t c) const noexcept {
-  if (!lockfree::try_lease(control_.word(c), lane_)) return false;
-  // A handle that ends or resets a segment first finds every cell free. In the total order of
-  // sequentially consistent accesses, either it sees this lease, or the check below sees its write.
-  // The fence pairs with the one in SegmentTable::write_claim: the fields of a reused entry are
-  // seen only together with its new word. A cell that belongs to another segment by now was free,
-  // and is freed at once: meanwhile it only delays the end or reset of that segment. If this
-  // process dies here, recovery frees the cell.
-  std::atomic_thread_fence(std::memory_order_acquire);
-  if (entry.word.load(std::memory_order_seq_cst) == word &&          // sync: segment.word
-      entry.reset_epoch.load(std::memory_order_seq_cst) == epoch) {  // sync: segment.epoch
-    return true;
-  }
-  control_.release_cell(c);
-  return false;
+bool SlabAllocator::lease(const SegmentEntry& entry, SegmentWord word,
+                          std::uint32_t cell) const noexcept {
+  return try_lease_segment_cell(control_, entry, word, lane_, cell);
 }
 
 }  // namespace flowtrain::channel

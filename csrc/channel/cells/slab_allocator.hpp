@@ -2,13 +2,15 @@
 
 #include <cstdint>
 
-#include "channel/cells/bump_allocator.hpp"
 #include "channel/cells/magazine.hpp"
+#include "channel/cells/slab_maker.hpp"
 #include "channel/layout/control.hpp"
 
 namespace flowtrain::channel {
 
-/// Leases free cells, and with them their slabs, for one lane.
+/// Leases free cells, and with them their slabs, for one lane. In a segment without classes it
+/// leases a free slab of the size that memory::slab_bytes_for gives, or else has SlabMaker make
+/// one.
 ///
 /// Memory:   cells of the control file, and a magazine of its own.
 /// Threads:  one at a time.
@@ -20,7 +22,7 @@ class SlabAllocator {
  public:
   /// @param lane  Owner of the leased cells.
   /// @param home  Lane of the pool handle, whose segments are preferred.
-  SlabAllocator(const Control& control, BumpAllocator& bump_allocator, std::uint16_t lane,
+  SlabAllocator(const Control& control, Lanes& lanes, std::uint16_t lane,
                 std::uint16_t home) noexcept;
 
   static constexpr std::uint32_t kNone = lockfree::FreeMap::kNone;
@@ -44,17 +46,16 @@ class SlabAllocator {
   std::uint32_t try_segment(Search search, std::uint32_t segment, std::uint64_t bytes) noexcept;
   std::uint32_t try_classes(Search search, const SegmentEntry& entry, SegmentWord word,
                             std::uint64_t bytes) noexcept;
-  std::uint32_t try_sizes(Search search, const SegmentEntry& entry, SegmentWord word,
-                          std::uint64_t min_bytes, std::uint64_t max_bytes) const noexcept;
+  std::uint32_t try_on_demand(Search search, std::uint32_t segment, SegmentWord word,
+                              std::uint64_t bytes) noexcept;
   template <class TryLease>
   std::uint32_t find(Search search, std::uint32_t first, std::uint32_t end,
                      TryLease&& try_lease) const noexcept;
   std::uint32_t start_in(std::uint32_t first, std::uint32_t end) const noexcept;
-  bool try_lease_cell(const SegmentEntry& entry, SegmentWord word, std::uint32_t epoch,
-                      std::uint32_t cell) const noexcept;
+  bool lease(const SegmentEntry& entry, SegmentWord word, std::uint32_t cell) const noexcept;
 
   const Control& control_;
-  BumpAllocator& bump_allocator_;
+  SlabMaker maker_;
   std::uint16_t lane_;
   std::uint16_t home_;
   std::uint32_t start_;  ///< Where searches begin, in 2^-32 of a class.

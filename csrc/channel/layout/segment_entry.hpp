@@ -60,10 +60,13 @@ struct alignas(kCacheLine) SegmentEntry {
   std::atomic<SegmentWord> word;
   Relaxed<std::uint32_t> first_cell;
   Relaxed<std::uint32_t> num_cells;
-  Relaxed<std::uint32_t> num_classes;      ///< 0 if slabs are allocated by BumpAllocator.
-  std::atomic<std::uint32_t> num_slabs;    ///< Cells with a slab, if allocated by BumpAllocator.
-  std::atomic<std::uint32_t> reset_epoch;  ///< Odd during a reset of BumpAllocator.
+  Relaxed<std::uint32_t> num_classes;  ///< 0 if slabs are made by SlabMaker.
+  // Of SlabMaker. After a death the sum may be too small and the ends too large, until it is next
+  // called for this segment.
+  std::atomic<std::uint32_t> num_slabs;  ///< Cells that may have a slab; those behind have none.
   Relaxed<std::uint64_t> bytes;
+  Relaxed<std::uint64_t> slab_bytes;  ///< Sum over the slabs.
+  Relaxed<std::uint64_t> slabs_end;   ///< Offset behind the last slab.
   ClassEntry classes[kMaxClasses];
 };
 

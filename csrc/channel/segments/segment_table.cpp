@@ -53,7 +53,7 @@ void SegmentTable::write_claim(const Place& place, std::uint16_t owner) noexcept
   SegmentEntry& entry = control_.segment(place.entry);
   const SegmentWord before = word(place.entry);
   // A lease that sees the stores below must not mistake the entry for its former use: pairs with
-  // the fence in SlabAllocator::try_lease_cell.
+  // the fence in try_lease_segment_cell.
   std::atomic_thread_fence(std::memory_order_release);
   entry.first_cell = place.first_cell;
   entry.num_cells = place.num_cells;
@@ -73,7 +73,8 @@ void SegmentTable::fill(std::uint32_t index, const memory::Carving& carving) {
   entry.num_classes = static_cast<std::uint32_t>(carving.classes.size());
   entry.bytes = carving.bytes;
   entry.num_slabs.store(0, std::memory_order_relaxed);
-  entry.reset_epoch.store(0, std::memory_order_relaxed);
+  entry.slab_bytes = 0;
+  entry.slabs_end = 0;
   const CellRange cells = control_.cells_of(entry);
   if (cells.end - cells.first != carving.slabs) {
     throw PoolCorrupt(text(index) + ": the " + std::to_string(carving.slabs) + " cells reserved " +

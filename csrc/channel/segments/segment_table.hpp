@@ -25,7 +25,7 @@ constexpr memory::Address address_of(std::uint32_t index, SegmentWord word,
 /// Threads:  any.
 /// Progress: claim waits for PoolLock::kAssignment, at most kLockTimeoutS. The rest never waits.
 /// Ordering: segment.word publishes an entry. Transitions that end leasing are in one total order
-///           with leases, see SlabAllocator::try_lease_cell.
+///           with leases, see try_lease_segment_cell.
 /// Errors:   claim, fill, make_live and drain throw; drain_all and sweep do not.
 class SegmentTable {
  public:

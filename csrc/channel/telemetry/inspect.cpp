@@ -16,13 +16,17 @@ std::vector<SegmentInfo> segment_infos(const Control& control) {
     const SegmentWord word = entry.word.load(std::memory_order_acquire);  // sync: segment.word
     if (!has_memory(word)) continue;
     const CellRange cells = control.cells_of(entry);
-    const std::uint32_t slabs = std::min<std::uint32_t>(
-        entry.num_classes > 0 ? UINT32_MAX : entry.num_slabs.load(std::memory_order_relaxed),
-        cells.end - cells.first);
-    SegmentInfo info{i + 1, control.label_of(owner_of(word)), entry.bytes, slabs, 0, 0, {}};
+    const std::uint32_t end =
+        cells.first + std::min<std::uint32_t>(entry.num_classes > 0
+                                                  ? UINT32_MAX
+                                                  : entry.num_slabs.load(std::memory_order_relaxed),
+                                              cells.end - cells.first);
+    SegmentInfo info{i + 1, control.label_of(owner_of(word)), entry.bytes, 0, 0, 0, {}};
     std::map<std::uint64_t, ClassInfo> classes;
-    for (std::uint32_t c = cells.first; c < cells.first + slabs; ++c) {
+    for (std::uint32_t c = cells.first; c < end; ++c) {
       const std::uint64_t slab_bytes = control.cell(c).slab_bytes;
+      if (slab_bytes == 0) continue;  // It has no slab, see SlabMaker.
+      ++info.slabs;
       ClassInfo& size = classes.try_emplace(slab_bytes, ClassInfo{slab_bytes, 0, 0}).first->second;
       ++size.slabs;
       const auto cell = control.word(c).load(std::memory_order_relaxed);

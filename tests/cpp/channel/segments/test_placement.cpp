@@ -189,7 +189,7 @@ void a_death_while_adding_a_segment_loses_no_cells() {
   pool->close();
 }
 
-/// BumpAllocator checks that cells are of its segment, then writes to them. In between, no cell may
+/// SlabMaker checks that cells are of its segment, then writes to them. In between, no cell may
 /// change its segment.
 void a_segment_is_added_only_without_the_carving_lock_held() {
   const auto pool = Pool::create({unique_name("carve"), "main", {"default"}, 1, 8});

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <cstdint>
+
+#include "channel/layout/control.hpp"
+
+namespace flowtrain::channel {
+
+/// Leases a cell of a segment to `lane`, unless it is not free, or its segment has ended since its
+/// `word` was read.
+inline bool try_lease_segment_cell(const Control& control, const SegmentEntry& entry,
+                                   SegmentWord word, std::uint16_t lane,
+                                   std::uint32_t cell) noexcept {
+  if (!lockfree::try_lease(control.word(cell), lane)) return false;
+  // A handle that ends a segment first stops leases, then finds every cell free. In the total order
+  // of sequentially consistent accesses, either it sees this lease, or the check below sees its
+  // write. The fence pairs with the one in SegmentTable::write_claim: the fields of a reused entry
+  // are seen only together with its new word. A cell that belongs to another segment by now was
+  // free, and is freed at once: meanwhile it only delays the end of that segment, or the search for
+  // a place there. If this process dies here, recovery frees the cell.
+  std::atomic_thread_fence(std::memory_order_acquire);
+  if (entry.word.load(std::memory_order_seq_cst) == word) return true;  // sync: segment.word
+  control.release_cell(cell);
+  return false;
+}
+
+}  // namespace flowtrain::channel

@@ -1,0 +1,224 @@
+#include "channel/cells/slab_maker.hpp"
+
+#include <algorithm>
+
+#include "base/cpu.hpp"
+#include "channel/cells/segment_lease.hpp"
+
+namespace flowtrain::channel {
+namespace {
+
+// Others hold the lock for microseconds, unless they were stopped.
+constexpr int kLockTries = 64;
+// Others may lease a slab in the place that was found.
+constexpr int kPlaceTries = 4;
+
+constexpr int kCellBits = 24;
+static_assert(lockfree::kMaxCells <= std::uint32_t{1} << kCellBits);
+static_assert(memory::kOffsetBits + kCellBits <= 64);
+
+/// A process that dies between the stores around this has made all stores before it.
+void store_in_order() noexcept { std::atomic_thread_fence(std::memory_order_release); }
+
+}  // namespace
+
+std::uint32_t SlabMaker::make(std::uint32_t segment, SegmentWord word, std::uint64_t least,
+                              std::uint64_t wanted, std::uint64_t free_bytes) noexcept {
+  const Task task{control_.segment(segment), segment, word, least, wanted};
+  // Waiting producers call this again and again: no system call if it cannot succeed.
+  if (!has_room_at_end(task)) {
+    const std::uint64_t all = task.entry.bytes;
+    const std::uint64_t gaps = all - std::min<std::uint64_t>(task.entry.slab_bytes, all);
+    if (free_bytes + gaps < least || !find_place(task)) return kNone;
+  }
+  if (!try_lock()) return kNone;
+  const bool is_current =
+      task.entry.word.load(std::memory_order_acquire) == word;  // sync: segment.word
+  const std::uint32_t cell = is_current ? make_locked(task) : kNone;
+  lanes_.unlock(PoolLock::kAssignment);
+  // Other producers may have found the lock taken.
+  control_.header().space.notify();
+  return cell;
+}
+
+bool SlabMaker::try_lock() noexcept {
+  for (int tries = 0; tries < kLockTries; ++tries) {
+    if (lanes_.try_lock(PoolLock::kAssignment)) return true;
+    pause_core();
+  }
+  return false;
+}
+
+std::uint32_t SlabMaker::make_locked(const Task& task) noexcept {
+  for (int tries = 0; tries < kPlaceTries; ++tries) {
+    std::uint32_t cell = kNone;
+    if (has_room_at_end(task)) {
+      cell = make_at_end(task);
+    } else {
+      const auto place = find_place(task);
+      if (!place) return kNone;
+      cell = make_at(task, *place);
+    }
+    if (cell != kNone) return cell;
+  }
+  return kNone;
+}
+
+bool SlabMaker::has_room_at_end(const Task& task) const noexcept {
+  const CellRange cells = control_.cells_of(task.entry);
+  const std::uint64_t all = task.entry.bytes, end = task.entry.slabs_end;
+  return end <= all && task.wanted <= all - end &&
+         task.entry.num_slabs.load(std::memory_order_acquire) <  // sync: segment.slabs
+             cells.end - cells.first;
+}
+
+/// Lists the slabs, and finds a place among them. Without the lock the result is a hint.
+std::optional<memory::Extent> SlabMaker::find_place(const Task& task) noexcept {
+  const CellRange cells = control_.cells_of(task.entry);
+  const std::uint32_t slabs =
+      task.entry.num_slabs.load(std::memory_order_acquire);  // sync: segment.slabs
+  slabs_.clear();
+  for (std::uint32_t c = cells.first; c < cells.first + std::min(slabs, cells.end - cells.first);
+       ++c) {
+    const memory::Extent slab = extent_of(c);
+    if (slab.bytes > 0) slabs_.push_back(slab.offset << kCellBits | c);
+  }
+  std::sort(slabs_.begin(), slabs_.end());
+  memory::Fit fit(task.entry.bytes, task.least, task.wanted);
+  for (const std::uint64_t slab : slabs_) {
+    const auto c = static_cast<std::uint32_t>(slab & (lockfree::kMaxCells - 1));
+    const auto word = control_.word(c).load(std::memory_order_relaxed);
+    fit.pass(extent_of(c), lockfree::state_of(word) == lockfree::CellState::kFree);
+  }
+  return fit.place();
+}
+
+std::uint32_t SlabMaker::make_at_end(const Task& task) noexcept {
+  const std::uint32_t slabs = task.entry.num_slabs.load(std::memory_order_relaxed);
+  const std::uint32_t cell = control_.cells_of(task.entry).first + slabs;
+  leased_.clear();
+  if (!lease(task, cell)) return kNone;
+  write(task, cell, {task.entry.slabs_end, task.wanted});
+  return cell;
+}
+
+std::uint32_t SlabMaker::make_at(const Task& task, const memory::Extent& place) noexcept {
+  leased_.clear();
+  std::uint32_t cell = kNone;
+  if (lease_slabs_in(task, place) && (!leased_.empty() || lease_spare(task))) {
+    dissolve(task);
+    // The first cells are used again and again, so that `trim` can shorten the list.
+    const auto lowest = std::min_element(leased_.begin(), leased_.end());
+    cell = *lowest;
+    leased_.erase(lowest);
+    write(task, cell, place);
+    trim(task);
+  }
+  for (const std::uint32_t c : leased_) control_.release_cell(c);
+  return cell;
+}
+
+/// Leases all slabs of which `place` has a byte; false if one of them is in use by now.
+bool SlabMaker::lease_slabs_in(const Task& task, const memory::Extent& place) noexcept {
+  for (const std::uint64_t slab : slabs_) {
+    const auto c = static_cast<std::uint32_t>(slab & (lockfree::kMaxCells - 1));
+    const memory::Extent extent = extent_of(c);
+    const bool apart =
+        extent.offset >= place.offset + place.bytes || extent.offset + extent.bytes <= place.offset;
+    if (!apart && !lease(task, c)) return false;
+  }
+  return true;
+}
+
+/// Leases a cell for a place without slabs: one without a slab, or else any free one.
+bool SlabMaker::lease_spare(const Task& task) noexcept {
+  const CellRange cells = control_.cells_of(task.entry);
+  const std::uint32_t slabs = task.entry.num_slabs.load(std::memory_order_relaxed);
+  const std::uint32_t end = cells.first + std::min(slabs, cells.end - cells.first);
+  for (const bool with_slab : {false, true}) {
+    for (std::uint32_t c = cells.first; c < end; ++c) {
+      if ((control_.cell(c).slab_bytes > 0) == with_slab && lease(task, c)) return true;
+    }
+    if (!with_slab && end < cells.end && lease(task, end)) return true;
+  }
+  return false;
+}
+
+bool SlabMaker::lease(const Task& task, std::uint32_t cell) noexcept {
+  if (!try_lease_segment_cell(control_, task.entry, task.word, lane_, cell)) return false;
+  leased_.push_back(cell);
+  return true;
+}
+
+void SlabMaker::dissolve(const Task& task) noexcept {
+  for (const std::uint32_t c : leased_) {
+    Cell& cell = control_.cell(c);
+    // First, so that it is never more than the slabs have: see `make`.
+    const std::uint64_t before = task.entry.slab_bytes;
+    task.entry.slab_bytes = before - std::min<std::uint64_t>(cell.slab_bytes, before);
+    store_in_order();
+    cell.slab_bytes = 0;
+  }
+}
+
+/// Gives a leased cell without a slab its slab.
+void SlabMaker::write(const Task& task, std::uint32_t c, const memory::Extent& place) noexcept {
+  SegmentEntry& entry = task.entry;
+  Cell& cell = control_.cell(c);
+  cell.slab_bytes = 0;  // It may be that of a former segment.
+  entry.slabs_end = std::max<std::uint64_t>(entry.slabs_end, place.offset + place.bytes);
+  store_in_order();
+  const std::uint32_t slabs = entry.num_slabs.load(std::memory_order_relaxed);
+  entry.num_slabs.store(std::max(slabs, c + 1 - control_.cells_of(entry).first),
+                        std::memory_order_release);  // sync: segment.slabs
+  cell.slab = memory::make_address(generation_of(task.word),
+                                   static_cast<std::uint8_t>(task.segment + 1), place.offset);
+  store_in_order();
+  cell.slab_bytes = place.bytes;
+  store_in_order();
+  entry.slab_bytes = entry.slab_bytes + place.bytes;
+}
+
+/// Sets the ends and the sum of the slabs anew. So the list of slabs becomes short again after
+/// many small ones, and what a dead process left is corrected.
+void SlabMaker::trim(const Task& task) noexcept {
+  const CellRange cells = control_.cells_of(task.entry);
+  const std::uint32_t slabs = task.entry.num_slabs.load(std::memory_order_relaxed);
+  std::uint32_t end = cells.first;
+  std::uint64_t bytes = 0, slabs_end = 0;
+  for (std::uint32_t c = cells.first; c < cells.first + std::min(slabs, cells.end - cells.first);
+       ++c) {
+    const memory::Extent slab = extent_of(c);
+    if (slab.bytes == 0) continue;
+    end = c + 1;
+    bytes += slab.bytes;
+    slabs_end = std::max(slabs_end, slab.offset + slab.bytes);
+  }
+  task.entry.slab_bytes = bytes;
+  task.entry.slabs_end = slabs_end;
+  task.entry.num_slabs.store(end - cells.first, std::memory_order_release);  // sync: segment.slabs
+}
+
+std::string SlabMaker::shortage(const Control& control, std::uint32_t segment,
+                                std::uint64_t bytes) {
+  const SegmentEntry& entry = control.segment(segment);
+  const auto word = entry.word.load(std::memory_order_acquire);  // sync: segment.word
+  if (state_of(word) != SegmentState::kLive || entry.num_classes > 0) return "";
+  const CellRange range = control.cells_of(entry);
+  const std::uint32_t cells = range.end - range.first;
+  const std::uint64_t all = entry.bytes;
+  const std::uint64_t gaps = all - std::min<std::uint64_t>(entry.slab_bytes, all);
+  if (entry.num_slabs.load(std::memory_order_relaxed) < cells || gaps < bytes) return "";
+  return "; segment " + std::to_string(segment + 1) + " can have " + std::to_string(cells) +
+         " slabs, a part of max_cells=" + std::to_string(control.geometry().max_cells) + ", and " +
+         std::to_string(gaps) + " of its " + std::to_string(all) +
+         " bytes are in none: give Pool.create a larger max_cells, or lease fewer, larger items";
+}
+
+memory::Extent SlabMaker::extent_of(std::uint32_t cell) const noexcept {
+  const Cell& slab = control_.cell(cell);
+  return {memory::offset_of(slab.slab),
+          std::min<std::uint64_t>(slab.slab_bytes, memory::kMaxSegmentBytes)};
+}
+
+}  // namespace flowtrain::channel
