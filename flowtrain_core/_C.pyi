@@ -30,7 +30,7 @@ class PoolExists(FlowTrainError, FileExistsError):
     """A pool of this name is in use."""
 
 class PoolFull(FlowTrainError, RuntimeError):
-    """A producer with when_full="fail" got no slab or credit; the message names the holders."""
+    """A lease that may not wait, by when_full="fail" or strict=True, got no slab or credit."""
 
 class PoolNotFound(FlowTrainError, FileNotFoundError):
     """There is no pool of this name, or none of its processes is alive."""

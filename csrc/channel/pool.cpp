@@ -260,16 +260,26 @@ std::string Pool::holders() const {
   struct Count {
     std::uint32_t leased = 0, published = 0, taken = 0;
   };
-  std::map<std::string, Count> counts;
+  const std::uint32_t lanes = control_.geometry().max_lanes;
+  std::vector<Count> by_lane(lanes + 1);  // The last one: owners that do not exist.
   for (std::uint32_t c = 0; c < control_.num_cells(); ++c) {
     const auto word = control_.word(c).load(std::memory_order_relaxed);
-    const std::string label = control_.label_of(lockfree::owner_of(word));
+    Count& count = by_lane[std::min<std::uint32_t>(lockfree::owner_of(word), lanes)];
     switch (lockfree::state_of(word)) {
       case CellState::kFree: break;
-      case CellState::kLeased: ++counts[label].leased; break;
-      case CellState::kPublished: ++counts[label].published; break;
-      case CellState::kTaken: ++counts[label].taken; break;
+      case CellState::kLeased: ++count.leased; break;
+      case CellState::kPublished: ++count.published; break;
+      case CellState::kTaken: ++count.taken; break;
     }
+  }
+  std::map<std::string, Count> counts;
+  for (std::uint32_t lane = 0; lane <= lanes; ++lane) {
+    const auto& [leased, published, taken] = by_lane[lane];
+    if (leased + published + taken == 0) continue;
+    Count& count = counts[control_.label_of(lane)];
+    count.leased += leased;
+    count.published += published;
+    count.taken += taken;
   }
   std::string text;
   for (const auto& [label, count] : counts) {

@@ -276,12 +276,17 @@ void Producer::describe(const Publication& publication, std::uint64_t sequence) 
   cell.published_ns = recorder_.publishing(leased.time_ns, layout.bytes);
 }
 
+/// Whether a segment, by its index, is one of the tiers.
+bool Producer::leases_from(std::uint32_t segment) const noexcept {
+  return tiers_.empty() || std::find(tiers_.begin(), tiers_.end(), segment + 1) != tiers_.end();
+}
+
 /// Bytes of the largest slab that this producer can lease; 0 if there is no memory.
 std::uint64_t Producer::largest_slab() const noexcept {
   std::uint64_t largest = 0;
   const Control& control = pool_->control();
   for (std::uint32_t i = 0; i < control.num_segments(); ++i) {
-    if (!tiers_.empty() && std::find(tiers_.begin(), tiers_.end(), i + 1) == tiers_.end()) continue;
+    if (!leases_from(i)) continue;
     const SegmentEntry& entry = control.segment(i);
     const auto word = entry.word.load(std::memory_order_acquire);  // sync: segment.word
     if (state_of(word) != SegmentState::kLive) continue;
@@ -321,15 +326,22 @@ std::string text_of(std::int64_t limit) {
 
 }  // namespace
 
-/// Which resource a lease lacks, and which lanes hold it.
-Producer::Shortage Producer::shortage(Missing missing) const {
+/// Which resource a lease lacks, and what limits it. In constant time: a caller that polls gets
+/// PoolFull again and again, so only PoolTimeout names the holders.
+std::string Producer::shortage(std::uint64_t bytes, Missing missing) const {
+  const std::string lease = " for a lease of " + std::to_string(bytes) + " bytes";
+  if (missing == Missing::kSlab) {
+    std::string limits;
+    for (std::uint32_t i = 0; i < pool_->control().num_segments(); ++i) {
+      if (leases_from(i)) limits += SlabMaker::shortage(pool_->control(), i, bytes);
+    }
+    return "slab" + lease + limits + pool_->segments().unmapped();
+  }
   const std::lock_guard lock(mutex_);
-  const std::string held = "slabs are held by: " + pool_->holders() + pool_->segments().unmapped();
-  if (missing == Missing::kSlab) return {"slab", held};
-  return {"credit", std::to_string(in_flight_.items()) + " items of " +
-                        std::to_string(in_flight_.bytes()) +
-                        " bytes are in flight, where max_items=" + text_of(credits_.max_items) +
-                        " and max_bytes=" + text_of(credits_.max_bytes) + "; " + held};
+  return "credit" + lease + "; " + std::to_string(in_flight_.items()) + " items of " +
+         std::to_string(in_flight_.bytes()) +
+         " bytes are in flight, where max_items=" + text_of(credits_.max_items) +
+         " and max_bytes=" + text_of(credits_.max_bytes);
 }
 
 std::string Producer::text() const {
@@ -337,21 +349,19 @@ std::string Producer::text() const {
 }
 
 void Producer::throw_full(std::uint64_t bytes, Missing missing) const {
-  const auto [resource, reason] = shortage(missing);
+  const std::string what = text() + ": no " + shortage(bytes, missing);
   if (credits_.when_full == WhenFull::kFail) {
-    throw PoolFull(text() + ": no " + resource + " for a lease of " + std::to_string(bytes) +
-                   " bytes; " + reason +
-                   "; let a consumer release items, raise the limits, or wait: when_full='block'");
+    throw PoolFull(what + "; let a consumer release items, raise the limits, or wait: " +
+                   "when_full='block'; `flowtrain top " + pool_->name() + "` shows all lanes");
   }
-  throw PoolFull(text() + ": segment " + std::to_string(tiers_.front()) + " has no slab for a " +
-                 "lease of " + std::to_string(bytes) + " bytes, and strict=True forbids spilling " +
-                 "into another; " + reason + "; make the segment larger, or give strict=False");
+  throw PoolFull(what + "; segment " + std::to_string(tiers_.front()) +
+                 " has no slab, and strict=True forbids spilling into another; make the segment " +
+                 "larger, or give strict=False");
 }
 
 void Producer::throw_timeout(std::uint64_t bytes, Missing missing, double waited_s) const {
-  const auto [resource, reason] = shortage(missing);
-  throw PoolTimeout(text() + ": no " + resource + " for a lease of " + std::to_string(bytes) +
-                    " bytes came free within " + std::to_string(waited_s) + " s; " + reason +
+  throw PoolTimeout(text() + ": within " + std::to_string(waited_s) + " s there was no " +
+                    shortage(bytes, missing) + "; slabs are held by: " + pool_->holders() +
                     "; is a consumer running? otherwise raise timeout_s or the limits");
 }
 

@@ -116,13 +116,10 @@ class Producer : public std::enable_shared_from_this<Producer> {
   bool is_mine(const LeasedCell& leased) const noexcept;
   bool closed() const;
   void check_open() const;
+  bool leases_from(std::uint32_t segment) const noexcept;
   std::uint64_t largest_slab() const noexcept;
   void check_size(std::uint64_t bytes) const;
-  struct Shortage {
-    std::string resource;  ///< "slab" or "credit".
-    std::string reason;
-  };
-  Shortage shortage(Missing missing) const;
+  std::string shortage(std::uint64_t bytes, Missing missing) const;
   std::string text() const;
   [[noreturn]] void throw_full(std::uint64_t bytes, Missing missing) const;
   [[noreturn]] void throw_timeout(std::uint64_t bytes, Missing missing, double waited_s) const;
