@@ -102,7 +102,7 @@ class Pool:
         bytes: int = 0,
         classes: Sequence[tuple[int, int]] | None = None,
         rings: Sequence[str] = ("default",),
-        max_cells: int = 4096,
+        max_cells: int | None = None,
         max_lanes: int = 128,
         label: str = "",
         prefault: bool = True,
@@ -117,7 +117,9 @@ class Pool:
             classes: Instead of bytes, the slabs of the first segment, as (slab_bytes, count). For
                 few sizes that are known: a lease never searches for a place.
             rings: Names of the rings. None can be added later.
-            max_cells: Maximum slabs over all segments.
+            max_cells: Maximum slabs over all segments, of which one by bytes can have a quarter. By
+                default 4,096 more than the classes have, or four times the pages of bytes, from
+                4,096 to 65,536. Each takes 144 bytes of /dev/shm, and 8 for every further ring.
             max_lanes: Maximum pool handles, producers and consumers at a time.
             label: Name of this process in messages, at most 47 bytes.
             prefault: Touch every page of the segment now.

@@ -21,26 +21,24 @@ using channel::Pool;
 
 using Classes = std::vector<std::pair<py::object, py::object>>;
 
-std::uint32_t add_segment(Pool& pool, const py::object& bytes,
-                          const std::optional<Classes>& classes, bool prefault) {
-  if (bytes.is_none() != classes.has_value()) {
-    throw BadArgument("add_segment: give exactly one of bytes and classes");
+constexpr std::uint32_t kDefaultCells = 4096;
+constexpr std::uint32_t kSegmentsOnDemand = 4;   // For which max_cells suffice, at least.
+constexpr std::uint32_t kSlabsOnDemand = 16384;  // Of such a segment by default: 64 MiB of pages.
+
+memory::Carving carving_of(std::uint64_t bytes, std::uint32_t max_cells) {
+  return memory::carve_on_demand(bytes, std::max(1U, max_cells / kSegmentsOnDemand));
+}
+
+memory::Carving carving_of(const Classes& classes) {
+  std::vector<memory::SlabClass> wanted;
+  for (const auto& [slab_bytes, count] : classes) {
+    wanted.push_back({static_cast<std::uint64_t>(number_in(slab_bytes, "slab_bytes", 0, INT64_MAX)),
+                      static_cast<std::uint32_t>(number_in(count, "count", 0, UINT32_MAX))});
   }
-  memory::Carving carving;
-  if (!classes) {
-    // A quarter of the cells, so that four such segments fit.
-    const std::uint32_t cells = std::max(1U, pool.control().geometry().max_cells / 4);
-    carving = memory::carve_on_demand(
-        static_cast<std::uint64_t>(number_in(bytes, "add_segment: bytes", 0, INT64_MAX)), cells);
-  } else {
-    std::vector<memory::SlabClass> wanted;
-    for (const auto& [slab_bytes, count] : *classes) {
-      wanted.push_back(
-          {static_cast<std::uint64_t>(number_in(slab_bytes, "slab_bytes", 0, INT64_MAX)),
-           static_cast<std::uint32_t>(number_in(count, "count", 0, UINT32_MAX))});
-    }
-    carving = memory::carve(std::move(wanted));
-  }
+  return memory::carve(std::move(wanted));
+}
+
+std::uint32_t add_segment(Pool& pool, const memory::Carving& carving, bool prefault) {
   std::uint32_t number = 0;
   {
     const WithoutGil release;
@@ -48,6 +46,17 @@ std::uint32_t add_segment(Pool& pool, const py::object& bytes,
   }
   if (number == 0) throw py::error_already_set();
   return number;
+}
+
+std::uint32_t add_segment(Pool& pool, const py::object& bytes,
+                          const std::optional<Classes>& classes, bool prefault) {
+  if (bytes.is_none() != classes.has_value()) {
+    throw BadArgument("add_segment: give exactly one of bytes and classes");
+  }
+  if (classes) return add_segment(pool, carving_of(*classes), prefault);
+  const auto size =
+      static_cast<std::uint64_t>(number_in(bytes, "add_segment: bytes", 0, INT64_MAX));
+  return add_segment(pool, carving_of(size, pool.control().geometry().max_cells), prefault);
 }
 
 /// Deletes a handle without the GIL: a close waits for threads, and one of them may wait for the
@@ -69,18 +78,30 @@ std::shared_ptr<Pool> create(const std::string& name, const py::object& bytes,
   const auto number = [](const py::object& given, const char* what) {
     return static_cast<std::uint32_t>(number_in(given, what, 0, UINT32_MAX));
   };
-  const std::uint32_t cells = number(max_cells, "Pool.create: max_cells");
+  const auto size =
+      static_cast<std::uint64_t>(number_in(bytes, "Pool.create: bytes", 0, INT64_MAX));
+  if (size > 0 && classes) throw BadArgument("Pool.create: give bytes or classes, not both");
+  std::optional<memory::Carving> carving;
+  std::uint64_t cells = kDefaultCells;
+  if (classes) {
+    carving = carving_of(*classes);
+    cells += carving->slabs;
+  } else if (size > 0) {
+    cells = std::max<std::uint64_t>(
+        cells, kSegmentsOnDemand * std::min<std::uint64_t>(size / kPageBytes, kSlabsOnDemand));
+  }
+  cells = std::min<std::uint64_t>(cells, lockfree::kMaxCells);
+  if (!max_cells.is_none()) cells = number(max_cells, "Pool.create: max_cells");
+  if (size > 0) carving = carving_of(size, static_cast<std::uint32_t>(cells));
   const std::uint32_t lanes = number(max_lanes, "Pool.create: max_lanes");
-  const bool any = number_in(bytes, "Pool.create: bytes", 0, INT64_MAX) > 0;
-  if (any && classes) throw BadArgument("Pool.create: give bytes or classes, not both");
   std::shared_ptr<Pool> pool;
   {
     const WithoutGil release;
-    pool = Pool::create({name, label, rings, cells, lanes}, SignalCheck(), &destroy);
+    pool = Pool::create({name, label, rings, static_cast<std::uint32_t>(cells), lanes},
+                        SignalCheck(), &destroy);
   }
   if (!pool) throw py::error_already_set();
-  if (any) add_segment(*pool, bytes, std::nullopt, prefault);
-  if (classes) add_segment(*pool, py::none(), classes, prefault);
+  if (carving) add_segment(*pool, *carving, prefault);
   return pool;
 }
 
@@ -180,14 +201,17 @@ void bind_pool(py::module_& module) {
       .def_static("create", &create, py::arg("name"), py::kw_only(), py::arg("bytes") = 0,
                   py::arg("classes") = py::none(),
                   py::arg("rings") = std::vector<std::string>{"default"},
-                  py::arg("max_cells") = 4096, py::arg("max_lanes") = 128, py::arg("label") = "",
-                  py::arg("prefault") = true)
+                  py::arg("max_cells") = py::none(), py::arg("max_lanes") = 128,
+                  py::arg("label") = "", py::arg("prefault") = true)
       .def_static("open", &open, py::arg("name"), py::kw_only(), py::arg("label") = "",
                   py::arg("timeout_s") = 0.0)
       .def_static("exists", &channel::pool_exists, py::arg("name"))
       .def_static("unlink", &unlink, py::arg("name"), py::kw_only(), py::arg("only_left") = false)
-      .def("add_segment", &add_segment, py::kw_only(), py::arg("bytes") = py::none(),
-           py::arg("classes") = py::none(), py::arg("prefault") = true)
+      .def("add_segment",
+           py::overload_cast<Pool&, const py::object&, const std::optional<Classes>&, bool>(
+               &add_segment),
+           py::kw_only(), py::arg("bytes") = py::none(), py::arg("classes") = py::none(),
+           py::arg("prefault") = true)
       .def(
           "drop_segment",
           [](Pool& pool, const py::object& segment) {

@@ -25,7 +25,9 @@ class InFlight {
   /// Reserves the credit for one item; false if a limit is reached.
   bool try_reserve(std::uint64_t bytes) noexcept {
     // Without limits this still runs now and then, so that the list stays short.
-    if (!has_credit(bytes) || items_.size() >= 2 * control_->geometry().max_cells) drop_released();
+    if (!has_credit(bytes) || items_.size() >= 2 * std::size_t{control_->num_cells()}) {
+      drop_released();
+    }
     if (!has_credit(bytes)) return false;
     bytes_ += static_cast<std::int64_t>(bytes);
     return true;

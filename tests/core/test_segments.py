@@ -9,6 +9,7 @@ import pytest
 from flowtrain_core import (
     Consumer,
     Pool,
+    PoolFull,
     PoolSpace,
     PoolTimeout,
     Producer,
@@ -87,6 +88,31 @@ def test_memory_without_classes_is_divided_on_demand(name: str) -> None:
             producer.lease((1,), "uint8", timeout_s=0.0)
         with pytest.raises(ValueError, match="exceeds the largest slab of 67108864 bytes"):
             producer.lease(((64 << 20) + 1,), "uint8")
+
+
+def test_cells_follow_from_the_memory_and_a_limit_on_them_is_named(name: str) -> None:
+    with Pool.create(name, classes=[(4096, 5000)], prefault=False) as pool:
+        pool.add_segment(classes=[(4096, 4000)], prefault=False)
+    with Pool.create(name, bytes=64 << 20, prefault=False) as pool:
+        producer = Producer(pool)
+        leases = [producer.lease((4096,), "uint8", timeout_s=0.0) for _ in range(16384)]
+        for _ in range(3):
+            pool.add_segment(bytes=64 << 20, prefault=False)
+        leases += [producer.lease((4096,), "uint8", timeout_s=0.0) for _ in range(16384)]
+        del leases
+    with Pool.create(name, bytes=1 << 20, max_cells=16) as pool:
+        producer, poller = Producer(pool), Producer(pool, when_full="fail")
+        leases = [producer.lease((1,), "uint8") for _ in range(4)]
+        limit = (
+            "segment 1 can have 4 slabs, a part of max_cells=16, and 1032192 of its 1048576 bytes "
+            "are in none: give Pool.create a larger max_cells"
+        )
+        with pytest.raises(PoolTimeout, match=limit):
+            producer.lease((1,), "uint8", timeout_s=0.0)
+        with pytest.raises(PoolFull, match=limit):
+            poller.lease((1,), "uint8")
+        leases[0].abort()
+        poller.lease((500_000,), "uint8").abort()
 
 
 def test_a_released_slab_is_reused_before_a_new_one_is_made(name: str) -> None:
