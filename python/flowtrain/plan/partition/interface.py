@@ -24,7 +24,21 @@ _COLUMNS = ("forward ms", "backward ms", "sends ms", "used GiB", "free GiB")
 
 
 class NoPartitionError(FlowTrainError, ValueError):
-    """No partition fits into memory; the message says how many bytes or stages would do."""
+    """No partition fits into memory; the message says how many bytes or stages would do.
+
+    The message is made when it is read: that takes longer than to find out that none fits, and
+    searches over many meshes read none.
+
+    Args:
+        explain: Makes the message.
+    """
+
+    def __init__(self, explain: Callable[[], str]) -> None:
+        super().__init__(explain)
+        self._explain = explain
+
+    def __str__(self) -> str:
+        return self._explain()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -137,18 +151,18 @@ def partition(
     table = StageTable(problem)
     ends = POLICIES[policy](table)
     if ends is None:
-        raise _no_partition(table, policy)
+        raise NoPartitionError(lambda: _no_partition(table, policy))
     return Partition(stages=tuple(table.stages(ends)), microbatches=microbatches)
 
 
-def _no_partition(table: StageTable, policy: str) -> NoPartitionError:
-    """The error for a table without a partition that the policy finds."""
+def _no_partition(table: StageTable, policy: str) -> str:
+    """Why there is no partition of a table that the policy finds."""
     problem = table.problem
     least = Chain.of(table.least_bytes())
     need = least.shortest_longest()
     limit = f"memory_bytes={problem.memory_bytes}"
     if need <= problem.memory_bytes:
-        return NoPartitionError(
+        return (
             f"none of the partitions into {problem.stages} stages that policy '{policy}' tries "
             f"fits {limit}, others do; use policy='exact'"
         )
@@ -161,7 +175,7 @@ def _no_partition(table: StageTable, policy: str) -> NoPartitionError:
         if Chain.of(more.least_bytes()).shortest_longest() <= problem.memory_bytes:
             way_out += f", or use {stages} stages"
             break
-    return NoPartitionError(
+    return (
         f"no partition into {problem.stages} stages fits {limit}: in the one with the lowest peak, "
         f"stage {number} (layers {stage.first} to {stage.end - 1}, recomputation '{stage.level}', "
         f"microbatches in flight: {stage.in_flight}) needs {stage.memory_bytes} bytes, "

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from flowtrain.plan.partition import Layers, NoPartitionError, Partition, Tap, partition
+from flowtrain.plan.partition.stages import StageTable
 
 
 def equal_layers(count: int, **changes: Any) -> Layers:
@@ -157,3 +158,19 @@ def test_the_longest_stage_is_the_one_with_recomputation_and_sends() -> None:
     assert found.bottleneck == 0
     assert found.step_s == pytest.approx(6.51 + 6.01 + 7 * 6.51)
     assert found.explain().splitlines()[1].endswith("longest")
+
+
+def test_why_nothing_fits_is_found_out_when_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search over meshes asks for thousands of partitions that do not fit, and reads no why."""
+    explained = []
+    least_bytes = StageTable.least_bytes
+
+    def counted(table: StageTable) -> Any:
+        explained.append(table)
+        return least_bytes(table)
+
+    monkeypatch.setattr(StageTable, "least_bytes", counted)
+    with pytest.raises(NoPartitionError) as error:
+        cut(equal_layers(4), memory_bytes=100)
+    assert not explained
+    assert "no partition into 2 stages fits" in str(error.value) and explained
