@@ -61,7 +61,8 @@ def mean_step_s(priced: Priced, loads: Loads, work: FloatArray) -> float:
         numpy.full((1, 1), mean * own)
         for mean, own in zip(loads.mean_inputs, work[1:], strict=True)
     ]
-    stage_s = loads.passes(text, inputs).sum(0)[:, 0, 0]
+    tokens = numpy.full((1, 1), loads.mean_tokens * work[0])
+    stage_s = loads.passes(text, inputs, tokens).sum(0)[:, 0, 0]
     cut, encoders = priced.cut, priced.encoders
     longest_s = float(stage_s.max())
     waits = priced.pipeline.num_microbatches - 1

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 import numpy
 
 from flowtrain.plan.arrays import FloatArray
+from flowtrain.plan.prices.encoder import EncoderPrice
 from flowtrain.plan.search.coupled import Priced
+from flowtrain.plan.search.messages import Messages
 
 _TINY = 1e-30  # In place of a mean of 0, by which nothing is divided then.
 
@@ -15,13 +17,15 @@ _TINY = 1e-30  # In place of a mean of 0, by which nothing is divided then.
 class Loads:
     """Costs of the samples of a workload in a plan, and the times of a mean microbatch.
 
-    The backbone's time grows with tokens and with tokens^2 by sample, in the shares that attention
-    and the rest have of a mean microbatch; that of an encoder grows with its FLOPs.
+    What the backbone computes grows with tokens and with tokens^2 by sample, in the shares that
+    attention and the rest have of a mean microbatch; what an encoder computes grows with its FLOPs.
+    Messages are those of `Messages`.
 
     Attributes:
         text: Cost of each sample to the backbone, shape [num_samples].
         inputs: FLOPs of each sample in each encoder, each of shape [num_samples].
-        mean_text: Sum of `text` over a mean microbatch of a replica.
+        mean_tokens: Tokens of a mean microbatch of a replica.
+        mean_text: Sum of `text` over it.
         mean_inputs: Sum of `inputs` over a mean microbatch of a replica, for each encoder.
         mean_encoder: Sum of `inputs` over what a replica of an encoder on its own computes at once,
             for each encoder.
@@ -40,6 +44,7 @@ class Loads:
         attention = float(passes[2] @ count) / max(float(passes[0] @ count), _TINY)
         self.text = (1 - attention) * tokens / share.tokens
         self.text += attention * tokens**2 / share.squares
+        self.mean_tokens = pipeline.row.tokens
         self.mean_text = work.batch * float(self.text.mean()) / replica_slots
         groups = pipeline.num_microbatches if priced.mode == "disaggregated" else 1
         self.inputs: list[FloatArray] = []
@@ -58,29 +63,42 @@ class Loads:
         self._split(priced)
 
     def _split(self, priced: Priced) -> None:
-        """Passes of each stage, of the layers of each encoder and of the rest."""
-        pipeline, cut = priced.pipeline, priced.cut
-        costs, tables = pipeline.costs, priced.context.tables
-        self._inputs_s: list[FloatArray] = []
-        self._text_s = numpy.array([cut.forward_s, cut.backward_s])[:, :, None, None]
-        for place in range(len(tables.model.encoders)):
-            found = []
-            for kinds, stage in zip(pipeline.stage_counts(cut.stages), cut.stages, strict=True):
-                again = costs.again[0] * (stage.recompute == "full")
-                own = kinds * (tables.encoder == place)
-                backward_s = (costs.backward[0].sum(0) + again) @ own
-                found.append((costs.forward[0].sum(0) @ own, backward_s))
-            self._inputs_s.append(numpy.array(found).T[:, :, None, None])
-            self._text_s = numpy.maximum(self._text_s - self._inputs_s[-1], 0.0)
+        """Computing in the passes of each stage, of the layers of each encoder and of the rest."""
+        tables = priced.context.tables
+        self._messages = Messages(priced)
+        of_kind_s = self._messages.computing_s
+        self._inputs_s = [
+            of_kind_s[:, :, tables.encoder == place].sum(-1)[:, :, None, None]
+            for place in range(len(tables.model.encoders))
+        ]
+        text = tables.encoder == len(tables.model.encoders)
+        self._text_s = of_kind_s[:, :, text].sum(-1)[:, :, None, None]
 
-    def passes(self, text: FloatArray, inputs: Sequence[FloatArray]) -> FloatArray:
+    @property
+    def text_s(self) -> float:
+        """Seconds of computing of all stages for one of `text`."""
+        return float(self._text_s.sum()) / self.mean_text
+
+    def inputs_s(self, place: int, encoder: EncoderPrice) -> float:
+        """Seconds of an encoder for one of its `inputs`.
+
+        Args:
+            place: Its number.
+            encoder: Its price.
+        """
+        return encoder.both.total / self.mean_encoder[place]
+
+    def passes(
+        self, text: FloatArray, inputs: Sequence[FloatArray], tokens: FloatArray
+    ) -> FloatArray:
         """Forward and backward passes, shape [2, num_stages, num_microbatches, num_replicas].
 
         Args:
             text: Sum of `text` over each microbatch, shape [num_microbatches, num_replicas].
             inputs: The same of `inputs`, for each encoder.
+            tokens: Tokens of each microbatch, of the same shape.
         """
         found: FloatArray = self._text_s * (text / self.mean_text)
         for own_s, load, mean in zip(self._inputs_s, inputs, self.mean_inputs, strict=True):
             found = found + own_s * (load / mean)
-        return found
+        return found + self._messages.seconds(tokens / self.mean_tokens, found)

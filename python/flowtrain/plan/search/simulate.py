@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy
 
@@ -12,6 +12,7 @@ from flowtrain.plan.arrays import FloatArray, IntArray
 from flowtrain.plan.partition import replay_uneven
 from flowtrain.plan.prices.encoder import EncoderPrice
 from flowtrain.plan.search.coupled import Priced
+from flowtrain.plan.search.dealt import Inputs, deal_apart, deal_together
 from flowtrain.plan.search.loads import Loads
 from flowtrain.plan.work import Work
 from flowtrain_core.packing import Assignment, NoRoomError, schedule
@@ -45,56 +46,127 @@ class Simulation:
     def step_s(self, priced: Priced) -> float:
         """Mean seconds of a step over the batches; infinite if one of them has no schedule.
 
-        The packing scheduler places the samples, and a step is as long as that of the slowest
-        replica. Inputs are dealt to the replicas of an encoder on its own, the largest first.
+        Samples are placed, and inputs are dealt to the replicas of encoders, by the rules of the
+        runtime where it runs such a plan. A step is as long as that of the slowest replica.
         """
         loads = Loads(priced)
         return float(numpy.mean([self._batch_s(priced, loads, batch) for batch in self._batches]))
 
     def _batch_s(self, priced: Priced, loads: Loads, batch: IntArray) -> float:
-        plan = _scheduled(priced, self._work.workload.tokens[batch], loads.text[batch])
+        together = _encodes_own(priced)
+        cost = loads.text[batch]
+        if together:
+            # Ranks have equal work in both modules together.
+            cost = (
+                loads.text_s * cost + loads.inputs_s(0, priced.encoders[0]) * loads.inputs[0][batch]
+            )
+        plan = _scheduled(priced, self._work.workload.tokens[batch], cost)
         if plan is None:
             return math.inf
-        sums = []
-        for flops in loads.inputs:
-            sums.append(numpy.zeros((plan.microbatches, plan.ranks)))
-            numpy.add.at(sums[-1], (plan.slot, plan.rank), flops[batch])
-        passes = loads.passes(plan.loads, sums)
-        seconds = priced.cut.update_s
-        beside, sends_s = [], 0.0
+        sums = [_summed(plan, values[batch]) for values in (loads.text, *loads.inputs)]
+        tokens = _summed(plan, self._work.workload.tokens[batch].astype(numpy.float64))
+        passes = loads.passes(sums[0], sums[1:], tokens)
+        seconds, beside, sends_s = priced.cut.update_s, [], 0.0
+        own_s: FloatArray = numpy.zeros(plan.ranks)
         for place, encoder in enumerate(priced.encoders):
-            counts = self._work.inputs(priced.context.model.encoders[place].modality)[batch]
-            # Inputs of a sample are taken to be equal.
-            each = numpy.repeat(loads.inputs[place][batch] / numpy.maximum(counts, 1), counts)
-            replicas, mean = encoder.shape.mesh.dp, loads.mean_encoder[place]
-            if priced.mode == "colocated":
-                seconds += _slowest(each, replicas) / mean * encoder.both.total + encoder.update_s
-                sends_s += encoder.fill_s - encoder.both.total
-            else:
-                slots = numpy.repeat(plan.slot, counts)
-                load_of = [
-                    _slowest(each[slots == slot], replicas) / mean
-                    for slot in range(plan.microbatches)
-                ]
-                beside.append(_passes(encoder, numpy.array(load_of)))
+            inputs = self._inputs(priced, loads, place, batch, plan)
+            mean, both_s = loads.mean_encoder[place], encoder.both.total
+            extra_s = encoder.fill_s - both_s
+            if priced.mode == "disaggregated":
+                beside.append(
+                    _passes(encoder, self._apart(encoder, inputs, plan.microbatches) / mean)
+                )
                 seconds = max(seconds, encoder.update_s)
-                sends_s = max(sends_s, encoder.fill_s - encoder.both.total)
+                sends_s = max(sends_s, extra_s)
+                continue
+            seconds += encoder.update_s
+            sends_s += extra_s
+            if together:
+                own_s = deal_together(inputs, plan.loads.sum(axis=0)) * loads.inputs_s(
+                    place, encoder
+                )
+            else:
+                # No runtime deals these: each input is an item.
+                at_once = replace(inputs, slot=0 * inputs.slot)
+                ranks = encoder.shape.mesh.dp
+                dealt = deal_apart(at_once, ranks=ranks, slots=1, item_tokens=0)
+                seconds += float(dealt.max()) / mean * both_s
         seconds += sends_s
         if beside:
             passes = _with_encoders(passes, beside)
-        if priced.pipeline.shape.sharding == "full" or priced.pipeline.shape.mesh.ep > 1:
+        if not _meets_once(priced):
             # Replicas wait for each other in every microbatch.
             passes = passes.max(axis=3, keepdims=True)
-        return seconds + float(replay_uneven(passes[0], passes[1]).max())
+        return seconds + float((replay_uneven(passes[0], passes[1]) + own_s).max())
+
+    def _inputs(
+        self, priced: Priced, loads: Loads, place: int, batch: IntArray, plan: Assignment
+    ) -> Inputs:
+        """Inputs of an encoder, in the order in which they are read."""
+        modality = priced.context.model.encoders[place].modality
+        lengths = self._work.workload.tokens[batch]
+        # As in `steps.build`, the documents of a microbatch are in order of length.
+        order = numpy.argsort(lengths, kind="stable")
+        chosen = batch[order]
+        count = self._work.inputs(modality)[chosen]
+        each = numpy.maximum(count, 1)
+        return Inputs(
+            reader=plan.rank[order].astype(numpy.int64),
+            slot=plan.slot[order].astype(numpy.int64),
+            count=count,
+            tokens=self._work.encoded_tokens(modality)[chosen] / each,
+            cost=loads.inputs[place][chosen] / each,
+        )
+
+    def _apart(self, encoder: EncoderPrice, inputs: Inputs, slots: int) -> FloatArray:
+        """Load of an encoder on its own in each microbatch, shape [num_slots].
+
+        Its ranks do not wait for each other: a microbatch is encoded when the last of them is done
+        with all up to this one. If they gather weights, they meet in each.
+        """
+        dealt = deal_apart(
+            inputs,
+            ranks=encoder.shape.mesh.dp,
+            slots=slots,
+            item_tokens=self._work.item_tokens,
+        )
+        if encoder.shape.sharding == "full":
+            longest: FloatArray = dealt.max(axis=1)
+            return longest
+        return numpy.diff(dealt.cumsum(axis=0).max(axis=1), prepend=0.0)
+
+
+def _meets_once(priced: Priced) -> bool:
+    """Whether replicas of the backbone wait for each other only at the end of a step."""
+    shape = priced.pipeline.shape
+    return shape.sharding != "full" and shape.mesh.ep == 1
+
+
+def _encodes_own(priced: Priced) -> bool:
+    """Whether each rank encodes what it reads itself, as in the runtime's colocated layout."""
+    return (
+        priced.mode == "colocated"
+        and priced.pipeline.stages == 1
+        and _meets_once(priced)
+        and [encoder.shape.mesh.dp for encoder in priced.encoders]
+        == [priced.pipeline.shape.mesh.dp]
+    )
+
+
+def _summed(plan: Assignment, values: FloatArray) -> FloatArray:
+    """Sum over each microbatch of each replica, shape [num_microbatches, num_replicas]."""
+    found = numpy.zeros((plan.microbatches, plan.ranks))
+    numpy.add.at(found, (plan.slot, plan.rank), values)
+    return found
 
 
 def _scheduled(priced: Priced, tokens: IntArray, cost: FloatArray) -> Assignment | None:
     """The schedule of a batch, in the slots of the plan or in as few more as hold it."""
     pipeline = priced.pipeline
     objective: Objective = "accumulate"
-    if pipeline.stages > 1 or priced.mode == "disaggregated":
+    if pipeline.stages > 1:
         objective = "pipeline"
-    elif pipeline.shape.sharding == "full" or pipeline.shape.mesh.ep > 1:
+    elif not _meets_once(priced):
         objective = "lockstep"
     stages = pipeline.stages + (priced.mode == "disaggregated")
     planned = pipeline.num_microbatches
@@ -112,16 +184,6 @@ def _scheduled(priced: Priced, tokens: IntArray, cost: FloatArray) -> Assignment
         except NoRoomError:
             continue
     return None
-
-
-def _slowest(loads: FloatArray, replicas: int) -> float:
-    """Load of the slowest replica if loads are dealt, the largest first, to the one with least."""
-    if len(loads) <= replicas:
-        return float(loads.max(initial=0.0))
-    sums = [0.0] * replicas
-    for load in numpy.sort(loads)[::-1].tolist():
-        heapq.heapreplace(sums, sums[0] + load)
-    return max(sums)
 
 
 def _passes(encoder: EncoderPrice, loads: FloatArray) -> FloatArray:

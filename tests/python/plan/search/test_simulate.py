@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy
 import pytest
 
+from flowtrain.cost.communication import Mesh
+from flowtrain.cost.topology import Link, Topology
+from flowtrain.plan.prices.costs import SECONDS, Shape, costs_of
+from flowtrain.plan.prices.network import Network
+from flowtrain.plan.result import Sharding
 from flowtrain.plan.search import search
 from flowtrain.plan.search.context import Context
 from flowtrain.plan.search.coupled import Prefix, Priced
 from flowtrain.plan.search.interface import best_plan
+from flowtrain.plan.search.loads import Loads
 from flowtrain.plan.search.simulate import Simulation
 from flowtrain.plan.space import MODES, Rules, Space
 from flowtrain.plan.work import Work
@@ -70,6 +77,43 @@ def test_unequal_samples_take_longer_than_their_mean() -> None:
     assert meeting is not None
     in_step = Simulation(small_work(), batches=4, seed=0).step_s(meeting)
     assert in_step / meeting.step_s > simulated / plan.step_s
+
+
+@pytest.mark.parametrize(
+    ("sizes", "sharding", "kind"),
+    [({"tp": 2}, "replicated", "tp"), ({"cp": 2}, "replicated", "cp"), ({}, "full", "shards")],
+)
+@pytest.mark.parametrize("size", [0.0, 0.5])
+def test_messages_of_a_light_microbatch_are_those_of_its_price(
+    sizes: dict[str, int], sharding: Sharding, kind: str, size: float
+) -> None:
+    """Collectives have their latency, and weights are gathered, where little is computed."""
+    space = Space(modes=("prefix",), tp=(1, 2), cp=(1, 2), pp=(1,), microbatches=(1,))
+    slow = Link(latency_s=1e-5, bytes_per_s=2e8)  # Attention does not hide the ring.
+    topology = Topology(devices_per_node=4, inside=slow, between=slow)
+    pool = small_pool(8, memory_bytes=4_000_000_000, topology=topology)
+    context = Context(small_model(), small_work(), pool, space, Rules())
+    shape = Shape(Mesh(dp=8 // math.prod(sizes.values()), **sizes), sharding)
+    plan = Prefix(context=context, shape=shape, microbatches=1, bound_s=0.0).priced()
+    assert plan is not None
+    loads = Loads(plan)
+    text, inputs = numpy.full((1, 1), loads.mean_text), numpy.full((1, 1), loads.mean_inputs[0])
+    tokens = numpy.full((1, 1), loads.mean_tokens)
+    passes = loads.passes(size * text, [size * inputs], size * tokens)
+    cut, whole = plan.cut, loads.passes(text, [inputs], tokens)
+    assert whole.ravel() == pytest.approx([cut.forward_s[0], cut.backward_s[0]])
+    row = plan.pipeline.row
+    light = replace(row, tokens=size * row.tokens, encoded=(size * row.encoded[0],))
+    network = Network(context.pool.topology, shape.gpus)
+    costs, mean = (costs_of(context.tables, shape, [of], network) for of in (light, row))
+    count = plan.pipeline.chain.layers_of_kind
+    named = SECONDS.index(kind)
+    of_price = (costs.forward[0, 2:].sum(0) @ count, costs.backward[0, 2:].sum(0) @ count)
+    computing = [mean.forward[0, 0] @ count, mean.backward[0, 1] @ count]
+    found = passes.ravel() - size * numpy.array(computing)
+    assert found == pytest.approx(of_price)
+    grown = costs.forward[0, named] @ count / (mean.forward[0, named] @ count)
+    assert grown > size
 
 
 def test_the_final_order_is_that_of_the_simulation_and_both_prices_are_kept() -> None:

@@ -1,0 +1,123 @@
+"""Which ranks of an encoder compute the inputs of a step: the rules of the runtime.
+
+The same as `steps.items`, on sizes alone: inputs of a sample are equal, and those of a step may be
+many thousands.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+
+import numpy
+
+from flowtrain.plan.arrays import FloatArray, IntArray
+
+_WORTH_MOVING = 0.05  # As in `steps.items`.
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Inputs:
+    """Inputs of the samples of a step, in the order in which backbone ranks read them.
+
+    Attributes:
+        reader: Backbone rank that reads the inputs of each sample, shape [num_samples].
+        slot: Its microbatch, of the same shape.
+        count: Inputs of each sample, of the same shape.
+        tokens: Tokens of each of them, of the same shape.
+        cost: Cost of each of them, of the same shape.
+    """
+
+    reader: IntArray
+    slot: IntArray
+    count: IntArray
+    tokens: FloatArray
+    cost: FloatArray
+
+
+def deal_apart(inputs: Inputs, *, ranks: int, slots: int, item_tokens: int) -> FloatArray:
+    """Load of each rank of an encoder on its own in each microbatch, shape [num_slots, num_ranks].
+
+    Items have inputs of one microbatch of one reader, and at most `item_tokens` tokens or an equal
+    share of those of the step. Those of the whole step are dealt, the most costly first, to the
+    rank with the least load.
+
+    Args:
+        inputs: The inputs.
+        ranks: Ranks of the encoder.
+        slots: Microbatches of the step.
+        item_tokens: Maximum tokens of an item; with 0, each input is one.
+    """
+    total = float(inputs.count @ inputs.tokens)
+    most = min(float(item_tokens), max(1.0, float(numpy.ceil(total / ranks))))
+    items = _items(inputs, most)
+    loads = numpy.zeros((slots, ranks))
+    heap = [(0.0, rank) for rank in range(ranks)]
+    # The sort is stable: of equal ones, the first in the order of the microbatches comes first.
+    for cost, slot in sorted(items, key=lambda item: -item[0]):
+        load, rank = heap[0]
+        loads[slot, rank] += cost
+        heapq.heapreplace(heap, (load + cost, rank))
+    return loads
+
+
+def _items(inputs: Inputs, most: float) -> list[tuple[float, int]]:
+    """Cost and microbatch of each item, in the order of the microbatches."""
+    found: list[tuple[float, int]] = []
+    order = numpy.lexsort((inputs.reader, inputs.slot))
+    last, room, cost = (-1, -1), 0.0, 0.0
+    columns = (inputs.slot, inputs.reader, inputs.count, inputs.tokens, inputs.cost)
+    rows = zip(*(column[order].tolist() for column in columns), strict=True)
+    for slot, reader, count, tokens, each in rows:
+        if count and (slot, reader) != last:
+            if cost:
+                found.append((cost, last[0]))
+            last, room, cost = (slot, reader), most, 0.0
+        while count:
+            fitting = min(count, max(0, int(room // tokens))) if tokens else count
+            if not fitting and not cost:
+                fitting = 1  # A larger input is an item of its own.
+            cost, room, count = cost + fitting * each, room - fitting * tokens, count - fitting
+            if count:
+                found.append((cost, slot))
+                room, cost = most, 0.0
+    if cost:
+        found.append((cost, last[0]))
+    return found
+
+
+def deal_together(inputs: Inputs, load: FloatArray) -> FloatArray:
+    """Cost of what each rank with both modules encodes, shape [num_ranks].
+
+    Each encodes what it reads. If the load of a rank exceeds the mean by 5 %, inputs of its last
+    microbatches move to those with the least load.
+
+    Args:
+        inputs: The inputs.
+        load: Load of both modules on each rank, if it encodes what it reads, shape [num_ranks].
+    """
+    own: FloatArray = numpy.zeros(len(load))
+    numpy.add.at(own, inputs.reader, inputs.count * inputs.cost)
+    left = load.copy()
+    mean = float(load.mean())
+    givers = numpy.flatnonzero(load > (1 + _WORTH_MOVING) * mean)
+    for giver in sorted(givers.tolist(), key=lambda rank: -load[rank]):
+        _give(inputs, giver, left, own, mean)
+    return own
+
+
+def _give(inputs: Inputs, giver: int, load: FloatArray, own: FloatArray, mean: float) -> None:
+    """Move inputs of a rank to others, one after the other, until its load is the mean."""
+    mine = numpy.flatnonzero(inputs.reader == giver)
+    taker = giver
+    for sample in mine[numpy.argsort(-inputs.slot[mine], kind="stable")].tolist():
+        cost = float(inputs.cost[sample])
+        for _ in range(int(inputs.count[sample])):
+            if load[giver] <= mean:
+                return
+            if taker == giver or load[taker] + cost > mean:
+                taker = int(load.argmin())
+            if load[taker] + cost < load[giver]:
+                for loads in (load, own):
+                    loads[giver] -= cost
+                    loads[taker] += cost

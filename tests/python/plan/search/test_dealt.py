@@ -1,0 +1,73 @@
+"""Inputs are dealt as the runtime deals them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+
+import numpy
+import pytest
+
+from flowtrain.plan.search.dealt import Inputs, deal_apart, deal_together
+from flowtrain.steps.items import SizedImage, Slots, colocated_items, decoupled_items
+from flowtrain.steps.step import PlannedImage
+
+READERS, SLOTS = 3, 4
+
+
+def drawn(seed: int) -> tuple[Inputs, Slots]:
+    """Samples with none to nine images, for the planner and for the runtime."""
+    random = numpy.random.default_rng(seed)
+    samples = 40
+    inputs = Inputs(
+        reader=random.integers(0, READERS, samples),
+        slot=random.integers(0, SLOTS, samples),
+        count=random.integers(0, 10, samples) * (random.random(samples) < 0.7),
+        tokens=random.integers(1, 900, samples).astype(float),
+        cost=random.random(samples) + 0.1,
+    )
+    slots: list[list[list[SizedImage]]] = [[[] for _ in range(SLOTS)] for _ in range(READERS)]
+    for sample in range(samples):
+        for image in range(inputs.count[sample]):
+            place = slots[inputs.reader[sample]][inputs.slot[sample]]
+            planned = PlannedImage(sample, image, (1, 1, 1))
+            place.append(SizedImage(planned, int(inputs.tokens[sample]), inputs.cost[sample]))
+    return inputs, slots
+
+
+def cost_of(inputs: Inputs, images: tuple[PlannedImage, ...]) -> float:
+    return sum(float(inputs.cost[image.sample]) for image in images)
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(("ranks", "item_tokens"), [(1, 4096), (5, 800), (7, 100_000)])
+def test_ranks_of_their_own_get_the_items_that_the_runtime_gives_them(
+    seed: int, ranks: int, item_tokens: int
+) -> None:
+    inputs, slots = drawn(seed)
+    loads = numpy.zeros((SLOTS, ranks))
+    for item in decoupled_items(slots, encoder_ranks=ranks, item_tokens=item_tokens):
+        loads[item.slot, item.encoder] += cost_of(inputs, item.images)
+    found = deal_apart(inputs, ranks=ranks, slots=SLOTS, item_tokens=item_tokens)
+    assert found == pytest.approx(loads)
+
+
+def test_inputs_that_are_dealt_one_by_one_are_balanced() -> None:
+    inputs, _ = drawn(0)
+    (loads,) = deal_apart(replace(inputs, slot=0 * inputs.slot), ranks=5, slots=1, item_tokens=0)
+    assert loads.sum() == pytest.approx(inputs.count @ inputs.cost)
+    assert loads.max() - loads.min() <= inputs.cost.max()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_ranks_with_both_modules_encode_what_the_runtime_gives_them(seed: int) -> None:
+    inputs, slots = drawn(seed)
+    own = numpy.bincount(inputs.reader, inputs.count * inputs.cost, READERS)
+    # One rank has much more than the mean, so that images move.
+    load = own + numpy.array([5.0, 30.0, 10.0])
+    encoded: dict[int, float] = defaultdict(float)
+    items = colocated_items(slots, load=load.tolist(), item_tokens=4096)
+    for item in items:
+        encoded[item.encoder] += cost_of(inputs, item.images)
+    assert any(item.encoder != item.reader for item in items)
+    assert deal_together(inputs, load) == pytest.approx([encoded[rank] for rank in range(READERS)])
