@@ -54,9 +54,11 @@ def plan(mode: Mode, *modules: ModulePlan, **more: Any) -> Plan:
         "bottleneck": modules[-1].module,
         "mfu": 0.4,
         "tokens": 1e6,
+        "allocated": 0,
         "not_run": (),
     }
-    return Plan(**{**given, **more})
+    found = Plan(**{**given, **more})
+    return found if found.allocated else replace(found, allocated=found.gpus)
 
 
 def colocated(ranks: int, **layout: Any) -> Plan:
@@ -96,8 +98,6 @@ def report(best: Plan, *others: Plan, **more: Any) -> PlanReport:
         "uniform": None,
         "plans": (best, *others),
         "cheapest": best,
-        "bound_s": best.step_s,
-        "gap": 0.0,
         "smaller": None,
         "larger": None,
         "counts": {"priced": 40, "memory": 7},
@@ -106,6 +106,8 @@ def report(best: Plan, *others: Plan, **more: Any) -> PlanReport:
             Assumption(name="overlap", value="gradients behind the last pass", source="a paper"),
         ),
     }
+    # A uniform plan is the cheapest one, unless it is said otherwise.
+    given["cheapest_uniform"] = more.get("uniform")
     return PlanReport(**{**given, **more})
 
 

@@ -14,7 +14,7 @@ from flowtrain.config.schema import Dtype, Part, RunConfig
 from flowtrain.config.tree import build, to_dict
 from flowtrain.plan.result import Plan
 
-VERSION = 1
+VERSION = 2
 """Version of the format; files of other versions are an error."""
 
 # Fields of config.json that say nothing about the sizes of a model.

@@ -197,8 +197,9 @@ class Plan:
         simulated_s: Seconds of a step by replay of scheduled batches, mean of those sampled; None
             if it was not simulated.
         bottleneck: The module with the longest microbatch.
-        mfu: Model FLOPs over the peak of all GPUs of the plan and `step_s`.
+        mfu: Model FLOPs over the peak of all GPUs that were planned for and `step_s`.
         tokens: Tokens of a step in the mean.
+        allocated: GPUs that were planned for, with those that the plan leaves idle.
         not_run: What FlowTrain's runtime does not run yet; empty if it runs the plan.
     """
 
@@ -212,6 +213,7 @@ class Plan:
     bottleneck: str
     mfu: float
     tokens: float
+    allocated: int
     not_run: tuple[str, ...]
 
     @property
@@ -242,8 +244,8 @@ class Plan:
 
     @property
     def gpu_hours_per_billion_tokens(self) -> float:
-        """GPU hours for 1e9 tokens."""
-        return 1e9 / self.tokens_per_s * self.gpus / 3600
+        """GPU hours for 1e9 tokens, those of idle GPUs included."""
+        return 1e9 / self.tokens_per_s * self.allocated / 3600
 
     def module(self, name: str) -> ModulePlan:
         """The plan of a module; `model` of mode `prefix` is the plan of all."""
@@ -296,10 +298,9 @@ class PlanReport:
         uniform: The best plan with one layout for the whole model (mode `prefix`), by
             `Plan.best_s`; None if none fits.
         plans: The best plans, the best first, by `Plan.best_s`.
-        cheapest: The plan with the lowest `step_s`: the optimum of the search.
-        cheapest_uniform: The uniform plan with the lowest `step_s`.
-        bound_s: No plan of the search space has a lower `step_s`.
-        gap: `cheapest.step_s` over `bound_s`, minus 1.
+        cheapest: The plan with the lowest `step_s`: no plan of the search space has a lower one.
+        cheapest_uniform: The uniform plan with the lowest `step_s`; no uniform plan has a lower
+            one. None if none fits.
         smaller: The best plan for the next smaller budget, with its GPUs; None if none fits.
         larger: The best plan for the next larger budget, with its GPUs.
         counts: Candidates by what became of them: `priced`, `bounded`, `memory`, `range`.
@@ -314,8 +315,6 @@ class PlanReport:
     uniform: Plan | None
     plans: tuple[Plan, ...]
     cheapest: Plan
-    bound_s: float
-    gap: float
     smaller: tuple[int, Plan] | None
     larger: tuple[int, Plan] | None
     counts: Mapping[str, int]
@@ -324,9 +323,19 @@ class PlanReport:
     sample_test: SampleTest | None = None
 
     @property
-    def uniform_is_optimal(self) -> bool:
-        """Whether no plan has a shorter step than the best uniform one."""
-        return self.uniform is not None and self.uniform.best_s <= self.best.best_s * (1 + 1e-9)
+    def gap(self) -> float:
+        """How far `best` is above the lowest step for mean samples, as a share of that.
+
+        Nothing is proven of simulated steps: only the plans of the list are simulated.
+        """
+        return self.best.step_s / self.cheapest.step_s - 1
+
+    @property
+    def uniform_gap(self) -> float | None:
+        """The same of the lowest step of uniform plans: 0 if no layouts of their own are better."""
+        if self.cheapest_uniform is None:
+            return None
+        return self.cheapest_uniform.step_s / self.cheapest.step_s - 1
 
 
 class NoPlanError(FlowTrainError, ValueError):

@@ -64,6 +64,18 @@ class GpuPool:
         node = self.topology.devices_per_node
         return [n for n in range(1, self.gpus + 1) if every or n < node or n % node == 0]
 
+    def shares(self, *, every: bool = False) -> list[int]:
+        """Numbers of GPUs that a module beside others may have.
+
+        As `budgets`, and all GPUs but for some of a node, which others have.
+
+        Args:
+            every: Whether it may have any number.
+        """
+        node = self.topology.devices_per_node
+        rest = range(max(1, self.gpus - node + 1), self.gpus) if self.gpus > node else []
+        return sorted({*self.budgets(every=every), *rest})
+
 
 class Fixed(Protocol):
     """A choice that layouts of a module must have made."""

@@ -123,7 +123,7 @@ def test_a_plan_for_another_model_is_an_error(
     ("edit", "said"),
     [
         (lambda tree: tree["plan"]["modules"][0]["layout"].update(dp=9), "it was changed after"),
-        (lambda tree: tree.update(version=0), "version=0, and this FlowTrain reads version 1"),
+        (lambda tree: tree.update(version=0), "version=0, and this FlowTrain reads version 2"),
         (lambda tree: tree.pop("checksum"), "not a plan, which has a version and a checksum"),
     ],
 )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from flowtrain.plan.cluster import Cluster
+from flowtrain.plan.nodes import nodes_of
 from flowtrain.plan.plan_file import PlannedRun
 from flowtrain.plan.result import Plan, PlanReport
 
@@ -86,14 +86,13 @@ class Answer:
     def nodes(self) -> int:
         """Nodes that the best plan needs."""
         best = self.report.best
-        shared = best.mode == "disaggregated"
-        gpus: dict[str, int] = {}
+        sizes: dict[str, list[int]] = {}
         for module in best.modules:
-            known = gpus.get(module.gpu_type, 0)
-            own = module.layout.gpus
-            gpus[module.gpu_type] = known + own if shared else max(known, own)
+            sizes.setdefault(module.gpu_type, []).append(module.layout.gpus)
+        if best.mode != "disaggregated":
+            sizes = {name: [max(own)] for name, own in sizes.items()}
         groups = {group.gpu.name: group for group in self.question.cluster.groups}
         return sum(
-            math.ceil(count / groups[name].topology.devices_per_node)
-            for name, count in gpus.items()
+            nodes_of(own, node=groups[name].topology.devices_per_node)
+            for name, own in sizes.items()
         )

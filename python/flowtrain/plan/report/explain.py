@@ -8,6 +8,7 @@ from textwrap import wrap
 from flowtrain.cost.topology import Link
 from flowtrain.plan.cluster import Cluster, NodeGroup
 from flowtrain.plan.report.answer import Answer
+from flowtrain.plan.report.text import MODEL_ERROR
 
 _WIDTH = 100
 _GIB = 1 << 30
@@ -23,14 +24,21 @@ _MEANINGS = (
     (
         "speed",
         "Tokens of a step, those of encoders too, without padding, over its time. MFU: FLOPs of "
-        "the model over the peak of all GPUs, without recomputation; causal attention counts half.",
+        "the model over the peak of all GPUs that were asked for, idle ones included, without "
+        "recomputation; causal attention counts half.",
     ),
-    ("cost", "Hours of all GPUs of the plan, in which 1e9 tokens are trained."),
+    ("cost", "Hours of all GPUs that were asked for, in which 1e9 tokens are trained."),
     (
         "proof",
-        "The bound on the time for mean samples is over all layouts that the search considers, "
+        "That no plan takes less for mean samples holds for all layouts that the search considers, "
         "priced by the same model. It says nothing about layouts that are not considered, nor "
-        "about errors of the model.",
+        "about errors of the model, nor about simulated steps of plans that are not in the list.",
+    ),
+    (
+        "equal",
+        f"A difference of less than {100 * MODEL_ERROR:g} %: the mean error of a step that is "
+        "estimated from times that were just measured. Estimates from data sheets are further "
+        "off, but largely in the same direction for all plans.",
     ),
     (
         "bottleneck",

@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import fields
-from itertools import groupby
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, replace
 from textwrap import wrap
 
 from flowtrain.plan.report.answer import Answer, Question
 from flowtrain.plan.report.table import table
+from flowtrain.plan.report.words import (
+    gib,
+    left_last,
+    mfu,
+    milliseconds,
+    percent,
+    plan_line,
+    recomputed,
+    seconds,
+)
 from flowtrain.plan.result import ModulePlan, Plan, PlanReport, RankBytes, SampleTest, Seconds
 
 _GIB = 1 << 30
 # Plans that are printed; JSON has all.
 _NEXT_BEST = 5
+_ROUNDING = 1e-9
+
+MODEL_ERROR = 0.02
+"""Differences of steps below this share are not told apart. It is the mean error of a step that is
+estimated from times that were just measured; from data sheets it is larger."""
 
 
 def answer_text(answer: Answer) -> str:
@@ -63,22 +77,26 @@ def _best(answer: Answer) -> list[str]:
         step = f"{seconds(best.simulated_s)}, simulated on scheduled batches; {step}"
     rows = [
         ("step", step),
-        ("speed", f"{best.tokens_per_s:,.0f} tokens/s, MFU {_mfu(best)}"),
+        ("speed", f"{best.tokens_per_s:,.0f} tokens/s, MFU {mfu(best)}"),
         ("cost", f"{best.gpu_hours_per_billion_tokens:.4g} GPU hours per 1e9 tokens"),
         ("proof", _proof(report)),
         ("FlowTrain", f"does not run {', '.join(not_run)}" if not_run else "runs it"),
     ]
-    return [f"best plan: {best.mode} on {best.gpus} GPUs", *table(rows, left=2, indent="  ")]
+    idle = best.allocated - best.gpus
+    of = f"{best.gpus} of {best.allocated}" if idle else f"{best.gpus}"
+    return [f"best plan: {best.mode} on {of} GPUs", *table(rows, left=2, indent="  ")]
 
 
 def _proof(report: PlanReport) -> str:
-    optimum = f"{seconds(report.cheapest.step_s)} for mean samples"
-    if report.gap <= 1e-9:
-        text = f"{optimum} is the optimum of the search"
+    """What is proven of the plan that is shown, and what is not."""
+    least = f"{seconds(report.cheapest.step_s)} for mean samples"
+    if report.gap <= _ROUNDING:
+        text = f"no plan of the search takes less than this one's {least}"
     else:
-        text = f"{optimum} is at most {percent(report.gap)} above the optimum of the search"
-    if report.cheapest != report.best:
-        text += "; this plan is faster in the simulation"
+        more = percent(report.gap)
+        text = f"no plan of the search takes less than {least}, and this one {more} more"
+    if report.best.simulated_s is not None:
+        text += f"; simulated were {len(report.plans)}, and this one is the shortest of these"
     return text
 
 
@@ -94,9 +112,9 @@ def _layout(plan: Plan) -> list[str]:
                 *(str(size) for size in (layout.tp, layout.cp, layout.pp, layout.ep, layout.dp)),
                 layout.sharding,
                 recomputed(module),
-                _ms(module.microbatch.total),
-                _ms(module.once.total),
-                _ms(module.update_s),
+                milliseconds(module.microbatch.total),
+                milliseconds(module.once.total),
+                milliseconds(module.update_s),
             )
         )
     return [
@@ -118,7 +136,7 @@ def _why(answer: Answer) -> list[str]:
         if other is not None:
             gpus, plan = other
             name = f"{gpus} GPU{'s' if gpus > 1 else ''}"
-            rows.append((name, f"{_beside(plan, report.cheapest)}: {plan_line(plan)}"))
+            rows.append((name, f"{_beside(plan, best)}: {plan_line(plan)}"))
     fullest = min(best.modules, key=_free)
     memory = fullest.memory[fullest.fullest]
     others = "modules" if len(best.modules) > 2 else "module"
@@ -142,15 +160,18 @@ def _why(answer: Answer) -> list[str]:
 
 def _uniform(answer: Answer) -> str:
     report = answer.report
-    if report.uniform is None:
+    if report.uniform is None or report.cheapest_uniform is None:
         found = "was searched" if answer.question.fixed else "fits"
         return f"no plan with one layout for the whole model {found}"
-    if report.uniform_is_optimal:
-        same = report.uniform.modules == report.best.modules
-        return "one layout for the whole model is optimal here" + (
-            "" if same else f": {plan_line(report.uniform)}"
-        )
-    return f"{plan_line(report.uniform)}: {_beside(report.uniform, report.best)}"
+    if report.uniform == report.best:
+        text = "this plan has one layout for the whole model"
+    else:
+        text = f"{plan_line(report.uniform)}: {_beside(report.uniform, report.best)}"
+    gap = report.uniform_gap or 0.0
+    if gap <= _ROUNDING:
+        return f"{text}; for mean samples, no other layouts are better"
+    least = seconds(report.cheapest_uniform.step_s)
+    return f"{text}; for mean samples, none takes less than {least}, {percent(gap)} above the least"
 
 
 def _samples(test: SampleTest) -> str:
@@ -177,13 +198,42 @@ def _memory(plan: Plan) -> list[str]:
 
 
 def _ranking(report: PlanReport) -> list[str]:
-    if len(report.plans) < 2:
+    others = _other_layouts(report.plans)[:_NEXT_BEST]
+    if not others:
         return []
     rows = [
-        (seconds(plan.best_s), f"+{percent(plan.best_s / report.best.best_s - 1)}", plan_line(plan))
-        for plan in report.plans[1 : 1 + _NEXT_BEST]
+        (seconds(plan.best_s), _longer(plan.best_s / report.best.best_s - 1), plan_line(plan))
+        for plan in others
     ]
-    return ["next best", *(f"  {line}" for line in _left_last(rows))]
+    return ["next best", *(f"  {line}" for line in left_last(rows))]
+
+
+def _longer(share: float) -> str:
+    return "equal" if abs(share) < MODEL_ERROR else f"+{percent(share)}"
+
+
+def _other_layouts(plans: Sequence[Plan]) -> list[Plan]:
+    """The plans behind the first one whose layout is not that of one before them.
+
+    With other microbatches, or with fewer GPUs of which others stay idle, it is the same layout.
+    """
+    found: list[Plan] = []
+    for plan in plans:
+        if not any(_same_layout(plan, before) for before in found):
+            found.append(plan)
+    return found[1:]
+
+
+def _same_layout(plan: Plan, before: Plan) -> bool:
+    if (plan.mode, len(plan.modules)) != (before.mode, len(before.modules)):
+        return False
+    pairs = list(zip(plan.modules, before.modules, strict=True))
+    gpus = plan.gpus < before.gpus or all(a.layout.gpus == b.layout.gpus for a, b in pairs)
+    return gpus and all(
+        (a.gpu_type, replace(a.layout, dp=1, stages=(), recompute=False))
+        == (b.gpu_type, replace(b.layout, dp=1, stages=(), recompute=False))
+        for a, b in pairs
+    )
 
 
 def _checked(answer: Answer) -> list[str]:
@@ -205,7 +255,7 @@ def _scaled(answer: Answer) -> list[str]:
     names = ", ".join(dict.fromkeys(scaled.name for scaled in answer.scaled))
     lines = wrap(
         f"if an efficiency is 0.9 or 1.1 times the assumed one ({names}): of the "
-        f"{len(answer.report.plans)} best plans, this one stays the best for mean samples in "
+        f"{len(answer.report.plans)} best plans, this one is the best for mean samples in "
         f"{kept} of {len(answer.scaled)} cases",
         100,
     )
@@ -219,7 +269,7 @@ def _scaled(answer: Answer) -> list[str]:
         for scaled in answer.scaled
         if not scaled.stays
     ]
-    return [*lines, *(f"  {line}" for line in _left_last(rows, left=1))]
+    return [*lines, *(f"  {line}" for line in left_last(rows, left=1))]
 
 
 def _curve(answer: Answer) -> list[str]:
@@ -236,66 +286,12 @@ def _curve(answer: Answer) -> list[str]:
                 str(point.gpus),
                 seconds(plan.best_s),
                 f"{plan.tokens_per_s:,.0f}",
-                _mfu(plan),
+                mfu(plan),
                 f"{plan.gpu_hours_per_billion_tokens:.4g}",
                 plan_line(plan),
             )
         )
-    return ["curve", *(f"  {line}" for line in _left_last(rows))]
-
-
-def plan_line(plan: Plan) -> str:
-    """A plan on one line."""
-    modules = [f"{module.module} {_short(module)}" for module in plan.modules]
-    return f"{plan.mode}: {'; '.join(modules)}; {plan.microbatches} x {plan.microbatch_tokens}"
-
-
-def recomputed(module: ModulePlan) -> str:
-    """What a module computes again before it runs backward, by stage if stages differ."""
-    if module.layout.recompute:
-        return "items"
-    runs = [(level, len(list(group))) for level, group in groupby(_levels(module))]
-    if len(runs) < 2:
-        return runs[0][0] if runs else "none"
-    return "+".join(f"{count} {level}" for level, count in runs)
-
-
-def _levels(module: ModulePlan) -> list[str]:
-    return [stage.recompute for stage in module.layout.stages]
-
-
-def seconds(value: float) -> str:
-    """Seconds with four digits."""
-    return f"{value:.4g} s"
-
-
-def _mfu(plan: Plan) -> str:
-    """MFU with the time of the step that is shown."""
-    return percent(plan.mfu * plan.step_s / plan.best_s)
-
-
-def _ms(value: float) -> str:
-    return f"{1e3 * value:.1f}" if value else "-"
-
-
-def percent(share: float) -> str:
-    """A share in percent."""
-    return f"{100 * share:.1f} %"
-
-
-def gib(size: float) -> str:
-    """Bytes in GiB."""
-    return f"{size / _GIB:.2f}" if size else "-"
-
-
-def _short(module: ModulePlan) -> str:
-    layout = module.layout
-    words = [str(layout)]
-    if layout.sharding != "replicated":
-        words.append(f"shard {layout.sharding}")
-    if (again := recomputed(module)) != "none":
-        words.append(f"recompute {again}")
-    return ", ".join(words)
+    return ["curve", *(f"  {line}" for line in left_last(rows))]
 
 
 def _spent(module: ModulePlan) -> str:
@@ -324,20 +320,11 @@ def _beside(plan: Plan, best: Plan) -> str:
     time, other = (plan.best_s, best.best_s) if both else (plan.step_s, best.step_s)
     means = " for mean samples" if not both and best.simulated_s is not None else ""
     change = time / other - 1
-    if abs(change) < 5e-5:
-        return f"{seconds(time)}{means}, the same"
+    if abs(change) < MODEL_ERROR:
+        return f"{seconds(time)}{means}, equal"
     how = "longer" if change > 0 else "shorter"
     return f"{seconds(time)}{means}, {percent(abs(change))} {how}"
 
 
 def _free(module: ModulePlan) -> float:
     return module.memory_bytes - module.memory[module.fullest].total
-
-
-def _left_last(rows: Iterable[tuple[str, ...]], *, left: int = 0) -> list[str]:
-    """Lines of a table whose last column begins at the left edge."""
-    rows = list(rows)
-    if not rows:
-        return []
-    heads = table([row[:-1] for row in rows], left=left)
-    return [f"{head}  {row[-1]}" for head, row in zip(heads, rows, strict=True)]

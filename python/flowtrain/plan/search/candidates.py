@@ -63,10 +63,10 @@ def encoder_shapes(
         encoder: The encoder.
         space: Sizes to try.
         pool: GPUs that may be used.
-        gpus: The number that is used; None tries all.
+        gpus: The number that is used; None tries all that it may have beside other modules.
     """
     node = pool.topology.devices_per_node
-    budgets = pool.budgets(every=space.every_budget) if gpus is None else [gpus]
+    budgets = pool.shares(every=space.every_budget) if gpus is None else [gpus]
     for count in budgets:
         for tp in space.tp:
             if count % tp or tp > node or node % tp or encoder.heads % tp:
@@ -79,14 +79,19 @@ def encoder_shapes(
                     yield Shape(mesh, sharding)
 
 
-def row_of(
-    model: ModelDescription, work: Work, rules: Rules, *, dp: int, microbatches: int
-) -> Row | None:
-    """What a replica's microbatch has, or None if samples are too few or its tokens too many."""
-    if dp * microbatches > work.batch:
+def row_of(model: ModelDescription, work: Work, rules: Rules, *, parts: int) -> Row | None:
+    """What a replica's microbatch has, or None if samples are too few or its tokens too many.
+
+    Args:
+        model: The model.
+        work: The step.
+        rules: Constants of the prices.
+        parts: Microbatches of all replicas.
+    """
+    if parts > work.batch:
         return None
     share = work.share
-    tokens = work.tokens / (dp * microbatches)
+    tokens = work.tokens / parts
     most = work.cap(tokens, rules.headroom)
     if most is None:
         return None

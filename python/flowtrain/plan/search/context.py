@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -25,6 +25,9 @@ from flowtrain.plan.space import GpuPool, Rules, Space
 from flowtrain.plan.work import Work
 
 P = TypeVar("P", bound=Pipelines)
+
+Cutoff = Callable[[Shape, int], float]
+"""The step that is of no interest any more, for a mesh and its microbatches."""
 
 
 class Context:
@@ -57,6 +60,7 @@ class Context:
             for module in ("model", *self._encoders, "backbone")
         }
         self._microbatches = space.microbatches_of(work.batch)
+        self._rows: dict[int, Row | None] = {}
         self._least: dict[tuple[str, float, int, int, int], float | None] = {}
         self._priced_encoders: dict[tuple[int, Shape, int], list[EncoderPrice]] = {}
         self._apart: dict[tuple[int, int], list[EncoderPrice]] = {}
@@ -66,13 +70,17 @@ class Context:
         """Numbers of GPUs that a plan may use, the largest first."""
         return self.pool.budgets(every=self.space.every_budget)[::-1]
 
-    def pipelines(self, module: str, gpus: int, cutoff_s: float) -> Iterator[Pipelines]:
+    def shares(self) -> list[int]:
+        """Numbers of GPUs that a module beside others may use, the largest first."""
+        return self.pool.shares(every=self.space.every_budget)[::-1]
+
+    def pipelines(self, module: str, gpus: int, cutoff_s: Cutoff) -> Iterator[Pipelines]:
         """A module on every mesh of some GPUs, for all numbers of microbatches that may be good.
 
         Args:
             module: `backbone`, or `model` for encoders and backbone in one.
             gpus: GPUs of the mesh.
-            cutoff_s: Steps at least as long are of no interest.
+            cutoff_s: The cutoff of each mesh.
         """
         shapes = backbone_shapes(
             self.model,
@@ -95,21 +103,22 @@ class Context:
             shape: Its mesh.
             microbatches: Its microbatches.
         """
-        found = self._pipelines(Pipeline, module, shape, [microbatches], math.inf)
+        found = self._pipelines(Pipeline, module, shape, [microbatches], _without_cutoff)
         assert found is not None
         return found
 
     def promising(
-        self, pipelines: Pipelines, steps_s: FloatArray, cutoff_s: float
+        self, pipelines: Pipelines, steps_s: FloatArray, cutoff_s: Cutoff
     ) -> Iterator[tuple[int, float]]:
         """Microbatches and bounds of those that may be good; the others are counted.
 
         Args:
             pipelines: A module.
             steps_s: Lower bounds of the steps, shape [num_rows]; infinite where nothing fits.
-            cutoff_s: Steps at least as long are of no interest.
+            cutoff_s: The cutoff of each mesh.
         """
-        fits, good = numpy.isfinite(steps_s), steps_s < cutoff_s
+        cutoffs = [cutoff_s(pipelines.shape, int(count)) for count in pipelines.microbatches]
+        fits, good = numpy.isfinite(steps_s), steps_s < numpy.array(cutoffs)
         self.counts["memory"] += int((~fits).sum())
         self.counts["bounded"] += int((fits & ~good).sum())
         for number in numpy.flatnonzero(fits & good):
@@ -121,18 +130,18 @@ class Context:
         module: str,
         shape: Shape,
         microbatches: Sequence[int],
-        cutoff_s: float,
+        cutoff_s: Cutoff,
     ) -> P | None:
         rows, counts, sizes = [], [], []
         for count in microbatches:
-            row = row_of(self.model, self.work, self.rules, dp=shape.mesh.dp, microbatches=count)
+            row = self._row(shape.mesh.dp * count)
             if row is None:
                 continue
             seconds = self._least_seconds(module, row, shape)
             if seconds is None:
                 self.counts["range"] += 1
                 continue
-            if count * seconds >= cutoff_s:
+            if count * seconds >= cutoff_s(shape, count):
                 self.counts["bounded"] += 1
                 continue
             rows.append(row)
@@ -154,6 +163,12 @@ class Context:
             rows_bytes=sizes,
             levels=self.space.recompute,
         )
+
+    def _row(self, parts: int) -> Row | None:
+        """A row of one of so many equal parts of a step."""
+        if parts not in self._rows:
+            self._rows[parts] = row_of(self.model, self.work, self.rules, parts=parts)
+        return self._rows[parts]
 
     def _least_seconds(self, module: str, row: Row, shape: Shape) -> float | None:
         """Computing alone, of an even stage; None if the times are not valid for the row."""
@@ -242,7 +257,12 @@ class Context:
         )
         other.tables, other._chains = self.tables, self._chains
         other._priced_encoders, other._least = self._priced_encoders, self._least
+        other._rows = self._rows
         return other
+
+
+def _without_cutoff(shape: Shape, microbatches: int) -> float:
+    return math.inf
 
 
 def _not_beaten(found: list[Together]) -> list[Together]:

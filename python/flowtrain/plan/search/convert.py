@@ -9,12 +9,19 @@ from flowtrain.cost.flops import ModuleFlops, train_flops
 from flowtrain.cost.layers import ForwardFlops, Layer
 from flowtrain.plan.result import Layout, ModulePlan, Plan, Seconds
 from flowtrain.plan.search.coupled import Priced
+from flowtrain.plan.space import GpuPool
 
 _SIZES = ("tp", "cp", "pp", "ep", "dp")
 
 
-def plan_of(priced: Priced) -> Plan:
-    """The plan with its times and its memory by kind."""
+def plan_of(priced: Priced, pools: Sequence[GpuPool]) -> Plan:
+    """The plan with its times and its memory by kind.
+
+    Args:
+        priced: The plan.
+        pools: All GPUs that it was planned for.
+    """
+    peak = sum(pool.gpus * pool.flops_per_s for pool in pools)
     work = priced.context.work
     modules = _modules(priced)
     bottleneck = max(modules, key=lambda module: _time_s(module, priced))
@@ -27,8 +34,9 @@ def plan_of(priced: Priced) -> Plan:
         step_s=priced.step_s,
         simulated_s=None,
         bottleneck=bottleneck.module,
-        mfu=_flops(priced) / (priced.step_s * _peak(priced)),
+        mfu=_flops(priced) / (priced.step_s * peak),
         tokens=work.tokens,
+        allocated=sum(pool.gpus for pool in pools),
         not_run=tuple(_not_run(priced, modules)),
     )
 
@@ -122,15 +130,6 @@ def _forward(priced: Priced, layers: Sequence[Layer]) -> ModuleFlops:
         inputs = tables.inputs(place, share.encoded[encoder.modality].tokens)
         found = found + ForwardFlops(layers[encoder.first : encoder.end])(inputs)
     return found
-
-
-def _peak(priced: Priced) -> float:
-    """FLOP/s of all GPUs of a plan."""
-    peak = priced.pipeline.shape.gpus * priced.context.pool.flops_per_s
-    if priced.mode == "disaggregated":
-        for price, context in zip(priced.encoders, priced.encoder_contexts, strict=True):
-            peak += price.shape.gpus * context.pool.flops_per_s
-    return peak
 
 
 def _not_run(priced: Priced, modules: tuple[ModulePlan, ...]) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 
 import numpy
@@ -12,6 +12,7 @@ from flowtrain.plan.prices.costs import Shape
 from flowtrain.plan.prices.encoder import EncoderPrice
 from flowtrain.plan.prices.pipeline import Cut, Pipeline
 from flowtrain.plan.result import Mode
+from flowtrain.plan.search.best import Best
 from flowtrain.plan.search.context import Context
 
 
@@ -37,6 +38,29 @@ class Priced:
     encoder_contexts: tuple[Context, ...]
     step_s: float
 
+    @property
+    def kind(self) -> Hashable:
+        """What plans have in common that are one layout in the list of the best."""
+        shape, microbatches = self.pipeline.shape, self.pipeline.num_microbatches
+        if self.mode == "disaggregated":
+            return kind_apart(self.context, self.encoder_contexts, shape, microbatches)
+        return kind_coupled(self.mode, self.context, shape, microbatches)
+
+
+def kind_coupled(mode: Mode, context: Context, shape: Shape, microbatches: int) -> Hashable:
+    """All but the replicas: the same layout with fewer GPUs is no other one."""
+    mesh = shape.mesh
+    sizes = (mesh.tp, mesh.cp, mesh.pp, mesh.ep)
+    return mode, context.pool.gpu_type, sizes, shape.sharding, microbatches
+
+
+def kind_apart(
+    context: Context, encoders: tuple[Context, ...], shape: Shape, microbatches: int
+) -> Hashable:
+    """The backbone, its GPUs included: these divide the GPUs among the modules."""
+    types = tuple(each.pool.gpu_type for each in (context, *encoders))
+    return types, kind_coupled("disaggregated", context, shape, microbatches), shape.gpus
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prefix:
@@ -47,9 +71,17 @@ class Prefix:
     microbatches: int
     bound_s: float
 
+    @property
+    def kind(self) -> Hashable:
+        return kind_coupled("prefix", self.context, self.shape, self.microbatches)
+
     @classmethod
-    def all_of(cls, context: Context, gpus: int, cutoff_s: float) -> Iterator[Prefix]:
-        """Candidates with some GPUs of a pool whose step may be below the cutoff."""
+    def all_of(cls, context: Context, gpus: int, best: Best[Priced]) -> Iterator[Prefix]:
+        """Candidates with some GPUs of a pool that may be among the best."""
+
+        def cutoff_s(shape: Shape, microbatches: int) -> float:
+            return best.cutoff_of(kind_coupled("prefix", context, shape, microbatches))
+
         for pipelines in context.pipelines("model", gpus, cutoff_s):
             steps_s = pipelines.bounds(context.usable_bytes).steps_s(pipelines.microbatches)
             steps_s += pipelines.least_update_s
@@ -88,9 +120,17 @@ class Colocated:
     microbatches: int
     bound_s: float
 
+    @property
+    def kind(self) -> Hashable:
+        return kind_coupled("colocated", self.context, self.shape, self.microbatches)
+
     @classmethod
-    def all_of(cls, context: Context, gpus: int, cutoff_s: float) -> Iterator[Colocated]:
-        """Candidates with some GPUs of a pool whose step may be below the cutoff."""
+    def all_of(cls, context: Context, gpus: int, best: Best[Priced]) -> Iterator[Colocated]:
+        """Candidates with some GPUs of a pool that may be among the best."""
+
+        def cutoff_s(shape: Shape, microbatches: int) -> float:
+            return best.cutoff_of(kind_coupled("colocated", context, shape, microbatches))
+
         for pipelines in context.pipelines("backbone", gpus, cutoff_s):
             shape = pipelines.shape
             encoders = context.colocated_encoders(shape.gpus, shape.sharding)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 
 import numpy
 
+from flowtrain.plan.nodes import Room
 from flowtrain.plan.prices.costs import Shape
+from flowtrain.plan.search.best import Best
 from flowtrain.plan.search.context import Context
-from flowtrain.plan.search.coupled import Priced
+from flowtrain.plan.search.coupled import Priced, kind_apart
 from flowtrain.plan.search.encoders import Encoders
 
 
@@ -19,6 +21,7 @@ class Fronts:
     Attributes:
         contexts: Pool of each encoder.
         pools: The pools among them, each once.
+        rooms: Their GPUs.
 
     Args:
         contexts: Pool of each encoder.
@@ -27,6 +30,10 @@ class Fronts:
     def __init__(self, contexts: tuple[Context, ...]) -> None:
         self.contexts = contexts
         self.pools = tuple(dict.fromkeys(contexts))
+        self.rooms = tuple(
+            Room(context.pool.gpus, context.pool.topology.devices_per_node)
+            for context in self.pools
+        )
         self._found: dict[tuple[int, int], Encoders] = {}
 
     def encoders(self, *, microbatches: int, in_flight: int, cutoff_s: float) -> Encoders:
@@ -39,7 +46,6 @@ class Fronts:
         """
         key = (microbatches, in_flight)
         if key not in self._found:
-            limits = [context.pool.gpus for context in self.pools]
             found: Encoders | None = None
             for place, context in enumerate(self.contexts):
                 own = Encoders.of(
@@ -47,9 +53,8 @@ class Fronts:
                     memory_bytes=context.usable_bytes,
                     in_flight=in_flight,
                     pool=self.pools.index(context),
-                    pools=len(self.pools),
                 )
-                found = own if found is None else found.beside(own, limits)
+                found = own if found is None else found.beside(own, self.rooms)
             assert found is not None
             self._found[key] = found
         return self._found[key]
@@ -65,7 +70,8 @@ class Disaggregated:
         shape: Mesh of the backbone.
         microbatches: Microbatches of a replica per step.
         encoders: Encoders for these microbatches.
-        encoder_gpus: GPUs of each pool of encoders that the backbone leaves.
+        rooms: The pools of the encoders.
+        taken: GPUs that the backbone takes from each of them.
         bound_s: Lower bound of the step.
     """
 
@@ -74,24 +80,33 @@ class Disaggregated:
     shape: Shape
     microbatches: int
     encoders: Encoders
-    encoder_gpus: tuple[int, ...]
+    rooms: tuple[Room, ...]
+    taken: tuple[int, ...]
     bound_s: float
+
+    @property
+    def kind(self) -> Hashable:
+        return kind_apart(self.context, self.encoder_contexts, self.shape, self.microbatches)
 
     @classmethod
     def all_of(
-        cls, context: Context, fronts: Fronts, gpus: int, cutoff_s: float
+        cls, context: Context, fronts: Fronts, gpus: int, best: Best[Priced]
     ) -> Iterator[Disaggregated]:
-        """Candidates whose step may be below the cutoff.
+        """Candidates that may be among the best.
 
         Args:
             context: Pool of the backbone.
             fronts: The encoders, perhaps on the same pool.
             gpus: GPUs of the backbone.
-            cutoff_s: Steps at least as long are of no interest.
+            best: The best plans so far.
         """
-        left = tuple(pool.pool.gpus - (gpus if context is pool else 0) for pool in fronts.pools)
-        if min(left) <= 0:
+        taken = tuple(gpus if context is pool else 0 for pool in fronts.pools)
+        if any(own >= room.gpus for own, room in zip(taken, fronts.rooms, strict=True)):
             return
+
+        def cutoff_s(shape: Shape, microbatches: int) -> float:
+            return best.cutoff_of(kind_apart(context, fronts.contexts, shape, microbatches))
+
         for pipelines in context.pipelines("backbone", gpus, cutoff_s):
             shape = pipelines.shape
             bounds = pipelines.bounds(context.usable_bytes)
@@ -100,11 +115,12 @@ class Disaggregated:
                 encoders = fronts.encoders(
                     microbatches=count,
                     in_flight=min(count, shape.mesh.pp + 1),
-                    cutoff_s=cutoff_s,
+                    cutoff_s=best.cutoff_s,
                 )
                 beside.append(encoders)
                 steps_s[number] = encoders.steps_s(
-                    left,
+                    fronts.rooms,
+                    taken,
                     fill_s=float(bounds.fill_s[number]),
                     longest_s=float(bounds.longest_s[number]),
                     update_s=pipelines.least_update_s,
@@ -118,7 +134,8 @@ class Disaggregated:
                     shape=shape,
                     microbatches=microbatches,
                     encoders=by_count[microbatches],
-                    encoder_gpus=left,
+                    rooms=fronts.rooms,
+                    taken=taken,
                     bound_s=bound_s,
                 )
 
@@ -129,7 +146,8 @@ class Disaggregated:
         if cut is None:
             return None
         steps_s = self.encoders.steps_s(
-            self.encoder_gpus,
+            self.rooms,
+            self.taken,
             fill_s=cut.fill_s + cut.heaviest_s,
             longest_s=cut.longest_s,
             update_s=cut.update_s,

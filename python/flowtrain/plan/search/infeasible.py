@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from flowtrain.plan.describe import ModelDescription
 from flowtrain.plan.result import NoPlanError, OutOfRangeError
+from flowtrain.plan.search.best import Best
 from flowtrain.plan.search.context import Context
 from flowtrain.plan.search.coupled import Colocated, Prefix
 from flowtrain.plan.search.disaggregated import Disaggregated, Fronts
@@ -110,11 +111,12 @@ def _all(context: Context) -> Iterator[Prefix | Colocated | Disaggregated]:
     with_images = context.work.share.has_inputs
     fronts = Fronts((context,) * len(context.model.encoders))
     for gpus in context.budgets():
-        kinds: list[Iterable[Prefix | Colocated | Disaggregated]] = []
+        kinds: list[Iterable[Prefix | Colocated]] = []
         if "prefix" in modes:
-            kinds.append(Prefix.all_of(context, gpus, math.inf))
+            kinds.append(Prefix.all_of(context, gpus, Best(1)))
         if "colocated" in modes and with_images:
-            kinds.append(Colocated.all_of(context, gpus, math.inf))
-        if "disaggregated" in modes and with_images:
-            kinds.append(Disaggregated.all_of(context, fronts, gpus, math.inf))
+            kinds.append(Colocated.all_of(context, gpus, Best(1)))
         yield from itertools.chain(*kinds)
+    if "disaggregated" in modes and with_images:
+        for gpus in context.shares():
+            yield from Disaggregated.all_of(context, fronts, gpus, Best(1))

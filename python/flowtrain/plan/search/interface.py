@@ -40,7 +40,8 @@ def search(
     """Find the plans with the shortest steps.
 
     The result is that of pricing every plan of the space: candidates are only left out if a lower
-    bound of their step is not below the last of the plans kept, or if they do not fit into memory.
+    bound of their step is not below the last of the plans kept or that of the same layout, or if
+    they do not fit into memory. A layout on fewer GPUs is no other one.
 
     Args:
         model: The model.
@@ -71,7 +72,7 @@ def search(
     if "prefix" in space.modes:
         for context in contexts:
             for gpus in context.budgets():
-                uniform.consider(Prefix.all_of(context, gpus, uniform.cutoff_s))
+                uniform.consider(Prefix.all_of(context, gpus, uniform))
     best: Best[Priced] = Best(keep)
     for plan in uniform.plans:
         best.add(plan)
@@ -80,7 +81,7 @@ def search(
         raise no_plan(contexts)
     simulation = Simulation(work, batches=batches, seed=seed) if batches else None
     priced = {id(plan): plan for plan in [*best.plans, *uniform.plans]}
-    finished = {number: _finished(plan, simulation) for number, plan in priced.items()}
+    finished = {number: _finished(plan, pools, simulation) for number, plan in priced.items()}
     cheapest = finished[id(best.plans[0])]
     uniform_plans = [finished[id(plan)] for plan in uniform.plans]
     # The sort is stable: of equal plans, those for mean samples come in their order.
@@ -102,8 +103,6 @@ def search(
         uniform=min(uniform_plans, key=lambda plan: plan.best_s, default=None),
         plans=tuple(plans),
         cheapest=cheapest,
-        bound_s=cheapest.step_s,
-        gap=0.0,
         smaller=smaller,
         larger=larger,
         counts=dict(counts),
@@ -113,9 +112,9 @@ def search(
     )
 
 
-def _finished(priced: Priced, simulation: Simulation | None) -> Plan:
+def _finished(priced: Priced, pools: Sequence[GpuPool], simulation: Simulation | None) -> Plan:
     """The plan, simulated if there is a simulation."""
-    plan = plan_of(priced)
+    plan = plan_of(priced, pools)
     if simulation is None:
         return plan
     return replace(plan, simulated_s=simulation.step_s(priced))
@@ -136,14 +135,14 @@ def consider_modules(best: Best[Priced], contexts: Sequence[Context], *, at_leas
         for context in contexts:
             for gpus in context.budgets():
                 if gpus >= at_least:
-                    best.consider(Colocated.all_of(context, gpus, best.cutoff_s))
+                    best.consider(Colocated.all_of(context, gpus, best))
     if "disaggregated" in modes:
         places = itertools.product(contexts, repeat=len(contexts[0].model.encoders))
         all_fronts = [Fronts(each) for each in places]
         for context in contexts:
             for fronts in all_fronts:
-                for gpus in context.budgets():
-                    best.consider(Disaggregated.all_of(context, fronts, gpus, best.cutoff_s))
+                for gpus in context.shares():
+                    best.consider(Disaggregated.all_of(context, fronts, gpus, best))
 
 
 def _with_less(context: Context) -> tuple[int, Plan] | None:
@@ -151,8 +150,9 @@ def _with_less(context: Context) -> tuple[int, Plan] | None:
     smaller = [gpus for gpus in context.pool.budgets() if gpus < context.pool.gpus]
     if not smaller:
         return None
-    best = best_plan(context.of_budget(smaller[-1]))
-    return None if best is None else (smaller[-1], plan_of(best))
+    less = context.of_budget(smaller[-1])
+    best = best_plan(less)
+    return None if best is None else (smaller[-1], plan_of(best, [less.pool]))
 
 
 def _with_more(context: Context, known: Priced) -> tuple[int, Plan]:
@@ -164,9 +164,9 @@ def _with_more(context: Context, known: Priced) -> tuple[int, Plan]:
     best: Best[Priced] = Best(1)
     best.add(known)
     if "prefix" in larger.space.modes:
-        best.consider(Prefix.all_of(larger, gpus, best.cutoff_s))
+        best.consider(Prefix.all_of(larger, gpus, best))
     consider_modules(best, [larger], at_least=gpus)
-    return gpus, plan_of(best.plans[0])
+    return gpus, plan_of(best.plans[0], [larger.pool])
 
 
 def best_plan(context: Context) -> Priced | None:
@@ -174,6 +174,6 @@ def best_plan(context: Context) -> Priced | None:
     best: Best[Priced] = Best(1)
     if "prefix" in context.space.modes:
         for gpus in context.budgets():
-            best.consider(Prefix.all_of(context, gpus, best.cutoff_s))
+            best.consider(Prefix.all_of(context, gpus, best))
     consider_modules(best, [context])
     return best.plans[0] if best.plans else None

@@ -3,15 +3,18 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import pytest
 from plans import GIB, module_plan, plan, question, report
 
 from flowtrain.cost import ACCELERATORS
 from flowtrain.plan.report.answer import Answer, Point, Scaled
 from flowtrain.plan.report.explain import explain_text
-from flowtrain.plan.report.text import answer_text, plan_line
+from flowtrain.plan.report.text import answer_text
 from flowtrain.plan.report.tree import answer_tree
-from flowtrain.plan.result import Layout, RankBytes, SampleTest, StageLayout
+from flowtrain.plan.report.words import plan_line
+from flowtrain.plan.result import Layout, Plan, RankBytes, SampleTest, StageLayout
 
 GOLDEN = Path(__file__).with_name("answer.txt")
 
@@ -44,7 +47,6 @@ ANSWER = Answer(
         uniform=UNIFORM,
         cheapest=UNIFORM,
         larger=(40, replace(BEST, step_s=0.918, simulated_s=None)),
-        gap=0.013,
         sample_test=SampleTest(samples=4096, enough=512, draws=59, regret=0.003),
     ),
     checked=Point(gpus=32, plan=replace(UNIFORM, simulated_s=1.32)),
@@ -64,14 +66,85 @@ def test_the_printed_answer_is_the_golden_one() -> None:
     assert answer_text(ANSWER) == GOLDEN.read_text()
 
 
-def test_the_text_says_plainly_that_one_layout_is_optimal() -> None:
-    found = report(UNIFORM, uniform=UNIFORM)
-    text = answer_text(Answer(question=question("4x8xH100"), report=found))
-    assert "one layout for the whole model is optimal here\n" in text
-    # As good as a plan with other layouts: it is named.
-    equal = report(replace(BEST, simulated_s=1.21), uniform=UNIFORM)
-    text = answer_text(Answer(question=question("4x8xH100"), report=equal))
-    assert f"one layout for the whole model is optimal here: {plan_line(UNIFORM)}\n" in text
+def text_of(best: Plan, *others: Plan, **more: Any) -> str:
+    return answer_text(Answer(question=question("4x8xH100"), report=report(best, *others, **more)))
+
+
+def test_what_is_proven_is_said_of_the_plan_that_is_shown() -> None:
+    # Found by a search on 256 GPUs: the plan that is the best in the simulation is no optimum.
+    shown = replace(BEST, step_s=3.6, simulated_s=3.648)
+    uniform = replace(UNIFORM, step_s=3.436, simulated_s=3.834)
+    text = text_of(shown, uniform, uniform=uniform, cheapest=uniform)
+    assert "no plan of the search takes less than 3.436 s for mean samples, and this one" in text
+    assert (
+        "and this one 4.8 % more; simulated were 2, and this one is the shortest of these" in text
+    )
+    assert (
+        f"uniform     {plan_line(uniform)}: 3.834 s, 5.1 % longer; for mean samples, no other"
+        in text
+    )
+    # It is the optimum itself, and was not simulated.
+    text = text_of(replace(BEST, step_s=3.0, simulated_s=None), uniform=None)
+    assert (
+        "  proof      no plan of the search takes less than this one's 3 s for mean samples\n"
+        in text
+    )
+
+
+def test_the_text_says_plainly_that_one_layout_is_enough() -> None:
+    text = text_of(UNIFORM, uniform=UNIFORM)
+    assert (
+        "this plan has one layout for the whole model; for mean samples, no other layouts" in text
+    )
+    # The uniform plan that was simulated is not the one that is the best for mean samples.
+    text = text_of(
+        BEST, uniform=UNIFORM, cheapest=replace(BEST, step_s=0.9), cheapest_uniform=UNIFORM
+    )
+    assert "10.0 % longer; for mean samples, none takes less than 1 s, 11.1 % above the le" in text
+
+
+def test_differences_within_the_error_of_the_model_are_equal() -> None:
+    text = text_of(BEST, replace(UNIFORM, simulated_s=1.111), uniform=UNIFORM)
+    assert "next best\n  1.111 s  equal  prefix: model tp=4 dp=8" in text
+    text = text_of(BEST, uniform=replace(UNIFORM, simulated_s=1.111))
+    assert "1.111 s, equal; " in text
+
+
+def test_the_next_best_are_other_layouts() -> None:
+    def on(dp: int, microbatches: int, simulated_s: float, **layout: Any) -> Plan:
+        modules = [module_plan("model", Layout(tp=4, dp=dp, **layout))]
+        return plan(
+            "prefix",
+            *modules,
+            microbatches=microbatches,
+            simulated_s=simulated_s,
+            allocated=32,
+        )
+
+    apart = [
+        plan(
+            "disaggregated",
+            module_plan("encoder", Layout(dp=encoder)),
+            module_plan("backbone", Layout(dp=backbone)),
+            simulated_s=1.5,
+        )
+        for encoder, backbone in ((8, 24), (16, 16), (8, 16))
+    ]
+    text = text_of(on(8, 4, 1.0), on(7, 4, 1.1), on(8, 6, 1.2), on(4, 6, 1.4, cp=2), *apart)
+    shown = text.split("next best\n")[1].splitlines()
+    # Fewer GPUs and other microbatches are no other layouts; GPUs divided in another way are.
+    assert [line.split(": ", 1)[1].split(";")[0] for line in shown] == [
+        "model tp=4 cp=2 dp=4",
+        "encoder dp=8",
+        "encoder dp=16",
+    ]
+
+
+def test_idle_gpus_count_for_cost_and_mfu_and_are_shown() -> None:
+    text = text_of(replace(UNIFORM, allocated=40))
+    assert "best plan: prefix on 32 of 40 GPUs\n" in text
+    hours = 1e9 / (1e6 / 1.21) * 40 / 3600
+    assert f"  cost       {hours:.4g} GPU hours per 1e9 tokens\n" in text
 
 
 def test_the_text_says_plainly_that_samples_are_too_few() -> None:
@@ -91,7 +164,7 @@ def test_the_json_has_the_rates_of_each_plan() -> None:
         assert found["gpus"] == 32
         assert found["tokens_per_s"] == 1e6 / found["best_s"]
     assert tree["curve"][0]["reason"] == "too little memory: 16 GPUs fit"
-    assert tree["uniform_is_optimal"] is False
+    assert (tree["gap"], tree["uniform_gap"]) == (pytest.approx(0.02), 0)
 
 
 def test_the_explanation_names_what_every_figure_rests_on() -> None:

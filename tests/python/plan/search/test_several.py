@@ -13,9 +13,10 @@ from flowtrain.cost.layers import Counts, Layer
 from flowtrain.cost.timing import PassSeconds
 from flowtrain.cost.topology import Link, Topology
 from flowtrain.plan.fixed import Fix, narrowed, only
+from flowtrain.plan.nodes import Room
 from flowtrain.plan.prices.costs import Shape
 from flowtrain.plan.prices.encoder import EncoderPrice
-from flowtrain.plan.result import Plan, RankBytes, Seconds
+from flowtrain.plan.result import NoPlanError, Plan, RankBytes, Seconds
 from flowtrain.plan.search import search
 from flowtrain.plan.search.encoders import Encoders
 from flowtrain.plan.space import GpuPool, Space
@@ -120,9 +121,32 @@ def test_the_longest_passes_count_if_they_are_of_different_encoders() -> None:
         )
         return Encoders.of([price], memory_bytes=1.0, in_flight=1)
 
-    both = encoder(3.0, 4.0).beside(encoder(2.0, 6.0), [2])
+    rooms = [Room(2, 4)]
+    both = encoder(3.0, 4.0).beside(encoder(2.0, 6.0), rooms)
     times: dict[str, Any] = {"fill_s": 10.0, "longest_s": 1.0, "update_s": 0.0, "microbatches": 3}
-    assert both.steps_s([2], **times).tolist() == [3.5 + 10 + 6.5 + 2 * 8 + 1]
+    assert both.steps_s(rooms, [0], **times).tolist() == [3.5 + 10 + 6.5 + 2 * 8 + 1]
+
+
+def test_modules_on_parts_of_nodes_fit_into_these() -> None:
+    sizes = {"vision": 3, "audio": 3, "backbone": 2}
+    space = Space(
+        modes=("disaggregated",),
+        tp=(1,),
+        cp=(1,),
+        pp=(1,),
+        fixed=tuple(Fix(module=name, field="dp", value=dp) for name, dp in sizes.items()),
+    )
+    model, work = two_encoders(), small_work(with_audio=True)
+    # Two nodes of four: each has one encoder, and one GPU left.
+    with pytest.raises(NoPlanError):
+        search(model, work, [small_pool(8)], space=space, batches=0)
+    found = search(model, work, [small_pool(12)], space=space, batches=0)
+    assert [module.layout.dp for module in found.best.modules] == [3, 3, 2]
+    # The backbone has a whole node and a part of one, which the encoder shares.
+    space = Space(modes=("disaggregated",), tp=(1, 2), cp=(1,), pp=(1,))
+    found = search(small_model(), small_work(), [small_pool(8)], space=space, keep=300, batches=0)
+    sizes = {tuple(module.layout.gpus for module in plan.modules) for plan in found.plans}
+    assert {(2, 6), (1, 7)} <= sizes and small_pool(12).shares() == [1, 2, 3, 4, 8, 9, 10, 11, 12]
 
 
 def test_encoders_on_the_same_ranks_take_memory_together() -> None:

@@ -44,7 +44,7 @@ def backbones(context: Context) -> dict[tuple[int, int], list[Row]]:
     """Prices of all backbones, by microbatches and stages."""
     found: dict[tuple[int, int], list[Row]] = defaultdict(list)
     for gpus in context.budgets():
-        for pipelines in context.pipelines("backbone", gpus, math.inf):
+        for pipelines in context.pipelines("backbone", gpus, lambda *_: math.inf):
             for m in pipelines.microbatches.astype(int).tolist():
                 pipeline = context.pipeline("backbone", pipelines.shape, m)
                 cut = pipeline.cut(context.usable_bytes)
