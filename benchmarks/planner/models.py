@@ -23,12 +23,12 @@ _72B = {
     "max_window_layers": 80,
     "layer_types": None,
 }
-# InternViT-6B, with 32 heads in place of its 25, which no tensor parallelism divides.
+# InternViT-6B, whose heads tensor parallelism pads.
 _6B_VIT = {
     "hidden_size": 3200,
     "intermediate_size": 12800,
     "num_hidden_layers": 45,
-    "num_attention_heads": 32,
+    "num_attention_heads": 25,
     "image_size": [448, 448],
     "patch_size": [14, 14],
     "norm_type": "rms_norm",

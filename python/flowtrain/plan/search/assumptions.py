@@ -6,15 +6,28 @@ from collections.abc import Iterator, Sequence
 
 from flowtrain.cost.timing import DataSheetTiming
 from flowtrain.plan.describe import ModelDescription, Share
+from flowtrain.plan.padding import padding
 from flowtrain.plan.result import Assumption
 from flowtrain.plan.space import GpuPool, Rules
 from flowtrain.plan.work import Work
 
 
 def assumptions_of(
-    model: ModelDescription, work: Work, pools: Sequence[GpuPool], rules: Rules
+    model: ModelDescription,
+    work: Work,
+    pools: Sequence[GpuPool],
+    rules: Rules,
+    tp_sizes: Sequence[int] = (),
 ) -> Iterator[Assumption]:
-    """Numbers and rules that the prices of a search use."""
+    """Numbers and rules that the prices of a search use.
+
+    Args:
+        model: The model.
+        work: The step.
+        pools: The GPUs.
+        rules: Constants of the prices.
+        tp_sizes: Sizes of tensor parallelism that are searched.
+    """
     for pool in pools:
         yield from _of_pool(pool)
     share = work.share
@@ -75,6 +88,14 @@ def assumptions_of(
         "behind the passes of the neighbouring layers",
         source="FSDP2 as it reshards after each pass",
     )
+    for encoder in model.encoders:
+        if any(padding(encoder.heads, tp) > 1 for tp in tp_sizes):
+            yield Assumption(
+                name=f"heads of {encoder.name}",
+                value=f"tensor parallelism pads the {encoder.heads} heads to its next multiple, at "
+                "most by a third; all of its blocks is taken to grow with them",
+                source="Megatron-LM pads those of InternViT-6B",
+            )
     for name in model.idle:
         yield Assumption(
             name=f"encoder {name}",

@@ -6,7 +6,9 @@ import itertools
 from collections.abc import Iterator
 
 from flowtrain.cost.communication import Mesh
+from flowtrain.cost.timing import DataSheetTiming
 from flowtrain.plan.describe import Encoder, ModelDescription
+from flowtrain.plan.padding import MOST_PADDING, padding
 from flowtrain.plan.prices.costs import Shape
 from flowtrain.plan.prices.row import Row
 from flowtrain.plan.space import GpuPool, Rules, Space
@@ -36,9 +38,7 @@ def backbone_shapes(
     for tp, cp, pp in itertools.product(space.tp, space.cp, space.pp):
         if gpus % (tp * cp * pp) or tp > node or node % tp or pp > blocks:
             continue
-        if (model.kv_heads % tp and tp % model.kv_heads) or model.heads % tp:
-            continue
-        if any(encoder.name in modules and encoder.heads % tp for encoder in model.encoders):
+        if not all(divides_heads(model, module, tp, pool) for module in modules):
             continue
         dp = gpus // (tp * cp * pp)
         for ep in space.ep if model.num_experts else (1,):
@@ -52,6 +52,25 @@ def backbone_shapes(
                 mesh = Mesh(tp=tp, cp=cp, dp=dp, pp=pp, ep=ep)
                 if space.allows(mesh, sharding, modules=modules):
                     yield Shape(mesh, sharding)
+
+
+def divides_heads(model: ModelDescription, module: str, tp: int, pool: GpuPool) -> bool:
+    """Whether tensor parallelism of a size divides the heads of a module.
+
+    More ranks than key-value heads have copies of these.
+    """
+    if module == "backbone":
+        return not model.heads % tp and not (model.kv_heads % tp and tp % model.kv_heads)
+    return all(_divides(encoder, tp, pool) for encoder in model.encoders if encoder.name == module)
+
+
+def _divides(encoder: Encoder, tp: int, pool: GpuPool) -> bool:
+    """Whether tensor parallelism of a size divides the heads of a tower, or a few more.
+
+    Measured times are those of the tower as it is.
+    """
+    most = MOST_PADDING if isinstance(pool.timing, DataSheetTiming) else 1
+    return padding(encoder.heads, tp) <= most
 
 
 def encoder_shapes(
@@ -69,7 +88,7 @@ def encoder_shapes(
     budgets = pool.shares(every=space.every_budget) if gpus is None else [gpus]
     for count in budgets:
         for tp in space.tp:
-            if count % tp or tp > node or node % tp or encoder.heads % tp:
+            if count % tp or tp > node or node % tp or not _divides(encoder, tp, pool):
                 continue
             for sharding in space.sharding:
                 mesh = Mesh(tp=tp, dp=count // tp)

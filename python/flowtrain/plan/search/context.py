@@ -12,6 +12,7 @@ import numpy
 
 from flowtrain.plan.arrays import FloatArray
 from flowtrain.plan.describe import ModelDescription
+from flowtrain.plan.padding import padded, padding
 from flowtrain.plan.prices.chain import Chain
 from flowtrain.plan.prices.costs import Shape
 from flowtrain.plan.prices.encoder import EncoderPrice, encoder_prices, least_s
@@ -55,10 +56,8 @@ class Context:
         self.usable_bytes = rules.usable(pool)
         self.counts: collections.Counter[str] = collections.Counter()
         self.out_of_range = ""
-        self._chains = {
-            module: Chain(self.tables, model.layers_of(module))
-            for module in ("model", *self._encoders, "backbone")
-        }
+        self._chains: dict[tuple[str, tuple[float, ...]], Chain] = {}
+        self._padded: dict[tuple[float, ...], Tables] = {}
         self._microbatches = space.microbatches_of(work.batch)
         self._rows: dict[int, Row | None] = {}
         self._least: dict[tuple[str, float, int, int, int], float | None] = {}
@@ -87,7 +86,7 @@ class Context:
             self.space,
             self.pool,
             gpus=gpus,
-            blocks=self._chains["backbone"].num_blocks,
+            blocks=self._chain("backbone", 1).num_blocks,
             modules=(*self._encoders, "backbone") if module == "model" else ("backbone",),
         )
         for shape in shapes:
@@ -154,7 +153,7 @@ class Context:
         if not rows:
             return None
         return kind(
-            self._chains[module],
+            self._chain(module, shape.mesh.tp),
             shape,
             rows,
             microbatches=counts,
@@ -163,6 +162,21 @@ class Context:
             rows_bytes=sizes,
             levels=self.space.recompute,
         )
+
+    def _chain(self, module: str, tp: int) -> Chain:
+        """Layers of a module, those of towers with heads that tensor parallelism divides."""
+        factors = tuple(padding(encoder.heads, tp) for encoder in self.model.encoders)
+        if module == "backbone" or max(factors, default=1.0) == 1:
+            factors = ()
+        if (module, factors) not in self._chains:
+            tables = self.tables
+            if factors:
+                if factors not in self._padded:
+                    larger = padded(self.model, tp)
+                    self._padded[factors] = Tables(larger, self.work, self.pool.timing)
+                tables = self._padded[factors]
+            self._chains[module, factors] = Chain(tables, self.model.layers_of(module))
+        return self._chains[module, factors]
 
     def _row(self, parts: int) -> Row | None:
         """A row of one of so many equal parts of a step."""
@@ -175,13 +189,14 @@ class Context:
         mesh = shape.mesh
         key = (module, row.tokens, mesh.tp, mesh.cp, mesh.ep)
         if key not in self._least:
+            chain = self._chain(module, mesh.tp)
             try:
-                passes = self.tables.row_passes(row, mesh)
+                passes = chain.tables.row_passes(row, mesh)
             except ValueError as error:
                 self.out_of_range = str(error)
                 self._least[key] = None
             else:
-                self._least[key] = float(passes[:2].sum(0) @ self._chains[module].layers_of_kind)
+                self._least[key] = float(passes[:2].sum(0) @ chain.layers_of_kind)
         seconds = self._least[key]
         return None if seconds is None else seconds / mesh.pp
 
@@ -228,7 +243,7 @@ class Context:
         own = self.model.encoders[encoder]
         encoded = self.work.share.encoded[own.modality]
         tokens = self.work.batch * encoded.tokens / (groups * shape.mesh.dp)
-        chain = self._chains[own.name]
+        chain = self._chain(own.name, shape.mesh.tp)
         key = (encoder, shape, groups)
         try:
             least = least_s(chain, shape, encoder=encoder, tokens=tokens, groups=groups)
@@ -255,7 +270,7 @@ class Context:
         other = Context(
             self.model, self.work, replace(self.pool, gpus=gpus), self.space, self.rules
         )
-        other.tables, other._chains = self.tables, self._chains
+        other.tables, other._chains, other._padded = self.tables, self._chains, self._padded
         other._priced_encoders, other._least = self._priced_encoders, self._least
         other._rows = self._rows
         return other

@@ -107,7 +107,7 @@ def search(
         larger=larger,
         counts=dict(counts),
         cheapest_uniform=uniform_plans[0] if uniform_plans else None,
-        assumptions=tuple(assumptions_of(model, work, pools, rules)),
+        assumptions=tuple(assumptions_of(model, work, pools, rules, space.tp)),
         sample_test=sample_test(sure, seed=seed) if simulation and sure else None,
     )
 

@@ -11,12 +11,14 @@ from typing import Any
 import numpy
 import pytest
 
+from flowtrain.cost.timing import Timing
 from flowtrain.plan.describe import ModelDescription
+from flowtrain.plan.fixed import narrowed
 from flowtrain.plan.prices.chain import Chain
 from flowtrain.plan.prices.encoder import EncoderPrice, encoder_prices
 from flowtrain.plan.prices.pipeline import Pipeline
 from flowtrain.plan.prices.tables import Tables
-from flowtrain.plan.result import NoPlanError, Plan, PlanReport
+from flowtrain.plan.result import ModulePlan, NoPlanError, Plan, PlanReport
 from flowtrain.plan.search import search
 from flowtrain.plan.search.candidates import backbone_shapes, encoder_shapes, row_of
 from flowtrain.plan.space import MODES, GpuPool, Rules, Space
@@ -178,6 +180,34 @@ def test_the_search_finds_the_best_of_all_plans(
         best = [plan.step_s for plan in report.plans]
         assert best == pytest.approx(steps[: len(best)], rel=1e-12)
         assert len(best) == min(20, sum(map(math.isfinite, steps)))
+
+
+def test_heads_of_a_tower_may_be_padded_for_tensor_parallelism() -> None:
+    (encoder,) = small_model().encoders
+    space = Space(modes=("colocated",), tp=(1, 2, 4), cp=(1,), pp=(1,), microbatches=(2,))
+    fixed = narrowed(space, ["encoder.tp=4", "encoder.dp=1"], encoders=["encoder"])
+
+    def tower(heads: int, **changes: Any) -> ModulePlan:
+        model = small_model(encoders=(replace(encoder, heads=heads),))
+        pool = small_pool(4, **changes)
+        return search(model, small_work(), [pool], space=fixed, batches=0).best.modules[0]
+
+    even, odd = tower(4), tower(3)
+    # Three heads are four, so that blocks are a third larger; patches and projector are not.
+    assert odd.layout.tp == 4
+    assert even.once.forward < odd.once.forward < 4 / 3 * even.once.forward
+    assert even.memory[0].weights < odd.memory[0].weights < 4 / 3 * even.memory[0].weights
+    with pytest.raises(NoPlanError):
+        tower(5)  # Eight would be more than a third more.
+    with pytest.raises(NoPlanError):
+        tower(3, timing=Measured(small_pool(4).timing))
+
+
+class Measured:
+    """Times that are no estimates from a data sheet."""
+
+    def __init__(self, timing: Timing) -> None:
+        self.seconds = timing.seconds
 
 
 def test_a_larger_budget_never_makes_the_step_longer(case: tuple[ModelDescription, Work]) -> None:
