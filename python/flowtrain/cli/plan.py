@@ -24,7 +24,7 @@ def add_parser(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "run_fields",
+        "overrides",
         nargs="*",
         metavar="run.yaml | a.b=value",
         help="the run that is planned, and dotted overrides",
@@ -90,7 +90,7 @@ def run(given: argparse.Namespace) -> int:
 
     answer, plan = answer_request(
         Request(
-            words=given.run_fields,
+            words=given.overrides,
             model=given.model,
             cluster=given.cluster,
             workload=given.workload,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import get_args
+from typing import Any, get_args
 
 from flowtrain.config.checks import ConfigError, require
 from flowtrain.config.layout import RankLayout
@@ -76,7 +76,8 @@ def _narrowed(space: Space, word: str, encoders: Sequence[str]) -> Space:
     else:
         fix = Fix(module=module, field=field, value=_size(value, where))
         if field != "dp" and fix.value not in (sizes := getattr(space, field)):
-            space = replace(space, **{field: (*sizes, fix.value)})
+            more: dict[str, Any] = {field: (*sizes, fix.value)}
+            space = replace(space, **more)
     return replace(space, fixed=(*space.fixed, fix))
 
 
@@ -101,6 +102,7 @@ def run_space(layout: RankLayout | None = None) -> Space:
         ep=(1,),
         sharding=("replicated",),
         recompute=("none",),
+        one_host=True,
     )
     if layout is None:
         return space

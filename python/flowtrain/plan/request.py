@@ -12,6 +12,7 @@ from flowtrain.config.schema import RunConfig
 from flowtrain.plan.cluster import Cluster, parse_cluster
 from flowtrain.plan.describe import ModelDescription
 from flowtrain.plan.fixed import narrowed, run_space
+from flowtrain.plan.fixed_sizes import check_sizes
 from flowtrain.plan.inputs import (
     chooses_tokens,
     gpu_budgets,
@@ -25,14 +26,16 @@ from flowtrain.plan.plan_file import PlanFile, PlannedRun, model_digest
 from flowtrain.plan.pools import pools_of
 from flowtrain.plan.profiles import measured_times
 from flowtrain.plan.report.answer import Answer, Point, Question
-from flowtrain.plan.result import NoPlanError
+from flowtrain.plan.result import NoPlanError, OutOfRangeError
 from flowtrain.plan.search import search
+from flowtrain.plan.search.infeasible import changes, needed
 from flowtrain.plan.sensitivity import scaled_rankings
 from flowtrain.plan.space import GpuPool, Space
 from flowtrain.plan.work import Work
 from flowtrain.workloads import Workload
 
 _ONLY_RUN = "what FlowTrain runs, on one node"
+_RANK = 16  # Of the adapters that are proposed.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -117,7 +120,23 @@ def answer_request(request: Request, describe: Describe, sizes: Sizes) -> tuple[
         {} if request.profile is None else measured_times(request.profile, model.layers, cluster)
     )
     pools = pools_of(cluster, config.model.dtype, measured)
-    report = search(model, work, pools, space=space)
+    check_sizes(space, model, pools, batch=work.batch)
+    try:
+        report = search(model, work, pools, space=space)
+    except OutOfRangeError:
+        raise
+    except NoPlanError as error:
+        if not request.only_run:
+            raise
+        adapted = _with_adapters(config, work, describe)
+        if adapted is None:
+            raise
+        option = f"--lora backbone={_RANK}"
+        ways = [f"{option} {needed(adapted, work, pools[0], space)}"]
+        ways += [f"{option} {change}" for change in changes(adapted, work, pools[0], space)]
+        raise NoPlanError(
+            f"{error}; {'; '.join(ways)} (FlowTrain plans adapters, and trains none)"
+        ) from error
     run = replace(PlannedRun.of(config), microbatch_tokens=report.best.microbatch_tokens)
     answer = Answer(
         question=Question(
@@ -151,6 +170,13 @@ def answer_request(request: Request, describe: Describe, sizes: Sizes) -> tuple[
         plan=report.best,
         untrained=model.untrained,
     )
+
+
+def _with_adapters(config: RunConfig, work: Work, describe: Describe) -> ModelDescription | None:
+    """The model with adapters in place of the weights of the backbone, if these train."""
+    if "backbone" not in config.trained_parts:
+        return None
+    return describe(config, {"backbone": _RANK}).with_inputs(work.share)
 
 
 def _one_node(cluster: Cluster) -> Cluster:

@@ -305,6 +305,7 @@ class PlanReport:
         larger: The best plan for the next larger budget, with its GPUs.
         counts: Candidates by what became of them: `priced`, `bounded`, `memory`, `range`.
         assumptions: What the answer rests on.
+        warnings: Why the times of `best` may be far off.
         sample_test: Whether the samples are enough; None if nothing was simulated.
     """
 
@@ -320,6 +321,7 @@ class PlanReport:
     counts: Mapping[str, int]
     assumptions: tuple[Assumption, ...]
     cheapest_uniform: Plan | None = None
+    warnings: tuple[str, ...] = ()
     sample_test: SampleTest | None = None
 
     @property

@@ -110,6 +110,7 @@ class Space:
             where memory asks for it (both).
         microbatches: Microbatches of a replica per step; None tries 1, 2, 3, 4, 6, 8, 12, 16, ...
         fixed: Choices that the layouts must have made.
+        one_host: Whether plans have the GPUs of one node at most.
     """
 
     modes: tuple[Mode, ...] = MODES
@@ -121,6 +122,7 @@ class Space:
     recompute: tuple[Level, ...] = RECOMPUTE
     microbatches: tuple[int, ...] | None = None
     fixed: tuple[Fixed, ...] = ()
+    one_host: bool = False
 
     def __post_init__(self) -> None:
         names = ("modes", "tp", "cp", "pp", "ep", "sharding", "recompute", "microbatches")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -57,6 +58,8 @@ def test_a_run_trains_with_the_plan_that_was_made_for_it(
     assert "model on 1x2xH100, 2 GPUs; 512 samples a step from lengths\n" in printed
     assert "microbatches of up to 8192 tokens" in printed
     assert "FlowTrain  runs it" in printed
+    # Such a small model takes longer to launch than to compute.
+    assert "  warning    the model is small for this GPU: a microbatch computes for " in printed
     plan = read_plan(Path("plan.json")).plan
     # A run has one host: of a larger cluster, one node is planned for.
     larger = ["--cluster", "3x2xH100", *PLAN[2:]]
@@ -189,8 +192,19 @@ def test_what_fits_only_with_recomputed_layers_is_no_plan_that_flowtrain_runs(
     Path("small.yaml").write_text(SMALL.replace("0.01", "0.04"))
     words = ["plan", "run.yaml", "--cluster", "small.yaml", *PLAN[2:]]
     assert main(words) == 0
+    capsys.readouterr()
     assert main([*words, "--only-run"]) == 2
-    assert "no plan for batch=512 fits 2 toy" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "no plan for batch=512 fits 2 toy" in said
+    # What would make it fit, the memory of each GPU included.
+    without = float(re.search(r"\((\S+) GiB fit\)", said)[1])  # type: ignore[index]
+    masters = float(re.search(r"master_weights=false needs (\S+) GiB", said)[1])  # type: ignore[index]
+    assert masters < without
+    assert re.search(r"; --lora backbone=16 needs \S+ GiB; ", said)
+    fits = re.search(r"; (train.microbatch_tokens=\d+) fits; ", said)
+    assert fits is not None
+    # Overrides may stand behind the options, as in other commands.
+    assert main([*words, "--only-run", fits[1]]) == 0
 
 
 SMALL = """
@@ -215,6 +229,13 @@ groups:
         (["--workload", "empty.jsonl"], "--workload empty.jsonl: the file has no samples"),
         (["--fix", "backbone.tq=2"], "--fix backbone.tq=2: choose from mode, microbatches, enc"),
         (["--fix", "backbone.tp=0"], "--fix backbone.tp=0: it must be a number of at least 1"),
+        (
+            ["--fix", "backbone.tp=3"],
+            "backbone.tp=3: it must divide the 4 query and 2 key-value heads of backbone and the 2 "
+            "GPUs of a node: give 1, 2\n",
+        ),
+        (["--fix", "encoder.dp=3"], "--fix encoder.dp=3: that is 3 GPUs at least, and there are 2"),
+        (["--fix", "backbone.ep=2"], "--fix backbone.ep=2: model has no experts; leave it out"),
         (["--fix", "mode=both"], "--fix mode=both: choose from prefix, colocated, disaggregated"),
         (["--check", "run.yaml"], "--check: flow.layout=auto without numbers of ranks is no layo"),
         (

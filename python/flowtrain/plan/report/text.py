@@ -81,6 +81,7 @@ def _best(answer: Answer) -> list[str]:
         ("cost", f"{best.gpu_hours_per_billion_tokens:.4g} GPU hours per 1e9 tokens"),
         ("proof", _proof(report)),
         ("FlowTrain", f"does not run {', '.join(not_run)}" if not_run else "runs it"),
+        *(("warning", text) for text in report.warnings),
     ]
     idle = best.allocated - best.gpus
     of = f"{best.gpus} of {best.allocated}" if idle else f"{best.gpus}"

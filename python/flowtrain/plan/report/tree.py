@@ -29,6 +29,7 @@ def answer_tree(answer: Answer) -> dict[str, Any]:
         "curve": [_point(point) for point in answer.curve],
         "sample_test": None if report.sample_test is None else to_dict(report.sample_test),
         "counts": dict(report.counts),
+        "warnings": list(report.warnings),
         "assumptions": [to_dict(assumption) for assumption in report.assumptions],
     }
 

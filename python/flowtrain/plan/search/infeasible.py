@@ -1,4 +1,4 @@
-"""Says what is missing if no plan fits."""
+"""Says what is missing if no plan fits, and what would make one fit."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ _GIB = 1 << 30
 _MAX_GPUS = 4096
 _MAX_FACTOR = 1 << 12
 _PRECISION = 1.02
+_FLOAT32_BYTES = 4
+DEFAULT_RULES = Rules()
 
 
 def no_plan(contexts: Sequence[Context]) -> NoPlanError:
@@ -49,13 +51,91 @@ def no_plan(contexts: Sequence[Context]) -> NoPlanError:
     gpus = _fewest_gpus(model, work, pool, space, rules)
     if gpus is not None:
         ways.append(f"the smallest budget that fits is {gpus} {pool.gpu_type}")
+    if space.one_host:
+        # Other spaces have sharding and recomputation, which change the run less.
+        ways += changes(model, work, pool, space, rules)
     if not ways:
         cap = work.microbatch_tokens or work.longest
         ways.append(
-            f"neither more memory nor up to {_MAX_GPUS} GPUs help: allow more sizes in the space, "
+            f"neither more memory nor more GPUs help: allow more sizes in the space, "
             f"or change batch={work.batch} or the {cap} tokens of a microbatch"
         )
     return NoPlanError(f"{said}: {'; '.join(ways)}")
+
+
+def changes(
+    model: ModelDescription, work: Work, pool: GpuPool, space: Space, rules: Rules = DEFAULT_RULES
+) -> Iterator[str]:
+    """Overrides that would make a plan fit, or what they need of each GPU; each alone and both.
+
+    Args:
+        model: The model.
+        work: The step.
+        pool: The GPUs.
+        space: Plans to search.
+        rules: Constants of the prices.
+    """
+    bare = _without_masters(work)
+    smaller = _with_small_rows(model, work, pool, space, rules)
+    both = _with_small_rows(model, bare, pool, space, rules)
+    found = {_overrides(work, changed): changed for changed in (smaller, bare, both)}
+    for words, changed in found.items():
+        if words:
+            yield f"{words} {needed(model, changed, pool, space, rules)}"
+
+
+def _overrides(work: Work, changed: Work) -> str:
+    """The overrides of a run that change a step."""
+    words = []
+    if changed.microbatch_tokens != work.microbatch_tokens:
+        words.append(f"train.microbatch_tokens={changed.microbatch_tokens}")
+    if changed.optim.master_weights != work.optim.master_weights:
+        words.append("optim.master_weights=false")
+    return " ".join(words)
+
+
+def _with_small_rows(
+    model: ModelDescription, work: Work, pool: GpuPool, space: Space, rules: Rules
+) -> Work:
+    """The step with the largest microbatches that fit, or the smallest with valid times."""
+    cap = work.microbatch_tokens
+    least = max(work.longest, math.ceil(rules.headroom * work.share.tokens))
+    if cap is None or cap <= least:
+        return work
+    halves = [cap >> power for power in range(1, cap.bit_length())]
+    found = work
+    for tokens in [*(half for half in halves if half > least), least]:
+        smaller = replace(work, microbatch_tokens=tokens)
+        if _any_fits(Context(model, smaller, pool, space, rules)):
+            return smaller
+        if _least_memory(model, smaller, pool, space, rules) is None:
+            break  # Its rows are too small for the times.
+        found = smaller
+    return found
+
+
+def _without_masters(work: Work) -> Work:
+    if not work.optim.master_weights or work.itemsize >= _FLOAT32_BYTES:
+        return work
+    return replace(work, optim=replace(work.optim, master_weights=False))
+
+
+def needed(
+    model: ModelDescription, work: Work, pool: GpuPool, space: Space, rules: Rules = DEFAULT_RULES
+) -> str:
+    """Whether a plan fits, or the memory that the smallest one needs of each GPU, in words.
+
+    Args:
+        model: The model.
+        work: The step.
+        pool: The GPUs.
+        space: Plans to search.
+        rules: Constants of the prices.
+    """
+    if _any_fits(Context(model, work, pool, space, rules)):
+        return "fits"
+    memory = _least_memory(model, work, pool, space, rules)
+    return "does not help" if memory is None else f"needs {memory / _GIB:.3g} GiB"
 
 
 def _least_memory(
@@ -86,7 +166,8 @@ def _fewest_gpus(
     def fits(gpus: int) -> bool:
         return _any_fits(context.of_budget(gpus))
 
-    budgets = replace(pool, gpus=max(_MAX_GPUS, pool.gpus)).budgets()
+    most = pool.topology.devices_per_node if space.one_host else max(_MAX_GPUS, pool.gpus)
+    budgets = replace(pool, gpus=most).budgets()
     low = sum(budget <= pool.gpus for budget in budgets)  # The first that may fit.
     step = 1
     while low + step - 1 < len(budgets) and not fits(budgets[low + step - 1]):

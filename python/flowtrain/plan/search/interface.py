@@ -18,6 +18,7 @@ from flowtrain.plan.search.coupled import Colocated, Prefix, Priced
 from flowtrain.plan.search.disaggregated import Disaggregated, Fronts
 from flowtrain.plan.search.draws import sample_test
 from flowtrain.plan.search.infeasible import no_plan
+from flowtrain.plan.search.launches import launch_warning
 from flowtrain.plan.search.simulate import Simulation
 from flowtrain.plan.space import GpuPool, Rules, Space
 from flowtrain.plan.work import Work
@@ -108,6 +109,7 @@ def search(
         counts=dict(counts),
         cheapest_uniform=uniform_plans[0] if uniform_plans else None,
         assumptions=tuple(assumptions_of(model, work, pools, rules, space.tp)),
+        warnings=(warning,) if (warning := launch_warning(priced[order[0]])) else (),
         sample_test=sample_test(sure, seed=seed) if simulation and sure else None,
     )
 
