@@ -64,6 +64,21 @@ class Cut:
         return self.reduce_s + self.optimizer_s
 
 
+def heaviest_waits(chain: Chain, shape: Shape, microbatches: FloatArray) -> FloatArray:
+    """Mean microbatches for which a step waits for its heaviest sample, as an array.
+
+    Args:
+        chain: Layers of the module.
+        shape: Its mesh.
+        microbatches: Microbatches of a replica per step.
+    """
+    mesh = shape.mesh
+    share = chain.heaviest_share * mesh.dp
+    if mesh.pp > 1 or shape.sharding == "full" or mesh.ep > 1:
+        return numpy.maximum(0.0, share * microbatches - 1)
+    return numpy.maximum(0.0, share - 1) * microbatches
+
+
 class Pipelines:
     """A module on a mesh, for several numbers of microbatches per step.
 
@@ -126,11 +141,7 @@ class Pipelines:
         Args:
             longest_s: Seconds of a mean microbatch on the longest stage, shape [num_rows].
         """
-        mesh = self.shape.mesh
-        share = self.chain.heaviest_share * mesh.dp
-        if mesh.pp > 1 or self.shape.sharding == "full" or mesh.ep > 1:
-            return numpy.maximum(0.0, share * self.microbatches - 1) * longest_s
-        return numpy.maximum(0.0, share - 1) * self.microbatches * longest_s
+        return heaviest_waits(self.chain, self.shape, self.microbatches) * longest_s
 
     def _bounds(self, memory_bytes: float, other_bytes: float) -> Bounds:
         if self.shape.mesh.pp > 1:

@@ -33,8 +33,12 @@ class Candidate(Protocol[T_co]):
     @property
     def kind(self) -> Hashable: ...
 
-    def priced(self) -> T_co | None:
-        """The plan with its exact price, or None if it does not fit."""
+    def priced(self, cutoff_s: float = math.inf) -> T_co | None:
+        """The plan with its exact price, or None if it does not fit.
+
+        Args:
+            cutoff_s: Of several choices, those that take as long at least need no price.
+        """
         ...
 
 
@@ -73,9 +77,10 @@ class Best(Generic[T]):
         for candidate in sorted(candidates, key=lambda candidate: candidate.bound_s):
             if candidate.bound_s >= self.cutoff_s:
                 return
-            if candidate.bound_s >= self.cutoff_of(candidate.kind):
+            cutoff_s = self.cutoff_of(candidate.kind)
+            if candidate.bound_s >= cutoff_s:
                 continue
-            if (plan := candidate.priced()) is not None:
+            if (plan := candidate.priced(cutoff_s)) is not None:
                 self.add(plan)
 
     def add(self, plan: T) -> None:

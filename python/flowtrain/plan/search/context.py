@@ -16,7 +16,7 @@ from flowtrain.plan.padding import padded, padding
 from flowtrain.plan.prices.chain import Chain
 from flowtrain.plan.prices.costs import Shape
 from flowtrain.plan.prices.encoder import EncoderPrice, encoder_prices, least_s
-from flowtrain.plan.prices.pipeline import Pipeline, Pipelines
+from flowtrain.plan.prices.pipeline import Pipeline, Pipelines, heaviest_waits
 from flowtrain.plan.prices.row import Row
 from flowtrain.plan.prices.tables import Tables
 from flowtrain.plan.search.candidates import backbone_shapes, encoder_shapes, row_of
@@ -26,6 +26,8 @@ from flowtrain.plan.space import GpuPool, Rules, Space
 from flowtrain.plan.work import Work
 
 P = TypeVar("P", bound=Pipelines)
+
+_ROUNDING = 1e-9
 
 Cutoff = Callable[[Shape, int], float]
 """The step that is of no interest any more, for a mesh and its microbatches."""
@@ -106,6 +108,22 @@ class Context:
         assert found is not None
         return found
 
+    def any_promising(self, pipelines: Pipelines, steps_s: FloatArray, cutoff_s: Cutoff) -> bool:
+        """Whether any number of microbatches may be good; if not, all are counted.
+
+        Args:
+            pipelines: A module.
+            steps_s: As for `promising`.
+            cutoff_s: The cutoff of each mesh.
+        """
+        cutoffs = [cutoff_s(pipelines.shape, int(count)) for count in pipelines.microbatches]
+        if (steps_s < numpy.array(cutoffs)).any():
+            return True
+        fits = int(numpy.isfinite(steps_s).sum())
+        self.counts["bounded"] += fits
+        self.counts["memory"] += len(steps_s) - fits
+        return False
+
     def promising(
         self, pipelines: Pipelines, steps_s: FloatArray, cutoff_s: Cutoff
     ) -> Iterator[tuple[int, float]]:
@@ -132,7 +150,12 @@ class Context:
         cutoff_s: Cutoff,
     ) -> P | None:
         rows, counts, sizes = [], [], []
-        for count in microbatches:
+        # Computing alone: a microbatch through all stages, the others, and the heaviest sample.
+        waits = heaviest_waits(
+            self._chain(module, shape.mesh.tp), shape, numpy.array(microbatches, numpy.float64)
+        )
+        passes = (waits + numpy.array(microbatches) + shape.mesh.pp - 1).tolist()
+        for count, least in zip(microbatches, passes, strict=True):
             row = self._row(shape.mesh.dp * count)
             if row is None:
                 continue
@@ -140,7 +163,7 @@ class Context:
             if seconds is None:
                 self.counts["range"] += 1
                 continue
-            if count * seconds >= cutoff_s(shape, count):
+            if least * seconds * (1 - _ROUNDING) >= cutoff_s(shape, count):
                 self.counts["bounded"] += 1
                 continue
             rows.append(row)

@@ -93,7 +93,7 @@ class Prefix:
                     bound_s=bound_s,
                 )
 
-    def priced(self) -> Priced | None:
+    def priced(self, cutoff_s: float = math.inf) -> Priced | None:
         pipeline = self.context.pipeline("model", self.shape, self.microbatches)
         self.context.counts["priced"] += 1
         cut = pipeline.cut(self.context.usable_bytes)
@@ -136,6 +136,11 @@ class Colocated:
             encoders = context.colocated_encoders(shape.gpus, shape.sharding)
             if not encoders:
                 continue
+            # With all memory, and beside the shortest of the encoders.
+            steps_s = pipelines.bounds(context.usable_bytes).steps_s(pipelines.microbatches)
+            steps_s += encoders[0].once_s + pipelines.least_update_s
+            if not context.any_promising(pipelines, steps_s, cutoff_s):
+                continue
             steps_s = numpy.full(len(pipelines.rows), numpy.inf)
             for together in encoders:
                 left = context.usable_bytes - together.held_bytes
@@ -147,7 +152,7 @@ class Colocated:
             for microbatches, bound_s in context.promising(pipelines, steps_s, cutoff_s):
                 yield cls(context=context, shape=shape, microbatches=microbatches, bound_s=bound_s)
 
-    def priced(self) -> Priced | None:
+    def priced(self, cutoff_s: float = math.inf) -> Priced | None:
         context, shape = self.context, self.shape
         pipeline = context.pipeline("backbone", shape, self.microbatches)
         context.counts["priced"] += 1
@@ -160,7 +165,7 @@ class Colocated:
                 continue
             bounds = pipeline.bounds(left, working)
             bound_s = bounds.steps_s(pipeline.microbatches)[0] + together.once_s
-            if best is not None and bound_s >= best.step_s:
+            if bound_s >= (cutoff_s if best is None else min(cutoff_s, best.step_s)):
                 continue
             cut = pipeline.cut(left, working)
             if cut is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 
@@ -110,8 +111,12 @@ class Disaggregated:
         for pipelines in context.pipelines("backbone", gpus, cutoff_s):
             shape = pipelines.shape
             bounds = pipelines.bounds(context.usable_bytes)
-            beside, steps_s = [], numpy.full(len(pipelines.rows), numpy.inf)
+            beside: list[Encoders | None] = []
+            steps_s = bounds.steps_s(pipelines.microbatches) + pipelines.least_update_s
             for number, count in enumerate(pipelines.microbatches.astype(int).tolist()):
+                if steps_s[number] >= cutoff_s(shape, count):
+                    beside.append(None)  # The backbone alone takes too long, or does not fit.
+                    continue
                 encoders = fronts.encoders(
                     microbatches=count,
                     in_flight=min(count, shape.mesh.pp + 1),
@@ -128,18 +133,20 @@ class Disaggregated:
                 ).min(initial=numpy.inf)
             by_count = dict(zip(pipelines.microbatches.tolist(), beside, strict=True))
             for microbatches, bound_s in context.promising(pipelines, steps_s, cutoff_s):
+                found = by_count[microbatches]
+                assert found is not None
                 yield cls(
                     context=context,
                     encoder_contexts=fronts.contexts,
                     shape=shape,
                     microbatches=microbatches,
-                    encoders=by_count[microbatches],
+                    encoders=found,
                     rooms=fronts.rooms,
                     taken=taken,
                     bound_s=bound_s,
                 )
 
-    def priced(self) -> Priced | None:
+    def priced(self, cutoff_s: float = math.inf) -> Priced | None:
         pipeline = self.context.pipeline("backbone", self.shape, self.microbatches)
         self.context.counts["priced"] += 1
         cut = pipeline.cut(self.context.usable_bytes)

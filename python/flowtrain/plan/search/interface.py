@@ -5,11 +5,11 @@ from __future__ import annotations
 import collections
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import replace
 
 from flowtrain.plan.describe import ModelDescription
-from flowtrain.plan.result import Plan, PlanReport
+from flowtrain.plan.result import Mode, Plan, PlanReport
 from flowtrain.plan.search.assumptions import assumptions_of
 from flowtrain.plan.search.best import Best
 from flowtrain.plan.search.context import Context
@@ -24,6 +24,8 @@ from flowtrain.plan.space import GpuPool, Rules, Space
 from flowtrain.plan.work import Work
 
 DEFAULT_SPACE, DEFAULT_RULES = Space(), Rules()
+
+_SEARCHED = 64  # GPUs; for neighbours with more, not all layouts are searched.
 
 
 def search(
@@ -51,7 +53,8 @@ def search(
         space: Plans to search.
         rules: Constants of the prices.
         keep: Number of plans to return; so many of all plans and of the uniform ones are simulated.
-        neighbours: Whether to search with one GPU or node less, and one more.
+        neighbours: Whether to search with one GPU or node less, and one more. With more than 64
+            GPUs, that is among the layouts that are returned, and all of the mode of the best.
         batches: Sampled batches on which the plans kept are simulated; 0 for none.
         seed: Seed of these samples.
 
@@ -91,8 +94,8 @@ def search(
     sure = [(priced[n], finished[n]) for n in order if math.isfinite(finished[n].best_s)]
     smaller, larger = None, None
     if neighbours and len(pools) == 1:
-        smaller = _with_less(contexts[0])
-        larger = _with_more(contexts[0], best.plans[0])
+        smaller = _with_less(contexts[0], best.plans)
+        larger = _with_more(contexts[0], best.plans)
     counts: collections.Counter[str] = collections.Counter()
     for context in contexts:
         counts.update(context.counts)
@@ -147,35 +150,75 @@ def consider_modules(best: Best[Priced], contexts: Sequence[Context], *, at_leas
                     best.consider(Disaggregated.all_of(context, fronts, gpus, best))
 
 
-def _with_less(context: Context) -> tuple[int, Plan] | None:
-    """The best plan for the next smaller budget."""
+def _with_less(context: Context, known: Sequence[Priced]) -> tuple[int, Plan] | None:
+    """The best plan for the next smaller budget, or the best of known layouts of a large one."""
     smaller = [gpus for gpus in context.pool.budgets() if gpus < context.pool.gpus]
     if not smaller:
         return None
     less = context.of_budget(smaller[-1])
-    best = best_plan(less)
-    return None if best is None else (smaller[-1], plan_of(best, [less.pool]))
+    best: Best[Priced] = Best(1)
+    _consider_known(best, less, known)
+    if less.pool.gpus <= _SEARCHED or not best.plans:
+        consider_all(best, less)
+    return (smaller[-1], plan_of(best.plans[0], [less.pool])) if best.plans else None
 
 
-def _with_more(context: Context, known: Priced) -> tuple[int, Plan]:
-    """The best plan for the next larger budget, of which the known one is one."""
+def _consider_known(best: Best[Priced], context: Context, known: Sequence[Priced]) -> None:
+    """Consider layouts that are good on another number of GPUs, with other replicas.
+
+    And all of the mode of the best one, on all GPUs. A good plan, found soon, spares prices of many
+    others.
+    """
+    kinds: dict[tuple[Mode, int], set[Hashable]] = collections.defaultdict(set)
+    for plan in known:
+        mesh = plan.pipeline.shape.mesh
+        ranks = mesh.tp * mesh.cp * mesh.pp
+        kinds[plan.mode, context.pool.gpus // ranks * ranks].add(plan.kind)
+    budgets = context.budgets()
+    for (mode, gpus), wanted in kinds.items():
+        if mode != "disaggregated" and gpus in budgets:
+            found = _coupled(mode, context, gpus, best)
+            best.consider([each for each in found if each.kind in wanted])
+    # The mode of the best is a good one here, too.
+    if known[0].mode != "disaggregated":
+        best.consider(_coupled(known[0].mode, context, budgets[0], best))
+
+
+def _coupled(
+    mode: Mode, context: Context, gpus: int, best: Best[Priced]
+) -> Iterator[Prefix | Colocated]:
+    if mode == "prefix":
+        yield from Prefix.all_of(context, gpus, best)
+    else:
+        yield from Colocated.all_of(context, gpus, best)
+
+
+def _with_more(context: Context, known: Sequence[Priced]) -> tuple[int, Plan]:
+    """The best plan for the next larger budget, of which the known ones are some."""
     pool = context.pool
     node = pool.topology.devices_per_node
     gpus = pool.gpus + 1 if pool.gpus < node else (pool.gpus // node + 1) * node
     larger = context.of_budget(gpus)
     best: Best[Priced] = Best(1)
-    best.add(known)
-    if "prefix" in larger.space.modes:
-        best.consider(Prefix.all_of(larger, gpus, best))
-    consider_modules(best, [larger], at_least=gpus)
+    best.add(known[0])
+    _consider_known(best, larger, known)
+    if gpus <= _SEARCHED:
+        if "prefix" in larger.space.modes:
+            best.consider(Prefix.all_of(larger, gpus, best))
+        consider_modules(best, [larger], at_least=gpus)
     return gpus, plan_of(best.plans[0], [larger.pool])
 
 
 def best_plan(context: Context) -> Priced | None:
     """The plan of a pool with the shortest step, or None if none fits."""
     best: Best[Priced] = Best(1)
+    consider_all(best, context)
+    return best.plans[0] if best.plans else None
+
+
+def consider_all(best: Best[Priced], context: Context) -> None:
+    """Consider all plans of a pool."""
     if "prefix" in context.space.modes:
         for gpus in context.budgets():
             best.consider(Prefix.all_of(context, gpus, best))
     consider_modules(best, [context])
-    return best.plans[0] if best.plans else None
