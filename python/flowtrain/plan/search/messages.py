@@ -18,9 +18,10 @@ _MESSAGES = [n for n in range(len(SECONDS)) if n not in (*_COMPUTES, _GATHERS)]
 class Messages:
     """What stages take beside computing, by the size of a microbatch.
 
-    Collectives, and sends to the next stage, grow with the tokens of a microbatch; gathered weights
-    do not, so that they are hidden less where there is less to compute. The costs of a plan are
-    evaluated for microbatches of some sizes, and interpolated.
+    Collectives, and sends to the next stage, grow with the tokens of a microbatch. Sums of
+    gradients are the same for all, and so are gathered weights, which are hidden less where less is
+    computed. The costs of a plan are evaluated for microbatches of some sizes, and
+    interpolated.
 
     Attributes:
         computing_s: Forward and backward passes of a mean microbatch without messages,
@@ -35,7 +36,9 @@ class Messages:
         pipeline, cut = priced.pipeline, priced.cut
         self._counts = numpy.array(pipeline.stage_counts(cut.stages))
         self._again = numpy.array([stage.recompute == "full" for stage in cut.stages])[:, None]
-        self.computing_s = self._passes(pipeline.costs, list(_COMPUTES)) * self._counts
+        # Without a token, gradients are added to those of the microbatches before.
+        adds_s = self._passes(self._costs(0.0), list(_COMPUTES)) * self._counts
+        self.computing_s = self._passes(pipeline.costs, list(_COMPUTES)) * self._counts - adds_s
         sizes = [(1.0, pipeline.costs)]
         most = max(2.0, pipeline.row.most_tokens / pipeline.row.tokens)
         for size in (0.0, 0.25, 0.5, 0.75, *numpy.linspace(1, most, 4)[1:].tolist()):
@@ -46,7 +49,7 @@ class Messages:
         sizes.sort(key=lambda each: each[0])
         self._sizes = numpy.array([size for size, _ in sizes])
         self._message_s = numpy.array(
-            [(self._passes(costs, _MESSAGES) * self._counts).sum(-1) for _, costs in sizes]
+            [(self._passes(costs, _MESSAGES) * self._counts + adds_s).sum(-1) for _, costs in sizes]
         )
         self._gather_s = numpy.array(
             [

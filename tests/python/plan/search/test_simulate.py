@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy
 import pytest
@@ -105,7 +106,11 @@ def test_messages_of_a_light_microbatch_are_those_of_its_price(
     row = plan.pipeline.row
     light = replace(row, tokens=size * row.tokens, encoded=(size * row.encoded[0],))
     network = Network(context.pool.topology, shape.gpus)
-    costs, mean = (costs_of(context.tables, shape, [of], network) for of in (light, row))
+    rates: dict[str, Any] = {
+        "passes_per_step": numpy.ones(1),
+        "memory_bytes_per_s": pool.memory_bytes_per_s,
+    }
+    costs, mean = (costs_of(context.tables, shape, [of], network, **rates) for of in (light, row))
     count = plan.pipeline.chain.layers_of_kind
     named = SECONDS.index(kind)
     of_price = (costs.forward[0, 2:].sum(0) @ count, costs.backward[0, 2:].sum(0) @ count)
