@@ -160,6 +160,15 @@ def run_check(given: argparse.Namespace) -> int:
             "convert them to 8 bits (docs/data.md)",
             file=sys.stderr,
         )
+    if found.unread:
+        from flowtrain.data.fields import ignoring
+
+        fields = ", ".join(f"{name!r} in {number}" for name, number in found.unread.items())
+        print(
+            f"flowtrain: bad samples by the field that is not read: {fields}; if training needs "
+            f"none of these, set {ignoring(found.unread)}",
+            file=sys.stderr,
+        )
     if not found.ended and found.targets:
         print(
             "flowtrain: no sample trains the token that ends an answer, so that the model may not "

@@ -67,6 +67,9 @@ class DataConfig:
     image_root: Path | None = None
     """Base folder of relative image paths; by default the folder that contains `path`. Without
     `path` there is no default."""
+    ignore: tuple[str, ...] = ()
+    """Names of fields that are read as if no record, turn, part or image had them. A field that is
+    not used and not named here is an error, since its content would be lost."""
     workers: int = 1
     """Reader processes per rank; with 0 a thread of the rank reads, which slows its computation."""
     shuffle: bool = True

@@ -13,6 +13,7 @@ from pathlib import Path
 from flowtrain.config.schema import RunConfig
 from flowtrain.cores import available_cores
 from flowtrain.data.errors import DataError, no_sample_fits
+from flowtrain.data.fields import UnreadFieldsError
 from flowtrain.data.mixture import epoch_draws
 from flowtrain.data.model_files import model_hashes
 from flowtrain.data.records import Dataset, State
@@ -22,6 +23,7 @@ from flowtrain.data.workers import ReaderPool
 
 _CHUNK = 64
 _BLANK = "blank: "
+_UNREAD = "unread: "
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,6 +80,8 @@ class FileCheck:
     """Images with grey values of 16 or 32 bits, most of which are clipped at 255."""
     first_blank: str | None = None
     """Name of one of them."""
+    unread: dict[str, int]
+    """Samples that are bad since training does not use a field, by the name of the field."""
     sources: list[SourceCheck]
     """The data sets of `data.sources`, or the only one."""
 
@@ -161,6 +165,11 @@ def check_file(
         bad=bad,
         blank=total["blank"],
         first_blank=next((n.removeprefix(_BLANK) for n in total if n.startswith(_BLANK)), None),
+        unread={
+            name.removeprefix(_UNREAD): number
+            for name, number in sorted(total.items())
+            if name.startswith(_UNREAD)
+        },
         sources=[
             SourceCheck(
                 name=name,
@@ -207,6 +216,8 @@ class _Checker:
             # An unexpected error of one sample must not hide the others.
             except Exception as error:
                 self.dataset.check_state()
+                if isinstance(error, UnreadFieldsError):
+                    counts.update(_UNREAD + name for name in error.names)
                 where, reason = self.dataset.where(sample), str(error)
                 if not reason.startswith(where):
                     reason = f"{where}: {type(error).__name__}: {error}"

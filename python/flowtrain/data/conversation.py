@@ -3,27 +3,41 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from flowtrain.data.errors import DataError, shortened
-from flowtrain.data.files import IMAGE, VIDEO, Visual, VisualFile, either, visual_files
+from flowtrain.data.fields import Fields, either, is_empty
+from flowtrain.data.files import IMAGE, VIDEO, Visual, VisualFile, visual_file
+from flowtrain.data.options import FIXED, HINTS, OPTIONS, joined, pixel_limits
 
 _MARK = re.compile(f"({IMAGE.mark}|{VIDEO.mark})")
 _ROLES = {"human": "user", "gpt": "assistant", "user": "user", "assistant": "assistant"}
 _ROLES["system"] = "system"
 
-# Fields that are not read although they mean something.
-_MEDIA = ("audio", "audios")
-_UNREAD = ("system", "tools", "functions", *_MEDIA)
-_UNREAD_OF_TURN = ("tool_calls", "function_call", "reasoning_content", "reasoning", "thinking")
 _FIELDS = {kind: (kind.value, f"{kind.value}s") for kind in Visual}
+_MEDIA = tuple(name for names in _FIELDS.values() for name in names)
 _TYPES = {"image": IMAGE, "image_url": IMAGE, "video": VIDEO, "video_url": VIDEO}
 _FILE_OF_PART = (*_TYPES, "path", "url")
-# Options of a video that other tools read from its part.
-_SAMPLING = ("fps", "nframes", "num_frames", "min_frames", "max_frames", "video_start", "video_end")
-_WEIGHTS = ("weight", "loss", "train")
+
+# Fields that are used. `Fields` refuses all others by their names.
+_OF_RECORD = ("messages", "conversations", *_MEDIA)
+_OF_TURN = ("role", "from", "content", "value")
+_OF_PART = ("type", "text", *_FILE_OF_PART)
+_OF_VISUAL = (*_OF_PART, "index")
+_OF_ENTRY = ("bytes", "path", "url")
+# These only name a record, or say where it comes from.
+_NAMES = ("id", "idx", "index", "uid", "uuid", "source", "data_source", "dataset")
+# Every answer is trained with the same weight, and nothing else is.
+_WEIGHTS = ("weight", "loss", "train", "loss_weight", "loss_scale")
+_TRAINED, _UNTRAINED = dict.fromkeys(_WEIGHTS, 1), dict.fromkeys(_WEIGHTS, 0)
+_BESIDE = "name images and videos beside the turns, with <image> or <video> at the place of each"
+_SAME_WEIGHT = (
+    "drop the line, as all answers are trained with the same weight, and no other turn is"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,179 +76,204 @@ class Conversation:
         return sum(visual.kind is IMAGE for visual in self.visuals)
 
 
-def read_conversation(record: dict[str, Any], *, root: Path | None, where: str) -> Conversation:
+def read_conversation(
+    record: dict[str, Any], *, root: Path | None, where: str, ignore: Collection[str] = ()
+) -> Conversation:
     """Read a record in one of the formats that `docs/data.md` shows.
 
     Args:
         record: The object of the sample.
         root: Folder that relative paths of images and videos start from; None refuses them.
         where: Data set and line or row, for error messages.
+        ignore: Names of fields that are read as if no object of the record had them.
 
     Raises:
         DataError: The record has no known format, has a field that would be lost, or does not
             have one file for each mark.
     """
-    _refuse(record, _UNREAD, where)
-    turns = either(record, "messages", "conversations", where)
-    if not isinstance(turns, list) or not turns:
-        raise DataError(
-            f"{where}: give `messages` (or `conversations`), a list of at least one turn"
-        )
-    inline: dict[Visual, list[Any]] = {kind: [] for kind in Visual}
-    messages: list[Message] = []
-    for number, turn in enumerate(turns, 1):
-        messages.append(_message(turn, inline, messages, f"{where}: turn {number}"))
-    parts = [part for message in messages for part in message.parts]
-    files = {kind: iter(_files(record, kind, inline[kind], parts, root, where)) for kind in Visual}
-    marks = [part for part in parts if isinstance(part, Visual)]
-    return Conversation(tuple(messages), tuple(next(files[kind]) for kind in marks), where)
+    return _Reader(root, where, ignore).read(record)
 
 
-def _files(
-    record: dict[str, Any],
-    kind: Visual,
-    inline: list[Any],
-    parts: list[str | Visual],
-    root: Path | None,
-    where: str,
-) -> list[VisualFile]:
-    """All images or all videos of a sample.
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """A place of an image or video in the turns.
 
-    Args:
-        record: The object of the sample.
-        kind: What to list.
-        inline: Those that parts of the messages name.
-        parts: Parts of all messages.
-        root: Folder that relative paths start from.
-        where: Data set and line or row, for error messages.
+    Attributes:
+        kind: Image or video.
+        file: The file that its part names; None if it is named beside the turns.
+        options: Options of its part.
     """
-    one, many = _FIELDS[kind]
-    listed = [*_listed(record.get(many)), *_listed(record.get(one))]
-    if inline and listed:
-        raise DataError(
-            f"{where}: {many} are given both in `{many}` and in the messages; choose one"
-        )
-    files = listed or inline
-    marks, mark = parts.count(kind), kind.mark
-    if marks != len(files):
-        raise DataError(
-            f"{where}: {marks} {one} marks in the messages and {len(files)} {many}; write "
-            f"{mark} once for each {one} (where {mark} is text, write content as a list of parts)"
-        )
-    # Content that is one text has been split at its marks, so this text is a part of a list.
-    if files and any(isinstance(part, str) and mark in part for part in parts):
-        raise DataError(
-            f"{where}: {mark} is in the text of a part, where it does not stand for {kind.noun}; "
-            f'remove it, or put a part {{"type": "{one}"}} in its place'
-        )
-    return visual_files(files, kind, root=root, where=where)
+
+    kind: Visual
+    file: Any = None
+    options: dict[str, Any] = field(default_factory=dict)
 
 
-def _message(
-    turn: Any, inline: dict[Visual, list[Any]], before: list[Message], where: str
-) -> Message:
-    """Read a turn.
+class _Reader:
+    """Reads one record; see `read_conversation`."""
 
-    Args:
-        turn: The JSON object.
-        inline: Receives the files that its parts name.
-        before: The turns before it.
-        where: File, line and turn, for error messages.
-    """
-    if not isinstance(turn, dict):
-        raise DataError(f"{where} is {shortened(turn)}; it must be an object with role and content")
-    _refuse(turn, (*_UNREAD_OF_TURN, *_MEDIA), where)
-    for kind, fields in _FIELDS.items():
-        for field in fields:
-            if _listed(turn.get(field)):
+    def __init__(self, root: Path | None, where: str, ignore: Collection[str]) -> None:
+        self._root = root
+        self._where = where
+        self._fields = Fields(where, ignore)
+        self._marks: list[_Mark] = []
+        self._counts: Counter[Visual] = Counter()
+
+    def read(self, record: dict[str, Any]) -> Conversation:
+        """Read the record."""
+        where = self._where
+        given = self._fields.used(record, (*_OF_RECORD, *_NAMES))
+        turns = either(given, "messages", "conversations", where)
+        if not isinstance(turns, list) or not turns:
+            raise DataError(
+                f"{where}: give `messages` (or `conversations`), a list of at least one turn"
+            )
+        messages = tuple(self._message(turn, number) for number, turn in enumerate(turns, 1))
+        self._fields.check()
+        texts = [part for turn in messages for part in turn.parts if isinstance(part, str)]
+        files = {kind: self._files(given, kind, texts) for kind in Visual}
+        self._fields.check()
+        return Conversation(messages, tuple(next(files[mark.kind]) for mark in self._marks), where)
+
+    def _files(
+        self, record: dict[str, Any], kind: Visual, texts: list[str]
+    ) -> Iterator[VisualFile]:
+        """All images or all videos of the sample.
+
+        Args:
+            record: The object of the sample.
+            kind: What to list.
+            texts: Texts of all turns.
+        """
+        where = self._where
+        one, many = _FIELDS[kind]
+        marks = [mark for mark in self._marks if mark.kind is kind]
+        inline = [mark.file for mark in marks if mark.file is not None]
+        listed = [*_listed(record.get(many)), *_listed(record.get(one))]
+        if inline and listed:
+            raise DataError(
+                f"{where}: {many} are given both in `{many}` and in the messages; choose one"
+            )
+        files = listed or inline
+        if len(marks) != len(files):
+            raise DataError(
+                f"{where}: {len(marks)} {one} marks in the messages and {len(files)} {many}; write "
+                f"{kind.mark} once for each {one} (where {kind.mark} is text, write content as a "
+                "list of parts)"
+            )
+        # Content that is one text has been split at its marks, so this text is a part of a list.
+        if files and any(kind.mark in text for text in texts):
+            raise DataError(
+                f"{where}: {kind.mark} is in the text of a part, where it does not stand for "
+                f'{kind.noun}; remove it, or put a part {{"type": "{one}"}} in its place'
+            )
+        pairs = enumerate(zip(files, marks, strict=True), 1)
+        return iter([self._file(*pair, number) for number, pair in pairs])
+
+    def _file(self, value: Any, mark: _Mark, number: int) -> VisualFile:
+        """An image or video, with the options of its part and of its own entry."""
+        kind, options, of = mark.kind, mark.options, f"{mark.kind.value} {number}"
+        if isinstance(value, dict):
+            used = (*_OF_ENTRY, *OPTIONS[kind])
+            value = self._fields.used(value, used, of, fixed=FIXED, hint=HINTS[kind])
+            options = joined(options, value, kind, f"{self._where}: {of}")
+        limits = pixel_limits(options, f"{self._where}: {of}")
+        return visual_file(value, kind, number, self._root, self._where, limits)
+
+    def _message(self, turn: Any, number: int) -> Message:
+        """Read a turn.
+
+        Args:
+            turn: The JSON object.
+            number: Number of the turn, from 1.
+        """
+        of = f"turn {number}"
+        where = f"{self._where}: {of}"
+        if not isinstance(turn, dict):
+            raise DataError(
+                f"{where} is {shortened(turn)}; it must be an object with role and content"
+            )
+        role = either(turn, "role", "from", where)
+        if not isinstance(role, str) or role not in _ROLES:
+            raise DataError(
+                f"{where}: role {shortened(role)}; it must be one of {', '.join(_ROLES)}: "
+                "rewrite the turn or drop the line"
+            )
+        fixed = _TRAINED if _ROLES[role] == "assistant" else _UNTRAINED
+        hint = _BESIDE if any(not is_empty(turn.get(name)) for name in _MEDIA) else ""
+        hint = _SAME_WEIGHT if not turn.keys().isdisjoint(_WEIGHTS) else hint
+        turn = self._fields.used(turn, _OF_TURN, of, fixed=fixed, hint=hint)
+        content = either(turn, "content", "value", where)
+        if isinstance(content, str):
+            parts = _split(_text(content, where))
+            self._marks += [_Mark(part) for part in parts if isinstance(part, Visual)]
+            self._counts.update(part for part in parts if isinstance(part, Visual))
+            return Message(_ROLES[role], parts)
+        if not isinstance(content, list):
+            raise DataError(
+                f"{where}: content {shortened(content)}; it must be a text or a list of parts"
+            )
+        return Message(_ROLES[role], tuple(self._part(part, of) for part in content))
+
+    def _part(self, part: Any, turn: str) -> str | Visual:
+        """Read a part of a turn.
+
+        Args:
+            part: The JSON object.
+            turn: Name of its turn in messages.
+        """
+        where = f"{self._where}: {turn}"
+        given = part.get("type") if isinstance(part, dict) else None
+        kind = _TYPES.get(given) if isinstance(given, str) else None
+        if given != "text" and kind is None:
+            types = ", ".join(["text", *_TYPES][:-1])
+            raise DataError(
+                f"{where}: part {shortened(part)}; its type must be {types} or {[*_TYPES][-1]}"
+            )
+        if kind is None:
+            part = self._fields.used(part, _OF_PART, f"a text of {turn}")
+        else:
+            of, used = f"{kind.noun} of {turn}", (*_OF_VISUAL, *OPTIONS[kind])
+            part = self._fields.used(part, used, of, hint=HINTS[kind])
+        named = {key: files for key in _FILE_OF_PART if (files := _listed(part.get(key)))}
+        for key, files in named.items():
+            # A `path` or `url` belongs to any kind.
+            if kind is None or _TYPES.get(key, kind) is not kind:
+                of_kind = _TYPES.get(key, IMAGE)
                 raise DataError(
-                    f"{where}: {field!r} within a turn is not read; name the {fields[1]} beside "
-                    f"the turns, and write {kind.mark} at the place of each"
+                    f"{where}: a part of type {given} names the {of_kind.value} "
+                    f"{shortened(files[0])}, which would be lost; make it a part of type "
+                    f"{of_kind.value}"
                 )
-    role = either(turn, "role", "from", where)
-    content = either(turn, "content", "value", where)
-    if not isinstance(role, str) or role not in _ROLES:
-        raise DataError(
-            f"{where}: role {role!r}; it must be one of {', '.join(_ROLES)}: "
-            "rewrite the turn or drop the line"
-        )
-    for key in _WEIGHTS:
-        if _ROLES[role] == "assistant" and turn.get(key, 1) not in (1, None):
+        if kind is None:
+            if "text" not in part:
+                others = ", ".join(repr(name) for name in part if name != "type")
+                raise DataError(
+                    f"{where}: a part of type text has {others or 'nothing'} and no 'text'; give its "
+                    "words as 'text'"
+                )
+            return _text(part["text"], where)
+        if part.get("text"):
             raise DataError(
-                f"{where}: {key}={turn[key]!r}; every turn of the assistant is trained with the "
-                "same weight: drop the field or the line"
+                f"{where}: a part of type {given} has the text {shortened(part['text'])}, which "
+                "would be lost; make it a part of type text"
             )
-    if isinstance(content, str):
-        return Message(_ROLES[role], _split(_text(content, where)))
-    if not isinstance(content, list):
-        raise DataError(
-            f"{where}: content {shortened(content)}; it must be a text or a list of parts"
-        )
-    parts = [part for message in before for part in message.parts]
-    for part in content:
-        parts.append(_part(part, inline, parts, where))
-    return Message(_ROLES[role], tuple(parts[len(parts) - len(content) :]))
-
-
-def _part(
-    part: Any, inline: dict[Visual, list[Any]], before: list[str | Visual], where: str
-) -> str | Visual:
-    """Read a part of a turn.
-
-    Args:
-        part: The JSON object.
-        inline: Receives the file that it names.
-        before: The parts before it, in all turns.
-        where: File, line and turn, for error messages.
-    """
-    given = part.get("type") if isinstance(part, dict) else None
-    kind = _TYPES.get(given) if isinstance(given, str) else None
-    if given != "text" and kind is None:
-        types = ", ".join(["text", *_TYPES][:-1])
-        raise DataError(
-            f"{where}: part {shortened(part)}; its type must be {types} or {[*_TYPES][-1]}"
-        )
-    _refuse(part, _MEDIA, where)
-    named = {key: files for key in _FILE_OF_PART if (files := _listed(part.get(key)))}
-    for key, files in named.items():
-        # A `path` or `url` belongs to any kind.
-        if kind is None or _TYPES.get(key, kind) is not kind:
-            of = _TYPES.get(key, IMAGE)
+        files = [file for files in named.values() for file in files]
+        one, many = _FIELDS[kind]
+        if len(files) > 1:
             raise DataError(
-                f"{where}: a part of type {given} names the {of.value} {shortened(files[0])}, "
-                f"which would be lost; make it a part of type {of.value}"
+                f"{where}: a part names {len(files)} {many}; write a part for each {one}"
             )
-    if kind is None:
-        if "text" not in part:
-            others = ", ".join(repr(name) for name in part if name != "type")
+        number = self._counts[kind]
+        if part.get("index") not in (None, number):
             raise DataError(
-                f"{where}: a part of type text has {others or 'nothing'} and no 'text'; give its "
-                "words as 'text'"
+                f"{where}: a part has index {part['index']!r}, but is {one} {number} of the "
+                f"messages (from 0); list the {many} in the order of their parts"
             )
-        return _text(part["text"], where)
-    if part.get("text"):
-        raise DataError(
-            f"{where}: a part of type {given} has the text {shortened(part['text'])}, which "
-            "would be lost; make it a part of type text"
-        )
-    files = [file for files in named.values() for file in files]
-    one, many = _FIELDS[kind]
-    if len(files) > 1:
-        raise DataError(f"{where}: a part names {len(files)} {many}; write a part for each {one}")
-    for key in _SAMPLING if kind is VIDEO else ():
-        if part.get(key) is not None:
-            raise DataError(
-                f"{where}: {key}={part[key]!r} of a video is not read; set data.video_fps and "
-                "data.video_max_frames for all videos, and remove it"
-            )
-    number = before.count(kind)
-    if part.get("index") not in (None, number):
-        raise DataError(
-            f"{where}: a part has index {part['index']!r}, but is {one} {number} of the messages "
-            f"(from 0); list the {many} in the order of their parts"
-        )
-    inline[kind] += files
-    return kind
+        self._counts[kind] += 1
+        options = joined({}, part, kind, where)
+        self._marks.append(_Mark(kind, files[0] if files else None, options))
+        return kind
 
 
 def _text(text: Any, where: str) -> str:
@@ -256,12 +295,3 @@ def _listed(value: Any) -> list[Any]:
     """One value or a list of them as a list, without None and empty strings."""
     values = value if isinstance(value, list) else [value]
     return [v for v in values if not (v is None or (isinstance(v, str) and not v))]
-
-
-def _refuse(given: dict[str, Any], fields: tuple[str, ...], where: str) -> None:
-    for field in fields:
-        if given.get(field):
-            raise DataError(
-                f"{where}: {field!r} is not read, and its content would be lost; write it into "
-                "the text of a turn, or drop the line"
-            )

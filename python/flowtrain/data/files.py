@@ -6,7 +6,6 @@ import base64
 import io
 import os
 import stat
-from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import Enum
@@ -17,7 +16,9 @@ from urllib.parse import unquote
 from PIL import Image
 
 from flowtrain.data.errors import DataError, shortened
+from flowtrain.data.fields import either
 from flowtrain.git_lfs import POINTER, is_pointer_file
+from flowtrain.models.images import NO_LIMITS, PixelLimits
 
 
 class Visual(Enum):
@@ -48,11 +49,13 @@ class VisualFile:
         kind: Image or video.
         source: Path of its file, the bytes of such a file, or an image of Pillow.
         name: The path, or its place in the record, for error messages.
+        limits: Limits of the pixels of this image alone.
     """
 
     kind: Visual
     source: Path | bytes | Image.Image
     name: str
+    limits: PixelLimits = NO_LIMITS
 
     def open(self) -> AbstractContextManager[BinaryIO]:
         """Open the file, or the bytes as a file.
@@ -79,24 +82,6 @@ class VisualFile:
         )
 
 
-def visual_files(
-    values: Sequence[Any], kind: Visual, *, root: Path | None, where: str
-) -> list[VisualFile]:
-    """All images or all videos of a record.
-
-    Args:
-        values: What the record says of each: a path, a `file:` or `data:` address, bytes, an image
-            of Pillow, or a dictionary with one of these as `path`, `url` or `bytes`.
-        kind: Images or videos.
-        root: Folder that relative paths start from; None refuses them.
-        where: Data set and line or row, for error messages.
-
-    Raises:
-        DataError: A value is none of these, is not on this host, or cannot be decoded.
-    """
-    return [_file(value, kind, n, root, where) for n, value in enumerate(values, 1)]
-
-
 def as_json(value: Any) -> str:
     """A path as text, and bytes or an image as a `data:` address, for `json.dumps`.
 
@@ -116,34 +101,40 @@ def as_json(value: Any) -> str:
     raise TypeError(f"the record has {shortened(value)}, which JSON cannot hold")
 
 
-def either(given: dict[str, Any], one: str, other: str, where: str) -> Any:
-    """Value of the field that is given under one of two names; empty values do not count.
+def visual_file(
+    value: Any,
+    kind: Visual,
+    number: int,
+    root: Path | None,
+    where: str,
+    limits: PixelLimits = NO_LIMITS,
+) -> VisualFile:
+    """An image or a video of a record.
+
+    Args:
+        value: A path, a `file:` or `data:` address, bytes, an image of Pillow, or a dictionary with
+            one of these as `path`, `url` or `bytes`.
+        kind: Image or video.
+        number: Its number among those of its kind, from 1.
+        root: Folder that relative paths start from; None refuses them.
+        where: Data set and line or row, for error messages.
+        limits: Limits of its pixels that the record gives.
 
     Raises:
-        DataError: Both fields have a value.
+        DataError: The value is none of these, is not on this host, or cannot be decoded.
     """
-    first, second = given.get(one), given.get(other)
-    if first and second:
-        raise DataError(
-            f"{where}: both {one!r} and {other!r} are given, and one of them would be lost; "
-            "remove one"
-        )
-    return second if second or first is None else first
-
-
-def _file(value: Any, kind: Visual, number: int, root: Path | None, where: str) -> VisualFile:
     name = f"{number} of the record"
     if isinstance(value, dict):
         # As in `datasets`: beside bytes, the path is only their name.
         if (content := value.get("bytes")) is not None:
             path = value.get("path")
             name = f"{path} of the record" if path else name
-            return VisualFile(kind, _decoded(content, kind, name, where), name)
+            return VisualFile(kind, _decoded(content, kind, name, where), name, limits)
         value = either(value, "path", "url", f"{where}: {kind.noun}") or value
     if isinstance(value, bytes | bytearray):
-        return VisualFile(kind, bytes(value), name)
+        return VisualFile(kind, bytes(value), name, limits)
     if isinstance(value, Image.Image) and kind is IMAGE:
-        return VisualFile(kind, value, name)
+        return VisualFile(kind, value, name, limits)
     if isinstance(value, Path):
         value = str(value)
     if not isinstance(value, str):
@@ -151,9 +142,9 @@ def _file(value: Any, kind: Visual, number: int, root: Path | None, where: str) 
             f"{where}: {kind.value} {shortened(value)}; it must be a path, or the bytes of a file"
         )
     if value.startswith("data:"):
-        return VisualFile(kind, _decoded(value, kind, name, where), name)
+        return VisualFile(kind, _decoded(value, kind, name, where), name, limits)
     path = _path(value, kind, root, where)
-    return VisualFile(kind, path, str(path))
+    return VisualFile(kind, path, str(path), limits)
 
 
 def _decoded(content: Any, kind: Visual, name: str, where: str) -> bytes:

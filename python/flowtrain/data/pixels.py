@@ -20,6 +20,7 @@ from flowtrain.data.errors import DataError
 from flowtrain.data.files import IMAGE, VisualFile
 from flowtrain.data.images import read_upright, upright_size
 from flowtrain.models.errors import ModelError
+from flowtrain.models.images import NO_LIMITS
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -119,7 +120,8 @@ class VisualReader:
         is_image = file.kind is IMAGE
         if not is_image:
             self._check_videos(conversation)
-        needed = (self._processor if is_image else self._videos).pixel_shape(grid)
+        processor = self._processor_of(conversation, file) if is_image else self._videos
+        needed = processor.pixel_shape(grid)
         try:
             read = self._image if is_image else self._video
             pixels, found, size = read(conversation, file, grid)
@@ -151,18 +153,21 @@ class VisualReader:
         """
         block: list[tuple[Image, Conversation, Grid]] = []
         held = 0
+        of_block, limits = self._processor, NO_LIMITS
         for conversation, visual, grid in wanted:
             file = conversation.visuals[visual]
             if file.kind is not IMAGE:
                 raise DataError(f"{conversation.where}: a video is read alone")
+            if block and (file.limits != limits or held > _HELD_VALUES):
+                yield from self._processed(of_block, block)
+                block, held = [], 0
+            if not block:
+                of_block, limits = self._processor_of(conversation, file), file.limits
             image = read_upright(file, conversation.where)
             block.append((image, conversation, grid))
-            held += 3 * image.height * image.width + math.prod(self._processor.pixel_shape(grid))
-            if held > _HELD_VALUES:
-                yield from self._processed(block)
-                block, held = [], 0
+            held += 3 * image.height * image.width + math.prod(of_block.pixel_shape(grid))
         if block:
-            yield from self._processed(block)
+            yield from self._processed(of_block, block)
 
     @cached_property
     def _videos(self) -> VideoProcessor:
@@ -177,6 +182,15 @@ class VisualReader:
             _ = self._videos
         except (ModelError, OSError, ValueError) as error:
             raise DataError(f"{conversation.where}: a video: {error}") from error
+
+    def _processor_of(self, conversation: Conversation, file: VisualFile) -> ImageProcessor:
+        """The processor of an image, with the limits that its record gives."""
+        if not file.limits:
+            return self._processor
+        try:
+            return self._processor.limited(file.limits)
+        except ModelError as error:
+            raise DataError(f"{conversation.where}: image {file.name}: {error}") from error
 
     def _plan(self, conversation: Conversation, file: VisualFile) -> PlannedVisual:
         if file.kind is IMAGE:
@@ -193,16 +207,17 @@ class VisualReader:
 
     def _image_grid(self, conversation: Conversation, file: VisualFile) -> Grid:
         number, where = conversation.num_images, conversation.where
+        processor = self._processor_of(conversation, file)
         try:
             height, width = upright_size(file, where)
             try:
-                return self._processor.grid(height, width, num_images=number)
+                return processor.grid(height, width, num_images=number)
             except ValueError as error:
                 raise file.unusable(where, error) from error
         except DataError:
             if not self._skip_bad:
                 raise
-        return self._processor.grid(*self._processor.smallest_size, num_images=number)
+        return processor.grid(*processor.smallest_size, num_images=number)
 
     def _video_plan(self, where: str, file: VisualFile) -> VideoPlan:
         from flowtrain.data.videos import video_head
@@ -218,9 +233,10 @@ class VisualReader:
                 raise
         return self._videos.plan(self._videos.smallest)
 
-    def _processed(self, block: list[tuple[Image, Conversation, Grid]]) -> list[SamplePixels]:
+    def _processed(
+        self, processor: ImageProcessor, block: list[tuple[Image, Conversation, Grid]]
+    ) -> list[SamplePixels]:
         """Pixels of images, each with its sample and its planned grid."""
-        processor = self._processor
         numbers = [conversation.num_images for _, conversation, _ in block]
         made = processor.pixels_of_each([image for image, _, _ in block], num_images=numbers)
         for (image, conversation, grid), number, pixels in zip(block, numbers, made, strict=True):
@@ -234,11 +250,12 @@ class VisualReader:
     ) -> tuple[NDArray[np.float32], Grid, tuple[int, int]]:
         """Pixels of an image, its grid, and its height and width."""
         number = conversation.num_images
+        processor = self._processor_of(conversation, file)
         upright = read_upright(file, conversation.where)
         size = upright.height, upright.width
         try:
-            found = self._processor.grid(*size, num_images=number)
-            return self._processor.pixels(upright, num_images=number), found, size
+            found = processor.grid(*size, num_images=number)
+            return processor.pixels(upright, num_images=number), found, size
         except ValueError as error:
             raise file.unusable(conversation.where, error) from error
 

@@ -91,6 +91,7 @@ class SampleReader:
         from flowtrain.models.videos import VideoLimits
 
         self._dataset = Dataset(data, state, spool)
+        self._ignore = frozenset(data.ignore)
         self._oversize = data.oversize
         self._max_tokens = max_tokens
         try:
@@ -325,7 +326,10 @@ class SampleReader:
     def _conversation(self, sample: int) -> Conversation:
         dataset = self._dataset
         conversation = read_conversation(
-            dataset.record(sample), root=dataset.root(sample), where=dataset.where(sample)
+            dataset.record(sample),
+            root=dataset.root(sample),
+            where=dataset.where(sample),
+            ignore=self._ignore,
         )
         return self._chat.in_rendered_order(conversation)
 

@@ -25,6 +25,7 @@ Length = dict[str, float]
 `flowtrain.workloads.read_lengths` reads them."""
 
 DECIDING = (
+    "ignore",
     "oversize",
     "min_pixels",
     "max_pixels",
@@ -210,6 +211,7 @@ def _fingerprint(
     fields = {
         "version of flowtrain": __version__,
         **{f"data.{name}": getattr(config.data, name) for name in DECIDING},
+        "data.ignore": sorted(config.data.ignore),  # As it is in JSON.
         # Relative, so that a data set may move with its images.
         "data.image_root": os.path.relpath(source.root, source.path.parent),
         "train.microbatch_tokens": config.train.microbatch_tokens,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,9 +24,11 @@ class PixelLimits:
 
     min_pixels: int | None = None
     max_pixels: int | None = None
+    resized: tuple[int, int] | None = None
+    """Height and width to which an image is scaled before the limits are applied."""
 
     def __bool__(self) -> bool:
-        return self.min_pixels is not None or self.max_pixels is not None
+        return self != NO_LIMITS
 
 
 NO_LIMITS = PixelLimits()
@@ -69,6 +71,21 @@ class ImageProcessor(ABC):
         Raises:
             ValueError: The processor does not take this image.
         """
+
+    def limited(self, limits: PixelLimits) -> ImageProcessor:
+        """The processor of a single image with limits of its own.
+
+        Args:
+            limits: Take the place of those of this processor.
+
+        Raises:
+            ModelError: It does not scale images by limits, or these exclude all images.
+        """
+        given = ", ".join(f"{name}={value}" for name, value in asdict(limits).items() if value)
+        raise ModelError(
+            f"{given}: the model's image processor does not scale images by limits; remove them, "
+            "or ignore them by data.ignore"
+        )
 
     def pixels_of_each(
         self, images: Sequence[Image], *, num_images: Sequence[int]

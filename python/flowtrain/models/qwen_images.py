@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping, Sequence
 from itertools import chain
@@ -12,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from transformers import AutoImageProcessor
+from transformers.image_utils import SizeDict
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 
 from flowtrain.cost.flops import Grid
@@ -38,25 +40,45 @@ class QwenImageProcessor(ImageProcessor):
     """
 
     def __init__(self, folder: Path, vision: Any, limits: PixelLimits) -> None:
+        self._folder = folder
         self._processor: Any = AutoImageProcessor.from_pretrained(folder)
+        self._resized: tuple[int, int] | None = None
         if limits:
-            own = self._processor.size
-            least = own["shortest_edge"] if limits.min_pixels is None else limits.min_pixels
-            most = own["longest_edge"] if limits.max_pixels is None else limits.max_pixels
-            if least > most:
-                raise ModelError(
-                    f"data.min_pixels={least} is more than data.max_pixels={most} (null takes the "
-                    "limit of the model's processor); lower the one or raise the other"
-                )
-            size = {"shortest_edge": least, "longest_edge": most}
-            self._processor = AutoImageProcessor.from_pretrained(folder, size=size)
+            self._limit(limits, "data.")
         check_patches(self._processor, vision, folder, "image processor (preprocessor_config.json")
         self._patch: int = self._processor.patch_size
         self._merge: int = self._processor.merge_size
         self._patch_values = 3 * self._processor.temporal_patch_size * self._patch**2
         self.smallest_size = (self._patch * self._merge,) * 2
 
+    def limited(self, limits: PixelLimits) -> QwenImageProcessor:
+        other = copy.copy(self)
+        other._limit(limits, "")
+        return other
+
+    def _limit(self, limits: PixelLimits, name: str) -> None:
+        """Replace the limits; `name` is what messages write in front of them."""
+        if not self._processor.do_resize:
+            raise ModelError(
+                f"{name}min_pixels={limits.min_pixels}, {name}max_pixels={limits.max_pixels}: the "
+                f"image processor of {self._folder} does not scale images (do_resize is false); "
+                "remove the limits, or let it scale"
+            )
+        own = self._processor.size
+        least = own["shortest_edge"] if limits.min_pixels is None else limits.min_pixels
+        most = own["longest_edge"] if limits.max_pixels is None else limits.max_pixels
+        if least > most:
+            raise ModelError(
+                f"{name}min_pixels={least} is more than {name}max_pixels={most} (where none is "
+                "given, the limit of the run or of the model's processor); lower the one or raise "
+                "the other"
+            )
+        self._processor = copy.copy(self._processor)
+        self._processor.size = SizeDict(shortest_edge=least, longest_edge=most)
+        self._resized = limits.resized
+
     def grid(self, height: int, width: int, *, num_images: int) -> Grid:
+        height, width = self._resized or (height, width)
         if self._processor.do_resize:
             height, width = smart_resize(
                 height,
@@ -71,18 +93,22 @@ class QwenImageProcessor(ImageProcessor):
         return math.prod(grid) // self._merge**2
 
     def pixels(self, image: Image, *, num_images: int) -> NDArray[np.float32]:
-        out: NDArray[np.float32] = self._processor(images=[image], return_tensors="np")[
-            "pixel_values"
-        ]
-        return out
+        return self.pixels_of_each([image], num_images=[num_images])[0]
 
     def pixels_of_each(
         self, images: Sequence[Image], *, num_images: Sequence[int]
     ) -> list[NDArray[np.float32]]:
         # The processor takes images one by one, and its checks of a call longer than a small image.
-        out = self._processor(images=list(images), return_tensors="np")
+        given = list(images) if self._resized is None else [self._scaled(each) for each in images]
+        out = self._processor(images=given, return_tensors="np")
         ends = np.cumsum(out["image_grid_thw"].prod(axis=1))[:-1]
         return np.split(out["pixel_values"], ends)
+
+    def _scaled(self, image: Image) -> Image:
+        """The image in the size of its grid, to which the processor would not distort it."""
+        _, rows, columns = self.grid(image.height, image.width, num_images=1)
+        size = columns * self._patch, rows * self._patch
+        return image.resize(size, self._processor.resample)
 
     def pixel_shape(self, grid: Grid) -> tuple[int, ...]:
         return math.prod(grid), self._patch_values

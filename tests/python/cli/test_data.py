@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -128,7 +129,7 @@ def test_a_reason_that_the_terminal_cannot_encode_is_escaped(
     zeros = dict.fromkeys(
         ("samples", "over_limit", "tokens", "targets", "images", "videos", "ended"), 0
     )
-    found = FileCheck(bad=[bad], image_tokens=0, sources=[], **zeros)
+    found = FileCheck(bad=[bad], image_tokens=0, unread={}, sources=[], **zeros)
     monkeypatch.setattr("flowtrain.data.check.check_file", lambda *_, **__: found)
     assert main(["data", "check", str(folder / "run.yaml")]) == 1
     assert r"image \udcff.png: there is no such file" in capsys.readouterr().out
@@ -272,6 +273,26 @@ def test_images_of_more_than_8_bits_that_become_blank_are_reported(
     errors = capsys.readouterr().err
     assert "flowtrain: 2 images have grey values of 16 or 32 bits and become blank" in errors
     assert f"{tmp_path / 'wide.png'}, for one" in errors
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_fields_that_nothing_uses_are_counted_with_the_option_that_ignores_them(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], workers: str
+) -> None:
+    path = tmp_path / "train.jsonl"
+    records = [json.loads(line) for line in (folder / "data/train.jsonl").read_text().splitlines()]
+    for record in records[:70]:
+        record["height"] = 8
+    records[1]["messages"][1]["score"] = 0.5
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    argv = ["data", "check", str(folder / "run.yaml"), f"data.path={path}", "--workers", workers]
+    argv.append(f"data.image_root={folder / 'data'}")
+    assert main(argv) == 1
+    said = "'height' in 70, 'score' in 1; .* set data.ignore=[height,score]"
+    output = capsys.readouterr()
+    assert re.search(re.escape(said).replace(r"\.\*", ".*"), output.err)
+    assert main([*argv, "data.ignore=[height,score]"]) == 0
+    assert "140 samples, 0 bad" in capsys.readouterr().out
 
 
 def test_a_stream_is_shown_and_not_checked(

@@ -7,7 +7,9 @@ import pytest
 
 from flowtrain.data import DataError
 from flowtrain.data.conversation import Conversation, read_conversation
+from flowtrain.data.fields import UnreadFieldsError
 from flowtrain.data.files import IMAGE, VIDEO, VisualFile
+from flowtrain.models.images import PixelLimits
 
 ASKED = [{"role": "user", "content": "Q"}, {"role": "assistant", "content": "A"}]
 SHOWN = [{"role": "user", "content": "<image>Q"}, {"role": "assistant", "content": "A"}]
@@ -49,7 +51,7 @@ def test_a_line_without_images_may_have_empty_image_fields(fields: dict[str, Any
         {"messages": SHOWN, "image": {"path": "a b.png", "bytes": None}},
         parts({"type": "image", "image": None, "url": "file:///data/a b.png"}, TEXT),
         parts({"type": "image", "path": "a b.png", "text": None}, {**TEXT, "image": None}),
-        parts({"type": "image_url", "image_url": {"url": "a b.png", "detail": "low"}}, TEXT),
+        parts({"type": "image_url", "image_url": {"url": "a b.png", "detail": "auto"}}, TEXT),
         parts({"type": "image_url", "image_url": "file:///data/a b.png"}, TEXT),
         {**parts({"type": "image"}, TEXT), "images": ["a b.png"]},
         {**parts({"type": "image", "index": 0}, {**TEXT, "index": None}), "images": ["a b.png"]},
@@ -144,7 +146,7 @@ def test_an_empty_field_does_not_hide_its_other_name() -> None:
         ),
         (
             parts({"type": "video", "video": "a.mp4", "fps": 1.0}),
-            "fps=1.0 of a video is not read; set data.video_fps",
+            "fps=1.0 of a video of turn 1: not read, .*; set data.video_fps",
         ),
         (
             parts({"type": "video", "video": [["a.png", "b.png"]]}),
@@ -179,25 +181,31 @@ def test_an_empty_field_does_not_hide_its_other_name() -> None:
         ({"conversations": [{"from": "observation", "value": "1"}]}, "turn 1: role 'observation'"),
         (
             {"messages": [ASKED[0], {**ASKED[1], "tool_calls": [{"name": "f"}]}]},
-            "turn 2: 'tool_calls' is not read",
+            "'tool_calls' of turn 2: not read",
         ),
-        ({"messages": [ASKED[0], {**ASKED[1], "weight": 0}]}, "turn 2: weight=0; every turn"),
-        ({"messages": ASKED, "audios": ["a.wav"]}, "'audios' is not read"),
+        (
+            {"messages": [ASKED[0], {**ASKED[1], "weight": 0}]},
+            "weight=0 of turn 2: not read, .*; drop the line, ",
+        ),
+        (
+            {"messages": ASKED, "audios": ["a.wav"]},
+            "'audios': not read, .* write it into the text of a turn, ",
+        ),
         ({"messages": ASKED, "videos": ["a.mp4"]}, "0 video marks in the messages and 1 videos"),
-        ({"messages": ASKED, "system": "Be brief."}, "'system' is not read"),
+        ({"messages": ASKED, "system": "Be brief."}, "'system': not read"),
         ({"messages": [{"role": "user", "content": "\ud83d"}, ASKED[1]]}, "turn 1: .*not Unicode"),
         ({"messages": SHOWN, "image": "\ud83d.png"}, "image '.ud83d.png': not Unicode"),
         (
             {"messages": [{**ASKED[0], "images": ["a.png"]}, ASKED[1]]},
-            "turn 1: 'images' within a turn is not read",
+            "'images' of turn 1: not read, .*; name images and videos beside the turns",
         ),
         (
             {"conversations": [{"from": "human", "value": "Q", "image": "a.png"}, ASKED[1]]},
-            "turn 1: 'image' within a turn is not read",
+            "'image' of turn 1: not read",
         ),
         (
             {"messages": [{**ASKED[0], "videos": ["a.mp4"]}, ASKED[1]]},
-            "turn 1: 'videos' within a turn",
+            "'videos' of turn 1: not read",
         ),
         (parts({**TEXT, "image": "a.png"}), "turn 1: a part of type text names the image 'a.png'"),
         (parts({"type": "image", "image": "a.png", "text": "Q"}), "turn 1: .*has the text 'Q'"),
@@ -223,3 +231,103 @@ def test_fields_that_would_be_lost_or_misread_are_refused(
 ) -> None:
     with pytest.raises(DataError, match=rf"^data\.jsonl:3: .*{message}"):
         read(record)
+
+
+ONE_IMAGE = {**parts({"type": "image"}, TEXT), "images": ["a.png"]}
+UNREAD: list[tuple[dict[str, Any], str, str]] = [
+    ({"messages": ASKED, "objects": {"bbox": [[1, 2, 3, 4]]}}, "objects", "'objects'"),
+    ({"messages": ASKED, "system_prompt": "Be brief."}, "system_prompt", "'system_prompt'"),
+    ({"messages": ASKED, "rejected_response": "B"}, "rejected_response", "'rejected_response'"),
+    ({"messages": ASKED, "audio": {"path": None, "array": [0.5]}}, "audio", "'audio'"),
+    ({"messages": ASKED, "label": False}, "label", "label=False"),
+    ({"messages": [ASKED[0], {**ASKED[1], "loss_scale": 0.0}]}, "loss_scale", "loss_scale=0.0 of"),
+    ({"messages": [ASKED[0], {**ASKED[1], "loss_weight": 2}]}, "loss_weight", "loss_weight=2 of"),
+    ({"messages": [ASKED[0], {**ASKED[1], "train": False}]}, "train", "train=False of turn 2"),
+    ({"messages": [{**ASKED[0], "train": True}, ASKED[1]]}, "train", "train=True of turn 1"),
+    ({"messages": [{**ASKED[0], "name": "Ann"}, ASKED[1]]}, "name", "'name' of turn 1"),
+    (
+        parts({**TEXT, "cache_control": {"type": "x"}}),
+        "cache_control",
+        "'cache_control' of a text of",
+    ),
+    (parts({**TEXT, "index": 1}), "index", "index=1 of a text of turn 1"),
+    (
+        parts({"type": "image", "image": "a.png", "min_tokens": 4}),
+        "min_tokens",
+        "min_tokens=4 of an image of turn 1",
+    ),
+    (
+        parts({"type": "image_url", "image_url": {"url": "a.png", "detail": "low"}}),
+        "detail",
+        "'detail' of image 1",
+    ),
+    ({"messages": SHOWN, "images": [{"path": "a.png", "rotate": 90}]}, "rotate", "rotate=90 of i"),
+    (parts({"type": "video", "video": "a.mp4", "max_pixels": 9}), "max_pixels", "max_pixels=9 of"),
+    (
+        {"messages": [{"role": "user", "content": "<video>"}, ASKED[1]]}
+        | {"videos": [{"path": "a.mp4", "video_start": 1.5}]},
+        "video_start",
+        "video_start=1.5 of video 1: .*; set data.video_fps",
+    ),
+]
+
+
+@pytest.mark.parametrize(("record", "name", "message"), UNREAD)
+def test_a_field_that_nothing_uses_is_refused_by_its_name_or_ignored(
+    record: dict[str, Any], name: str, message: str
+) -> None:
+    with pytest.raises(
+        UnreadFieldsError, match=rf"^data\.jsonl:3: {message}.*\[{name}\]$"
+    ) as raised:
+        read(record)
+    assert raised.value.names == (name,)
+    assert read_conversation(record, root=Path(), where="", ignore=[name]).messages
+
+
+def test_all_fields_that_nothing_uses_are_named_together() -> None:
+    record = {"messages": [{**ASKED[0], "name": "Ann"}, {**ASKED[1], "weight": 0}], "height": 7}
+    with pytest.raises(UnreadFieldsError) as raised:
+        read(record)
+    assert str(raised.value).startswith("data.jsonl:3: height=7, 'name' of turn 1, weight=0 of ")
+    assert str(raised.value).endswith("data.ignore=[height,name,weight]")
+    record = {"messages": ASKED, "height": None, "tags": [None, {"x": ""}], "id": 7, "source": "w"}
+    assert read(record) == read({"messages": ASKED})
+    weighted = [{**ASKED[0], "weight": 0, "train": False}, {**ASKED[1], "loss": True, "weight": 1}]
+    assert read({"messages": weighted}) == read({"messages": ASKED})
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        parts({"type": "image", "image": "a.png", "min_pixels": 64, "max_pixels": 4096.0}, TEXT),
+        {**parts({"type": "image", "min_pixels": 64, "max_pixels": 4096}, TEXT), "image": "a.png"},
+        {"messages": SHOWN, "images": [{"path": "a.png", "min_pixels": 64, "max_pixels": 4096}]},
+        parts(
+            {"type": "image_url", "image_url": {"url": "a.png", "min_pixels": 64}}
+            | {"max_pixels": 4096},
+            TEXT,
+        ),
+    ],
+)
+def test_limits_of_one_image_are_read_wherever_they_stand(record: dict[str, Any]) -> None:
+    limits = PixelLimits(min_pixels=64, max_pixels=4096)
+    assert read(record).visuals[0].limits == limits
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_pixels": "640x480"}, "image 1: max_pixels='640x480'; it must be a whole number"),
+        ({"max_pixels": 0}, "image 1: max_pixels=0; it must be a whole number above 0"),
+        ({"resized_height": 28}, "resized_height and resized_width belong together"),
+        (
+            {"max_pixels": 4096, "image": {"path": "a", "max_pixels": 1}},
+            "max_pixels is 4096 in its",
+        ),
+    ],
+)
+def test_limits_of_one_image_that_mean_nothing_are_refused(
+    options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(DataError, match=message):
+        read(parts({"type": "image", "image": "a.png", **options}, TEXT))

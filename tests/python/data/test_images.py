@@ -16,7 +16,7 @@ from PIL.PngImagePlugin import PngInfo
 
 from flowtrain.config.schema import DataConfig
 from flowtrain.data import DataError
-from flowtrain.data.files import IMAGE, as_json, visual_files
+from flowtrain.data.files import IMAGE, as_json, visual_file
 from flowtrain.data.images import read_upright, upright_size
 from flowtrain.data.samples import SampleReader
 from flowtrain.models.tiny import write_tiny_model
@@ -134,7 +134,7 @@ def test_an_image_within_a_record_equals_its_file(tmp_path: Path) -> None:
         content = path.read_bytes()
         with Image.open(path) as opened:
             values = [path, content, {"bytes": content}, as_json(content), opened, as_json(opened)]
-            files = visual_files(values, IMAGE, root=None, where="row 0")
+            files = [visual_file(value, IMAGE, 1, None, "row 0") for value in values]
             sizes = [upright_size(file, "row 0") for file in files]
             uprights = [read_upright(file, "row 0") for file in files]
         assert len(set(sizes)) == 1, path
@@ -144,7 +144,8 @@ def test_an_image_within_a_record_equals_its_file(tmp_path: Path) -> None:
 
 def test_a_bad_image_within_a_record_is_named_by_its_place() -> None:
     whole = (noise().tobytes(), b"", b"<html>")
-    for number, file in enumerate(visual_files(whole, IMAGE, root=None, where=""), 1):
+    for number, content in enumerate(whole, 1):
+        file = visual_file(content, IMAGE, number, None, "")
         with pytest.raises(
             DataError,
             match=rf"^row 4: image {number} of the record: cannot identify it as an image that "

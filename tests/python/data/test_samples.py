@@ -15,7 +15,7 @@ from flowtrain.data.pixels import SamplePixels
 from flowtrain.data.samples import SampleReader
 from flowtrain.data.text import SampleText, expand
 from flowtrain.models.qwen_images import QwenImageProcessor
-from flowtrain.models.tiny import SMALLEST, write_tiny_model
+from flowtrain.models.tiny import SMALLEST, TINY, write_tiny_model
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def pixels_of(read: SampleReader) -> SamplePixels:
     return read.pixels(0, 0, read.meta(0).grids[0])
 
 
-def chat(*turns: str, images: tuple[str, ...] = ()) -> dict[str, Any]:
+def chat(*turns: str, images: tuple[Any, ...] = ()) -> dict[str, Any]:
     roles = ("user", "assistant")
     messages = [{"role": roles[i % 2], "content": turn} for i, turn in enumerate(turns)]
     return {"messages": messages, "images": list(images)}
@@ -259,6 +259,69 @@ def test_pixel_limits_scale_images_as_the_processor_does(model: Path, tmp_path: 
             truth = processor(images=[image], return_tensors="np")
         assert [list(grid) for grid in read.meta(0).grids] == truth["image_grid_thw"].tolist()
         np.testing.assert_array_equal(pixels_of(read).pixels, truth["pixel_values"])
+
+
+def test_limits_of_one_image_scale_it_as_the_processor_does(model: Path, tmp_path: Path) -> None:
+    from transformers import AutoImageProcessor
+
+    name = picture(tmp_path, "a.png", (200, 96))
+    sizes = [(1024, 6400), (64, 1024), (30_000, 60_000)]
+    entries: list[Any] = [
+        name,
+        *({"path": name, "min_pixels": least, "max_pixels": most} for least, most in sizes),
+        name,
+    ]
+    record = chat("<image>" * len(entries) + "?", "1", images=tuple(entries))
+    read = reader(model, tmp_path, record, max_pixels=2048)
+    grids = read.meta(0).grids
+    calls = [(0, number, grid) for number, grid in enumerate(grids)]
+    together = read.pixels_together(calls)
+    for call, found, (least, most) in zip(
+        calls, together, [(64, 2048), *sizes, (64, 2048)], strict=True
+    ):
+        size = {"shortest_edge": least, "longest_edge": most}
+        with Image.open(tmp_path / name) as image:
+            truth = AutoImageProcessor.from_pretrained(model, size=size)(
+                images=[image], return_tensors="np"
+            )
+        assert [list(call[2])] == truth["image_grid_thw"].tolist()
+        np.testing.assert_array_equal(found.pixels, truth["pixel_values"])
+        np.testing.assert_array_equal(read.pixels(*call).pixels, truth["pixel_values"])
+    assert len(set(grids)) == 4
+
+
+@pytest.mark.parametrize(
+    ("given", "size"), [((60, 30), (64, 32)), ((4, 4), (8, 8)), ((4000, 1000), (88, 16))]
+)
+def test_the_size_of_one_image_may_be_given(
+    model: Path, tmp_path: Path, given: tuple[int, int], size: tuple[int, int]
+) -> None:
+    from transformers import AutoImageProcessor
+
+    name = picture(tmp_path, "a.png", (50, 70))
+    entry = {"path": name, "resized_height": given[0], "resized_width": given[1]}
+    read = reader(model, tmp_path, chat("<image>?", "1", images=(entry,)), max_pixels=2048)
+    with Image.open(tmp_path / name) as image:
+        scaled = image.resize(size[::-1], Image.Resampling.BICUBIC)
+    processor = AutoImageProcessor.from_pretrained(model)
+    truth = processor(images=[scaled], do_resize=False, return_tensors="np")
+    assert [list(grid) for grid in read.meta(0).grids] == truth["image_grid_thw"].tolist()
+    np.testing.assert_array_equal(pixels_of(read).pixels, truth["pixel_values"])
+
+
+@pytest.mark.parametrize("family", sorted(set(TINY) - {"qwen3_vl", "qwen2_5_vl"}))
+def test_limits_of_one_image_are_refused_or_ignored_where_the_family_has_tiles(
+    family: str, tmp_path: Path
+) -> None:
+    write_tiny_model(tmp_path / "model", SMALLEST, family=family)
+    entry = {"path": picture(tmp_path, "a.png", (20, 20)), "max_pixels": 64}
+    record = chat("<image>?", "1", images=(entry,))
+    read = reader(tmp_path / "model", tmp_path, record, bad_image="skip")
+    with pytest.raises(
+        DataError, match=r"data.jsonl:1: image .*a.png: max_pixels=64: .*data.ignore"
+    ):
+        read.meta(0)
+    assert reader(tmp_path / "model", tmp_path, record, ignore=("max_pixels",)).meta(0).grids
 
 
 @pytest.mark.parametrize(

@@ -85,6 +85,7 @@ def test_a_limit_decides_the_sizes_only_of_samples_that_exceed_it(folder: Path) 
 
 
 FIELDS = {
+    "data.ignore=[height,id]": "data.ignore=[] (now ['height', 'id'])",
     "data.min_pixels=64": "data.min_pixels=None (now 64)",
     "data.max_pixels=4096": "data.max_pixels=None (now 4096)",
     "data.video_fps=2": "data.video_fps=None (now 2",

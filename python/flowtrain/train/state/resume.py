@@ -27,6 +27,7 @@ RULES: dict[str, Rule] = {
     "data.dataset": "refused",
     "data.sources": "content",
     "data.image_root": "taken",
+    "data.ignore": "taken",
     "data.workers": "taken",
     "data.shuffle": "refused",
     "data.bad_image": "taken",

@@ -1,0 +1,62 @@
+"""Options of single images and videos: those of the tools that released models come with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from flowtrain.data.errors import DataError, shortened
+from flowtrain.data.fields import is_empty
+from flowtrain.data.files import IMAGE, VIDEO, Visual
+from flowtrain.models.images import NO_LIMITS, PixelLimits
+
+_SIDES = ("resized_height", "resized_width")
+
+OPTIONS = {IMAGE: ("min_pixels", "max_pixels", *_SIDES), VIDEO: ()}
+"""Options that are used, by kind; they have the names and meanings of `qwen_vl_utils`."""
+
+FIXED = {"detail": "auto"}
+"""Values of further options that change nothing."""
+
+HINTS = {IMAGE: "", VIDEO: "set data.video_fps and data.video_max_frames for all videos"}
+"""What else to do about an option that is not used, by kind."""
+
+
+def joined(
+    options: Mapping[str, Any], given: Mapping[str, Any], kind: Visual, where: str
+) -> dict[str, Any]:
+    """Options, with those of another object.
+
+    Raises:
+        DataError: An option has two values.
+    """
+    out = dict(options)
+    for name in OPTIONS[kind]:
+        if not is_empty(value := given.get(name)) and out.setdefault(name, value) != value:
+            raise DataError(
+                f"{where}: {name} is {shortened(out[name])} in its part and {shortened(value)} "
+                "beside its file, and one of them would be lost; remove one"
+            )
+    return out
+
+
+def pixel_limits(options: Mapping[str, Any], where: str) -> PixelLimits:
+    """Limits of an image that its options give.
+
+    Raises:
+        DataError: A value is no whole number above 0, or the resized size has only one side.
+    """
+    if not options:
+        return NO_LIMITS
+    values = {name: _whole(value, name, where) for name, value in options.items()}
+    sides = [values.pop(name) for name in _SIDES if name in values]
+    if len(sides) == 1:
+        raise DataError(f"{where}: {' and '.join(_SIDES)} belong together; give both or none")
+    return PixelLimits(**values, resized=(sides[0], sides[1]) if sides else None)
+
+
+def _whole(value: Any, name: str, where: str) -> int:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not (is_number and value > 0 and value == int(value)):
+        raise DataError(f"{where}: {name}={shortened(value)}; it must be a whole number above 0")
+    return int(value)
