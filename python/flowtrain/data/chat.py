@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowtrain.data.conversation import Conversation, Message
-from flowtrain.data.errors import DataError
+from flowtrain.data.errors import DataError, cut
 from flowtrain.data.files import IMAGE, VIDEO, Visual
 
 if TYPE_CHECKING:
@@ -340,7 +340,9 @@ class ChatTokenizer:
                 **self._special_tokens,
             )
         except (TemplateError, TypeError, ValueError) as error:
-            raise DataError(f"{where}: the chat template refuses the turns: {error}") from error
+            raise DataError(
+                f"{where}: the chat template refuses the turns: {cut(str(error))}"
+            ) from error
         texts, spans = rendered
         return texts[0], spans[0] if spans else []
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from flowtrain.config.schema import RunConfig
 from flowtrain.cores import available_cores
-from flowtrain.data.errors import DataError, no_sample_fits
+from flowtrain.data.errors import DataError, bounded, cut, no_sample_fits
 from flowtrain.data.fields import UnreadFieldsError
 from flowtrain.data.mixture import epoch_draws
 from flowtrain.data.model_files import model_hashes
@@ -220,7 +220,7 @@ class _Checker:
                     counts.update(_UNREAD + name for name in error.names)
                 where, reason = self.dataset.where(sample), str(error)
                 if not reason.startswith(where):
-                    reason = f"{where}: {type(error).__name__}: {error}"
+                    reason = bounded(f"{where}: {type(error).__name__}: {cut(reason)}")
                 bad.append(BadLine(sample=sample, line=self.dataset.line(sample), reason=reason))
         counts["bad"] = len(bad)
         return counts, bad, lengths

@@ -267,8 +267,8 @@ class _Reader:
         number = self._counts[kind]
         if part.get("index") not in (None, number):
             raise DataError(
-                f"{where}: a part has index {part['index']!r}, but is {one} {number} of the "
-                f"messages (from 0); list the {many} in the order of their parts"
+                f"{where}: a part has index {shortened(part['index'])}, but is {one} {number} of "
+                f"the messages (from 0); list the {many} in the order of their parts"
             )
         self._counts[kind] += 1
         options = joined({}, part, kind, where)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from flowtrain.data.errors import DataError
+from flowtrain.data.errors import DataError, cut, shortened
 
 _NUMBERS = (bool, int, float)
 _NO_VALUES: Mapping[str, Any] = {}
@@ -60,9 +60,9 @@ class Fields:
             if name in names:
                 found[name] = value
             elif not (is_empty(value) or (name in fixed and value == fixed[name])):
-                shown = f"{name}={value!r}" if isinstance(value, _NUMBERS) else repr(name)
+                shown = f"{name}={value!r}" if isinstance(value, _NUMBERS) else shortened(name)
                 place = f"{shown} of {of}" if of else shown
-                self._unread.setdefault(str(name), place)
+                self._unread.setdefault(cut(str(name)), place)
                 self._hints |= {hint: None} if hint else {}
         return found
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import os
+import re
 import stat
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -15,10 +16,20 @@ from urllib.parse import unquote
 
 from PIL import Image
 
-from flowtrain.data.errors import DataError, shortened
+from flowtrain.data.errors import DataError, cut, shortened
 from flowtrain.data.fields import either
 from flowtrain.git_lfs import POINTER, is_pointer_file
 from flowtrain.models.images import NO_LIMITS, PixelLimits
+
+_BASE64 = re.compile(r"[A-Za-z0-9+/\s]+={0,2}\s*")
+_HEAD, _HEAD_BASE64 = 100, 64
+"""Characters of a text in which its first characters of base64 are looked for, and their number."""
+_SIGNATURES = (
+    *(b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"RIFF", b"BM", b"II*\0", b"MM\0*"),
+    *(b"\x1aE\xdf\xa3", b"FLV\x01"),
+)
+"""First bytes of PNG, JPEG, GIF, WebP and AVI, BMP, TIFF, Matroska and WebM, and FLV."""
+_LONGEST_PATH = 4096
 
 
 class Visual(Enum):
@@ -70,7 +81,9 @@ class VisualFile:
 
     def unusable(self, where: str, error: Exception) -> DataError:
         """Error that names the image or video, its line and the cause."""
-        cause = str(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+        cause = cut(str(error))
+        if not isinstance(error, OSError):
+            cause = f"{type(error).__name__}: {cause}"
         if isinstance(error, FileNotFoundError):
             cause = "there is no such file"
         elif isinstance(self.source, Path) and is_pointer_file(self.source):
@@ -128,7 +141,7 @@ def visual_file(
         # As in `datasets`: beside bytes, the path is only their name.
         if (content := value.get("bytes")) is not None:
             path = value.get("path")
-            name = f"{path} of the record" if path else name
+            name = f"{cut(str(path))} of the record" if path else name
             return VisualFile(kind, _decoded(content, kind, name, where), name, limits)
         value = either(value, "path", "url", f"{where}: {kind.noun}") or value
     if isinstance(value, bytes | bytearray):
@@ -141,10 +154,21 @@ def visual_file(
         raise DataError(
             f"{where}: {kind.value} {shortened(value)}; it must be a path, or the bytes of a file"
         )
-    if value.startswith("data:"):
+    if value.startswith("data:") or _is_base64(value):
         return VisualFile(kind, _decoded(value, kind, name, where), name, limits)
     path = _path(value, kind, root, where)
-    return VisualFile(kind, path, str(path), limits)
+    return VisualFile(kind, path, cut(str(path)), limits)
+
+
+def _is_base64(text: str) -> bool:
+    """Whether a text without the head of an address is an image or video in base64."""
+    begin = "".join(text[:_HEAD].split())[:_HEAD_BASE64]
+    if len(begin) < _HEAD_BASE64 or not _BASE64.fullmatch(begin):
+        return False
+    head = base64.b64decode(begin)
+    # Most containers of Apple and of MPEG name themselves behind a length.
+    known = head.startswith(_SIGNATURES) or head[4:8] == b"ftyp"
+    return known and _BASE64.fullmatch(text) is not None
 
 
 def _decoded(content: Any, kind: Visual, name: str, where: str) -> bytes:
@@ -157,7 +181,9 @@ def _decoded(content: Any, kind: Visual, name: str, where: str) -> bytes:
     try:
         if comma and not (head.startswith("data:") and head.endswith(";base64")):
             raise ValueError(f"its head is {shortened(head)}")
-        return base64.b64decode(text, validate=True)
+        # Lines of 76 characters, or escapes of an address, and no padding: as browsers read it.
+        text = "".join((unquote(text) if "%" in text else text).split())
+        return base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
     except ValueError as error:
         raise DataError(
             f"{where}: {kind.value} {name}: not base64 ({error}); write it as "
@@ -170,7 +196,14 @@ def _path(file: str, kind: Visual, root: Path | None, where: str) -> Path:
     try:
         file.encode()
     except UnicodeEncodeError as error:
-        raise DataError(f"{where}: {name} {file!r}: not Unicode ({error}); correct it") from error
+        raise DataError(
+            f"{where}: {name} {shortened(file)}: not Unicode ({error}); correct it"
+        ) from error
+    if len(file) > _LONGEST_PATH:
+        raise DataError(
+            f"{where}: {name} {shortened(file)}: {len(file)} characters are no path; write base64 "
+            f"as data:{name}/TYPE;base64,TEXT"
+        )
     if file.startswith("file:///"):
         return Path(unquote(file.removeprefix("file://")))
     if "://" in file:
@@ -180,8 +213,8 @@ def _path(file: str, kind: Visual, root: Path | None, where: str) -> Path:
         )
     if root is None and not Path(file).is_absolute():
         raise DataError(
-            f"{where}: {name} {file!r} is a relative path, and data.dataset has no folder for it "
-            "to start from; set data.image_root, or give absolute paths"
+            f"{where}: {name} {shortened(file)} is a relative path, and data.dataset has no folder "
+            "for it to start from; set data.image_root, or give absolute paths"
         )
     return (root or Path()) / file
 

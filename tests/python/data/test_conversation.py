@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import base64
+import pickle
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -331,3 +334,72 @@ def test_limits_of_one_image_that_mean_nothing_are_refused(
 ) -> None:
     with pytest.raises(DataError, match=message):
         read(parts({"type": "image", "image": "a.png", **options}, TEXT))
+
+
+def test_base64_without_a_head_or_with_line_breaks_is_read() -> None:
+    content = b"\xff\xd8\xff" + bytes(range(256)) * 8
+    text = base64.b64encode(content).decode()
+    lines = base64.encodebytes(content).decode()
+    assert "/" in text and "\n" in lines and text.endswith("=")
+    for value in (
+        text,
+        lines,
+        lines.replace("\n", "\r\n"),
+        text.rstrip("="),
+        f"data:image/jpeg;base64,{lines}",
+        f"data:image/jpeg;base64,{quote(text)}",
+        {"bytes": lines},
+        {"url": text},
+    ):
+        image = read({"messages": SHOWN, "images": [value]}).visuals[0]
+        assert (image.source, image.name) == (content, "1 of the record")
+
+
+def test_a_path_of_the_letters_of_base64_is_a_path() -> None:
+    for path in ("/9j/" + "a/" * 60, "iVBORw0KGgo" + "/a" * 90, "x" * 100, "/images/" + "a" * 92):
+        assert read({"messages": SHOWN, "image": f"{path}.jpg"}).visuals[0].source == Path(
+            f"/data/{path}.jpg" if path[0] != "/" else f"{path}.jpg"
+        )
+    no_image = "/images/" + "a" * 92
+    assert read({"messages": SHOWN, "image": no_image}).visuals[0].source == Path(no_image)
+
+
+LONG = "The house isn't 'red'. " * 30_000
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"messages": SHOWN, "image": LONG},
+        {"messages": SHOWN, "image": "A" * 722_000},
+        {"messages": SHOWN, "image": f"data:image/png;base64,{LONG}"},
+        {"messages": SHOWN, "image": f"data:{LONG},x"},
+        {"messages": SHOWN, "image": f"https://{LONG}"},
+        {"messages": SHOWN, "image": [{LONG: 1}]},
+        {"messages": SHOWN, "image": "\ud83d" * 5000},
+        {"messages": [{"role": LONG, "content": "Q"}]},
+        {"messages": [{"role": [LONG] * 9, "content": "Q"}]},
+        {"messages": [{"role": "user", "content": {"x": LONG}}]},
+        {"messages": [{**ASKED[0], LONG: LONG}]},
+        {"messages": [{**ASKED[0], "weight": 10**4000}]},
+        parts({"type": LONG, "text": LONG}),
+        parts({"type": "image", "text": LONG}),
+        parts({"type": "image", "image": "a.png", "max_pixels": LONG}),
+        parts({"type": "image", "image": "a.png", "index": [7] * 900}),
+    ],
+)
+def test_an_error_repeats_no_more_than_200_characters_of_a_value(record: dict[str, Any]) -> None:
+    with pytest.raises(DataError) as raised:
+        read(record)
+    message = str(raised.value)
+    assert len(message) < 700
+    assert max(map(len, message.split())) <= 200
+    assert message.count("house") < 12
+    assert str(pickle.loads(pickle.dumps(raised.value))) == message
+
+
+def test_only_long_values_of_an_error_are_cut() -> None:
+    prose = "the model's processor " * 20 + "and its users' images"
+    assert str(DataError(f"a.jsonl:1: {prose}: 'red'")) == f"a.jsonl:1: {prose}: 'red'"
+    said = str(DataError(f"a.jsonl:1: {LONG!r} and {'/x' * 300}; {prose}"))
+    assert len(said) < 420 + len(prose) and said.endswith(f"; {prose}")
