@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from importlib import metadata
 
 import pytest
@@ -27,7 +28,7 @@ def test_the_command_names_what_is_missing_also_from_extras_within_the_extra(
     assert install_command("demo") == (
         "pip install 'torch<3,>=2.10' pyyaml torchvision jinja2 scikit-learn"
     )
-    assert install_command("video") == "pip install 'av>=14'"
+    assert re.fullmatch(r"pip install 'av>=\d+'", install_command("video"))
 
 
 def test_without_metadata_the_command_is_for_a_checkout(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from flowtrain.data.errors import DataError, shortened
 from flowtrain.data.fields import Fields, either, is_empty
 from flowtrain.data.files import IMAGE, VIDEO, Visual, VisualFile, visual_file
-from flowtrain.data.options import FIXED, HINTS, OPTIONS, joined, pixel_limits
+from flowtrain.data.options import FIXED, HINTS, OPTIONS, joined, list_rate, pixel_limits
 
 _MARK = re.compile(f"({IMAGE.mark}|{VIDEO.mark})")
 _ROLES = {"human": "user", "gpt": "assistant", "user": "user", "assistant": "assistant"}
@@ -177,8 +177,25 @@ class _Reader:
             used = (*_OF_ENTRY, *OPTIONS[kind])
             value = self._fields.used(value, used, of, fixed=FIXED, hint=HINTS[kind])
             options = joined(options, value, kind, f"{self._where}: {of}")
+        if kind is VIDEO and isinstance(value, list | tuple) and value:
+            frames = enumerate(value, 1)
+            return VisualFile(
+                VIDEO,
+                tuple(self._frame(frame, f"{n} of video {number}") for n, frame in frames),
+                f"{number} of the record",
+                fps=list_rate(options, f"{self._where}: {of}"),
+            )
+        if kind is VIDEO:
+            self._fields.used(options, (), of, hint=HINTS[kind])
+            options = {}
         limits = pixel_limits(options, f"{self._where}: {of}")
-        return visual_file(value, kind, number, self._root, self._where, limits)
+        return visual_file(value, kind, str(number), self._root, self._where, limits)
+
+    def _frame(self, value: Any, place: str) -> VisualFile:
+        """A frame of a video that is a list of images."""
+        if isinstance(value, dict):
+            value = self._fields.used(value, _OF_ENTRY, f"frame {place}")
+        return visual_file(value, IMAGE, place, self._root, self._where)
 
     def _message(self, turn: Any, number: int) -> Message:
         """Read a turn.
@@ -235,7 +252,7 @@ class _Reader:
         else:
             of, used = f"{kind.noun} of {turn}", (*_OF_VISUAL, *OPTIONS[kind])
             part = self._fields.used(part, used, of, hint=HINTS[kind])
-        named = {key: files for key in _FILE_OF_PART if (files := _listed(part.get(key)))}
+        named = {key: files for key in _FILE_OF_PART if (files := _named(part.get(key), kind))}
         for key, files in named.items():
             # A `path` or `url` belongs to any kind.
             if kind is None or _TYPES.get(key, kind) is not kind:
@@ -289,6 +306,12 @@ def _text(text: Any, where: str) -> str:
 def _split(text: str) -> tuple[str | Visual, ...]:
     marks = {kind.mark: kind for kind in Visual}
     return tuple(marks.get(piece, piece) for piece in _MARK.split(text) if piece)
+
+
+def _named(value: Any, kind: Visual | None) -> list[Any]:
+    """Files that a field of a part names; several of a video are its frames."""
+    is_frames = kind is VIDEO and isinstance(value, list | tuple) and len(value) > 1
+    return [value] if is_frames else _listed(value)
 
 
 def _listed(value: Any) -> list[Any]:

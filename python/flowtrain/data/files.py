@@ -58,15 +58,18 @@ class VisualFile:
 
     Attributes:
         kind: Image or video.
-        source: Path of its file, the bytes of such a file, or an image of Pillow.
+        source: Path of its file, the bytes of such a file, an image of Pillow, or the images that
+            are the frames of a video.
         name: The path, or its place in the record, for error messages.
         limits: Limits of the pixels of this image alone.
+        fps: Frames per second of a list of frames; None if its record does not say it.
     """
 
     kind: Visual
-    source: Path | bytes | Image.Image
+    source: Path | bytes | Image.Image | tuple[VisualFile, ...]
     name: str
     limits: PixelLimits = NO_LIMITS
+    fps: float | None = None
 
     def open(self) -> AbstractContextManager[BinaryIO]:
         """Open the file, or the bytes as a file.
@@ -74,7 +77,7 @@ class VisualFile:
         Raises:
             OSError: The file cannot be opened, or is a folder or a pipe.
         """
-        assert not isinstance(self.source, Image.Image)
+        assert not isinstance(self.source, Image.Image | tuple)
         if isinstance(self.source, bytes):
             return io.BytesIO(self.source)
         return open(self.source, "rb", opener=_open_regular)
@@ -117,7 +120,7 @@ def as_json(value: Any) -> str:
 def visual_file(
     value: Any,
     kind: Visual,
-    number: int,
+    place: str,
     root: Path | None,
     where: str,
     limits: PixelLimits = NO_LIMITS,
@@ -128,7 +131,7 @@ def visual_file(
         value: A path, a `file:` or `data:` address, bytes, an image of Pillow, or a dictionary with
             one of these as `path`, `url` or `bytes`.
         kind: Image or video.
-        number: Its number among those of its kind, from 1.
+        place: Its number among those of its kind, from 1, and where they are if not in the record.
         root: Folder that relative paths start from; None refuses them.
         where: Data set and line or row, for error messages.
         limits: Limits of its pixels that the record gives.
@@ -136,7 +139,7 @@ def visual_file(
     Raises:
         DataError: The value is none of these, is not on this host, or cannot be decoded.
     """
-    name = f"{number} of the record"
+    name = f"{place} of the record"
     if isinstance(value, dict):
         # As in `datasets`: beside bytes, the path is only their name.
         if (content := value.get("bytes")) is not None:

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from flowtrain.data.errors import DataError, shortened
-from flowtrain.data.fields import is_empty
+from flowtrain.data.fields import either, is_empty
 from flowtrain.data.files import IMAGE, VIDEO, Visual
 from flowtrain.models.images import NO_LIMITS, PixelLimits
 
 _SIDES = ("resized_height", "resized_width")
 
-OPTIONS = {IMAGE: ("min_pixels", "max_pixels", *_SIDES), VIDEO: ()}
-"""Options that are used, by kind; they have the names and meanings of `qwen_vl_utils`."""
+_RATES = ("sample_fps", "fps")
+
+OPTIONS = {IMAGE: ("min_pixels", "max_pixels", *_SIDES), VIDEO: _RATES}
+"""Options that are used, by kind; they have the names and meanings of `qwen_vl_utils`. Those of
+videos are used for lists of frames alone."""
 
 FIXED = {"detail": "auto"}
 """Values of further options that change nothing."""
 
-HINTS = {IMAGE: "", VIDEO: "set data.video_fps and data.video_max_frames for all videos"}
+HINTS = {IMAGE: "", VIDEO: "set data.video_fps and data.video_max_frames, or list the frames"}
 """What else to do about an option that is not used, by kind."""
 
 
@@ -55,8 +59,25 @@ def pixel_limits(options: Mapping[str, Any], where: str) -> PixelLimits:
     return PixelLimits(**values, resized=(sides[0], sides[1]) if sides else None)
 
 
+def list_rate(options: Mapping[str, Any], where: str) -> float | None:
+    """Frames per second of a list of frames, if its options say it.
+
+    Raises:
+        DataError: The options say two rates, or one that is no number above 0.
+    """
+    rate = either(options, *_RATES, where)
+    if rate is None:
+        return None
+    if not (_is_number(rate) and 0 < rate < math.inf):
+        raise DataError(f"{where}: fps={shortened(rate)}; it must be a number above 0")
+    return float(rate)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def _whole(value: Any, name: str, where: str) -> int:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not (is_number and value > 0 and value == int(value)):
+    if not (_is_number(value) and 0 < value < math.inf and value == int(value)):
         raise DataError(f"{where}: {name}={shortened(value)}; it must be a whole number above 0")
     return int(value)

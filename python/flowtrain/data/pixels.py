@@ -119,7 +119,7 @@ class VisualReader:
         file = conversation.visuals[visual]
         is_image = file.kind is IMAGE
         if not is_image:
-            self._check_videos(conversation)
+            self._check_videos(conversation, file)
         processor = self._processor_of(conversation, file) if is_image else self._videos
         needed = processor.pixel_shape(grid)
         try:
@@ -173,11 +173,12 @@ class VisualReader:
     def _videos(self) -> VideoProcessor:
         return self._make_videos()
 
-    def _check_videos(self, conversation: Conversation) -> None:
+    def _check_videos(self, conversation: Conversation, file: VisualFile) -> None:
         """Refuse a video that no file could make usable."""
         from flowtrain.data.videos import require_av
 
-        require_av(conversation.where)
+        if not isinstance(file.source, tuple):
+            require_av(conversation.where)
         try:
             _ = self._videos
         except (ModelError, OSError, ValueError) as error:
@@ -196,7 +197,7 @@ class VisualReader:
         if file.kind is IMAGE:
             grid = self._image_grid(conversation, file)
             return PlannedVisual(grid=grid, num_tokens=self._processor.num_tokens(grid))
-        self._check_videos(conversation)
+        self._check_videos(conversation, file)
         plan = self._video_plan(conversation.where, file)
         return PlannedVisual(
             grid=plan.grid,
@@ -223,7 +224,7 @@ class VisualReader:
         from flowtrain.data.videos import video_head
 
         try:
-            head = video_head(file, where)
+            head = video_head(file, where, list_fps=self._videos.list_fps)
             try:
                 return self._videos.plan(head)
             except ValueError as error:
@@ -266,7 +267,7 @@ class VisualReader:
         from flowtrain.data.videos import read_frames, video_head
 
         where = conversation.where
-        head = video_head(file, where)
+        head = video_head(file, where, list_fps=self._videos.list_fps)
         size = head.height, head.width
         try:
             plan = self._videos.plan(head)

@@ -99,12 +99,15 @@ class VideoProcessor(ABC):
 
     Attributes:
         smallest: Header of a video that stands for one that cannot be read.
+        list_fps: Frames per second of a list of frames whose rate is not known: the rate at which
+            the processor takes frames, so that it takes all of them, or else 2 as Qwen-VL's.
 
     Raises:
         ModelError: The folder's processor is of another class, or cannot keep the limits.
     """
 
     smallest: VideoHead
+    list_fps: float
 
     def __init__(self, folder: Path, kind: str, limits: VideoLimits) -> None:
         module, name = kind.split(":")
@@ -123,6 +126,7 @@ class VideoProcessor(ABC):
         # The operators come behind the class that calls them, and in front of torchvision's.
         with_torch: Any = type(name, (of_model, _TorchOperators), {})
         self._processor: Any = with_torch.from_pretrained(folder, **options)
+        self.list_fps = getattr(self._processor, "fps", None) or 2.0
         self._max_frames = limits.max_frames
         self._frames: int = getattr(self._processor, "temporal_patch_size", 1)
         if limits.max_frames is not None and limits.max_frames < self._frames:

@@ -12,11 +12,13 @@ FAMILIES_WITH_VIDEO = ("qwen3_vl", "qwen2_5_vl", "internvl", "llava_onevision")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VideoHead:
-    """Header of a video file."""
+    """What a video is planned from."""
 
     num_frames: int
+    """Frames that are shown."""
     fps: float
     height: int
+    """Height and width of the frames upright."""
     width: int
 
 

@@ -149,11 +149,15 @@ def test_an_empty_field_does_not_hide_its_other_name() -> None:
         ),
         (
             parts({"type": "video", "video": "a.mp4", "fps": 1.0}),
-            "fps=1.0 of a video of turn 1: not read, .*; set data.video_fps",
+            "fps=1.0 of video 1: not read, .*; set data.video_fps",
         ),
         (
-            parts({"type": "video", "video": [["a.png", "b.png"]]}),
-            r"video \['a.png', 'b.png'\]; it must be a path",
+            parts({"type": "video", "video": ["a.png", "b.png"], "fps": 0}),
+            "video 1: fps=0; it must be a number above 0",
+        ),
+        (
+            parts({"type": "video", "video": [["a.png", 7]]}),
+            "image 7; it must be a path, or the bytes of a file",
         ),
         (
             {"messages": [{"role": "user", "content": "<video><image>Q"}], "image": "a.png"},

@@ -57,5 +57,5 @@ def test_a_refused_line_gives_the_message_of_the_page(
 
 
 def test_every_example_of_the_page_is_tested() -> None:
-    assert len(BLOCKS) == PAGE.count("```jsonl") == 14
+    assert len(BLOCKS) == PAGE.count("```jsonl") == 15
     assert len(REFUSED) == PAGE.count("```text") == 8
