@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flowtrain.data.answers import Answers, Span
 from flowtrain.data.conversation import Conversation, Message
 from flowtrain.data.errors import DataError, cut
 from flowtrain.data.files import IMAGE, VIDEO, Visual
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 
 # The pattern that transformers uses.
 _MARKS = re.compile(r"\{%-?\s*generation\s*-?%\}")
-
-Span = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +68,22 @@ def _encoder(tokenizer: Any, folder: Path) -> Any:
     encoder.no_truncation()
     encoder.no_padding()
     return encoder
+
+
+def _touches(
+    spans: list[Span], starts: NDArray[np.int64], ends: NDArray[np.int64]
+) -> NDArray[np.bool_]:
+    """Whether each token overlaps a span.
+
+    Args:
+        spans: Spans that do not overlap, in order.
+        starts: First character of each token.
+        ends: End of each token.
+    """
+    bounds = np.array([(-1, -1), *spans], dtype=np.int64)
+    # The last span that starts before the end of the token.
+    last = np.searchsorted(bounds[:, 0], ends, side="left") - 1
+    return starts < bounds[last, 1]
 
 
 class ChatTokenizer:
@@ -168,11 +183,11 @@ class ChatTokenizer:
         messages = [message.for_template() for message in conversation.messages]
         text, spans = self._render(messages, where)
         if not self._has_marks:
-            spans = [
-                self._answer(messages, number, text, where)
-                for number, message in enumerate(messages)
-                if message["role"] == "assistant"
-            ]
+
+            def render(turns: list[dict[str, Any]], **options: bool) -> str:
+                return self._render(turns, where, **options)[0]
+
+            spans = Answers(render, self._generation_prompt, where).spans(messages, text)
         return self._with_visuals(text, spans, conversation, videos)
 
     def _tokens(
@@ -205,10 +220,7 @@ class ChatTokenizer:
                 "would take them for one; make it write tokens around each image, as the "
                 "processor's template does"
             )
-        is_target = np.zeros(len(ids), dtype=np.bool_)
-        for start, end in spans:
-            is_target |= (starts < end) & (ends > start)
-        is_target &= kind == 0
+        is_target = _touches(spans, starts, ends) & (kind == 0)
         # Nothing predicts the first token.
         if not is_target[1:].any():
             raise DataError(f"{where}: no targets; add an assistant turn with text")
@@ -345,35 +357,3 @@ class ChatTokenizer:
             ) from error
         texts, spans = rendered
         return texts[0], spans[0] if spans else []
-
-    def _answer(self, messages: list[dict[str, Any]], number: int, text: str, where: str) -> Span:
-        """Span of an assistant turn that the model would generate."""
-        prompt = self._prompt(messages, number, where)
-        is_last = number + 1 == len(messages)
-        upto = text if is_last else self._render(messages[: number + 1], where)[0]
-        if not (text.startswith(upto) and upto.startswith(prompt)):
-            raise DataError(
-                f"{where}: turn {number + 1}: its targets are undefined, since the chat template "
-                "does not start this answer with its generation prompt, or changes the answer when "
-                "more turns follow (as templates of reasoning models do); split the line, so that "
-                "each answer is the last turn of one, or add {% generation %} marks to the "
-                "template"
-            )
-        content = "".join(part.get("text", "") for part in messages[number]["content"])
-        whole = len(prompt) + (len(content) if upto.startswith(content, len(prompt)) else 0)
-        return len(prompt), max(whole, len(upto.rstrip()))
-
-    def _prompt(self, messages: list[dict[str, Any]], number: int, where: str) -> str:
-        """Text in front of an assistant turn, generation prompt included."""
-        prompt = self._generation_prompt
-        if number:
-            prompted, _ = self._render(messages[:number], where, add_generation_prompt=True)
-            # Some templates add a generation prompt only after a user turn.
-            if not prompted.endswith(prompt):
-                before, _ = self._render(messages[:number], where)
-                return prompted + prompt if prompted == before else prompted
-            return prompted
-        # Templates cannot render an empty conversation.
-        first, _ = self._render(messages[:1], where)
-        begin = first.find(prompt)
-        return first[: begin + len(prompt)] if begin >= 0 else first + prompt

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import shutil
 from collections.abc import Callable
 from functools import lru_cache
@@ -21,7 +22,7 @@ from flowtrain.data.conversation import read_conversation
 from flowtrain.data.samples import SampleReader
 from flowtrain.data.text import expand
 from flowtrain.models.registry import family_for
-from flowtrain.models.tiny import write_tiny_model
+from flowtrain.models.tiny import SMALLEST, TINY, write_tiny_model
 
 END = "<|im_end|>"
 
@@ -275,3 +276,87 @@ def test_an_error_names_what_cannot_be_rendered(
     chat = chats(drops)
     with pytest.raises(DataError, match=rf"^data\.jsonl:1: .*{message}"):
         chat.tokens(read(messages, *["a.png"] * images))
+
+
+WORDS = ("A", "\nB", "C \n", " ", "\n\nD\n", "<b>E</b>", f"F{END}G", "日本", "")
+
+
+def long_conversation(count: int, seed: int) -> list[dict[str, Any]]:
+    """Turns of all roles in any order, with texts that templates may treat differently."""
+    draw = random.Random(seed)
+    found: list[dict[str, Any]] = []
+    if seed % 2:
+        found.append({"role": "system", "content": "Be brief."})
+    while len(found) < count:
+        again = found and draw.random() < 0.1
+        usual = "user" if not found or found[-1]["role"] == "assistant" else "assistant"
+        role = found[-1]["role"] if again else usual
+        pieces: list[Any] = [{"type": "text", "text": draw.choice(WORDS)}]
+        if role == "user":
+            pieces = draw.choice(
+                [pieces, [{"type": "image"}, *pieces], [*pieces, {"type": "image"}]]
+            )
+        elif draw.random() < 0.2:
+            pieces.append({"type": "text", "text": draw.choice(WORDS)})
+        found.append({"role": role, "content": pieces})
+    return [*found, *turns("The last?", "answer")]
+
+
+def spans_of(chat: ChatTokenizer, messages: list[dict[str, Any]]) -> Any:
+    images = sum(p["type"] == "image" for m in messages if m["content"] for p in parts_of(m))
+    try:
+        tokens = chat.tokens(read(messages, *["a.png"] * images))
+    except DataError as error:
+        return str(error)
+    return tokens.ids.tolist(), tokens.is_target.tolist()
+
+
+def parts_of(message: dict[str, Any]) -> list[dict[str, Any]]:
+    content = message["content"]
+    return content if isinstance(content, list) else []
+
+
+TRIMMED = PLAIN.replace("{{ text }}", "{{ text | trim }}")
+# As Qwen3: only the last answer has an empty thought.
+EMPTY_THOUGHT = template(
+    "{%- if loop.last -%}{{ '<think>\\n\\n</think>\\n\\n' }}{%- endif -%}{{ text }}<|im_end|>"
+)
+FORMS = [PLAIN, PROMPT_AFTER_QUESTIONS, TRIMMED, template("{{ text }}"), THINKING, EMPTY_THOUGHT]
+
+
+@pytest.mark.parametrize("form", range(len(FORMS)))
+def test_many_answers_are_found_as_each_alone(
+    chats: Chats, form: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chat = chats(FORMS[form])
+    conversations = [long_conversation(24, seed) for seed in range(12)]
+    found = [spans_of(chat, each) for each in conversations]
+    monkeypatch.setattr("flowtrain.data.answers._FEW", 1 << 20)
+    assert found == [spans_of(chat, each) for each in conversations]
+    assert all(isinstance(each, str) for each in found) == (form >= 4)
+
+
+@pytest.mark.parametrize("family", [*TINY, "trimmed"])
+def test_a_long_conversation_is_rendered_a_few_times(
+    family: str, chats: Chats, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if family in TINY:
+        write_tiny_model(tmp_path, SMALLEST, family=family)
+        chat = ChatTokenizer(tmp_path, family_for(tmp_path))
+    else:
+        chat = chats(TRIMMED)
+    rendered: list[int] = []
+    render = ChatTokenizer._render
+
+    def counted(self: Any, messages: Any, *arguments: Any, **options: Any) -> Any:
+        rendered.append(len(messages))
+        return render(self, messages, *arguments, **options)
+
+    monkeypatch.setattr(ChatTokenizer, "_render", counted)
+    short, long = (turns(*["Q?", " A"] * count) for count in (20, 500))
+    found = spans_of(chat, short)
+    number = len(rendered)
+    assert sum(spans_of(chat, long)[1]) > 500
+    assert len(rendered) == 2 * number <= 24
+    monkeypatch.setattr("flowtrain.data.answers._FEW", 1 << 20)
+    assert spans_of(chat, short) == found
