@@ -105,10 +105,27 @@ def run_show(given: argparse.Namespace) -> int:
     for sample in show_samples(_load(given), given.index):
         if given.json:
             print(json.dumps(sample))
-        else:
-            for key, value in sample.items():
-                print(f"{key:>16}  {value}")
+            continue
+        pieces = sample.pop("text")
+        for key, value in sample.items():
+            print(f"{key:>16}  {value}")
+        _print_text(pieces)
     return 0
+
+
+def _print_text(pieces: list[tuple[str, bool]]) -> None:
+    """Print a text: what is trained in colour on a terminal, and otherwise apart."""
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console()
+    if console.is_terminal:
+        print(f"{'text':>16}  (what is trained is green)")
+        styled = [(piece, "bold green" if trained else "") for piece, trained in pieces]
+        console.print(Text.assemble(*styled), soft_wrap=True)
+        return
+    print(f"{'trained':>16}  {[piece for piece, trained in pieces if trained]}")
+    print(f"{'text':>16}\n{''.join(piece for piece, _ in pieces)}")
 
 
 def run_check(given: argparse.Namespace) -> int:
@@ -143,6 +160,8 @@ def run_check(given: argparse.Namespace) -> int:
                 f"{config.data.name}: {_counts(found, len(found.bad))} of {found.image_tokens} "
                 f"tokens; {found.over_limit} samples exceed "
                 f"train.microbatch_tokens={config.train.microbatch_tokens}"
+                + "; of images and videos the headers alone were read, and --pixels decodes them"
+                * (not given.pixels and found.images + found.videos > 0)
             )
             for source in found.sources if config.data.sources else ():
                 counts = _counts(source, source.bad)
@@ -158,6 +177,13 @@ def run_check(given: argparse.Namespace) -> int:
             f"flowtrain: {found.blank} images have grey values of 16 or 32 bits and become blank, "
             f"as values are not scaled to 8 bits but clipped at 255: {found.first_blank}, for one; "
             "convert them to 8 bits (docs/data.md)",
+            file=sys.stderr,
+        )
+    for oddity in found.oddities:
+        more = ", ..." * (oddity.samples > len(oddity.places))
+        print(
+            f"flowtrain: {oddity.samples} good samples have {oddity.name}: "
+            f"{', '.join(oddity.places)}{more}",
             file=sys.stderr,
         )
     if found.unread:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,6 +61,12 @@ def run_pack(given: argparse.Namespace) -> int:
     from flowtrain.packing.compare import compare, steps_of
 
     work = _samples(given)
+    if work.bad:
+        print(
+            f"flowtrain: {work.name}: left out {work.bad} bad samples, which `flowtrain data "
+            "check` lists",
+            file=sys.stderr,
+        )
     steps, slots = steps_of(
         work,
         ranks=given.ranks,

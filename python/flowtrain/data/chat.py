@@ -134,9 +134,9 @@ class ChatTokenizer:
         self.end_ids = end_ids(model_folder)
         self._check_template(str(model_folder))
 
-    def decode(self, ids: Sequence[int]) -> str:
-        """Text of tokens, without special tokens."""
-        text: str = self._tokenizer.decode(ids, skip_special_tokens=True)
+    def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
+        """Text of tokens, with special tokens or without."""
+        text: str = self._tokenizer.decode(ids, skip_special_tokens=not special)
         return text
 
     def tokens(self, conversation: Conversation, videos: Sequence[str] = ()) -> ChatTokens:

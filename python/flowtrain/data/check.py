@@ -12,6 +12,7 @@ from pathlib import Path
 
 from flowtrain.config.schema import RunConfig
 from flowtrain.cores import available_cores
+from flowtrain.data.conversation import oddities
 from flowtrain.data.errors import DataError, bounded, cut, no_sample_fits
 from flowtrain.data.fields import UnreadFieldsError
 from flowtrain.data.mixture import epoch_draws
@@ -24,6 +25,8 @@ from flowtrain.data.workers import ReaderPool
 _CHUNK = 64
 _BLANK = "blank: "
 _UNREAD = "unread: "
+_ODD = "odd: "
+_PLACES = 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,6 +39,17 @@ class BadLine:
     """Line number, from 1; None if the format has no lines."""
     reason: str
     """Starts with the data set and the line or row."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Oddity:
+    """Something that training takes, but that is rarely meant."""
+
+    name: str
+    samples: int
+    """Good samples that have it."""
+    places: list[str]
+    """The first of them: the line or row, and the turn."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,6 +94,8 @@ class FileCheck:
     """Images with grey values of 16 or 32 bits, most of which are clipped at 255."""
     first_blank: str | None = None
     """Name of one of them."""
+    oddities: list[Oddity]
+    """What is rarely meant, in good samples."""
     unread: dict[str, int]
     """Samples that are bad since training does not use a field, by the name of the field."""
     sources: list[SourceCheck]
@@ -134,6 +150,7 @@ def check_file(
     counts: list[Counter[str]] = [Counter() for _ in draws]
     stored = [SampleSizes() for _ in draws]
     bad: list[BadLine] = []
+    odd: dict[str, list[str]] = {}
     done = 0
     with ReaderPool(make, workers if workers > 1 else 0) as pool:
         chunks = (
@@ -144,13 +161,16 @@ def check_file(
         ahead = deque(islice(chunks, 2 * workers))
         while ahead:
             source, future = ahead.popleft()
-            found, more, sizes = future.result()
+            found, more, sizes, places = future.result()
             ahead.extend(islice(chunks, 1))
             for size in sizes:
                 lengths(size)
                 if store_sizes:
                     stored[source].add(size)
             stored[source].whole &= not found["over_limit"]
+            stored[source].bad += found["bad"]
+            for name, first in places.items():
+                odd[name] = (odd.get(name, []) + first)[:_PLACES]
             counts[source] += found
             bad += more
             done += found["samples"]
@@ -165,6 +185,10 @@ def check_file(
         bad=bad,
         blank=total["blank"],
         first_blank=next((n.removeprefix(_BLANK) for n in total if n.startswith(_BLANK)), None),
+        oddities=[
+            Oddity(name=name, samples=total[_ODD + name], places=places)
+            for name, places in sorted(odd.items())
+        ],
         unread={
             name.removeprefix(_UNREAD): number
             for name, number in sorted(total.items())
@@ -205,14 +229,17 @@ class _Checker:
         self._pixels = pixels
         self._family = family_for(config.model.folder, projector_side=config.projector_side)
 
-    def check(self, first: int, end: int) -> tuple[Counter[str], list[BadLine], list[Length]]:
-        """Counts and bad lines of a range of samples, and the sizes of the good ones."""
+    def check(
+        self, first: int, end: int
+    ) -> tuple[Counter[str], list[BadLine], list[Length], dict[str, list[str]]]:
+        """Counts and bad lines of a range of samples, sizes of the good ones, and oddities."""
         counts = Counter(samples=end - first)
         bad: list[BadLine] = []
         lengths: list[Length] = []
+        odd: dict[str, list[str]] = {}
         for sample in range(first, end):
             try:
-                lengths += self._check(sample, counts)
+                lengths += self._check(sample, counts, odd)
             # An unexpected error of one sample must not hide the others.
             except Exception as error:
                 self.dataset.check_state()
@@ -223,11 +250,12 @@ class _Checker:
                     reason = bounded(f"{where}: {type(error).__name__}: {cut(reason)}")
                 bad.append(BadLine(sample=sample, line=self.dataset.line(sample), reason=reason))
         counts["bad"] = len(bad)
-        return counts, bad, lengths
+        return counts, bad, lengths, odd
 
-    def _check(self, sample: int, counts: Counter[str]) -> list[Length]:
-        """Add to the counts; returns the sizes of the sample, or nothing if it is dropped."""
-        meta, text = self._reader.sizes_and_text(sample)
+    def _check(self, sample: int, counts: Counter[str], odd: dict[str, list[str]]) -> list[Length]:
+        """Add to counts and oddities; returns the sizes, or nothing if the sample is dropped."""
+        conversation = self._reader.conversation(sample)
+        meta, text = self._reader.sizes_and_text(sample, conversation)
         counts["over_limit"] += meta.fit != "whole"
         self._reader.check_length(meta)
         if meta.fit == "dropped":
@@ -239,6 +267,11 @@ class _Checker:
             if not counts["blank"]:
                 counts[_BLANK + blank[0]] = 1
             counts["blank"] += len(blank)
+        for name, turn in dict(reversed(oddities(conversation))).items():
+            counts[_ODD + name] += 1
+            places = odd.setdefault(name, [])
+            if len(places) < _PLACES:
+                places.append(f"{conversation.where}: turn {turn}")
         counts["tokens"] += meta.num_tokens
         counts["targets"] += meta.num_targets
         videos = sum(second > 0 for second in meta.seconds)

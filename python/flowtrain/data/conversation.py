@@ -34,6 +34,11 @@ _NAMES = ("id", "idx", "index", "uid", "uuid", "source", "data_source", "dataset
 # Every answer is trained with the same weight, and nothing else is.
 _WEIGHTS = ("weight", "loss", "train", "loss_weight", "loss_scale")
 _TRAINED, _UNTRAINED = dict.fromkeys(_WEIGHTS, 1), dict.fromkeys(_WEIGHTS, 0)
+# Names of a prompt and its answer in other formats.
+_PAIRS = (
+    *(("prompt", "completion"), ("prompt", "response"), ("instruction", "output")),
+    *(("question", "answer"), ("query", "response"), ("input", "output")),
+)
 _BESIDE = "name images and videos beside the turns, with <image> or <video> at the place of each"
 _SAME_WEIGHT = (
     "drop the line, as all answers are trained with the same weight, and no other turn is"
@@ -74,6 +79,18 @@ class Conversation:
     def num_images(self) -> int:
         """Images of the sample, without its videos."""
         return sum(visual.kind is IMAGE for visual in self.visuals)
+
+
+def oddities(conversation: Conversation) -> list[tuple[str, int]]:
+    """What may be read and trained, but is rarely meant, with the number of its turn, from 1."""
+    found = []
+    turns = conversation.messages
+    for number, (turn, before) in enumerate(zip(turns, (None, *turns), strict=False), 1):
+        if turn.role == "assistant" and not "".join(map(str, turn.parts)).strip():
+            found.append(("an empty answer, of which only the end is trained", number))
+        if before is not None and before.role == turn.role:
+            found.append((f"two {turn.role} turns in a row", number))
+    return found
 
 
 def read_conversation(
@@ -125,9 +142,7 @@ class _Reader:
         given = self._fields.used(record, (*_OF_RECORD, *_NAMES))
         turns = either(given, "messages", "conversations", where)
         if not isinstance(turns, list) or not turns:
-            raise DataError(
-                f"{where}: give `messages` (or `conversations`), a list of at least one turn"
-            )
+            raise DataError(f"{where}: {_no_turns(record)}")
         messages = tuple(self._message(turn, number) for number, turn in enumerate(turns, 1))
         self._fields.check()
         texts = [part for turn in messages for part in turn.parts if isinstance(part, str)]
@@ -291,6 +306,25 @@ class _Reader:
         options = joined({}, part, kind, where)
         self._marks.append(_Mark(kind, files[0] if files else None, options))
         return kind
+
+
+def _no_turns(record: dict[str, Any]) -> str:
+    """What to do about a record without turns."""
+    names = {name for name, value in record.items() if not is_empty(value)}
+    give = "give `messages` (or `conversations`), a list of at least one turn"
+    if names >= {"chosen", "rejected"}:
+        return (
+            "'chosen' and 'rejected' are a preference between answers, which is not trained; drop "
+            "the line, or write the prompt and the chosen answer as `messages`"
+        )
+    for prompt, answer in _PAIRS:
+        if names >= {prompt, answer}:
+            return (
+                f"{prompt!r} and {answer!r} are not read; write them as `messages`, such as "
+                '{"messages": [{"role": "user", "content": "..."}, {"role": "assistant", '
+                '"content": "..."}]}'
+            )
+    return give
 
 
 def _text(text: Any, where: str) -> str:

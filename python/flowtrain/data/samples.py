@@ -167,7 +167,8 @@ class SampleReader:
         """
         for first in range(0, len(calls), _STAGED):
             samples = [sample for (sample,) in calls[first : first + _STAGED]]
-            for meta, text in self._sizes_and_texts(samples):
+            conversations = [self.conversation(sample) for sample in samples]
+            for meta, text in self._sizes_and_texts(samples, conversations):
                 self.check_length(meta)
                 yield meta, text
 
@@ -222,14 +223,24 @@ class SampleReader:
         targets = text["id"][text["is_target"]]
         return len(targets) > 0 and int(targets[-1]) in self._chat.end_ids
 
-    def sizes_and_text(self, sample: int) -> tuple[SampleMeta, CompactText]:
+    def sizes_and_text(
+        self, sample: int, conversation: Conversation | None = None
+    ) -> tuple[SampleMeta, CompactText]:
         """As `meta_and_text`, also of a sample that `check_length` refuses.
+
+        Args:
+            sample: Number of the sample.
+            conversation: What `conversation` returned for it, if it was called.
 
         Raises:
             DataError: The record, an image's header or the chat template cannot be used.
         """
-        [found] = self._sizes_and_texts([sample])
+        [found] = self._sizes_and_texts([sample], [conversation or self.conversation(sample)])
         return found
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of tokens, with special tokens."""
+        return self._chat.decode(ids, special=True)
 
     def text(self, sample: int, grids: Sequence[Grid]) -> CompactText:
         """Tokens of a sample after `data.oversize`, without reading its images.
@@ -241,7 +252,7 @@ class SampleReader:
         Raises:
             DataError: The record, the chat template or the header of a video cannot be used.
         """
-        conversation = self._conversation(sample)
+        conversation = self.conversation(sample)
         plans = self._visuals.plans(conversation, videos_only=True)
         tokens = self._chat.tokens(conversation, _video_texts(plans))
         lengths = [
@@ -256,7 +267,7 @@ class SampleReader:
         Raises:
             DataError: The record or an image cannot be used.
         """
-        visuals = self._conversation(sample).visuals
+        visuals = self.conversation(sample).visuals
         where = self.where(sample)
         return [v.name for v in visuals if v.kind is IMAGE and becomes_blank(v, where)]
 
@@ -272,7 +283,7 @@ class SampleReader:
             DataError: The file cannot be used or no longer has the planned grid, and
                 `data.bad_image` is `error`.
         """
-        return self._visuals.pixels(self._conversation(sample), image, grid)
+        return self._visuals.pixels(self.conversation(sample), image, grid)
 
     def pixels_together(self, calls: Sequence[tuple[int, int, Grid]]) -> Iterator[SamplePixels]:
         """`pixels` for each of several calls, as `meta_and_text_together`; of images alone.
@@ -282,11 +293,12 @@ class SampleReader:
         """
         for first in range(0, len(calls), _STAGED):
             group = calls[first : first + _STAGED]
-            wanted = [(self._conversation(sample), image, grid) for sample, image, grid in group]
+            wanted = [(self.conversation(sample), image, grid) for sample, image, grid in group]
             yield from self._visuals.images_together(wanted)
 
-    def _sizes_and_texts(self, samples: Sequence[int]) -> list[tuple[SampleMeta, CompactText]]:
-        conversations = [self._conversation(sample) for sample in samples]
+    def _sizes_and_texts(
+        self, samples: Sequence[int], conversations: Sequence[Conversation]
+    ) -> list[tuple[SampleMeta, CompactText]]:
         plans = [self._visuals.plans(conversation) for conversation in conversations]
         tokens = self._chat.tokens_together(conversations, [_video_texts(own) for own in plans])
         return [self._sized(*each) for each in zip(samples, plans, tokens, strict=True)]
@@ -323,7 +335,12 @@ class SampleReader:
         text = compact(tokens, lengths, image_start_id=self._chat.image_start_id)
         return truncate(text, self._max_tokens) if self._oversize == "truncate" else text
 
-    def _conversation(self, sample: int) -> Conversation:
+    def conversation(self, sample: int) -> Conversation:
+        """Turns and files of a sample, its images and videos in the order of the rendered text.
+
+        Raises:
+            DataError: The record or the chat template cannot be used.
+        """
         dataset = self._dataset
         conversation = read_conversation(
             dataset.record(sample),

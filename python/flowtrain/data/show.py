@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from flowtrain.config.schema import RunConfig
 from flowtrain.data.samples import SampleReader
-from flowtrain.data.text import expand
+from flowtrain.data.text import CompactText, expand
 
 if TYPE_CHECKING:
     from flowtrain.models.family import Family
 
 
 def show_samples(config: RunConfig, samples: Sequence[int]) -> Iterator[dict[str, Any]]:
-    """Yield tokens, labels, grids and cost of each sample.
+    """Yield text, tokens, labels, grids and cost of each sample.
+
+    The text is in pieces, each with whether it is trained.
 
     Args:
         config: The run whose model and data are used.
@@ -31,6 +35,20 @@ def show_samples(config: RunConfig, samples: Sequence[int]) -> Iterator[dict[str
         yield _show(reader, family, sample)
 
 
+def _pieces(text: CompactText, decode: Callable[[list[int]], str]) -> list[tuple[str, bool]]:
+    """Decoded pieces of a text, and whether each is trained."""
+    found = []
+    for (trained, kind), group in groupby(text.tolist(), key=itemgetter(2, 3)):
+        entries = [*group]
+        if kind:
+            name = "image" if kind == 1 else "video"
+            piece = "".join(f"<{name}: {count} tokens>" for _, count, *_ in entries)
+        else:
+            piece = decode([token for token, *_ in entries])
+        found.append((piece, trained))
+    return found
+
+
 def _show(reader: SampleReader, family: Family, sample: int) -> dict[str, Any]:
     meta, entries = reader.meta_and_text(sample)
     text = expand(entries)
@@ -39,6 +57,7 @@ def _show(reader: SampleReader, family: Family, sample: int) -> dict[str, Any]:
         "index": sample,
         "where": reader.where(sample),
         "fit": meta.fit,
+        "text": _pieces(entries, reader.decode),
         "input_ids": text.input_ids.tolist(),
         "labels": text.labels.tolist(),
         "grids": [list(grid) for grid in meta.grids],

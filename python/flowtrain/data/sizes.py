@@ -47,6 +47,8 @@ class SampleSizes:
 
     whole = True
     """Whether all samples, also bad ones, are within `train.microbatch_tokens`."""
+    bad = 0
+    """Bad samples, which have no sizes."""
 
     def __init__(self) -> None:
         self._columns: dict[str, array[Any]] = {
@@ -114,7 +116,7 @@ def write_sizes(
         path = sizes_path(source.path)
         try:
             fingerprint = _fingerprint(config, source, contents, model)
-            found.write(path, {**fingerprint, "whole": found.whole})
+            found.write(path, {**fingerprint, "whole": found.whole, "bad": found.bad})
             written.append(path)
         except OSError as error:
             written.append(f"{path} cannot be written ({error.strerror})")
@@ -135,7 +137,7 @@ def read_sizes(config: RunConfig) -> Workload:
     sources = config.data.all_sources
     stored = [_read(source) for source in sources]
     dataset, model = Dataset(config.data), model_hashes(config.model.folder)
-    parts = []
+    parts, bad = [], 0
     for source, contents, (fingerprint, columns) in zip(
         sources, dataset.contents(), stored, strict=True
     ):
@@ -149,6 +151,7 @@ def read_sizes(config: RunConfig) -> Workload:
                 f"{sizes_path(source.path)}: the sizes are not those of this run, as these "
                 f"changed: {', '.join(changed)}; {_WAY_OUT}"
             )
+        bad += fingerprint["bad"]
         samples = len(columns["tokens"])
         draws = int(source.weight * samples + 0.5)
         places = np.arange(draws) * samples // max(draws, 1)
@@ -162,6 +165,7 @@ def read_sizes(config: RunConfig) -> Workload:
     return Workload(
         name=config.data.name if config.data.sources else Path(config.data.name).name,
         **joined,
+        bad=bad,
         images=(joined["visual_tokens"] > 0).astype(np.int64),
     )
 
@@ -193,7 +197,7 @@ def _read(source: SourceConfig) -> tuple[dict[str, Any], dict[str, NDArray[Any]]
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             columns = {name: archive[name] for name in _COLUMNS}
             fingerprint: dict[str, Any] = json.loads(str(archive[_FINGERPRINT]))
-        if fingerprint.keys() != {"fields", "contents", "model", "whole"}:
+        if fingerprint.keys() != {"fields", "contents", "model", "whole", "bad"}:
             raise ValueError(f"its fingerprint has {', '.join(fingerprint)}")
         return fingerprint, columns
     except OSError:

@@ -35,6 +35,7 @@ class Workload:
         audio_tokens: Audio tokens of each sample, shape [num_samples]; None is none.
         clips: Clips of audio, over which the audio tokens of each sample spread, shape
             [num_samples]; None is one for each sample with audio tokens.
+        bad: Further samples of the data set that cannot be used.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Workload:
     images: IntArray | None = None
     audio_tokens: IntArray | None = None
     clips: IntArray | None = None
+    bad: int = 0
 
     def __len__(self) -> int:
         return len(self.tokens)

@@ -108,10 +108,10 @@ def test_a_file_that_changes_during_the_check_is_an_error(
     path.write_text(folder.joinpath("data", "train.jsonl").read_text())
     sizes = SampleReader.sizes_and_text
 
-    def grow(reader: SampleReader, line: int) -> tuple[SampleMeta, CompactText]:
+    def grow(reader: SampleReader, line: int, *read: Any) -> tuple[SampleMeta, CompactText]:
         if line == 3:
             path.write_text(path.read_text() + "{}")
-        return sizes(reader, line)
+        return sizes(reader, line, *read)
 
     monkeypatch.setattr(SampleReader, "sizes_and_text", grow)
     config, images = folder / "run.yaml", f"data.image_root={folder / 'data'}"
@@ -129,7 +129,7 @@ def test_a_reason_that_the_terminal_cannot_encode_is_escaped(
     zeros = dict.fromkeys(
         ("samples", "over_limit", "tokens", "targets", "images", "videos", "ended"), 0
     )
-    found = FileCheck(bad=[bad], image_tokens=0, unread={}, sources=[], **zeros)
+    found = FileCheck(bad=[bad], image_tokens=0, unread={}, oddities=[], sources=[], **zeros)
     monkeypatch.setattr("flowtrain.data.check.check_file", lambda *_, **__: found)
     assert main(["data", "check", str(folder / "run.yaml")]) == 1
     assert r"image \udcff.png: there is no such file" in capsys.readouterr().out
@@ -170,6 +170,53 @@ def test_a_good_file_is_summarized(folder: Path, capsys: pytest.CaptureFixture[s
     assert sizes == f"sizes of the good samples: {folder / 'data' / 'train.jsonl.sizes'}"
     assert "140 samples, 0 bad; " in line
     assert " 140 images of " in line
+    assert line.endswith(
+        "; of images and videos the headers alone were read, and --pixels decodes them"
+    )
+    assert main(["data", "check", str(folder / "run.yaml"), "--workers", "1", "--pixels"]) == 0
+    assert "headers" not in capsys.readouterr().out
+
+
+def test_turns_that_are_rarely_meant_are_named(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked, told = ({"role": role, "content": "1"} for role in ("user", "assistant"))
+    odd = {
+        1: [
+            asked,
+            {"role": "assistant", "content": [{"type": "text", "text": " \n"}]},
+            asked,
+            told,
+        ],
+        5: [asked, asked, asked, told],
+        70: [{"role": "system", "content": ""}, asked, {"role": "assistant", "content": ""}, told],
+        **{line: [asked, asked, told] for line in (80, 90, 99)},
+        **{line: [asked, asked] for line in (81, 91)},  # Bad, and so not odd.
+    }
+    path = tmp_path / "train.jsonl"
+    lines = [json.dumps({"messages": odd.get(n, [asked, told])}) for n in range(1, 101)]
+    path.write_text("\n".join(lines))
+    argv = ["data", "check", str(folder / "run.yaml"), f"data.path={path}", "--workers", "1"]
+    assert main([*argv, "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert [(each["name"], each["samples"], each["places"]) for each in found["oddities"]] == [
+        (
+            "an empty answer, of which only the end is trained",
+            2,
+            [f"{path}:1: turn 2", f"{path}:70: turn 3"],
+        ),
+        ("two assistant turns in a row", 1, [f"{path}:70: turn 4"]),
+        (
+            "two user turns in a row",
+            4,
+            [f"{path}:5: turn 2", f"{path}:80: turn 2", f"{path}:90: turn 2"],
+        ),
+    ]
+    assert main(argv) == 1
+    said = (
+        f"4 good samples have two user turns in a row: {path}:5: turn 2, {path}:80: turn 2, {path}"
+    )
+    assert f"{said}:90: turn 2, ...\n" in capsys.readouterr().err
 
 
 def test_held_out_samples_are_checked(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -207,6 +254,34 @@ def test_a_file_without_a_remaining_sample_is_refused(
     short = ["data.oversize=truncate", "train.microbatch_tokens=4"]
     assert main(["data", "check", str(folder / "run.yaml"), *short, "--workers", "1"]) == 2
     assert "none of 140 samples fits into train.microbatch_tokens=4" in capsys.readouterr().err
+
+
+def test_what_is_trained_is_shown_as_text(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    argv = ["data", "show", str(folder / "run.yaml"), "--index", "2"]
+    record = json.loads((folder / "data/train.jsonl").read_text().splitlines()[2])
+    question, answer = (turn["content"] for turn in record["messages"])
+    assert main([*argv, "--json"]) == 0
+    pieces = json.loads(capsys.readouterr().out)["text"]
+    assert [piece for piece, trained in pieces if trained] == [f"{answer}<|im_end|>"]
+    whole = "".join(piece for piece, _ in pieces)
+    shown = re.sub(r"<image: \d+ tokens>", "<|image_pad|>", whole)
+    rendered = question.replace("<image>", "<|vision_start|><|image_pad|><|vision_end|>")
+    assert shown.endswith(
+        f"<|im_start|>user\n{rendered}<|im_end|>\n<|im_start|>assistant\n{answer}<|im_end|>\n"
+    )
+    assert main(argv) == 0
+    piped = capsys.readouterr().out
+    assert f"trained  ['{answer}<|im_end|>']\n" in piped
+    assert piped.endswith(f"text\n{whole}\n") and "\x1b" not in piped
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert main(argv) == 0
+    coloured = capsys.readouterr().out
+    assert f"\x1b[1;32m{answer}<|im_end|>\x1b[0m" in coloured
+    assert re.sub(r"\x1b\[[\d;]*m", "", coloured).endswith(f"{whole}\n")
 
 
 def test_samples_are_printed_in_order(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -275,9 +350,8 @@ def test_images_of_more_than_8_bits_that_become_blank_are_reported(
     assert f"{tmp_path / 'wide.png'}, for one" in errors
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
 def test_fields_that_nothing_uses_are_counted_with_the_option_that_ignores_them(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], workers: str
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "train.jsonl"
     records = [json.loads(line) for line in (folder / "data/train.jsonl").read_text().splitlines()]
@@ -285,7 +359,7 @@ def test_fields_that_nothing_uses_are_counted_with_the_option_that_ignores_them(
         record["height"] = 8
     records[1]["messages"][1]["score"] = 0.5
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    argv = ["data", "check", str(folder / "run.yaml"), f"data.path={path}", "--workers", workers]
+    argv = ["data", "check", str(folder / "run.yaml"), f"data.path={path}", "--workers", "1"]
     argv.append(f"data.image_root={folder / 'data'}")
     assert main(argv) == 1
     said = "'height' in 70, 'score' in 1; .* set data.ignore=[height,score]"

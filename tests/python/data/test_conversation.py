@@ -407,3 +407,24 @@ def test_only_long_values_of_an_error_are_cut() -> None:
     assert str(DataError(f"a.jsonl:1: {prose}: 'red'")) == f"a.jsonl:1: {prose}: 'red'"
     said = str(DataError(f"a.jsonl:1: {LONG!r} and {'/x' * 300}; {prose}"))
     assert len(said) < 420 + len(prose) and said.endswith(f"; {prose}")
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        (
+            {"prompt": "Q", "completion": "A"},
+            "'prompt' and 'completion' are not read; write them as",
+        ),
+        ({"instruction": "Q", "input": "", "output": "A"}, "'instruction' and 'output' are not"),
+        ({"prompt": ASKED[:1], "chosen": ASKED[1:], "rejected": ASKED[1:]}, "are a preference"),
+        ({"messages": [], "chosen": "A", "rejected": "B"}, "are a preference between answers"),
+        ({"text": "Q"}, "give"),
+        ({"prompt": "Q", "completion": None}, "give"),
+    ],
+)
+def test_records_of_other_kinds_are_told_what_is_supported(
+    record: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(DataError, match=rf"^data\.jsonl:3: .*{message}.*`messages`"):
+        read(record | {"images": None})

@@ -257,6 +257,16 @@ def test_pack_and_plan_take_the_sizes_of_a_run(
         return json.loads(capsys.readouterr().out)["best"]["step_s"]
 
     assert packed(config) == packed(lengths)
+    assert capsys.readouterr().err == ""
+    data = folder / "data/train.jsonl"
+    whole = data.read_text()
+    data.write_text(whole + "{}\n" * 2)
+    store(run(folder))
+    assert main(["pack", config, "--ranks", "2", "--max-tokens", "200", "--json"]) == 0
+    said = "flowtrain: train.jsonl: left out 2 bad samples, which `flowtrain data check` lists"
+    assert capsys.readouterr().err.startswith(said)
+    data.write_text(whole)
+    store(run(folder))
     assert planned() == planned("--workload", lengths)
     for command, *options in (
         ["pack", "--ranks", "2", "--max-tokens", "200"],
