@@ -12,7 +12,7 @@ from pathlib import Path
 
 from flowtrain.config.schema import RunConfig
 from flowtrain.cores import available_cores
-from flowtrain.data.conversation import oddities
+from flowtrain.data.conversation import Conversation
 from flowtrain.data.errors import DataError, bounded, cut, no_sample_fits
 from flowtrain.data.fields import UnreadFieldsError
 from flowtrain.data.mixture import epoch_draws
@@ -267,7 +267,7 @@ class _Checker:
             if not counts["blank"]:
                 counts[_BLANK + blank[0]] = 1
             counts["blank"] += len(blank)
-        for name, turn in dict(reversed(oddities(conversation))).items():
+        for name, turn in dict(reversed(_oddities(conversation))).items():
             counts[_ODD + name] += 1
             places = odd.setdefault(name, [])
             if len(places) < _PLACES:
@@ -289,3 +289,15 @@ class _Checker:
                 "encoder_cost": flops.on("encoder", side),
             }
         ]
+
+
+def _oddities(conversation: Conversation) -> list[tuple[str, int]]:
+    """What may be read and trained, but is rarely meant, with the number of its turn, from 1."""
+    found = []
+    turns = conversation.messages
+    for number, (turn, before) in enumerate(zip(turns, (None, *turns), strict=False), 1):
+        if turn.role == "assistant" and not "".join(map(str, turn.parts)).strip():
+            found.append(("an empty answer, of which only the end is trained", number))
+        if before is not None and before.role == turn.role:
+            found.append((f"two {turn.role} turns in a row", number))
+    return found

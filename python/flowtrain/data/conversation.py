@@ -24,13 +24,14 @@ _TYPES = {"image": IMAGE, "image_url": IMAGE, "video": VIDEO, "video_url": VIDEO
 _FILE_OF_PART = (*_TYPES, "path", "url")
 
 # Fields that are used. `Fields` refuses all others by their names.
-_OF_RECORD = ("messages", "conversations", *_MEDIA)
-_OF_TURN = ("role", "from", "content", "value")
-_OF_PART = ("type", "text", *_FILE_OF_PART)
-_OF_VISUAL = (*_OF_PART, "index")
-_OF_ENTRY = ("bytes", "path", "url")
+_OF_RECORD = frozenset(("messages", "conversations", *_MEDIA))
 # These only name a record, or say where it comes from.
-_NAMES = ("id", "idx", "index", "uid", "uuid", "source", "data_source", "dataset")
+_OF_RECORD |= {"id", "idx", "index", "uid", "uuid", "source", "data_source", "dataset"}
+_OF_TURN = frozenset(("role", "from", "content", "value"))
+_OF_TEXT = frozenset(("type", "text", *_FILE_OF_PART))
+_OF_VISUAL = {kind: _OF_TEXT | {"index"} | OPTIONS[kind] for kind in Visual}
+_OF_FRAME = frozenset(("bytes", "path", "url"))
+_OF_ENTRY = {kind: _OF_FRAME | OPTIONS[kind] for kind in Visual}
 # Every answer is trained with the same weight, and nothing else is.
 _WEIGHTS = ("weight", "loss", "train", "loss_weight", "loss_scale")
 _TRAINED, _UNTRAINED = dict.fromkeys(_WEIGHTS, 1), dict.fromkeys(_WEIGHTS, 0)
@@ -81,18 +82,6 @@ class Conversation:
         return sum(visual.kind is IMAGE for visual in self.visuals)
 
 
-def oddities(conversation: Conversation) -> list[tuple[str, int]]:
-    """What may be read and trained, but is rarely meant, with the number of its turn, from 1."""
-    found = []
-    turns = conversation.messages
-    for number, (turn, before) in enumerate(zip(turns, (None, *turns), strict=False), 1):
-        if turn.role == "assistant" and not "".join(map(str, turn.parts)).strip():
-            found.append(("an empty answer, of which only the end is trained", number))
-        if before is not None and before.role == turn.role:
-            found.append((f"two {turn.role} turns in a row", number))
-    return found
-
-
 def read_conversation(
     record: dict[str, Any], *, root: Path | None, where: str, ignore: Collection[str] = ()
 ) -> Conversation:
@@ -132,6 +121,7 @@ class _Reader:
     def __init__(self, root: Path | None, where: str, ignore: Collection[str]) -> None:
         self._root = root
         self._where = where
+        self._ignore = ignore
         self._fields = Fields(where, ignore)
         self._marks: list[_Mark] = []
         self._counts: Counter[Visual] = Counter()
@@ -139,7 +129,7 @@ class _Reader:
     def read(self, record: dict[str, Any]) -> Conversation:
         """Read the record."""
         where = self._where
-        given = self._fields.used(record, (*_OF_RECORD, *_NAMES))
+        given = self._fields.used(record, _OF_RECORD)
         turns = either(given, "messages", "conversations", where)
         if not isinstance(turns, list) or not turns:
             raise DataError(f"{where}: {_no_turns(record)}")
@@ -189,8 +179,7 @@ class _Reader:
         """An image or video, with the options of its part and of its own entry."""
         kind, options, of = mark.kind, mark.options, f"{mark.kind.value} {number}"
         if isinstance(value, dict):
-            used = (*_OF_ENTRY, *OPTIONS[kind])
-            value = self._fields.used(value, used, of, fixed=FIXED, hint=HINTS[kind])
+            value = self._fields.used(value, _OF_ENTRY[kind], of, fixed=FIXED, hint=HINTS[kind])
             options = joined(options, value, kind, f"{self._where}: {of}")
         if kind is VIDEO and isinstance(value, list | tuple) and value:
             frames = enumerate(value, 1)
@@ -201,7 +190,7 @@ class _Reader:
                 fps=list_rate(options, f"{self._where}: {of}"),
             )
         if kind is VIDEO:
-            self._fields.used(options, (), of, hint=HINTS[kind])
+            self._fields.used(options, frozenset(), of, hint=HINTS[kind])
             options = {}
         limits = pixel_limits(options, f"{self._where}: {of}")
         return visual_file(value, kind, str(number), self._root, self._where, limits)
@@ -209,7 +198,7 @@ class _Reader:
     def _frame(self, value: Any, place: str) -> VisualFile:
         """A frame of a video that is a list of images."""
         if isinstance(value, dict):
-            value = self._fields.used(value, _OF_ENTRY, f"frame {place}")
+            value = self._fields.used(value, _OF_FRAME, f"frame {place}")
         return visual_file(value, IMAGE, place, self._root, self._where)
 
     def _message(self, turn: Any, number: int) -> Message:
@@ -231,10 +220,11 @@ class _Reader:
                 f"{where}: role {shortened(role)}; it must be one of {', '.join(_ROLES)}: "
                 "rewrite the turn or drop the line"
             )
-        fixed = _TRAINED if _ROLES[role] == "assistant" else _UNTRAINED
-        hint = _BESIDE if any(not is_empty(turn.get(name)) for name in _MEDIA) else ""
-        hint = _SAME_WEIGHT if not turn.keys().isdisjoint(_WEIGHTS) else hint
-        turn = self._fields.used(turn, _OF_TURN, of, fixed=fixed, hint=hint)
+        if not turn.keys() <= _OF_TURN or self._ignore:
+            fixed = _TRAINED if _ROLES[role] == "assistant" else _UNTRAINED
+            hint = _BESIDE if any(not is_empty(turn.get(name)) for name in _MEDIA) else ""
+            hint = _SAME_WEIGHT if not turn.keys().isdisjoint(_WEIGHTS) else hint
+            turn = self._fields.used(turn, _OF_TURN, of, fixed=fixed, hint=hint)
         content = either(turn, "content", "value", where)
         if isinstance(content, str):
             parts = _split(_text(content, where))
@@ -263,10 +253,10 @@ class _Reader:
                 f"{where}: part {shortened(part)}; its type must be {types} or {[*_TYPES][-1]}"
             )
         if kind is None:
-            part = self._fields.used(part, _OF_PART, f"a text of {turn}")
+            part = self._fields.used(part, _OF_TEXT, f"a text of {turn}")
         else:
-            of, used = f"{kind.noun} of {turn}", (*_OF_VISUAL, *OPTIONS[kind])
-            part = self._fields.used(part, used, of, hint=HINTS[kind])
+            of = f"{kind.noun} of {turn}"
+            part = self._fields.used(part, _OF_VISUAL[kind], of, hint=HINTS[kind])
         named = {key: files for key in _FILE_OF_PART if (files := _named(part.get(key), kind))}
         for key, files in named.items():
             # A `path` or `url` belongs to any kind.

@@ -37,8 +37,8 @@ class Fields:
 
     def used(
         self,
-        given: Mapping[str, Any],
-        names: Collection[str],
+        given: dict[str, Any],
+        names: frozenset[str],
         of: str = "",
         *,
         fixed: Mapping[str, Any] = _NO_VALUES,
@@ -53,6 +53,8 @@ class Fields:
             fixed: Values of further fields that say what is done anyway; any other value is noted.
             hint: What else to do about a noted field.
         """
+        if given.keys() <= names and not self._ignore:  # As in most data sets.
+            return given
         found = {}
         for name, value in given.items():
             if name in self._ignore:

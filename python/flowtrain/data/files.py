@@ -184,14 +184,26 @@ def _decoded(content: Any, kind: Visual, name: str, where: str) -> bytes:
     try:
         if comma and not (head.startswith("data:") and head.endswith(";base64")):
             raise ValueError(f"its head is {shortened(head)}")
-        # Lines of 76 characters, or escapes of an address, and no padding: as browsers read it.
-        text = "".join((unquote(text) if "%" in text else text).split())
-        return base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
+        return _from_base64(text)
     except ValueError as error:
         raise DataError(
             f"{where}: {kind.value} {name}: not base64 ({error}); write it as "
             f"data:{kind.value}/TYPE;base64,TEXT, or store it as a file and give its path"
         ) from error
+
+
+def _from_base64(text: str) -> bytes:
+    """Bytes of a text in base64, as browsers read it.
+
+    Raises:
+        ValueError: It has other characters.
+    """
+    try:
+        return base64.b64decode(text, validate=True)
+    except ValueError:
+        # In lines, with the escapes of an address, or without padding.
+        text = "".join(unquote(text).split())
+        return base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
 
 
 def _path(file: str, kind: Visual, root: Path | None, where: str) -> Path:

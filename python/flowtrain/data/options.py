@@ -15,7 +15,7 @@ _SIDES = ("resized_height", "resized_width")
 
 _RATES = ("sample_fps", "fps")
 
-OPTIONS = {IMAGE: ("min_pixels", "max_pixels", *_SIDES), VIDEO: _RATES}
+OPTIONS = {IMAGE: frozenset(("min_pixels", "max_pixels", *_SIDES)), VIDEO: frozenset(_RATES)}
 """Options that are used, by kind; they have the names and meanings of `qwen_vl_utils`. Those of
 videos are used for lists of frames alone."""
 
@@ -35,7 +35,7 @@ def joined(
         DataError: An option has two values.
     """
     out = dict(options)
-    for name in OPTIONS[kind]:
+    for name in OPTIONS[kind] & given.keys():
         if not is_empty(value := given.get(name)) and out.setdefault(name, value) != value:
             raise DataError(
                 f"{where}: {name} is {shortened(out[name])} in its part and {shortened(value)} "
