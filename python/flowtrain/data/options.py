@@ -68,16 +68,23 @@ def list_rate(options: Mapping[str, Any], where: str) -> float | None:
     rate = either(options, *_RATES, where)
     if rate is None:
         return None
-    if not (_is_number(rate) and 0 < rate < math.inf):
+    if not 0 < (number := _number(rate)) < math.inf:
         raise DataError(f"{where}: fps={shortened(rate)}; it must be a number above 0")
-    return float(rate)
+    return number
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def _number(value: Any) -> float:
+    """A number, which some tools write as a text; NaN if it is none."""
+    if not isinstance(value, int | float | str) or isinstance(value, bool):
+        return math.nan
+    try:
+        return float(value)
+    except (ValueError, OverflowError):
+        return math.nan
 
 
 def _whole(value: Any, name: str, where: str) -> int:
-    if not (_is_number(value) and 0 < value < math.inf and value == int(value)):
+    number = _number(value)
+    if not (0 < number < math.inf and number.is_integer()):
         raise DataError(f"{where}: {name}={shortened(value)}; it must be a whole number above 0")
-    return int(value)
+    return int(number)

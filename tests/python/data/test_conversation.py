@@ -306,7 +306,7 @@ def test_all_fields_that_nothing_uses_are_named_together() -> None:
 @pytest.mark.parametrize(
     "record",
     [
-        parts({"type": "image", "image": "a.png", "min_pixels": 64, "max_pixels": 4096.0}, TEXT),
+        parts({"type": "image", "image": "a.png", "min_pixels": "64", "max_pixels": 4096.0}, TEXT),
         {**parts({"type": "image", "min_pixels": 64, "max_pixels": 4096}, TEXT), "image": "a.png"},
         {"messages": SHOWN, "images": [{"path": "a.png", "min_pixels": 64, "max_pixels": 4096}]},
         parts(
@@ -325,6 +325,9 @@ def test_limits_of_one_image_are_read_wherever_they_stand(record: dict[str, Any]
     ("options", "message"),
     [
         ({"max_pixels": "640x480"}, "image 1: max_pixels='640x480'; it must be a whole number"),
+        ({"max_pixels": True}, "image 1: max_pixels=True; it must be a whole number above 0"),
+        ({"max_pixels": 10**400}, "image 1: max_pixels=1000"),
+        ({"max_pixels": 64.5}, "image 1: max_pixels=64.5"),
         ({"max_pixels": 0}, "image 1: max_pixels=0; it must be a whole number above 0"),
         ({"resized_height": 28}, "resized_height and resized_width belong together"),
         (
