@@ -253,6 +253,12 @@ class _Reader:
                 f"{where}: part {shortened(part)}; its type must be {types} or {[*_TYPES][-1]}"
             )
         if kind is None:
+            if "text" not in part:
+                others = ", ".join(shortened(name) for name in part if name != "type")
+                raise DataError(
+                    f"{where}: a part of type text has {others or 'nothing'} and no 'text'; give "
+                    "its words as 'text'"
+                )
             part = self._fields.used(part, _OF_TEXT, f"a text of {turn}")
         else:
             of = f"{kind.noun} of {turn}"
@@ -268,12 +274,6 @@ class _Reader:
                     f"{of_kind.value}"
                 )
         if kind is None:
-            if "text" not in part:
-                others = ", ".join(repr(name) for name in part if name != "type")
-                raise DataError(
-                    f"{where}: a part of type text has {others or 'nothing'} and no 'text'; give its "
-                    "words as 'text'"
-                )
             return _text(part["text"], where)
         if part.get("text"):
             raise DataError(
