@@ -24,7 +24,7 @@ const char* role_name(LaneRole role) {
 
 const char* state_name(LaneState state) {
   switch (state) {
-    case LaneState::kFree: return "accumulate";
+    case LaneState::kFree: return "free";
     case LaneState::kAlive: return "alive";
     case LaneState::kLeft: return "left";
     case LaneState::kDying:

@@ -53,7 +53,7 @@ class Child {
   bool stop() {
     int status = 0;
     send(SIGSTOP);
-    ::waitpid(pid_, &status, WUNTRACED);
+    wait_for(status, WUNTRACED);
     if (WIFSTOPPED(status)) return true;
     ended(status);
     return false;
@@ -69,14 +69,18 @@ class Child {
   std::optional<End> wait_with(int options) {
     if (pid_ == 0) return end_;
     int status = 0;
+    if (!wait_for(status, options)) return std::nullopt;
+    ended(status);
+    return end_;
+  }
+  /// Sets the child's status; false if WNOHANG is given and there is none yet.
+  bool wait_for(int& status, int options) const {
     pid_t found = 0;
     do {
       found = ::waitpid(pid_, &status, options);
     } while (found < 0 && errno == EINTR);
-    if (found == 0) return std::nullopt;
     if (found < 0) status = 1 << 8;  // Another caller has waited for it; counts as failed.
-    ended(status);
-    return end_;
+    return found != 0;
   }
   void ended(int status) {
     pid_ = 0;
