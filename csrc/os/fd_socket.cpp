@@ -2,8 +2,10 @@
 
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/time.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <chrono>
@@ -29,6 +31,12 @@ sockaddr_un address_of(const std::string& path) {
   }
   std::memcpy(address.sun_path, path.c_str(), path.size());
   return address;
+}
+
+/// Removes a socket that another server left, or still has, at the path.
+void remove_socket(const std::string& path) {
+  struct stat info{};
+  if (::lstat(path.c_str(), &info) == 0 && S_ISSOCK(info.st_mode)) ::unlink(path.c_str());
 }
 
 void limit_waits(int socket) {
@@ -105,29 +113,38 @@ std::optional<Fd> answer_on(const Fd& socket) {
 
 FdServer::FdServer(const std::string& path, std::uint64_t nonce, Find find)
     : path_(path),
+      pid_(::getpid()),
       nonce_(nonce),
       find_(std::move(find)),
       socket_(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)) {
   const sockaddr_un address = address_of(path);
-  ::unlink(path.c_str());  // Left by a dead process that held this lane before.
+  remove_socket(path);
   if (!socket_ ||
       ::bind(socket_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 ||
       ::listen(socket_.get(), 64) != 0) {
     throw_errno(path + ": cannot listen");
   }
+  file_ = file_at(path);
   thread_ = std::jthread([this](const std::stop_token& stop) { serve(stop); });
 }
 
+FdServer::File FdServer::file_at(const std::string& path) noexcept {
+  struct stat info{};
+  return ::lstat(path.c_str(), &info) == 0 ? File{info.st_dev, info.st_ino} : File{};
+}
+
 FdServer::~FdServer() {
+  if (::getpid() != pid_) abandon();
   if (!thread_.joinable()) return;
   thread_.request_stop();
   ::shutdown(socket_.get(), SHUT_RDWR);  // Wakes the thread from its poll.
   thread_.join();
-  ::unlink(path_.c_str());
+  // No other file has this inode number while the socket is open.
+  if (file_at(path_) == file_) ::unlink(path_.c_str());
 }
 
 void FdServer::abandon() noexcept {
-  thread_.detach();
+  if (thread_.joinable()) thread_.detach();
   socket_.reset();
 }
 
@@ -137,10 +154,10 @@ void FdServer::serve(const std::stop_token& stop) {
     if (::poll(&waiting, 1, kPollMs) <= 0) continue;
     const Fd client(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC));
     if (!client) {
-      // The client stays in the queue, so poll would return at once: a busy loop.
-      const bool exhausted =
-          errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS;
-      if (exhausted) std::this_thread::sleep_for(std::chrono::milliseconds(kPollMs));
+      // After any other error, such as a lack of descriptors, or the shutdown of the socket by a
+      // process that inherited it, poll would return at once: a busy loop.
+      const bool gone = errno == ECONNABORTED || errno == EINTR || stop.stop_requested();
+      if (!gone) std::this_thread::sleep_for(std::chrono::milliseconds(kPollMs));
       continue;
     }
     if (!same_user(client.get())) continue;

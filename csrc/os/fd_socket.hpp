@@ -1,5 +1,7 @@
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -20,12 +22,15 @@ struct FdRequest {
 
 /// Serves file descriptors to other processes of the same user over a Unix socket.
 ///
-/// Memory:   nothing shared.
+/// Memory:   nothing shared. The socket's file is removed at the end, unless another server has
+///           taken over the path. In a forked child, to which the thread does not belong, the end
+///           of the copy touches neither file nor socket of the parent.
 /// Threads:  one thread of its own, which calls `find`.
 /// Progress: a client that sends nothing is dropped after a second.
 /// Ordering: a request is an FdRequest, the answer one byte and perhaps a descriptor.
 /// Errors:   a peer of another user (SO_PEERCRED) gets no answer; a request with another nonce gets
-///           no descriptor. If `find` throws, the client gets no answer. The constructor throws.
+///           no descriptor. If `find` throws, the client gets no answer. The constructor throws,
+///           also if the path is a file that is not a socket.
 class FdServer {
  public:
   using Find = std::function<Fd(std::uint64_t id)>;
@@ -36,15 +41,23 @@ class FdServer {
   FdServer(const FdServer&) = delete;
   FdServer& operator=(const FdServer&) = delete;
 
-  /// For a forked child, in which the thread does not exist: detaches the thread instead of joining
-  /// it, and leaves the socket path to the parent.
+  /// In a forked child: closes the child's descriptor of the socket now, not at the end.
   void abandon() noexcept;
 
  private:
+  /// Identity of a file; of none, zeros.
+  struct File {
+    dev_t device = 0;
+    ino_t inode = 0;
+    bool operator==(const File&) const = default;
+  };
+  static File file_at(const std::string& path) noexcept;
   void serve(const std::stop_token& stop);
   void answer(int client);
 
   std::string path_;
+  File file_;
+  pid_t pid_;
   std::uint64_t nonce_;
   Find find_;
   Fd socket_;

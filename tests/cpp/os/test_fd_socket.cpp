@@ -1,14 +1,20 @@
 // Answers of the descriptor server, and its behaviour under errors.
 
+#include <poll.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <chrono>
 #include <filesystem>
+#include <fstream>
+#include <memory>
+#include <optional>
 #include <thread>
 
 #include "base/error.hpp"
@@ -76,9 +82,75 @@ void a_signal_does_not_end_the_wait_for_an_answer() {
   CHECK(none && !*none);
 }
 
+bool is_served() {
+  const auto fd = os::receive_fd(socket_path(), {1, 7});
+  return fd && os::is_sealed(*fd, 4096);
+}
+
+std::optional<os::FdServer> serving(const os::Fd& memory) {
+  return std::optional<os::FdServer>(std::in_place, socket_path(), 1,
+                                     [&](std::uint64_t) { return os::duplicate(memory); });
+}
+
+void a_forked_child_leaves_the_server_to_its_parent() {
+  const os::Fd memory = os::sealed_memfd("served", 4096);
+  auto server = serving(memory);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    server.reset();
+    ::_exit(0);
+  }
+  int status = 1;
+  CHECK(::waitpid(child, &status, 0) == child && status == 0);
+  CHECK(is_served());
+  server.reset();
+  CHECK(!std::filesystem::exists(socket_path()));
+}
+
+/// Two servers at one path: the later one takes over, and the end of the earlier one removes
+/// nothing of it.
+void the_end_of_a_server_leaves_the_path_to_its_successor() {
+  const os::Fd memory = os::sealed_memfd("served", 4096);
+  auto first = serving(memory);
+  auto second = serving(memory);
+  first.reset();
+  CHECK(is_served());
+  second.reset();
+  CHECK(!std::filesystem::exists(socket_path()));
+}
+
+void a_file_at_the_path_is_not_removed() {
+  std::ofstream(socket_path()) << "a user's file";
+  CHECK_THROWS(os::FdServer(socket_path(), 1, [](std::uint64_t) { return os::Fd(); }),
+               SystemCallError);
+  CHECK(std::filesystem::remove(socket_path()));
+}
+
+/// A process that inherited the socket can shut it down.
+void a_server_whose_socket_was_shut_down_does_not_spin() {
+  const os::FdServer server(socket_path(), 1, [](std::uint64_t) { return os::Fd(); });
+  int fd = -1;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    const int number = std::stoi(entry.path().filename());
+    int listens = 0;
+    socklen_t size = sizeof(listens);
+    if (::getsockopt(number, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) == 0 && listens == 1) {
+      fd = number;
+    }
+  }
+  CHECK(fd >= 0 && ::shutdown(fd, SHUT_RDWR) == 0);
+  sleeps = 0;
+  for (int i = 0; i < 3000 && sleeps == 0; ++i) ::poll(nullptr, 0, 10);  // Not counted as a sleep.
+  CHECK(sleeps > 0);
+}
+
 }  // namespace
 
 int main() {
+  a_forked_child_leaves_the_server_to_its_parent();
+  the_end_of_a_server_leaves_the_path_to_its_successor();
+  a_file_at_the_path_is_not_removed();
+  a_server_whose_socket_was_shut_down_does_not_spin();
   a_signal_does_not_end_the_wait_for_an_answer();
   sleeps = 0;
   a_closed_server_ends_without_a_sleep();
