@@ -2,6 +2,8 @@
 
 #include <fcntl.h>
 
+#include <cerrno>
+
 namespace flowtrain::os {
 namespace {
 
@@ -16,9 +18,10 @@ struct flock one_byte(short type, std::uint64_t byte) {
 
 }  // namespace
 
-bool try_lock_byte(const Fd& file, std::uint64_t byte) noexcept {
+Locked try_lock_byte(const Fd& file, std::uint64_t byte) noexcept {
   struct flock lock = one_byte(F_WRLCK, byte);
-  return ::fcntl(file.get(), F_OFD_SETLK, &lock) == 0;
+  if (::fcntl(file.get(), F_OFD_SETLK, &lock) == 0) return Locked::kYes;
+  return errno == EAGAIN || errno == EACCES ? Locked::kHeld : Locked::kFailed;
 }
 
 void unlock_byte(const Fd& file, std::uint64_t byte) noexcept {

@@ -14,8 +14,11 @@ namespace flowtrain::os {
 ///
 /// Threads: a description does not exclude itself; callers synchronise within a process.
 
-/// Takes the exclusive lock of a byte; false if another description holds it.
-bool try_lock_byte(const Fd& file, std::uint64_t byte) noexcept;
+enum class Locked { kYes, kHeld, kFailed };
+
+/// Takes the exclusive lock of a byte. kHeld: another description holds it. kFailed: errno says
+/// why, such as EINVAL where the kernel has no such locks.
+Locked try_lock_byte(const Fd& file, std::uint64_t byte) noexcept;
 
 void unlock_byte(const Fd& file, std::uint64_t byte) noexcept;
 

@@ -47,7 +47,13 @@ std::uint16_t Lanes::join(LaneRole role, std::uint16_t ring, const std::string& 
   }
   std::sort(order.begin(), order.end());
   for (const auto& [age, i] : order) {
-    if (!os::try_lock_byte(file_, i)) continue;
+    const os::Locked locked = os::try_lock_byte(file_, i);
+    if (locked == os::Locked::kFailed) {
+      throw_errno("pool '" + pool +
+                  "': the control file cannot be locked (F_OFD_SETLK), by which " +
+                  "other processes see that this one lives; is this a sandbox without such locks?");
+    }
+    if (locked == os::Locked::kHeld) continue;
     if (!is_reusable(i)) {  // Another process has used it meanwhile.
       os::unlock_byte(file_, i);
       continue;
@@ -129,7 +135,8 @@ std::vector<LaneInfo> Lanes::all() const {
 bool Lanes::try_lock(PoolLock lock) noexcept {
   const auto number = static_cast<std::uint32_t>(lock);
   const std::lock_guard guard(mutex_);
-  if (locks_[number] || !os::try_lock_byte(file_, size() + number)) return false;
+  if (locks_[number]) return false;
+  if (os::try_lock_byte(file_, size() + number) != os::Locked::kYes) return false;
   locks_[number] = true;
   return true;
 }

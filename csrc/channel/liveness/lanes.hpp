@@ -34,7 +34,7 @@ enum class PoolLock : std::uint32_t { kRecovery, kAssignment };
 /// Threads:  any; join and leave exclude each other within the handle.
 /// Progress: no call waits for another process.
 /// Ordering: lane.state publishes the fields of a lane.
-/// Errors:   PoolSpace if all lanes are in use.
+/// Errors:   PoolSpace if all lanes are in use; SystemCallError if the file cannot be locked.
 class Lanes {
  public:
   Lanes(const Control& control, const os::Fd& file)
