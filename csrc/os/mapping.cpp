@@ -20,6 +20,17 @@ namespace {
 
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
+/// A memfd that can be sealed and never executed, which kernels with vm.memfd_noexec=2 demand and
+/// kernels before 6.3 do not know.
+Fd make_memfd(const std::string& name) {
+  constexpr unsigned kNoExecSeal = 8;  // MFD_NOEXEC_SEAL, which older headers lack.
+  constexpr unsigned kFlags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
+  Fd fd(::memfd_create(name.c_str(), kFlags | kNoExecSeal));
+  if (!fd && errno == EINVAL) fd = Fd(::memfd_create(name.c_str(), kFlags));
+  if (!fd) throw_errno("segment '" + name + "': memfd_create");
+  return fd;
+}
+
 }  // namespace
 
 Mapping::Mapping(const Fd& fd, std::size_t bytes, const std::string& what) : bytes_(bytes) {
@@ -56,8 +67,7 @@ Fd sealed_memfd(const std::string& name, std::size_t bytes) {
                     " are available (" + available.limit +
                     "); make the pool smaller, free memory, or raise that limit");
   }
-  Fd fd(::memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!fd) throw_errno("segment '" + name + "': memfd_create");
+  Fd fd = make_memfd(name);
   if (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0 ||
       ::fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0) {
     throw_errno("segment '" + name + "': cannot size or seal " + std::to_string(bytes) + " bytes");

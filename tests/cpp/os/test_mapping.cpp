@@ -20,6 +20,14 @@ void only_a_memfd_with_all_seals_is_sealed() {
   CHECK(::fcntl(open.get(), F_ADD_SEALS, F_SEAL_GROW) == 0 && !os::is_sealed(open, 4096));
 }
 
+/// With vm.memfd_noexec=2 the kernel makes no other memfds.
+void memory_is_never_executed_where_the_kernel_can_forbid_it() {
+  constexpr int kExec = 0x20;                       // F_SEAL_EXEC
+  const os::Fd probe(::memfd_create("probe", 8U));  // MFD_NOEXEC_SEAL
+  const int seals = ::fcntl(os::sealed_memfd("sealed", 4096).get(), F_GET_SEALS);
+  CHECK(((seals & kExec) != 0) == static_cast<bool>(probe));
+}
+
 void a_file_that_cannot_be_sealed_is_not() {
   const os::Fd file(::open("/proc/self/exe", O_RDONLY | O_CLOEXEC));
   CHECK(!os::is_sealed(file, os::file_bytes(file)));
@@ -33,5 +41,6 @@ void a_file_that_cannot_be_sealed_is_not() {
 
 int main() {
   only_a_memfd_with_all_seals_is_sealed();
+  memory_is_never_executed_where_the_kernel_can_forbid_it();
   a_file_that_cannot_be_sealed_is_not();
 }
