@@ -10,6 +10,7 @@
 #include "channel/pool.hpp"
 #include "channel/telemetry/inspect.hpp"
 #include "os/available_memory.hpp"
+#include "os/folder.hpp"
 
 namespace py = pybind11;
 
@@ -253,6 +254,7 @@ void bind_pool(py::module_& module) {
 
   module.def("list_pools", &channel::list_pools);
   module.def("_available_bytes", [] { return os::available_memory().bytes; });
+  module.def("_pool_folder", &os::runtime_folder);
   // Without the GIL: close may wait for a thread that waits for the GIL.
   py::module_::import("atexit").attr("register")(
       py::cpp_function(&channel::close_all_pools, py::call_guard<WithoutGil>()));

@@ -196,7 +196,7 @@ void Pool::close() {
   if (creator_) {
     os::remove_pool_folder(folder_, name_);
   } else if (!os::is_linked(file_)) {
-    os::remove_empty_pool_folder(name_);  // This handle's socket may have kept it.
+    os::remove_empty_pool_folder(folder_, name_);  // This handle's socket may have kept it.
   }
   dead_changed_.notify_all();
 }

@@ -1,13 +1,17 @@
 #include "os/folder.hpp"
 
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 #include <sys/statvfs.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <thread>
 
@@ -18,7 +22,7 @@
 namespace flowtrain::os {
 namespace {
 
-const std::string kTmpfs = "/dev/shm";
+constexpr const char* kVariable = "FLOWTRAIN_POOL_DIR";
 
 /// Makes a folder that only this user can enter, or accepts an existing one. Returns whether it was
 /// made.
@@ -27,13 +31,45 @@ bool make_private(const std::string& path) {
   if (!made && errno != EEXIST) throw_errno(path + ": mkdir");
   struct stat info{};
   if (::lstat(path.c_str(), &info) != 0) throw_errno(path + ": lstat");
-  if (!S_ISDIR(info.st_mode) || info.st_uid != ::geteuid() || (info.st_mode & 077) != 0) {
-    throw SystemCallError(path + ": not a folder of this user alone (mode 0700); remove it first");
+  const std::string refused = path + ": not a folder of this user alone: ";
+  if (info.st_uid != ::geteuid()) {
+    throw SystemCallError(refused + "it belongs to user " + std::to_string(info.st_uid) +
+                          ", and only that user or root can remove it; in every process of the " +
+                          "pool, set " + kVariable + " to another path on a tmpfs, such as " +
+                          path + "-2");
+  }
+  if (!S_ISDIR(info.st_mode)) throw SystemCallError(refused + "it is a file or link; remove it");
+  if ((info.st_mode & 077) != 0) {
+    throw SystemCallError(refused + "other users may enter it; chmod 700 it, or remove it");
   }
   return made;
 }
 
-std::string runtime_path() { return kTmpfs + "/flowtrain-" + std::to_string(::geteuid()); }
+/// The folder that the user chose; empty if none.
+std::string chosen_path() {
+  const char* const chosen = std::getenv(kVariable);
+  return chosen == nullptr ? "" : chosen;
+}
+
+std::string runtime_path() {
+  std::string path = chosen_path();
+  if (path.empty()) return "/dev/shm/flowtrain-" + std::to_string(::geteuid());
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  if (path[0] != '/') {
+    throw BadArgument(std::string(kVariable) + "='" + path + "' must be an absolute path, since " +
+                      "all processes of a pool must name the same folder");
+  }
+  return path;
+}
+
+/// A chosen folder may lie on a disk, which would be written to for every item.
+void check_in_memory(const std::string& path) {
+  struct statfs info{};
+  if (::statfs(path.c_str(), &info) != 0) throw_errno(path + ": statfs");
+  if (info.f_type == TMPFS_MAGIC || info.f_type == RAMFS_MAGIC) return;
+  throw BadArgument(std::string(kVariable) + "='" + path + "' is not on a tmpfs; choose a folder " +
+                    "in memory, such as one below /dev/shm");
+}
 
 /// Reserves the pages of a file. Returns 0 or the error number. On older kernels a signal ends the
 /// call and undoes its work, hence the loop.
@@ -47,14 +83,15 @@ int reserve(const Fd& fd, std::uint64_t bytes) {
 /// Free bytes of tmpfs. A tmpfs without a limit (size=0) reports 0 blocks.
 std::uint64_t tmpfs_bytes() {
   struct statvfs info{};
-  if (::statvfs(kTmpfs.c_str(), &info) != 0 || info.f_blocks == 0) return UINT64_MAX;
+  if (::statvfs(runtime_path().c_str(), &info) != 0 || info.f_blocks == 0) return UINT64_MAX;
   return info.f_bavail * info.f_frsize;
 }
 
 [[noreturn]] void throw_full(const std::string& path, std::uint64_t bytes) {
-  throw PoolSpace(path + ": needs " + std::to_string(bytes) + " bytes and " + kTmpfs + " has " +
-                  std::to_string(tmpfs_bytes()) +
-                  " left; lower max_cells, or give the container a larger /dev/shm");
+  throw PoolSpace(path + ": needs " + std::to_string(bytes) + " bytes and the tmpfs of " +
+                  runtime_path() + " has " + std::to_string(tmpfs_bytes()) + " left; lower " +
+                  "max_cells, make the tmpfs larger (containers: --shm-size), or choose another " +
+                  "by " + kVariable);
 }
 
 }  // namespace
@@ -62,6 +99,7 @@ std::uint64_t tmpfs_bytes() {
 std::string runtime_folder() {
   const std::string path = runtime_path();
   make_private(path);
+  if (!chosen_path().empty()) check_in_memory(path);
   return path;
 }
 
@@ -112,12 +150,12 @@ void remove_pool_folder(const Fd& folder, const std::string& name) noexcept {
        file.increment(ignored)) {
     std::filesystem::remove(file->path(), ignored);
   }
-  remove_empty_pool_folder(name);
+  remove_empty_pool_folder(folder, name);
 }
 
-void remove_empty_pool_folder(const std::string& name) noexcept {
+void remove_empty_pool_folder(const Fd& folder, const std::string& name) noexcept {
   // A newer folder of this name is not empty, or its maker tries again.
-  ::rmdir((runtime_path() + "/" + name).c_str());
+  ::unlinkat(folder.get(), ("../" + name).c_str(), AT_REMOVEDIR);
 }
 
 std::vector<std::string> pool_names() {

@@ -10,9 +10,11 @@
 
 namespace flowtrain::os {
 
-/// Folder of this user's pools on tmpfs, `/dev/shm/flowtrain-<uid>`, made with mode 0700.
+/// Folder of this user's pools on tmpfs, made with mode 0700: FLOWTRAIN_POOL_DIR if the environment
+/// has it now, else `/dev/shm/flowtrain-<uid>`.
 ///
-/// Errors: SystemCallError if it is a link, belongs to another user, or is open to other users.
+/// Errors: SystemCallError if it is a link, belongs to another user, or is open to other users;
+///         BadArgument if a chosen one is not absolute, or not on a tmpfs.
 std::string runtime_folder();
 
 /// Lock of a folder. The destructor unlocks it explicitly: closing the descriptor would leave the
@@ -55,8 +57,8 @@ std::string path_in(const Fd& folder, const std::string& file);
 /// lock.
 void remove_pool_folder(const Fd& folder, const std::string& name) noexcept;
 
-/// Removes a pool's folder if it is empty.
-void remove_empty_pool_folder(const std::string& name) noexcept;
+/// Removes a pool's folder if it is empty. `folder` is open, and was made beside it or is it.
+void remove_empty_pool_folder(const Fd& folder, const std::string& name) noexcept;
 
 /// Names of all pools of this user.
 std::vector<std::string> pool_names();

@@ -9,11 +9,13 @@ import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import flowtrain_core
 from flowtrain.clean import left_pools
 from flowtrain.extras import install_command
+from flowtrain.logout import deleted_at_logout
 from flowtrain_core import Consumer, FlowTrainError, Pool, Producer, cuda
 
 _MIN_SHM_BYTES = 256 << 20
@@ -97,8 +99,17 @@ def _torchvision() -> Finding:
 
 
 def _shared_memory() -> Finding:
-    usage = shutil.disk_usage("/dev/shm")
-    text = f"{usage.free >> 20} MiB free of {usage.total >> 20} MiB in /dev/shm"
+    folder = flowtrain_core._C._pool_folder()  # type: ignore[attr-defined]
+    usage = shutil.disk_usage(folder)
+    text = f"{usage.free >> 20} MiB free of {usage.total >> 20} MiB for the pools in {folder}"
+    if deleted_at_logout(Path(folder)):
+        return Finding(
+            "shared memory",
+            "warn",
+            f"{text}; systemd deletes it at your last logout (RemoveIPC=yes), also under a running "
+            "program: loginctl enable-linger, or set FLOWTRAIN_POOL_DIR to a folder on another "
+            "tmpfs for every process",
+        )
     if usage.free < _MIN_SHM_BYTES:
         return Finding("shared memory", "warn", f"{text}; run containers with --shm-size=1g")
     return Finding("shared memory", "ok", text)

@@ -111,7 +111,8 @@ def test_too_much_memory_names_both_numbers(name: str) -> None:
 
 def test_control_tables_larger_than_shared_memory_name_both_numbers(name: str) -> None:
     rings = [f"ring-{i}" for i in range(4096)]
-    with pytest.raises(PoolSpace, match=r"needs \d{12} bytes and /dev/shm has \d+ left"):
+    where = f"the tmpfs of {RUNTIME}"
+    with pytest.raises(PoolSpace, match=rf"needs \d{{12}} bytes and {where} has \d+ left"):
         Pool.create(name, rings=rings, max_cells=1 << 24)
     assert not Pool.exists(name)
     assert not (RUNTIME / name).exists()

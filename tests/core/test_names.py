@@ -64,9 +64,11 @@ def test_a_handle_removes_only_its_own_pool(name: str) -> None:
     with Pool.create(name, bytes=1 << 16) as second:
         Producer(second).lease((1,), "uint8").publish(7)
         # The folder and the sockets of this name are now the second pool's.
-        with pytest.raises(PoolNotFound, match="was removed"):
+        with pytest.raises(PoolNotFound, match="was removed, though .* is open: by Pool.unlink"):
             late.add_segment(bytes=1 << 16)
         first.close()
+        with pytest.raises(PoolNotFound, match="was removed, because .* was closed"):
+            late.add_segment(bytes=1 << 16)
         with Pool.open(name) as other, Consumer(other).get(timeout_s=30) as item:
             assert item.key == 7
     late.close()
@@ -90,6 +92,44 @@ def test_a_pool_left_by_a_crash_cannot_be_opened_and_does_not_block_its_name(
     with pytest.raises(PoolNotFound, match="all dead"):
         Pool.open(name)
     Pool.create(name).close()
+
+
+def test_the_folder_of_pools_is_chosen_by_the_environment(
+    name: str, monkeypatch: pytest.MonkeyPatch, spawn: Spawn
+) -> None:
+    chosen = Path(f"/dev/shm/{name}")
+    monkeypatch.setenv("FLOWTRAIN_POOL_DIR", f"{chosen}/")
+    try:
+        pool = Pool.create(name, bytes=1 << 16)
+        assert (chosen / name / "control").exists()
+        assert not (RUNTIME / name).exists()
+        other = spawn("print(Pool.open(sys.argv[1]).name, [p.name for p in list_pools()])", name)
+        assert other.line() == f"{name} ['{name}']"
+        monkeypatch.delenv("FLOWTRAIN_POOL_DIR")
+        assert not Pool.exists(name)
+        pool.add_segment(bytes=1 << 16)
+        pool.close()  # Removes its own folder, wherever new pools go by now.
+        assert list(chosen.iterdir()) == []
+        chosen.chmod(0o755)
+        monkeypatch.setenv("FLOWTRAIN_POOL_DIR", str(chosen))
+        with pytest.raises(SystemCallError, match="other users may enter it; chmod 700 it"):
+            Pool.create(name)
+    finally:
+        chosen.rmdir()
+
+
+@pytest.mark.parametrize(
+    ("folder", "message"),
+    [("pools", "must be an absolute path"), ("/proc/self/fd", "is not on a tmpfs")],
+)
+def test_a_folder_that_cannot_hold_pools_is_refused(
+    monkeypatch: pytest.MonkeyPatch, name: str, folder: str, message: str
+) -> None:
+    monkeypatch.setenv("FLOWTRAIN_POOL_DIR", folder)
+    for call in (Pool.create, Pool.open, Pool.exists, Pool.unlink):
+        with pytest.raises(ValueError, match=message):
+            call(name)
+    monkeypatch.delenv("FLOWTRAIN_POOL_DIR")
 
 
 def test_files_are_private_and_others_are_refused(name: str) -> None:

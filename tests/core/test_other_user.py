@@ -101,7 +101,10 @@ def test_a_folder_of_another_user_is_not_used(name: str, spawn: Spawn) -> None:
     try:
         somebody = spawn(ASK_AS_SOMEBODY)
         somebody.tell(f"Pool.create('{name}')")
-        assert "not a folder of this user alone" in somebody.line()
+        assert (
+            f"{THEIRS}: not a folder of this user alone: it belongs to user 0, and only that user "
+            f"or root can remove it; in every process of the pool, set FLOWTRAIN_POOL_DIR"
+        ) in somebody.line()
     finally:
         THEIRS.rmdir()
 

@@ -34,10 +34,14 @@ std::uint32_t Segments::add(const memory::Carving& carving, bool prefault, std::
   const std::lock_guard lock(adding_mutex_);
   check_open();
   if (!os::is_linked(folder_)) {
-    throw PoolNotFound(
-        "pool '" + pool_ + "': it was removed, because the handle that created it " +
-        "was closed or by Pool.unlink, so no other handle could map a new segment; " +
-        "create the pool anew");
+    // The creator's is the first lane.
+    const bool creator_closed = !lanes_.is_alive(0) || lanes_.info(0).generation != 1;
+    throw PoolNotFound("pool '" + pool_ + "': it was removed, " +
+                       (creator_closed
+                            ? "because the handle that created it was closed"
+                            : "though the handle that created it is open: by Pool.unlink, or by "
+                              "systemd at the user's logout (see flowtrain doctor)") +
+                       ", so no other handle could map a new segment; create the pool anew");
   }
   if (!server_) {
     server_ = std::make_unique<os::FdServer>(
