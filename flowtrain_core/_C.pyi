@@ -107,7 +107,11 @@ class Pool:
         label: str = "",
         prefault: bool = True,
     ) -> Pool:
-        """Creates a pool. Closing this handle removes its name.
+        """Creates a pool. Closing this handle removes its name and its files.
+
+        The end of the process does this too, and so do SIGTERM, SIGHUP and SIGINT where they end
+        the process; a signal handler of the program is left alone, and should exit. After SIGKILL
+        the files stay until a new pool takes the name, `Pool.unlink` or `flowtrain clean`.
 
         Args:
             name: Letters, digits, `.`, `_` and `-`; at most 47.

@@ -121,7 +121,7 @@ std::shared_ptr<Pool> Pool::create(const PoolOptions& options, const Interrupted
                  deleter);
       no_fork.register_pool(pool.get());
     }
-    pool->creator_ = true;
+    pool->removal_.emplace(pool->folder_, options.name);
     pool->start();
     header.ready.store(1, std::memory_order_release);  // sync: control.ready
     return pool;
@@ -193,8 +193,9 @@ void Pool::close() {
     segments_->drain_all(lane_);
     lanes_->leave(lane_);
   }
-  if (creator_) {
+  if (removal_) {
     os::remove_pool_folder(folder_, name_);
+    removal_.reset();
   } else if (!os::is_linked(file_)) {
     os::remove_empty_pool_folder(folder_, name_);  // This handle's socket may have kept it.
   }

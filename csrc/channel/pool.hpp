@@ -15,6 +15,7 @@
 #include "channel/liveness/lanes.hpp"
 #include "channel/segments/segments.hpp"
 #include "os/fd.hpp"
+#include "os/removal_on_signal.hpp"
 
 namespace flowtrain::channel {
 
@@ -94,7 +95,8 @@ class Pool : public std::enable_shared_from_this<Pool> {
   void report_dead(const LaneInfo& lane);
 
   /// Leaves the pool. The handle that created it also removes the pool's name, unless another pool
-  /// has this name by now. Existing items and leases stay readable.
+  /// has this name by now; a signal that ends its process does this, too. Existing items and leases
+  /// stay readable.
   void close();
   bool closed() const { return closed_.load(std::memory_order_relaxed); }
   /// Throws PoolClosed after close, and in a forked child.
@@ -112,7 +114,7 @@ class Pool : public std::enable_shared_from_this<Pool> {
   std::string name_;
   std::string label_;
   os::Fd folder_;  // Opens files by it, because another pool may get the name.
-  bool creator_ = false;
+  std::optional<os::RemovalOnSignal> removal_;  // Of the handle that created the pool.
   std::atomic<bool> closed_{false};
   std::atomic<bool> forked_{false};
   os::Fd file_;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,59 @@ def test_a_pool_left_by_a_crash_cannot_be_opened_and_does_not_block_its_name(
     with pytest.raises(PoolNotFound, match="all dead"):
         Pool.open(name)
     Pool.create(name).close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_pool_goes_with_a_creator_that_a_signal_ends(
+    name: str, spawn: Spawn, number: signal.Signals
+) -> None:
+    maker = spawn(
+        "pool = Pool.create(sys.argv[1]); pool.add_segment(bytes=1 << 16)\n"
+        "print('made'); time.sleep(60)",
+        name,
+    )
+    assert maker.line() == "made"
+    with Pool.open(name) as other:
+        other.add_segment(bytes=1 << 16)  # Its socket is in the folder, too.
+        maker.popen.send_signal(number)
+        assert maker.wait() == -number
+        assert not (RUNTIME / name).exists()
+
+
+def test_signals_that_the_program_handles_are_left_to_it(name: str, spawn: Spawn) -> None:
+    exits = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))"
+    create = "pool = Pool.create(sys.argv[1])"
+    for first, second in ((exits, create), (create, exits)):
+        maker = spawn(f"import signal\n{first}\n{second}\nprint('up'); time.sleep(60)", name)
+        assert maker.line() == "up"
+        maker.popen.terminate()
+        assert maker.wait() == 3
+        assert not (RUNTIME / name).exists()
+    maker = spawn(
+        "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
+        f"{create}; print('up'); print(sys.stdin.readline()); pool.close()",
+        name,
+    )
+    assert maker.line() == "up"
+    maker.popen.send_signal(signal.SIGHUP)
+    assert Pool.exists(name)
+    maker.tell("lives")
+    assert maker.line() == "lives"
+
+
+def test_a_signal_that_ends_a_forked_child_removes_nothing_of_its_parent(
+    name: str, spawn: Spawn
+) -> None:
+    maker = spawn(
+        "import os, signal\n"
+        "pool = Pool.create(sys.argv[1]); child = os.fork()\n"
+        "if child == 0: signal.pause()\n"
+        "os.kill(child, signal.SIGTERM); print(os.WTERMSIG(os.waitpid(child, 0)[1]))\n"
+        "sys.stdin.readline()",
+        name,
+    )
+    assert maker.line() == str(int(signal.SIGTERM))
+    assert Pool.exists(name)
 
 
 def test_the_folder_of_pools_is_chosen_by_the_environment(

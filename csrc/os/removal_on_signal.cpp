@@ -1,0 +1,103 @@
+#include "os/removal_on_signal.hpp"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <csignal>
+#include <cstddef>
+#include <cstring>
+
+namespace flowtrain::os {
+
+struct RemovalOnSignal::Entry {
+  std::atomic<pid_t> process{0};  ///< Whose folder it is; 0 if the entry is unused.
+  int folder = -1;
+  char name[64]{};  ///< "../" and the name of the folder.
+  Entry* next = nullptr;
+};
+
+namespace {
+
+using Entry = RemovalOnSignal::Entry;
+
+std::atomic<Entry*> entries{nullptr};
+
+void remove_files(int folder) noexcept {
+  alignas(dirent64) char buffer[1024];
+  ::lseek(folder, 0, SEEK_SET);
+  // readdir may allocate memory, which a signal handler must not.
+  for (long bytes; (bytes = ::syscall(SYS_getdents64, folder, buffer, sizeof(buffer))) > 0;) {
+    for (long at = 0; at < bytes;) {
+      const auto* file = reinterpret_cast<const dirent64*>(buffer + at);
+      ::unlinkat(folder, file->d_name, 0);  // Fails for "." and "..".
+      at += file->d_reclen;
+    }
+  }
+}
+
+void remove_and_end(int signal) {
+  // A forked child has its parent's entries.
+  const pid_t self = ::getpid();
+  Entry* entry = entries.load(std::memory_order_acquire);  // sync: signal.entry
+  for (; entry != nullptr; entry = entry->next) {
+    if (entry->process.load(std::memory_order_acquire) != self) continue;  // sync: signal.entry
+    remove_files(entry->folder);
+    ::unlinkat(entry->folder, entry->name, AT_REMOVEDIR);
+  }
+  ::raise(signal);  // SA_RESETHAND: the default action, once this handler returns.
+}
+
+void install_handler() noexcept {
+  // The kernel drops a signal of default action to the first process of a container.
+  if (::getpid() == 1) return;
+  for (const int signal : {SIGTERM, SIGHUP, SIGINT}) {
+    struct sigaction action{};
+    if (::sigaction(signal, nullptr, &action) != 0 || (action.sa_flags & SA_SIGINFO) != 0 ||
+        action.sa_handler != SIG_DFL) {
+      continue;
+    }
+    action = {};
+    action.sa_handler = &remove_and_end;
+    action.sa_flags = static_cast<int>(SA_RESETHAND);
+    ::sigaction(signal, &action, nullptr);
+  }
+}
+
+/// An entry with `process` set to a value that is no process.
+Entry* claim() {
+  constexpr pid_t kClaimed = -1;
+  Entry* entry = entries.load(std::memory_order_acquire);  // sync: signal.entry
+  for (; entry != nullptr; entry = entry->next) {
+    pid_t none = 0;
+    if (entry->process.compare_exchange_strong(none, kClaimed,
+                                               std::memory_order_acq_rel)) {  // sync: signal.entry
+      return entry;
+    }
+  }
+  entry = new Entry;
+  entry->process.store(kClaimed, std::memory_order_relaxed);
+  entry->next = entries.load(std::memory_order_relaxed);
+  while (!entries.compare_exchange_weak(entry->next, entry,
+                                        std::memory_order_acq_rel)) {  // sync: signal.entry
+  }
+  return entry;
+}
+
+}  // namespace
+
+RemovalOnSignal::RemovalOnSignal(const Fd& folder, const std::string& name) : entry_(claim()) {
+  entry_->folder = folder.get();
+  const std::string path = "../" + name;
+  std::strncpy(entry_->name, path.c_str(), sizeof(entry_->name) - 1);
+  entry_->process.store(::getpid(), std::memory_order_release);  // sync: signal.entry
+  install_handler();
+}
+
+RemovalOnSignal::~RemovalOnSignal() {
+  entry_->process.store(0, std::memory_order_release);  // sync: signal.entry
+}
+
+}  // namespace flowtrain::os
