@@ -48,7 +48,7 @@ class SystemCallError(FlowTrainError, OSError):
     """A system call failed; the message names the call and its object."""
 
 class ViewsAlive(FlowTrainError, BufferError):
-    """Release of an item while tensors, arrays or memoryviews over it are alive."""
+    """Publication of a lease, or release of an item, whose tensors, arrays or memoryviews live."""
 
 class LaneInfo:
     """A participant, at the time of the call."""
@@ -224,7 +224,9 @@ class Pool:
 class Lease:
     """A slab being written, by `numpy.asarray(lease)` or `torch.from_dlpack(lease)`.
 
-    Publish it once. `abort` or garbage collection frees it unpublished.
+    Publish it once, after its views are deleted: the slab is then the reader's. `abort` or garbage
+    collection frees it unpublished. Views of views count; only `torch.frombuffer(lease)` does not
+    say that it keeps one, so write through `torch.from_dlpack(lease)`.
     """
 
     @property
@@ -242,7 +244,8 @@ class Lease:
 
         Raises:
             PoolClosed: It was already published or aborted.
-            ViewsAlive: Another thread is in `write`.
+            ViewsAlive: Tensors, arrays or memoryviews over it are alive, or another thread is in
+                `write`.
         """
 
     def write(self, source: Buffer | NDArray[Any]) -> None:
@@ -260,7 +263,8 @@ class Lease:
         """Frees the slab without publishing it.
 
         Raises:
-            ViewsAlive: Another thread is in `write`.
+            ViewsAlive: As of publish. A lease that is dropped instead is freed once its views are
+                gone.
         """
 
     def __buffer__(self, flags: int, /) -> memoryview: ...
@@ -419,6 +423,7 @@ class Producer:
 
         Raises:
             PoolClosed: A lease was already published or aborted.
+            ViewsAlive: A lease has live views, or another thread is writing it.
             ValueError: A lease is another producer's, or leases and keys differ in number.
         """
 

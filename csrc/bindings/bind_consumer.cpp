@@ -106,7 +106,7 @@ void bind_consumer(py::module_& module) {
         if (!self.open()) return;
         // The traceback of an error may hold views: the error goes on, and the item is released
         // once the views are gone. In a forked child the parent releases it.
-        if (!kind.is_none() && (self.has_views() || self.pool().forked())) return;
+        if (!kind.is_none() && (self.views().any() || self.pool().forked())) return;
         self.release();
       });
 

@@ -40,11 +40,9 @@ struct Holder {
                          0};
     managed.manager_ctx = this;
     managed.deleter = [](Managed* self) { delete static_cast<Holder*>(self->manager_ctx); };
-    if (exported.item) exported.item->add_view();
+    exported.views->add();
   }
-  ~Holder() {
-    if (exported.item) exported.item->drop_view();
-  }
+  ~Holder() { exported.views->drop(); }
   Holder(const Holder&) = delete;
   Holder& operator=(const Holder&) = delete;
 
@@ -85,7 +83,7 @@ Exported export_lease(const std::shared_ptr<channel::Lease>& lease) {
   }
   const channel::Layout& layout = lease->layout();
   Exported out = describe(lease->data(), layout.dtype, layout.ndim, layout.shape.data());
-  out.owner = lease;
+  out.views = {lease, &lease->views()};
   return out;
 }
 
@@ -96,8 +94,7 @@ Exported export_item(const std::shared_ptr<channel::Item>& item) {
   }
   const channel::Descriptor& d = item->descriptor();
   Exported out = describe(const_cast<std::byte*>(item->data()), d.dtype, d.ndim, d.shape);
-  out.owner = item;
-  out.item = item;
+  out.views = {item, &item->views()};
   out.read_only = true;
   return out;
 }
@@ -141,7 +138,7 @@ int fill_buffer(PyObject* exporter, Exported exported, Py_buffer* view, int flag
     state->strides[i] = e.strides[i] * item_bytes;
     elements *= state->shape[i];
   }
-  if (e.item) e.item->add_view();
+  e.views->add();
   view->buf = e.data;
   view->obj = Py_NewRef(exporter);
   view->len = elements * item_bytes;
@@ -158,7 +155,7 @@ int fill_buffer(PyObject* exporter, Exported exported, Py_buffer* view, int flag
 
 void release_buffer(Py_buffer* view) {
   auto* state = static_cast<BufferState*>(view->internal);
-  if (state->exported.item) state->exported.item->drop_view();
+  state->exported.views->drop();
   delete state;
 }
 

@@ -10,11 +10,10 @@
 namespace flowtrain::bindings {
 
 /// Zero-copy view of a lease (writable) or an item (read-only): the memory, its type and shape, and
-/// a reference that keeps it alive. An item counts its views, and cannot be released while any
-/// live.
+/// the count of views, which keeps the lease or item alive. While any view lives, a lease is not
+/// published and an item not released.
 struct Exported {
-  std::shared_ptr<void> owner;
-  std::shared_ptr<channel::Item> item;  ///< Null for a lease.
+  std::shared_ptr<channel::Views> views;
   void* data;
   std::uint8_t dtype;
   int ndim;

@@ -24,19 +24,10 @@ Item::~Item() {
 
 const Pool& Item::pool() const { return consumer_->pool(); }
 
-bool Item::has_views() const {
-  return views_.load(std::memory_order_acquire) > 0;  // sync: item.views
-}
-
 void Item::release() {
   pool().check_not_forked();
   if (!open_) throw PoolClosed("item: it was released already; get another");
-  const int views = views_.load(std::memory_order_acquire);  // sync: item.views
-  if (views > 0) {
-    throw ViewsAlive(
-        "item: " + std::to_string(views) + (views == 1 ? " view of it is" : " views of it are") +
-        " alive (tensor, array or memoryview over its slab); delete or copy before " + "release");
-  }
+  views_.check_none("item", "release");
   const bool held = holds_cell();
   release_cell();
   if (!held) {

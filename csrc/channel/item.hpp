@@ -1,6 +1,5 @@
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -8,6 +7,7 @@
 #include "channel/layout/descriptor.hpp"
 #include "channel/pool.hpp"
 #include "channel/segments/segments.hpp"
+#include "channel/views.hpp"
 #include "lockfree/cell_word.hpp"
 
 namespace flowtrain::channel {
@@ -39,9 +39,7 @@ class Item {
   const std::string& producer() const { return producer_; }
   bool open() const { return open_; }
   const Pool& pool() const;
-  void add_view() { views_.fetch_add(1, std::memory_order_relaxed); }
-  void drop_view() { views_.fetch_sub(1, std::memory_order_release); }  // sync: item.views
-  bool has_views() const;
+  Views& views() { return views_; }
   void release();
 
  private:
@@ -56,7 +54,7 @@ class Item {
   std::uint32_t attempt_;
   std::string producer_;
   SlabView slab_;
-  std::atomic<int> views_{0};
+  Views views_;
   bool open_ = true;
 };
 

@@ -20,23 +20,24 @@ void Lease::publish(const Key& key) {
   open_ = false;
 }
 
-void Lease::check_publishable(const std::string& what) const {
+void Lease::check_publishable(std::string_view what) const {
   if (!open_) {
-    throw PoolClosed(what + " was published or aborted already; lease another slab");
+    throw PoolClosed(std::string(what) + " was published or aborted already; lease another slab");
   }
-  check_not_written(what);
+  check_not_written(what, "publish");
 }
 
-void Lease::check_not_written(const std::string& what) const {
-  if (writers_.load(std::memory_order_acquire) == 0) return;  // sync: lease.writers
-  throw ViewsAlive(what +
-                   ": another thread is writing it; publish or abort it once its write has " +
-                   "returned");
+void Lease::check_not_written(std::string_view what, const char* before) const {
+  if (writers_.load(std::memory_order_acquire) > 0) {  // sync: lease.writers
+    throw ViewsAlive(std::string(what) + ": another thread is writing it; " + before +
+                     " it once its write has returned");
+  }
+  views_.check_none(what, before);
 }
 
 void Lease::abort() {
   if (!open_) return;
-  check_not_written("lease");
+  check_not_written("lease", "abort");
   release();
 }
 

@@ -5,10 +5,12 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "channel/layout/descriptor.hpp"
 #include "channel/pool.hpp"
 #include "channel/segments/segments.hpp"
+#include "channel/views.hpp"
 #include "lockfree/cell_word.hpp"
 
 namespace flowtrain::channel {
@@ -39,11 +41,13 @@ struct LeasedCell {
 /// A slab to be written, then published once or released.
 ///
 /// Memory:   one slab of the pool, mapped while the lease or a view of it lives.
-/// Threads:  one at a time, except during a Writing, beside which other threads may run.
+/// Threads:  one at a time, except during a Writing, beside which other threads may run; views are
+///           counted from any thread.
 /// Progress: publish is lock-free, abort wait-free.
 /// Ordering: the taker of the item sees everything written before publish.
 /// Errors:   publishing twice throws PoolClosed; publishing a slab that another process has reused
-///           throws PoolCorrupt; publishing or aborting during a Writing throws ViewsAlive.
+///           throws PoolCorrupt; publishing or aborting during a Writing, or while a view lives,
+///           throws ViewsAlive.
 class Lease {
  public:
   Lease(std::shared_ptr<Producer> producer, const LeasedCell& leased, const Layout& layout,
@@ -61,6 +65,7 @@ class Lease {
   void abort();
   bool open() const { return open_; }
   const Pool& pool() const;
+  Views& views() { return views_; }
 
   /// While one lives the slab is being written, and cannot be published or aborted.
   class Writing {
@@ -79,9 +84,9 @@ class Lease {
  private:
   friend class Producer;
 
-  /// Throws after publish or abort, and during a Writing. `what` names the lease in errors.
-  void check_publishable(const std::string& what) const;
-  void check_not_written(const std::string& what) const;
+  /// Throws after publish or abort, and while it may be written. `what` names the lease in errors.
+  void check_publishable(std::string_view what) const;
+  void check_not_written(std::string_view what, const char* before) const;
   void release() noexcept;
 
   std::shared_ptr<Producer> producer_;
@@ -89,6 +94,7 @@ class Lease {
   Layout layout_;
   SlabView slab_;
   std::atomic<int> writers_{0};
+  Views views_;
   bool open_ = true;
 };
 

@@ -1,4 +1,4 @@
-"""Views: what importers see, what keeps memory alive, and when release raises."""
+"""Views: what importers see, what keeps memory alive, and which calls they refuse."""
 
 from __future__ import annotations
 
@@ -92,10 +92,49 @@ def test_release_refuses_while_a_view_lives(pool: Pool, view: type) -> None:
     first = view(item)
     second = first[1:]  # A view of a view.
     del first
-    with pytest.raises(ViewsAlive, match="1 view of it is alive"):
+    with pytest.raises(ViewsAlive, match="1 view of it is alive .* delete it before release"):
         item.release()
     del second
     item.release()
+    assert pool.stats()["segments"][0]["in_use_slabs"] == 0
+
+
+@pytest.mark.parametrize("view", [memoryview, numpy.asarray, numpy.from_dlpack])
+def test_a_lease_with_views_is_neither_published_nor_aborted(pool: Pool, view: type) -> None:
+    producer = Producer(pool)
+    lease = producer.lease((4,), "uint8")
+    first = view(lease)
+    second = first[1:]
+    del first
+    for end in (
+        lambda: lease.publish(1),
+        lease.abort,
+        lambda: producer.publish_many([producer.lease((4,), "uint8"), lease], [1, 2]),
+    ):
+        with pytest.raises(ViewsAlive, match="1 view of it is alive .* delete it before"):
+            end()
+    numpy.asarray(second)[:] = 7  # It is still the writer's.
+    assert Consumer(pool).try_get() is None
+    del second
+    assert bytes(memoryview(hand_over(pool, lease)))[1:] == bytes([7] * 3)
+
+
+def test_a_lease_with_a_tensor_is_not_published(pool: Pool) -> None:
+    torch = pytest.importorskip("torch")
+    lease = Producer(pool).lease((4, 2), "bfloat16")
+    kept = torch.from_dlpack(lease)[1].view(torch.int16)
+    with pytest.raises(ViewsAlive, match="before publish"):
+        lease.publish(1)
+    del kept
+    lease.publish(1)
+
+
+def test_a_view_keeps_the_slab_of_a_dropped_lease(pool: Pool) -> None:
+    view = numpy.asarray(Producer(pool).lease((4,), "uint8"))
+    gc.collect()
+    assert pool.stats()["segments"][0]["in_use_slabs"] == 1
+    del view
+    gc.collect()
     assert pool.stats()["segments"][0]["in_use_slabs"] == 0
 
 
@@ -188,6 +227,7 @@ def test_a_lease_is_neither_aborted_nor_published_while_it_is_written(name: str)
             writer.start()
             while seen[0] == 0:
                 pass
+            del seen
             refused = 0
             for end in (lease.abort, lambda lease=lease: lease.publish(1)):
                 try:

@@ -41,11 +41,14 @@ class Copies:
         view = torch.from_dlpack(lease)
         if not rows.is_cuda:
             view.copy_(rows)
+            del view
             lease.publish(key)
             return
         view.copy_(rows, non_blocking=True)
         # The rows are kept too: their memory must not be reused before the copy is complete.
-        self._when_complete(rows.device, [rows, view], lambda: lease.publish(key))
+        kept = [rows, view]
+        del view
+        self._when_complete(rows.device, kept, lambda: lease.publish(key))
 
     def release(self, item: Item, out: torch.Tensor) -> None:
         """Copy an item into a tensor and release it.
@@ -78,7 +81,7 @@ class Copies:
 
         def finish() -> None:
             event.synchronize()
-            kept.clear()  # An item can be released only when no tensor views it.
+            kept.clear()  # A slab can be published or released only when no tensor views it.
             then()
 
         if self._thread is None:
