@@ -289,8 +289,11 @@ class Lease:
 class Item:
     """A published slab, read-only, by `numpy.asarray(item)` or `torch.from_dlpack(item)`.
 
-    Release it once; otherwise it is released when it and its views are gone. Torch has no
-    read-only tensors: a write to one changes the item for its next reader.
+    Release it once. An item that is not released is *given back*: when it and its views are gone,
+    or its `with` block raises, it returns to the end of its ring, for any consumer, with `attempt`
+    increased. To drop an item that no consumer can process, release it.
+
+    Torch has no read-only tensors: a write to one changes the item for its next reader.
     """
 
     @property
@@ -305,18 +308,18 @@ class Item:
     def address(self) -> int: ...
     @property
     def attempt(self) -> int:
-        """Number of earlier deliveries, to consumers that died."""
+        """Number of earlier deliveries, to consumers that died or gave the item back."""
 
     @property
     def producer(self) -> str:
         """Label of the process that published the item."""
 
     def release(self) -> None:
-        """Frees the slab.
+        """Frees the slab: the item is consumed.
 
         Raises:
             ViewsAlive: Tensors, arrays or memoryviews over it are alive.
-            PoolClosed: It was already released, or this is a forked child.
+            PoolClosed: It was already released or given back, or this is a forked child.
             PoolCorrupt: Another process changed the state of its slab; it is not freed.
         """
 
@@ -328,10 +331,9 @@ class Item:
         trace: TracebackType | None,
         /,
     ) -> None:
-        """Releases the item unless it was released.
+        """Releases the item unless it was released, or gives it back if the block raised.
 
-        If the block raises while views are alive, or in a forked child, its error propagates. The
-        slab is then freed once the item and its views are gone.
+        If the traceback of the error holds views of the item, it is given back once they are gone.
         """
 
     def __buffer__(self, flags: int, /) -> memoryview: ...

@@ -9,7 +9,7 @@ pool = Pool.open("demo")                         # in another
 item = Consumer(pool).get(timeout_s=5.0)
 embedding = torch.from_dlpack(item)              # the same physical pages
 del embedding
-item.release()
+item.release()                                   # otherwise it is delivered again
 """
 
 from flowtrain_core._load import load_extension

@@ -104,10 +104,10 @@ void bind_consumer(py::module_& module) {
       .def("__enter__", [](std::shared_ptr<Item> self) { return self; })
       .def("__exit__", [](Item& self, const py::object& kind, const py::args&) {
         if (!self.open()) return;
-        // The traceback of an error may hold views: the error goes on, and the item is released
-        // once the views are gone. In a forked child the parent releases it.
-        if (!kind.is_none() && (self.views().any() || self.pool().forked())) return;
-        self.release();
+        if (kind.is_none()) return self.release();
+        // The traceback of the error may hold views: the item is then given back once they are
+        // gone. In a forked child it stays the parent's.
+        if (!self.views().any()) self.give_back();
       });
 
   py::class_<Consumer, std::shared_ptr<Consumer>> consumer_type(module, "Consumer");

@@ -90,7 +90,7 @@ Exported export_lease(const std::shared_ptr<channel::Lease>& lease) {
 Exported export_item(const std::shared_ptr<channel::Item>& item) {
   item->pool().check_not_forked();
   if (!item->open()) {
-    throw PoolClosed("item: it was released; a view would show another item's bytes");
+    throw PoolClosed("item: it was released or given back; a view would show another item's bytes");
   }
   const channel::Descriptor& d = item->descriptor();
   Exported out = describe(const_cast<std::byte*>(item->data()), d.dtype, d.ndim, d.shape);

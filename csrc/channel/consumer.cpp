@@ -62,6 +62,19 @@ void Consumer::note_lost() const noexcept {
   count((**lane_).items_lost);
 }
 
+/// Publishes the cell of an item that was not released again.
+void Consumer::redeliver(std::uint32_t c, const Descriptor& item) noexcept {
+  const Control& control = pool_->control();
+  const std::lock_guard lock(mutex_);
+  Cell& cell = control.cell(c);
+  cell.attempt = cell.attempt + 1;
+  count((**lane_).items_redelivered);
+  recorder_.given_back(c, item);
+  // A ring has a slot for every cell: only a damaged one is full.
+  if (!index_ring_.push(c, lane_->number(), (**lane_).intent)) return control.release_cell(c);
+  control.ring_header(ring_).filled.notify();
+}
+
 lockfree::Run Consumer::pop(std::size_t max_items) {
   const auto cells =
       static_cast<std::uint32_t>(std::min<std::size_t>(max_items, lockfree::kMaxRunCells));

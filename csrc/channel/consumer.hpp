@@ -19,7 +19,7 @@ namespace flowtrain::channel {
 /// Threads:  any of its process; a mutex serializes them.
 /// Progress: get waits while the ring is empty, with a deadline; try_get never waits. An item whose
 ///           memory its owner has not handed out yet is deferred: it goes to the end of the ring,
-///           for any consumer.
+///           for any consumer. An item that is dropped and was not released goes there, too.
 /// Ordering: as in IndexRing.
 /// Errors:   throws; an expired deadline is PoolTimeout. A descriptor is checked before it is used;
 ///           an invalid one is PoolCorrupt, once, and its cell is released.
@@ -84,6 +84,7 @@ class Consumer : public std::enable_shared_from_this<Consumer> {
   void note_released(std::uint32_t cell, const Descriptor& item,
                      std::int64_t taken_ns) const noexcept;
   void note_lost() const noexcept;
+  void redeliver(std::uint32_t cell, const Descriptor& item) noexcept;
   std::string text() const;
 
   std::shared_ptr<Pool> pool_;

@@ -19,36 +19,33 @@ Item::Item(std::shared_ptr<Consumer> consumer, std::uint32_t cell, const Descrip
 }
 
 Item::~Item() {
-  if (open_) release_cell();
+  if (open_) give_back();
 }
 
 const Pool& Item::pool() const { return consumer_->pool(); }
 
 void Item::release() {
   pool().check_not_forked();
-  if (!open_) throw PoolClosed("item: it was released already; get another");
+  if (!open_) throw PoolClosed("item: it was released or given back already; get another");
   views_.check_none("item", "release");
-  const bool held = holds_cell();
-  release_cell();
-  if (!held) {
+  open_ = false;
+  if (!holds_cell()) {
     throw PoolCorrupt(
         "item: the slab of cell " + std::to_string(cell_) + " was reused before this " +
         "consumer released it; the control file was damaged: make " + "the pool anew");
   }
+  consumer_->note_released(cell_, descriptor_, taken_ns_);
+  consumer_->pool().control().release_cell(cell_);
+}
+
+void Item::give_back() noexcept {
+  open_ = false;
+  // In a forked child the cell is still the parent's.
+  if (!pool().forked() && holds_cell()) consumer_->redeliver(cell_, descriptor_);
 }
 
 bool Item::holds_cell() const noexcept {
   return consumer_->pool().control().word(cell_).load(std::memory_order_relaxed) == word_;
-}
-
-void Item::release_cell() noexcept {
-  open_ = false;
-  Pool& pool = consumer_->pool();
-  // In a forked child the cell is still the parent's.
-  if (pool.forked()) return;
-  if (!holds_cell()) return;
-  consumer_->note_released(cell_, descriptor_, taken_ns_);
-  pool.control().release_cell(cell_);
 }
 
 }  // namespace flowtrain::channel

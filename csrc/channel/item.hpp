@@ -14,11 +14,11 @@ namespace flowtrain::channel {
 
 class Consumer;
 
-/// A published slab to be read, then released once.
+/// A published slab to be read, then released or given back, once.
 ///
 /// Memory:   one slab of the pool, mapped while the item or a view of it lives.
 /// Threads:  one at a time; views are counted from any thread.
-/// Progress: release is wait-free.
+/// Progress: release is wait-free, give_back lock-free.
 /// Ordering: sees everything written before the item was published.
 /// Errors:   releasing while views live throws ViewsAlive, releasing twice PoolClosed, releasing a
 ///           slab that another process has reused PoolCorrupt.
@@ -26,7 +26,7 @@ class Item {
  public:
   Item(std::shared_ptr<Consumer> consumer, std::uint32_t cell, const Descriptor& descriptor,
        std::int64_t taken_ns, SlabView view);
-  /// Releases the slab if the caller did not. Views hold the item, so none is left by now.
+  /// Gives the item back unless it was released. Views hold the item, so none is left by now.
   ~Item();
   Item(const Item&) = delete;
   Item& operator=(const Item&) = delete;
@@ -40,11 +40,13 @@ class Item {
   bool open() const { return open_; }
   const Pool& pool() const;
   Views& views() { return views_; }
+  /// Frees the slab: the item is consumed.
   void release();
+  /// Puts the item back into its ring, for any consumer, as one more attempt. Only without views.
+  void give_back() noexcept;
 
  private:
   bool holds_cell() const noexcept;
-  void release_cell() noexcept;
 
   std::shared_ptr<Consumer> consumer_;
   std::uint32_t cell_;

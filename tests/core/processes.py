@@ -7,10 +7,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from flowtrain_core import Pool
+from flowtrain_core import Item, Pool
 
 ROOT = Path(__file__).resolve().parents[2]
 PRELUDE = "import sys, time\nfrom flowtrain_core import *\n"
@@ -20,6 +20,15 @@ Spawn = Callable[..., "Process"]
 
 def in_use(pool: Pool) -> int:
     return sum(segment["in_use_slabs"] for segment in pool.stats()["segments"])
+
+
+def released(items: Iterable[Item]) -> list[int]:
+    """Release items; their keys."""
+    keys = []
+    for item in items:
+        keys.append(item.key)
+        item.release()
+    return keys
 
 
 class Process:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from core.processes import Spawn
+from core.processes import Spawn, released
 
 from flowtrain_core import Consumer, Pool, PoolClosed, PoolTimeout, Producer
 
@@ -17,11 +17,7 @@ def slabs(name: str) -> Iterator[Pool]:
 
 
 def keys_of(consumer: Consumer, most: int) -> list[int]:
-    items = consumer.get_many(most, timeout_s=30)
-    keys = [item.key for item in items]
-    for item in items:
-        item.release()
-    return keys
+    return released(consumer.get_many(most, timeout_s=30))
 
 
 def test_batches_are_taken_in_order_whatever_their_sizes(slabs: Pool) -> None:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 import pytest
-from core.processes import Spawn
+from core.processes import Spawn, released
 
 from flowtrain_core import (
     Consumer,
@@ -143,7 +143,7 @@ def test_a_strict_consumer_raises_for_items_whose_memory_died(name: str, spawn: 
             outcomes: list[object] = []
             while len(outcomes) < 3:
                 try:
-                    outcomes.append([item.key for item in consumer.get_many(8, timeout_s=30)])
+                    outcomes.append(released(consumer.get_many(8, timeout_s=30)))
                 except StaleAddress as error:
                     outcomes.append("died with its owner" in str(error))
             assert outcomes.count(True) == 2
@@ -165,7 +165,7 @@ def test_the_credits_of_a_dead_consumer_return(pool: Pool, spawn: Spawn) -> None
         producer.lease((1,), "uint8", timeout_s=0.01)
     reader.kill()
     consumer = Consumer(pool)
-    assert sorted(consumer.get().key for _ in range(2)) == [0, 1]  # Delivered again, and released.
+    assert sorted(released(consumer.get() for _ in range(2))) == [0, 1]  # Delivered again.
     leases = [producer.lease((1,), "uint8") for _ in range(2)]
     limits = producer.explain().limits
     assert limits is not None
@@ -194,8 +194,8 @@ def test_128_lanes_die_at_once_and_their_slabs_return(
         for reader in readers:
             reader.kill()
         consumers = [Consumer(pool) for _ in range(50)]  # In the free lanes.
-        got = {consumers[i % 50].get(timeout_s=30).key for i in range(128)}
-        assert got == set(range(128))
+        got = released(consumers[i % 50].get(timeout_s=30) for i in range(128))
+        assert sorted(got) == list(range(128))
         eventually(lambda: sum(lane.state == "dead" for lane in pool.lanes()) == 128)
         more = [Consumer(pool) for _ in range(100)]  # In lanes of dead processes.
         for producer in producers:

@@ -50,7 +50,9 @@ def test_items_of_a_ring_come_in_order_and_rings_are_apart(name: str) -> None:
             to_b.lease((1,), "uint8").publish(key + 10)
         for ring, first in (("a", 0), ("b", 10)):
             consumer = Consumer(pool, ring)
-            assert [consumer.get().key for _ in range(3)] == [first, first + 1, first + 2]
+            for key in (first, first + 1, first + 2):
+                with consumer.get() as item:
+                    assert item.key == key
             assert consumer.try_get() is None
 
 
@@ -62,8 +64,7 @@ def test_reader_and_writer_map_the_same_pages(name: str, spawn: Spawn) -> None:
     with Pool.create(name, bytes=1 << 20) as pool:
         reader = spawn(
             "pool = Pool.open(sys.argv[1]); item = Consumer(pool).get()\n"
-            "print(bytes(memoryview(item)).hex()); sys.stdin.readline()\n"
-            "view = memoryview(item); print(bytes(view[:2]).hex()); sys.stdin.readline()",
+            "print(bytes(memoryview(item)).hex()); sys.stdin.readline()",
             name,
         )
         lease = Producer(pool).lease((4,), "uint8")

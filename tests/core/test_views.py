@@ -138,20 +138,48 @@ def test_a_view_keeps_the_slab_of_a_dropped_lease(pool: Pool) -> None:
     assert pool.stats()["segments"][0]["in_use_slabs"] == 0
 
 
-def test_an_error_is_not_hidden_by_the_views_it_leaves(pool: Pool) -> None:
-    for error in (KeyError, KeyboardInterrupt):
-        item = hand_over(pool, Producer(pool).lease((4,), "uint8"))
-        with pytest.raises(error) as raised, item:
-            view = memoryview(item)
+def test_an_item_is_delivered_again_until_it_is_released(pool: Pool) -> None:
+    producer, consumer = Producer(pool), Consumer(pool)
+    for key in (1, 2):
+        producer.lease((4,), "uint8").publish(key)
+    for error in (KeyError, KeyboardInterrupt, GeneratorExit):
+        with pytest.raises(error), consumer.get(timeout_s=0) as item:
             raise error
-        assert view.nbytes == 4
-        del item, view, raised
-    item = hand_over(pool, Producer(pool).lease((4,), "uint8"))
+        with pytest.raises(BufferError, match="given back"):
+            memoryview(item)
+    del item
+    consumer.get(timeout_s=0)  # Dropped at once.
+    for item in consumer.get_many(2, timeout_s=0):
+        assert item.attempt == 2
+    del item
+    seen = {}
+    for _ in range(2):
+        with Consumer(pool).get(timeout_s=0) as item:
+            seen[item.key] = item.attempt
+    assert seen == {1: 3, 2: 3}
+    assert Consumer(pool).try_get() is None
+    stats = pool.stats()
+    assert (stats["redelivered"], stats["items_released"]) == (6, 2)
+
+
+def test_views_that_an_error_leaves_delay_the_next_delivery(pool: Pool) -> None:
+    Producer(pool).lease((4,), "uint8").publish(1)
+    consumer = Consumer(pool)
+    item = consumer.get()
+    with pytest.raises(KeyError) as raised, item:
+        view = memoryview(item)
+        raise KeyError
+    assert view.nbytes == 4
+    assert consumer.try_get() is None
+    del item, view, raised
+    gc.collect()
+    item = consumer.get(timeout_s=0)
     with pytest.raises(ViewsAlive), item:  # Without another error it is raised.
         view = memoryview(item)
     del item, view
     gc.collect()
-    assert pool.stats()["segments"][0]["in_use_slabs"] == 0
+    with consumer.get(timeout_s=0) as item:
+        assert item.attempt == 2
 
 
 def test_release_refuses_while_a_tensor_lives(pool: Pool) -> None:
@@ -185,16 +213,6 @@ def test_a_view_keeps_a_dropped_item_and_a_closed_pool_alive(name: str) -> None:
     del pool
     gc.collect()
     assert bytes(view) == b"kept"
-
-
-def test_dropping_an_item_releases_it_and_dropping_a_lease_aborts_it(pool: Pool) -> None:
-    item = hand_over(pool, Producer(pool).lease((4,), "uint8"))
-    lease = Producer(pool).lease((4,), "uint8")
-    assert pool.stats()["segments"][0]["in_use_slabs"] == 2
-    del item, lease
-    gc.collect()
-    assert pool.stats()["segments"][0]["in_use_slabs"] == 0
-    assert pool.stats()["items_released"] == 1
 
 
 def test_items_are_read_only_and_leases_are_not(pool: Pool) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from core.processes import Spawn
+from core.processes import Spawn, released
 
 from flowtrain_core import (
     Consumer,
@@ -54,7 +54,7 @@ def test_a_sleeping_consumer_and_a_sleeping_producer_are_woken(pool: Pool) -> No
     got: list[int] = []
 
     def consume() -> None:
-        got.append(consumer.get(timeout_s=30).key)  # Dropping the item releases it.
+        got.extend(released([consumer.get(timeout_s=30)]))
 
     def publish() -> None:
         time.sleep(0.05)

@@ -35,10 +35,10 @@ def _serve(name: str, item_bytes: int, core: int, answers: Connection) -> None:
     while True:
         item = consumer.get(timeout_s=_TIMEOUT_S)
         now, sent = time.perf_counter_ns(), item.key
+        item.release()
         if sent == 0:
             break
         ages.append(now - sent)
-        item.release()
         producer.lease(shape, "uint8", timeout_s=_TIMEOUT_S).publish(sent)
     answers.send((ages, mapped_memory(name)))
 

@@ -22,7 +22,7 @@ COUNTERS = {
     "bytes_published": "Bytes published",
     "items_taken": "Items taken",
     "items_released": "Items released",
-    "items_redelivered": "Items delivered again after the death of their reader",
+    "items_redelivered": "Items delivered again, since their reader died or did not release them",
     "items_lost": "Items lost because the owner of their memory died",
     "items_spilled": "Items that did not fit into the first segment of their producer's tiers",
     "bytes_spilled": "Bytes of spilled items",

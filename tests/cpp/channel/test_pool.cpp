@@ -86,6 +86,7 @@ void items_cross_between_handles_intact_and_once() {
         }
         sum += d.key_low;
         ++taken;
+        item->release();
       }
     });
   }

@@ -48,11 +48,13 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     if (const auto item = subject.consumer->try_get()) {
       fuzz::check_valid(*item);
       CHECK(item->descriptor().bytes <= 4096);
+      item->release();
     }
   });
   std::memcpy(static_cast<void*>(&cell), before, sizeof(Cell));
   publish();
   const auto next = subject.consumer->get(Deadline::in(5));
   CHECK(next->descriptor().key_low == 7 && next->descriptor().bytes == 60);
+  next->release();
   return 0;
 }
