@@ -6,6 +6,7 @@
 
 #include "base/cpu.hpp"
 #include "base/error.hpp"
+#include "channel/cells/release.hpp"
 #include "channel/layout/validate.hpp"
 
 namespace flowtrain::channel {
@@ -71,7 +72,7 @@ void Consumer::redeliver(std::uint32_t c, const Descriptor& item) noexcept {
   count((**lane_).items_redelivered);
   recorder_.given_back(c, item);
   // A ring has a slot for every cell: only a damaged one is full.
-  if (!index_ring_.push(c, lane_->number(), (**lane_).intent)) return control.release_cell(c);
+  if (!index_ring_.push(c, lane_->number(), (**lane_).intent)) return release_cell(control, c);
   control.ring_header(ring_).filled.notify();
 }
 
@@ -111,7 +112,7 @@ std::shared_ptr<Item> Consumer::open_first(const lockfree::Run& run, bool report
   if (const auto fault = find_fault(control, descriptor, run.first)) {
     if (reported) {
       note_lost();
-      control.release_cell(run.first);
+      release_cell(control, run.first);
     }
     put_back(reported ? lockfree::Run{run.first + 1, run.count - 1} : run);
     throw PoolCorrupt(text() + ": an item in cell " + std::to_string(run.first) + " is refused: " +
@@ -139,7 +140,7 @@ std::shared_ptr<Item> Consumer::open_first(const lockfree::Run& run, bool report
     throw StaleAddress("");
   }
   note_lost();
-  control.release_cell(run.first);
+  release_cell(control, run.first);
   if (!strict_) return nullptr;
   put_back({run.first + 1, run.count - 1});
   throw StaleAddress(text() + ": the memory of an item in cell " + std::to_string(run.first) +

@@ -1,6 +1,7 @@
 #include "channel/item.hpp"
 
 #include "base/error.hpp"
+#include "channel/cells/release.hpp"
 #include "channel/consumer.hpp"
 
 namespace flowtrain::channel {
@@ -35,7 +36,7 @@ void Item::release() {
         "consumer released it; the control file was damaged: make " + "the pool anew");
   }
   consumer_->note_released(cell_, descriptor_, taken_ns_);
-  consumer_->pool().control().release_cell(cell_);
+  release_cell(consumer_->pool().control(), cell_);
 }
 
 void Item::give_back() noexcept {

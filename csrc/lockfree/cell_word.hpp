@@ -103,7 +103,7 @@ inline void take(AtomicCell& cell, std::uint16_t lane) noexcept {
   detail::move(cell, CellState::kTaken, lane);
 }
 
-/// Frees a cell; Control::release_cell also wakes waiting producers.
+/// Frees a cell; channel::release_cell also wakes waiting producers.
 inline void release(AtomicCell& cell) noexcept {
   const CellWord used = cell.load(std::memory_order_relaxed);
   cell.store(freed(used), std::memory_order_release);  // sync: cell.word

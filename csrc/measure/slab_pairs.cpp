@@ -10,6 +10,7 @@
 
 #include "base/clock.hpp"
 #include "base/error.hpp"
+#include "channel/cells/release.hpp"
 #include "channel/cells/slab_allocator.hpp"
 #include "channel/pool.hpp"
 #include "memory/carve.hpp"
@@ -117,7 +118,7 @@ class Worker {
     for (std::uint32_t i = 0; i < load_.pairs; ++i) {
       Held& held = held_[draw(held_.size())];
       if (load_.by_consumer) {
-        control.release_cell(held.cell);
+        channel::release_cell(control, held.cell);
       } else {
         slabs_->release(held.cell, held.bytes);
       }

@@ -19,7 +19,7 @@ struct SlabLoad {
 /// Nanoseconds of a pair: free a random slab of the process, then lease a slab of the size that was
 /// freed kLag pairs ago. Both are the shipped calls. A slab is leased by
 /// `SlabAllocator::try_lease`. It is freed by `SlabAllocator::release`, as for an aborted lease,
-/// or, with `by_consumer`, by `Control::release_cell`, as for an item that a consumer releases. One
+/// or, with `by_consumer`, by `release_cell`, as for an item that a consumer releases. One
 /// mean per slice and process; all processes work at the same time.
 ///
 /// The caller's process must have one thread: the measured processes are its forked children.

@@ -154,7 +154,7 @@ class Participant {
     return true;
   }
 
-  /// As Control::release_cell, with the ledger's entry directly after the store, so that a kill
+  /// As channel::release_cell, with the ledger's entry directly after the store, so that a kill
   /// between the two is unlikely.
   void release(std::uint32_t c, std::uint64_t item) {
     const auto word = control_.word(c).load(std::memory_order_relaxed);

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "channel/cells/release.hpp"
 #include "channel/layout/control.hpp"
 
 namespace flowtrain::channel {
@@ -20,7 +21,7 @@ inline bool try_lease_segment_cell(const Control& control, const SegmentEntry& e
   // a place there. If this process dies here, recovery frees the cell.
   std::atomic_thread_fence(std::memory_order_acquire);
   if (entry.word.load(std::memory_order_seq_cst) == word) return true;  // sync: segment.word
-  control.release_cell(cell);
+  release_cell(control, cell);
   return false;
 }
 

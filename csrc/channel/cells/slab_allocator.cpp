@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/math.hpp"
+#include "channel/cells/release.hpp"
 #include "channel/cells/segment_lease.hpp"
 #include "memory/carve.hpp"
 
@@ -56,7 +57,7 @@ std::uint32_t SlabAllocator::try_lease_in(std::uint32_t segment, std::uint64_t b
 
 void SlabAllocator::release(std::uint32_t cell, std::uint64_t bytes) noexcept {
   magazine_.push(bytes, cell);
-  control_.release_cell(cell);
+  release_cell(control_, cell);
 }
 
 std::uint32_t SlabAllocator::try_segments(Search search, std::uint64_t bytes,
@@ -124,7 +125,7 @@ std::uint32_t SlabAllocator::try_on_demand(Search search, std::uint32_t segment,
     if (size != wanted || !lease(entry, word, c)) return false;
     // SlabMaker changes a slab only while its cell is leased: now the size is final.
     if (control_.cell(c).slab_bytes == wanted) return true;
-    control_.release_cell(c);
+    release_cell(control_, c);
     return false;
   };
   if (first < end) {

@@ -114,7 +114,7 @@ std::uint32_t SlabMaker::make_at(const Task& task, const memory::Extent& place) 
     write(task, cell, place);
     trim(task);
   }
-  for (const std::uint32_t c : leased_) control_.release_cell(c);
+  for (const std::uint32_t c : leased_) release_cell(control_, c);
   return cell;
 }
 

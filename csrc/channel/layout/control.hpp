@@ -29,7 +29,7 @@ namespace flowtrain::channel {
 /// Memory:   `header | lanes | records | segments | cell words | free map | cells | ring
 ///           headers | ring slots`; no pointers, every table starts on a cache line.
 /// Threads:  any; each table says which of its words are shared.
-/// Progress: address arithmetic; release_cell is wait-free.
+/// Progress: address arithmetic.
 /// Ordering: control.ready publishes the header to openers.
 /// Errors:   PoolCorrupt if a file is not a pool of this version.
 class Control {
@@ -85,16 +85,6 @@ class Control {
   /// Name of a ring for messages; "?" if there is no such ring.
   std::string ring_name(std::uint32_t i) const {
     return i < geometry_.num_rings ? std::string(ring_header(i).name) : "?";
-  }
-
-  /// Frees a cell and wakes waiting producers. Only for the participant that may write the cell's
-  /// word, see cell_word.hpp.
-  void release_cell(std::uint32_t i) const noexcept {
-    lockfree::release(word(i));
-    // Orders the store before the reads in note_free (see FreeMap) and notify (see os::Event).
-    std::atomic_thread_fence(std::memory_order_seq_cst);
-    free_map().note_free(i);
-    header().space.notify_after_fence();
   }
 
  private:

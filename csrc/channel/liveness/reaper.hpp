@@ -8,6 +8,7 @@
 #include <set>
 
 #include "base/clock.hpp"
+#include "channel/cells/release.hpp"
 #include "channel/layout/control.hpp"
 
 namespace flowtrain::channel {
@@ -144,7 +145,7 @@ class Reaper {
     // An item that was never published has no key.
     control_.record(own_lane_).flight.note(
         {now_ns(), 0, control_.cell(c).slab_bytes, c, EventKind::kFreed, dead_});
-    control_.release_cell(c);
+    release_cell(control_, c);
   }
 
   void redeliver(std::uint32_t c) noexcept {

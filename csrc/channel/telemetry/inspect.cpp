@@ -36,8 +36,8 @@ std::vector<SegmentInfo> segment_infos(const Control& control) {
       info.bytes_in_use += slab_bytes;
     }
     for (const auto& [bytes, size] : classes) info.classes.push_back(size);
-    // Pairs with the fence in SegmentTable::take. If the segment ended meanwhile, another one may
-    // have its entry and cells by now.
+    // Pairs with the fence in SegmentTable::write_claim. If the segment ended meanwhile, another
+    // one may have its entry and cells by now.
     std::atomic_thread_fence(std::memory_order_acquire);
     const SegmentWord now = entry.word.load(std::memory_order_relaxed);
     if (!has_memory(now) || generation_of(now) != generation_of(word)) continue;

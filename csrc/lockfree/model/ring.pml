@@ -83,7 +83,7 @@ bool published[ALL_ITEMS + 1], committed[ALL_ITEMS + 1];
 #define lost(lane) (lane_state[lane] == ALIVE && !locked[lane])
 #define held_by_living(c) (holder[c] != 0 && locked[holder[c] - 1])
 
-/* Control::release_cell, inside a step of the caller. */
+/* channel::release_cell, inside a step of the caller. */
 inline free_cell(c) {
   assert(in_ring[c] == 0);
   assert(!held_by_living(c));
