@@ -113,6 +113,8 @@ class Pool:
         the process; a signal handler of the program is left alone, and should exit. After SIGKILL
         the files stay until a new pool takes the name, `Pool.unlink` or `flowtrain clean`.
 
+        Others can open the pool while the first segment is being made; their leases wait for it.
+
         Args:
             name: Letters, digits, `.`, `_` and `-`; at most 47.
             bytes: Size of a first segment, divided into slabs on demand, for items of any sizes.
@@ -413,7 +415,8 @@ class Producer:
             PoolTimeout: No slab or credit became free; the message names the holders.
             PoolFull: No slab or credit is free, with when_full="fail"; or the lease would spill,
                 with strict=True.
-            PoolSpace: There is no segment, or it was dropped or lost its owner during the wait.
+            PoolSpace: There is no segment and none is being made, or it was dropped or lost its
+                owner during the wait.
             ValueError: The item can never fit, or the dtype or shape is invalid.
         """
 

@@ -95,14 +95,15 @@ std::shared_ptr<Pool> create(const std::string& name, const py::object& bytes,
   if (!max_cells.is_none()) cells = number(max_cells, "Pool.create: max_cells");
   if (size > 0) carving = carving_of(size, static_cast<std::uint32_t>(cells));
   const std::uint32_t lanes = number(max_lanes, "Pool.create: max_lanes");
+  std::optional<channel::SegmentOptions> first;
+  if (carving) first = {std::move(*carving), prefault};
   std::shared_ptr<Pool> pool;
   {
     const WithoutGil release;
-    pool = Pool::create({name, label, rings, static_cast<std::uint32_t>(cells), lanes},
+    pool = Pool::create({name, label, rings, static_cast<std::uint32_t>(cells), lanes}, first,
                         SignalCheck(), &destroy);
   }
   if (!pool) throw py::error_already_set();
-  if (carving) add_segment(*pool, *carving, prefault);
   return pool;
 }
 

@@ -80,9 +80,22 @@ Pool::Pool(const PoolOptions& options, os::Fd folder, os::Fd file, Control contr
       lanes_(std::make_unique<Lanes>(control_, file_)),
       segments_(std::make_unique<Segments>(control_, *lanes_, name_, folder_)) {}
 
-std::shared_ptr<Pool> Pool::create(const PoolOptions& options, const Interrupted& interrupted,
-                                   Deleter deleter) {
+std::shared_ptr<Pool> Pool::create(const PoolOptions& options,
+                                   const std::optional<SegmentOptions>& first,
+                                   const Interrupted& interrupted, Deleter deleter) {
   check_options(options);
+  std::optional<Segments::Claim> claim;
+  const std::shared_ptr<Pool> pool = create_unfilled(options, first, claim, interrupted, deleter);
+  if (claim) pool->segments_->make(*claim, first->carving, first->prefault);
+  return pool;
+}
+
+/// Claims the first segment before others can open the pool, so that they find a segment to wait
+/// for, and makes no memory, since it holds the lock of all pools.
+std::shared_ptr<Pool> Pool::create_unfilled(const PoolOptions& options,
+                                            const std::optional<SegmentOptions>& first,
+                                            std::optional<Segments::Claim>& claim,
+                                            const Interrupted& interrupted, Deleter deleter) {
   const os::FolderLock alone = os::lock_runtime_folder(interrupted);
   if (!alone) return nullptr;
   if (!os::make_pool_folder(options.name)) {
@@ -123,6 +136,8 @@ std::shared_ptr<Pool> Pool::create(const PoolOptions& options, const Interrupted
     }
     pool->removal_.emplace(pool->folder_, options.name);
     pool->start();
+    // It never waits: the lock that it needs is this pool's.
+    if (first) claim = pool->segments_->claim(first->carving, pool->lane_, {});
     header.ready.store(1, std::memory_order_release);  // sync: control.ready
     return pool;
   } catch (...) {
@@ -230,9 +245,12 @@ std::uint32_t Pool::add_segment(const memory::Carving& carving, bool prefault,
                                 const Interrupted& interrupted) {
   check_open();
   const auto ended = [&] { return closed() || (interrupted && interrupted()); };
-  const std::uint32_t number = segments_->add(carving, prefault, lane_, ended);
-  if (number == 0) check_open();
-  return number;
+  const auto claim = segments_->claim(carving, lane_, ended);
+  if (!claim) {
+    check_open();
+    return 0;
+  }
+  return segments_->make(*claim, carving, prefault);
 }
 
 void Pool::drop_segment(std::uint32_t number) {

@@ -14,6 +14,7 @@
 #include "channel/layout/control.hpp"
 #include "channel/liveness/lanes.hpp"
 #include "channel/segments/segments.hpp"
+#include "memory/carve.hpp"
 #include "os/fd.hpp"
 #include "os/removal_on_signal.hpp"
 
@@ -46,6 +47,12 @@ struct PoolOptions {
   std::uint32_t max_lanes;
 };
 
+/// A segment to be added.
+struct SegmentOptions {
+  memory::Carving carving;
+  bool prefault = true;
+};
+
 /// One process's handle of a pool: control file, lanes and segments.
 ///
 /// Memory:   control words in a file, data in sealed memfds that die with their holders.
@@ -60,7 +67,11 @@ class Pool : public std::enable_shared_from_this<Pool> {
   static void destroy(Pool* pool) { delete pool; }
 
   /// Null only if `interrupted` ended the wait for other processes that create pools.
+  ///
+  /// @param first  First segment. Others can open the pool, and wait for this memory, while it is
+  ///               being made.
   static std::shared_ptr<Pool> create(const PoolOptions& options,
+                                      const std::optional<SegmentOptions>& first = {},
                                       const Interrupted& interrupted = {},
                                       Deleter deleter = &destroy);
   /// Null only if `interrupted` ended the wait.
@@ -109,6 +120,10 @@ class Pool : public std::enable_shared_from_this<Pool> {
 
  private:
   Pool(const PoolOptions& options, os::Fd folder, os::Fd file, Control control);
+  static std::shared_ptr<Pool> create_unfilled(const PoolOptions& options,
+                                               const std::optional<SegmentOptions>& first,
+                                               std::optional<Segments::Claim>& claim,
+                                               const Interrupted& interrupted, Deleter deleter);
   void start();
 
   std::string name_;

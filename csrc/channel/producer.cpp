@@ -281,7 +281,8 @@ bool Producer::leases_from(std::uint32_t segment) const noexcept {
   return tiers_.empty() || std::find(tiers_.begin(), tiers_.end(), segment + 1) != tiers_.end();
 }
 
-/// Bytes of the largest slab that this producer can lease; 0 if there is no memory.
+/// Bytes of the largest slab that this producer can lease, now or once memory that is being made is
+/// there; 0 if there is no memory.
 std::uint64_t Producer::largest_slab() const noexcept {
   std::uint64_t largest = 0;
   const Control& control = pool_->control();
@@ -289,7 +290,8 @@ std::uint64_t Producer::largest_slab() const noexcept {
     if (!leases_from(i)) continue;
     const SegmentEntry& entry = control.segment(i);
     const auto word = entry.word.load(std::memory_order_acquire);  // sync: segment.word
-    if (state_of(word) != SegmentState::kLive) continue;
+    const SegmentState state = state_of(word);
+    if (state != SegmentState::kLive && state != SegmentState::kMaking) continue;
     const std::uint32_t classes = std::min<std::uint32_t>(entry.num_classes, kMaxClasses);
     const std::uint64_t here = classes > 0 ? entry.classes[classes - 1].slab_bytes : entry.bytes;
     largest = std::max(largest, here);

@@ -116,6 +116,17 @@ def test_closing_a_port_ends_the_waits_of_other_threads(pool: Pool) -> None:
     held.abort()
 
 
+def test_a_lease_waits_for_memory_that_is_being_made(name: str, spawn: Spawn) -> None:
+    # The first segment takes some time to touch; others can open the pool before.
+    leaser = spawn(
+        "pool = Pool.open(sys.argv[1], timeout_s=30); producer = Producer(pool)\n"
+        "print(producer.lease((1,), 'uint8', timeout_s=30).nbytes)",
+        name,
+    )
+    with Pool.create(name, bytes=256 << 20):
+        assert leaser.line() == "1"
+
+
 def test_a_lease_does_not_wait_for_memory_that_is_gone(name: str, spawn: Spawn) -> None:
     with Pool.create(name) as pool:
         owner = spawn(
@@ -211,3 +222,15 @@ def test_control_c_and_the_end_of_the_process_end_the_wait_to_add_a_segment(
             name,
         )
         assert ending.wait() == 0
+        closing = spawn(
+            "import faulthandler, signal; faulthandler.dump_traceback_later(30, exit=True)\n"
+            "pool = Pool.open(sys.argv[1]); signal.signal(2, lambda *_: pool.close())\n"
+            "print('up')\n"
+            "try: pool.add_segment(bytes=4096)\n"
+            "except PoolClosed: print('closed by its signal handler')",
+            name,
+        )
+        assert closing.line() == "up"
+        time.sleep(0.1)
+        closing.popen.send_signal(2)
+        assert closing.line() == "closed by its signal handler"

@@ -1,8 +1,6 @@
 #include "channel/segments/segment_table.hpp"
 
 #include <algorithm>
-#include <chrono>
-#include <thread>
 
 #include "base/error.hpp"
 #include "channel/segments/placement.hpp"
@@ -22,46 +20,50 @@ bool SegmentTable::replace(std::uint32_t index, SegmentWord from, SegmentWord to
       from, to, std::memory_order_seq_cst);  // sync: segment.word
 }
 
-std::optional<std::uint32_t> SegmentTable::claim(std::uint32_t cells, std::uint16_t owner,
-                                                 const Interrupted& interrupted) {
+std::optional<std::uint32_t> SegmentTable::try_claim(const memory::Carving& carving,
+                                                     std::uint16_t owner) {
   sweep();  // Cells of slabs that were released a moment ago count as free.
-  const Deadline deadline = Deadline::in(kLockTimeoutS);
-  while (!lanes_.try_lock(PoolLock::kAssignment)) {
-    if (deadline.passed()) {
-      throw PoolTimeout("pool '" + pool_ + "': no segment could be added within " +
-                        std::to_string(static_cast<int>(kLockTimeoutS)) + " s, because another " +
-                        "handle is adding slabs or segments all the time, perhaps in a process " +
-                        "that was stopped; continue that process, or end it");
-    }
-    if (interrupted && interrupted()) return std::nullopt;
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  const Placement placement = Placement::find(control_, cells);
-  if (placement.fits()) write_claim({*placement.entry, *placement.first_cell, cells}, owner);
+  if (!lanes_.try_lock(PoolLock::kAssignment)) return std::nullopt;
+  const Placement placement = Placement::find(control_, carving.slabs);
+  if (placement.fits()) write_claim(*placement.entry, *placement.first_cell, carving, owner);
   lanes_.unlock(PoolLock::kAssignment);
   control_.header().space.notify();  // For producers that found the lock taken.
   if (!placement.fits()) {
-    throw PoolSpace("pool '" + pool_ + "': no room for a segment of " + std::to_string(cells) +
-                    " slabs: " + placement.shortage(control_, cells));
+    throw PoolSpace("pool '" + pool_ + "': no room for a segment of " +
+                    std::to_string(carving.slabs) +
+                    " slabs: " + placement.shortage(control_, carving.slabs));
   }
   return placement.entry;
 }
 
 /// Under PoolLock::kAssignment. The entry has no cells until its word says kMaking, so a death
 /// before that changes nothing; after it, drain_all ends the segment.
-void SegmentTable::write_claim(const Place& place, std::uint16_t owner) noexcept {
-  SegmentEntry& entry = control_.segment(place.entry);
-  const SegmentWord before = word(place.entry);
+void SegmentTable::write_claim(std::uint32_t index, std::uint32_t first_cell,
+                               const memory::Carving& carving, std::uint16_t owner) noexcept {
+  SegmentEntry& entry = control_.segment(index);
+  const SegmentWord before = word(index);
   // A lease that sees the stores below must not mistake the entry for its former use: pairs with
-  // the fence in try_lease_segment_cell.
+  // the fences in try_lease_segment_cell and segment_infos.
   std::atomic_thread_fence(std::memory_order_release);
-  entry.first_cell = place.first_cell;
-  entry.num_cells = place.num_cells;
+  entry.first_cell = first_cell;
+  entry.num_cells = carving.slabs;
+  entry.bytes = carving.bytes;
+  entry.num_slabs.store(0, std::memory_order_relaxed);
+  entry.slab_bytes = 0;
+  entry.slabs_end = 0;
+  entry.num_classes = static_cast<std::uint32_t>(carving.classes.size());
+  for (std::size_t k = 0; k < carving.classes.size(); ++k) {
+    const memory::CarvedClass& c = carving.classes[k];
+    ClassEntry& size = entry.classes[k];
+    size.slab_bytes = c.slab_bytes;
+    size.first = first_cell + c.first;
+    size.count = c.count;
+  }
   // Only the holder of the lock raises these.
   Header& header = control_.header();
-  header.num_cells.store(std::max(control_.num_cells(), place.first_cell + place.num_cells),
+  header.num_cells.store(std::max(control_.num_cells(), first_cell + carving.slabs),
                          std::memory_order_release);  // sync: control.num_cells
-  header.num_segments.store(std::max(control_.num_segments(), place.entry + 1),
+  header.num_segments.store(std::max(control_.num_segments(), index + 1),
                             std::memory_order_release);  // sync: control.num_segments
   const auto generation = static_cast<std::uint16_t>(generation_of(before) + 1);
   entry.word.store(segment_word(SegmentState::kMaking, generation, owner),
@@ -69,26 +71,14 @@ void SegmentTable::write_claim(const Place& place, std::uint16_t owner) noexcept
 }
 
 void SegmentTable::fill(std::uint32_t index, const memory::Carving& carving) {
-  SegmentEntry& entry = control_.segment(index);
-  entry.num_classes = static_cast<std::uint32_t>(carving.classes.size());
-  entry.bytes = carving.bytes;
-  entry.num_slabs.store(0, std::memory_order_relaxed);
-  entry.slab_bytes = 0;
-  entry.slabs_end = 0;
-  const CellRange cells = control_.cells_of(entry);
+  const CellRange cells = control_.cells_of(control_.segment(index));
   if (cells.end - cells.first != carving.slabs) {
     throw PoolCorrupt(text(index) + ": the " + std::to_string(carving.slabs) + " cells reserved " +
                       "for it are missing; the control file was damaged: make the pool anew");
   }
-  for (std::size_t k = 0; k < carving.classes.size(); ++k) {
-    const memory::CarvedClass& c = carving.classes[k];
-    const std::uint32_t first = cells.first + c.first;
-    ClassEntry& size = entry.classes[k];
-    size.slab_bytes = c.slab_bytes;
-    size.first = first;
-    size.count = c.count;
+  for (const memory::CarvedClass& c : carving.classes) {
     for (std::uint32_t i = 0; i < c.count; ++i) {
-      Cell& cell = control_.cell(first + i);
+      Cell& cell = control_.cell(cells.first + c.first + i);
       cell.slab = address_of(index, word(index), c.offset + c.slab_bytes * i);
       cell.slab_bytes = c.slab_bytes;
     }

@@ -4,7 +4,6 @@
 #include <optional>
 #include <string>
 
-#include "base/deadline.hpp"
 #include "channel/layout/control.hpp"
 #include "channel/liveness/lanes.hpp"
 #include "memory/carve.hpp"
@@ -23,10 +22,10 @@ constexpr memory::Address address_of(std::uint32_t index, SegmentWord word,
 ///
 /// Memory:   the entries and cells of the control file.
 /// Threads:  any.
-/// Progress: claim waits for PoolLock::kAssignment, at most kLockTimeoutS. The rest never waits.
+/// Progress: never waits; try_claim fails while another handle has PoolLock::kAssignment.
 /// Ordering: segment.word publishes an entry. Transitions that end leasing are in one total order
 ///           with leases, see try_lease_segment_cell.
-/// Errors:   claim, fill, make_live and drain throw; drain_all and sweep do not.
+/// Errors:   try_claim, fill, make_live and drain throw; the rest does not.
 class SegmentTable {
  public:
   SegmentTable(const Control& control, Lanes& lanes, std::string pool)
@@ -36,13 +35,12 @@ class SegmentTable {
   /// Name of a segment for messages.
   std::string text(std::uint32_t index) const;
 
-  /// Claims an entry and cells for a new segment. Returns its index, or nothing if `interrupted`
-  /// ended the wait for the lock.
-  std::optional<std::uint32_t> claim(std::uint32_t cells, std::uint16_t owner,
-                                     const Interrupted& interrupted);
-  /// Writes sizes and slabs of a claimed segment.
+  /// Claims an entry and cells for a new segment, and writes its sizes, so that producers can wait
+  /// for it. Returns its index, or nothing if the lock is taken.
+  std::optional<std::uint32_t> try_claim(const memory::Carving& carving, std::uint16_t owner);
+  /// Writes the slabs of a claimed segment.
   void fill(std::uint32_t index, const memory::Carving& carving);
-  /// Offers a filled segment to producers. `claimed` is the word after claim.
+  /// Offers a filled segment to producers. `claimed` is the word after try_claim.
   void make_live(std::uint32_t index, SegmentWord claimed);
   /// Gives up a claimed segment that never became live.
   void cancel(std::uint32_t index, SegmentWord claimed) noexcept;
@@ -55,14 +53,8 @@ class SegmentTable {
   void sweep() noexcept;
 
  private:
-  static constexpr double kLockTimeoutS = 10.0;  ///< Others hold the lock for microseconds.
-
-  struct Place {
-    std::uint32_t entry;
-    std::uint32_t first_cell;
-    std::uint32_t num_cells;
-  };
-  void write_claim(const Place& place, std::uint16_t owner) noexcept;
+  void write_claim(std::uint32_t index, std::uint32_t first_cell, const memory::Carving& carving,
+                   std::uint16_t owner) noexcept;
   bool replace(std::uint32_t index, SegmentWord from, SegmentWord to) noexcept;
   bool in_use(const SegmentEntry& entry) const noexcept;
 

@@ -25,33 +25,51 @@ os::Fd Segments::serve(memory::Address segment) {
   return found ? os::duplicate(local.fd) : os::Fd();
 }
 
-std::uint32_t Segments::add(const memory::Carving& carving, bool prefault, std::uint16_t owner,
-                            const Interrupted& interrupted) {
+std::optional<Segments::Claim> Segments::claim(const memory::Carving& carving, std::uint16_t owner,
+                                               const Interrupted& interrupted) {
   if (carving.classes.size() > kMaxClasses) {
     throw BadArgument("pool '" + pool_ + "': " + std::to_string(carving.classes.size()) +
                       " classes, at most " + std::to_string(kMaxClasses));
   }
+  const Deadline deadline = Deadline::in(kLockTimeoutS);
+  for (;;) {
+    {
+      const std::lock_guard lock(adding_mutex_);
+      check_open();
+      if (!os::is_linked(folder_)) {
+        // The creator's is the first lane.
+        const bool creator_closed = !lanes_.is_alive(0) || lanes_.info(0).generation != 1;
+        throw PoolNotFound("pool '" + pool_ + "': it was removed, " +
+                           (creator_closed
+                                ? "because the handle that created it was closed"
+                                : "though the handle that created it is open: by Pool.unlink, or "
+                                  "by systemd at the user's logout (see flowtrain doctor)") +
+                           ", so no other handle could map a new segment; create the pool anew");
+      }
+      if (!server_) {
+        server_ = std::make_unique<os::FdServer>(
+            socket_of(owner), nonce_, [this](std::uint64_t segment) { return serve(segment); });
+      }
+      if (const auto index = table_.try_claim(carving, owner))
+        return Claim{*index, table_.word(*index)};
+    }
+    if (deadline.passed()) {
+      throw PoolTimeout("pool '" + pool_ + "': no segment could be added within " +
+                        std::to_string(static_cast<int>(kLockTimeoutS)) + " s, because another " +
+                        "handle is adding slabs or segments all the time, perhaps in a process " +
+                        "that was stopped; continue that process, or end it");
+    }
+    // Without the mutex: what runs in a signal handler may close this handle.
+    if (interrupted && interrupted()) return std::nullopt;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+std::uint32_t Segments::make(const Claim& claim, const memory::Carving& carving, bool prefault) {
+  const auto [index, word] = claim;
   const std::lock_guard lock(adding_mutex_);
-  check_open();
-  if (!os::is_linked(folder_)) {
-    // The creator's is the first lane.
-    const bool creator_closed = !lanes_.is_alive(0) || lanes_.info(0).generation != 1;
-    throw PoolNotFound("pool '" + pool_ + "': it was removed, " +
-                       (creator_closed
-                            ? "because the handle that created it was closed"
-                            : "though the handle that created it is open: by Pool.unlink, or by "
-                              "systemd at the user's logout (see flowtrain doctor)") +
-                       ", so no other handle could map a new segment; create the pool anew");
-  }
-  if (!server_) {
-    server_ = std::make_unique<os::FdServer>(
-        socket_of(owner), nonce_, [this](std::uint64_t segment) { return serve(segment); });
-  }
-  const std::optional<std::uint32_t> claimed = table_.claim(carving.slabs, owner, interrupted);
-  if (!claimed) return 0;
-  const std::uint32_t index = *claimed;
-  const SegmentWord word = table_.word(index);
   try {
+    check_open();
     os::Fd fd = os::sealed_memfd(pool_ + "." + std::to_string(index + 1), carving.bytes);
     auto mapping = unmapper_->share(os::Mapping(fd, carving.bytes, table_.text(index)));
     if (prefault) mapping->prefault();
@@ -234,16 +252,20 @@ std::string Segments::unmapped() const {
   std::string all;
   for (std::uint32_t i = 0; i < control_.num_segments(); ++i) {
     const SegmentWord word = table_.word(i);
-    if (!has_memory(word) || is_mapped(i, word)) continue;
+    const bool making = state_of(word) == SegmentState::kMaking;
+    if (!(making || has_memory(word)) || is_mapped(i, word)) continue;
     const std::uint16_t owner = owner_of(word);
     if (!lanes_.is_alive(owner)) continue;
-    all += "; " + table_.text(i) + " is not mapped here, because ";
+    const std::string who = "its owner '" + control_.label_of(owner) + "' (pid " +
+                            std::to_string(control_.lane(owner).pid) + ")";
+    all += "; " + table_.text(i);
     const std::optional<OwnerRequest>& request = requests_[i];
-    if (lock && request && !request->failure.empty()) {
-      all += "that failed: " + request->failure;
+    if (making) {
+      all += " is still being made by " + who;
+    } else if (lock && request && !request->failure.empty()) {
+      all += " is not mapped here, because that failed: " + request->failure;
     } else {
-      all += "its owner '" + control_.label_of(owner) + "' (pid " +
-             std::to_string(control_.lane(owner).pid) + ") has not answered";
+      all += " is not mapped here, because " + who + " has not answered";
     }
   }
   return all;
@@ -291,7 +313,7 @@ void Segments::close() {
   {
     std::array<LocalSegment, kMaxSegments> dropped;  // Unmapped after the locks are released.
     const std::scoped_lock lock(adding_mutex_, mapping_mutex_);
-    closed_ = true;  // No segment is added after this, so the drain that follows finds all.
+    closed_ = true;  // No segment is made after this, so the drain that follows finds all.
     server_.reset();
     hook_ = nullptr;
     requests_ = {};

@@ -43,11 +43,11 @@ using MappingHook =
 ///           of one of its slabs.
 /// Threads:  any; a thread of its own hands out the memory of segments added here.
 /// Progress: resolve takes a short lock. The first use of a segment sends its owner a request; only
-///           map_all waits for the answer, with a deadline. A hook may take long. add waits as
-///           SegmentTable::claim. What a hook attached ends on a thread of its own, see Unmapper;
-///           only close waits for it.
+///           map_all waits for the answer, with a deadline. A hook may take long. claim waits for
+///           PoolLock::kAssignment, at most kLockTimeoutS. What a hook attached ends on a thread of
+///           its own, see Unmapper; only close waits for it.
 /// Ordering: segment.word publishes an entry.
-/// Errors:   add throws; a stale address resolves to nothing.
+/// Errors:   claim and make throw; a stale address resolves to nothing.
 class Segments {
  public:
   /// @param folder  Of the pool; has the sockets of owners.
@@ -59,9 +59,17 @@ class Segments {
         pool_(std::move(pool)),
         folder_(folder) {}
 
-  /// Adds a segment owned by `owner`. Returns its number, or 0 if `interrupted` ended the wait.
-  std::uint32_t add(const memory::Carving& carving, bool prefault, std::uint16_t owner,
-                    const Interrupted& interrupted = {});
+  /// A segment that has cells, but no memory yet.
+  struct Claim {
+    std::uint32_t index;
+    SegmentWord word;
+  };
+  /// Claims a segment for `owner`; nothing if `interrupted` ended the wait. Producers wait for a
+  /// claimed segment until it is made, or its owner dies.
+  std::optional<Claim> claim(const memory::Carving& carving, std::uint16_t owner,
+                             const Interrupted& interrupted);
+  /// Makes the memory of a claimed segment. Returns the number of the segment.
+  std::uint32_t make(const Claim& claim, const memory::Carving& carving, bool prefault);
   SlabView resolve(memory::Address address, std::uint64_t bytes);
   /// Maps the memory that owners have handed out, sends requests for new segments, and drops dead
   /// ones; false while an answer is missing. A mapped segment outlives its owner, so this is done
@@ -101,12 +109,15 @@ class Segments {
   Held held(std::uint32_t number) const;
 
   /// Unmaps all memory and waits for the end of what was attached to it. Memory with views stays
-  /// until its last view ends. Afterwards add and map throw PoolClosed.
+  /// until its last view ends. Afterwards claim, make and map
+  /// throw PoolClosed.
   void close();
   /// In a forked child: leaves memory and socket to the parent.
   void abandon() noexcept;
 
  private:
+  static constexpr double kLockTimeoutS = 10.0;  ///< Others hold the lock for microseconds.
+
   enum class MapResult { kMapped, kAwaited, kGone };
 
   /// A request to the owner of a segment.
@@ -143,7 +154,7 @@ class Segments {
   std::uint64_t nonce_;
   std::string pool_;
   const os::Fd& folder_;
-  std::mutex adding_mutex_;
+  std::mutex adding_mutex_;  // Never held while another handle has a lock.
   mutable std::mutex mapping_mutex_;
   bool closed_ = false;                                             // Written under both.
   MappingHook hook_;                                                // Written under both.

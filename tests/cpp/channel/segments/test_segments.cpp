@@ -144,6 +144,41 @@ void a_lease_sleeps_while_another_thread_is_in_the_hook() {
   pool->close();
 }
 
+void a_lease_waits_for_a_segment_that_is_being_made() {
+  const auto pool = Pool::create({unique_name("making"), "main", {"default"}, 16, 8});
+  const auto owner = Pool::open(pool->name(), "other", Deadline::in(5));
+  const auto carving = memory::carve({{8192, 1}});
+  const auto claimed = owner->segments().claim(carving, owner->lane(), {});
+  const auto producer =
+      std::make_shared<Producer>(pool, "default", std::nullopt, Producer::Credits{});
+  const auto bytes = [](std::uint32_t n) { return Layout{8, 1, {n, 0, 0, 0}, n}; };
+  CHECK(producer->try_lease(bytes(8192)) == nullptr);
+  CHECK_THROWS(producer->lease(bytes(8193), Deadline::in(30)), BadArgument);
+  std::string said;
+  try {
+    producer->lease(bytes(8192), Deadline::in(0.01));
+  } catch (const PoolTimeout& error) {
+    said = error.what();
+  }
+  CHECK(said.find(".1' is still being made by its owner 'other' (pid ") != std::string::npos);
+  std::jthread maker([&] {
+    ::usleep(20'000);
+    owner->segments().make(*claimed, carving, false);
+  });
+  CHECK(producer->lease(bytes(8192), Deadline::in(30))->layout().bytes == 8192);
+  maker.join();
+  // It ends with its owner.
+  owner->drop_segment(1);
+  CHECK(owner->segments().claim(carving, owner->lane(), {}));
+  std::jthread closer([&] {
+    ::usleep(20'000);
+    owner->close();
+  });
+  CHECK_THROWS(producer->lease(bytes(1), Deadline::in(30)), PoolSpace);
+  closer.join();
+  pool->close();
+}
+
 void add_segment_fails_if_its_entry_changes() {
   const auto pool = Pool::create({unique_name("damaged"), "main", {"default"}, 16, 8});
   pool->segments().attach([&](const os::Mapping&, const std::string&) -> std::shared_ptr<void> {
@@ -327,6 +362,7 @@ int main() {
   a_hook_that_fails_for_a_present_segment_is_forgotten();
   a_hook_that_fails_for_a_new_segment_fails_add_segment();
   add_segment_fails_if_its_entry_changes();
+  a_lease_waits_for_a_segment_that_is_being_made();
   a_lease_that_times_out_names_the_segment_that_cannot_be_mapped();
   a_failed_mapping_is_retried_in_the_background();
   a_lease_sleeps_while_another_thread_is_in_the_hook();
