@@ -17,6 +17,7 @@ from flowtrain_core._version import __version__
 
 load_extension()
 
+import flowtrain_core._exit  # noqa: E402, F401  (registers)
 from flowtrain_core._C import (  # noqa: E402
     Consumer,
     CudaError,

@@ -113,7 +113,7 @@ void bind_consumer(py::module_& module) {
   py::class_<Consumer, std::shared_ptr<Consumer>> consumer_type(module, "Consumer");
   consumer_type
       .def(py::init<std::shared_ptr<Pool>, const std::string&, bool>(), py::arg("pool"),
-           py::arg("ring") = "default", py::kw_only(), py::arg("strict") = false)
+           py::arg("ring") = "default", py::kw_only(), py::arg("strict") = true)
       .def("explain", &explain<&consumer_facts, Consumer>, py::kw_only(),
            py::arg("measure") = false)
       .def("try_get", &try_get)

@@ -60,16 +60,52 @@ std::uint32_t add_segment(Pool& pool, const py::object& bytes,
   return add_segment(pool, carving_of(size, pool.control().geometry().max_cells), prefault);
 }
 
-/// Deletes a handle without the GIL: a close waits for threads, and one of them may wait for the
-/// GIL. The last reference may be dropped by any thread, with the GIL or without it.
+/// Closes and deletes a handle without the GIL: a close waits for threads, and one of them may wait
+/// for the GIL. The last reference may be dropped by any thread, with the GIL or without it.
 void destroy(Pool* pool) {
   // After the end of the interpreter PyGILState_Check returns 1.
   if (Py_IsInitialized() == 0 || PyGILState_Check() == 0) {
     delete pool;
-  } else {
+    return;
+  }
+  const py::error_scope outer;  // An error that is being handled.
+  std::string failure;
+  {
     const WithoutGil release;
+    try {
+      pool->close();
+    } catch (const Error& error) {
+      failure = error.what();
+    }
     delete pool;
   }
+  if (failure.empty()) return;
+  PyErr_SetString(PyExc_ResourceWarning, failure.c_str());
+  PyErr_WriteUnraisable(nullptr);
+}
+
+/// Makes a call that closes pools.
+template <class Call>
+void closing(Call call) {
+  try {
+    const WithoutGil release;
+    call(SignalCheck());
+  } catch (const Error&) {
+    // The wait failed because a signal handler raised: its error goes on.
+    if (PyErr_Occurred() == nullptr) throw;
+  }
+  if (PyErr_Occurred() != nullptr) throw py::error_already_set();
+}
+
+void close(Pool& pool) {
+  closing([&pool](const Interrupted& interrupted) { pool.close(interrupted); });
+}
+
+/// A new handle; without one, a signal handler raised.
+std::shared_ptr<Pool> for_caller(std::shared_ptr<Pool> pool) {
+  if (!pool) throw py::error_already_set();
+  py::module_::import("flowtrain_core._exit").attr("close_at_exit")();
+  return pool;
 }
 
 std::shared_ptr<Pool> create(const std::string& name, const py::object& bytes,
@@ -103,8 +139,7 @@ std::shared_ptr<Pool> create(const std::string& name, const py::object& bytes,
     pool = Pool::create({name, label, rings, static_cast<std::uint32_t>(cells), lanes}, first,
                         SignalCheck(), &destroy);
   }
-  if (!pool) throw py::error_already_set();
-  return pool;
+  return for_caller(std::move(pool));
 }
 
 std::shared_ptr<Pool> open(const std::string& name, const std::string& label, double timeout_s) {
@@ -114,8 +149,7 @@ std::shared_ptr<Pool> open(const std::string& name, const std::string& label, do
     const WithoutGil release;
     pool = Pool::open(name, label, deadline, SignalCheck(), &destroy);
   }
-  if (!pool) throw py::error_already_set();
-  return pool;
+  return for_caller(std::move(pool));
 }
 
 bool unlink(const std::string& name, bool only_left) {
@@ -241,24 +275,19 @@ void bind_pool(py::module_& module) {
              pool.check_open();
              return sum(pool, &channel::Lane::items_lost);
            })
-      .def("close", &Pool::close, py::call_guard<WithoutGil>())
+      .def("close", &close)
       .def("__repr__",
            [](const Pool& p) {
              return "Pool(name='" + p.name() + "', label='" + p.label() +
                     "', lane=" + std::to_string(p.lane()) + (p.closed() ? ", closed)" : ")");
            })
       .def("__enter__", [](std::shared_ptr<Pool> pool) { return pool; })
-      .def("__exit__", [](Pool& pool, const py::args&) {
-        const WithoutGil release;
-        pool.close();
-      });
+      .def("__exit__", [](Pool& pool, const py::args&) { close(pool); });
 
   module.def("list_pools", &channel::list_pools);
   module.def("_available_bytes", [] { return os::available_memory().bytes; });
   module.def("_pool_folder", &os::runtime_folder);
-  // Without the GIL: close may wait for a thread that waits for the GIL.
-  py::module_::import("atexit").attr("register")(
-      py::cpp_function(&channel::close_all_pools, py::call_guard<WithoutGil>()));
+  module.def("_close_pools", [] { closing(&channel::close_all_pools); });
 }
 
 }  // namespace flowtrain::bindings

@@ -134,7 +134,7 @@ std::shared_ptr<Item> Consumer::open_first(const lockfree::Run& run, bool report
     deferred.add(run.first);
     return nullptr;
   }
-  // The owner of its memory died before this process mapped it.
+  // The owner of its memory died, and no living handle has mapped it.
   if (strict_ && !reported) {
     put_back(run);
     throw StaleAddress("");
@@ -143,9 +143,10 @@ std::shared_ptr<Item> Consumer::open_first(const lockfree::Run& run, bool report
   release_cell(control, run.first);
   if (!strict_) return nullptr;
   put_back({run.first + 1, run.count - 1});
-  throw StaleAddress(text() + ": the memory of an item in cell " + std::to_string(run.first) +
-                     " died with its owner before this process mapped it; publish it again, " +
-                     "or give strict=False to skip such items");
+  throw StaleAddress(
+      text() + ": the memory of an item in cell " + std::to_string(run.first) +
+      " died with its owner, and no other living process had mapped it; publish it " +
+      "again, or give strict=False to skip such items");
 }
 
 std::shared_ptr<Item> Consumer::try_get() {

@@ -15,6 +15,7 @@
 #include "channel/layout/names.hpp"
 #include "channel/liveness/monitor.hpp"
 #include "channel/liveness/registry.hpp"
+#include "channel/segments/handover.hpp"
 #include "os/byte_lock.hpp"
 #include "os/folder.hpp"
 
@@ -46,18 +47,26 @@ void check_options(const PoolOptions& options) {
 
 std::string folder_of(const std::string& name) { return os::runtime_folder() + "/" + name; }
 
+bool is_open(const Control& control) {
+  return control.header().admission.load(std::memory_order_acquire) ==  // sync: control.admission
+         Admission::kOpen;
+}
+
 PoolEntry entry_of(const std::string& name) {
   const std::string path = folder_of(name) + "/control";
   std::error_code none;
   const bool there = std::filesystem::is_regular_file(std::filesystem::symlink_status(path, none));
-  PoolEntry entry{name, 0, there};  // If reading fails, a living pool must not count as dead.
+  // If reading fails, a living pool must not count as dead.
+  PoolEntry entry{name, 0, there, false};
   try {
     const os::Fd file = os::open_file(path);
-    if (!file) return {name, 0, false};
+    if (!file) return {name, 0, false, false};
     // Living lanes are locked bytes in every version, also in one that this code cannot read.
     entry.alive = os::is_any_byte_locked(file);
     const std::optional<Control> control = Control::find(file, path);
-    if (control) entry.creator_pid = control->header().creator_pid;
+    if (!control) return entry;
+    entry.creator_pid = control->header().creator_pid;
+    entry.open = entry.alive && is_open(*control);
   } catch (const Error&) {
     // It cannot be opened: of another version, damaged, no file, or out of descriptors.
   }
@@ -138,7 +147,7 @@ std::shared_ptr<Pool> Pool::create_unfilled(const PoolOptions& options,
     pool->start();
     // It never waits: the lock that it needs is this pool's.
     if (first) claim = pool->segments_->claim(first->carving, pool->lane_, {});
-    header.ready.store(1, std::memory_order_release);  // sync: control.ready
+    header.admission.store(Admission::kOpen, std::memory_order_release);  // sync: control.admission
     return pool;
   } catch (...) {
     os::remove_pool_folder(options.name);
@@ -162,7 +171,7 @@ std::shared_ptr<Pool> Pool::open(const std::string& name, const std::string& lab
       std::optional<Control> control = file ? Control::find(file, path) : std::nullopt;
       // A pool without a living process was left by a crash, and may be created anew.
       dead = control && !os::is_any_byte_locked(file);
-      if (control && !dead) {
+      if (control && !dead && is_open(*control)) {
         const PoolOptions options{name, label, {}, 0, 0};
         pool.reset(new Pool(options, std::move(folder), std::move(file), std::move(*control)),
                    deleter);
@@ -171,7 +180,10 @@ std::shared_ptr<Pool> Pool::open(const std::string& name, const std::string& lab
     }
     if (pool) {
       pool->start();
-      if (!os::is_linked(pool->file_)) continue;
+      // Pairs with the fence in close: either this sees that the pool is being closed, or its
+      // creator waits for this handle.
+      std::atomic_thread_fence(std::memory_order_seq_cst);
+      if (!os::is_linked(pool->file_) || !is_open(pool->control_)) continue;
       // A mapped segment outlives its owner, so map early. The monitor retries slow owners.
       if (!pool->segments_->map_all(Deadline::in(kOwnerResponseS), interrupted)) return nullptr;
       return pool;
@@ -190,19 +202,26 @@ std::shared_ptr<Pool> Pool::open(const std::string& name, const std::string& lab
 void Pool::start() {
   lane_ = lanes_->join(LaneRole::kPool, 0, label_, name_);
   joined_ = true;
+  segments_->announce_in(lane_);
   segments_->refresh();
   monitor_ = std::make_unique<Monitor>(*this);
 }
 
 Pool::~Pool() {
-  close();
+  try {
+    close();
+  } catch (const Error&) {
+    // The readers of a lost item get StaleAddress.
+  }
   file_.reset();  // While registered, so that a child forked before this also closes it.
   unregister_pool(this);
 }
 
-void Pool::close() {
+void Pool::close(const Interrupted& interrupted) {
   if (forked() || closed_.exchange(true, std::memory_order_relaxed)) return;
+  std::string loss;
   if (joined_) {
+    loss = hand_over(interrupted);
     monitor_.reset();
     segments_->close();
     segments_->drain_all(lane_);
@@ -215,6 +234,35 @@ void Pool::close() {
     os::remove_empty_pool_folder(folder_, name_);  // This handle's socket may have kept it.
   }
   dead_changed_.notify_all();
+  if (!loss.empty()) throw PoolTimeout(loss);
+}
+
+/// Waits until this handle may leave. Returns what may be lost with it; empty if nothing.
+std::string Pool::hand_over(const Interrupted& interrupted) {
+  if (removal_) {
+    control_.header().admission.store(Admission::kClosing, std::memory_order_relaxed);
+    // Pairs with the fences in open and Segments::admits_segments: the search below finds every
+    // handle that was opened, and every segment that was added.
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+  }
+  const Handover handover(control_, *lanes_, lane_, removal_.has_value());
+  const Deadline deadline = Deadline::in(kHandoverS), soon = Deadline::in(kOwnerResponseS);
+  for (;;) {
+    // A handle that is stopped should not delay this one, if another hands out the memory.
+    const std::optional<Handover::Missing> missing = handover.find(!soon.passed());
+    if (!missing) return {};
+    if (deadline.passed() || !os::is_linked(folder_) || (interrupted && interrupted())) {
+      return "pool '" + name_ + "': this handle is closed now, but within " +
+             std::to_string(deadline.waited_s()) + " s '" + control_.label_of(missing->lane) +
+             "' (pid " + std::to_string(control_.lane(missing->lane).pid) +
+             ") did not map segment " + std::to_string(missing->segment + 1) + ", which has " +
+             std::to_string(handover.items_in(missing->segment)) +
+             " items; readers without it get StaleAddress; continue that process if it is " +
+             "stopped, and remove a pool's name only when its handles are closed";
+    }
+    segments_->serve_orphans();
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
 }
 
 void Pool::abandon() noexcept {
@@ -335,8 +383,7 @@ std::vector<PoolEntry> list_pools() {
 
 bool pool_exists(const std::string& name) {
   check_name("pool", name);
-  const PoolEntry entry = entry_of(name);
-  return entry.alive && entry.creator_pid != 0;
+  return entry_of(name).open;
 }
 
 bool unlink_pool(const std::string& name, bool only_left, const Interrupted& interrupted) {

@@ -105,10 +105,13 @@ class Pool : public std::enable_shared_from_this<Pool> {
   std::optional<LaneInfo> wait_dead(const Deadline& deadline);
   void report_dead(const LaneInfo& lane);
 
-  /// Leaves the pool. The handle that created it also removes the pool's name, unless another pool
-  /// has this name by now; a signal that ends its process does this, too. Existing items and leases
-  /// stay readable.
-  void close();
+  /// Leaves the pool, once other living handles have mapped what must stay readable (see Handover),
+  /// or after kHandoverS, or when `interrupted` ends this wait. The handle that created the pool
+  /// also removes the pool's name, unless another pool has this name by now; a signal that ends its
+  /// process does this, too. Existing items and leases stay readable.
+  ///
+  /// Errors: PoolTimeout, after the handle is closed, if items may be lost with it.
+  void close(const Interrupted& interrupted = {});
   bool closed() const { return closed_.load(std::memory_order_relaxed); }
   /// Throws PoolClosed after close, and in a forked child.
   void check_open() const;
@@ -125,6 +128,9 @@ class Pool : public std::enable_shared_from_this<Pool> {
                                                std::optional<Segments::Claim>& claim,
                                                const Interrupted& interrupted, Deleter deleter);
   void start();
+  std::string hand_over(const Interrupted& interrupted);
+
+  static constexpr double kHandoverS = 10.0;  ///< Living handles need a few milliseconds.
 
   std::string name_;
   std::string label_;
@@ -149,6 +155,7 @@ struct PoolEntry {
   std::string name;
   std::int32_t creator_pid;  ///< 0 if it was never finished, or is of another version.
   bool alive;                ///< Whether a process holds a lane of it.
+  bool open;                 ///< Whether it can be opened.
 };
 std::vector<PoolEntry> list_pools();
 /// Whether a pool of this name can be opened.

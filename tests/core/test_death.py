@@ -117,29 +117,6 @@ def test_items_of_a_dead_owner_stay_readable_and_its_entry_is_reused(
         assert pool.lost() == 0
 
 
-def test_items_whose_memory_died_unmapped_are_counted_as_lost(name: str, spawn: Spawn) -> None:
-    with Pool.create(name, classes=[(4096, 1)]) as pool:
-        owner = spawn(
-            "pool = Pool.open(sys.argv[1]); segment = pool.add_segment(classes=[(4096, 2)])\n"
-            "p = Producer(pool, segment=segment)\n"
-            "for key in range(2): p.lease((1,), 'uint8').publish(key)\n"
-            "print('published'); sys.stdin.readline()",
-            name,
-        )
-        assert owner.line() == "published"
-        owner.kill()
-        assert pool.wait_dead(timeout_s=30) is not None
-        Producer(pool).lease((1,), "uint8").publish(9)
-        late = spawn(
-            "pool = Pool.open(sys.argv[1]); consumer = Consumer(pool); item = consumer.get()\n"
-            # An item is put back, and not yet lost, while the mapping thread is at its segment.
-            "while pool.lost() < 2: consumer.try_get()\n"
-            "print(item.key, pool.lost())",
-            name,
-        )
-        assert late.line() == "9 2"
-
-
 def test_a_stopped_process_keeps_what_it_holds(pool: Pool, spawn: Spawn) -> None:
     Producer(pool).lease((9,), "uint8").publish(5)
     holder = spawn(

@@ -16,7 +16,6 @@ from flowtrain_core import (
     PoolFull,
     PoolTimeout,
     Producer,
-    StaleAddress,
     edges,
     inspect,
 )
@@ -121,34 +120,6 @@ def test_threads_that_share_a_strict_producer_wait_for_credit(name: str) -> None
         for thread in threads:
             thread.join()
         assert not faults
-
-
-def test_a_strict_consumer_raises_for_items_whose_memory_died(name: str, spawn: Spawn) -> None:
-    with Pool.create(name, classes=[(4096, 1)]) as pool:
-        owner = spawn(
-            "pool = Pool.open(sys.argv[1]); segment = pool.add_segment(classes=[(4096, 2)])\n"
-            "p = Producer(pool, segment=segment)\n"
-            "p.publish_many([p.lease((1,), 'uint8'), p.lease((1,), 'uint8')], [1, 2])\n"
-            "print('published'); sys.stdin.readline()",
-            name,
-        )
-        assert owner.line() == "published"
-        owner.kill()
-        assert pool.wait_dead(timeout_s=30) is not None
-        Producer(pool).lease((1,), "uint8").publish(9)
-        with Pool.open(name) as late:
-            consumer = Consumer(late, strict=True)
-            # The order varies: while the monitor of `late` tries to map the segment, its items wait
-            # at the end of the ring.
-            outcomes: list[object] = []
-            while len(outcomes) < 3:
-                try:
-                    outcomes.append(released(consumer.get_many(8, timeout_s=30)))
-                except StaleAddress as error:
-                    outcomes.append("died with its owner" in str(error))
-            assert outcomes.count(True) == 2
-            assert [9] in outcomes
-            assert late.lost() == 2
 
 
 def test_the_credits_of_a_dead_consumer_return(pool: Pool, spawn: Spawn) -> None:

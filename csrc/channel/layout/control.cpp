@@ -67,8 +67,9 @@ std::optional<Control> Control::find(const os::Fd& file, const std::string& path
     throw PoolCorrupt(path + ": layout version " + std::to_string(version) + ", this is " +
                       std::to_string(kLayoutVersion) + "; use one version of flowtrain_core");
   }
-  const bool ready = header.ready.load(std::memory_order_acquire) == 1;  // sync: control.ready
-  if (!ready) return std::nullopt;
+  const Admission admission =
+      header.admission.load(std::memory_order_acquire);  // sync: control.admission
+  if (admission == Admission::kNotReady) return std::nullopt;
   const Geometry geometry = copy_once(header.geometry);
   if (!is_sound(geometry)) {
     throw PoolCorrupt(path + ": impossible sizes (" + std::to_string(geometry.max_lanes) +

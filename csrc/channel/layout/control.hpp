@@ -30,15 +30,15 @@ namespace flowtrain::channel {
 ///           headers | ring slots`; no pointers, every table starts on a cache line.
 /// Threads:  any; each table says which of its words are shared.
 /// Progress: address arithmetic.
-/// Ordering: control.ready publishes the header to openers.
+/// Ordering: control.admission publishes the header to openers.
 /// Errors:   PoolCorrupt if a file is not a pool of this version.
 class Control {
  public:
   Control() = default;
 
   static std::uint64_t file_bytes(const Geometry& geometry);
-  /// Writes the header of a new file of zeros. Openers accept the file once `header().ready` is
-  /// set.
+  /// Writes the header of a new file of zeros. Openers accept the file once `header().admission`
+  /// says so.
   static Control make(const os::Fd& file, const std::string& path, const Geometry& geometry);
   /// Maps the pool in a file; nothing if its creator has not finished it.
   ///

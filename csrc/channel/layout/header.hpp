@@ -19,12 +19,15 @@ struct Geometry {
   std::uint32_t ring_capacity;  ///< Power of two, at least max_cells: a push never waits.
 };
 
+/// Whether other processes may open a pool. kClosing: its creator is closing it.
+enum class Admission : std::uint32_t { kNotReady, kOpen, kClosing };
+
 /// First bytes of the control file. Magic and version have the same place in every version, so that
 /// a pool of another version is told from a damaged file.
 struct Header {
   Relaxed<std::uint64_t> magic;
   Relaxed<std::uint32_t> version;
-  std::atomic<std::uint32_t> ready;  ///< 1 once other processes may open the pool.
+  std::atomic<Admission> admission;
   Geometry geometry;
   std::int32_t creator_pid;
   std::uint64_t nonce;

@@ -5,6 +5,7 @@
 
 #include "base/math.hpp"
 #include "base/relaxed.hpp"
+#include "channel/layout/segment_entry.hpp"
 #include "lockfree/index_ring.hpp"
 
 namespace flowtrain::channel {
@@ -35,8 +36,11 @@ struct alignas(kCacheLine) Lane {
   std::atomic<std::uint64_t> items_lost;
   std::atomic<std::uint64_t> items_spilled;  ///< Not in the first segment of its tiers.
   std::atomic<std::uint64_t> bytes_spilled;
+  /// Of a pool handle: the generation of each segment that it has mapped, by the segment's index; 0
+  /// for none. Others get the memory from this handle once the segment's owner is gone.
+  alignas(kCacheLine) std::atomic<std::uint16_t> mapped[kMaxSegments];
 };
 
-static_assert(sizeof(Lane) == 4 * kCacheLine);
+static_assert(sizeof(Lane) == 6 * kCacheLine);
 
 }  // namespace flowtrain::channel

@@ -68,6 +68,7 @@ std::uint16_t Lanes::join(LaneRole role, std::uint16_t ring, const std::string& 
     lane.ring = ring;
     lane.pid = ::getpid();
     lane.label = label;
+    for (auto& generation : lane.mapped) generation.store(0, std::memory_order_relaxed);
     lane.state.store(LaneState::kAlive, std::memory_order_release);           // sync: lane.state
     control_.header().lanes_version.fetch_add(1, std::memory_order_release);  // sync: control.lanes
     return static_cast<std::uint16_t>(i);

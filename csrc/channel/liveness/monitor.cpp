@@ -69,6 +69,7 @@ void Monitor::watch(const std::stop_token& stop) {
     if (process_died || !recovered || slow_tick) {
       recovered = reclaim_dead();
       pool_.segments().sweep();
+      pool_.segments().serve_orphans();
     }
     if (lanes != lanes_seen || process_died || !recovered) report_deaths();
     lanes_seen = lanes;

@@ -2,11 +2,13 @@
 
 #include <pthread.h>
 
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <set>
 #include <vector>
 
+#include "base/error.hpp"
 #include "channel/pool.hpp"
 
 namespace flowtrain::channel {
@@ -46,7 +48,7 @@ void unregister_pool(Pool* pool) {
   registry().pools.erase(pool);
 }
 
-void close_all_pools() {
+void close_all_pools(const Interrupted& interrupted) {
   std::vector<std::shared_ptr<Pool>> open;
   {
     const std::lock_guard lock(registry().mutex);
@@ -54,7 +56,15 @@ void close_all_pools() {
       if (auto held = pool->weak_from_this().lock()) open.push_back(std::move(held));
     }
   }
-  for (const auto& pool : open) pool->close();
+  std::exception_ptr lost;
+  for (const auto& pool : open) {
+    try {
+      pool->close(interrupted);
+    } catch (const Error&) {
+      lost = std::current_exception();
+    }
+  }
+  if (lost) std::rethrow_exception(lost);
 }
 
 }  // namespace flowtrain::channel

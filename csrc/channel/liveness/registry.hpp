@@ -2,6 +2,8 @@
 
 #include <mutex>
 
+#include "base/deadline.hpp"
+
 namespace flowtrain::channel {
 
 class Pool;
@@ -25,6 +27,8 @@ class NoFork {
 };
 
 /// Closes all handles of this process. Called at exit, so that a clean end is not seen as a death.
-void close_all_pools();
+///
+/// Errors: as Pool::close, after all are closed.
+void close_all_pools(const Interrupted& interrupted);
 
 }  // namespace flowtrain::channel

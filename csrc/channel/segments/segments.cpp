@@ -11,11 +11,23 @@ namespace flowtrain::channel {
 
 static_assert(kMaxSegments <= 64, "Segments::mapped has one bit for each");
 
-std::string Segments::socket_of(std::uint16_t owner) const {
-  return os::path_in(folder_, std::to_string(owner) + ".sock");
+std::string Segments::socket_of(std::uint16_t lane) const {
+  return os::path_in(folder_, std::to_string(lane) + ".sock");
 }
 
-/// Hands out the memory of a segment added here, by the address of its first byte.
+void Segments::announce_in(std::uint16_t lane) {
+  const std::lock_guard lock(local_mutex_);
+  lane_ = lane;
+}
+
+/// Under adding_mutex_.
+void Segments::start_server(std::uint16_t lane) {
+  if (server_) return;
+  server_ = std::make_unique<os::FdServer>(
+      socket_of(lane), nonce_, [this](std::uint64_t segment) { return serve(segment); });
+}
+
+/// Hands out the memory of a segment, by the address of its first byte.
 os::Fd Segments::serve(memory::Address segment) {
   const std::uint32_t index = memory::segment_of(segment) - 1U;
   const std::lock_guard lock(local_mutex_);
@@ -23,6 +35,29 @@ os::Fd Segments::serve(memory::Address segment) {
   const LocalSegment& local = local_[index];
   const bool found = local.fd && local.generation == memory::generation_of(segment);
   return found ? os::duplicate(local.fd) : os::Fd();
+}
+
+void Segments::serve_orphans() noexcept {
+  const std::unique_lock lock(adding_mutex_, std::try_to_lock);
+  if (!lock || closed_ || server_ || !lane_) return;
+  for (std::uint32_t i = 0; i < control_.num_segments(); ++i) {
+    const SegmentWord word = table_.word(i);
+    if (!has_memory(word) || !is_mapped(i, word) || lanes_.is_alive(owner_of(word))) continue;
+    try {
+      start_server(*lane_);
+    } catch (const std::exception&) {
+      // Out of descriptors or threads, or the pool was removed. The next call tries again.
+    }
+    return;
+  }
+}
+
+/// Whether other handles can map a new segment: not once the pool is being removed.
+bool Segments::admits_segments() const noexcept {
+  // Pairs with the fence in Pool::close.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  return control_.header().admission.load(std::memory_order_relaxed) != Admission::kClosing &&
+         os::is_linked(folder_);
 }
 
 std::optional<Segments::Claim> Segments::claim(const memory::Carving& carving, std::uint16_t owner,
@@ -36,20 +71,8 @@ std::optional<Segments::Claim> Segments::claim(const memory::Carving& carving, s
     {
       const std::lock_guard lock(adding_mutex_);
       check_open();
-      if (!os::is_linked(folder_)) {
-        // The creator's is the first lane.
-        const bool creator_closed = !lanes_.is_alive(0) || lanes_.info(0).generation != 1;
-        throw PoolNotFound("pool '" + pool_ + "': it was removed, " +
-                           (creator_closed
-                                ? "because the handle that created it was closed"
-                                : "though the handle that created it is open: by Pool.unlink, or "
-                                  "by systemd at the user's logout (see flowtrain doctor)") +
-                           ", so no other handle could map a new segment; create the pool anew");
-      }
-      if (!server_) {
-        server_ = std::make_unique<os::FdServer>(
-            socket_of(owner), nonce_, [this](std::uint64_t segment) { return serve(segment); });
-      }
+      check_admitted();
+      start_server(owner);
       if (const auto index = table_.try_claim(carving, owner))
         return Claim{*index, table_.word(*index)};
     }
@@ -81,6 +104,10 @@ std::uint32_t Segments::make(const Claim& claim, const memory::Carving& carving,
     table_.cancel(index, word);
     throw;
   }
+  if (!admits_segments()) {
+    table_.drain(index + 1, owner_of(word));
+    check_admitted();
+  }
   return index + 1;
 }
 
@@ -90,7 +117,7 @@ Segments::MapResult Segments::map(std::uint32_t index) {
   check_open();
   drop_stale(index);
   const SegmentWord word = table_.word(index);
-  std::optional<OwnerRequest>& request = requests_[index];
+  std::optional<Request>& request = requests_[index];
   if (!has_memory(word)) {
     request.reset();
     return MapResult::kGone;
@@ -101,7 +128,8 @@ Segments::MapResult Segments::map(std::uint32_t index) {
     if (local.mapping && local.generation == generation_of(word)) return MapResult::kMapped;
   }
   if (!request || request->generation != generation_of(word)) {
-    request.emplace(generation_of(word), Deadline::in(kOwnerResponseS), std::nullopt, "");
+    const Deadline deadline = Deadline::in(kOwnerResponseS);
+    request.emplace(generation_of(word), deadline, owner_of(word), deadline);
   }
   try {
     return map(index, word, *request);
@@ -111,35 +139,61 @@ Segments::MapResult Segments::map(std::uint32_t index) {
   }
 }
 
-Segments::MapResult Segments::map(std::uint32_t index, SegmentWord word, OwnerRequest& request) {
-  const std::uint16_t owner = owner_of(word);
+Segments::MapResult Segments::map(std::uint32_t index, SegmentWord word, Request& request) {
   std::optional<os::PendingFd>& pending = request.pending;
-  if (!pending) {
-    pending.emplace(socket_of(owner), os::FdRequest{nonce_, address_of(index, word)});
-  }
+  const auto is_current = [&] {
+    const SegmentWord now = table_.word(index);
+    return generation_of(now) == generation_of(word) && has_memory(now);
+  };
+  const auto ask = [&](std::uint16_t holder) {
+    request.holder = holder;
+    request.patience = Deadline::in(kOwnerResponseS);
+    pending.emplace(socket_of(holder), os::FdRequest{nonce_, address_of(index, word)});
+  };
+  if (!pending) ask(request.holder);
   if (!pending->waiting()) {
-    const std::optional<os::Fd> fd = pending->answer();
+    std::optional<os::Fd> fd = pending->answer();
     pending.reset();
-    const auto is_current = [&] {
-      const SegmentWord now = table_.word(index);
-      return generation_of(now) == generation_of(word) && has_memory(now);
-    };
     const std::uint64_t bytes = control_.segment(index).bytes;
     if (fd && *fd && is_current() && os::is_sealed(*fd, bytes)) {
       auto mapping = unmapper_->share(os::Mapping(*fd, bytes, table_.text(index)));
       call_hook(*mapping, index);
-      if (!store_local(index, {std::move(mapping), generation_of(word), {}}))
+      if (!store_local(index, {std::move(mapping), generation_of(word), std::move(*fd)}))
         return MapResult::kGone;
       control_.header().space.notify();  // Waiting leases use only mapped segments.
       return MapResult::kMapped;
     }
-    if (fd || !is_current()) return MapResult::kGone;
+    if (!is_current()) return MapResult::kGone;
+    if (fd) request.refused.insert(request.holder);
   }
-  // A living owner of another handle may still answer, if the request was sent or can be sent
-  // again.
-  const bool may_answer =
-      !lanes_.holds(owner) && lanes_.is_alive(owner) && (pending || os::is_linked(folder_));
-  return may_answer ? MapResult::kAwaited : MapResult::kGone;
+  // The request to a living holder may still be answered, or be sent again.
+  const std::optional<std::uint16_t> holder = holder_of(index, word, request);
+  if (!holder || !(pending || os::is_linked(folder_))) return MapResult::kGone;
+  if (*holder != request.holder) ask(*holder);
+  return MapResult::kAwaited;
+}
+
+/// The living handle to get the memory of a segment from: its owner, or when that is gone, one that
+/// has mapped it; the next one if the last one asked does not answer.
+std::optional<std::uint16_t> Segments::holder_of(std::uint32_t index, SegmentWord word,
+                                                 const Request& request) const noexcept {
+  const auto can_answer = [&](std::uint16_t lane) {
+    return !lanes_.holds(lane) && !request.refused.contains(lane) && lanes_.is_alive(lane);
+  };
+  const std::uint16_t owner = owner_of(word);
+  if (can_answer(owner)) return owner;
+  const std::uint32_t lanes = lanes_.size();
+  const bool next = !request.pending || request.patience.passed();
+  const std::uint32_t first = request.holder + (next ? 1U : 0U);
+  for (std::uint32_t i = 0; i < lanes; ++i) {
+    const auto number = static_cast<std::uint16_t>((first + i) % lanes);
+    const Lane& lane = control_.lane(number);
+    const auto mapped = lane.mapped[index].load(std::memory_order_acquire);  // sync: lane.mapped
+    if (mapped == generation_of(word) && lane.role == LaneRole::kPool && can_answer(number)) {
+      return number;
+    }
+  }
+  return std::nullopt;
 }
 
 // Under local_mutex_, the word of an entry is at least as new as the entry's LocalSegment.
@@ -168,7 +222,12 @@ void Segments::exchange(std::uint32_t index, LocalSegment& local) noexcept {
   std::swap(local_[index], local);
   const std::uint64_t others = mapped_.load(std::memory_order_relaxed) & ~bit;
   mapped_.store(local_[index].mapping ? others | bit : others, std::memory_order_relaxed);
-  generations_[index].store(local_[index].generation, std::memory_order_relaxed);
+  const std::uint16_t generation = local_[index].generation;
+  generations_[index].store(generation, std::memory_order_relaxed);
+  if (lane_) {
+    control_.lane(*lane_).mapped[index].store(generation,
+                                              std::memory_order_release);  // sync: lane.mapped
+  }
 }
 
 /// Whether the present segment of an entry is mapped, and not only a former one.
@@ -232,7 +291,7 @@ std::vector<int> Segments::pending_sockets() {
   std::vector<int> sockets;
   const std::unique_lock lock(mapping_mutex_, std::try_to_lock);
   if (!lock) return sockets;
-  for (const std::optional<OwnerRequest>& request : requests_) {
+  for (const std::optional<Request>& request : requests_) {
     if (!request || !request->pending) continue;
     if (const int socket = request->pending->socket(); socket >= 0) sockets.push_back(socket);
   }
@@ -254,15 +313,16 @@ std::string Segments::unmapped() const {
     const SegmentWord word = table_.word(i);
     const bool making = state_of(word) == SegmentState::kMaking;
     if (!(making || has_memory(word)) || is_mapped(i, word)) continue;
-    const std::uint16_t owner = owner_of(word);
-    if (!lanes_.is_alive(owner)) continue;
-    const std::string who = "its owner '" + control_.label_of(owner) + "' (pid " +
-                            std::to_string(control_.lane(owner).pid) + ")";
+    const Request* const request = lock && requests_[i] ? &*requests_[i] : nullptr;
+    const bool owned = lanes_.is_alive(owner_of(word));
+    const std::uint16_t lane = !owned && request ? request->holder : owner_of(word);
+    if (!lanes_.is_alive(lane)) continue;
+    const std::string who = std::string(owned ? "its owner '" : "'") + control_.label_of(lane) +
+                            "' (pid " + std::to_string(control_.lane(lane).pid) + ")";
     all += "; " + table_.text(i);
-    const std::optional<OwnerRequest>& request = requests_[i];
     if (making) {
       all += " is still being made by " + who;
-    } else if (lock && request && !request->failure.empty()) {
+    } else if (request && !request->failure.empty()) {
       all += " is not mapped here, because that failed: " + request->failure;
     } else {
       all += " is not mapped here, because " + who + " has not answered";
@@ -273,6 +333,20 @@ std::string Segments::unmapped() const {
 
 void Segments::check_open() const {
   if (closed_) throw PoolClosed("pool '" + pool_ + "': this handle is closed; open it again");
+}
+
+void Segments::check_admitted() const {
+  if (admits_segments()) return;
+  // The creator's is the first lane.
+  const bool creator_closed =
+      control_.header().admission.load(std::memory_order_relaxed) == Admission::kClosing ||
+      !lanes_.is_alive(0) || lanes_.info(0).generation != 1;
+  throw PoolNotFound("pool '" + pool_ + "': it was removed, " +
+                     (creator_closed
+                          ? "because the handle that created it was closed"
+                          : "though the handle that created it is open: by Pool.unlink, or by "
+                            "systemd at the user's logout (see flowtrain doctor)") +
+                     ", so no other handle could map a new segment; create the pool anew");
 }
 
 void Segments::call_hook(const os::Mapping& mapping, std::uint32_t index) const {

@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -40,8 +41,9 @@ using MappingHook =
 /// The segments that one handle has mapped: resolves global addresses.
 ///
 /// Memory:   sealed memfds. A mapping lives as long as its segment, and beyond it as long as a view
-///           of one of its slabs.
-/// Threads:  any; a thread of its own hands out the memory of segments added here.
+///           of one of its slabs. The owner of a segment hands out its memory, and when the owner
+///           is gone, every handle that has mapped it.
+/// Threads:  any; a thread of its own hands out memory.
 /// Progress: resolve takes a short lock. The first use of a segment sends its owner a request; only
 ///           map_all waits for the answer, with a deadline. A hook may take long. claim waits for
 ///           PoolLock::kAssignment, at most kLockTimeoutS. What a hook attached ends on a thread of
@@ -58,6 +60,9 @@ class Segments {
         nonce_(control.header().nonce),
         pool_(std::move(pool)),
         folder_(folder) {}
+
+  /// Announces what is mapped here in the lane of this handle.
+  void announce_in(std::uint16_t lane);
 
   /// A segment that has cells, but no memory yet.
   struct Claim {
@@ -85,6 +90,8 @@ class Segments {
   std::uint64_t mapped() const noexcept { return mapped_.load(std::memory_order_relaxed); }
   /// Whether there is memory that is not mapped.
   bool has_unmapped() const noexcept;
+  /// Hands out memory whose owner is gone, if any is mapped here and no call is adding a segment.
+  void serve_orphans() noexcept;
   /// The unmapped segments and the reasons, for messages; empty if all are mapped.
   std::string unmapped() const;
 
@@ -109,8 +116,7 @@ class Segments {
   Held held(std::uint32_t number) const;
 
   /// Unmaps all memory and waits for the end of what was attached to it. Memory with views stays
-  /// until its last view ends. Afterwards claim, make and map
-  /// throw PoolClosed.
+  /// until its last view ends. Afterwards claim, make and map throw PoolClosed.
   void close();
   /// In a forked child: leaves memory and socket to the parent.
   void abandon() noexcept;
@@ -120,11 +126,14 @@ class Segments {
 
   enum class MapResult { kMapped, kAwaited, kGone };
 
-  /// A request to the owner of a segment.
-  struct OwnerRequest {
+  /// A request for the memory of a segment.
+  struct Request {
     std::uint16_t generation;
-    Deadline deadline;                     ///< Of calls that wait only for this owner.
+    Deadline deadline;                     ///< Of calls that wait only for this segment.
+    std::uint16_t holder;                  ///< Lane that was asked last; at first the owner's.
+    Deadline patience;                     ///< Then another handle is asked.
     std::optional<os::PendingFd> pending;  ///< Empty if it has to be sent again.
+    std::set<std::uint16_t> refused;       ///< Lanes that answered that they do not have it.
     std::string failure;                   ///< Why the last mapping failed.
   };
 
@@ -132,11 +141,13 @@ class Segments {
   struct LocalSegment {
     std::shared_ptr<const os::Mapping> mapping;
     std::uint16_t generation = 0;
-    os::Fd fd;  ///< Only of segments added here.
+    os::Fd fd;  ///< To hand out.
   };
 
   MapResult map(std::uint32_t index);
-  MapResult map(std::uint32_t index, SegmentWord word, OwnerRequest& request);
+  MapResult map(std::uint32_t index, SegmentWord word, Request& request);
+  std::optional<std::uint16_t> holder_of(std::uint32_t index, SegmentWord word,
+                                         const Request& request) const noexcept;
   bool may_answer() const;
   bool store_local(std::uint32_t index, LocalSegment local) noexcept;
   void drop_stale(std::uint32_t index) noexcept;
@@ -144,8 +155,11 @@ class Segments {
   bool is_mapped(std::uint32_t index, SegmentWord word) const noexcept;
   /// Under adding_mutex_ or mapping_mutex_. Throws PoolClosed after close.
   void check_open() const;
+  void check_admitted() const;
   void call_hook(const os::Mapping& mapping, std::uint32_t index) const;
-  std::string socket_of(std::uint16_t owner) const;
+  bool admits_segments() const noexcept;
+  void start_server(std::uint16_t lane);
+  std::string socket_of(std::uint16_t lane) const;
   os::Fd serve(memory::Address segment);
 
   const Control& control_;
@@ -154,11 +168,12 @@ class Segments {
   std::uint64_t nonce_;
   std::string pool_;
   const os::Fd& folder_;
-  std::mutex adding_mutex_;  // Never held while another handle has a lock.
+  std::optional<std::uint16_t> lane_;  // Of this handle.
+  std::mutex adding_mutex_;            // Never held while another handle has a lock.
   mutable std::mutex mapping_mutex_;
-  bool closed_ = false;                                             // Written under both.
-  MappingHook hook_;                                                // Written under both.
-  std::array<std::optional<OwnerRequest>, kMaxSegments> requests_;  // Under mapping_mutex_.
+  bool closed_ = false;                                        // Written under both.
+  MappingHook hook_;                                           // Written under both.
+  std::array<std::optional<Request>, kMaxSegments> requests_;  // Under mapping_mutex_.
   mutable std::mutex local_mutex_;  // Never held while another process is asked.
   std::array<LocalSegment, kMaxSegments> local_;
   // Segments with a mapping, and their generations; written under local_mutex_.

@@ -117,7 +117,8 @@ void memory_beyond_a_segment_is_not_viewed() {
   cell.descriptor.bytes = cell.descriptor.shape[0] = 16385;
   // Inside the segment, according to its entry, and beyond the mapping.
   f.control().segment(0).bytes = 1 << 20;
-  CHECK(f.consumer->try_get() == nullptr && f.in_use() == 0);
+  CHECK_THROWS(f.consumer->try_get(), StaleAddress);
+  CHECK(f.in_use() == 0);
 }
 
 void a_slab_that_is_not_in_its_segment_is_not_leased() {

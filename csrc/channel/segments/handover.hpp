@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "channel/layout/control.hpp"
+#include "channel/liveness/lanes.hpp"
+
+namespace flowtrain::channel {
+
+/// Tells whether a handle can leave its pool without loss: its memory goes with it.
+///
+/// Memory:   reads the control tables.
+/// Threads:  any.
+/// Progress: never waits.
+/// Ordering: lane.mapped, cell.word.
+/// Errors:   never throws.
+class Handover {
+ public:
+  /// @param lane     Of the pool handle that leaves.
+  /// @param creator  Whether nothing can be mapped after it, since the pool's sockets go with it.
+  Handover(const Control& control, const Lanes& lanes, std::uint16_t lane, bool creator)
+      : control_(control), lanes_(lanes), lane_(lane), creator_(creator) {}
+
+  /// A segment, and a living handle that still has to map it.
+  struct Missing {
+    std::uint32_t segment;  ///< Its index.
+    std::uint16_t lane;
+  };
+  /// What has to be mapped before the handle leaves; nothing if it may leave. If it is the creator,
+  /// every living handle needs each segment that any of them has. Otherwise the others need the
+  /// segments with items that are mapped here.
+  ///
+  /// @param all  Whether all the others need them, not only one that can hand them out.
+  std::optional<Missing> find(bool all) const;
+  /// Number of items in a segment that are published, or being read.
+  std::uint32_t items_in(std::uint32_t segment) const noexcept;
+
+ private:
+  bool maps(std::uint16_t lane, std::uint32_t segment, SegmentWord word) const noexcept;
+
+  const Control& control_;
+  const Lanes& lanes_;
+  std::uint16_t lane_;
+  bool creator_;
+};
+
+}  // namespace flowtrain::channel

@@ -1,0 +1,130 @@
+"""Handles that end while items are unread: what they published stays readable without them."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+
+import pytest
+from core.processes import Spawn
+
+from flowtrain_core import Consumer, Pool, Producer, StaleAddress
+
+PUBLISH = (
+    "pool = Pool.open(sys.argv[1], label='owner')\n"
+    "segment = pool.add_segment(classes=[(4096, 3)])\n"
+    "p = Producer(pool, segment=segment)\n"
+    "for key in range(3):\n"
+    "    lease = p.lease((5,), 'uint8'); memoryview(lease)[:] = b'stays'; lease.publish(key)\n"
+)
+
+
+def publish(pool: Pool, key: int) -> None:
+    segment = pool.add_segment(classes=[(4096, 1)])
+    lease = Producer(pool, segment=segment).lease((5,), "uint8")
+    memoryview(lease)[:] = b"stays"
+    lease.publish(key)
+
+
+def take(consumer: Consumer) -> int:
+    with consumer.get(timeout_s=30) as item:
+        assert bytes(memoryview(item)) == b"stays"
+        return int(item.key)
+
+
+def leave(pool: Pool) -> None:
+    with pool:
+        pass
+
+
+@pytest.mark.parametrize("end", [Pool.close, leave, lambda pool: None])
+def test_an_owner_that_closes_at_once_loses_nothing(name: str, end: Callable[[Pool], None]) -> None:
+    with Pool.create(name) as pool:
+        other = Pool.open(name)
+        publish(other, 7)
+        end(other)
+        del other
+        assert take(Consumer(pool)) == 7
+        assert pool.lost() == 0
+
+
+def test_a_creator_that_closes_before_the_owner_loses_nothing(name: str) -> None:
+    pool, owner, reader = Pool.create(name), Pool.open(name), Pool.open(name)
+    publish(owner, 7)
+    pool.close()
+    assert take(Consumer(reader)) == 7
+    # Nobody could map a new segment any more.
+    reader.close()
+    owner.close()
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_handle_that_opens_later_reads_what_another_has_mapped(
+    name: str, spawn: Spawn, killed: bool
+) -> None:
+    with Pool.create(name) as pool:
+        owner = spawn(PUBLISH + "print('published'); sys.stdin.readline()", name)
+        assert owner.line() == "published"
+        if killed:
+            assert take(Consumer(pool)) == 0  # Mapped here from now on.
+            owner.kill()
+        else:
+            owner.tell()
+            assert owner.wait() == 0  # It never closed its handle.
+        with Pool.open(name) as late:
+            consumer = Consumer(late)
+            assert [take(consumer) for _ in range(2)] == [0 + killed, 1 + killed]
+
+
+def test_a_child_of_multiprocessing_that_ends_loses_nothing(name: str, spawn: Spawn) -> None:
+    with Pool.create(name) as pool:
+        parent = spawn(
+            "import multiprocessing\n"
+            "def publish():\n"
+            f"    global pool, p\n    {PUBLISH.strip().replace(chr(10), chr(10) + '    ')}\n"
+            "child = multiprocessing.get_context('fork').Process(target=publish)\n"
+            "child.start(); child.join(); print(child.exitcode)",
+            name,
+        )
+        assert parent.line() == "0"
+        assert take(Consumer(pool)) == 0
+
+
+def test_items_that_nobody_mapped_before_their_owner_died_are_reported(
+    name: str, spawn: Spawn
+) -> None:
+    creator = spawn("pool = Pool.create(sys.argv[1]); print('up'); sys.stdin.read()", name)
+    assert creator.line() == "up"
+    creator.stop()
+    owner = spawn(PUBLISH + "print('published'); sys.stdin.read()", name)
+    assert owner.line() == "published"
+    owner.kill()
+    with Pool.open(name) as late:
+        with pytest.raises(StaleAddress, match="died with its owner"):
+            Consumer(late).get(timeout_s=30)
+        with pytest.raises(StaleAddress, match="died with its owner"):
+            Consumer(late).get_many(8, timeout_s=30)
+        publish(late, 9)
+        assert take(Consumer(late, strict=False)) == 9  # It skips the last one, and counts it.
+        assert late.lost() == 3
+
+
+def test_control_c_ends_the_wait_of_a_close(
+    name: str, spawn: Spawn, eventually: Callable[[Callable[[], object]], None]
+) -> None:
+    creator = spawn(
+        "import signal; signal.signal(2, signal.default_int_handler)\n"
+        "pool = Pool.create(sys.argv[1]); print('up'); sys.stdin.readline()\n"
+        "pool.add_segment(classes=[(4096, 1)])\n"
+        "try: pool.close()\n"
+        "except KeyboardInterrupt: print('interrupted', pool.closed)",
+        name,
+    )
+    assert creator.line() == "up"
+    other = spawn("pool = Pool.open(sys.argv[1]); print('up'); sys.stdin.read()", name)
+    assert other.line() == "up"
+    other.stop()
+    creator.tell()
+    eventually(lambda: not Pool.exists(name))  # A pool that is being closed cannot be opened.
+    creator.popen.send_signal(signal.SIGINT)
+    assert creator.line() == "interrupted True"
