@@ -447,6 +447,20 @@ class Producer:
             ValueError: A lease is another producer's, or leases and keys differ in number.
         """
 
+    def drain(self, timeout_s: float | None = None) -> None:
+        """Waits until consumers have released every item that this producer has published.
+
+        Leases count as well, until they are published or aborted. A pool goes with the handle that
+        created it, so a process that creates a pool, publishes and ends calls this before.
+
+        Args:
+            timeout_s: Seconds to wait; 60 if None.
+
+        Raises:
+            PoolTimeout: Items are still in flight; the message names the holders.
+            PoolClosed: The producer or its pool was closed.
+        """
+
     def close(self) -> None: ...
     def __enter__(self) -> Self: ...
     def __exit__(self, *args: object) -> None: ...

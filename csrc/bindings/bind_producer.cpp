@@ -52,6 +52,16 @@ void publish_many(Producer& producer, const std::vector<std::shared_ptr<Lease>>&
   producer.publish_many(leases, out);
 }
 
+void drain(Producer& producer, const py::object& timeout_s) {
+  const double max_s = timeout_of(timeout_s.ptr());
+  bool done = false;
+  {
+    const WithoutGil release;
+    done = producer.drain(Deadline::in(max_s), SignalCheck());
+  }
+  if (!done) throw py::error_already_set();
+}
+
 std::shared_ptr<Producer> make_producer(std::shared_ptr<Pool> pool, const std::string& ring,
                                         const py::object& segment, const py::object& max_bytes,
                                         const py::object& max_items, const std::string& when_full,
@@ -148,7 +158,8 @@ void bind_producer(py::module_& module) {
            py::arg("strict") = false)
       .def("explain", &explain<&producer_facts, Producer>, py::kw_only(),
            py::arg("measure") = false)
-      .def("publish_many", &publish_many, py::arg("leases"), py::arg("keys"));
+      .def("publish_many", &publish_many, py::arg("leases"), py::arg("keys"))
+      .def("drain", &drain, py::arg("timeout_s") = py::none());
   add_fast<&lease>(producer_type, "lease", "lease($self, /, shape, dtype, timeout_s=None)\n--\n\n");
   add_close(producer_type);
 }

@@ -373,6 +373,25 @@ Producer::Spilled Producer::spilled() const noexcept {
           lane.bytes_spilled.load(std::memory_order_relaxed)};
 }
 
+bool Producer::drain(const Deadline& deadline, const Interrupted& interrupted) {
+  check_open();
+  os::Spin spin;
+  Usage now{};
+  bool stop = false;
+  pool_->control().header().space.wait(deadline, spin, [&]() noexcept {
+    now = usage();
+    return now.items_in_flight == 0 || closed() || (stop = interrupted && interrupted());
+  });
+  if (now.items_in_flight == 0) return true;
+  check_open();
+  if (stop) return false;
+  throw PoolTimeout(text() + ": within " + std::to_string(deadline.waited_s()) + " s " +
+                    std::to_string(now.items_in_flight) + " of its items (" +
+                    std::to_string(now.bytes_in_flight) + " bytes) were not released; slabs are " +
+                    "held by: " + pool_->holders() + "; is a consumer running? otherwise raise " +
+                    "timeout_s");
+}
+
 Producer::Usage Producer::usage() {
   const std::lock_guard lock(mutex_);
   in_flight_.drop_released();

@@ -35,7 +35,8 @@ enum class WhenFull { kBlock, kFail };
 ///
 /// Memory:   a lane of its own.
 /// Threads:  any of its process; a mutex serializes them.
-/// Progress: lease waits until a slab and credit are free, with a deadline; the rest never waits.
+/// Progress: lease waits until a slab and credit are free, and drain until all items are released,
+///           each with a deadline; the rest never waits.
 /// Ordering: as in IndexRing.
 /// Errors:   throws; an expired deadline is PoolTimeout.
 class Producer : public std::enable_shared_from_this<Producer> {
@@ -72,6 +73,9 @@ class Producer : public std::enable_shared_from_this<Producer> {
   /// Publishes leases in the given order; all of them, or none if one cannot be published. Leases
   /// of consecutive cells, as cells leased together mostly are, take one compare-and-swap together.
   void publish_many(std::span<const std::shared_ptr<Lease>> leases, std::span<const Key> keys);
+  /// Waits until no item of this producer is in flight: readers have released all that it has
+  /// published. Returns false only if `interrupted` ended the wait.
+  bool drain(const Deadline& deadline, const Interrupted& interrupted = {});
   /// Ends leasing, also in threads that wait. The lane is left when the last lease is gone.
   void close();
 

@@ -18,6 +18,7 @@ from flowtrain_core import (
     Consumer,
     FlowTrainError,
     Pool,
+    PoolClosed,
     PoolTimeout,
     Producer,
 )
@@ -38,6 +39,31 @@ def test_a_full_pool_times_out_and_names_the_holders(pool: Pool) -> None:
     assert "'main' (1 leased, 0 published, 1 taken)" in text
     item.release()
     producer.lease((1 << 20,), "uint8", timeout_s=0.0).abort()
+
+
+def test_a_producer_waits_until_its_items_are_released(pool: Pool) -> None:
+    producer, consumer = Producer(pool), Consumer(pool)
+    producer.drain(timeout_s=0.0)
+    Producer(pool).lease((64,), "uint8").publish(0)  # Another's item is not waited for.
+    producer.lease((64,), "uint8").publish(1)
+    with pytest.raises(PoolTimeout, match=r"1 of its items \(64 bytes\) were not released"):
+        producer.drain(timeout_s=0.01)
+    consumer.get().release()
+    item = consumer.get()
+    del item  # Given back, and so not consumed.
+    with pytest.raises(PoolTimeout, match="1 published"):
+        producer.drain(timeout_s=0.01)
+    later = threading.Timer(0.05, consumer.get().release)
+    later.start()
+    producer.drain(timeout_s=30.0)
+    later.join()
+    lease = producer.lease((64,), "uint8")
+    later = threading.Timer(0.05, producer.close)
+    later.start()
+    with pytest.raises(PoolClosed):
+        producer.drain(timeout_s=30.0)
+    later.join()
+    lease.abort()
 
 
 def test_an_empty_ring_times_out(pool: Pool) -> None:
