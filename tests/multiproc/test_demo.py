@@ -9,6 +9,7 @@ import pytest
 from forked_ranks import forked_ranks, trained
 from support import run_tree, write_tiny_data
 
+from flowtrain.cli.main import main
 from flowtrain.config import from_dict
 from flowtrain.train import demo
 from flowtrain.train.launch.run import train
@@ -16,7 +17,7 @@ from flowtrain.train.state.logs import METRICS, read_log
 
 
 def test_decoupled_steps_have_the_losses_of_the_colocated_run_that_they_begin(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_tiny_data(tmp_path, samples=16)
     # The third loss depends on the rate of the second step, and so on the length of the schedule.
@@ -35,4 +36,6 @@ def test_decoupled_steps_have_the_losses_of_the_colocated_run_that_they_begin(
     assert found["decoupled_loss_difference"] < 1e-9
     assert found["bytes_through_pool"] > 0
     again = read_log(tmp_path / "run-decoupled" / METRICS)
+    assert main(["top", str(tmp_path / "run")]) == 0
+    assert "the run has ended: complete; 4 of 4 steps are saved" in capsys.readouterr().err
     assert [step["lr"] for step in again] == [step["lr"] for step in steps[:3]]

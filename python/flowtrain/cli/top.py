@@ -1,19 +1,20 @@
 """`flowtrain top [POOL | RUN]`: watch a pool, and what the ranks of its run do.
 
 It shows occupancy, rates, waits, and live and dead lanes; for the folder of a run also shares of
-the ranks' time.
+the ranks' time, and once it has ended, how.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 from flowtrain.train.state.logs import POOL
-from flowtrain_core import inspect, list_pools
+from flowtrain_core import PoolNotFound, inspect, list_pools
 from flowtrain_core.snapshots import PoolSnapshot
 
 _HELP = "watch a pool, and what the ranks of its run do"
@@ -52,6 +53,13 @@ def run(given: argparse.Namespace) -> int:
             _prometheus(name, given.port)
         else:
             _watch(name, given.interval, once=given.once, run=run)
+    except PoolNotFound:
+        if run is None:
+            raise
+        from flowtrain.train.state.ending import how_it_ended
+
+        # On standard error: scripts expect JSON or Prometheus text on the other.
+        print(how_it_ended(run) or f"{run}: the run starts, or is ending", file=sys.stderr)
     except KeyboardInterrupt:  # The way to leave it.
         return 130
     return 0

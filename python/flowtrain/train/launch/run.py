@@ -33,6 +33,7 @@ from flowtrain.train.ranks.trackers import check_trackers
 from flowtrain.train.state import atomic, logs
 from flowtrain.train.state.checkpoint import best, latest, read_meta
 from flowtrain.train.state.corrections import check_corrections
+from flowtrain.train.state.ending import recorded_end
 from flowtrain.train.state.final import write_final
 from flowtrain.train.state.module import check_trained
 from flowtrain.train.state.run_folder import open_run, read_accounts
@@ -106,7 +107,7 @@ def _train(
         load_hook(config.debug.fault)
     started, started_at = time.perf_counter(), time.time()
     config = with_layout(with_threads(config), resume=resume)
-    with open_run(config, resume=resume) as trained:
+    with open_run(config, resume=resume) as trained, recorded_end(config.run):
         if trained < config.train.steps:
             host = JobHost(config, first=trained, stop=stop)
             atomic.write_text(config.run / logs.POOL, host.job.pool + "\n")

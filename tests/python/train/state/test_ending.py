@@ -1,0 +1,43 @@
+"""What is said of a run that has ended."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support import run_tree
+
+from flowtrain.config import dump, from_dict
+from flowtrain.train.state.ending import how_it_ended, recorded_end
+from flowtrain.train.state.run_folder import lock_run
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    tmp_path.joinpath("config.yaml").write_text(dump(from_dict(run_tree(tmp_path, tmp_path))))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (ValueError("rank 0:\n no space"), "failed: rank 0: no space"),
+        (KeyboardInterrupt(), "stopped by a signal"),
+        (SystemExit(143), "stopped by a signal"),
+    ],
+)
+def test_the_end_of_a_run_is_told_later(run: Path, error: BaseException, text: str) -> None:
+    with pytest.raises(type(error)), recorded_end(run):
+        raise error
+    assert how_it_ended(run) == (
+        f"{run}: the run has ended: {text}; 0 of 4 steps are saved; --resume goes on from there"
+    )
+
+
+def test_a_killed_launcher_is_told_from_one_that_runs(run: Path) -> None:
+    with recorded_end(run):
+        pass  # An earlier start.
+    with recorded_end(run), lock_run(run):
+        assert how_it_ended(run) is None
+    with recorded_end(run):
+        assert "its launcher was killed; 0 of 4" in (how_it_ended(run) or "")
