@@ -215,7 +215,7 @@ def _point(
     model: ModelDescription, work: Work, pools: Sequence[GpuPool], space: Space, *, gpus: int
 ) -> Point:
     try:
-        report = search(model, work, pools, space=space, keep=1, neighbours=False)
+        report = search(model, work, pools, space=space, neighbours=False)
     except NoPlanError as error:
         return Point(gpus=gpus, plan=None, reason=str(error))
     return Point(gpus=gpus, plan=report.best)

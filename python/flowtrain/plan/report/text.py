@@ -170,7 +170,7 @@ def _uniform(answer: Answer) -> str:
         text = f"{plan_line(report.uniform)}: {_beside(report.uniform, report.best)}"
     gap = report.uniform_gap or 0.0
     if gap <= _ROUNDING:
-        return f"{text}; for mean samples, no other layouts are better"
+        return f"{text}; for mean samples, the shortest plan has one layout"
     least = seconds(report.cheapest_uniform.step_s)
     return f"{text}; for mean samples, none takes less than {least}, {percent(gap)} above the least"
 
