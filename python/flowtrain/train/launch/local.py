@@ -22,7 +22,7 @@ from flowtrain.train.control.job import LAUNCHER_PID, Job
 from flowtrain.train.control.store import JobStore
 from flowtrain.train.launch.errors import RunFailed
 from flowtrain.train.launch.host import JobHost
-from flowtrain.train.launch.signals import restored_handlers
+from flowtrain.train.launch.signals import without_handlers_of_torch
 
 # After the first failure, the other ranks have this long to end and report it.
 _GRACE_S = 10.0
@@ -110,7 +110,7 @@ def _start(
     shows = "backbone" in world.modules
     ranks = range(world.size)
     redirects = {r: Std.ERR if shows and r == 0 else Std.ALL for r in ranks}
-    with restored_handlers(), withheld():
+    with without_handlers_of_torch(), withheld():
         processes = start_processes(
             name=world.name,
             entrypoint=sys.executable,

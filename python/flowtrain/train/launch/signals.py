@@ -11,10 +11,10 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import NoReturn
 
-from torch.distributed.elastic.multiprocessing.api import SignalException
-
 from flowtrain.signals import STOPS
 
+# Names of signals whose handlers torch sets when it starts processes.
+_TORCH_HANDLES = "TORCHELASTIC_SIGNALS_TO_HANDLE"
 _DEFAULTS = (signal.SIG_DFL, signal.default_int_handler)
 
 
@@ -62,20 +62,25 @@ def exit_on_signals() -> Iterator[StopRequest]:
 
 
 @contextmanager
-def restored_handlers() -> Iterator[None]:
-    """Restore the signal handlers after the block, in which torch sets its own."""
-    before = {number: signal.getsignal(number) for number in (*STOPS, signal.SIGQUIT)}
+def without_handlers_of_torch() -> Iterator[None]:
+    """Within the block, torch leaves the signal handlers as they are when it starts processes.
+
+    Its handlers raise an exception, also at a signal that is ignored. In the middle of a start
+    nobody would know the processes that run already.
+    """
+    before = os.environ.get(_TORCH_HANDLES)
+    # It must handle some signal; nobody sends this one.
+    os.environ[_TORCH_HANDLES] = signal.Signals(signal.SIGRTMAX).name
+    unused = signal.getsignal(signal.SIGRTMAX)
     try:
         yield
-    except SignalException as error:
-        # A signal reached torch's handler; treat it as outside of the block.
-        if before[error.sigval] is not signal.SIG_IGN:
-            _end_at_once(error.sigval, None)
-        raise
     finally:
         if threading.current_thread() is threading.main_thread():
-            for number, handler in before.items():
-                signal.signal(number, handler)
+            signal.signal(signal.SIGRTMAX, unused)
+        if before is None:
+            del os.environ[_TORCH_HANDLES]
+        else:
+            os.environ[_TORCH_HANDLES] = before
 
 
 def end(number: int, text: str) -> NoReturn:

@@ -16,12 +16,14 @@ import pytest
 import yaml
 from support import descendants, run_tree, write_tiny_data
 from torch.distributed import TCPStore
+from torch.distributed.elastic.multiprocessing.api import SubprocessContext
 
 from flowtrain.config import load
 from flowtrain.config.flow import FlowConfig
 from flowtrain.config.layout import WorldLayout
 from flowtrain.train.control.store import JobStore
 from flowtrain.train.launch import local
+from flowtrain.train.launch.signals import exit_on_signals
 from flowtrain.train.state.run_folder import open_run
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
@@ -75,6 +77,32 @@ def test_the_handlers_of_the_caller_are_kept(
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_in_the_middle_of_a_start_is_left_to_the_handlers_of_the_launcher(
+    number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = SubprocessContext._start
+
+    def signalled(self: SubprocessContext) -> None:
+        os.kill(os.getpid(), number)
+        start(self)
+
+    monkeypatch.setattr(SubprocessContext, "_start", signalled)
+    before = signal.getsignal(number)
+    # As under nohup.
+    signal.signal(number, signal.SIG_IGN if number == signal.SIGHUP else signal.SIG_DFL)
+    try:
+        with exit_on_signals() as stop:
+            stop.allowed = True
+            world = start_sleeper(tmp_path, monkeypatch)
+            # The launcher knows the ranks, so that it can end them.
+            assert len(world.subprocess_handlers) == 1
+            assert stop.made == (0 if number == signal.SIGHUP else number)
+            world.close(timeout=5)
+    finally:
+        signal.signal(number, before)
 
 
 def test_a_signal_between_the_starts_of_two_worlds_ends_the_first(
