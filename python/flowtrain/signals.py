@@ -1,19 +1,51 @@
-"""Signals that may reach every process of a run at once, of which only its launcher makes use.
+"""Signals that end a command, and that a run leaves to its launcher.
 
-systemd, Slurm and preemption send SIGTERM to all processes of a job, and a terminal sends SIGINT to
-all of its foreground. If ranks or readers ended with it, there would be nothing left to save.
+They may reach every process of a run at once: systemd, Slurm and preemption send SIGTERM to all
+processes of a job, and a terminal sends SIGINT to all of its foreground. If ranks or readers ended
+with it, there would be nothing left to save.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import NoReturn
 
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that ask a run to end."""
+
+
+def exit_now(number: int, _frame: FrameType | None) -> NoReturn:
+    """Handler that ends the process by SystemExit, with 128 plus the number of the signal."""
+    raise SystemExit(128 + number)
+
+
+@contextmanager
+def exits() -> Iterator[None]:
+    """Within the block, SIGTERM and SIGHUP raise SystemExit where they would end the process.
+
+    Python raises KeyboardInterrupt at SIGINT alone. At the others it would end without leaving its
+    blocks, and so leave temporary folders and the processes that it has started.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # Only the main thread may set handlers.
+        return
+    ours = [
+        number
+        for number in (signal.SIGTERM, signal.SIGHUP)
+        if signal.getsignal(number) is signal.SIG_DFL
+    ]
+    for number in ours:
+        signal.signal(number, exit_now)
+    try:
+        yield
+    finally:
+        for number in ours:
+            signal.signal(number, signal.SIG_DFL)
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from flowtrain import __version__
 from flowtrain.extras import install_command
 from flowtrain.output import OutputError, checked_stdout
+from flowtrain.signals import exits
 from flowtrain_core import FlowTrainError
 
 _COMMANDS = (
@@ -20,7 +21,14 @@ _COMMANDS = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a subcommand. Returns 0 on success, 1 if it or its output failed, 2 if misused."""
+    """Run a subcommand.
+
+    Returns:
+        0 on success, 1 if it or its output failed, 2 if misused, 130 after Ctrl-C.
+
+    Raises:
+        SystemExit: The process got SIGTERM or SIGHUP; the code is 128 plus the number.
+    """
     parser = argparse.ArgumentParser(prog="flowtrain", description=__doc__)
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
@@ -32,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         for command in _COMMANDS:
             importlib.import_module(f"flowtrain.cli.{command}").add_parser(commands)
-        with checked_stdout():
+        with exits(), checked_stdout():
             try:
                 _, others = parser.parse_known_args(argv, given)
                 _take_overrides(parser, given, others)

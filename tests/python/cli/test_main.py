@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -62,6 +63,36 @@ def test_ctrl_c_ends_a_command_with_one_line(
     monkeypatch.setattr(top, "inspect", interrupted)
     assert main(["top", "pool", "--json"]) == 130
     assert capsys.readouterr().err == ""
+
+
+# A command that has a temporary folder, as those have that start processes.
+COMMAND = """
+import sys, tempfile, time
+from flowtrain.cli import clean
+from flowtrain.cli.main import main
+
+def run(given):
+    with tempfile.TemporaryDirectory() as folder:
+        print(folder, flush=True)
+        time.sleep(1000)
+
+clean.run = run
+sys.exit(main(["clean"]))
+"""
+
+
+@pytest.mark.limit(60)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_command_that_is_terminated_leaves_nothing(number: signal.Signals) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", COMMAND], stdout=subprocess.PIPE, text=True
+    ) as command:
+        assert command.stdout is not None
+        folder = Path(command.stdout.readline().strip())
+        assert folder.exists()
+        command.send_signal(number)
+        assert command.wait() == 128 + number
+    assert not folder.exists()
 
 
 def test_a_run_takes_the_layout_of_a_plan(

@@ -11,11 +11,11 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import NoReturn
 
-from flowtrain.signals import STOPS
+from flowtrain.signals import STOPS, exit_now
 
 # Names of signals whose handlers torch sets when it starts processes.
 _TORCH_HANDLES = "TORCHELASTIC_SIGNALS_TO_HANDLE"
-_DEFAULTS = (signal.SIG_DFL, signal.default_int_handler)
+_DEFAULTS = (signal.SIG_DFL, signal.default_int_handler, exit_now)
 
 
 class StopRequest:
