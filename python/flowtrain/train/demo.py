@@ -24,6 +24,7 @@ from flowtrain.config.load import load
 from flowtrain.config.schema import CheckpointConfig, RunConfig, TrackConfig
 from flowtrain.data.digits import write_digits
 from flowtrain.train.launch.run import train
+from flowtrain.train.state.atomic import PART
 from flowtrain.train.state.logs import METRICS, read_log
 from flowtrain.train.state.run_folder import lock_run
 
@@ -53,7 +54,7 @@ def demo(out: Path, overrides: Sequence[str] = (), *, keep_data: bool = False) -
     prepare_folder(out, keep_data=keep_data)
     assert config.data.path is not None
     if not config.data.path.exists():
-        write_digits(out / "data", seed=config.train.seed)
+        _write_data(out / "data", seed=config.train.seed)
     summary = train(config)
     decoupled = train_decoupled(config, summary["steps"])
     accuracy, digits = read_heldout(config.run / "final", out / "data" / "heldout.jsonl")
@@ -86,6 +87,15 @@ def demo(out: Path, overrides: Sequence[str] = (), *, keep_data: bool = False) -
         "train_seconds": summary["seconds"],
         "seconds": time.perf_counter() - started,
     }
+
+
+def _write_data(data: Path, *, seed: int) -> None:
+    """Write the data, completely or not at all: `--keep-data` would train on a part of them."""
+    part = data.with_name(data.name + PART)
+    if part.exists():
+        shutil.rmtree(part)
+    write_digits(part, seed=seed)
+    part.rename(data)
 
 
 def train_decoupled(config: RunConfig, steps: int) -> dict[str, Any]:

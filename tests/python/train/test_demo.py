@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from flowtrain.cli.main import main
+from flowtrain.train import demo
 from flowtrain.train.demo import prepare_folder
 from flowtrain.train.state.run_folder import lock_run
 
@@ -43,3 +44,28 @@ def test_an_earlier_demo_is_deleted_unless_it_is_training_or_the_overrides_are_w
     assert not run.exists()
     prepare_folder(tmp_path, keep_data=False)
     assert not data.exists()
+
+
+def test_data_of_which_a_demo_wrote_a_part_are_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(folder: Path, **_: object) -> None:
+        folder.mkdir(parents=True)
+        folder.joinpath("train.jsonl").write_text("{}\n{")
+        raise KeyboardInterrupt
+
+    def write(folder: Path, **_: object) -> None:
+        folder.mkdir(parents=True)
+        folder.joinpath("train.jsonl").write_text("{}\n")
+
+    def train(_: object) -> None:
+        raise RuntimeError("trains")
+
+    monkeypatch.setattr(demo, "train", train)
+    monkeypatch.setattr(demo, "write_digits", interrupted)
+    assert main(["demo", "--out", str(tmp_path)]) == 130
+    monkeypatch.setattr(demo, "write_digits", write)
+    for _ in range(2):
+        assert main(["demo", "--out", str(tmp_path), "--keep-data"]) == 1
+        assert (tmp_path / "data" / "train.jsonl").read_text() == "{}\n"
+        monkeypatch.setattr(demo, "write_digits", interrupted)
