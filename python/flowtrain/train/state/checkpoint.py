@@ -85,17 +85,34 @@ def best(run: Path) -> Path | None:
     return min(losses, key=losses.__getitem__, default=None)
 
 
-def read_meta(checkpoint: Path) -> CheckpointMeta:
-    """Read `mark.json` of a checkpoint."""
-    return CheckpointMeta(**json.loads(checkpoint.joinpath("mark.json").read_text()))
-
-
 class CheckpointError(FlowTrainError, RuntimeError):
     """A checkpoint cannot be written or read; the message names its folder and the cause."""
 
 
+def read_meta(checkpoint: Path) -> CheckpointMeta:
+    """Read `mark.json` of a checkpoint.
+
+    Raises:
+        CheckpointError: It cannot be read, or is damaged.
+    """
+    path = checkpoint / "mark.json"
+    try:
+        return CheckpointMeta(**json.loads(path.read_text()))
+    except (OSError, ValueError, TypeError) as error:
+        raise CheckpointError(
+            f"{path}: {type(error).__name__}: {error}; {_without(checkpoint)}"
+        ) from error
+
+
+def _without(checkpoint: Path) -> str:
+    """The way out of a checkpoint that cannot be read."""
+    return f"correct that, or remove {checkpoint} to take the checkpoint before it"
+
+
 @contextmanager
-def _checkpoint_errors(folder: Path) -> Iterator[None]:
+def _checkpoint_errors(
+    folder: Path, way_out: str = "correct that, and go on with --resume"
+) -> Iterator[None]:
     """Turn errors of saving or loading within the block into a CheckpointError."""
     with warnings.catch_warnings():
         # A world of one rank saves without its process group, and PyTorch warns about that.
@@ -108,7 +125,7 @@ def _checkpoint_errors(folder: Path) -> Iterator[None]:
                 cause, _ = next(iter(error.failures.values()))
             cause = _os_error_behind(cause)
             raise CheckpointError(
-                f"{folder}: {type(cause).__name__}: {cause}; correct that, and go on with --resume"
+                f"{folder}: {type(cause).__name__}: {cause}; {way_out}"
             ) from error
 
 
@@ -249,7 +266,7 @@ class Checkpoints:
 
     def _load_tensors(self, folder: Path, module: Module) -> None:
         state = _tensors(module)
-        with _checkpoint_errors(folder):
+        with _checkpoint_errors(folder, _without(folder.parent)):
             check_metadata(folder)
             dcp.load(state, checkpoint_id=folder, no_dist=self._world.size == 1)
         # Not strict, since the model may have another part, too; a tensor that the checkpoint
@@ -269,7 +286,7 @@ def load_part(checkpoint: Path, part: str, module: torch.nn.Module, family: Fami
     state = get_model_state_dict(module)
     wanted = {key: value for key, value in state.items() if family.side_of(key) == part}
     folder = checkpoint / part
-    with _checkpoint_errors(folder):
+    with _checkpoint_errors(folder, _without(checkpoint)):
         check_metadata(folder)
         dcp.load({"model": wanted}, checkpoint_id=folder, no_dist=True)
     set_model_state_dict(module, wanted, options=StateDictOptions(strict=False))

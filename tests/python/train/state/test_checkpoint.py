@@ -16,7 +16,12 @@ from linear_run import configuration, train
 from torch.distributed.checkpoint.metadata import BytesStorageMetadata
 
 from flowtrain.data.records import SEGMENT_RECORDS
-from flowtrain.train.state.checkpoint import CheckpointError, best, valid_checkpoints
+from flowtrain.train.state.checkpoint import (
+    CheckpointError,
+    best,
+    read_meta,
+    valid_checkpoints,
+)
 from flowtrain.train.state.logs import LOGS, SPOOL
 from flowtrain.train.state.resume import FINGERPRINT
 
@@ -33,9 +38,20 @@ def test_a_checkpoint_that_cannot_be_written_or_read_is_named_with_the_cause(fol
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     train(config)
-    (config.run / "checkpoints/step-00000004/backbone/.metadata").unlink()
-    with pytest.raises(CheckpointError, match="step-00000004/backbone: .*No such file"):
+    newest = config.run / "checkpoints/step-00000004"
+    (newest / "backbone/.metadata").unlink()
+    way_out = f"remove {newest} to take the checkpoint before it"
+    with pytest.raises(CheckpointError, match=f"step-00000004/backbone: .*No such file.*{way_out}"):
         train(config, first=4)
+
+
+@pytest.mark.parametrize("mark", [None, "", "[]", '{"step": 3}', '{"step": 3, "cursor'])
+def test_a_damaged_mark_is_named_with_the_way_out(mark: str | None, tmp_path: Path) -> None:
+    path = tmp_path / "mark.json"
+    if mark is not None:
+        path.write_text(mark)
+    with pytest.raises(CheckpointError, match=f"{path}: .*remove {tmp_path} to take the"):
+        read_meta(tmp_path)
 
 
 class Touch:
