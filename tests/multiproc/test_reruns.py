@@ -100,6 +100,8 @@ def test_sigterm_to_every_process_saves_the_run_and_a_resume_writes_equal_logs(
     assert len(below) > len(stopped.errors())
     assert (code, 2 <= steps < 12) == (143, True), errors
     assert f"stopped by SIGTERM after {steps} of 12 steps, which are saved" in errors
+    # The demo and benchmarks have no --resume of their own.
+    assert f"`flowtrain train {stopped.folder}/config.yaml --resume`" in errors
     resumed = trained(tree("stopped"), resume=True)
     assert len(resumed) == 12
     for file in ("metrics.jsonl", "final/model.safetensors"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 import signal
 import statistics
 import sys
@@ -156,10 +157,12 @@ def _end_early(config: RunConfig, checkpoint: Path | None, number: int) -> None:
     if done == config.train.steps:
         return
     saved = ", which are saved" if done else ""
+    # The command that was stopped may have no --resume, such as the demo.
+    written = shlex.quote(str(config.run / "config.yaml"))
     end(
         number,
         f"run={config.run}: stopped by {signal.Signals(number).name} after {done} of "
-        f"{config.train.steps} steps{saved}; go on with --resume",
+        f"{config.train.steps} steps{saved}; go on with `flowtrain train {written} --resume`",
     )
 
 
