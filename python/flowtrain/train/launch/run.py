@@ -14,8 +14,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
-
 from flowtrain.config.schema import RunConfig
 from flowtrain.data.mixture import sample_order, shares
 from flowtrain.data.records import Dataset
@@ -135,10 +133,9 @@ def _train(
             )
         try:
             change = write_final(config, checkpoint)
-        except (OSError, SafetensorError) as error:
+        except OSError as error:
             raise RunFailed(
-                f"{config.run / 'final'}: {error}; every step is trained and saved: "
-                "correct that, and go on with --resume"
+                f"{error}; every step is trained and saved: correct that, and go on with --resume"
             ) from error
     seconds = time.perf_counter() - started
     summary = logs.json_values({**_summary(config, started_at), **change, "seconds": seconds})

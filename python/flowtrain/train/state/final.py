@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import cast
 
 import torch
+from safetensors import SafetensorError
 from transformers import PreTrainedModel
 
 from flowtrain.config.schema import RunConfig
@@ -43,6 +44,7 @@ def write_model(config: RunConfig, checkpoint: Path, folder: Path) -> dict[str, 
     Raises:
         ConfigError: Files of the model have changed since the run began.
         CheckpointError: The checkpoint cannot be read.
+        OSError: The folder cannot be written; the message names it.
     """
     check_model(config)
     family = family_for(config.model.folder, projector_side=config.projector_side)
@@ -59,11 +61,15 @@ def write_model(config: RunConfig, checkpoint: Path, folder: Path) -> dict[str, 
     part = folder.with_name(folder.name + PART)
     if part.exists():
         shutil.rmtree(part)
-    save_final(part, config.model.folder, cast(PreTrainedModel, model))
     limits = PixelLimits(min_pixels=config.data.min_pixels, max_pixels=config.data.max_pixels)
-    changed = write_pixel_limits(part, limits)
-    check_model(config)  # Nothing changed while the files were copied.
-    commit(part, folder)
+    try:
+        save_final(part, config.model.folder, cast(PreTrainedModel, model))
+        changed = write_pixel_limits(part, limits)
+        check_model(config)  # Nothing changed while the files were copied.
+        commit(part, folder)
+    except (OSError, SafetensorError) as error:
+        shutil.rmtree(part, ignore_errors=True)  # On a full disk, it has the space that is missing.
+        raise OSError(f"{folder}: {error}") from error
     if changed is not None:
         print(f"flowtrain: {folder}: {changed}", file=sys.stderr)
     change = {}

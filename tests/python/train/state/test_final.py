@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,22 @@ def config(tmp_path: Path) -> RunConfig:
     config.run.mkdir()
     (config.run / FINGERPRINT).write_text(json.dumps(fingerprint(config)))
     return config
+
+
+@pytest.mark.parametrize("limit_bytes", [0, 8192])
+def test_a_full_disk_is_named_with_the_folder_and_keeps_no_part(
+    limit_bytes: int, config: RunConfig
+) -> None:
+    checkpoint = make_checkpoint(config, 1)
+    folder = config.run / "final"
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, hard))
+    try:
+        with pytest.raises(OSError, match=f"{folder}: .*File too large"):
+            write_final(config, checkpoint)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not [*config.run.glob("final*")]
 
 
 def test_a_final_model_replaces_the_one_before_only_when_it_is_whole(
