@@ -7,7 +7,7 @@ many thousands.
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy
 
@@ -84,6 +84,21 @@ def _items(inputs: Inputs, most: float) -> list[tuple[float, int]]:
     if cost:
         found.append((cost, last[0]))
     return found
+
+
+def deal_in_each(inputs: Inputs, *, ranks: int, slots: int, item_tokens: int) -> FloatArray:
+    """As `deal_apart` for ranks that meet in each microbatch, since they gather weights.
+
+    The inputs of each microbatch are dealt on their own: a rank that has more in one of them is
+    waited for there, even if it has less in another.
+    """
+    loads = numpy.zeros((slots, ranks))
+    for slot in range(slots):
+        here = inputs.slot == slot
+        columns = {field.name: getattr(inputs, field.name)[here] for field in fields(inputs)}
+        dealt = deal_apart(Inputs(**columns), ranks=ranks, slots=slots, item_tokens=item_tokens)
+        loads[slot] = dealt[slot]
+    return loads
 
 
 def deal_together(inputs: Inputs, load: FloatArray) -> FloatArray:

@@ -12,7 +12,7 @@ from flowtrain.plan.arrays import FloatArray, IntArray
 from flowtrain.plan.partition import replay_uneven
 from flowtrain.plan.prices.encoder import EncoderPrice
 from flowtrain.plan.search.coupled import Priced
-from flowtrain.plan.search.dealt import Inputs, deal_apart, deal_together
+from flowtrain.plan.search.dealt import Inputs, deal_apart, deal_in_each, deal_together
 from flowtrain.plan.search.loads import Loads
 from flowtrain.plan.work import Work
 from flowtrain_core.packing import Assignment, NoRoomError, schedule
@@ -124,13 +124,14 @@ class Simulation:
         Its ranks do not wait for each other: a microbatch is encoded when the last of them is done
         with all up to this one. If they gather weights, they meet in each.
         """
-        dealt = deal_apart(
+        meets = encoder.shape.sharding == "full"
+        dealt = (deal_in_each if meets else deal_apart)(
             inputs,
             ranks=encoder.shape.mesh.dp,
             slots=slots,
             item_tokens=self._work.item_tokens,
         )
-        if encoder.shape.sharding == "full":
+        if meets:
             longest: FloatArray = dealt.max(axis=1)
             return longest
         return numpy.diff(dealt.cumsum(axis=0).max(axis=1), prepend=0.0)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy
 import pytest
 
-from flowtrain.plan.search.dealt import Inputs, deal_apart, deal_together
+from flowtrain.plan.search.dealt import Inputs, deal_apart, deal_in_each, deal_together
 from flowtrain.steps.items import SizedImage, Slots, colocated_items, decoupled_items
 from flowtrain.steps.step import PlannedImage
 
@@ -57,6 +57,15 @@ def test_inputs_that_are_dealt_one_by_one_are_balanced() -> None:
     (loads,) = deal_apart(replace(inputs, slot=0 * inputs.slot), ranks=5, slots=1, item_tokens=0)
     assert loads.sum() == pytest.approx(inputs.count @ inputs.cost)
     assert loads.max() - loads.min() <= inputs.cost.max()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_ranks_that_meet_in_each_microbatch_have_equal_shares_of_it(seed: int) -> None:
+    inputs, _ = drawn(seed)
+    options = {"ranks": 5, "slots": SLOTS, "item_tokens": 900}
+    loads, apart = deal_in_each(inputs, **options), deal_apart(inputs, **options)
+    assert loads.sum(axis=1) == pytest.approx(apart.sum(axis=1))
+    assert loads.max(axis=1).sum() < apart.max(axis=1).sum()
 
 
 @pytest.mark.parametrize("seed", range(6))
