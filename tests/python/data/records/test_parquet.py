@@ -56,5 +56,5 @@ def test_without_pyarrow_the_error_names_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(DataError, match=r"read with pyarrow.*pip install 'flowtrain\[data\]'"):
+    with pytest.raises(DataError, match=r"read with pyarrow.*pip install pyarrow"):
         ParquetRecords(tmp_path / "a.parquet")

@@ -60,5 +60,5 @@ def test_a_folder_of_something_else_and_a_missing_package_are_named(
     for name in ("dataset_info.json", "state.json"):
         (tmp_path / name).write_text("{}")
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(DataError, match=r"read with datasets.*pip install 'flowtrain\[data\]'"):
+    with pytest.raises(DataError, match=r"read with datasets.*pip install datasets"):
         SavedDataset(tmp_path)
