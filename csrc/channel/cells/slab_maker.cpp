@@ -36,8 +36,8 @@ std::uint32_t SlabMaker::make(std::uint32_t segment, SegmentWord word, std::uint
       task.entry.word.load(std::memory_order_acquire) == word;  // sync: segment.word
   const std::uint32_t cell = is_current ? make_locked(task) : kNone;
   lanes_.unlock(PoolLock::kAssignment);
-  // Other producers may have found the lock taken.
-  control_.header().space.notify();
+  // Others may have found the lock taken. After a failure they would wake this producer in turn.
+  if (cell != kNone) control_.header().space.notify();
   return cell;
 }
 
