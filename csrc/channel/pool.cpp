@@ -239,12 +239,12 @@ void Pool::close(const Interrupted& interrupted) {
 
 /// Waits until this handle may leave. Returns what may be lost with it; empty if nothing.
 std::string Pool::hand_over(const Interrupted& interrupted) {
-  if (removal_) {
-    control_.header().admission.store(Admission::kClosing, std::memory_order_relaxed);
-    // Pairs with the fences in open and Segments::admits_segments: the search below finds every
-    // handle that was opened, and every segment that was added.
-    std::atomic_thread_fence(std::memory_order_seq_cst);
-  }
+  control_.lane(lane_).leaving.store(true, std::memory_order_relaxed);
+  if (removal_) control_.header().admission.store(Admission::kClosing, std::memory_order_relaxed);
+  // Pairs with the fences in open and Segments::admits_segments: the search below finds every
+  // handle that was opened, and every segment that was added. And with itself in another handle: of
+  // two that leave at once, one at least does not take the other for one that stays.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
   const Handover handover(control_, *lanes_, lane_, removal_.has_value());
   const Deadline deadline = Deadline::in(kHandoverS), soon = Deadline::in(kOwnerResponseS);
   for (;;) {

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import threading
+import time
 from collections.abc import Callable
 
 import pytest
@@ -128,3 +130,26 @@ def test_control_c_ends_the_wait_of_a_close(
     eventually(lambda: not Pool.exists(name))  # A pool that is being closed cannot be opened.
     creator.popen.send_signal(signal.SIGINT)
     assert creator.line() == "interrupted True"
+
+
+def test_handles_that_close_together_do_not_rely_on_each_other(name: str, spawn: Spawn) -> None:
+    maker = spawn(
+        "pool = Pool.create(sys.argv[1]); c = Consumer(pool); print('up')\n"
+        "while 1: exec(sys.stdin.readline())",
+        name,
+    )
+    assert maker.line() == "up"
+    for key in range(3):
+        owner, other = Pool.open(name), Pool.open(name)
+        maker.popen.send_signal(signal.SIGSTOP)
+        publish(owner, key)
+        time.sleep(0.1)  # `other` maps the segment; the creator, which is stopped, does not.
+        threads = [threading.Thread(target=pool.close) for pool in (owner, other)]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.3)  # Beyond the time for which a handle waits for all others.
+        maker.popen.send_signal(signal.SIGCONT)
+        maker.tell("item = c.get(); print(item.key, flush=True); item.release()")
+        assert maker.line() == str(key)
+        for thread in threads:
+            thread.join()

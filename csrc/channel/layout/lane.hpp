@@ -26,6 +26,8 @@ struct alignas(kCacheLine) Lane {
   Relaxed<std::uint32_t> retired;  ///< lanes_version when it ended; the oldest is reused first.
   RelaxedText label;
   Relaxed<std::uint16_t> ring;  ///< Of a producer or consumer.
+  /// Of a pool handle: whether it is leaving, so that nobody can get memory from it for long.
+  std::atomic<bool> leaving;
   // Counters, written only by the lane. They continue when the lane is reused, so that sums never
   // decrease.
   alignas(kCacheLine) std::atomic<std::uint64_t> items_published;

@@ -66,6 +66,7 @@ std::uint16_t Lanes::join(LaneRole role, std::uint16_t ring, const std::string& 
     std::atomic_thread_fence(std::memory_order_release);
     lane.role = role;
     lane.ring = ring;
+    lane.leaving.store(false, std::memory_order_relaxed);
     lane.pid = ::getpid();
     lane.label = label;
     for (auto& generation : lane.mapped) generation.store(0, std::memory_order_relaxed);

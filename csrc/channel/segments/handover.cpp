@@ -9,7 +9,9 @@ std::optional<Handover::Missing> Handover::find(bool all) const {
   std::vector<std::uint16_t> others;
   for (std::uint32_t i = 0; i < lanes_.size(); ++i) {
     const auto number = static_cast<std::uint16_t>(i);
-    if (control_.lane(i).role == LaneRole::kPool && number != lane_ && lanes_.is_alive(i)) {
+    const Lane& lane = control_.lane(i);
+    if (lane.role == LaneRole::kPool && number != lane_ && lanes_.is_alive(i) &&
+        !lane.leaving.load(std::memory_order_relaxed)) {
       others.push_back(number);
     }
   }

@@ -23,7 +23,7 @@ class Handover {
   Handover(const Control& control, const Lanes& lanes, std::uint16_t lane, bool creator)
       : control_(control), lanes_(lanes), lane_(lane), creator_(creator) {}
 
-  /// A segment, and a living handle that still has to map it.
+  /// A segment, and a living handle that stays and still has to map it.
   struct Missing {
     std::uint32_t segment;  ///< Its index.
     std::uint16_t lane;
