@@ -4,6 +4,7 @@
 
 #include "base/clock.hpp"
 #include "bindings/bindings.hpp"
+#include "bindings/pool_folder.hpp"
 #include "channel/telemetry/inspect.hpp"
 
 namespace py = pybind11;
@@ -164,8 +165,8 @@ py::list flight_record(const std::string& name) {
 }  // namespace
 
 void bind_inspect(py::module_& module) {
-  module.def("inspect", &inspect, py::arg("name"));
-  module.def("flight_record", &flight_record, py::arg("name"));
+  module.def("inspect", &inspect, py::arg("name"), py::call_guard<ReadsPoolFolder>());
+  module.def("flight_record", &flight_record, py::arg("name"), py::call_guard<ReadsPoolFolder>());
 }
 
 }  // namespace flowtrain::bindings

@@ -6,6 +6,7 @@
 #include "bindings/arguments.hpp"
 #include "bindings/bindings.hpp"
 #include "bindings/gil.hpp"
+#include "bindings/pool_folder.hpp"
 #include "channel/liveness/registry.hpp"
 #include "channel/pool.hpp"
 #include "channel/telemetry/inspect.hpp"
@@ -234,15 +235,17 @@ void bind_pool(py::module_& module) {
       });
 
   py::class_<Pool, std::shared_ptr<Pool>>(module, "Pool")
-      .def_static("create", &create, py::arg("name"), py::kw_only(), py::arg("bytes") = 0,
-                  py::arg("classes") = py::none(),
-                  py::arg("rings") = std::vector<std::string>{"default"},
-                  py::arg("max_cells") = py::none(), py::arg("max_lanes") = 128,
-                  py::arg("label") = "", py::arg("prefault") = true)
+      .def_static(
+          "create", &create, py::arg("name"), py::kw_only(), py::arg("bytes") = 0,
+          py::arg("classes") = py::none(), py::arg("rings") = std::vector<std::string>{"default"},
+          py::arg("max_cells") = py::none(), py::arg("max_lanes") = 128, py::arg("label") = "",
+          py::arg("prefault") = true, py::call_guard<ReadsPoolFolder>())
       .def_static("open", &open, py::arg("name"), py::kw_only(), py::arg("label") = "",
-                  py::arg("timeout_s") = 0.0)
-      .def_static("exists", &channel::pool_exists, py::arg("name"))
-      .def_static("unlink", &unlink, py::arg("name"), py::kw_only(), py::arg("only_left") = false)
+                  py::arg("timeout_s") = 0.0, py::call_guard<ReadsPoolFolder>())
+      .def_static("exists", &channel::pool_exists, py::arg("name"),
+                  py::call_guard<ReadsPoolFolder>())
+      .def_static("unlink", &unlink, py::arg("name"), py::kw_only(), py::arg("only_left") = false,
+                  py::call_guard<ReadsPoolFolder>())
       .def("add_segment",
            py::overload_cast<Pool&, const py::object&, const std::optional<Classes>&, bool>(
                &add_segment),
@@ -284,9 +287,9 @@ void bind_pool(py::module_& module) {
       .def("__enter__", [](std::shared_ptr<Pool> pool) { return pool; })
       .def("__exit__", [](Pool& pool, const py::args&) { close(pool); });
 
-  module.def("list_pools", &channel::list_pools);
+  module.def("list_pools", &channel::list_pools, py::call_guard<ReadsPoolFolder>());
   module.def("_available_bytes", [] { return os::available_memory().bytes; });
-  module.def("_pool_folder", &os::runtime_folder);
+  module.def("_pool_folder", &os::runtime_folder, py::call_guard<ReadsPoolFolder>());
   module.def("_close_pools", [] { closing(&channel::close_all_pools); });
 }
 

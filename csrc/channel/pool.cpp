@@ -143,7 +143,7 @@ std::shared_ptr<Pool> Pool::create_unfilled(const PoolOptions& options,
                  deleter);
       no_fork.register_pool(pool.get());
     }
-    pool->removal_.emplace(pool->folder_, options.name);
+    pool->removal_.emplace(pool->folder_, pool->file_, options.name);
     pool->start();
     // It never waits: the lock that it needs is this pool's.
     if (first) claim = pool->segments_->claim(first->carving, pool->lane_, {});
@@ -230,6 +230,8 @@ void Pool::close(const Interrupted& interrupted) {
   if (removal_) {
     os::remove_pool_folder(folder_, name_);
     removal_.reset();
+  } else if (os::is_orphaned(folder_) && !os::is_any_byte_locked(file_)) {
+    os::remove_pool_folder(folder_, name_);
   } else if (!os::is_linked(file_)) {
     os::remove_empty_pool_folder(folder_, name_);  // This handle's socket may have kept it.
   }

@@ -35,10 +35,12 @@ bool is_byte_locked(const Fd& file, std::uint64_t byte) noexcept {
   return ::fcntl(file.get(), F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
 }
 
-bool is_any_byte_locked(const Fd& file) noexcept {
+bool is_any_byte_locked(const Fd& file) noexcept { return is_any_byte_locked(file.get()); }
+
+bool is_any_byte_locked(int file) noexcept {
   struct flock lock = one_byte(F_WRLCK, 0);
   lock.l_len = 0;  // 0: up to the end of the file.
-  return ::fcntl(file.get(), F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
+  return ::fcntl(file, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
 }
 
 }  // namespace flowtrain::os

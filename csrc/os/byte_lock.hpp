@@ -27,5 +27,7 @@ bool is_byte_locked(const Fd& file, std::uint64_t byte) noexcept;
 
 /// Whether another description holds the lock of any byte.
 bool is_any_byte_locked(const Fd& file) noexcept;
+/// The same by number, for a signal handler.
+bool is_any_byte_locked(int file) noexcept;
 
 }  // namespace flowtrain::os

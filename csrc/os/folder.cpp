@@ -11,8 +11,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <cstdlib>
 #include <filesystem>
+#include <mutex>
+#include <system_error>
 #include <thread>
 
 #include "base/deadline.hpp"
@@ -22,7 +23,7 @@
 namespace flowtrain::os {
 namespace {
 
-constexpr const char* kVariable = "FLOWTRAIN_POOL_DIR";
+constexpr const char* kVariable = kPoolFolderVariable;
 
 /// Makes a folder that only this user can enter, or accepts an existing one. Returns whether it was
 /// made.
@@ -35,8 +36,8 @@ bool make_private(const std::string& path) {
   if (info.st_uid != ::geteuid()) {
     throw SystemCallError(refused + "it belongs to user " + std::to_string(info.st_uid) +
                           ", and only that user or root can remove it; in every process of the " +
-                          "pool, set " + kVariable + " to another path on a tmpfs, such as " +
-                          path + "-2");
+                          "pool, set " + kVariable + " to another folder of yours on a tmpfs, " +
+                          "such as /run/user/" + std::to_string(::geteuid()));
   }
   if (!S_ISDIR(info.st_mode)) throw SystemCallError(refused + "it is a file or link; remove it");
   if ((info.st_mode & 077) != 0) {
@@ -45,30 +46,28 @@ bool make_private(const std::string& path) {
   return made;
 }
 
-/// The folder that the user chose; empty if none.
-std::string chosen_path() {
-  const char* const chosen = std::getenv(kVariable);
-  return chosen == nullptr ? "" : chosen;
+std::mutex parent_mutex;
+std::string chosen_parent;  // Under parent_mutex; empty if none was chosen.
+
+/// Folder that contains `flowtrain-<uid>`.
+std::string parent_path() {
+  const std::lock_guard lock(parent_mutex);
+  return chosen_parent.empty() ? "/dev/shm" : chosen_parent;
 }
 
-std::string runtime_path() {
-  std::string path = chosen_path();
-  if (path.empty()) return "/dev/shm/flowtrain-" + std::to_string(::geteuid());
-  while (path.size() > 1 && path.back() == '/') path.pop_back();
-  if (path[0] != '/') {
-    throw BadArgument(std::string(kVariable) + "='" + path + "' must be an absolute path, since " +
-                      "all processes of a pool must name the same folder");
-  }
-  return path;
-}
+std::string runtime_path() { return parent_path() + "/flowtrain-" + std::to_string(::geteuid()); }
 
 /// A chosen folder may lie on a disk, which would be written to for every item.
 void check_in_memory(const std::string& path) {
+  const std::string refused = std::string(kVariable) + "='" + path + "' ";
   struct statfs info{};
-  if (::statfs(path.c_str(), &info) != 0) throw_errno(path + ": statfs");
+  if (::statfs(path.c_str(), &info) != 0) {
+    throw BadArgument(refused + "cannot be used (" + std::generic_category().message(errno) +
+                      "); choose a folder that exists");
+  }
   if (info.f_type == TMPFS_MAGIC || info.f_type == RAMFS_MAGIC) return;
-  throw BadArgument(std::string(kVariable) + "='" + path + "' is not on a tmpfs; choose a folder " +
-                    "in memory, such as one below /dev/shm");
+  throw BadArgument(refused + "is not on a tmpfs; choose a folder in memory, such as one below " +
+                    "/dev/shm");
 }
 
 /// Reserves the pages of a file. Returns 0 or the error number. On older kernels a signal ends the
@@ -96,10 +95,22 @@ std::uint64_t tmpfs_bytes() {
 
 }  // namespace
 
+void choose_runtime_parent(std::string path) {
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  if (!path.empty()) {
+    if (path[0] != '/') {
+      throw BadArgument(std::string(kVariable) + "='" + path + "' must be an absolute path, " +
+                        "since all processes of a pool must name the same folder");
+    }
+    check_in_memory(path);
+  }
+  const std::lock_guard lock(parent_mutex);
+  chosen_parent = std::move(path);
+}
+
 std::string runtime_folder() {
   const std::string path = runtime_path();
   make_private(path);
-  if (!chosen_path().empty()) check_in_memory(path);
   return path;
 }
 

@@ -10,11 +10,18 @@
 
 namespace flowtrain::os {
 
-/// Folder of this user's pools on tmpfs, made with mode 0700: FLOWTRAIN_POOL_DIR if the environment
-/// has it now, else `/dev/shm/flowtrain-<uid>`.
+/// Environment variable with the folder that choose_runtime_parent gets.
+inline constexpr const char* kPoolFolderVariable = "FLOWTRAIN_POOL_DIR";
+
+/// Chooses the folder, on a tmpfs, that contains `flowtrain-<uid>`; /dev/shm if `path` is empty.
 ///
-/// Errors: SystemCallError if it is a link, belongs to another user, or is open to other users;
-///         BadArgument if a chosen one is not absolute, or not on a tmpfs.
+/// Threads: any. The environment is read by the caller, since std::getenv races with setenv.
+/// Errors:  BadArgument if it is not absolute, does not exist, or is not on a tmpfs.
+void choose_runtime_parent(std::string path);
+
+/// Folder of this user's pools, `flowtrain-<uid>` in the chosen folder, made with mode 0700.
+///
+/// Errors: SystemCallError if it is a link, belongs to another user, or is open to other users.
 std::string runtime_folder();
 
 /// Lock of a folder. The destructor unlocks it explicitly: closing the descriptor would leave the

@@ -6,22 +6,29 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <csignal>
 #include <cstddef>
 #include <cstring>
+
+#include "base/error.hpp"
+#include "os/byte_lock.hpp"
 
 namespace flowtrain::os {
 
 struct RemovalOnSignal::Entry {
   std::atomic<pid_t> process{0};  ///< Whose folder it is; 0 if the entry is unused.
-  int folder = -1;
-  char name[64]{};  ///< "../" and the name of the folder.
+  int folder = -1;                ///< A duplicate, never closed: a handler may be using it.
+  int control = -1;               ///< Only asked for locks; not a duplicate, which would hold them.
+  char name[64]{};                ///< "../" and the name of the folder.
   Entry* next = nullptr;
 };
 
 namespace {
 
 using Entry = RemovalOnSignal::Entry;
+
+constexpr const char* kOrphanedFile = "orphaned";
 
 std::atomic<Entry*> entries{nullptr};
 
@@ -38,16 +45,36 @@ void remove_files(int folder) noexcept {
   }
 }
 
+void remove_folder(const Entry& entry) noexcept {
+  // A second signal may run this in another thread, and both read the list by one descriptor.
+  constexpr int kTries = 16;
+  for (int tries = 0; tries < kTries; ++tries) {
+    remove_files(entry.folder);
+    if (::unlinkat(entry.folder, entry.name, AT_REMOVEDIR) == 0 || errno == ENOENT) return;
+  }
+}
+
+void leave_to_others(const Entry& entry) noexcept {
+  ::close(::openat(entry.folder, kOrphanedFile, O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
+}
+
 void remove_and_end(int signal) {
   // A forked child has its parent's entries.
   const pid_t self = ::getpid();
   Entry* entry = entries.load(std::memory_order_acquire);  // sync: signal.entry
   for (; entry != nullptr; entry = entry->next) {
     if (entry->process.load(std::memory_order_acquire) != self) continue;  // sync: signal.entry
-    remove_files(entry->folder);
-    ::unlinkat(entry->folder, entry->name, AT_REMOVEDIR);
+    if (is_any_byte_locked(entry->control)) {
+      leave_to_others(*entry);
+    } else {
+      remove_folder(*entry);
+    }
   }
-  ::raise(signal);  // SA_RESETHAND: the default action, once this handler returns.
+  // Only now: a signal of default action would end the process in the middle.
+  struct sigaction action{};
+  action.sa_handler = SIG_DFL;
+  ::sigaction(signal, &action, nullptr);
+  ::raise(signal);  // Takes effect once this handler returns.
 }
 
 void install_handler() noexcept {
@@ -61,7 +88,7 @@ void install_handler() noexcept {
     }
     action = {};
     action.sa_handler = &remove_and_end;
-    action.sa_flags = static_cast<int>(SA_RESETHAND);
+    action.sa_flags = SA_ONSTACK;
     ::sigaction(signal, &action, nullptr);
   }
 }
@@ -88,12 +115,25 @@ Entry* claim() {
 
 }  // namespace
 
-RemovalOnSignal::RemovalOnSignal(const Fd& folder, const std::string& name) : entry_(claim()) {
-  entry_->folder = folder.get();
+RemovalOnSignal::RemovalOnSignal(const Fd& folder, const Fd& control, const std::string& name)
+    : entry_(claim()) {
+  int& own = entry_->folder;
+  const int duplicate =
+      own < 0 ? ::fcntl(folder.get(), F_DUPFD_CLOEXEC, 0) : ::dup3(folder.get(), own, O_CLOEXEC);
+  if (duplicate < 0) {
+    entry_->process.store(0, std::memory_order_release);  // sync: signal.entry
+    throw_errno("pool '" + name + "': its folder's descriptor cannot be duplicated");
+  }
+  own = duplicate;
+  entry_->control = control.get();
   const std::string path = "../" + name;
   std::strncpy(entry_->name, path.c_str(), sizeof(entry_->name) - 1);
   entry_->process.store(::getpid(), std::memory_order_release);  // sync: signal.entry
   install_handler();
+}
+
+bool is_orphaned(const Fd& folder) noexcept {
+  return ::faccessat(folder.get(), kOrphanedFile, F_OK, 0) == 0;
 }
 
 RemovalOnSignal::~RemovalOnSignal() {

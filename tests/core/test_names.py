@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from flowtrain_core import (
     PoolNotFound,
     Producer,
     SystemCallError,
+    inspect,
     list_pools,
 )
 
@@ -105,18 +107,19 @@ def test_a_pool_goes_with_a_creator_that_a_signal_ends(
         name,
     )
     assert maker.line() == "made"
-    with Pool.open(name) as other:
-        other.add_segment(bytes=1 << 16)  # Its socket is in the folder, too.
-        maker.popen.send_signal(number)
-        assert maker.wait() == -number
-        assert not (RUNTIME / name).exists()
+    assert {path.name for path in (RUNTIME / name).iterdir()} == {"control", "0.sock"}
+    maker.popen.send_signal(number)
+    assert maker.wait() == -number
+    assert not (RUNTIME / name).exists()
 
 
 def test_signals_that_the_program_handles_are_left_to_it(name: str, spawn: Spawn) -> None:
     exits = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))"
     create = "pool = Pool.create(sys.argv[1])"
     for first, second in ((exits, create), (create, exits)):
-        maker = spawn(f"import signal\n{first}\n{second}\nprint('up'); time.sleep(60)", name)
+        # A signal just before one long sleep would be handled behind it.
+        sleep = "print('up')\nwhile True: time.sleep(0.01)"
+        maker = spawn(f"import signal\n{first}\n{second}\n{sleep}", name)
         assert maker.line() == "up"
         maker.popen.terminate()
         assert maker.wait() == 3
@@ -151,8 +154,12 @@ def test_a_signal_that_ends_a_forked_child_removes_nothing_of_its_parent(
 def test_the_folder_of_pools_is_chosen_by_the_environment(
     name: str, monkeypatch: pytest.MonkeyPatch, spawn: Spawn
 ) -> None:
-    chosen = Path(f"/dev/shm/{name}")
-    monkeypatch.setenv("FLOWTRAIN_POOL_DIR", f"{chosen}/")
+    parent = Path(f"/dev/shm/{name}")
+    mine = parent / name / "file"
+    mine.parent.mkdir(parents=True)
+    mine.touch()
+    chosen = parent / RUNTIME.name
+    monkeypatch.setenv("FLOWTRAIN_POOL_DIR", f"{parent}/")
     try:
         pool = Pool.create(name, bytes=1 << 16)
         assert (chosen / name / "control").exists()
@@ -165,25 +172,50 @@ def test_the_folder_of_pools_is_chosen_by_the_environment(
         pool.close()  # Removes its own folder, wherever new pools go by now.
         assert list(chosen.iterdir()) == []
         chosen.chmod(0o755)
-        monkeypatch.setenv("FLOWTRAIN_POOL_DIR", str(chosen))
+        monkeypatch.setenv("FLOWTRAIN_POOL_DIR", str(parent))
         with pytest.raises(SystemCallError, match="other users may enter it; chmod 700 it"):
             Pool.create(name)
+        chosen.chmod(0o700)
+        assert not Pool.unlink("none")
+        assert mine.exists()  # What else is in the chosen folder is nobody's pool.
     finally:
-        chosen.rmdir()
+        shutil.rmtree(parent)
 
 
 @pytest.mark.parametrize(
     ("folder", "message"),
-    [("pools", "must be an absolute path"), ("/proc/self/fd", "is not on a tmpfs")],
+    [
+        ("pools", "must be an absolute path"),
+        ("/proc/self/fd", "is not on a tmpfs"),
+        ("/dev/shm/no/such", r"cannot be used \(No such file or directory\); choose a folder that"),
+    ],
 )
 def test_a_folder_that_cannot_hold_pools_is_refused(
     monkeypatch: pytest.MonkeyPatch, name: str, folder: str, message: str
 ) -> None:
     monkeypatch.setenv("FLOWTRAIN_POOL_DIR", folder)
-    for call in (Pool.create, Pool.open, Pool.exists, Pool.unlink):
+    for call in (Pool.create, Pool.open, Pool.exists, Pool.unlink, inspect):
         with pytest.raises(ValueError, match=message):
             call(name)
     monkeypatch.delenv("FLOWTRAIN_POOL_DIR")
+
+
+def test_a_signal_leaves_a_pool_to_others_that_live(name: str, spawn: Spawn) -> None:
+    maker = spawn("pool = Pool.create(sys.argv[1]); print('up'); sys.stdin.readline()", name)
+    assert maker.line() == "up"
+    with Pool.open(name) as other:
+        segment = other.add_segment(bytes=1 << 16)
+        maker.popen.terminate()
+        assert maker.wait() == -signal.SIGTERM
+        Producer(other, segment=segment).lease((64,), "uint8").publish(5)
+        # Another process still maps it by the sockets in the folder.
+        reader = spawn(
+            "i = Consumer(Pool.open(sys.argv[1])).get(); print(i.key); i.release()", name
+        )
+        assert reader.line() == "5"
+        assert reader.wait() == 0
+        assert (RUNTIME / name).exists()
+    assert not (RUNTIME / name).exists()  # The last one has removed it.
 
 
 def test_files_are_private_and_others_are_refused(name: str) -> None:
