@@ -7,7 +7,7 @@ from pathlib import Path
 _HEAD = b"version https://git-lfs.github.com/spec/"
 
 POINTER = "a Git LFS pointer and not the file itself; run `git lfs pull` in its folder"
-"""What to say of such a file."""
+"""Text of an error about such a file."""
 
 
 def is_pointer(head: bytes) -> bool:

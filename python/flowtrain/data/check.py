@@ -95,7 +95,7 @@ class FileCheck:
     first_blank: str | None = None
     """Name of one of them."""
     oddities: list[Oddity]
-    """What is rarely meant, in good samples."""
+    """Warnings about good samples, such as an empty answer."""
     unread: dict[str, int]
     """Samples that are bad since training does not use a field, by the name of the field."""
     sources: list[SourceCheck]
@@ -292,7 +292,7 @@ class _Checker:
 
 
 def _oddities(conversation: Conversation) -> list[tuple[str, int]]:
-    """What may be read and trained, but is rarely meant, with the number of its turn, from 1."""
+    """Warnings about a conversation that can be trained; turns are numbered from 1."""
     found = []
     turns = conversation.messages
     for number, (turn, before) in enumerate(zip(turns, (None, *turns), strict=False), 1):

@@ -299,7 +299,7 @@ class _Reader:
 
 
 def _no_turns(record: dict[str, Any]) -> str:
-    """What to do about a record without turns."""
+    """Advice for a record without turns."""
     names = {name for name, value in record.items() if not is_empty(value)}
     give = "give `messages` (or `conversations`), a list of at least one turn"
     if names >= {"chosen", "rejected"}:

@@ -169,7 +169,7 @@ def _is_base64(text: str) -> bool:
     if len(begin) < _HEAD_BASE64 or not _BASE64.fullmatch(begin):
         return False
     head = base64.b64decode(begin)
-    # Most containers of Apple and of MPEG name themselves behind a length.
+    # MP4 and QuickTime files have their type behind a length of four bytes.
     known = head.startswith(_SIGNATURES) or head[4:8] == b"ftyp"
     return known and _BASE64.fullmatch(text) is not None
 

@@ -23,7 +23,7 @@ FIXED = {"detail": "auto"}
 """Values of further options that change nothing."""
 
 HINTS = {IMAGE: "", VIDEO: "set data.video_fps and data.video_max_frames, or list the frames"}
-"""What else to do about an option that is not used, by kind."""
+"""Advice for an option that is not used, by kind."""
 
 
 def joined(

@@ -12,7 +12,7 @@ FAMILIES_WITH_VIDEO = ("qwen3_vl", "qwen2_5_vl", "internvl", "llava_onevision")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VideoHead:
-    """What a video is planned from."""
+    """Facts from which a video is planned."""
 
     num_frames: int
     """Frames that are shown."""

@@ -89,7 +89,7 @@ def _best(answer: Answer) -> list[str]:
 
 
 def _proof(report: PlanReport) -> str:
-    """What is proven of the plan that is shown, and what is not."""
+    """The distance of the shown plan from the proven minimum."""
     least = f"{seconds(report.cheapest.step_s)} for mean samples"
     if report.gap <= _ROUNDING:
         text = f"no plan of the search takes less than this one's {least}"
