@@ -41,6 +41,15 @@ def padded(model: ModelDescription, tp: int) -> ModelDescription:
 
 
 def _larger(layer: Layer, factor: float) -> Layer:
-    products = tuple(replace(each, flops=factor * each.flops) for each in layer.products)
+    products = tuple(
+        replace(
+            each,
+            flops=factor * each.flops,
+            moves=factor * each.moves,
+            side=factor * each.side,
+            kv_flops=factor * each.kv_flops,
+        )
+        for each in layer.products
+    )
     saved = tuple(replace(each, values=factor * each.values) for each in layer.saved or ())
     return replace(layer, products=products, saved=saved)
