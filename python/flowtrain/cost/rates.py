@@ -70,6 +70,7 @@ class RateTimes:
             forward=found.forward + self._pass_s,
             backward_input=found.backward_input + self._pass_s / 2,
             backward_weight=found.backward_weight + self._pass_s / 2,
+            attention=found.attention,
         )
 
     def update_seconds(self, parts: Sequence[str]) -> float:

@@ -129,6 +129,11 @@ class Tables:
             forward=forward,
             backward_input=min(backward_input, backward),
             backward_weight=max(0.0, backward - backward_input),
+            attention=sum(
+                float(times[0])
+                for label, times in zip(labels, parts, strict=True)
+                if label.endswith(ATTENTION)
+            ),
         )
 
     def summary(self) -> list[dict[str, Any]]:

@@ -17,11 +17,13 @@ class PassSeconds:
         forward: Forward pass.
         backward_input: Gradient of the input, and both gradients of products of activations.
         backward_weight: Gradient of the weights.
+        attention: Part of the forward pass that products of activations take.
     """
 
     forward: float
     backward_input: float
     backward_weight: float
+    attention: float = 0.0
 
 
 class Timing(Protocol):
@@ -171,6 +173,7 @@ class DataSheetTiming:
             forward=linear + attention + moved_s,
             backward_input=linear + _ATTENTION_BACKWARD * attention + moved_s,
             backward_weight=trained,
+            attention=attention,
         )
 
     def _linear_s(self, layer: Layer, product: Product, rows: float, tp: int, ep: int) -> float:

@@ -35,6 +35,7 @@ class _ScaledTimes:
             forward=self.factor * found.forward,
             backward_input=self.factor * found.backward_input,
             backward_weight=self.factor * found.backward_weight,
+            attention=self.factor * found.attention,
         )
 
 

@@ -141,6 +141,7 @@ def test_layers_of_a_kind_share_its_time_and_have_the_attention_of_their_documen
         found = tables.seconds(block, counts)
         assert found == tables.seconds(block, counts, documents=lengths)
         assert found.forward == pytest.approx(forward)
+        assert found.attention == pytest.approx(attention(5, 32))
         assert found.backward_input == pytest.approx(2 * forward)
         assert found.backward_weight == pytest.approx(forward)
 

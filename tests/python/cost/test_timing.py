@@ -32,6 +32,7 @@ def test_classes_of_products_have_their_own_efficiency() -> None:
     attention = 4 * 20_000 / 2 / 1e6 / 0.25
     moved = 2 * 200 * (3 * 2 + 4) / 2 / 1e5
     assert found.forward == pytest.approx(linear + attention + moved)
+    assert found.attention == pytest.approx(attention)
     assert found.backward_input == pytest.approx(linear + 2.5 * attention + moved)
     assert found.backward_weight == pytest.approx(linear)
 

@@ -106,7 +106,6 @@ class Tables:
         embedding = self.kind[model.encoders[-1].end]
         steps = numpy.array([True, *[self.trained[embedding] > 0] * 3])
         self.tied = model.tied_parameters * self.state * steps
-        self._flops = self._attention_flops()
         text = len(model.encoders)
         self.kept_per_token = self._bytes(Counts(tokens=1), text)
         self.kept_per_target = self._bytes(Counts(targets=1), text)
@@ -234,10 +233,12 @@ class Tables:
         return self.model.encoders[encoder].shape.counts(tokens, squares)
 
     def _passes_of(self, counts: Counts, mesh: Mesh, encoder: int) -> FloatArray:
-        """Seconds of forward pass, backward pass and attention, shape [3, num_kinds].
+        """Seconds of forward pass, backward pass, and attention in the forward pass.
 
-        The attention is the part of the forward pass that attention has of its FLOPs. Kinds of
-        other encoders, or of the backbone, have zeros.
+        Kinds of other encoders, or of the backbone, have zeros.
+
+        Returns:
+            Shape [3, num_kinds].
 
         Raises:
             ValueError: As for `Timing.seconds`.
@@ -251,8 +252,7 @@ class Tables:
                 self._input_gradient[kind] * took.backward_input
                 + self._weight_gradient[kind] * took.backward_weight
             )
-        attention, rest = numpy.array(counts) @ self._flops
-        found[2] = found[0] * attention / numpy.maximum(attention + rest, 1.0)
+            found[2, kind] = took.attention
         return found
 
     def _behind_first(self) -> FloatArray:
@@ -281,13 +281,4 @@ class Tables:
                     recompute=recompute,
                 ):
                     found[row, kind] = kept.kept
-        return found
-
-    def _attention_flops(self) -> FloatArray:
-        """Forward FLOPs per unit, of attention and of the rest, shape [2, num_units, num_kinds]."""
-        found = numpy.zeros((2, len(Counts._fields), len(self.first)))
-        for kind, number in enumerate(self.first):
-            for product in self.model.layers[number].products:
-                unit = Counts._fields.index(product.unit)
-                found[int(product.has_weight), unit, kind] += product.flops
         return found

@@ -196,6 +196,34 @@ def test_context_parallelism_does_not_share_out_layers_in_front_of_the_backbone(
     assert two.costs.kept[0, 0][decoder] == pytest.approx(one.costs.kept[0, 0][decoder] / 2)
 
 
+@dataclass(frozen=True)
+class Equal:
+    """Times that all layers have."""
+
+    attention: float
+
+    def seconds(
+        self, layer: Layer, counts: Counts, *, tp: int = 1, cp: int = 1, ep: int = 1
+    ) -> PassSeconds:
+        return PassSeconds(
+            forward=1.0, backward_input=1.0, backward_weight=1.0, attention=self.attention
+        )
+
+
+@pytest.mark.parametrize("attention", [0.0, 1e-4, 1.0])
+def test_the_ring_of_context_parallelism_hides_behind_the_time_of_attention(
+    attention: float,
+) -> None:
+    found = pipeline(Mesh(cp=2), timing=Equal(attention))
+    # Keys and values of half of the row to the other rank, at 10 GB/s and 1 us.
+    ring_s = 1e-6 + 2 * 2 * ROW.tokens / 2 * small_model().kv_width / 1e10
+    tables = found.chain.tables
+    decoder = tables.block & ~tables.vision
+    shown_s = max(0.0, ring_s - attention)
+    assert found.costs.forward[0, 3][decoder] == pytest.approx(shown_s)
+    assert found.costs.backward[0, 3][decoder] == pytest.approx(2 * shown_s)
+
+
 @dataclass
 class Noted:
     """Times of no length, which note what they are asked for."""
