@@ -71,7 +71,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--sensitivity",
         action="store_true",
-        help="whether the plan stays the best if an efficiency is 10 %% lower or higher",
+        help="whether the plan stays the best if an assumed figure is lower or higher",
     )
     parser.add_argument(
         "--explain", action="store_true", help="say what every number means and rests on"

@@ -53,7 +53,7 @@ class Request:
         only_run: Whether to search only layouts that FlowTrain runs.
         checked: A run.yaml whose layout is priced beside the best.
         budgets: Other numbers of GPUs, as `gpu_budgets` reads them.
-        sensitivity: Whether to rank the best plans under other efficiencies.
+        sensitivity: Whether to rank the best plans under other figures than those assumed.
         lora: LoRA adapters, as `lora_ranks` reads them.
     """
 

@@ -151,8 +151,8 @@ class ModulePlan:
         heaviest_s: Seconds by which the heaviest sample of a batch makes a step longer.
         once: Time of what runs once a step, before and behind the backbone's pipeline
             (encoders in mode `colocated`).
-        reduce_s: Seconds to sum the gradients, as far as passes do not hide them, and to gather the
-            weights that other replicas step.
+        reduce_s: Seconds to sum the gradients, and to gather the weights that other replicas step,
+            as far as passes do not hide them.
         optimizer_s: Seconds of the optimizer's step.
         memory: Memory of a rank by stage.
         memory_bytes: What a rank may use for the module while it runs, beside what other modules on

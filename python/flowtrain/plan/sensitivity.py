@@ -1,8 +1,8 @@
-"""Whether a plan stays the best if an efficiency is another one than assumed."""
+"""Whether a plan stays the best if a figure is another one than assumed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from flowtrain.cost.layers import Counts, Layer
@@ -13,11 +13,15 @@ from flowtrain.plan.fixed import only
 from flowtrain.plan.report.answer import Scaled
 from flowtrain.plan.result import Plan
 from flowtrain.plan.search import search
-from flowtrain.plan.space import GpuPool
+from flowtrain.plan.space import GpuPool, Rules
 from flowtrain.plan.work import Work
 
 FACTORS = (0.9, 1.1)
 """Efficiencies that are tried, over those that are assumed."""
+
+EXPOSED = "exposed share of collectives"
+EXPOSED_FACTORS = (0.5, 2.0)
+"""Exposed shares that are tried, over the assumed one: the range of what was published."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,7 +102,7 @@ EFFICIENCIES: dict[str, Callable[[GpuPool, float], GpuPool]] = {
 def scaled_rankings(
     model: ModelDescription, work: Work, pools: Sequence[GpuPool], plans: Sequence[Plan]
 ) -> tuple[Scaled, ...]:
-    """Which of some plans is the best if one efficiency is 10 % lower, or 10 % higher.
+    """Which of some plans is the best if one figure is lower, or higher, than assumed.
 
     Args:
         model: The model.
@@ -107,26 +111,39 @@ def scaled_rankings(
         plans: The plans, the best first. They are priced again for mean samples.
     """
     found = []
-    for name, scale in EFFICIENCIES.items():
-        for factor in FACTORS:
-            scaled = [scale(pool, factor) for pool in pools]
-            if scaled == list(pools):
-                continue
-            steps_s = [_step_s(model, work, scaled, plan) for plan in plans]
-            winner = min(range(len(plans)), key=lambda number: steps_s[number])
-            found.append(
-                Scaled(
-                    name=name,
-                    factor=factor,
-                    winner=plans[winner],
-                    stays=steps_s[0] == steps_s[winner],
-                    loss=steps_s[0] / steps_s[winner] - 1,
-                )
+    for name, factor, scaled, rules in _cases(pools):
+        steps_s = [_step_s(model, work, scaled, rules, plan) for plan in plans]
+        winner = min(range(len(plans)), key=lambda number: steps_s[number])
+        found.append(
+            Scaled(
+                name=name,
+                factor=factor,
+                winner=plans[winner],
+                stays=steps_s[0] == steps_s[winner],
+                loss=steps_s[0] / steps_s[winner] - 1,
             )
+        )
     return tuple(found)
 
 
-def _step_s(model: ModelDescription, work: Work, pools: Sequence[GpuPool], plan: Plan) -> float:
+def _cases(pools: Sequence[GpuPool]) -> Iterator[tuple[str, float, list[GpuPool], Rules]]:
+    """Pools and rules with one figure that is changed, its name, and the factor."""
+    rules = Rules()
+    for name, scale in EFFICIENCIES.items():
+        for factor in FACTORS:
+            scaled = [scale(pool, factor) for pool in pools]
+            if scaled != list(pools):
+                yield name, factor, scaled, rules
+    for factor in EXPOSED_FACTORS:
+        share = min(1.0, factor * rules.exposed_share)
+        yield EXPOSED, factor, list(pools), replace(rules, exposed_share=share)
+
+
+def _step_s(
+    model: ModelDescription, work: Work, pools: Sequence[GpuPool], rules: Rules, plan: Plan
+) -> float:
     """Seconds of a plan's layout for mean samples."""
-    report = search(model, work, pools, space=only(plan), keep=1, neighbours=False, batches=0)
+    report = search(
+        model, work, pools, space=only(plan), rules=rules, keep=1, neighbours=False, batches=0
+    )
     return float(report.best.step_s)

@@ -105,13 +105,18 @@ def test_own_layouts_budgets_and_efficiencies_stand_beside_the_best(
     one, two = found["curve"]
     assert (one["gpus"], one["plan"]["gpus"], two["gpus"]) == (1, 1, 2)
     assert two["plan"]["step_s"] == found["best"]["step_s"] < one["plan"]["step_s"]
-    # Both directions of five efficiencies; nothing was measured.
-    assert len(found["scaled"]) == 10
+    # Both directions of five efficiencies and of the exposed share; nothing was measured.
+    assert len(found["scaled"]) == 12
     for scaled in found["scaled"]:
         assert scaled["loss"] == 0 if scaled["stays"] else scaled["loss"] > 0
     assert main(["plan", "run.yaml", *PLAN, *beside, "--explain"]) == 0
     printed = capsys.readouterr().out
-    for part in ("your layout\n", "curve\n", "if an efficiency is 0.9", "what they rest on\n"):
+    for part in (
+        "your layout\n",
+        "curve\n",
+        "if one figure is another multiple",
+        "what they rest on\n",
+    ):
         assert part in printed
 
 

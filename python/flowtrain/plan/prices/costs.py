@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy
 
 from flowtrain.cost import communication as comm
 from flowtrain.cost.communication import Mesh
 from flowtrain.plan.arrays import FloatArray, IntArray
+from flowtrain.plan.prices.collectives import add_collectives, add_shards, exposed_s
 from flowtrain.plan.prices.network import Network
 from flowtrain.plan.prices.row import Row
 from flowtrain.plan.prices.tables import Tables
@@ -76,6 +76,7 @@ def costs_of(
     *,
     passes_per_step: FloatArray,
     memory_bytes_per_s: float,
+    exposed: float,
 ) -> Costs:
     """Costs of all kinds of layers.
 
@@ -89,6 +90,7 @@ def costs_of(
         network: Where the ranks lie.
         passes_per_step: Backward passes of a step, shape [num_rows].
         memory_bytes_per_s: Peak rate of the memory.
+        exposed: As for `exposed_s`.
 
     Raises:
         ValueError: The times are not valid for a row.
@@ -97,7 +99,7 @@ def costs_of(
     passes = numpy.array([tables.row_passes(row, mesh) for row in rows])
     forward, backward = numpy.zeros((2, len(rows), len(SECONDS), len(tables.first)))
     forward[:, 0], backward[:, 1] = passes[:, 0], passes[:, 1]
-    _communicate(forward, backward, passes[:, 2], tables, mesh, rows, network)
+    add_collectives(forward, backward, passes[:, 2], tables, mesh, rows, network, exposed=exposed)
     again = tables.block * tables.gradient * forward.sum(1)
     local = numpy.array([tables.parameters / mesh.tp, tables.experts / (mesh.tp * mesh.ep)])
     trained = numpy.array([tables.trained / mesh.tp, tables.trained_experts / (mesh.tp * mesh.ep)])
@@ -117,7 +119,7 @@ def costs_of(
     working = numpy.zeros((len(rows), len(tables.first)))
     working[:, tables.kind[-1]] = tables.work.itemsize * logits / (mesh.tp * mesh.cp)
     if shape.sharding == "full":
-        _gather(forward, backward, local, trained, tables, mesh, network)
+        add_shards(forward, backward, local, trained, tables, mesh, network, exposed=exposed)
         # The layer that runs, and the next one, which is gathered in the meantime.
         working += 2 * tables.work.itemsize * local.sum(0)
     # The first pass of a step has nothing to add to.
@@ -135,59 +137,6 @@ def costs_of(
     )
 
 
-def _communicate(
-    forward: FloatArray,
-    backward: FloatArray,
-    attention: FloatArray,
-    tables: Tables,
-    mesh: Mesh,
-    rows: Sequence[Row],
-    network: Network,
-) -> None:
-    """Add the times of collectives, as far as attention does not hide them."""
-    model, itemsize = tables.model, tables.work.itemsize
-    text = tables.block & ~tables.vision
-    # The formulas hold for arrays as well: all rows at once.
-    tokens: Any = numpy.array([[row.tokens] for row in rows])
-    if mesh.tp > 1:
-        around = network.around(mesh.tp_group)
-        text_s: Any = comm.tensor_parallel_s(tokens, model.width, mesh, around, itemsize=itemsize)
-        encoded: Any = numpy.array([tables.per_kind(row.encoded) for row in rows])
-        width: Any = tables.tower_width
-        images_s: Any = comm.tensor_parallel_s(
-            encoded * tables.tower_tokens_per_token,
-            width,
-            Mesh(tp=mesh.tp),
-            around,
-            itemsize=itemsize,
-        )
-        forward[:, 2] = tables.block * numpy.where(tables.vision, images_s, text_s)
-    if mesh.cp > 1:
-        ring_s: Any = comm.context_parallel_s(
-            tokens,
-            model.kv_width,
-            mesh,
-            network.around(mesh.cp_group),
-            kv_heads=model.kv_heads,
-            itemsize=itemsize,
-        )
-        shown = numpy.maximum(0.0, ring_s - attention)
-        forward[:, 3] = text * shown
-        # Both the messages and the attention of the backward pass are about twice as long.
-        backward[:, 3] = text * tables.gradient * 2 * shown
-    if mesh.ep > 1:
-        forward[:, 4] = tables.sparse * comm.expert_parallel_s(
-            tokens,
-            model.width,
-            model.chosen_experts,
-            mesh,
-            network.around(mesh.ep_group),
-            itemsize=itemsize,
-        )
-    backward[:, 2] = tables.gradient * forward[:, 2]
-    backward[:, 4] = tables.gradient * forward[:, 4]
-
-
 def _states(tables: Tables, local: FloatArray, trained: FloatArray, shape: Shape) -> FloatArray:
     """Bytes of the states, shape [4, num_kinds]."""
     per_kind = numpy.array([local, trained, trained, trained])
@@ -200,41 +149,12 @@ def _states(tables: Tables, local: FloatArray, trained: FloatArray, shape: Shape
     return found
 
 
-def _gather(
-    forward: FloatArray,
-    backward: FloatArray,
-    local: FloatArray,
-    trained: FloatArray,
-    tables: Tables,
-    mesh: Mesh,
-    network: Network,
-) -> None:
-    """Add the time to gather weights for both passes and to scatter gradients, per microbatch.
-
-    Those of a layer run beside the passes of its neighbours, so that as much as a layer takes is
-    hidden.
-    """
-    weight_bytes, gradient_bytes = tables.work.itemsize, float(tables.state[2])
-    groups = (mesh.replicas, mesh.expert_replicas)
-    gather_s, scatter_s = numpy.zeros(len(tables.first)), numpy.zeros(len(tables.first))
-    for group, held, steps in zip(groups, local, trained, strict=True):
-        if group.size == 1:
-            continue
-        around = network.around(group)
-        gathered: Any = weight_bytes * held
-        scattered: Any = gradient_bytes * steps
-        gather_s += (held > 0) * comm.all_gather_s(gathered, group, around)
-        scatter_s += (steps > 0) * comm.reduce_scatter_s(scattered, group, around)
-    forward[:, 5] = numpy.maximum(0.0, gather_s - forward.sum(1))
-    needed = tables.gradient * gather_s + scatter_s
-    backward[:, 5] = numpy.maximum(0.0, needed - backward.sum(1))
-
-
 def update_s(
     tables: Tables,
     costs: Costs,
     shape: Shape,
     layers: IntArray,
+    forward_s: float,
     backward_s: float,
     *,
     network: Network,
@@ -244,17 +164,20 @@ def update_s(
     """Seconds to sum the gradients, as far as they are not hidden, and of the optimizer's step.
 
     If replicas share out its states, each steps the parameters of its share, and then gathers the
-    weights of the others: the backward pass is over, so that nothing hides that.
+    weights of the others, layer by layer in front of the next forward pass.
 
     Args:
         tables: The layers.
         costs: Of the module.
         shape: Its mesh.
         layers: Layers of each kind on the rank, shape [num_kinds].
-        backward_s: Backward pass of a microbatch, behind which gradients hide.
+        forward_s: Forward pass of a microbatch, behind which the gather of weights hides.
+        backward_s: Backward pass of one, behind which gradients hide.
         network: Where the ranks lie.
         memory_bytes_per_s: Peak rate of the memory.
-        exposed: Share of the time to sum gradients that is never hidden.
+        exposed: As for `exposed_s`.
+
+    Source: Megatron-LM's distributed optimizer, which overlaps both layer by layer.
     """
     mesh = shape.mesh
     trained = costs.reduced @ layers
@@ -278,5 +201,7 @@ def update_s(
     own = trained if shape.sharding == "replicated" else trained / shape.replicas[:, 0]
     _, masters, gradients, moments = tables.state.tolist()
     moved = 2 * (masters + moments + tables.work.itemsize) + gradients
-    shown_s = max(exposed * reduce_s, reduce_s - backward_s)
-    return shown_s + gather_s, float(own.sum()) * moved / memory_bytes_per_s
+    shown_s = exposed_s(
+        numpy.array([reduce_s, gather_s]), numpy.array([backward_s, forward_s]), exposed
+    )
+    return float(shown_s.sum()), float(own.sum()) * moved / memory_bytes_per_s

@@ -26,8 +26,8 @@ class EncoderPrice:
         forward: Forward pass of its inputs.
         backward: Backward pass, with the forward pass that is run again.
         transfer_s: Seconds to send their rows to the backbone: each rank sends its part.
-        reduce_s: Sum of the gradients, as far as it is not hidden, and gather of the weights that
-            other replicas step.
+        reduce_s: Sum of the gradients, and gather of the weights that other replicas step, as far
+            as these are not hidden.
         optimizer_s: The optimizer's step.
         fixed: Memory of a rank besides what it holds for each group of inputs.
         held: Memory that it holds for a group from the forward to the backward pass.
@@ -171,6 +171,7 @@ def encoder_prices(
         network,
         passes_per_step=numpy.array([groups * items]),
         memory_bytes_per_s=pool.memory_bytes_per_s,
+        exposed=rules.exposed_share,
     )
     count = chain.layers_of_kind
     forward, backward = items * (costs.forward[0] @ count), items * (costs.backward[0] @ count)
@@ -180,10 +181,11 @@ def encoder_prices(
         costs,
         shape,
         count,
+        float(forward.sum()) / items,
         float(backward.sum()) / items,
         network=network,
         memory_bytes_per_s=pool.memory_bytes_per_s,
-        exposed=rules.exposed_gradients,
+        exposed=rules.exposed_share,
     )
     row_bytes = work.itemsize * own.row_width
     kept = float(costs.kept[0, 0] @ count)

@@ -27,8 +27,8 @@ class Cut:
         forward_s: Forward pass of each stage, its send included.
         backward_s: The same of the backward pass, recomputation included.
         heaviest_s: Seconds by which the heaviest sample of a batch makes a step longer.
-        reduce_s: Sum of the gradients, as far as it is not hidden, and gather of the weights that
-            other replicas step; the longest of the stages.
+        reduce_s: Sum of the gradients, and gather of the weights that other replicas step, as far
+            as these are not hidden; the longest of the stages.
         optimizer_s: The optimizer's step; the longest of the stages.
     """
 
@@ -120,6 +120,7 @@ class Pipelines:
             self._network,
             passes_per_step=self.microbatches,
             memory_bytes_per_s=pool.memory_bytes_per_s,
+            exposed=rules.exposed_share,
         )
 
     def bounds(self, memory_bytes: float, other_bytes: float = 0) -> Bounds:
@@ -169,18 +170,19 @@ class Pipelines:
         """Lower bound of the time behind the last backward pass."""
         if self.shape.mesh.pp > 1:
             return 0.0
-        return sum(self._update(self.chain.layers_of_kind, math.inf))
+        return sum(self._update(self.chain.layers_of_kind, math.inf, math.inf))
 
-    def _update(self, count: IntArray, backward_s: float) -> tuple[float, float]:
+    def _update(self, count: IntArray, forward_s: float, backward_s: float) -> tuple[float, float]:
         return update_s(
             self.chain.tables,
             self.costs,
             self.shape,
             count,
+            forward_s,
             backward_s,
             network=self._network,
             memory_bytes_per_s=self._pool.memory_bytes_per_s,
-            exposed=self._rules.exposed_gradients,
+            exposed=self._rules.exposed_share,
         )
 
 
@@ -261,8 +263,8 @@ class Pipeline(Pipelines):
     ) -> Cut:
         longest_s = max(map(sum, zip(forward_s, backward_s, strict=True)))
         updates = [
-            self._update(count, seconds)
-            for count, seconds in zip(self.stage_counts(stages), backward_s, strict=True)
+            self._update(*stage)
+            for stage in zip(self.stage_counts(stages), forward_s, backward_s, strict=True)
         ]
         return Cut(
             stages=stages,

@@ -32,13 +32,13 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scaled:
-    """The ranking for mean samples under another efficiency.
+    """The ranking for mean samples if one figure is another one than assumed.
 
     Attributes:
-        name: What the efficiency is of.
+        name: What the figure is of, such as the efficiency of attention.
         factor: Its value over the assumed one.
         winner: The best plan then.
-        stays: Whether it has the layout of the best plan under the assumed efficiency.
+        stays: Whether it has the layout of the best plan under the assumed figure.
         loss: Time of that layout over the time of the winner, minus 1.
     """
 
@@ -72,7 +72,7 @@ class Answer:
         question: What was asked.
         report: Result of the search.
         checked: The user's own layout, if it was asked for.
-        scaled: The ranking under other efficiencies.
+        scaled: The ranking under other figures than those that are assumed.
         curve: Best plans by number of GPUs, if they were asked for.
     """
 

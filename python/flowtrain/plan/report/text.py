@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from textwrap import wrap
 
-from flowtrain.plan.report.answer import Answer, Question
+from flowtrain.plan.report.answer import Answer, Question, Scaled
 from flowtrain.plan.report.table import table
 from flowtrain.plan.report.words import (
     gib,
@@ -253,10 +253,9 @@ def _scaled(answer: Answer) -> list[str]:
     if not answer.scaled:
         return []
     kept = sum(scaled.stays for scaled in answer.scaled)
-    names = ", ".join(dict.fromkeys(scaled.name for scaled in answer.scaled))
     lines = wrap(
-        f"if an efficiency is 0.9 or 1.1 times the assumed one ({names}): of the "
-        f"{len(answer.report.plans)} best plans, this one is the best for mean samples in "
+        f"if one figure is another multiple of what is assumed ({_multiples(answer.scaled)}): of "
+        f"the {len(answer.report.plans)} best plans, this one is the best for mean samples in "
         f"{kept} of {len(answer.scaled)} cases",
         100,
     )
@@ -271,6 +270,17 @@ def _scaled(answer: Answer) -> list[str]:
         if not scaled.stays
     ]
     return [*lines, *(f"  {line}" for line in left_last(rows, left=1))]
+
+
+def _multiples(cases: Sequence[Scaled]) -> str:
+    """Names of the figures that were changed, and the factors of each."""
+    factors: dict[str, list[str]] = {}
+    for scaled in cases:
+        factors.setdefault(scaled.name, []).append(f"{scaled.factor:g}")
+    names: dict[str, list[str]] = {}
+    for name, found in factors.items():
+        names.setdefault(" or ".join(found), []).append(name)
+    return "; ".join(f"x {found}: {', '.join(own)}" for found, own in names.items())
 
 
 def _curve(answer: Answer) -> list[str]:

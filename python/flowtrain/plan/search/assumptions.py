@@ -66,10 +66,16 @@ def assumptions_of(
         source="assumption",
     )
     yield Assumption(
+        name="overlapped collectives",
+        value=f"{100 * rules.exposed_share:.0f} % of the time in which computation hides them is "
+        "exposed all the same, as both compete for the GPU",
+        source="arXiv 2507.03114; chosen on published training, as docs/planner.md says",
+    )
+    yield Assumption(
         name="gradients",
-        value=f"summed once a step; {100 * rules.exposed_gradients:.0f} % of that time is never "
-        "hidden, the rest behind the last backward pass",
-        source="assumption",
+        value="summed once a step, beside the last backward pass; with sharded optimizers, the "
+        "weights that other replicas stepped are gathered beside the next forward pass",
+        source="Megatron-LM's distributed optimizer; overlapped collectives",
     )
     yield Assumption(
         name="tensor, expert and pipeline parallelism",
@@ -78,15 +84,16 @@ def assumptions_of(
     )
     yield Assumption(
         name="context parallelism",
-        value="keys and values go round behind the attention of a block; layers in front of the "
+        value="keys and values go round beside the attention of a block; layers in front of the "
         "backbone are computed by each of its ranks in mode prefix",
-        source="Ring Attention; Megatron-LM's vision models do not share out images",
+        source="Ring Attention; overlapped collectives; Megatron-LM's vision models do not share "
+        "out images",
     )
     yield Assumption(
         name="full sharding",
         value="weights are gathered for each pass of each microbatch, and gradients scattered, "
-        "behind the passes of the neighbouring layers",
-        source="FSDP2 as it reshards after each pass",
+        "beside the passes of the neighbouring layers",
+        source="FSDP2 as it reshards after each pass; overlapped collectives",
     )
     for encoder in model.encoders:
         if any(padding(encoder.heads, tp) > 1 for tp in tp_sizes):

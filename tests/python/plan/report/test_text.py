@@ -53,6 +53,7 @@ ANSWER = Answer(
     scaled=(
         Scaled(name="attention", factor=0.9, winner=BEST, stays=True, loss=0.0),
         Scaled(name="attention", factor=1.1, winner=UNIFORM, stays=False, loss=0.004),
+        Scaled(name="exposed share of collectives", factor=2, winner=BEST, stays=True, loss=0.0),
     ),
     curve=(
         Point(gpus=8, plan=None, reason="too little memory: 16 GPUs fit"),

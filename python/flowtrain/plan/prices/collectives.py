@@ -1,0 +1,139 @@
+"""Collectives of the passes of a module, as far as computation does not hide them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy
+
+from flowtrain.cost import communication as comm
+from flowtrain.cost.communication import Mesh
+from flowtrain.plan.arrays import FloatArray
+from flowtrain.plan.prices.network import Network
+from flowtrain.plan.prices.row import Row
+from flowtrain.plan.prices.tables import Tables
+
+
+def exposed_s(collective_s: FloatArray, beside_s: FloatArray, share: float) -> FloatArray:
+    """Seconds by which collectives make longer what they run beside.
+
+    What is left when that is over is exposed, and so is a share of the rest: both compete for
+    multiprocessors and memory, so that each is slower beside the other. The rule is the same for
+    all collectives that overlap.
+
+    Args:
+        collective_s: Seconds of the collectives alone.
+        beside_s: Seconds of what they run beside, alone.
+        share: Share of the hidden seconds that is exposed all the same.
+    """
+    found: FloatArray = collective_s - (1 - share) * numpy.minimum(collective_s, beside_s)
+    return found
+
+
+def add_collectives(
+    forward: FloatArray,
+    backward: FloatArray,
+    attention: FloatArray,
+    tables: Tables,
+    mesh: Mesh,
+    rows: Sequence[Row],
+    network: Network,
+    *,
+    exposed: float,
+) -> None:
+    """Add the times of tensor, context and expert parallelism.
+
+    Args:
+        forward: Seconds of the forward pass, as `Costs.forward`.
+        backward: The same of the backward pass.
+        attention: Seconds of attention in the forward pass, shape [num_rows, num_kinds]; the ring
+            of context parallelism runs beside it.
+        tables: The layers.
+        mesh: The mesh.
+        rows: What is computed at once.
+        network: Where the ranks lie.
+        exposed: As for `exposed_s`.
+    """
+    model, itemsize = tables.model, tables.work.itemsize
+    text = tables.block & ~tables.vision
+    # The formulas hold for arrays as well: all rows at once.
+    tokens: Any = numpy.array([[row.tokens] for row in rows])
+    if mesh.tp > 1:
+        around = network.around(mesh.tp_group)
+        text_s: Any = comm.tensor_parallel_s(tokens, model.width, mesh, around, itemsize=itemsize)
+        encoded: Any = numpy.array([tables.per_kind(row.encoded) for row in rows])
+        width: Any = tables.tower_width
+        images_s: Any = comm.tensor_parallel_s(
+            encoded * tables.tower_tokens_per_token,
+            width,
+            Mesh(tp=mesh.tp),
+            around,
+            itemsize=itemsize,
+        )
+        forward[:, 2] = tables.block * numpy.where(tables.vision, images_s, text_s)
+    if mesh.cp > 1:
+        ring_s: Any = comm.context_parallel_s(
+            tokens,
+            model.kv_width,
+            mesh,
+            network.around(mesh.cp_group),
+            kv_heads=model.kv_heads,
+            itemsize=itemsize,
+        )
+        shown = exposed_s(ring_s, attention, exposed)
+        forward[:, 3] = text * shown
+        # Both the messages and the attention of the backward pass are about twice as long.
+        backward[:, 3] = text * tables.gradient * 2 * shown
+    if mesh.ep > 1:
+        forward[:, 4] = tables.sparse * comm.expert_parallel_s(
+            tokens,
+            model.width,
+            model.chosen_experts,
+            mesh,
+            network.around(mesh.ep_group),
+            itemsize=itemsize,
+        )
+    backward[:, 2] = tables.gradient * forward[:, 2]
+    backward[:, 4] = tables.gradient * forward[:, 4]
+
+
+def add_shards(
+    forward: FloatArray,
+    backward: FloatArray,
+    local: FloatArray,
+    trained: FloatArray,
+    tables: Tables,
+    mesh: Mesh,
+    network: Network,
+    *,
+    exposed: float,
+) -> None:
+    """Add the time to gather weights for both passes and to scatter gradients, per microbatch.
+
+    Those of a layer run beside the passes of its neighbours, which take as long as its own.
+
+    Args:
+        forward: Seconds of the forward pass, as `Costs.forward`.
+        backward: The same of the backward pass.
+        local: Parameters of a rank outside of experts, and in experts, shape [2, num_kinds].
+        trained: Those of them that train.
+        tables: The layers.
+        mesh: The mesh.
+        network: Where the ranks lie.
+        exposed: As for `exposed_s`.
+    """
+    weight_bytes, gradient_bytes = tables.work.itemsize, float(tables.state[2])
+    groups = (mesh.replicas, mesh.expert_replicas)
+    gather_s, scatter_s = numpy.zeros(len(tables.first)), numpy.zeros(len(tables.first))
+    for group, held, steps in zip(groups, local, trained, strict=True):
+        if group.size == 1:
+            continue
+        around = network.around(group)
+        gathered: Any = weight_bytes * held
+        scattered: Any = gradient_bytes * steps
+        gather_s += (held > 0) * comm.all_gather_s(gathered, group, around)
+        scatter_s += (steps > 0) * comm.reduce_scatter_s(scattered, group, around)
+    forward[:, 5] = exposed_s(gather_s, forward.sum(1), exposed)
+    needed = tables.gradient * gather_s + scatter_s
+    backward[:, 5] = exposed_s(needed, backward.sum(1), exposed)
