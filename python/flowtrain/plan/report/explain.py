@@ -9,6 +9,7 @@ from flowtrain.cost.topology import Link
 from flowtrain.plan.cluster import Cluster, NodeGroup
 from flowtrain.plan.report.answer import Answer
 from flowtrain.plan.report.text import MODEL_ERROR
+from flowtrain.plan.report.words import MFU_CONVENTION
 
 _WIDTH = 100
 _GIB = 1 << 30
@@ -24,8 +25,9 @@ _MEANINGS = (
     (
         "speed",
         "Tokens of a step, those of encoders too, without padding, over its time. MFU: FLOPs of "
-        "the model over the peak of all GPUs that were asked for, idle ones included, without "
-        "recomputation; causal attention counts half.",
+        "the model over the data sheet's peak of all GPUs that were asked for, idle ones included: "
+        f"{MFU_CONVENTION}, logits of targets alone. Where causal attention is counted in full, as "
+        "in many publications, or recomputation (HFU), figures are higher for the same speed.",
     ),
     ("cost", "Hours of all GPUs that were asked for, in which 1e9 tokens are trained."),
     (

@@ -9,6 +9,7 @@ from textwrap import wrap
 from flowtrain.plan.report.answer import Answer, Question, Scaled
 from flowtrain.plan.report.table import table
 from flowtrain.plan.report.words import (
+    MFU_CONVENTION,
     gib,
     left_last,
     mfu,
@@ -77,7 +78,7 @@ def _best(answer: Answer) -> list[str]:
         step = f"{seconds(best.simulated_s)}, simulated on scheduled batches; {step}"
     rows = [
         ("step", step),
-        ("speed", f"{best.tokens_per_s:,.0f} tokens/s, MFU {mfu(best)}"),
+        ("speed", f"{best.tokens_per_s:,.0f} tokens/s, MFU {mfu(best)} ({MFU_CONVENTION})"),
         ("cost", f"{best.gpu_hours_per_billion_tokens:.4g} GPU hours per 1e9 tokens"),
         ("proof", _proof(report)),
         ("FlowTrain", f"does not run {', '.join(not_run)}" if not_run else "runs it"),

@@ -10,6 +10,9 @@ from flowtrain.plan.result import ModulePlan, Plan
 
 _GIB = 1 << 30
 
+MFU_CONVENTION = "no recomputation, causal attention counted half"
+"""Which FLOPs MFU counts."""
+
 
 def plan_line(plan: Plan) -> str:
     """A plan on one line."""
