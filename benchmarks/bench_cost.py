@@ -16,6 +16,9 @@ beside the account of a rank of `flowtrain train`; on an idle machine only, and 
 Bus bandwidth of collectives (`--parts collectives`, in no time) beside what was published of
 clusters: single reports, and a table of one cluster. Nothing is run.
 
+Tokens per second of training (`--parts training`, in no time) that was published, beside the
+planner's prices from data sheets. Nothing is run.
+
 Errors are relative, and the worst one is reported. The last line is JSON; the exit status is 1 if a
 bar is not met.
 """
@@ -42,6 +45,7 @@ from cost.memory import ROWS, memory_rows
 from cost.published import collective_line, collective_rows, collective_summary
 from cost.released import RELEASED, qwen2_5_omni, qwen3_vl_moe
 from cost.steps import step_line, step_rows, step_summary
+from cost.trained import training_line, training_rows, training_summary
 
 from flowtrain.bench.conditions import conditions
 from flowtrain.cost import Counts, LayerFlops, layer_flops
@@ -58,8 +62,10 @@ BARS = {
     "step_error_worst": 0.20,
     "collective_error": 0.25,
     "collective_sweep_error": 0.25,
+    "training_A100_error": 0.15,
+    "training_H100_error": 0.15,
 }
-PARTS = ("flops", "memory", "step", "collectives")
+PARTS = ("flops", "memory", "step", "collectives", "training")
 
 FREEZINGS = (
     ("encoder", "projector", "backbone"),
@@ -249,7 +255,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--parts", nargs="+", choices=PARTS, default=["flops", "memory", "collectives"]
+        "--parts", nargs="+", choices=PARTS, default=["flops", "memory", "collectives", "training"]
     )
     parser.add_argument("--families", nargs="+", choices=sources, default=list(sources))
     parser.add_argument("--json", action="store_true", help="print the last line alone")
@@ -295,6 +301,9 @@ def main() -> int:
     if "collectives" in given.parts:
         found["collectives"] = list(shown(collective_rows(), collective_line))
         found |= collective_summary(found["collectives"])
+    if "training" in given.parts:
+        found["training"] = list(shown(training_rows(), training_line))
+        found |= training_summary(found["training"])
     print(json.dumps({**found, "conditions": conditions()}))
     return 0 if all(found[name] <= bar for name, bar in BARS.items() if name in found) else 1
 

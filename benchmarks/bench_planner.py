@@ -19,8 +19,8 @@ from planner.loads import load_of
 from planner.models import MODELS, described
 
 from flowtrain.bench.conditions import conditions
-from flowtrain.cost.timing import DataSheetTiming
-from flowtrain.plan.cluster import node_of
+from flowtrain.plan.cluster import parse_cluster
+from flowtrain.plan.pools import pools_of
 from flowtrain.plan.result import NoPlanError, Plan, PlanReport
 from flowtrain.plan.search import search
 from flowtrain.plan.space import GpuPool
@@ -36,16 +36,8 @@ OTHER_LOADS = {"Omni 7B": ("native and speech", "video and speech")}
 
 def h100(gpus: int) -> GpuPool:
     """GPUs in nodes of 8, with the links of a DGX H100."""
-    return GpuPool(
-        gpu_type="H100",
-        gpus=gpus,
-        topology=node_of("H100").topology,
-        memory_bytes=81559 << 20,
-        memory_bytes_per_s=3350e9,
-        flops_per_s=989e12,
-        timing=DataSheetTiming(flops_per_s=989e12, memory_bytes_per_s=3350e9, extrapolates=True),
-        timing_source="data sheet",
-    )
+    (pool,) = pools_of(parse_cluster(f"{gpus // 8}x8xH100"), "bfloat16", extrapolate=True)
+    return pool
 
 
 def shown(plan: Plan) -> str:

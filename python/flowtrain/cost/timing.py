@@ -90,25 +90,36 @@ class Efficiency:
         return self.maximum * n / (n + self.half)
 
 
-LINEAR = Efficiency(
-    maximum=0.7,
-    half=256,
-    smallest=64,
-    source="assumption: n is the smaller one of the rows and the divided side of the weight on a "
-    "rank; between the 0.6 to 0.8 of the peak of large products in bfloat16 libraries; not "
-    "measured here",
-)
-"""Products with a weight."""
+def linear_efficiency(maximum: float, source: str) -> Efficiency:
+    """Efficiency of products with a weight.
 
-ATTENTION = Efficiency(
-    maximum=0.45,
-    half=256,
-    smallest=1,
-    source="assumption: n is the mean number of keys of a query in a call; FlashAttention-2 states "
-    "0.5 to 0.73 of the peak of an A100 and 0.35 of an H100, FlashAttention-3 0.75 of an H100, all "
-    "for long documents; not measured here",
-)
-"""Products of two activations, by a fused kernel for packed documents."""
+    The size n is the smaller one of the rows and of the divided side of the weight on a rank.
+
+    Args:
+        maximum: Share of the peak that very large products reach within training.
+        source: Where it is from.
+    """
+    return Efficiency(maximum=maximum, half=256, smallest=64, source=source)
+
+
+def attention_efficiency(maximum: float, source: str) -> Efficiency:
+    """Efficiency of products of two activations, by a fused kernel for packed documents.
+
+    The size n is the mean number of keys of a query in a call.
+
+    Args:
+        maximum: Share of the peak that attention to very many keys reaches.
+        source: Where it is from.
+    """
+    return Efficiency(maximum=maximum, half=256, smallest=1, source=source)
+
+
+_UNKNOWN = "assumption: no training on such a device was compared with it"
+LINEAR = linear_efficiency(0.7, _UNKNOWN)
+"""Products with a weight, where nothing is known of the device."""
+
+ATTENTION = attention_efficiency(0.45, _UNKNOWN)
+"""Products of two activations, where nothing is known of the device."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

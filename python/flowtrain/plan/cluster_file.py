@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from flowtrain.config.checks import ConfigError, positive, require
 from flowtrain.config.tree import build, read_tree
 from flowtrain.cost.accelerators import ACCELERATORS, Accelerator
+from flowtrain.cost.timing import (
+    ATTENTION,
+    LINEAR,
+    Efficiency,
+    attention_efficiency,
+    linear_efficiency,
+)
 from flowtrain.cost.topology import Link, Topology
 from flowtrain.plan.cluster import Cluster, NodeGroup, accelerator_named, node_of
 
@@ -28,6 +36,10 @@ class GpuFields:
     """Peak rate of its memory, 1e9 bytes/s."""
     source: str
     """Where the figures are from; the report of a plan says it."""
+    linear_efficiency: float | None = None
+    """Share of the peak that very large products with a weight reach in training."""
+    attention_efficiency: float | None = None
+    """Share of the peak that attention to very many keys reaches."""
 
     def __post_init__(self) -> None:
         positive(
@@ -35,6 +47,12 @@ class GpuFields:
             gpus__bf16_tflops=self.bf16_tflops,
             gpus__hbm_gb_per_s=self.hbm_gb_per_s,
         )
+        for name in ("linear_efficiency", "attention_efficiency"):
+            value = getattr(self, name)
+            require(
+                value is None or 0 < value <= 1,
+                f"gpus: {self.name}: {name}={value} must be above 0 and at most 1",
+            )
 
     @property
     def accelerator(self) -> Accelerator:
@@ -44,7 +62,14 @@ class GpuFields:
             bf16_flops=self.bf16_tflops * 1e12,
             hbm_bytes_per_s=self.hbm_gb_per_s * 1e9,
             source=self.source,
+            linear=self._efficiency(self.linear_efficiency, linear_efficiency, LINEAR),
+            attention=self._efficiency(self.attention_efficiency, attention_efficiency, ATTENTION),
         )
+
+    def _efficiency(
+        self, given: float | None, of: Callable[[float, str], Efficiency], unknown: Efficiency
+    ) -> Efficiency:
+        return unknown if given is None else of(given, self.source)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from flowtrain.config.checks import require
 from flowtrain.config.schema import Dtype
-from flowtrain.cost.timing import DataSheetTiming, Timing
+from flowtrain.cost.timing import Timing
 from flowtrain.plan.cluster import Cluster
 from flowtrain.plan.space import GpuPool
 
@@ -77,13 +77,7 @@ def pools_of(
                 memory_bytes=gpu.memory_bytes,
                 memory_bytes_per_s=gpu.hbm_bytes_per_s,
                 flops_per_s=gpu.bf16_flops,
-                timing=times.timing
-                if times
-                else DataSheetTiming(
-                    flops_per_s=gpu.bf16_flops,
-                    memory_bytes_per_s=gpu.hbm_bytes_per_s,
-                    extrapolates=extrapolate,
-                ),
+                timing=times.timing if times else gpu.timing(extrapolates=extrapolate),
                 timing_source=times.source if times else f"data sheet: {gpu.source}",
                 between_modules=cluster.between_modules,
             )

@@ -7,6 +7,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from flowtrain.config import ConfigError
+from flowtrain.cost.timing import LINEAR
 from flowtrain.plan.cluster import Cluster, parse_cluster
 from flowtrain.plan.pools import pools_of
 
@@ -68,7 +69,12 @@ def test_a_cluster_without_groups_is_an_error() -> None:
 
 FILE = """
 gpus:
-  - {name: L40S, memory_gib: 45, bf16_tflops: 362, hbm_gb_per_s: 864, source: data sheet}
+  - name: L40S
+    memory_gib: 45
+    bf16_tflops: 362
+    hbm_gb_per_s: 864
+    attention_efficiency: 0.3
+    source: data sheet
 groups:
   - nodes: 4
     gpus_per_node: 2
@@ -87,6 +93,8 @@ def test_a_file_describes_other_accelerators_and_links(tmp_path: Path) -> None:
     assert str(cluster) == "4x2xL40S+2x8xH100"
     own, known = cluster.groups
     assert (own.gpu.memory_bytes, own.gpu.bf16_flops) == (45 << 30, 362e12)
+    # The share of the peak that is reached is assumed where the file does not say it.
+    assert (own.gpu.linear, own.gpu.attention.maximum) == (LINEAR, 0.3)
     assert own.topology.between.seconds(12e9) == pytest.approx(1 + 15e-6)
     assert known.topology.between.bytes_per_s == 25e9
     # What the file leaves out is that of the preset, and the source says so.
@@ -108,6 +116,7 @@ def test_a_file_describes_other_accelerators_and_links(tmp_path: Path) -> None:
         ("    source: nccl-tests\n", "", "groups: L40S: inside and between need a source"),
         ("    inside: {latency_us: 6, gb_per_s: 20}\n", "", "L40S: inside and between are missing"),
         ("memory_gib: 45", "memory_gib: -1", "gpus.memory_gib=-1.0: it must be greater than 0"),
+        ("efficiency: 0.3", "efficiency: 30", "L40S: attention_efficiency=30.0 must be above 0"),
     ],
 )
 def test_an_unusable_file_is_an_error_that_names_the_field(

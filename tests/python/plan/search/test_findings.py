@@ -11,10 +11,10 @@ from flowtrain.plan.work import Work
 from flowtrain.workloads import preset
 
 
-def found(load: str, gpus: int = 16) -> PlanReport:
+def found(load: str) -> PlanReport:
     work = Work(workload=preset(load, 4096, seed=0), batch=512)
     return search(
-        described("7B, native ViT"), work, [h100(gpus)], keep=1, neighbours=False, batches=0
+        described("7B, native ViT"), work, [h100(16)], keep=1, neighbours=False, batches=0
     )
 
 
@@ -27,7 +27,7 @@ def test_one_layout_for_the_whole_model_is_nearly_optimal_for_single_images() ->
 
 
 def test_an_encoder_with_a_layout_of_its_own_pays_where_context_parallelism_does() -> None:
-    report = found("video", 64)
+    report = found("video")
     assert report.uniform is not None
     assert report.best.mode == "colocated" and report.best.modules[1].layout.cp > 1
     assert report.uniform.step_s > 1.04 * report.best.step_s
