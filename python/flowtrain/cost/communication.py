@@ -213,7 +213,8 @@ def expert_parallel_s(
 ) -> float:
     """Forward pass of a layer with experts: tokens go to them and return.
 
-    The backward pass takes the same time. Tokens are assumed to be spread evenly over experts.
+    The backward pass takes the same time. Tokens are assumed to be spread evenly over experts. Each
+    rank of tensor parallelism sends its part of the tokens; `expert_rows_s` is what follows.
 
     Args:
         tokens: Tokens of the row.
@@ -225,6 +226,31 @@ def expert_parallel_s(
     """
     num_bytes = itemsize * chosen * tokens * width / (mesh.tp * mesh.cp)
     return 2 * all_to_all_s(num_bytes, mesh.ep_group, topology)
+
+
+def expert_rows_s(
+    tokens: int, width: int, chosen: int, mesh: Mesh, topology: Topology, *, itemsize: int = 2
+) -> float:
+    """What tensor parallelism takes more if experts are on other ranks; the forward pass.
+
+    Ranks of tensor parallelism have a part of each expert, and so gather the rows that went to it,
+    and scatter the sums: of a token the rows of all chosen experts, in place of the one that
+    `tensor_parallel_s` counts. The backward pass takes the same time.
+
+    Args:
+        tokens: Tokens of the row.
+        width: Hidden size.
+        chosen: Experts that a token is sent to.
+        mesh: Parallelism.
+        topology: Where the ranks lie.
+        itemsize: Bytes of a value.
+
+    Source: Megatron-LM, megatron/core/transformer/moe/token_dispatcher.py
+    (MoEAlltoAllTokenDispatcher).
+    """
+    num_bytes, group = itemsize * tokens * width / mesh.cp, mesh.tp_group
+    rows_s = all_gather_s(chosen * num_bytes, group, topology)
+    return 2 * (rows_s - all_gather_s(num_bytes, group, topology))
 
 
 def pipeline_s(

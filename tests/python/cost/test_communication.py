@@ -121,6 +121,10 @@ def test_parallelism_sends_what_a_layer_needs() -> None:
     assert comm.expert_parallel_s(tokens, width, 3, mesh, NODES) == pytest.approx(
         2 * ((1 + 3) + 2 * (10 + 30)) * US
     )
+    # Of the 500 tokens, both ranks of tensor parallelism need 3 rows each in front of their part of
+    # the experts, and sum as many: 24,000 bytes in halves, where 8000 are counted already.
+    assert comm.expert_rows_s(tokens, width, 3, mesh, NODES) == pytest.approx(2 * (12 - 4) * US)
+    assert comm.expert_rows_s(tokens, width, 3, Mesh(cp=2, dp=2, ep=4), NODES) == 0
     # 2 x 500 x 4 bytes to the next node but one.
     assert comm.pipeline_s(tokens, width, mesh, NODES) == pytest.approx((10 + 40) * US)
 

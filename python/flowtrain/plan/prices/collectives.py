@@ -86,13 +86,10 @@ def add_collectives(
         # Both the messages and the attention of the backward pass are about twice as long.
         backward[:, 3] = text * tables.gradient * 2 * shown
     if mesh.ep > 1:
-        forward[:, 4] = tables.sparse * comm.expert_parallel_s(
-            tokens,
-            model.width,
-            model.chosen_experts,
-            mesh,
-            network.around(mesh.ep_group),
-            itemsize=itemsize,
+        moved = (tokens, model.width, model.chosen_experts, mesh)
+        forward[:, 4] = tables.sparse * (
+            comm.expert_parallel_s(*moved, network.around(mesh.ep_group), itemsize=itemsize)
+            + comm.expert_rows_s(*moved, network.around(mesh.tp_group), itemsize=itemsize)
         )
     backward[:, 2] = tables.gradient * forward[:, 2]
     backward[:, 4] = tables.gradient * forward[:, 4]

@@ -164,6 +164,14 @@ def test_experts_are_divided_over_expert_parallelism_too() -> None:
     ratio = found.costs.states[0][decoder] / one.costs.states[0][decoder]
     assert ratio == pytest.approx((1 + 1 / 4) / 2)
     assert found.costs.forward[0, 4][decoder].min() > 0 == one.costs.forward[0, 4].max()
+    # Two ranks of tensor parallelism send half of the tokens each, to two experts: a quarter of the
+    # rows to a rank of the node, and to each of two others. Then each of both gathers all rows, two
+    # for each token in place of one.
+    shared = pipeline(Mesh(tp=2, dp=4, ep=4), model=sparse).costs.forward[0, 4][decoder]
+    row_bytes = 2 * ROW.tokens * model.width
+    quarter = 2 * row_bytes / 2 / 4
+    sent_s = 2 * ((1e-6 + quarter / 1e10) + 2 * (5e-6 + quarter / 2e9))
+    assert shared == pytest.approx(sent_s + 2 * (2 - 1) * row_bytes / 2 / 1e10)
     # Each expert has the rows of four ranks, and so is as efficient as a dense product.
     dense = pipeline(Mesh(dp=4)).costs.forward[0, 0]
     assert found.costs.forward[0, 0] == pytest.approx(dense)
