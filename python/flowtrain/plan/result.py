@@ -109,7 +109,7 @@ class RankBytes:
         moments: Moments of the optimizer.
         activations: What is kept for the backward passes of the microbatches in flight.
         working: What exists beside it while one layer runs: the layer that is recomputed, weights
-            that were gathered, or logits.
+            that were gathered and their gradients, or gradients of logits.
         rows: Rows between encoders and backbone, and their gradients.
     """
 

@@ -114,14 +114,17 @@ def costs_of(
     kept = tokens * tables.kept_per_token + targets * tables.kept_per_target
     kept[:, 0] += repeated * mesh.tp * tokens[:, 0] * tables.kept_keys
     kept = kept / (mesh.tp * mesh.cp) + encoded * tables.kept_per_encoded_token / mesh.tp
-    # Logits in the dtype of the model, and their gradient.
+    # Beside the logarithms of probabilities, which are kept: two gradients of them in float32, that
+    # of the loss and that in front of the softmax.
     logits = 2 * targets[:, 0, 0] * tables.model.vocabulary
     working = numpy.zeros((len(rows), len(tables.first)))
-    working[:, tables.kind[-1]] = tables.work.itemsize * logits / (mesh.tp * mesh.cp)
+    working[:, tables.kind[-1]] = max(tables.work.itemsize, 4) * logits / (mesh.tp * mesh.cp)
     if shape.sharding == "full":
         add_shards(forward, backward, local, trained, tables, mesh, network, exposed=exposed)
-        # The layer that runs, and the next one, which is gathered in the meantime.
+        # Weights of the layer that runs, and of the next one, which is gathered in the meantime;
+        # whole gradients, as they are made and as they are scattered.
         working += 2 * tables.work.itemsize * local.sum(0)
+        working += (tables.work.itemsize + tables.state[2]) * trained.sum(0)
     # The first pass of a step has nothing to add to.
     later = (1 - 1 / passes_per_step)[:, None]
     own = trained / shape.replicas if shape.sharding == "full" else trained

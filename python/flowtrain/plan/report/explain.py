@@ -51,7 +51,8 @@ _MEANINGS = (
         "memory",
         "Bytes of tensors. `masters`: float32 copies that the optimizer steps. `activations`: what "
         "is kept for the backward passes of the microbatches in flight. `working`: the layer that "
-        "is computed again, gathered weights, or logits. `rows`: embeddings between the modules.",
+        "is computed again, gathered weights and their gradients, or gradients of logits. `rows`: "
+        "embeddings between the modules.",
     ),
     (
         "pool",

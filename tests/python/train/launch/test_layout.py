@@ -95,7 +95,7 @@ def checked(data: Path, tmp_path_factory: pytest.TempPathFactory) -> RunConfig:
         # Without the activations of the encoder.
         (48, RankLayout.colocated_on(2), True),
         # With one module each.
-        (27, RankLayout.decoupled(1, 1), False),
+        (29, RankLayout.decoupled(1, 1), False),
         (20, None, False),
     ],
 )
