@@ -179,8 +179,6 @@ class Chain:
     ) -> Layers:
         kinds, tables = self.kinds, self.tables
         states = costs.states.sum(0)[kinds]
-        if shape.mesh.pp > 1:
-            states[-1] += tables.tied.sum() / shape.mesh.tp
         kept = costs.kept[0][:, kinds]
         # The last stage has one microbatch in flight, and so the logits of one. The first has this
         # many, and gradients of the rows of one.

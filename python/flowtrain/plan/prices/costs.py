@@ -103,6 +103,10 @@ def costs_of(
     again = tables.block * tables.gradient * forward.sum(1)
     local = numpy.array([tables.parameters / mesh.tp, tables.experts / (mesh.tp * mesh.ep)])
     trained = numpy.array([tables.trained / mesh.tp, tables.trained_experts / (mesh.tp * mesh.ep)])
+    if mesh.pp > 1:
+        # A tied head is on another stage than the embedding, and has a copy.
+        local[0, tables.head] += tables.tied[0] / mesh.tp
+        trained[0, tables.head] += tables.tied[1] / mesh.tp
     # Ranks of tensor parallelism beyond the heads of keys and values repeat them.
     repeated = 1 / min(mesh.tp, tables.model.kv_heads) - 1 / mesh.tp
     local[0] += repeated * tables.keys[0]
@@ -118,7 +122,7 @@ def costs_of(
     # of the loss and that in front of the softmax.
     logits = 2 * targets[:, 0, 0] * tables.model.vocabulary
     working = numpy.zeros((len(rows), len(tables.first)))
-    working[:, tables.kind[-1]] = max(tables.work.itemsize, 4) * logits / (mesh.tp * mesh.cp)
+    working[:, tables.head] = max(tables.work.itemsize, 4) * logits / (mesh.tp * mesh.cp)
     if shape.sharding == "full":
         add_shards(forward, backward, local, trained, tables, mesh, network, exposed=exposed)
         # Weights of the layer that runs, and of the next one, which is gathered in the meantime;

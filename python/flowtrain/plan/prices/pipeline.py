@@ -262,18 +262,37 @@ class Pipeline(Pipelines):
         self, stages: tuple[StageLayout, ...], forward_s: list[float], backward_s: list[float]
     ) -> Cut:
         longest_s = max(map(sum, zip(forward_s, backward_s, strict=True)))
+        counts = self.stage_counts(stages)
         updates = [
-            self._update(*stage)
-            for stage in zip(self.stage_counts(stages), forward_s, backward_s, strict=True)
+            self._update(*stage) for stage in zip(counts, forward_s, backward_s, strict=True)
+        ]
+        tables, tied_s = self.chain.tables, self._tied_s()
+        ends_s = [
+            tied_s if count[[tables.embedding, tables.head]].any() else 0.0 for count in counts
         ]
         return Cut(
             stages=stages,
             forward_s=tuple(forward_s),
             backward_s=tuple(backward_s),
             heaviest_s=float(self.heaviest_s(numpy.array([longest_s]))[0]),
-            reduce_s=max(reduce for reduce, _ in updates),
+            reduce_s=max(
+                reduce_s + end_s for (reduce_s, _), end_s in zip(updates, ends_s, strict=True)
+            ),
             optimizer_s=max(step for _, step in updates),
         )
+
+    def _tied_s(self) -> float:
+        """Seconds in which both ends of a pipeline sum the gradients of a tied embedding.
+
+        Both have a copy, and exchange its gradients behind the last backward pass.
+
+        Source: Megatron-LM, megatron/core/distributed/finalize_model_grads.py.
+        """
+        tables, mesh = self.chain.tables, self.shape.mesh
+        num_bytes = tables.state[2] * tables.tied[1] / mesh.tp
+        if mesh.pp == 1 or not num_bytes:
+            return 0.0
+        return self._network.slowest(mesh.pp_group).seconds(float(num_bytes))
 
     def stage_counts(self, stages: tuple[StageLayout, ...]) -> list[IntArray]:
         """Layers of each kind on each stage, each of shape [num_kinds]."""
@@ -289,16 +308,12 @@ class Pipeline(Pipelines):
         )
 
     def _rank_bytes(self, number: int, stage: StageLayout, count: IntArray) -> RankBytes:
-        costs, tables = self.costs, self.chain.tables
+        costs = self.costs
         in_flight = min(self.num_microbatches, self.stages - number)
         has = count > 0
         kept = costs.kept[0, int(stage.recompute == "full")]
         running = float((costs.kept[0, 0] - kept)[has].max())
         states = dict(zip(STATES, (costs.states @ count).tolist(), strict=True))
-        if number == self.stages - 1 > 0:
-            copy = tables.tied / self.shape.mesh.tp
-            for name, size in zip(STATES, copy.tolist(), strict=True):
-                states[name] += size
         return RankBytes(
             **states,
             activations=in_flight * float(kept @ count),

@@ -28,6 +28,8 @@ class Tables:
     Attributes:
         kind: Kind of each layer, shape [num_layers].
         first: Number of the first layer of each kind.
+        embedding: Kind of the embedding of the decoder, the first layer of the backbone.
+        head: Kind of the output head, the last layer.
         encoder: Number of its encoder; that of encoders for layers of the backbone.
         vision: Whether it is in front of the backbone.
         block: Whether it is a block, which can be computed again from its input.
@@ -42,7 +44,8 @@ class Tables:
         trained_experts: The same in experts.
         state: Bytes of weight, master weight, gradient and moments of a parameter that trains,
             shape [4].
-        tied: The same of the copy of the embedding that a tied output head on another stage has.
+        tied: Parameters of the copy of the embedding that a tied output head has on another stage,
+            and those of them that train, shape [2].
         share: Means of the samples.
         tower_tokens_per_token: Tokens of the tower for each that its encoder makes; 0 in the
             backbone.
@@ -102,10 +105,10 @@ class Tables:
             )
             / _SAMPLE
         )
-        # A copy trains if the embedding, the first layer of the backbone, does.
-        embedding = self.kind[model.encoders[-1].end]
-        steps = numpy.array([True, *[self.trained[embedding] > 0] * 3])
-        self.tied = model.tied_parameters * self.state * steps
+        self.embedding = int(self.kind[model.encoders[-1].end])
+        self.head = int(self.kind[-1])
+        # A copy trains if the embedding does.
+        self.tied = model.tied_parameters * numpy.array([1.0, self.trained[self.embedding] > 0])
         text = len(model.encoders)
         self.kept_per_token = self._bytes(Counts(tokens=1), text)
         self.kept_per_target = self._bytes(Counts(targets=1), text)

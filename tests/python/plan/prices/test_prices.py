@@ -349,7 +349,27 @@ def test_a_tied_head_is_held_on_both_ends_of_a_pipeline() -> None:
     frozen = pipeline(Mesh(pp=2), model=tied, work=small_work(trained=("projector",)))
     cut = frozen.cut(PLENTY)
     assert cut is not None
-    assert frozen.memory(cut.stages)[-1].moments == 0
+    assert frozen.memory(cut.stages)[-1].moments == 0 == cut.reduce_s
+
+
+@pytest.mark.parametrize("sharding", ["replicated", "optimizer"])
+def test_a_tied_head_costs_what_another_one_does_and_a_sum_with_the_embedding(
+    sharding: str,
+) -> None:
+    model = small_model()
+    size = model.parameters[-1]
+    tied = replace(model, parameters=(*model.parameters[:-1], 0), tied_parameters=size)
+    mesh, cuts = Mesh(tp=2, dp=2, pp=2), []
+    for each in (model, tied):
+        found = pipeline(mesh, model=each, sharding=sharding)
+        cut = found.cut(PLENTY)
+        assert cut is not None
+        cuts.append((cut, found.memory(cut.stages)))
+    (apart, apart_bytes), (together, together_bytes) = cuts
+    assert together_bytes == apart_bytes
+    assert together.stage_s == apart.stage_s and together.optimizer_s == apart.optimizer_s
+    # Half of the float32 gradients to the node of the other stage, as long as as many come back.
+    assert together.reduce_s - apart.reduce_s == pytest.approx(5e-6 + 4 * size / 2 / 2e9)
 
 
 def test_a_rank_of_an_encoder_gathers_the_layers_of_the_encoder_alone() -> None:
