@@ -161,23 +161,48 @@ class Mesh:
 
 
 def tensor_parallel_s(
-    tokens: int, width: int, mesh: Mesh, topology: Topology, *, itemsize: int = 2
+    tokens: int,
+    width: int,
+    mesh: Mesh,
+    topology: Topology,
+    *,
+    collectives: int = 4,
+    itemsize: int = 2,
 ) -> float:
-    """Forward pass of a decoder layer: the backward pass takes the same time.
+    """Forward pass of a layer: the backward pass takes the same time.
 
-    Attention and MLP each gather the tokens of a row and scatter the sums.
+    Attention and MLP of a block each gather the tokens of a row and scatter the sums. An embedding
+    whose vocabulary is shared out scatters, and an output head gathers.
 
     Args:
         tokens: Tokens of the row.
         width: Hidden size.
         mesh: Parallelism.
         topology: Where the ranks lie.
+        collectives: How often the layer gathers or scatters.
         itemsize: Bytes of a value.
 
     Source: Korthikanti et al. (2022), Reducing Activation Recomputation in Large Transformer
     Models, section 4.2.2.
     """
-    return 4 * all_gather_s(itemsize * tokens * width / mesh.cp, mesh.tp_group, topology)
+    num_bytes = itemsize * tokens * width / mesh.cp
+    return collectives * all_gather_s(num_bytes, mesh.tp_group, topology)
+
+
+def vocabulary_loss_s(targets: float, mesh: Mesh, topology: Topology) -> float:
+    """Loss of logits of which each rank of tensor parallelism has a part of the vocabulary.
+
+    Ranks reduce the largest logit of each target, the sum of the exponentials, and the logit of the
+    target, in float32. The backward pass needs nothing more.
+
+    Args:
+        targets: Target tokens of the row.
+        mesh: Parallelism.
+        topology: Where the ranks lie.
+
+    Source: Megatron-LM, megatron/core/tensor_parallel/cross_entropy.py.
+    """
+    return 3 * all_reduce_s(4 * targets / mesh.cp, mesh.tp_group, topology)
 
 
 def context_parallel_s(

@@ -60,18 +60,7 @@ def add_collectives(
     # The formulas hold for arrays as well: all rows at once.
     tokens: Any = numpy.array([[row.tokens] for row in rows])
     if mesh.tp > 1:
-        around = network.around(mesh.tp_group)
-        text_s: Any = comm.tensor_parallel_s(tokens, model.width, mesh, around, itemsize=itemsize)
-        encoded: Any = numpy.array([tables.per_kind(row.encoded) for row in rows])
-        width: Any = tables.tower_width
-        images_s: Any = comm.tensor_parallel_s(
-            encoded * tables.tower_tokens_per_token,
-            width,
-            Mesh(tp=mesh.tp),
-            around,
-            itemsize=itemsize,
-        )
-        forward[:, 2] = tables.block * numpy.where(tables.vision, images_s, text_s)
+        forward[:, 2] = _tensor_parallel_s(tables, mesh, rows, network)
     if mesh.cp > 1:
         ring_s: Any = comm.context_parallel_s(
             tokens,
@@ -93,6 +82,44 @@ def add_collectives(
         )
     backward[:, 2] = tables.gradient * forward[:, 2]
     backward[:, 4] = tables.gradient * forward[:, 4]
+    if mesh.tp > 1:
+        # The backward pass of the loss has nothing to reduce.
+        around = network.around(mesh.tp_group)
+        forward[:, 2, tables.head] += [
+            comm.vocabulary_loss_s(count, mesh, around) for count in _targets(tables, rows)
+        ]
+
+
+def _targets(tables: Tables, rows: Sequence[Row]) -> FloatArray:
+    """Target tokens of rows of mean samples, shape [num_rows]."""
+    return numpy.array([tables.share.targets / tables.share.tokens * row.tokens for row in rows])
+
+
+def _tensor_parallel_s(
+    tables: Tables, mesh: Mesh, rows: Sequence[Row], network: Network
+) -> FloatArray:
+    """Seconds of gathers and scatters in the forward pass, shape [num_rows, num_kinds].
+
+    Source: Megatron-LM and torchtitan, which share out embedding and head by the vocabulary.
+    """
+    width, around = tables.model.width, network.around(mesh.tp_group)
+    tokens = numpy.array([[row.tokens] for row in rows])
+    encoded = numpy.array([tables.per_kind(row.encoded) for row in rows])
+    # Context parallelism does not share out layers in front of the backbone.
+    whole = Mesh(tp=mesh.tp)
+    of_unit: Any = (
+        (tokens, width, mesh),
+        (_targets(tables, rows)[:, None], width, mesh),
+        (encoded * tables.tower_tokens_per_token, tables.tower_width, whole),
+        (encoded, width, whole),
+    )
+    found = numpy.zeros((len(rows), len(tables.first)))
+    for count, (moved, values, own) in zip(tables.collectives, of_unit, strict=True):
+        collectives: Any = count
+        found += comm.tensor_parallel_s(
+            moved, values, own, around, collectives=collectives, itemsize=tables.work.itemsize
+        )
+    return found
 
 
 def add_shards(

@@ -50,6 +50,9 @@ class Tables:
         tower_tokens_per_token: Tokens of the tower for each that its encoder makes; 0 in the
             backbone.
         tower_width: Values of a token of the tower; 0 in the backbone.
+        collectives: How often tensor parallelism gathers or scatters in a pass, by what is moved:
+            tokens of the decoder, target tokens, tokens of the tower, and tokens that its encoder
+            makes; shape [4, num_kinds].
         kept_per_token: Bytes that a layer keeps of a token of the decoder, all of it and only the
             input of blocks, shape [2, num_kinds]; 0 in front of the backbone.
         kept_per_target: The same of a target token.
@@ -119,6 +122,7 @@ class Tables:
         for place, counts in enumerate(each):
             self.kept_per_encoded_token += self._bytes(counts, place)
         self.keys = self._key_parameters(layers)
+        self.collectives = self._collectives(layers)
         # Keys and values are kept with the rest of the layer, and not with its input.
         self.kept_keys = numpy.array(
             [
@@ -136,6 +140,19 @@ class Tables:
                 found[0, kind] += product.kv_flops / 2
                 if layer.part in self.work.trained and not product.frozen:
                     found[1, kind] += product.kv_flops / 2
+        return found
+
+    def _collectives(self, layers: Sequence[Layer]) -> FloatArray:
+        found = numpy.zeros((4, len(layers)))
+        for kind, layer in enumerate(layers):
+            if self.block[kind]:
+                # In front of attention and MLP, and behind both.
+                found[2 if self.vision[kind] else 0, kind] = 4
+            elif self.vision[kind] and layer.products:
+                # Behind the patches, or in front of the projector and behind it.
+                found[2, kind] = 1
+                found[3, kind] = layer.part == "projector"
+        found[0, self.embedding] = found[1, self.head] = 1
         return found
 
     def per_kind(self, values: Sequence[float]) -> FloatArray:

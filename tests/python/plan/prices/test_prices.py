@@ -178,6 +178,39 @@ def test_experts_are_divided_over_expert_parallelism_too() -> None:
     assert one.costs.forward[0, 0][decoder] > 1.1 * dense[decoder]
 
 
+def test_tensor_parallelism_gathers_or_scatters_around_every_layer_that_it_divides() -> None:
+    model, work = small_model(), small_work()
+    found = pipeline(Mesh(tp=2, cp=2, dp=1))
+
+    def gather_s(values: float) -> float:
+        # One step of a half, in bfloat16.
+        return 2.4 * 1e-6 + 2 * values / 2 / 1e10
+
+    (encoded,) = ROW.encoded
+    # Each token of the encoder is made of four of the tower. Ranks of context parallelism have half
+    # of the text each, and all images.
+    tower, rows = gather_s(4 * encoded * 128), gather_s(encoded * model.width)
+    text = gather_s(ROW.tokens / 2 * model.width)
+    targets = ROW.tokens / 2 * work.share.targets / work.share.tokens
+    # Maxima, sums and logits of targets in float32, summed by a ring of two.
+    loss = 3 * 2 * (2.4 * 1e-6 + 4 * targets / 2 / 1e10)
+    head = gather_s(targets * model.width)
+    expected = {
+        "patches": tower,
+        "tower": 4 * tower,
+        "projector": tower + rows,
+        "embedding": text,
+        "decoder": 4 * text,
+        "head": head + loss,
+    }
+    forward, backward = found.costs.forward[0, 2], found.costs.backward[0, 2]
+    names = [model.layers[first].name for first in found.chain.tables.first]
+    assert dict(zip(names, forward.tolist(), strict=True)) == pytest.approx(expected)
+    expected["head"] = head
+    assert dict(zip(names, backward.tolist(), strict=True)) == pytest.approx(expected)
+    assert not pipeline(Mesh(cp=2, dp=2)).costs.forward[0, 2].any()
+
+
 def test_frozen_parts_have_no_backward_pass_and_keep_nothing() -> None:
     frozen = small_work(trained=("backbone",))
     (price,) = encoders(Shape(Mesh(dp=2), "replicated"), frozen)
