@@ -28,9 +28,10 @@ from flowtrain.plan.profiles import measured_times
 from flowtrain.plan.report.answer import Answer, Point, Question
 from flowtrain.plan.result import NoPlanError, OutOfRangeError
 from flowtrain.plan.search import search
+from flowtrain.plan.search.context import Context
 from flowtrain.plan.search.infeasible import changes, needed
 from flowtrain.plan.sensitivity import scaled_rankings
-from flowtrain.plan.space import GpuPool, Space
+from flowtrain.plan.space import GpuPool, Rules, Space
 from flowtrain.plan.work import Work
 from flowtrain.workloads import Workload
 
@@ -132,8 +133,9 @@ def answer_request(request: Request, describe: Describe, sizes: Sizes) -> tuple[
         if adapted is None:
             raise
         option = f"--lora backbone={_RANK}"
-        ways = [f"{option} {needed(adapted, work, pools[0], space)}"]
-        ways += [f"{option} {change}" for change in changes(adapted, work, pools[0], space)]
+        context = Context(adapted, work, pools[0], space, Rules())
+        ways = [f"{option} {needed(context)}"]
+        ways += [f"{option} {change}" for change in changes(context)]
         raise NoPlanError(
             f"{error}; {'; '.join(ways)} (FlowTrain plans adapters, and trains none)"
         ) from error

@@ -290,9 +290,18 @@ class Context:
 
     def of_budget(self, gpus: int) -> Context:
         """The same model on another number of the same GPUs, with the prices known so far."""
-        other = Context(
-            self.model, self.work, replace(self.pool, gpus=gpus), self.space, self.rules
-        )
+        return self._on(replace(self.pool, gpus=gpus))
+
+    def of_memory(self, memory_bytes: int) -> Context:
+        """The same model on GPUs with another memory, with the prices known so far."""
+        return self._on(replace(self.pool, memory_bytes=memory_bytes))
+
+    def with_work(self, work: Work) -> Context:
+        """The same model on the same GPUs for another step."""
+        return Context(self.model, work, self.pool, self.space, self.rules)
+
+    def _on(self, pool: GpuPool) -> Context:
+        other = Context(self.model, self.work, pool, self.space, self.rules)
         other.tables, other._chains, other._padded = self.tables, self._chains, self._padded
         other._priced_encoders, other._least = self._priced_encoders, self._least
         other._rows = self._rows

@@ -7,13 +7,11 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from flowtrain.plan.describe import ModelDescription
 from flowtrain.plan.result import NoPlanError, OutOfRangeError
 from flowtrain.plan.search.best import Best
 from flowtrain.plan.search.context import Context
 from flowtrain.plan.search.coupled import Colocated, Prefix
 from flowtrain.plan.search.disaggregated import Disaggregated, Fronts
-from flowtrain.plan.space import GpuPool, Rules, Space
 from flowtrain.plan.work import Work
 
 _GIB = 1 << 30
@@ -21,7 +19,6 @@ _MAX_GPUS = 4096
 _MAX_FACTOR = 1 << 12
 _PRECISION = 1.02
 _FLOAT32_BYTES = 4
-DEFAULT_RULES = Rules()
 
 
 def no_plan(contexts: Sequence[Context]) -> NoPlanError:
@@ -32,28 +29,27 @@ def no_plan(contexts: Sequence[Context]) -> NoPlanError:
     """
     context = max(contexts, key=lambda each: each.pool.gpus * each.pool.memory_bytes)
     model, work, pool = context.model, context.work, context.pool
-    space, rules = context.space, context.rules
     budget = " + ".join(f"{each.pool.gpus} {each.pool.gpu_type}" for each in contexts)
     said = (
         f"{model.name}: no plan for batch={work.batch} fits {budget} with "
-        f"{rules.usable(pool) / _GIB:.3g} GiB to use on each"
+        f"{context.usable_bytes / _GIB:.3g} GiB to use on each"
     )
     if context.out_of_range and not context.counts["memory"]:
         return OutOfRangeError(f"{said}: the times are not valid for any; {context.out_of_range}")
     ways = []
-    memory = _least_memory(model, work, pool, space, rules)
+    memory = _least_memory(context)
     if memory is not None:
-        missing = (memory - rules.usable(pool)) / _GIB
+        missing = (memory - context.usable_bytes) / _GIB
         ways.append(
             f"{missing:.3g} GiB are missing on each of {pool.gpus} GPUs "
             f"({memory / _GIB:.3g} GiB fit)"
         )
-    gpus = _fewest_gpus(model, work, pool, space, rules)
+    gpus = _fewest_gpus(context)
     if gpus is not None:
         ways.append(f"the smallest budget that fits is {gpus} {pool.gpu_type}")
-    if space.one_host:
+    if context.space.one_host:
         # Other spaces have sharding and recomputation, which change the run less.
-        ways += changes(model, work, pool, space, rules)
+        ways += changes(context)
     if not ways:
         cap = work.microbatch_tokens or work.longest
         ways.append(
@@ -63,25 +59,18 @@ def no_plan(contexts: Sequence[Context]) -> NoPlanError:
     return NoPlanError(f"{said}: {'; '.join(ways)}")
 
 
-def changes(
-    model: ModelDescription, work: Work, pool: GpuPool, space: Space, rules: Rules = DEFAULT_RULES
-) -> Iterator[str]:
+def changes(context: Context) -> Iterator[str]:
     """Overrides that would make a plan fit, or what they need of each GPU; each alone and both.
 
     Args:
-        model: The model.
-        work: The step.
-        pool: The GPUs.
-        space: Plans to search.
-        rules: Constants of the prices.
+        context: What is to be planned.
     """
-    bare = _without_masters(work)
-    smaller = _with_small_rows(model, work, pool, space, rules)
-    both = _with_small_rows(model, bare, pool, space, rules)
-    found = {_overrides(work, changed): changed for changed in (smaller, bare, both)}
-    for words, changed in found.items():
+    bare = context.with_work(_without_masters(context.work))
+    changed = (_with_small_rows(context), bare, _with_small_rows(bare))
+    found = {_overrides(context.work, each.work): each for each in changed}
+    for words, each in found.items():
         if words:
-            yield f"{words} {needed(model, changed, pool, space, rules)}"
+            yield f"{words} {needed(each)}"
 
 
 def _overrides(work: Work, changed: Work) -> str:
@@ -94,21 +83,20 @@ def _overrides(work: Work, changed: Work) -> str:
     return " ".join(words)
 
 
-def _with_small_rows(
-    model: ModelDescription, work: Work, pool: GpuPool, space: Space, rules: Rules
-) -> Work:
-    """The step with the largest microbatches that fit, or the smallest with valid times."""
+def _with_small_rows(context: Context) -> Context:
+    """With the largest microbatches that fit, or the smallest with valid times."""
+    work = context.work
     cap = work.microbatch_tokens
-    least = max(work.longest, math.ceil(rules.headroom * work.share.tokens))
+    least = max(work.longest, math.ceil(context.rules.headroom * work.share.tokens))
     if cap is None or cap <= least:
-        return work
+        return context
     halves = [cap >> power for power in range(1, cap.bit_length())]
-    found = work
+    found = context
     for tokens in [*(half for half in halves if half > least), least]:
-        smaller = replace(work, microbatch_tokens=tokens)
-        if _any_fits(Context(model, smaller, pool, space, rules)):
+        smaller = context.with_work(replace(work, microbatch_tokens=tokens))
+        if _any_fits(smaller):
             return smaller
-        if _least_memory(model, smaller, pool, space, rules) is None:
+        if _least_memory(smaller) is None:
             break  # Its rows are too small for the times.
         found = smaller
     return found
@@ -120,32 +108,26 @@ def _without_masters(work: Work) -> Work:
     return replace(work, optim=replace(work.optim, master_weights=False))
 
 
-def needed(
-    model: ModelDescription, work: Work, pool: GpuPool, space: Space, rules: Rules = DEFAULT_RULES
-) -> str:
+def needed(context: Context) -> str:
     """Whether a plan fits, or the memory that the smallest one needs of each GPU, in words.
 
     Args:
-        model: The model.
-        work: The step.
-        pool: The GPUs.
-        space: Plans to search.
-        rules: Constants of the prices.
+        context: What is to be planned.
     """
-    if _any_fits(Context(model, work, pool, space, rules)):
+    if _any_fits(context):
         return "fits"
-    memory = _least_memory(model, work, pool, space, rules)
+    memory = _least_memory(context)
     return "does not help" if memory is None else f"needs {memory / _GIB:.3g} GiB"
 
 
-def _least_memory(
-    model: ModelDescription, work: Work, pool: GpuPool, space: Space, rules: Rules
-) -> int | None:
+def _least_memory(context: Context) -> int | None:
     """Bytes to use on each GPU with which a plan fits, within 2 %."""
 
+    def larger(factor: float) -> Context:
+        return context.of_memory(int(factor * context.pool.memory_bytes))
+
     def fits(factor: float) -> bool:
-        larger = replace(pool, memory_bytes=int(factor * pool.memory_bytes))
-        return _any_fits(Context(model, work, larger, space, rules))
+        return _any_fits(larger(factor))
 
     high = next((2.0**n for n in range(1, _MAX_FACTOR.bit_length()) if fits(2.0**n)), None)
     if high is None:
@@ -154,19 +136,17 @@ def _least_memory(
     while high / low > _PRECISION:
         middle = math.sqrt(low * high)
         low, high = (low, middle) if fits(middle) else (middle, high)
-    return rules.usable(replace(pool, memory_bytes=int(high * pool.memory_bytes)))
+    return larger(high).usable_bytes
 
 
-def _fewest_gpus(
-    model: ModelDescription, work: Work, pool: GpuPool, space: Space, rules: Rules
-) -> int | None:
+def _fewest_gpus(context: Context) -> int | None:
     """The smallest budget with which a plan fits."""
-    context = Context(model, work, pool, space, rules)
+    pool = context.pool
 
     def fits(gpus: int) -> bool:
         return _any_fits(context.of_budget(gpus))
 
-    most = pool.topology.devices_per_node if space.one_host else max(_MAX_GPUS, pool.gpus)
+    most = pool.topology.devices_per_node if context.space.one_host else max(_MAX_GPUS, pool.gpus)
     budgets = replace(pool, gpus=most).budgets()
     low = sum(budget <= pool.gpus for budget in budgets)  # The first that may fit.
     step = 1
