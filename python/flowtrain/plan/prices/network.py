@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import numpy
 
@@ -29,19 +30,22 @@ class Network:
         try:
             self._even.ranks_per_node(group)
         except ValueError:
-            return replace(self._even, devices_per_node=self._fewest(group) * group.stride)
+            fewest = _fewest(group, self._gpus, self._even.devices_per_node)
+            return replace(self._even, devices_per_node=fewest * group.stride)
         return self._even
-
-    def _fewest(self, group: Group) -> int:
-        """Ranks in a node, at most those of any group of the axis in any node that it is in.
-
-        They divide the group.
-        """
-        nodes = numpy.arange(self._gpus) // self._even.devices_per_node
-        groups = nodes.reshape(-1, group.size, group.stride).swapaxes(1, 2).reshape(-1, group.size)
-        fewest = min(int(numpy.unique(each, return_counts=True)[1].min()) for each in groups)
-        return max(count for count in range(1, fewest + 1) if group.size % count == 0)
 
     def slowest(self, group: Group) -> Link:
         """The slowest link of a group."""
         return self.around(group).slowest(group)
+
+
+@cache
+def _fewest(group: Group, gpus: int, node: int) -> int:
+    """Ranks in a node, at most those of any group of the axis in any node that it is in.
+
+    They divide the group.
+    """
+    nodes = numpy.arange(gpus) // node
+    groups = nodes.reshape(-1, group.size, group.stride).swapaxes(1, 2).reshape(-1, group.size)
+    fewest = min(int(numpy.unique(each, return_counts=True)[1].min()) for each in groups)
+    return max(count for count in range(1, fewest + 1) if group.size % count == 0)

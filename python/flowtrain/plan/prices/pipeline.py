@@ -167,10 +167,17 @@ class Pipelines:
 
     @property
     def least_update_s(self) -> float:
-        """Lower bound of the time behind the last backward pass."""
-        if self.shape.mesh.pp > 1:
-            return 0.0
-        return sum(self._update(self.chain.layers_of_kind, math.inf, math.inf))
+        """Lower bound of the time behind the last backward pass.
+
+        Of several stages, one has at least an equal share of the layers of any kind.
+        """
+        count, stages = self.chain.layers_of_kind, self.shape.mesh.pp
+        if stages == 1:
+            return sum(self._update(count, math.inf, math.inf))
+        kind = int(count.argmax())
+        share = numpy.zeros_like(count)
+        share[kind] = -(-count[kind] // stages)
+        return sum(self._update(share, math.inf, math.inf))
 
     def _update(self, count: IntArray, forward_s: float, backward_s: float) -> tuple[float, float]:
         return update_s(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import collections
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from typing import TypeVar
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import numpy
 
-from flowtrain.plan.arrays import FloatArray
+from flowtrain.cost.communication import Mesh
+from flowtrain.plan.arrays import FloatArray, IntArray
 from flowtrain.plan.describe import ModelDescription
 from flowtrain.plan.padding import padded, padding
 from flowtrain.plan.prices.chain import Chain
@@ -19,6 +20,7 @@ from flowtrain.plan.prices.encoder import EncoderPrice, encoder_prices, least_s
 from flowtrain.plan.prices.pipeline import Pipeline, Pipelines, heaviest_waits
 from flowtrain.plan.prices.row import Row
 from flowtrain.plan.prices.tables import Tables
+from flowtrain.plan.search.best import Best
 from flowtrain.plan.search.candidates import backbone_shapes, encoder_shapes, row_of
 from flowtrain.plan.search.pareto import not_beaten
 from flowtrain.plan.search.together import Together
@@ -29,8 +31,69 @@ P = TypeVar("P", bound=Pipelines)
 
 _ROUNDING = 1e-9
 
-Cutoff = Callable[[Shape, int], float]
-"""The step that is of no interest any more, for a mesh and its microbatches."""
+
+class Cutoffs:
+    """Steps that are of no interest any more.
+
+    Args:
+        best: The best plans so far.
+        kind: Kind of the plan that has a mesh and its microbatches.
+        only: Kinds of plans that are of interest; None for all.
+    """
+
+    def __init__(
+        self,
+        best: Best[Any],
+        kind: Callable[[Shape, int], Hashable],
+        only: Collection[Hashable] | None = None,
+    ) -> None:
+        self._best, self._kind, self._only = best, kind, only
+
+    @property
+    def any_s(self) -> float:
+        """The highest of all kinds."""
+        return self._best.cutoff_s
+
+    def below(self, steps_s: FloatArray, shape: Shape, microbatches: FloatArray) -> IntArray:
+        """Numbers of the steps that are of interest, ascending.
+
+        Few are below the cutoff of all kinds, which none of a kind is above.
+
+        Args:
+            steps_s: Lower bounds, shape [num_rows].
+            shape: The mesh of all.
+            microbatches: Microbatches of each, of the same shape.
+        """
+        found = []
+        for number in numpy.flatnonzero(steps_s < self.any_s).tolist():
+            kind = self._kind(shape, int(microbatches[number]))
+            if self._only is not None and kind not in self._only:
+                continue
+            if steps_s[number] < self._best.cutoff_of(kind):
+                found.append(number)
+        return numpy.array(found, numpy.int64)
+
+
+Beside = Callable[[Shape, FloatArray, FloatArray], FloatArray]
+"""Lower bounds of steps with encoders, shape [num_rows], from a mesh of the backbone, microbatches,
+and lower bounds of its own steps; infinite where no encoder fits."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Computing:
+    """Computing alone of a module on a mesh, for the numbers of microbatches that it may have.
+
+    Attributes:
+        microbatches: Numbers for which there are samples, and for which times are valid.
+        seconds: Seconds of one microbatch through all stages, for each of them.
+        outside: How many others have times that are not valid.
+        least_s: The least seconds of all microbatches of a step; infinite without any.
+    """
+
+    microbatches: FloatArray
+    seconds: FloatArray
+    outside: int
+    least_s: float
 
 
 class Context:
@@ -62,7 +125,7 @@ class Context:
         self._padded: dict[tuple[float, ...], Tables] = {}
         self._microbatches = space.microbatches_of(work.batch)
         self._rows: dict[int, Row | None] = {}
-        self._least: dict[tuple[str, float, int, int, int], float | None] = {}
+        self._least: dict[tuple[str, int, int, int, int], _Computing] = {}
         self._priced_encoders: dict[tuple[int, Shape, int], list[EncoderPrice]] = {}
         self._apart: dict[tuple[int, int], list[EncoderPrice]] = {}
         self._colocated: dict[tuple[int, str], list[Together]] = {}
@@ -75,13 +138,16 @@ class Context:
         """Numbers of GPUs that a module beside others may use, the largest first."""
         return self.pool.shares(every=self.space.every_budget)[::-1]
 
-    def pipelines(self, module: str, gpus: int, cutoff_s: Cutoff) -> Iterator[Pipelines]:
+    def pipelines(
+        self, module: str, gpus: int, cutoffs: Cutoffs, beside: Beside | None = None
+    ) -> Iterator[Pipelines]:
         """A module on every mesh of some GPUs, for all numbers of microbatches that may be good.
 
         Args:
             module: `backbone`, or `model` for encoders and backbone in one.
             gpus: GPUs of the mesh.
-            cutoff_s: The cutoff of each mesh.
+            cutoffs: Steps that are of no interest.
+            beside: What encoders add; None adds nothing.
         """
         shapes = backbone_shapes(
             self.model,
@@ -92,9 +158,9 @@ class Context:
             modules=(*self._encoders, "backbone") if module == "model" else ("backbone",),
         )
         for shape in shapes:
-            found = self._pipelines(Pipelines, module, shape, self._microbatches, cutoff_s)
-            if found is not None:
-                yield found
+            microbatches = self._promising_microbatches(module, shape, cutoffs, beside)
+            if microbatches:
+                yield self._pipelines(Pipelines, module, shape, microbatches)
 
     def pipeline(self, module: str, shape: Shape, microbatches: int) -> Pipeline:
         """One of them.
@@ -104,82 +170,80 @@ class Context:
             shape: Its mesh.
             microbatches: Its microbatches.
         """
-        found = self._pipelines(Pipeline, module, shape, [microbatches], _without_cutoff)
-        assert found is not None
-        return found
+        return self._pipelines(Pipeline, module, shape, [microbatches])
 
-    def any_promising(self, pipelines: Pipelines, steps_s: FloatArray, cutoff_s: Cutoff) -> bool:
+    def any_promising(self, pipelines: Pipelines, steps_s: FloatArray, cutoffs: Cutoffs) -> bool:
         """Whether any number of microbatches may be good; if not, all are counted.
 
         Args:
             pipelines: A module.
             steps_s: As for `promising`.
-            cutoff_s: The cutoff of each mesh.
+            cutoffs: Steps that are of no interest.
         """
-        cutoffs = [cutoff_s(pipelines.shape, int(count)) for count in pipelines.microbatches]
-        if (steps_s < numpy.array(cutoffs)).any():
+        if len(cutoffs.below(steps_s, pipelines.shape, pipelines.microbatches)):
             return True
-        fits = int(numpy.isfinite(steps_s).sum())
-        self.counts["bounded"] += fits
-        self.counts["memory"] += len(steps_s) - fits
+        self._count(steps_s, 0)
         return False
 
     def promising(
-        self, pipelines: Pipelines, steps_s: FloatArray, cutoff_s: Cutoff
+        self, pipelines: Pipelines, steps_s: FloatArray, cutoffs: Cutoffs
     ) -> Iterator[tuple[int, float]]:
         """Microbatches and bounds of those that may be good; the others are counted.
 
         Args:
             pipelines: A module.
             steps_s: Lower bounds of the steps, shape [num_rows]; infinite where nothing fits.
-            cutoff_s: The cutoff of each mesh.
+            cutoffs: Steps that are of no interest.
         """
-        cutoffs = [cutoff_s(pipelines.shape, int(count)) for count in pipelines.microbatches]
-        fits, good = numpy.isfinite(steps_s), steps_s < numpy.array(cutoffs)
-        self.counts["memory"] += int((~fits).sum())
-        self.counts["bounded"] += int((fits & ~good).sum())
-        for number in numpy.flatnonzero(fits & good):
+        good = cutoffs.below(steps_s, pipelines.shape, pipelines.microbatches)
+        self._count(steps_s, len(good))
+        for number in good:
             yield int(pipelines.microbatches[number]), float(steps_s[number])
 
+    def _promising_microbatches(
+        self, module: str, shape: Shape, cutoffs: Cutoffs, beside: Beside | None
+    ) -> list[int]:
+        """Numbers of microbatches that may be good by computing alone; the others are counted."""
+        found, mesh = self._computing(module, shape.mesh), shape.mesh
+        if found.outside:
+            self.counts["range"] += found.outside
+        if found.least_s / mesh.pp * (1 - _ROUNDING) >= cutoffs.any_s:
+            self.counts["bounded"] += len(found.seconds)
+            return []
+        # A microbatch through all stages, the others, and the heaviest sample.
+        waits = heaviest_waits(self._chain(module, mesh.tp), shape, found.microbatches)
+        passes = waits + found.microbatches + mesh.pp - 1
+        steps_s = passes * (found.seconds / mesh.pp)
+        if beside is not None:
+            steps_s = beside(shape, found.microbatches, steps_s)
+        good = cutoffs.below(steps_s * (1 - _ROUNDING), shape, found.microbatches)
+        self._count(steps_s, len(good))
+        return [int(found.microbatches[number]) for number in good]
+
+    def _count(self, steps_s: FloatArray, good: int) -> None:
+        """Count those of some candidates that are not good."""
+        fits = int(numpy.isfinite(steps_s).sum())
+        self.counts["memory"] += len(steps_s) - fits
+        self.counts["bounded"] += fits - good
+
     def _pipelines(
-        self,
-        kind: type[P],
-        module: str,
-        shape: Shape,
-        microbatches: Sequence[int],
-        cutoff_s: Cutoff,
-    ) -> P | None:
-        rows, counts, sizes = [], [], []
-        # Computing alone: a microbatch through all stages, the others, and the heaviest sample.
-        waits = heaviest_waits(
-            self._chain(module, shape.mesh.tp), shape, numpy.array(microbatches, numpy.float64)
-        )
-        passes = (waits + numpy.array(microbatches) + shape.mesh.pp - 1).tolist()
-        for count, least in zip(microbatches, passes, strict=True):
+        self, kind: type[P], module: str, shape: Shape, microbatches: Sequence[int]
+    ) -> P:
+        rows, sizes = [], []
+        for count in microbatches:
             row = self._row(shape.mesh.dp * count)
-            if row is None:
-                continue
-            seconds = self._least_seconds(module, row, shape)
-            if seconds is None:
-                self.counts["range"] += 1
-                continue
-            if least * seconds * (1 - _ROUNDING) >= cutoff_s(shape, count):
-                self.counts["bounded"] += 1
-                continue
+            assert row is not None
             rows.append(row)
-            counts.append(count)
             size = sum(
                 self.work.itemsize * encoder.row_width * most
                 for encoder, most in zip(self.model.encoders, row.most_encoded, strict=True)
             )
             sizes.append(size / (shape.mesh.tp * shape.mesh.cp) if module == "backbone" else 0.0)
-        if not rows:
-            return None
         return kind(
             self._chain(module, shape.mesh.tp),
             shape,
             rows,
-            microbatches=counts,
+            microbatches=microbatches,
             pool=self.pool,
             rules=self.rules,
             rows_bytes=sizes,
@@ -207,21 +271,28 @@ class Context:
             self._rows[parts] = row_of(self.model, self.work, self.rules, parts=parts)
         return self._rows[parts]
 
-    def _least_seconds(self, module: str, row: Row, shape: Shape) -> float | None:
-        """Computing alone, of an even stage; None if the times are not valid for the row."""
-        mesh = shape.mesh
-        key = (module, row.tokens, mesh.tp, mesh.cp, mesh.ep)
+    def _computing(self, module: str, mesh: Mesh) -> _Computing:
+        """Computing alone, for all numbers of microbatches; stages make no difference."""
+        key = (module, mesh.tp, mesh.cp, mesh.ep, mesh.dp)
         if key not in self._least:
             chain = self._chain(module, mesh.tp)
-            try:
-                passes = chain.tables.row_passes(row, mesh)
-            except ValueError as error:
-                self.out_of_range = str(error)
-                self._least[key] = None
-            else:
-                self._least[key] = float(passes[:2].sum(0) @ chain.layers_of_kind)
-        seconds = self._least[key]
-        return None if seconds is None else seconds / mesh.pp
+            counts, seconds, outside = [], [], 0
+            for count in self._microbatches:
+                row = self._row(mesh.dp * count)
+                if row is None:
+                    continue
+                try:
+                    passes = chain.tables.row_passes(row, mesh)
+                except ValueError as error:
+                    self.out_of_range = str(error)
+                    outside += 1
+                    continue
+                counts.append(count)
+                seconds.append(float(passes[:2].sum(0) @ chain.layers_of_kind))
+            found = numpy.array([counts, seconds], numpy.float64)
+            least_s = float((found[0] * found[1]).min(initial=math.inf))
+            self._least[key] = _Computing(found[0], found[1], outside, least_s)
+        return self._least[key]
 
     def colocated_encoders(self, gpus: int, sharding: str) -> list[Together]:
         """Encoders that run on all ranks of a backbone before its pipeline, one after the other.
@@ -306,10 +377,6 @@ class Context:
         other._priced_encoders, other._least = self._priced_encoders, self._least
         other._rows = self._rows
         return other
-
-
-def _without_cutoff(shape: Shape, microbatches: int) -> float:
-    return math.inf
 
 
 def _not_beaten(found: list[Together]) -> list[Together]:

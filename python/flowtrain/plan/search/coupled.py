@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator
+from collections.abc import Collection, Hashable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy
 
+from flowtrain.plan.arrays import FloatArray
 from flowtrain.plan.prices.costs import Shape
 from flowtrain.plan.prices.encoder import EncoderPrice
 from flowtrain.plan.prices.pipeline import Cut, Pipeline
 from flowtrain.plan.result import Mode
 from flowtrain.plan.search.best import Best
-from flowtrain.plan.search.context import Context
+from flowtrain.plan.search.context import Context, Cutoffs
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,16 +78,28 @@ class Prefix:
         return kind_coupled("prefix", self.context, self.shape, self.microbatches)
 
     @classmethod
-    def all_of(cls, context: Context, gpus: int, best: Best[Priced]) -> Iterator[Prefix]:
-        """Candidates with some GPUs of a pool that may be among the best."""
+    def all_of(
+        cls,
+        context: Context,
+        gpus: int,
+        best: Best[Priced],
+        only: Collection[Hashable] | None = None,
+    ) -> Iterator[Prefix]:
+        """Candidates with some GPUs of a pool that may be among the best.
 
-        def cutoff_s(shape: Shape, microbatches: int) -> float:
-            return best.cutoff_of(kind_coupled("prefix", context, shape, microbatches))
-
-        for pipelines in context.pipelines("model", gpus, cutoff_s):
+        Args:
+            context: The pool.
+            gpus: The GPUs.
+            best: The best plans so far.
+            only: Kinds that are wanted; None for all.
+        """
+        cutoffs = Cutoffs(best, partial(kind_coupled, "prefix", context), only)
+        for pipelines in context.pipelines("model", gpus, cutoffs):
             steps_s = pipelines.bounds(context.usable_bytes).steps_s(pipelines.microbatches)
+            if not context.any_promising(pipelines, steps_s, cutoffs):
+                continue
             steps_s += pipelines.least_update_s
-            for microbatches, bound_s in context.promising(pipelines, steps_s, cutoff_s):
+            for microbatches, bound_s in context.promising(pipelines, steps_s, cutoffs):
                 yield cls(
                     context=context,
                     shape=pipelines.shape,
@@ -125,21 +139,34 @@ class Colocated:
         return kind_coupled("colocated", self.context, self.shape, self.microbatches)
 
     @classmethod
-    def all_of(cls, context: Context, gpus: int, best: Best[Priced]) -> Iterator[Colocated]:
-        """Candidates with some GPUs of a pool that may be among the best."""
+    def all_of(
+        cls,
+        context: Context,
+        gpus: int,
+        best: Best[Priced],
+        only: Collection[Hashable] | None = None,
+    ) -> Iterator[Colocated]:
+        """Candidates with some GPUs of a pool that may be among the best, as for `Prefix`."""
+        cutoffs = Cutoffs(best, partial(kind_coupled, "colocated", context), only)
 
-        def cutoff_s(shape: Shape, microbatches: int) -> float:
-            return best.cutoff_of(kind_coupled("colocated", context, shape, microbatches))
+        def with_encoders(
+            shape: Shape, microbatches: FloatArray, steps_s: FloatArray
+        ) -> FloatArray:
+            encoders = context.colocated_encoders(shape.gpus, shape.sharding)
+            return steps_s + encoders[0].once_s if encoders else steps_s
 
-        for pipelines in context.pipelines("backbone", gpus, cutoff_s):
+        for pipelines in context.pipelines("backbone", gpus, cutoffs, with_encoders):
             shape = pipelines.shape
             encoders = context.colocated_encoders(shape.gpus, shape.sharding)
             if not encoders:
                 continue
             # With all memory, and beside the shortest of the encoders.
             steps_s = pipelines.bounds(context.usable_bytes).steps_s(pipelines.microbatches)
-            steps_s += encoders[0].once_s + pipelines.least_update_s
-            if not context.any_promising(pipelines, steps_s, cutoff_s):
+            steps_s += encoders[0].once_s
+            if not context.any_promising(pipelines, steps_s, cutoffs):
+                continue
+            steps_s += pipelines.least_update_s
+            if not context.any_promising(pipelines, steps_s, cutoffs):
                 continue
             steps_s = numpy.full(len(pipelines.rows), numpy.inf)
             for together in encoders:
@@ -149,7 +176,7 @@ class Colocated:
                     with_it_s = bounds.steps_s(pipelines.microbatches)
                     steps_s = numpy.minimum(steps_s, with_it_s + together.once_s)
             steps_s += pipelines.least_update_s
-            for microbatches, bound_s in context.promising(pipelines, steps_s, cutoff_s):
+            for microbatches, bound_s in context.promising(pipelines, steps_s, cutoffs):
                 yield cls(context=context, shape=shape, microbatches=microbatches, bound_s=bound_s)
 
     def priced(self, cutoff_s: float = math.inf) -> Priced | None:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy
 
+from flowtrain.plan.arrays import FloatArray
 from flowtrain.plan.nodes import Room
 from flowtrain.plan.prices.costs import Shape
 from flowtrain.plan.search.best import Best
-from flowtrain.plan.search.context import Context
+from flowtrain.plan.search.context import Context, Cutoffs
 from flowtrain.plan.search.coupled import Priced, kind_apart
-from flowtrain.plan.search.encoders import Encoders
+from flowtrain.plan.search.encoders import Encoders, Least
 
 
 class Fronts:
@@ -36,6 +38,7 @@ class Fronts:
             for context in self.pools
         )
         self._found: dict[tuple[int, int], Encoders] = {}
+        self._least: dict[tuple[int, tuple[int, ...]], Least] = {}
 
     def encoders(self, *, microbatches: int, in_flight: int, cutoff_s: float) -> Encoders:
         """Layouts of all of them that fit into memory and may be good.
@@ -59,6 +62,20 @@ class Fronts:
             assert found is not None
             self._found[key] = found
         return self._found[key]
+
+    def least(self, taken: tuple[int, ...], *, microbatches: int, cutoff_s: float) -> Least:
+        """What no choice of layouts beside a backbone is below, whatever memory it has.
+
+        Args:
+            taken: GPUs that the backbone takes from each pool.
+            microbatches: Microbatches of the step.
+            cutoff_s: As for `encoders`.
+        """
+        key = (microbatches, taken)
+        if key not in self._least:
+            encoders = self.encoders(microbatches=microbatches, in_flight=1, cutoff_s=cutoff_s)
+            self._least[key] = encoders.least(self.rooms, taken, microbatches=microbatches)
+        return self._least[key]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,43 +121,52 @@ class Disaggregated:
         taken = tuple(gpus if context is pool else 0 for pool in fronts.pools)
         if any(own >= room.gpus for own, room in zip(taken, fronts.rooms, strict=True)):
             return
+        cutoffs = Cutoffs(best, partial(kind_apart, context, fronts.contexts))
 
-        def cutoff_s(shape: Shape, microbatches: int) -> float:
-            return best.cutoff_of(kind_apart(context, fronts.contexts, shape, microbatches))
+        def with_encoders(
+            shape: Shape, microbatches: FloatArray, steps_s: FloatArray
+        ) -> FloatArray:
+            for number in cutoffs.below(steps_s, shape, microbatches).tolist():
+                count = int(microbatches[number])
+                least = fronts.least(taken, microbatches=count, cutoff_s=best.cutoff_s)
+                steps_s[number] = max(least.alone_s, steps_s[number] + least.ends_s)
+            return steps_s
 
-        for pipelines in context.pipelines("backbone", gpus, cutoff_s):
+        for pipelines in context.pipelines("backbone", gpus, cutoffs, with_encoders):
             shape = pipelines.shape
             bounds = pipelines.bounds(context.usable_bytes)
-            beside: list[Encoders | None] = []
-            steps_s = bounds.steps_s(pipelines.microbatches) + pipelines.least_update_s
-            for number, count in enumerate(pipelines.microbatches.astype(int).tolist()):
-                if steps_s[number] >= cutoff_s(shape, count):
-                    beside.append(None)  # The backbone alone takes too long, or does not fit.
-                    continue
-                encoders = fronts.encoders(
+            steps_s = bounds.steps_s(pipelines.microbatches)
+            if not context.any_promising(pipelines, steps_s, cutoffs):
+                continue
+            steps_s += pipelines.least_update_s
+            beside: dict[int, Encoders] = {}
+            # Where the backbone alone takes too long, or does not fit, no encoders are needed.
+            for number in cutoffs.below(steps_s, shape, pipelines.microbatches).tolist():
+                count = int(pipelines.microbatches[number])
+                beside[count] = fronts.encoders(
                     microbatches=count,
                     in_flight=min(count, shape.mesh.pp + 1),
                     cutoff_s=best.cutoff_s,
                 )
-                beside.append(encoders)
-                steps_s[number] = encoders.steps_s(
-                    fronts.rooms,
-                    taken,
-                    fill_s=float(bounds.fill_s[number]),
-                    longest_s=float(bounds.longest_s[number]),
-                    update_s=pipelines.least_update_s,
-                    microbatches=count,
-                ).min(initial=numpy.inf)
-            by_count = dict(zip(pipelines.microbatches.tolist(), beside, strict=True))
-            for microbatches, bound_s in context.promising(pipelines, steps_s, cutoff_s):
-                found = by_count[microbatches]
-                assert found is not None
+                steps_s[number] = (
+                    beside[count]
+                    .steps_s(
+                        fronts.rooms,
+                        taken,
+                        fill_s=float(bounds.fill_s[number]),
+                        longest_s=float(bounds.longest_s[number]),
+                        update_s=pipelines.least_update_s,
+                        microbatches=count,
+                    )
+                    .min(initial=numpy.inf)
+                )
+            for microbatches, bound_s in context.promising(pipelines, steps_s, cutoffs):
                 yield cls(
                     context=context,
                     encoder_contexts=fronts.contexts,
                     shape=shape,
                     microbatches=microbatches,
-                    encoders=found,
+                    encoders=beside[microbatches],
                     rooms=fronts.rooms,
                     taken=taken,
                     bound_s=bound_s,

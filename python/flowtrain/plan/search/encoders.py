@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy
 
@@ -11,6 +12,18 @@ from flowtrain.plan.arrays import BoolArray, FloatArray, IntArray
 from flowtrain.plan.nodes import Room, fits
 from flowtrain.plan.prices.encoder import EncoderPrice
 from flowtrain.plan.search.pareto import not_beaten
+
+
+class Least(NamedTuple):
+    """Lower bounds for a step with encoders on ranks of their own; infinite if none fits.
+
+    Attributes:
+        alone_s: Seconds that encoders take if they never wait.
+        ends_s: Seconds before the backbone has its first rows, and behind its last backward pass.
+    """
+
+    alone_s: float
+    ends_s: float
 
 
 class Encoders:
@@ -144,6 +157,20 @@ class Encoders:
             math.inf,
         )
         return found
+
+    def least(self, rooms: Sequence[Room], taken: Sequence[int], *, microbatches: int) -> Least:
+        """What no choice that fits is below.
+
+        Args:
+            rooms: The pools.
+            taken: GPUs of the backbone on each pool.
+            microbatches: Microbatches per step.
+        """
+        alone_s = self.steps_s(
+            rooms, taken, fill_s=0.0, longest_s=0.0, update_s=0.0, microbatches=microbatches
+        )
+        ends_s = numpy.where(numpy.isfinite(alone_s), self.times[1] + self.times[2], math.inf)
+        return Least(float(alone_s.min(initial=math.inf)), float(ends_s.min(initial=math.inf)))
 
 
 def _members(places: tuple[int, ...], pool: int) -> list[int]:

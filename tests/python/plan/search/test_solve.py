@@ -16,7 +16,8 @@ import pytest
 from flowtrain.plan import Candidates, NoAllocationError, solve
 from flowtrain.plan.describe import ModelDescription
 from flowtrain.plan.search import search
-from flowtrain.plan.search.context import Context
+from flowtrain.plan.search.best import Best
+from flowtrain.plan.search.context import Context, Cutoffs
 from flowtrain.plan.space import Rules, Space
 from flowtrain.plan.work import Work
 from tests.planned import small_model, small_pool, small_work, two_encoders
@@ -44,7 +45,7 @@ def backbones(context: Context) -> dict[tuple[int, int], list[Row]]:
     """Prices of all backbones, by microbatches and stages."""
     found: dict[tuple[int, int], list[Row]] = defaultdict(list)
     for gpus in context.budgets():
-        for pipelines in context.pipelines("backbone", gpus, lambda *_: math.inf):
+        for pipelines in context.pipelines("backbone", gpus, Cutoffs(Best(1), lambda *_: None)):
             for m in pipelines.microbatches.astype(int).tolist():
                 pipeline = context.pipeline("backbone", pipelines.shape, m)
                 cut = pipeline.cut(context.usable_bytes)
