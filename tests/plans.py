@@ -121,6 +121,7 @@ RUN = PlannedRun(
     global_batch=512,
     microbatch_tokens=16384,
 )
+    item_tokens=8192,
 
 
 def question(cluster: str, **more: Any) -> Question:

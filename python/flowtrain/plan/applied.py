@@ -21,6 +21,7 @@ _RUN_FIELDS = {
     "momentum": "optim.momentum (whether it is above 0)",
     "global_batch": "train.global_batch",
     "microbatch_tokens": "train.microbatch_tokens",
+    "item_tokens": "flow.item_tokens",
 }
 
 

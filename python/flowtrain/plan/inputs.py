@@ -12,7 +12,7 @@ from flowtrain.config.load import from_overrides, load
 from flowtrain.config.schema import RunConfig
 from flowtrain.cost.layers import PARTS
 from flowtrain.plan.cluster import Cluster
-from flowtrain.plan.work import Work
+from flowtrain.plan.work import ITEM_TOKENS, Work
 from flowtrain.workloads import PRESETS, Workload, preset, read_lengths
 
 # Batches of samples that are drawn from a preset.
@@ -27,7 +27,7 @@ _DEFAULTS: Mapping[str, Any] = {
     "model": {"dtype": "bfloat16"},
     "data": {"path": "data.jsonl"},
     "train": {"steps": 1, "global_batch": 512},
-    "flow": {"item_tokens": 8192},
+    "flow": {"item_tokens": ITEM_TOKENS},
 }
 
 
@@ -37,8 +37,8 @@ def planned_config(words: Sequence[str], *, model: Path | None) -> RunConfig:
     Args:
         words: A `run.yaml`, or none, and overrides `a.b=value`.
         model: A Hugging Face folder, in place of that of the file. Without a file, the run is one
-            in bfloat16 with AdamW that trains everything, 512 samples a step, unless overrides say
-            otherwise.
+            in bfloat16 with AdamW that trains everything, 512 samples a step and items of
+            `ITEM_TOKENS`, unless overrides say otherwise.
 
     Raises:
         ConfigError: Neither a file nor a model is given, or a field cannot be used.

@@ -14,7 +14,7 @@ from flowtrain.config.schema import Dtype, Part, RunConfig
 from flowtrain.config.tree import build, to_dict
 from flowtrain.plan.result import Plan
 
-VERSION = 2
+VERSION = 3
 """Version of the format; files of other versions are an error."""
 
 # Fields of config.json that say nothing about the sizes of a model.
@@ -34,6 +34,7 @@ class PlannedRun:
         momentum: Whether SGD keeps a moment.
         global_batch: `train.global_batch`.
         microbatch_tokens: `train.microbatch_tokens`.
+        item_tokens: `flow.item_tokens`.
     """
 
     trained_parts: tuple[Part, ...]
@@ -44,6 +45,7 @@ class PlannedRun:
     momentum: bool
     global_batch: int
     microbatch_tokens: int
+    item_tokens: int
 
     @staticmethod
     def of(config: RunConfig) -> PlannedRun:
@@ -57,6 +59,7 @@ class PlannedRun:
             momentum=config.optim.momentum > 0,
             global_batch=config.train.global_batch,
             microbatch_tokens=config.train.microbatch_tokens,
+            item_tokens=config.flow.item_tokens,
         )
 
 

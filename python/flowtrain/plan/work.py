@@ -14,6 +14,10 @@ from flowtrain.plan.describe import MODALITIES, Encoded, Modality, Share
 from flowtrain.workloads import Workload
 from flowtrain.workloads.workload import FloatArray, IntArray
 
+ITEM_TOKENS = 8192
+"""`flow.item_tokens` of a run that is planned before it has a run.yaml, for GPUs. The default of a
+run, 1024, suits processors."""
+
 _DEVIATIONS = 3
 _BATCHES = 16  # To draw, for means of the largest sample.
 
@@ -30,7 +34,8 @@ class Work:
         itemsize: Bytes of a weight and of a value.
         microbatch_tokens: Maximum tokens of a microbatch; None lets the search choose.
         target_share: Share of the text tokens that are targets.
-        item_tokens: Tokens that an encoder makes at once; a larger input is alone.
+        item_tokens: `flow.item_tokens`: maximum tokens that an encoder makes at once; a larger
+            input is alone.
     """
 
     workload: Workload
@@ -40,7 +45,7 @@ class Work:
     itemsize: int = 2
     microbatch_tokens: int | None = None
     target_share: float = 1.0
-    item_tokens: int = 8192
+    item_tokens: int = ITEM_TOKENS
 
     def __post_init__(self) -> None:
         name = f"workload '{self.workload.name}'"

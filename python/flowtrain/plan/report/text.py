@@ -63,7 +63,8 @@ def _asked(question: Question, report: PlanReport) -> Iterator[str]:
     ]
     yield (
         f"trains {', '.join(trained)} in {run.dtype} with {run.optimizer}{masters}; "
-        f"microbatches of up to {run.microbatch_tokens} tokens"
+        f"microbatches of up to {run.microbatch_tokens} tokens, encoder items of up to "
+        f"{run.item_tokens}"
     )
     if question.fixed:
         yield f"fixed: {', '.join(question.fixed)}"

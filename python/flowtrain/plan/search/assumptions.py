@@ -54,6 +54,12 @@ def assumptions_of(
         source=f"workload '{work.workload.name}'",
     )
     yield Assumption(
+        name="items of encoders",
+        value=f"an encoder computes images or clips of up to {work.item_tokens} tokens at once, or "
+        "a larger one alone",
+        source="flow.item_tokens",
+    )
+    yield Assumption(
         name="heaviest sample",
         value="replicas that meet in each microbatch, and pipelines, wait for the heaviest sample "
         "of a batch; ranks of an encoder wait for the largest image or clip",
