@@ -97,6 +97,7 @@ def report(best: Plan, *others: Plan, **more: Any) -> PlanReport:
         "best": best,
         "uniform": None,
         "plans": (best, *others),
+        "simulated": 1 + len(others),
         "cheapest": best,
         "smaller": None,
         "larger": None,
@@ -120,8 +121,8 @@ RUN = PlannedRun(
     momentum=False,
     global_batch=512,
     microbatch_tokens=16384,
-)
     item_tokens=8192,
+)
 
 
 def question(cluster: str, **more: Any) -> Question:

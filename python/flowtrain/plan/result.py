@@ -12,6 +12,9 @@ Mode = Literal["prefix", "colocated", "disaggregated"]
 """Where encoders run: in front of the backbone in the same pipeline, with the same layout; on all
 ranks before the pipeline; or each on ranks of its own."""
 
+MOST_SIMULATED = 100
+"""Plans that are simulated at most, and of the uniform ones as many."""
+
 Sharding = Literal["replicated", "optimizer", "full"]
 """What replicas share out: nothing; master weights and moments (ZeRO-1); or weights and gradients
 too (FSDP, ZeRO-3)."""
@@ -297,7 +300,7 @@ class PlanReport:
         best: The plan with the shortest step among `plans`.
         uniform: The best plan with one layout for the whole model (mode `prefix`), by
             `Plan.best_s`; None if none fits.
-        plans: The best plans, the best first, by `Plan.best_s`.
+        plans: The best plans of those simulated, the best first, by `Plan.best_s`.
         cheapest: The plan with the lowest `step_s`: no plan of the search space has a lower one.
         cheapest_uniform: The uniform plan with the lowest `step_s`; no uniform plan has a lower
             one. None if none fits.
@@ -307,6 +310,10 @@ class PlanReport:
         assumptions: What the answer rests on.
         warnings: Why the times of `best` may be far off.
         sample_test: Whether the samples are enough; None if nothing was simulated.
+        simulated: Plans that were simulated.
+        all_simulated: Whether these are all, each layout once, whose `step_s` is below the shortest
+            simulated step. If not, a limit ended the simulation, and others may be shorter.
+        all_uniform_simulated: The same of uniform plans, and of `uniform`.
     """
 
     model: str
@@ -323,12 +330,15 @@ class PlanReport:
     cheapest_uniform: Plan | None = None
     warnings: tuple[str, ...] = ()
     sample_test: SampleTest | None = None
+    simulated: int = 0
+    all_simulated: bool = True
+    all_uniform_simulated: bool = True
 
     @property
     def gap(self) -> float:
         """How far `best` is above the lowest step for mean samples, as a share of that.
 
-        Nothing is proven of simulated steps: only the plans of the list are simulated.
+        Nothing is proven of simulated steps: a plan that was not simulated may have a shorter one.
         """
         return self.best.step_s / self.cheapest.step_s - 1
 

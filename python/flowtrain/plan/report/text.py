@@ -19,7 +19,15 @@ from flowtrain.plan.report.words import (
     recomputed,
     seconds,
 )
-from flowtrain.plan.result import ModulePlan, Plan, PlanReport, RankBytes, SampleTest, Seconds
+from flowtrain.plan.result import (
+    MOST_SIMULATED,
+    ModulePlan,
+    Plan,
+    PlanReport,
+    RankBytes,
+    SampleTest,
+    Seconds,
+)
 
 _GIB = 1 << 30
 # Plans that are printed; JSON has all.
@@ -99,8 +107,16 @@ def _proof(report: PlanReport) -> str:
         more = percent(report.gap)
         text = f"no plan of the search takes less than {least}, and this one {more} more"
     if report.best.simulated_s is not None:
-        text += f"; simulated were {len(report.plans)}, and this one is the shortest of these"
+        text += f"; simulated were {_simulated(report)}, and this one is the shortest of these"
     return text
+
+
+def _simulated(report: PlanReport) -> str:
+    """Which plans were simulated: each layout with a number of microbatches counts once."""
+    below = f"all below {seconds(report.best.best_s)} for mean samples"
+    if report.all_simulated:
+        return f"{report.simulated}, {below} among them"
+    return f"{report.simulated}, but not {below} (limit: {MOST_SIMULATED})"
 
 
 def _layout(plan: Plan) -> list[str]:
@@ -170,6 +186,8 @@ def _uniform(answer: Answer) -> str:
         text = "this plan has one layout for the whole model"
     else:
         text = f"{plan_line(report.uniform)}: {_beside(report.uniform, report.best)}"
+    if not report.all_uniform_simulated:
+        text += f", but others may be shorter (limit: {MOST_SIMULATED})"
     gap = report.uniform_gap or 0.0
     if gap <= _ROUNDING:
         return f"{text}; for mean samples, the shortest plan has one layout"

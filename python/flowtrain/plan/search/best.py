@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Generic, Protocol, TypeVar
 
 
@@ -47,15 +47,21 @@ class Best(Generic[T]):
 
     Args:
         keep: Number of plans to keep.
+        most: Number of plans to keep at most, if more than `keep` are below `limit_of`.
+        limit_of: Seconds below which others are kept, given one of the best plans; the least of
+            them counts. None keeps no more than `keep`.
 
     Attributes:
         cutoff_s: A step must be below this to be among the best. It never rises.
     """
 
-    def __init__(self, keep: int) -> None:
-        self._keep = keep
+    def __init__(
+        self, keep: int, *, most: int = 0, limit_of: Callable[[T], float] | None = None
+    ) -> None:
+        self._keep, self._most, self._limit_of = keep, max(keep, most), limit_of
         self._found: dict[Hashable, tuple[float, int, T]] = {}
         self._order = itertools.count()
+        self._limit_s = math.inf
         self.cutoff_s = math.inf
 
     def cutoff_of(self, kind: Hashable) -> float:
@@ -76,20 +82,42 @@ class Best(Generic[T]):
         """
         for candidate in sorted(candidates, key=lambda candidate: candidate.bound_s):
             if candidate.bound_s >= self.cutoff_s:
-                return
+                break
             cutoff_s = self.cutoff_of(candidate.kind)
             if candidate.bound_s >= cutoff_s:
                 continue
             if (plan := candidate.priced(cutoff_s)) is not None:
                 self.add(plan)
+        self._tighten()
 
     def add(self, plan: T) -> None:
         """Keep a plan if it is among the best."""
         if plan.step_s >= self.cutoff_of(plan.kind):
             return
+        is_best = all(plan.step_s < step_s for step_s, _, _ in self._found.values())
         self._found[plan.kind] = (plan.step_s, next(self._order), plan)
-        if len(self._found) > self._keep:
-            worst = max(self._found, key=lambda kind: self._found[kind][:2])
-            del self._found[worst]
-        if len(self._found) == self._keep:
-            self.cutoff_s = max(step_s for step_s, _, _ in self._found.values())
+        if is_best and self._limit_of is not None:
+            self._limit_s = min(self._limit_s, self._limit_of(plan))
+        self._cut()
+
+    def _tighten(self) -> None:
+        """Lower the limit to that of all of the first plans."""
+        if self._limit_of is not None and self._found:
+            limits = map(self._limit_of, self.plans[: self._keep])
+            self._limit_s = min(self._limit_s, *limits)
+            self._cut()
+
+    def _cut(self) -> None:
+        """Drop what is not among the best any more, and lower the cutoff."""
+        if len(self._found) < self._keep:
+            return
+        ranked = sorted(self._found, key=lambda kind: self._found[kind][:2])
+        count = self._keep
+        if self._limit_of is not None:
+            below = (self._found[kind][0] < self._limit_s for kind in ranked)
+            count = min(self._most, max(self._keep, sum(below)))
+        for kind in ranked[count:]:
+            del self._found[kind]
+        last_s = self._found[ranked[count - 1]][0]
+        open_ended = self._limit_of is not None and count < self._most
+        self.cutoff_s = max(last_s, self._limit_s) if open_ended else last_s

@@ -5,8 +5,7 @@ from __future__ import annotations
 import collections
 import itertools
 import math
-from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Hashable, Iterator, Sequence
 
 from flowtrain.plan.describe import ModelDescription
 from flowtrain.plan.result import Mode, Plan, PlanReport
@@ -17,6 +16,7 @@ from flowtrain.plan.search.convert import plan_of
 from flowtrain.plan.search.coupled import Colocated, Prefix, Priced
 from flowtrain.plan.search.disaggregated import Disaggregated, Fronts
 from flowtrain.plan.search.draws import sample_test
+from flowtrain.plan.search.finished import Finished
 from flowtrain.plan.search.infeasible import no_plan
 from flowtrain.plan.search.launches import launch_warning
 from flowtrain.plan.search.simulate import Simulation
@@ -52,7 +52,8 @@ def search(
         pools: GPUs of each type. A module is on GPUs of one type.
         space: Plans to search.
         rules: Constants of the prices.
-        keep: Number of plans to return; so many of all plans and of the uniform ones are simulated.
+        keep: Number of plans to return; so many of all plans and of the uniform ones are simulated,
+            and more as long as they may be the shortest, but at most `MOST_SIMULATED` of each.
         neighbours: Whether to search with one GPU or node less, and one more. With more than 64
             GPUs, that is among the layouts that are returned, and all of the mode of the best.
         batches: Sampled batches on which the plans kept are simulated; 0 for none.
@@ -72,30 +73,23 @@ def search(
         )
     model = model.with_inputs(work.share)
     contexts = [Context(model, work, pool, space, rules) for pool in pools]
-    uniform: Best[Priced] = Best(keep)
-    if "prefix" in space.modes:
-        for context in contexts:
-            for gpus in context.budgets():
-                uniform.consider(Prefix.all_of(context, gpus, uniform))
-    best: Best[Priced] = Best(keep)
+    finished = Finished(pools, Simulation(work, batches=batches, seed=seed) if batches else None)
+    uniform, best = finished.best(keep), finished.best(keep)
+    consider_uniform(uniform, contexts)
     for plan in uniform.plans:
         best.add(plan)
     consider_modules(best, contexts)
     if not best.plans:
         raise no_plan(contexts)
-    simulation = Simulation(work, batches=batches, seed=seed) if batches else None
-    priced = {id(plan): plan for plan in [*best.plans, *uniform.plans]}
-    finished = {number: _finished(plan, pools, simulation) for number, plan in priced.items()}
-    cheapest = finished[id(best.plans[0])]
-    uniform_plans = [finished[id(plan)] for plan in uniform.plans]
-    # The sort is stable: of equal plans, those for mean samples come in their order.
-    order = sorted(finished, key=lambda number: finished[number].best_s)[:keep]
-    plans = [finished[number] for number in order]
-    sure = [(priced[n], finished[n]) for n in order if math.isfinite(finished[n].best_s)]
+    all_simulated = finished.finish(best, keep)
+    all_uniform_simulated = finished.finish(uniform, keep)
+    found = finished.plans[:keep]
+    plans = [plan for _, plan in found]
+    sure = [(priced, plan) for priced, plan in found if math.isfinite(plan.best_s)]
     smaller, larger = None, None
     if neighbours and len(pools) == 1:
-        smaller = _with_less(contexts[0], best.plans)
-        larger = _with_more(contexts[0], best.plans)
+        smaller = _with_less(contexts[0], best.plans[:keep])
+        larger = _with_more(contexts[0], best.plans[:keep])
     counts: collections.Counter[str] = collections.Counter()
     for context in contexts:
         counts.update(context.counts)
@@ -104,25 +98,33 @@ def search(
         gpus={pool.gpu_type: pool.gpus for pool in pools},
         samples=work.batch,
         best=plans[0],
-        uniform=min(uniform_plans, key=lambda plan: plan.best_s, default=None),
+        uniform=next((plan for _, plan in finished.plans if plan.mode == "prefix"), None),
         plans=tuple(plans),
-        cheapest=cheapest,
+        cheapest=finished.of(best.plans[0]),
         smaller=smaller,
         larger=larger,
         counts=dict(counts),
-        cheapest_uniform=uniform_plans[0] if uniform_plans else None,
+        cheapest_uniform=finished.of(uniform.plans[0]) if uniform.plans else None,
         assumptions=tuple(assumptions_of(model, work, pools, rules, space.tp)),
-        warnings=(warning,) if (warning := launch_warning(priced[order[0]])) else (),
-        sample_test=sample_test(sure, seed=seed) if simulation and sure else None,
+        warnings=(warning,) if (warning := launch_warning(found[0][0])) else (),
+        sample_test=sample_test(sure, seed=seed) if batches and sure else None,
+        simulated=len(finished.plans) if batches else 0,
+        all_simulated=all_simulated,
+        all_uniform_simulated=all_uniform_simulated,
     )
 
 
-def _finished(priced: Priced, pools: Sequence[GpuPool], simulation: Simulation | None) -> Plan:
-    """The plan, simulated if there is a simulation."""
-    plan = plan_of(priced, pools)
-    if simulation is None:
-        return plan
-    return replace(plan, simulated_s=simulation.step_s(priced))
+def consider_uniform(best: Best[Priced], contexts: Sequence[Context]) -> None:
+    """Consider plans with one layout for the whole model.
+
+    Args:
+        best: The best plans so far.
+        contexts: The model on each pool.
+    """
+    if "prefix" in contexts[0].space.modes:
+        for context in contexts:
+            for gpus in context.budgets():
+                best.consider(Prefix.all_of(context, gpus, best))
 
 
 def consider_modules(best: Best[Priced], contexts: Sequence[Context], *, at_least: int = 1) -> None:
@@ -159,7 +161,7 @@ def _with_less(context: Context, known: Sequence[Priced]) -> tuple[int, Plan] | 
     best: Best[Priced] = Best(1)
     _consider_known(best, less, known)
     if less.pool.gpus <= _SEARCHED or not best.plans:
-        consider_all(best, less)
+        consider_all(best, [less])
     return (smaller[-1], plan_of(best.plans[0], [less.pool])) if best.plans else None
 
 
@@ -177,20 +179,23 @@ def _consider_known(best: Best[Priced], context: Context, known: Sequence[Priced
     budgets = context.budgets()
     for (mode, gpus), wanted in kinds.items():
         if mode != "disaggregated" and gpus in budgets:
-            found = _coupled(mode, context, gpus, best)
-            best.consider([each for each in found if each.kind in wanted])
+            best.consider(_coupled(mode, context, gpus, best, only=wanted))
     # The mode of the best is a good one here, too.
     if known[0].mode != "disaggregated":
         best.consider(_coupled(known[0].mode, context, budgets[0], best))
 
 
 def _coupled(
-    mode: Mode, context: Context, gpus: int, best: Best[Priced]
+    mode: Mode,
+    context: Context,
+    gpus: int,
+    best: Best[Priced],
+    only: Collection[Hashable] | None = None,
 ) -> Iterator[Prefix | Colocated]:
     if mode == "prefix":
-        yield from Prefix.all_of(context, gpus, best)
+        yield from Prefix.all_of(context, gpus, best, only)
     else:
-        yield from Colocated.all_of(context, gpus, best)
+        yield from Colocated.all_of(context, gpus, best, only)
 
 
 def _with_more(context: Context, known: Sequence[Priced]) -> tuple[int, Plan]:
@@ -212,13 +217,16 @@ def _with_more(context: Context, known: Sequence[Priced]) -> tuple[int, Plan]:
 def best_plan(context: Context) -> Priced | None:
     """The plan of a pool with the shortest step, or None if none fits."""
     best: Best[Priced] = Best(1)
-    consider_all(best, context)
+    consider_all(best, [context])
     return best.plans[0] if best.plans else None
 
 
-def consider_all(best: Best[Priced], context: Context) -> None:
-    """Consider all plans of a pool."""
-    if "prefix" in context.space.modes:
-        for gpus in context.budgets():
-            best.consider(Prefix.all_of(context, gpus, best))
-    consider_modules(best, [context])
+def consider_all(best: Best[Priced], contexts: Sequence[Context]) -> None:
+    """Consider all plans.
+
+    Args:
+        best: The best plans so far.
+        contexts: The model on each pool.
+    """
+    consider_uniform(best, contexts)
+    consider_modules(best, contexts)

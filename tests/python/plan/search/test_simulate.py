@@ -122,6 +122,28 @@ def test_messages_of_a_light_microbatch_are_those_of_its_price(
     assert grown > size
 
 
+def test_plans_are_simulated_as_long_as_the_next_one_may_be_the_shortest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, work, pools = small_model(), small_work(), [small_pool(8)]
+    space = Space(tp=(1, 2), cp=(1,), pp=(1, 2), microbatches=(1, 2, 4))
+    given: dict[str, Any] = {"space": space, "neighbours": False, "batches": 2}
+    every = search(model, work, pools, keep=1000, **given).plans
+    for keep in (1, 3):
+        report = search(model, work, pools, keep=keep, **given)
+        assert report.all_simulated and report.all_uniform_simulated
+        below = [plan for plan in every if plan.step_s < report.best.best_s]
+        assert keep < len(below) < len(every) and report.simulated >= len(below)
+        assert report.best == min(below, key=lambda plan: plan.best_s) != report.cheapest
+        uniform = [plan for plan in every if plan.mode == "prefix"]
+        assert report.uniform is not None
+        shorter = [plan for plan in uniform if plan.best_s < report.uniform.best_s]
+        assert all(plan.step_s >= report.uniform.best_s for plan in shorter)
+    monkeypatch.setattr("flowtrain.plan.search.finished.MOST_SIMULATED", 3)
+    report = search(model, work, pools, keep=1, **given)
+    assert (report.all_simulated, report.simulated <= 6) == (False, True)
+
+
 def test_the_final_order_is_that_of_the_simulation_and_both_prices_are_kept() -> None:
     report = search(small_model(), small_work(), [small_pool(8)], keep=12)
     simulated = [plan.simulated_s or 0.0 for plan in report.plans]
