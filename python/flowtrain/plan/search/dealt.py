@@ -1,7 +1,8 @@
-"""Which ranks of an encoder compute the inputs of a step: the rules of the runtime.
+"""Which ranks of an encoder compute the inputs of a step.
 
-The same as `steps.items`, on sizes alone: inputs of a sample are equal, and those of a step may be
-many thousands.
+`deal_apart` and `deal_together` have the rules of the runtime, those of `steps.items`, on sizes
+alone: inputs of a sample are equal, and those of a step may be many thousands. `deal_in_each` is
+for encoders that gather weights, which FlowTrain's runtime does not run.
 """
 
 from __future__ import annotations
@@ -89,8 +90,9 @@ def _items(inputs: Inputs, most: float) -> list[tuple[float, int]]:
 def deal_in_each(inputs: Inputs, *, ranks: int, slots: int, item_tokens: int) -> FloatArray:
     """As `deal_apart` for ranks that meet in each microbatch, since they gather weights.
 
-    The inputs of each microbatch are dealt on their own: a rank that has more in one of them is
-    waited for there, even if it has less in another.
+    A rank that has more in one microbatch is waited for there, even if it has less in another, so
+    that the rule of the runtime, which balances steps, would be a bad one. The inputs of each
+    microbatch are dealt on their own.
     """
     loads = numpy.zeros((slots, ranks))
     for slot in range(slots):
