@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Any, get_args
 
 from flowtrain.config.checks import ConfigError, require
@@ -48,10 +49,20 @@ def narrowed(space: Space, words: Sequence[str], *, encoders: Sequence[str]) -> 
         encoders: Names of the encoders of the model.
 
     Raises:
-        ConfigError: A word has another form, or names what does not exist.
+        ConfigError: A word has another form, names what does not exist, or contradicts another one.
     """
     for word in words:
         space = _narrowed(space, word, encoders)
+    for one, two in combinations(words, 2):
+        (name, _, value), (other, _, another) = one.partition("="), two.partition("=")
+        where = f"--fix {one} --fix {two}"
+        require(name != other, f"{where}: {name} has one value; give it once")
+        require(
+            space.modes != ("prefix",)
+            or name.rpartition(".")[2] != other.rpartition(".")[2]
+            or value == another,
+            f"{where}: in mode prefix all modules have one layout; give one value",
+        )
     return space
 
 
@@ -62,6 +73,7 @@ def _narrowed(space: Space, word: str, encoders: Sequence[str]) -> Space:
     if name == "mode":
         modes = [mode for mode in get_args(Mode) if mode == value]
         require(bool(modes), f"{where}: choose from {', '.join(get_args(Mode))}")
+        _check_runs(space, where, "mode", modes[0], space.modes)
         return replace(space, modes=tuple(modes))
     if name == "microbatches":
         return replace(space, microbatches=(_size(value, where),))
@@ -72,13 +84,26 @@ def _narrowed(space: Space, word: str, encoders: Sequence[str]) -> Space:
         raise ConfigError(f"{where}: choose from mode, microbatches, {', '.join(known)}")
     if field == "sharding":
         require(value in SHARDINGS, f"{where}: choose from {', '.join(SHARDINGS)}")
+        _check_runs(space, where, field, value, space.sharding)
         fix = Fix(module=module, field=field, value=value)
     else:
         fix = Fix(module=module, field=field, value=_size(value, where))
         if field != "dp" and fix.value not in (sizes := getattr(space, field)):
+            _check_runs(space, where, field, fix.value, sizes)
             more: dict[str, Any] = {field: (*sizes, fix.value)}
             space = replace(space, **more)
     return replace(space, fixed=(*space.fixed, fix))
+
+
+def _check_runs(
+    space: Space, where: str, name: str, value: int | str, known: Sequence[int | str]
+) -> None:
+    """Check that FlowTrain runs a value, if the space is that of `run_space`."""
+    values = " or ".join(f"{name}={each}" for each in known)
+    require(
+        not space.one_host or value in known,
+        f"--only-run {where}: FlowTrain runs {values}; leave one of the two options out",
+    )
 
 
 def _size(text: str, where: str) -> int:

@@ -97,6 +97,11 @@ def answer_request(request: Request, describe: Describe, sizes: Sizes) -> tuple[
     if request.only_run:
         cluster = _one_node(cluster)
     others = gpu_budgets(request.budgets, cluster) if request.budgets else []
+    require(
+        not request.only_run or all(other.gpus <= cluster.gpus for other in others),
+        f"--only-run --gpus {request.budgets}: a run has one host, of {cluster.gpus} GPUs; give at "
+        "most so many",
+    )
     checked = None if request.checked is None else load(request.checked)
     digest = model_digest(config.model.folder)
     work = _work(config, request, sizes)

@@ -305,7 +305,8 @@ class PlanReport:
         cheapest_uniform: The uniform plan with the lowest `step_s`; no uniform plan has a lower
             one. None if none fits.
         smaller: The best plan for the next smaller budget, with its GPUs; None if none fits.
-        larger: The best plan for the next larger budget, with its GPUs.
+        larger: The best plan for the next larger budget, with its GPUs; None beyond one host, if
+            plans have one.
         counts: Candidates by what became of them: `priced`, `bounded`, `memory`, `range`.
         assumptions: What the answer rests on.
         warnings: Why the times of `best` may be far off.

@@ -53,6 +53,7 @@ def test_a_run_trains_with_the_plan_that_was_made_for_it(
 ) -> None:
     # The times of the small model in the two modes differ by less than 1 %.
     runs = ["--only-run", "--fix", "mode=colocated"]
+    assert asked(capsys, "run.yaml", *runs)["larger"] is None  # A run has one host.
     assert main(["plan", "run.yaml", *PLAN, *runs, "--out", "plan.json"]) == 0
     printed = capsys.readouterr().out
     assert "model on 1x2xH100, 2 GPUs; 512 samples a step from lengths\n" in printed
@@ -248,6 +249,29 @@ groups:
             "--lora head=2: write PART=RANK, such as backbone=16; parts are enc",
         ),
         (["--lora", "encoder=0"], "--lora encoder=0: write PART=RANK"),
+        (
+            ["--fix", "pp=2", "--fix", "backbone.tp=2"],
+            "--fix pp=2: choose from mode, microbatches,",
+        ),
+        (
+            ["--fix", "backbone.tp=1", "--fix", "backbone.tp=2"],
+            "--fix backbone.tp=1 --fix backbone.tp=2: backbone.tp has one value; give it once\n",
+        ),
+        (["--fix", "mode=prefix", "--fix", "mode=colocated"], "mode has one value; give it once"),
+        (
+            ["--fix", "encoder.tp=1", "--fix", "backbone.tp=2", "--fix", "mode=prefix"],
+            "--fix encoder.tp=1 --fix backbone.tp=2: in mode prefix all modules have one layout",
+        ),
+        (
+            ["--only-run", "--fix", "backbone.tp=2"],
+            "--only-run --fix backbone.tp=2: FlowTrain runs tp=1; leave one of the two options out",
+        ),
+        (
+            ["--only-run", "--fix", "mode=prefix"],
+            "--only-run --fix mode=prefix: FlowTrain runs mode=colocated or mode=disaggregated;",
+        ),
+        (["--only-run", "--fix", "encoder.sharding=full"], "FlowTrain runs sharding=replicated;"),
+        (["--only-run", "--gpus", "1..4"], "--gpus 1..4: a run has one host, of 2 GPUs; give at"),
         (["--lora", "encoder=2", "--lora", "encoder=4"], "--lora encoder=4: encoder has a rank al"),
         (["model.freeze=[projector]", "--lora", "projector=2"], "--lora projector=2: model.freeze"),
         (["--only-run", "--lora", "backbone=2"], "FlowTrain trains none; leave --profile, --only"),

@@ -198,11 +198,13 @@ def _coupled(
         yield from Colocated.all_of(context, gpus, best, only)
 
 
-def _with_more(context: Context, known: Sequence[Priced]) -> tuple[int, Plan]:
+def _with_more(context: Context, known: Sequence[Priced]) -> tuple[int, Plan] | None:
     """The best plan for the next larger budget, of which the known ones are some."""
     pool = context.pool
     node = pool.topology.devices_per_node
     gpus = pool.gpus + 1 if pool.gpus < node else (pool.gpus // node + 1) * node
+    if context.space.one_host and gpus > node:
+        return None
     larger = context.of_budget(gpus)
     best: Best[Priced] = Best(1)
     best.add(known[0])
