@@ -52,6 +52,7 @@ def plan(mode: Mode, *modules: ModulePlan, **more: Any) -> Plan:
         "step_s": 1.0,
         "simulated_s": None,
         "bottleneck": modules[-1].module,
+        "model_flops": 1.266e16,
         "mfu": 0.4,
         "tokens": 1e6,
         "allocated": 0,

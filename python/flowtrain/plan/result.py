@@ -200,7 +200,8 @@ class Plan:
         simulated_s: Seconds of a step by replay of scheduled batches, mean of those sampled; None
             if it was not simulated.
         bottleneck: The module with the longest microbatch.
-        mfu: Model FLOPs over the peak of all GPUs that were planned for and `step_s`.
+        model_flops: Model FLOPs of a step in the mean, without what is computed again.
+        mfu: These over the peak of all GPUs that were planned for and `step_s`.
         tokens: Tokens of a step in the mean.
         allocated: GPUs that were planned for, with those that the plan leaves idle.
         not_run: What FlowTrain's runtime does not run yet; empty if it runs the plan.
@@ -214,6 +215,7 @@ class Plan:
     step_s: float
     simulated_s: float | None
     bottleneck: str
+    model_flops: float
     mfu: float
     tokens: float
     allocated: int
@@ -239,6 +241,11 @@ class Plan:
     def best_s(self) -> float:
         """The simulated seconds of a step if there are any, and otherwise `step_s`."""
         return self.step_s if self.simulated_s is None else self.simulated_s
+
+    @property
+    def best_mfu(self) -> float:
+        """The MFU of `best_s`."""
+        return self.mfu * self.step_s / self.best_s
 
     @property
     def tokens_per_s(self) -> float:

@@ -106,6 +106,13 @@ def test_own_layouts_budgets_and_efficiencies_stand_beside_the_best(
     one, two = found["curve"]
     assert (one["gpus"], one["plan"]["gpus"], two["gpus"]) == (1, 1, 2)
     assert two["plan"]["step_s"] == found["best"]["step_s"] < one["plan"]["step_s"]
+    for plan in (found["best"], *found["plans"], mine, one["plan"], two["plan"]):
+        # What is printed follows from the time of the step, its work and the GPUs.
+        peak = plan["allocated"] * 989e12
+        assert plan["best_mfu"] == pytest.approx(plan["model_flops"] / plan["best_s"] / peak)
+        assert plan["tokens_per_s"] == pytest.approx(512 * 64 / plan["best_s"])
+        hours = plan["gpu_hours_per_billion_tokens"]
+        assert hours == pytest.approx(1e9 / (512 * 64) * plan["best_s"] * plan["allocated"] / 3600)
     # Both directions of five efficiencies and of the exposed share; nothing was measured.
     assert len(found["scaled"]) == 12
     for scaled in found["scaled"]:
@@ -242,13 +249,6 @@ groups:
         ),
         (["--fix", "encoder.dp=3"], "--fix encoder.dp=3: that is 3 GPUs at least, and there are 2"),
         (["--fix", "backbone.ep=2"], "--fix backbone.ep=2: model has no experts; leave it out"),
-        (["--fix", "mode=both"], "--fix mode=both: choose from prefix, colocated, disaggregated"),
-        (["--check", "run.yaml"], "--check: flow.layout=auto without numbers of ranks is no layo"),
-        (
-            ["--lora", "head=2"],
-            "--lora head=2: write PART=RANK, such as backbone=16; parts are enc",
-        ),
-        (["--lora", "encoder=0"], "--lora encoder=0: write PART=RANK"),
         (
             ["--fix", "pp=2", "--fix", "backbone.tp=2"],
             "--fix pp=2: choose from mode, microbatches,",
@@ -272,6 +272,13 @@ groups:
         ),
         (["--only-run", "--fix", "encoder.sharding=full"], "FlowTrain runs sharding=replicated;"),
         (["--only-run", "--gpus", "1..4"], "--gpus 1..4: a run has one host, of 2 GPUs; give at"),
+        (["--fix", "mode=both"], "--fix mode=both: choose from prefix, colocated, disaggregated"),
+        (["--check", "run.yaml"], "--check: flow.layout=auto without numbers of ranks is no layo"),
+        (
+            ["--lora", "head=2"],
+            "--lora head=2: write PART=RANK, such as backbone=16; parts are enc",
+        ),
+        (["--lora", "encoder=0"], "--lora encoder=0: write PART=RANK"),
         (["--lora", "encoder=2", "--lora", "encoder=4"], "--lora encoder=4: encoder has a rank al"),
         (["model.freeze=[projector]", "--lora", "projector=2"], "--lora projector=2: model.freeze"),
         (["--only-run", "--lora", "backbone=2"], "FlowTrain trains none; leave --profile, --only"),

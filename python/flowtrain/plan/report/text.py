@@ -87,7 +87,11 @@ def _best(answer: Answer) -> list[str]:
         step = f"{seconds(best.simulated_s)}, simulated on scheduled batches; {step}"
     rows = [
         ("step", step),
-        ("speed", f"{best.tokens_per_s:,.0f} tokens/s, MFU {mfu(best)} ({MFU_CONVENTION})"),
+        (
+            "speed",
+            f"{best.tokens_per_s:,.0f} tokens/s; {best.model_flops / 1e15:.4g} PFLOP a step, "
+            f"MFU {mfu(best)} ({MFU_CONVENTION})",
+        ),
         ("cost", f"{best.gpu_hours_per_billion_tokens:.4g} GPU hours per 1e9 tokens"),
         ("proof", _proof(report)),
         ("FlowTrain", f"does not run {', '.join(not_run)}" if not_run else "runs it"),
@@ -136,9 +140,10 @@ def _layout(plan: Plan) -> list[str]:
                 milliseconds(module.update_s),
             )
         )
+    many = "microbatch" if plan.microbatches == 1 else "microbatches"
     return [
         *table(rows, left=2),
-        f"{plan.microbatches} microbatches a replica, of {plan.mean_tokens:.0f} tokens in the mean "
+        f"{plan.microbatches} {many} a replica, of {plan.mean_tokens:.0f} tokens in the mean "
         f"and {plan.microbatch_tokens} at most; update: gradients and optimizer",
     ]
 
@@ -155,7 +160,8 @@ def _why(answer: Answer) -> list[str]:
         if other is not None:
             gpus, plan = other
             name = f"{gpus} GPU{'s' if gpus > 1 else ''}"
-            rows.append((name, f"{_beside(plan, best)}: {plan_line(plan)}"))
+            # Both are the least for mean samples: what is shown need not be.
+            rows.append((name, f"{_beside(plan, report.cheapest)}: {plan_line(plan)}"))
     fullest = min(best.modules, key=_free)
     memory = fullest.memory[fullest.fullest]
     others = "modules" if len(best.modules) > 2 else "module"
@@ -334,7 +340,7 @@ def _spent(module: ModulePlan) -> str:
     )
     shares = [f"{name} {percent(value / time.total)}" for value, name in parts if value > 0]
     what = "once a step" if once else "a microbatch"
-    return f"{1e3 * time.total:.1f} ms {what}: {', '.join(shares)}"
+    return f"{milliseconds(time.total)} ms {what}: {', '.join(shares)}"
 
 
 def _beside_slowest(module: ModulePlan, slowest: ModulePlan) -> str:

@@ -58,6 +58,7 @@ def _plan(plan: Plan | None) -> dict[str, Any] | None:
         "gpus": plan.gpus,
         "pool_bytes": plan.pool_bytes,
         "best_s": plan.best_s,
+        "best_mfu": plan.best_mfu,
         "tokens_per_s": plan.tokens_per_s,
         "gpu_hours_per_billion_tokens": plan.gpu_hours_per_billion_tokens,
     }

@@ -41,12 +41,14 @@ def seconds(value: float) -> str:
 
 def mfu(plan: Plan) -> str:
     """MFU with the time of the step that is shown."""
-    return percent(plan.mfu * plan.step_s / plan.best_s)
+    return percent(plan.best_mfu)
 
 
 def milliseconds(value: float) -> str:
     """Seconds in milliseconds; a dash for none."""
-    return f"{1e3 * value:.1f}" if value else "-"
+    if not value:
+        return "-"
+    return f"{1e3 * value:.1f}" if value >= 1e-3 else f"{1e3 * value:.2g}"
 
 
 def percent(share: float) -> str:

@@ -24,6 +24,7 @@ def plan_of(priced: Priced, pools: Sequence[GpuPool]) -> Plan:
     peak = sum(pool.gpus * pool.flops_per_s for pool in pools)
     work = priced.context.work
     modules = _modules(priced)
+    flops = _flops(priced)
     bottleneck = max(modules, key=lambda module: _time_s(module, priced))
     return Plan(
         mode=priced.mode,
@@ -34,7 +35,8 @@ def plan_of(priced: Priced, pools: Sequence[GpuPool]) -> Plan:
         step_s=priced.step_s,
         simulated_s=None,
         bottleneck=bottleneck.module,
-        mfu=_flops(priced) / (priced.step_s * peak),
+        model_flops=flops,
+        mfu=flops / (priced.step_s * peak),
         tokens=work.tokens,
         allocated=sum(pool.gpus for pool in pools),
         not_run=tuple(_not_run(priced, modules)),
