@@ -62,6 +62,12 @@ def test_a_run_trains_with_the_plan_that_was_made_for_it(
     # Such a small model takes longer to launch than to compute.
     assert "  warning    the model is small for this GPU: a microbatch computes for " in printed
     plan = read_plan(Path("plan.json")).plan
+    # The parts of a step are its time, to their digits.
+    found = re.search(r"  mean step +(\S+) ms: (.*)\n", printed)
+    assert found is not None
+    parts = [float(part.split()[-1]) for part in found[2].split(", ")]
+    assert sum(parts) == pytest.approx(float(found[1]), rel=0.02)
+    assert float(found[1]) == pytest.approx(1e3 * plan.step_s, rel=0.02)
     # A run has one host: of a larger cluster, one node is planned for.
     larger = ["--cluster", "3x2xH100", *PLAN[2:]]
     assert main(["plan", "run.yaml", *larger, *runs, "--out", "same.json"]) == 0

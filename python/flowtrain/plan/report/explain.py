@@ -47,6 +47,12 @@ _MEANINGS = (
         "off, but largely in the same direction for all plans.",
     ),
     (
+        "mean step",
+        "What the step for mean samples is made of: encoders that run once a step, "
+        "the backbone's first microbatch through all stages, the others on the longest stage, the "
+        "wait for the heaviest sample, and gradients and optimizer.",
+    ),
+    (
         "bottleneck",
         "The module whose microbatch takes the longest, and what the time goes to; `tp`, `cp`, "
         "`ep`, `pp` and `shards` is communication that computation does not hide.",

@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 from textwrap import wrap
 
 from flowtrain.plan.report.answer import Answer, Question, Scaled
+from flowtrain.plan.report.step import ROUNDING, proof, step_parts
 from flowtrain.plan.report.table import table
 from flowtrain.plan.report.words import (
     MFU_CONVENTION,
@@ -32,7 +33,6 @@ from flowtrain.plan.result import (
 _GIB = 1 << 30
 # Plans that are printed; JSON has all.
 _NEXT_BEST = 5
-_ROUNDING = 1e-9
 
 MODEL_ERROR = 0.02
 """Differences of steps below this share are not told apart. It is the mean error of a step that is
@@ -93,34 +93,13 @@ def _best(answer: Answer) -> list[str]:
             f"MFU {mfu(best)} ({MFU_CONVENTION})",
         ),
         ("cost", f"{best.gpu_hours_per_billion_tokens:.4g} GPU hours per 1e9 tokens"),
-        ("proof", _proof(report)),
+        ("proof", proof(report)),
         ("FlowTrain", f"does not run {', '.join(not_run)}" if not_run else "runs it"),
         *(("warning", text) for text in report.warnings),
     ]
     idle = best.allocated - best.gpus
     of = f"{best.gpus} of {best.allocated}" if idle else f"{best.gpus}"
     return [f"best plan: {best.mode} on {of} GPUs", *table(rows, left=2, indent="  ")]
-
-
-def _proof(report: PlanReport) -> str:
-    """The distance of the shown plan from the proven minimum."""
-    least = f"{seconds(report.cheapest.step_s)} for mean samples"
-    if report.gap <= _ROUNDING:
-        text = f"no plan of the search takes less than this one's {least}"
-    else:
-        more = percent(report.gap)
-        text = f"no plan of the search takes less than {least}, and this one {more} more"
-    if report.best.simulated_s is not None:
-        text += f"; simulated were {_simulated(report)}, and this one is the shortest of these"
-    return text
-
-
-def _simulated(report: PlanReport) -> str:
-    """Which plans were simulated: each layout with a number of microbatches counts once."""
-    below = f"all below {seconds(report.best.best_s)} for mean samples"
-    if report.all_simulated:
-        return f"{report.simulated}, {below} among them"
-    return f"{report.simulated}, but not {below} (limit: {MOST_SIMULATED})"
 
 
 def _layout(plan: Plan) -> list[str]:
@@ -152,7 +131,8 @@ def _why(answer: Answer) -> list[str]:
     report = answer.report
     best = report.best
     slowest = best.module(best.bottleneck)
-    rows = [("bottleneck", f"{slowest.module}: {_spent(slowest)}")]
+    rows = [("mean step", step_parts(best))]
+    rows.append(("bottleneck", f"{slowest.module}: {_spent(slowest)}"))
     for module in best.modules:
         if module is not slowest:
             rows.append((module.module, _beside_slowest(module, slowest)))
@@ -195,7 +175,7 @@ def _uniform(answer: Answer) -> str:
     if not report.all_uniform_simulated:
         text += f", but others may be shorter (limit: {MOST_SIMULATED})"
     gap = report.uniform_gap or 0.0
-    if gap <= _ROUNDING:
+    if gap <= ROUNDING:
         return f"{text}; for mean samples, the shortest plan has one layout"
     least = seconds(report.cheapest_uniform.step_s)
     return f"{text}; for mean samples, none takes less than {least}, {percent(gap)} above the least"

@@ -48,7 +48,7 @@ def milliseconds(value: float) -> str:
     """Seconds in milliseconds; a dash for none."""
     if not value:
         return "-"
-    return f"{1e3 * value:.1f}" if value >= 1e-3 else f"{1e3 * value:.2g}"
+    return f"{1e3 * value:.1f}" if value >= 1e-3 else f"{1e3 * value:.3g}"
 
 
 def percent(share: float) -> str:

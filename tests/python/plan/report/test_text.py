@@ -27,11 +27,13 @@ BEST = plan(
     module_plan(
         "encoder",
         Layout(dp=8),
+        fill_s=0.09,
         memory=(RankBytes(weights=16 * GIB, activations=30 * GIB, rows=0.25 * GIB),),
     ),
     module_plan(
         "backbone",
         Layout(tp=2, pp=4, dp=3, sharding="optimizer", stages=STAGES),
+        fill_s=0.2,
         memory=(RankBytes(weights=4 * GIB, moments=9.5 * GIB, activations=60 * GIB),) * 4,
     ),
     step_s=1.02,

@@ -1,0 +1,51 @@
+"""What is said of the time of a step: its parts, and what is proven of it."""
+
+from __future__ import annotations
+
+from flowtrain.plan.report.words import milliseconds, percent, seconds
+from flowtrain.plan.result import MOST_SIMULATED, Plan, PlanReport
+
+ROUNDING = 1e-9
+"""Share below which steps are the same."""
+
+
+def proof(report: PlanReport) -> str:
+    """The distance of the shown plan from the proven minimum."""
+    least = f"{seconds(report.cheapest.step_s)} for mean samples"
+    if report.gap <= ROUNDING:
+        text = f"no plan of the search takes less than this one's {least}"
+    else:
+        more = percent(report.gap)
+        text = f"no plan of the search takes less than {least}, and this one {more} more"
+    if report.best.simulated_s is not None:
+        text += f"; simulated were {_simulated(report)}, and this one is the shortest of these"
+    return text
+
+
+def _simulated(report: PlanReport) -> str:
+    """Which plans were simulated: each layout with a number of microbatches counts once."""
+    below = f"all below {seconds(report.best.best_s)} for mean samples"
+    if report.all_simulated:
+        return f"{report.simulated}, {below} among them"
+    return f"{report.simulated}, but not {below} (limit: {MOST_SIMULATED})"
+
+
+def step_parts(plan: Plan) -> str:
+    """What a step of mean samples is made of."""
+    *encoders, backbone = plan.modules
+    updates = [module.update_s for module in plan.modules]
+    apart = plan.mode == "disaggregated"
+    longest_s = max(max(module.stage_s) for module in plan.modules)
+    parts = {
+        "encoders": sum(encoder.once.total for encoder in encoders),
+        "first microbatch": backbone.fill_s,
+        f"{plan.microbatches - 1} x {milliseconds(longest_s)} ms": (plan.microbatches - 1)
+        * longest_s,
+        "heaviest sample": backbone.heaviest_s,
+        "update": max(updates) if apart else sum(updates),
+    }
+    if apart:
+        # The first rows and the last gradients of encoders, which may be of different ones.
+        parts["encoders before and behind it"] = plan.step_s - sum(parts.values())
+    shown = [f"{name} {milliseconds(time_s)}" for name, time_s in parts.items() if time_s > 0]
+    return f"{milliseconds(plan.step_s)} ms: {', '.join(shown)}"
