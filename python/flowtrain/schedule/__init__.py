@@ -1,0 +1,24 @@
+"""Schedules: what each rank does, as lists of actions that are printed, checked and executed."""
+
+from flowtrain.schedule.action import KINDS, Action, Kind, ScheduleError
+from flowtrain.schedule.check import HighWater, Limits, check
+from flowtrain.schedule.program import Program
+from flowtrain.schedule.role import Role, roles
+from flowtrain.schedule.stages import evaluation
+from flowtrain.schedule.template import Template, template_of
+
+__all__ = [
+    "KINDS",
+    "Action",
+    "HighWater",
+    "Kind",
+    "Limits",
+    "Program",
+    "Role",
+    "ScheduleError",
+    "Template",
+    "check",
+    "evaluation",
+    "roles",
+    "template_of",
+]

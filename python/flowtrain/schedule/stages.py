@@ -1,0 +1,95 @@
+"""Stages: parts of a step, each expanded to the actions of one rank.
+
+A rank that does not hold the module of a stage has no action in it. The stages of the modules take
+the slots that they are about: all of a step, or a chunk of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from flowtrain.config.layout import Module
+from flowtrain.schedule.action import Action, Kind
+from flowtrain.schedule.role import Role
+from flowtrain.steps import StepPlan
+
+
+def encode(plan: StepPlan, role: Role, slots: range) -> Iterator[Action]:
+    """Encode the items that these slots read, and send their records."""
+    if not role.encoder:
+        return
+    yield from _begin(plan, "encoder", slots)
+    for item in plan.items_of(role.rank):
+        if item.slot in slots:
+            yield Action(plan.step, "encode", "encoder", item.index)
+            yield Action(plan.step, "put", "encoder", item.index, item.reader)
+
+
+def passes(plan: StepPlan, role: Role, slots: range) -> Iterator[Action]:
+    """Forward and backward of slots, from the records of their items to the gradients of these."""
+    if not role.backbone:
+        return
+    step = plan.step
+    yield from _begin(plan, "backbone", slots)
+    own = [slot for slot, _ in plan.documents_of(role.rank)]
+    for slot in own:
+        if slot not in slots:
+            continue
+        items = plan.items_for(role.rank, slot)
+        for item in items:
+            yield Action(step, "get", "backbone", item.index, item.encoder)
+        yield Action(step, "forward", "backbone", slot)
+        yield Action(step, "backward", "backbone", slot, last=slot == own[-1])
+        for item in items if role.trains_encoder else ():
+            yield Action(step, "put", "backbone", item.index, item.encoder)
+    if slots.stop == plan.slots:
+        yield Action(step, "reduce", "backbone")
+
+
+def encoder_backward(plan: StepPlan, role: Role, slots: range) -> Iterator[Action]:
+    """Backward of the items that these slots read, each when its gradient has arrived."""
+    if not (role.encoder and role.trains_encoder):
+        return
+    step, is_end = plan.step, slots.stop == plan.slots
+    items = [item for item in plan.items_of(role.rank) if item.slot in slots]
+    for item in items:
+        yield Action(step, "get", "encoder", item.index, item.reader)
+        # Only behind the last slots: the sums of the backbone come first on every rank.
+        last = is_end and item is items[-1]
+        yield Action(step, "encoder_backward", "encoder", item.index, last=last)
+    if is_end and plan.items:
+        yield Action(step, "reduce", "encoder")
+
+
+def evaluation(plan: StepPlan, role: Role) -> Iterator[Action]:
+    """A batch of an evaluation: forward passes alone."""
+    slots = range(plan.slots)
+    yield from encode(plan, role, slots)
+    kept: tuple[Kind, ...] = ("read", "resize", "get", "forward")
+    yield from (action for action in passes(plan, role, slots) if action.kind in kept)
+    yield Action(plan.step, "forget")
+
+
+def close(plan: StepPlan, role: Role) -> Iterator[Action]:
+    """Agree with all ranks on a step whose gradients are being summed, and apply it."""
+    if role.closes:
+        yield Action(plan.step, "norm")
+        yield Action(plan.step, "exchange")
+        yield Action(plan.step, "apply")
+
+
+def finish(
+    plan: StepPlan, *, evaluates: Callable[[int], bool], saves: Callable[[int], bool]
+) -> Iterator[Action]:
+    """What follows the close of a step, on every rank."""
+    if evaluates(plan.step):
+        yield Action(plan.step, "evaluate")
+    if saves(plan.step):
+        yield Action(plan.step, "checkpoint")
+    yield Action(plan.step, "forget")
+
+
+def _begin(plan: StepPlan, module: Module, slots: range) -> Iterator[Action]:
+    if slots.start == 0:
+        yield Action(plan.step, "read", module)
+        yield Action(plan.step, "resize", module)
