@@ -9,16 +9,17 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import torch
 
-from flowtrain.steps import Document, StepPlan
+from flowtrain.schedule import Action
+from flowtrain.steps import StepPlan
 from flowtrain.train.control.gradients import GradientBuckets
 from flowtrain.train.ranks import backbone
-from flowtrain.train.ranks.backbone import BackbonePart, StepSums
+from flowtrain.train.ranks.backbone import BackbonePart
 from flowtrain.train.ranks.encoder import EncoderPart
 from flowtrain.train.records.key import RecordKey
 from flowtrain.train.records.receiver import RecordReceiver
@@ -43,34 +44,32 @@ def drop_gradient() -> None:
 
 def local_count() -> None:
     """Divide the loss by the target tokens of the rank instead of the step, as many loops do."""
-    slot = BackbonePart._slot
+    backward = BackbonePart.backward
 
-    def local(
-        self: BackbonePart, plan: StepPlan, number: int, documents: Sequence[Document], *more: Any
-    ) -> tuple[float, int, int]:
+    def local(self: BackbonePart, plan: StepPlan, action: Action) -> None:
         mine = sum(
             d.num_targets for _, docs in plan.documents_of(self._context.world.rank) for d in docs
         )
-        return slot(self, replace(plan, num_targets=mine), number, documents, *more)
+        backward(self, replace(plan, num_targets=mine), action)
 
-    BackbonePart._slot = local
+    BackbonePart.backward = local
 
 
 def slow_lengths() -> None:
     """Report that documents of 96 and more tokens took twice as long as others for each token."""
-    slots = BackbonePart.slots
+    backward = BackbonePart.backward
 
-    def slow(self: BackbonePart, plan: StepPlan) -> StepSums:
-        sums = slots(self, plan)
-        seconds = [0.0] * len(sums.slot_seconds)
-        rank = self._context.world.rank
-        for slot, documents in plan.documents_of(rank):
-            assert sums.slot_seconds[rank * plan.slots + slot] > 0
-            tokens = [d.num_tokens * (2 if d.num_tokens >= 96 else 1) for d in documents]
-            seconds[rank * plan.slots + slot] = float(sum(tokens))
-        return replace(sums, slot_seconds=seconds)
+    def slow(self: BackbonePart, plan: StepPlan, action: Action) -> None:
+        backward(self, plan, action)
+        rank, slot = self._context.world.rank, action.index
+        place = rank * plan.slots + slot
+        assert self.sums.slot_seconds[place] > 0
+        tokens = [
+            d.num_tokens * (2 if d.num_tokens >= 96 else 1) for d in plan.documents[rank][slot]
+        ]
+        self.sums.slot_seconds[place] = float(sum(tokens))
 
-    BackbonePart.slots = slow
+    BackbonePart.backward = slow
 
 
 def leak_documents() -> None:
@@ -86,17 +85,16 @@ def leak_documents() -> None:
 
 def skip_tap() -> None:
     """Zero the first deepstack tap on its way to the backbone."""
-    gather = BackbonePart._gather
+    get = BackbonePart.get
 
-    def without_tap(self: BackbonePart, *arguments: Any) -> Any:
-        features, *others = gather(self, *arguments)
-        if features is not None:
-            width = self._context.family.config.text_config.hidden_size
-            with torch.no_grad():
-                features[:, width : 2 * width] = 0
-        return features, *others
+    def without_tap(self: BackbonePart, plan: StepPlan, action: Action) -> None:
+        get(self, plan, action)
+        item = plan.items[action.index]
+        width = self._context.family.config.text_config.hidden_size
+        features = self._slots[plan.step, item.slot].features
+        features[item.row : item.row + item.num_rows, width : 2 * width] = 0
 
-    BackbonePart._gather = without_tap
+    BackbonePart.get = without_tap
 
 
 def stale_weights() -> None:
@@ -121,8 +119,8 @@ def halt() -> None:
 
 def pause() -> None:
     """Let this backbone rank sleep before a slot, a checkpoint and a reduction."""
-    _before(BackbonePart, "_slot", 2, lambda: time.sleep(PAUSE_S))
-    _before(Checkpoints, "is_due", 2, lambda: time.sleep(PAUSE_S))
+    _before(BackbonePart, "get", 2, lambda: time.sleep(PAUSE_S))
+    _before(Checkpoints, "save", 2, lambda: time.sleep(PAUSE_S))
     _before(GradientBuckets, "finish", 3, lambda: time.sleep(PAUSE_S))
 
 

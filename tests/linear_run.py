@@ -73,6 +73,6 @@ def train(
         rates.append(rate(module))
         module.apply(APPLY, saw_images=step not in without_images)
         plan = StepPlan(step=step, kind="train", cursor=(step + 1) * draws)
-        if checkpoints.is_due(plan):
+        if config.is_saved(step):
             checkpoints.save(plan, eval_losses.get(step))
     return rates, module

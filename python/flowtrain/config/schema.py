@@ -318,6 +318,13 @@ class RunConfig:
         due = done == self.train.steps or (every > 0 and done % every == 0)
         return self.eval.has_data and due
 
+    def is_saved(self, step: int) -> bool:
+        """Whether a checkpoint follows a step."""
+        if self.eval.keep_best and self.is_evaluated(step):
+            return True
+        done, every = step + 1, self.checkpoint.every
+        return done == self.train.steps or (every > 0 and done % every == 0)
+
     @property
     def trained_parts(self) -> tuple[Part, ...]:
         """The parts of the model that train."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -11,12 +9,11 @@ import torch
 from flowtrain.config.layout import Module, RankLayout
 from flowtrain.config.schema import RunConfig
 from flowtrain.models.family import Family
-from flowtrain.steps import Space, StepPlan
+from flowtrain.steps import Space
 from flowtrain.train.control.activity import Activity
 from flowtrain.train.control.store import JobStore
 from flowtrain.train.control.world import World
 from flowtrain.train.planning.plans import PlanReader
-from flowtrain.train.ranks.memory import memory_errors
 from flowtrain.train.ranks.segments import SegmentSizes
 from flowtrain.train.records.loopback import Loopback
 from flowtrain.train.records.receiver import RecordReceiver
@@ -49,16 +46,6 @@ class RankContext:
     @property
     def layout(self) -> RankLayout:
         return self.config.flow.chosen
-
-    @contextmanager
-    def computing(self, kind: str, plan: StepPlan) -> Iterator[None]:
-        """Within the block, the rank computes; an error of a full device says what to lower."""
-        with (
-            self.activity.account.doing(kind),
-            memory_errors(self.config, kind, plan.step),
-            torch.profiler.record_function(kind),
-        ):
-            yield
 
     def loopback(self) -> Loopback | None:
         """Takes the records of one direction that this rank sends to itself, if there are any."""

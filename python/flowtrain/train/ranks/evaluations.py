@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 
-from flowtrain.data.chat import end_ids
+import torch
+
+from flowtrain.schedule import Action, Role, evaluation
 from flowtrain.steps import FIRST_EVALUATION, StepPlan
 from flowtrain.train.planning.planner import Planner
 from flowtrain.train.planning.plans import PlanError
 from flowtrain.train.ranks.backbone import BackbonePart
 from flowtrain.train.ranks.context import RankContext
-from flowtrain.train.ranks.encoder import EncoderPart
+from flowtrain.train.ranks.step import inference
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,31 +51,34 @@ class Evaluations:
 
     Args:
         context: Configuration, connections and services of this rank.
-        encoder: The encoder's part, if this rank holds the encoder.
+        role: This rank, as schedules see it.
         backbone: The backbone's part, if this rank holds the backbone.
-        make_room: Makes the segments of this rank large enough for a plan.
+        execute: Executes an action.
         planner: Told of each batch; None except on the first rank with the backbone.
     """
 
     def __init__(
         self,
         context: RankContext,
+        role: Role,
         *,
-        encoder: EncoderPart | None,
         backbone: BackbonePart | None,
-        make_room: Callable[[StepPlan], None],
+        execute: Callable[[Action], None],
         planner: Planner | None,
     ) -> None:
         self._context = context
-        self._encoder = encoder
+        self._role = role
         self._backbone = backbone
-        self._make_room = make_room
+        self._execute = execute
         self._planner = planner
         self._next = FIRST_EVALUATION
         self._stopped = False
 
-    def run(self, step: int) -> Evaluation | None:
-        """Evaluate after a step.
+    def run(self, modules: list[torch.nn.Module]) -> Evaluation | None:
+        """Evaluate the model.
+
+        Args:
+            modules: What this rank holds of it.
 
         Returns:
             The result, on ranks with the backbone. None if the run ends early on request: the rest
@@ -87,23 +93,25 @@ class Evaluations:
         loss_sum = num_targets = num_skipped = 0.0
         samples = truncated = 0
         answers: dict[int, list[int]] = {}
-        while (plan := self._plan()).kind != "end":
-            self._encode(plan, version=step)
-            if self._backbone is not None and plan.kind == "answer":
-                answers |= self._answer(self._backbone, plan)
-            elif self._backbone is not None:
-                with self._context.computing("backbone", plan):
-                    sums = self._backbone.evaluate(plan)
+        with ExitStack() as stack:
+            for module in modules:
+                stack.enter_context(inference(module))
+            while (plan := self._plan()).kind != "end":
+                for action in evaluation(plan, self._role):
+                    self._execute(action)
+                self._next += 1
+                if self._backbone is None:
+                    continue
+                sums = self._backbone.sums
+                if plan.kind == "answer":
+                    answers |= self._gathered(plan, sums.answers)
+                    continue
                 loss_sum += sums.loss_sum
                 num_targets += sums.num_targets
                 num_skipped += sums.num_skipped
                 samples += len(plan.samples)
                 truncated += plan.truncated
-            self._done(plan)
-        self._done(plan)
-        if plan.error is not None:
-            raise PlanError(plan.error)
-        self._stopped = plan.stopped
+        self._end(plan)
         if self._backbone is None or self._stopped:
             return None
         world = self._context.world
@@ -123,27 +131,19 @@ class Evaluations:
         with self._context.activity.account.doing("plan"):
             return self._context.plans.get(self._next)
 
-    def _encode(self, plan: StepPlan, *, version: int) -> None:
-        """Read a batch, and encode this rank's part of it."""
-        if self._encoder is not None:
-            self._encoder.read(plan)
-        if self._backbone is not None:
-            self._backbone.read(plan)
-        self._make_room(plan)
-        if self._encoder is not None:
-            with self._context.computing("encode", plan):
-                self._encoder.evaluate(plan, version=version)
-            self._encoder.forget(plan)
+    def _end(self, plan: StepPlan) -> None:
+        """Take the plan behind the last batch."""
+        self._context.plans.forget(plan.step)
+        self._next += 1
+        if self._planner is not None:
+            self._planner.step_started()
+        if plan.error is not None:
+            raise PlanError(plan.error)
+        self._stopped = plan.stopped
 
-    def _answer(self, backbone: BackbonePart, plan: StepPlan) -> dict[int, list[int]]:
-        """Answer the prompts of a batch; the first rank gets those of all ranks."""
+    def _gathered(self, plan: StepPlan, answers: dict[int, list[int]]) -> dict[int, list[int]]:
+        """Answers of all ranks to the prompts of a batch, on the first rank; none on others."""
         context, store = self._context, self._context.store
-        with context.computing("backbone", plan):
-            answers = backbone.answers(
-                plan,
-                max_tokens=context.config.eval.answer_tokens,
-                end_ids=end_ids(context.config.model.folder),
-            )
         key = f"answers/{plan.step}"
         if not context.world.is_leader:
             store.put(f"{key}/{context.world.rank}", list(answers.items()))
@@ -153,9 +153,3 @@ class Evaluations:
             answers |= dict(store.get(f"{key}/{rank}", writer=writer))
             store.delete(f"{key}/{rank}")
         return dict(sorted(answers.items()))
-
-    def _done(self, plan: StepPlan) -> None:
-        self._context.plans.forget(plan.step)
-        self._next += 1
-        if self._planner is not None:
-            self._planner.step_started()

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
-import torch
-
 from flowtrain.config.schema import RunConfig
+from flowtrain.schedule import Action
 from flowtrain.steps import FIRST_EVALUATION, step_name
 from flowtrain_core import FlowTrainError
 
@@ -16,43 +12,28 @@ class DeviceMemoryError(FlowTrainError, RuntimeError):
     """The memory of a device is full; the message names what was computed and what to lower."""
 
 
-@contextmanager
-def memory_errors(config: RunConfig, kind: str, step: int) -> Iterator[None]:
-    """Explain an error of a full device within the block.
-
-    Args:
-        config: The run.
-        kind: What is computed: `encode`, `backbone` or `optimizer`.
-        step: Step of the plan.
-
-    Raises:
-        DeviceMemoryError: The memory of the device is full.
-    """
-    try:
-        yield
-    except torch.OutOfMemoryError as error:
-        cause = str(error).split(". ")[0]
-        raise DeviceMemoryError(
-            f"{step_name(step)}: {_advice(config, kind, step)} ({cause})"
-        ) from error
+def device_memory_error(config: RunConfig, action: Action, cause: Exception) -> DeviceMemoryError:
+    """The error of an action for which the memory of the device was not enough."""
+    first = str(cause).split(". ")[0]
+    return DeviceMemoryError(f"{step_name(action.step)}: {_advice(config, action)} ({first})")
 
 
-def _advice(config: RunConfig, kind: str, step: int) -> str:
+def _advice(config: RunConfig, action: Action) -> str:
     train, flow = config.train, config.flow
-    if kind == "backbone":
+    if action.module == "backbone":
         return (
             "the device's memory is full in forward and backward of a microbatch; lower "
             f"train.microbatch_tokens={train.microbatch_tokens}"
         )
     keeps_steps = flow.mode != "frozen" and not flow.recompute
-    if kind == "encode" and keeps_steps and step < FIRST_EVALUATION:
+    if action.module == "encoder" and keeps_steps and action.step < FIRST_EVALUATION:
         kept = "a whole step" if flow.mode == "strict" else f"{flow.staleness + 1} steps"
         return (
             f"the device's memory is full in the encoder, which keeps the activations of {kept}; "
             "set flow.recompute=true, which keeps those of one item, lower "
             f"train.global_batch={train.global_batch}, or use more ranks"
         )
-    if kind == "encode":
+    if action.module == "encoder":
         return (
             f"the device's memory is full in the encoder; lower flow.item_tokens={flow.item_tokens}"
         )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 
 from flowtrain.config.schema import RunConfig
+from flowtrain.schedule import Action
 
 
 class Profiler:
@@ -37,6 +39,12 @@ class Profiler:
                 activities.append(torch.profiler.ProfilerActivity.CUDA)
             self._trace = torch.profiler.profile(activities=activities)
             self._trace.start()
+
+    def named(self, action: Action) -> AbstractContextManager[None]:
+        """Within the block, what a trace records belongs to an action."""
+        if self._trace is None:
+            return nullcontext()
+        return torch.profiler.record_function(str(action.kind))
 
     def close(self) -> None:
         """Write the trace if there is one."""

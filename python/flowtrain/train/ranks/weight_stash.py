@@ -32,10 +32,11 @@ class WeightStash:
         self._kept: dict[int, list[torch.Tensor]] = {}
 
     def save(self, version: int) -> None:
-        """Copy the current weights under their version, and drop the oldest copy."""
+        """Copy the current weights under their version, and drop those that are too old."""
         if self._depth and version not in self._kept:
             self._kept[version] = [p.detach().clone() for p in self._parameters]
-            self._kept.pop(version - self._depth - 1, None)
+            for old in [kept for kept in self._kept if kept < version - self._depth]:
+                del self._kept[old]
 
     @contextmanager
     def restored(self, version: int) -> Iterator[None]:

@@ -195,15 +195,15 @@ class Worker:
                 context,
                 modules["encoder"],
                 self._prefetch(context),
-                records=context.sender("backbone", records),
-                gradients=context.receiver("encoder", gradients),
+                sender=context.sender("backbone", records),
+                receiver=context.receiver("encoder", gradients),
             )
         if "backbone" in modules:
             backbone = BackbonePart(
                 context,
                 modules["backbone"],
-                records=context.receiver("backbone", records),
-                gradients=context.sender("encoder", gradients),
+                receiver=context.receiver("backbone", records),
+                sender=context.sender("encoder", gradients),
             )
             if context.world.is_leader:
                 planner, metrics = self._planner(context), self._metrics(context)

@@ -58,8 +58,10 @@ class RecordSender:
         freed with the last of them.
 
         Args:
-            slabs: Number of slabs of the segment.
+            slabs: Number of slabs of the segment; with the present number nothing changes.
         """
+        if slabs == self.slabs:
+            return
         for producer in self._producers.values():
             producer.close()
         if self._segment is not None:

@@ -189,14 +189,6 @@ class Checkpoints:
         self._store = store
         self._folder = config.run / "checkpoints"
 
-    def is_due(self, plan: StepPlan) -> bool:
-        """Whether the configuration asks for a checkpoint at the close of this step."""
-        config, done = self._config, plan.step + 1
-        if config.eval.keep_best and config.is_evaluated(plan.step):
-            return True
-        every = config.checkpoint.every
-        return done == config.train.steps or (every > 0 and done % every == 0)
-
     def save(self, plan: StepPlan, eval_loss: float | None = None) -> None:
         """Save at the close of a step; called by every rank.
 

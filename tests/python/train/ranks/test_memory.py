@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -7,36 +8,42 @@ import pytest
 import torch
 
 from flowtrain.config import from_dict
-from flowtrain.train.ranks.memory import DeviceMemoryError, memory_errors
+from flowtrain.schedule import Action
+from flowtrain.train.ranks.memory import device_memory_error
 
 CUDA = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 80 GiB"
 
 
+ENCODE = Action(7, "encode", "encoder", 0)
+FORWARD = Action(7, "forward", "backbone", 0)
+APPLY = Action(7, "apply")
+
+
 @pytest.mark.parametrize(
-    ("kind", "flow", "message"),
+    ("action", "flow", "message"),
     [
-        ("backbone", {}, r"of a microbatch; lower train\.microbatch_tokens=4096 \(CUDA out of"),
+        (FORWARD, {}, r"of a microbatch; lower train\.microbatch_tokens=4096 \(CUDA out of"),
         (
-            "encode",
+            ENCODE,
             {},
             r"activations of a whole step; set flow\.recompute=true, .* one item, lower",
         ),
         (
-            "encode",
+            ENCODE,
             {"mode": "bounded", "staleness": 2},
             r"activations of 3 steps; set .* train\.global_batch=32, or use more ranks",
         ),
-        ("encode", {"recompute": True}, r"in the encoder; lower flow\.item_tokens=1024"),
-        ("encode", {"mode": "frozen"}, r"in the encoder; lower flow\.item_tokens=1024"),
+        (ENCODE, {"recompute": True}, r"in the encoder; lower flow\.item_tokens=1024"),
+        (ENCODE, {"mode": "frozen"}, r"in the encoder; lower flow\.item_tokens=1024"),
         (
-            "optimizer",
+            APPLY,
             {},
             r"model\.dtype=float32, optim\.master_weights=True \(CUDA out of memory\)",
         ),
     ],
 )
 def test_a_full_device_names_the_field_to_lower(
-    kind: str, flow: dict[str, Any], message: str
+    action: Action, flow: dict[str, Any], message: str
 ) -> None:
     sections: dict[str, Any] = {
         "run": Path("run"),
@@ -45,8 +52,5 @@ def test_a_full_device_names_the_field_to_lower(
         "train": {"steps": 1},
         "flow": flow,
     }
-    with (
-        pytest.raises(DeviceMemoryError, match=rf"step 7: the device's memory is full .*{message}"),
-        memory_errors(from_dict(sections), kind, 7),
-    ):
-        raise torch.OutOfMemoryError(CUDA)
+    error = device_memory_error(from_dict(sections), action, torch.OutOfMemoryError(CUDA))
+    assert re.search(rf"^step 7: the device's memory is full .*{message}", str(error))

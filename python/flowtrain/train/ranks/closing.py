@@ -1,0 +1,167 @@
+"""The close of steps: gradients are summed, the ranks agree, and the optimizers step."""
+
+from __future__ import annotations
+
+import math
+import time
+
+from flowtrain.schedule import Action
+from flowtrain.steps import StepPlan
+from flowtrain.train.control.account import KINDS
+from flowtrain.train.control.close import StepClose, StepDecision, StepReport
+from flowtrain.train.control.targets import TargetCheck
+from flowtrain.train.planning.planner import Planner
+from flowtrain.train.ranks.backbone import BackbonePart, StepSums
+from flowtrain.train.ranks.context import RankContext
+from flowtrain.train.ranks.encoder import EncoderPart
+from flowtrain.train.ranks.metrics import Metrics, StepTiming
+from flowtrain.train.state.module import Module
+
+
+class Closing:
+    """Executes `norm`, `exchange` and `apply` of each step, in this order.
+
+    Args:
+        context: Configuration, connections and services of this rank.
+        encoder: The encoder's part, if this rank holds the encoder.
+        backbone: The backbone's part, if this rank holds the backbone.
+        metrics: Log of the run; None except on the first rank with the backbone.
+        planner: Told of the times of slots; None except on that rank.
+    """
+
+    def __init__(
+        self,
+        context: RankContext,
+        *,
+        encoder: EncoderPart | None,
+        backbone: BackbonePart | None,
+        metrics: Metrics | None,
+        planner: Planner | None,
+    ) -> None:
+        self._context = context
+        self._encoder = encoder.module if encoder is not None and encoder.trains else None
+        self._backbone = backbone
+        self._metrics = metrics
+        self._planner = planner
+        self._exchange = _step_close(context)
+        self._targets = TargetCheck(context.config.train.steps)
+        self._account = context.activity.account
+        self._norm = 0.0
+        self._sums: StepSums | None = None
+        self._decision: StepDecision | None = None
+        self.restart()
+
+    def restart(self) -> None:
+        """The next step begins now: time before this does not count for it."""
+        self._reported = self._account.seconds()
+        self._closed_at = time.perf_counter()
+
+    def norm(self, plan: StepPlan, _: Action) -> None:
+        """Wait until the gradients are summed over the world, and take their norm."""
+        modules = self._modules
+        with self._account.doing("reduce"):
+            for module in modules:
+                # Without an image in the step, the encoder has nothing to sum.
+                if plan.items or module is not self._encoder:
+                    module.finish_sums()
+        self._norm = math.hypot(*(module.norm() for module in modules))
+
+    def exchange(self, plan: StepPlan, _: Action) -> None:
+        """Sum the results over the world, and agree with all ranks on the step.
+
+        Raises:
+            NonFiniteError: Loss or norm is not finite, and `train.nonfinite` is `abort`.
+            NoTargetError: This step and those before it had no target token.
+        """
+        context = self._context
+        seconds, self._sums = self._sum_over_ranks()
+        report = StepReport(
+            norm=self._norm,
+            checksum=context.plans.checksum(plan.step),
+            loss_sum=self._sums.loss_sum if self._sums is not None else 0.0,
+            num_targets=int(self._sums.num_targets) if self._sums is not None else 0,
+            seconds=seconds,
+        )
+        if context.world.is_leader:
+            self._exchange.report(plan.step, report)
+        self._decision = self._exchange.decide(plan, report.checksum)
+        self._targets.closed(plan, self._decision.num_targets)
+
+    def apply(self, plan: StepPlan, _: Action) -> None:
+        """Step the optimizers, and log the step."""
+        assert self._decision is not None
+        for module in self._modules:
+            module.apply(self._decision, saw_images=bool(plan.items))
+        if self._sums is None:
+            return
+        if self._planner is not None and self._sums.slot_seconds:
+            self._planner.measured(plan, self._sums.slot_seconds)
+        if self._metrics is not None:
+            with self._account.doing("log"):
+                self._log(self._metrics, plan, self._decision, self._sums)
+
+    @property
+    def _modules(self) -> list[Module]:
+        """The modules that train, in the order in which their sums start."""
+        modules = [self._backbone.module] if self._backbone is not None else []
+        return [*modules, self._encoder] if self._encoder is not None else modules
+
+    def _sum_over_ranks(self) -> tuple[dict[str, float], StepSums | None]:
+        """Results of the step, summed over the world, and what its ranks did since the last close.
+
+        Returns:
+            Mean seconds of each kind of activity that there was, and the sums of the results.
+        """
+        world, before = self._context.world, self._reported
+        self._reported = self._account.seconds()
+        spent = [self._reported[kind] - before[kind] for kind in KINDS]
+        own = self._backbone.sums if self._backbone is not None else None
+        results: list[float] = []
+        if own is not None:
+            results = [own.loss_sum, own.num_targets, own.num_skipped]
+            results += [*own.ages, *own.slot_seconds]
+        summed = world.sum([*spent, *results])
+        seconds = {k: s / world.size for k, s in zip(KINDS, summed, strict=False) if s > 0}
+        if own is None:
+            return seconds, None
+        loss_sum, num_targets, num_skipped, *others = summed[len(KINDS) :]
+        return seconds, StepSums(
+            loss_sum=loss_sum,
+            num_targets=num_targets,
+            num_skipped=num_skipped,
+            ages=others[: len(own.ages)],
+            slot_seconds=others[len(own.ages) :],
+        )
+
+    def _log(
+        self, metrics: Metrics, plan: StepPlan, decision: StepDecision, sums: StepSums
+    ) -> None:
+        now = time.perf_counter()
+        timing = StepTiming(seconds=now - self._closed_at, pool=self._context.pool.stats())
+        self._closed_at = now
+        metrics.step(
+            plan,
+            decision,
+            skipped=int(sums.num_skipped),
+            ages=[int(age) for age in sums.ages],
+            timing=timing,
+        )
+
+
+def _step_close(context: RankContext) -> StepClose:
+    """The exchange that closes each step of a run."""
+    config, layout, world = context.config, context.layout, context.world
+    reporting = [
+        world.name
+        for world in layout.worlds
+        if "backbone" in world.modules or config.flow.mode != "frozen"
+    ]
+    return StepClose(
+        context.store,
+        world=world.name,
+        worlds=reporting,
+        clip_norm=config.optim.clip_norm,
+        nonfinite=config.train.nonfinite,
+        # The encoder is late in `bounded`, and so may be its report.
+        late=config.flow.mode == "bounded" and world.name == "backbone",
+    )
