@@ -20,17 +20,12 @@ from tqdm import tqdm
 
 from flowtrain.config import RunConfig
 from flowtrain.data.digits import write_digits
-from flowtrain.data.mixture import sample_order
-from flowtrain.data.records import Dataset
-from flowtrain.data.samples import SampleReader
-from flowtrain.data.workers import ReaderPool
 from flowtrain.models.registry import family_for
 from flowtrain.steps import Space
 from flowtrain.train.demo import demo_config
-from flowtrain.train.input.reads import SampleReads
 from flowtrain.train.launch.errors import RunFailed
 from flowtrain.train.launch.run import train
-from flowtrain.train.planning.source import PlanSource
+from flowtrain.train.planning.offline import planned_steps
 from flowtrain.train.state.logs import read_log
 from flowtrain.train.state.module import DTYPES
 
@@ -59,25 +54,15 @@ def min_pool_bytes(config: RunConfig) -> int:
         trained=config.flow.mode != "frozen",
     )
 
-    def make_reader() -> SampleReader:
-        return SampleReader(config.model.folder, config.data, config.train.microbatch_tokens)
-
-    with ReaderPool(make_reader, 0) as reader:
-        source = PlanSource(
-            config,
-            reads=SampleReads(reader, config.data.name, timeout_s=config.flow.timeout_s),
-            order=sample_order(config.data, Dataset(config.data), seed=config.train.seed),
-            family=family,
+    flow = config.flow
+    return max(
+        space.total_bytes(
+            space.need(plan),
+            encoder_ranks=flow.encoder_ranks,
+            backbone_ranks=flow.backbone_ranks,
         )
-        flow = config.flow
-        return max(
-            space.total_bytes(
-                space.need(plan),
-                encoder_ranks=flow.encoder_ranks,
-                backbone_ranks=flow.backbone_ranks,
-            )
-            for plan, _ in source
-        )
+        for plan in planned_steps(config, config.train.steps)
+    )
 
 
 def losses(config: RunConfig) -> list[float]:

@@ -21,6 +21,17 @@ def add_parser(commands: Any) -> None:
         "--plan", type=Path, metavar="FILE", help="take the layout from a plan of `flowtrain plan`"
     )
     parser.add_argument("--print-config", action="store_true", help="print every field and exit")
+    parser.add_argument(
+        "--print-schedule",
+        action="store_true",
+        help="print what each rank does in the first step, in its order, and exit",
+    )
+    parser.add_argument(
+        "--steps",
+        type=_steps,
+        metavar="FIRST:END",
+        help="steps of --print-schedule, from 0; END is not printed",
+    )
     parser.add_argument("--resume", action="store_true", help="continue from the latest checkpoint")
     parser.add_argument(
         "--external-ranks",
@@ -31,7 +42,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    from flowtrain.config import dump, load
+    from flowtrain.config import ConfigError, dump, load
 
     config = load(given.config, given.overrides)
     if given.plan is not None:
@@ -41,6 +52,15 @@ def run(given: argparse.Namespace) -> int:
     if given.print_config:
         print(dump(config), end="")
         return 0
+    if given.print_schedule:
+        from flowtrain.train.launch.printed import printed_schedule
+
+        print(printed_schedule(config, given.steps or range(1)), end="")
+        return 0
+    if given.steps is not None:
+        raise ConfigError(
+            "--steps: it is for --print-schedule; give both, or train.steps=N to train"
+        )
     from flowtrain.output import show
     from flowtrain.train.launch.external import run_external_ranks
     from flowtrain.train.launch.local import run_local_ranks
@@ -50,3 +70,10 @@ def run(given: argparse.Namespace) -> int:
     summary = train(config, resume=given.resume, run_ranks=run_ranks)
     otherwise = f"the summary is in {config.run / SUMMARY}"
     return 0 if show(json.dumps(summary) + "\n", otherwise=otherwise) else 1
+
+
+def _steps(text: str) -> range:
+    first, _, end = text.partition(":")
+    if first.isdecimal() and end.isdecimal() and int(first) < int(end):
+        return range(int(first), int(end))
+    raise argparse.ArgumentTypeError(f"{text}: write FIRST:END, such as 0:2")

@@ -1,0 +1,74 @@
+"""The schedule of a run's first steps, from its data and layout, without the run."""
+
+from __future__ import annotations
+
+from flowtrain.config.checks import require
+from flowtrain.config.layout import RankLayout
+from flowtrain.config.schema import RunConfig
+from flowtrain.data.mixture import sample_order
+from flowtrain.data.records import Dataset
+from flowtrain.schedule import Action, HighWater, Program, check, roles, template_of
+from flowtrain.steps import StepPlan
+from flowtrain.train.control.threads import with_threads
+from flowtrain.train.launch.layout import with_layout
+from flowtrain.train.launch.run import with_steps
+from flowtrain.train.planning.offline import planned_steps
+
+
+def printed_schedule(config: RunConfig, steps: range) -> str:
+    """What each rank of a run does in some steps, and the most that it keeps at once.
+
+    Args:
+        config: The run.
+        steps: The steps; those before them are planned, too, and not printed.
+
+    Returns:
+        The text of a `Program`, with comments.
+
+    Raises:
+        ConfigError: The run cannot be planned, has fewer steps, or reads a stream.
+        DataError: A sample cannot be used.
+    """
+    dataset = Dataset(config.data)
+    if not dataset.is_stream:
+        order = sample_order(config.data, dataset, seed=config.train.seed)
+        config = with_steps(config, epoch_draws=order.epoch_draws)
+    require(
+        steps.stop <= config.train.steps,
+        f"--steps {steps.start}:{steps.stop}: the run has train.steps={config.train.steps}",
+    )
+    config = with_layout(with_threads(config), resume=False)
+    template = template_of(config)
+    plans = planned_steps(config, steps.stop + template.staleness)
+    plans.append(StepPlan(step=len(plans), kind="end"))
+    found = {
+        role.label: tuple(template.expand(role, plans.__getitem__))
+        for role in roles(config.flow.chosen, trains_encoder=config.flow.mode != "frozen")
+    }
+    high = check(Program(found), late=config.flow.mode == "bounded")
+    program = Program({label: _within(actions, steps) for label, actions in found.items()})
+    return f"{_heading(config.flow.chosen, high)}{program}"
+
+
+def _within(actions: tuple[Action, ...], steps: range) -> tuple[Action, ...]:
+    """What a rank does from the first of these steps to the end of the last one."""
+    found: list[Action] = []
+    step = 0
+    for action in actions:
+        if step in steps:
+            found.append(action)
+        step += action.kind == "forget"
+    return tuple(found)
+
+
+def _heading(layout: RankLayout, high: HighWater) -> str:
+    lines = [
+        f"# layout {layout}; at most at once: items and slots that wait for their backward, and "
+        "records in the pool\n"
+    ]
+    for label in layout.labels:
+        lines.append(
+            f"#   {label}: {high.items[label]} items, {high.slots[label]} slots, "
+            f"{high.records[label]} records\n"
+        )
+    return "".join(lines)
