@@ -52,7 +52,8 @@ SEED = 7
 # Decoupled ranks get several slots a step. Five samples cannot be balanced over colocated ranks, so
 # that images move between these.
 BATCH = {"decoupled": 12, "colocated": 5}
-MICROBATCH_TOKENS = {"decoupled": 160, "colocated": 130}
+# With chunks of slots a step needs several of them.
+MICROBATCH_TOKENS = {"decoupled": 160, "colocated": 130, "chunks": 70}
 # The other families make more tokens of an image.
 MORE_TOKENS = {"qwen3-vl": 1, "qwen2.5-vl": 1, "internvl": 2, "llava": 2, "llava-onevision": 2}
 VIDEO_TOKENS = {"qwen3-vl": 3, "qwen2.5-vl": 2, "internvl": 4, "llava-onevision": 3}
@@ -74,7 +75,9 @@ def run_config(folder: Path, given: argparse.Namespace) -> RunConfig:
             "train": {
                 "steps": given.steps,
                 "global_batch": BATCH[layout_of(given)],
-                "microbatch_tokens": MICROBATCH_TOKENS[layout_of(given)]
+                "microbatch_tokens": MICROBATCH_TOKENS[
+                    "chunks" if given.chunk_slots is not None else layout_of(given)
+                ]
                 * (VIDEO_TOKENS if given.videos else MORE_TOKENS)[given.model],
                 "seed": SEED,
                 "threads": 1,
@@ -107,7 +110,8 @@ def layout_of(given: argparse.Namespace) -> str:
 
 def layout_fields(given: argparse.Namespace) -> dict[str, Any]:
     if given.ranks is not None:
-        return {"layout": "colocated", "ranks": given.ranks}
+        chunks = {} if given.chunk_slots is None else {"chunk_slots": given.chunk_slots}
+        return {"layout": "colocated", "ranks": given.ranks, **chunks}
     return {"encoder_ranks": given.encoder_ranks, "backbone_ranks": given.backbone_ranks}
 
 
@@ -231,6 +235,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--layout", choices=("decoupled", "colocated"), default="decoupled")
     parser.add_argument("--ranks", type=int, default=2, help="ranks of --layout colocated")
+    parser.add_argument("--chunk-slots", type=int, help="flow.chunk_slots of --layout colocated")
     parser.add_argument("--encoder-ranks", type=int, default=1)
     parser.add_argument("--backbone-ranks", type=int, default=1)
     parser.add_argument("--mode", choices=("frozen", "strict"), default="strict")

@@ -40,6 +40,7 @@ class Row:
     mode: str = "strict"
     freeze: tuple[str, ...] = ()
     ranks: int | None = None
+    chunk_slots: int | None = None
     encoder_ranks: int = 1
     backbone_ranks: int = 1
     fault: str | None = None
@@ -47,7 +48,7 @@ class Row:
     def __str__(self) -> str:
         layout = f"{self.encoder_ranks}+{self.backbone_ranks}"
         if self.ranks is not None:
-            layout = f"colocated-{self.ranks}"
+            layout = f"colocated-{self.ranks}" + "-chunks" * (self.chunk_slots is not None)
         tied = "-tied" * self.tied + "-groups" * self.groups + "-videos" * self.videos
         frozen = "".join(f"-without-{part}" for part in self.freeze)
         return f"{self.model}{tied}-{layout}-{self.mode}{frozen}-{self.dtype}-{self.optimizer}"
@@ -103,11 +104,13 @@ ROWS = [
     ),
     Row(tied=True, encoder_ranks=2, dtype="float64", optimizer="adamw"),
     Row(groups=True, ranks=2, dtype="float64", optimizer="adamw"),
+    *(Row(ranks=ranks, chunk_slots=1, **FORMS[ranks % 2]) for ranks in (1, 2, 3)),
     VIDEO_ROWS[0],
 ]
 """The rows that `make test-deep` runs."""
 
 MORE_ROWS = [
+    *(Row(ranks=ranks, chunk_slots=1, **FORMS[1 - ranks % 2]) for ranks in (1, 2, 3)),
     *(
         Row(model=model, mode="frozen", backbone_ranks=2, dtype="float64", optimizer="adamw")
         for model in ("qwen2.5-vl", "llava")

@@ -11,6 +11,8 @@ import pytest
 from forked_ranks import trained
 from support import run_tree
 
+from flowtrain.train.state.logs import METRICS, PLANS, read_log
+
 SHAPE = {"encoder_ranks": 2, "backbone_ranks": 2}
 LAYOUTS = [SHAPE, {"ranks": 2}, {"ranks": 3}]
 # Of the runs in the smallest pool: mode, and place in LAYOUTS. The others are deep.
@@ -49,6 +51,21 @@ def test_bounded_weights_of_a_colocated_run_are_never_older_than_allowed(
     metrics = trained(tree)
     ages = [set(step["weight_ages"]) for step in metrics]
     assert ages == [{0}, {1}, *[{2}] * 6]
+
+
+def test_chunks_of_slots_change_no_number(tmp_path: Path, data: Path) -> None:
+    def run(name: str, **flow: int) -> Path:
+        # So few samples cannot be balanced, and so small slots hold one or two of them.
+        train = {"steps": 6, "global_batch": 5, "microbatch_tokens": 70}
+        trained(run_tree(tmp_path / name, data, train=train, flow={"ranks": 3, **flow}))
+        return tmp_path / name
+
+    whole, chunks = run("whole"), run("chunks", chunk_slots=1)
+    plans = read_log(whole / PLANS)
+    moved = [sum(item["encoder"] != item["reader"] for item in plan["items"]) for plan in plans]
+    assert any(plan["slots"] > 1 and images for plan, images in zip(plans, moved, strict=True))
+    for file in (METRICS, PLANS, "final/model.safetensors"):
+        assert (whole / file).read_bytes() == (chunks / file).read_bytes()
 
 
 @pytest.mark.parametrize("flow", [{"mode": "strict"}, {"mode": "bounded", "staleness": 2}])

@@ -41,6 +41,10 @@ class FlowConfig:
     activations of all items until their gradients arrive: in `strict` those of a step, in `bounded`
     those of `staleness` + 1 steps. Recomputation keeps those of one item and takes one more forward
     pass. The numbers are the same."""
+    chunk_slots: int | None = None
+    """Slots that a colocated rank takes at a time: it encodes what they read, computes them, and
+    runs the encoder's backward, before it goes on. It then keeps the activations of their items
+    alone, and encodes nothing again. None takes all slots of a step. The numbers are the same."""
     item_tokens: int = 1024
     """Maximum image tokens encoded at once on an encoder rank, counted as rows that cross the pool;
     a larger image is encoded alone."""
@@ -87,6 +91,14 @@ class FlowConfig:
             "flow.recompute=true with flow.mode=frozen: a frozen encoder has no backward pass; "
             "leave flow.recompute out",
         )
+        if self.chunk_slots is not None:
+            positive(flow__chunk_slots=self.chunk_slots)
+            require(
+                self.ranks is not None and self.mode != "bounded",
+                f"flow.chunk_slots={self.chunk_slots} with flow.mode={self.mode}, flow.ranks="
+                f"{self.ranks}: it is for colocated ranks, and not for bounded, which encodes "
+                "whole steps ahead; give flow.ranks, or leave flow.chunk_slots out",
+            )
         require(
             self.staleness < self.plan_ahead,
             f"flow.staleness={self.staleness}: it must be less than "

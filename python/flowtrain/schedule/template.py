@@ -86,6 +86,7 @@ def template_of(config: RunConfig) -> Template:
     """The order of the steps of a run."""
     return Template(
         staleness=config.flow.staleness,
+        chunk_slots=config.flow.chunk_slots,
         evaluates=config.is_evaluated,
         saves=config.is_saved,
     )

@@ -27,11 +27,16 @@ def _advice(config: RunConfig, action: Action) -> str:
         )
     keeps_steps = flow.mode != "frozen" and not flow.recompute
     if action.module == "encoder" and keeps_steps and action.step < FIRST_EVALUATION:
-        kept = "a whole step" if flow.mode == "strict" else f"{flow.staleness + 1} steps"
+        kept, way_out = "a whole step", "set flow.recompute=true, which keeps those of one item"
+        if flow.mode == "bounded":
+            kept = f"{flow.staleness + 1} steps"
+        elif flow.ranks is not None and flow.chunk_slots != 1:
+            way_out = "set flow.chunk_slots=1, which keeps those of one slot"
+        if flow.chunk_slots is not None:
+            kept = f"{flow.chunk_slots} slots"
         return (
             f"the device's memory is full in the encoder, which keeps the activations of {kept}; "
-            "set flow.recompute=true, which keeps those of one item, lower "
-            f"train.global_batch={train.global_batch}, or use more ranks"
+            f"{way_out}, lower train.global_batch={train.global_batch}, or use more ranks"
         )
     if action.module == "encoder":
         return (

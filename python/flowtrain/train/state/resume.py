@@ -68,6 +68,7 @@ RULES: dict[str, Rule] = {
     "flow.mode": "refused",
     "flow.staleness": "refused",
     "flow.recompute": "taken",
+    "flow.chunk_slots": "taken",
     "flow.item_tokens": "taken",
     "flow.plan_ahead": "taken",
     "flow.correct": "taken",

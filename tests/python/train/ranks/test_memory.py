@@ -33,6 +33,12 @@ APPLY = Action(7, "apply")
             {"mode": "bounded", "staleness": 2},
             r"activations of 3 steps; set .* train\.global_batch=32, or use more ranks",
         ),
+        (ENCODE, {"ranks": 2}, r"of a whole step; set flow\.chunk_slots=1, .* one slot, lower"),
+        (
+            ENCODE,
+            {"ranks": 2, "chunk_slots": 1},
+            r"activations of 1 slots; set flow\.recompute=true, .* one item, lower",
+        ),
         (ENCODE, {"recompute": True}, r"in the encoder; lower flow\.item_tokens=1024"),
         (ENCODE, {"mode": "frozen"}, r"in the encoder; lower flow\.item_tokens=1024"),
         (
