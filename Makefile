@@ -167,6 +167,8 @@ PEERS := iceoryx2 flatbuffers pyzmq ortools pyarrow cffi
 bench-setup: setup
 	@for peer in $(PEERS_ALONE); do \
 	  $(BIN)/pip install -q $(PIP_FLAGS) --no-deps $$peer || echo "$$peer: not installed"; done
+	@# Its wheel has a package `tests`, which would hide ours from spawned processes.
+	@rm -rf $(BIN)/../lib/python*/site-packages/tests
 	@for peer in $(PEERS); do \
 	  $(BIN)/pip install -q $(PIP_FLAGS) $$peer || echo "$$peer: not installed"; done
 	@[ -e /usr/include/boost/lockfree/queue.hpp ] || $(call apt_install,libboost-dev) \

@@ -234,10 +234,13 @@ class TrackConfig:
     traces none."""
     profile_steps: int = 3
     """Number of steps that the profiler traces."""
+    event_steps: int = 1000
+    """Number of the last steps whose events are kept in `RUN/events`; of earlier ones only sums
+    are."""
 
     def __post_init__(self) -> None:
         not_negative(track__profile_start=self.profile_start or 0)
-        positive(track__profile_steps=self.profile_steps)
+        positive(track__profile_steps=self.profile_steps, track__event_steps=self.event_steps)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

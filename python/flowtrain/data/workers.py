@@ -154,6 +154,9 @@ class ReaderPool:
         self._taken: list[Sequence[Call]] = [() for _ in self._readers]
         self._started = threading.Event()
         self._threads = False
+        self.observer: Callable[..., None] | None = None
+        """Called with the start and the end (`time.perf_counter_ns`) of each share of calls that a
+        reader has answered, and with `index`, its number."""
         # Reader processes start by themselves. Until a call, their pool has no threads, so that
         # this process can still be forked for another pool.
         if not workers:
@@ -211,9 +214,12 @@ class ReaderPool:
         self._started.set()
         while calls := self._take():
             self._taken[number] = calls
+            start = time.perf_counter_ns()
             for answered in reader.answer(calls):
                 self._settle(answered)
             self._taken[number] = ()
+            if self.observer is not None:
+                self.observer(start, time.perf_counter_ns(), index=number)
 
     def _settle(self, answered: Sequence[tuple[Call, Answer]]) -> None:
         with self._answered:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from prometheus_client import CollectorRegistry
 from rich.console import Console
 
 from flowtrain.cli.main import main
+from flowtrain.events import KINDS, TRACKS, Attempt, EventFile, path_of
 from flowtrain.observe.prometheus import PoolCollector
 from flowtrain.observe.top import render
 from flowtrain.observe.traffic import percentile_ns, traffic
@@ -173,10 +173,18 @@ def test_a_missing_prometheus_client_is_an_error_with_the_extra_to_install(
 def test_the_shares_of_a_run_are_over_its_last_complete_steps(
     tmp_path: Path, pool: Pool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    old = {"step": 0, "activity_s": {"colocated": {"encode": 100.0}}}
-    new = {"step": 1, "activity_s": {"colocated": {"backbone": 3.0, "wait_close": 1.0}}}
-    lines = [json.dumps(line) for line in [old, *[new] * 20]]
-    tmp_path.joinpath("timing.jsonl").write_text("\n".join(lines) + '\n{"step": 21, "acti')
+    attempt = Attempt(number=0, pid=1, clock_offset_ns=0)
+    file = EventFile(path_of(tmp_path, "colocated.0"), "colocated.0", attempt, keep_steps=50)
+    forward, exchange, forget = (KINDS.index(k) for k in ("forward", "exchange", "forget"))
+    waits = TRACKS.index("waits")
+    for step in range(22):
+        # The first step has another time, and the last one has not ended.
+        for ns, track, kind, wait in (
+            (3_000 if step else 90_000, 0, forward, 0),
+            (1_000, waits, exchange, 1),
+            *([(0, 0, forget, 0)] if step < 21 else []),
+        ):
+            file.append(0, ns, ns, 0, 0, step, -1, -1, 0, track, kind, 0, wait, 0)
     assert main(["top", str(tmp_path), "--once"]) == 2
     assert "no run has started there" in capsys.readouterr().err
     tmp_path.joinpath("pool").write_text(f"{pool.name}\n")

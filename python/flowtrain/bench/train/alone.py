@@ -23,9 +23,9 @@ from flowtrain.config.load import load
 from flowtrain.config.schema import RunConfig
 from flowtrain.data.text import joined
 from flowtrain.data.workers import ReaderPool
+from flowtrain.events import EventLog
 from flowtrain.models.registry import family_for
 from flowtrain.steps import CorrectionEvent, Document, StepPlan
-from flowtrain.train.control.account import Account
 from flowtrain.train.control.close import StepDecision
 from flowtrain.train.input.prefetch import Prefetch, Request
 from flowtrain.train.input.readers import reader_factory
@@ -147,7 +147,7 @@ def run(config: RunConfig, name: str) -> Iterator[float]:
         read = (StepPlan.from_json(line) for line in lines if not CorrectionEvent.is_json_of(line))
         plans = {plan.step: plan for plan in read if plan.kind == "train"}
         reads = SampleReads(readers, config.data.name, timeout_s=config.flow.timeout_s)
-        prefetch = Prefetch(reads, plans.get, partial(REQUESTS[name], 0), Account())
+        prefetch = Prefetch(reads, plans.get, partial(REQUESTS[name], 0), EventLog())
         alone = Alone(config, name, plans, prefetch)
         print("ready", flush=True)
         sys.stdin.readline()

@@ -7,15 +7,15 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from flowtrain.config import RunConfig, dump, from_dict
 from flowtrain.config.load import load
+from flowtrain.events import Account, read_accounts
 from flowtrain.train.state.logs import METRICS, TIMING, read_log
-from flowtrain.train.state.run_folder import read_accounts
 
 PLAIN = ("padded", "grouped", "packed")
 
@@ -229,18 +229,14 @@ def flow_figures(config: RunConfig, task: Task, *, started: float | None = None)
 _CONTROL = ("plan", "close", "log", "send", "receive")
 
 
-def control_share(account: Mapping[str, Any]) -> float:
+def control_share(account: Account) -> float:
     """Share of a rank's time in which it plans, logs, or uses the job's store or the pool.
 
     Time on a core, of its main thread and of the planner, without waits; the copies of records
     through the pool are included.
-
-    Args:
-        account: Of the rank, as `RUN/accounts` has it.
     """
-    spent = sum(account["cpu_seconds"][kind] for kind in _CONTROL)
-    share: float = (spent + account["planner_cpu_seconds"]) / sum(account["seconds"].values())
-    return share
+    spent = sum(account.cpu_seconds[kind] for kind in _CONTROL)
+    return (spent + account.planner_cpu_seconds) / sum(account.seconds.values())
 
 
 def environment(task: Task) -> dict[str, str]:

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from flowtrain.train.control.account import Account
+from flowtrain.events import EventLog, Wait
 
 
 class Activity:
@@ -16,29 +16,30 @@ class Activity:
     waits when none of its threads works.
 
     Attributes:
-        account: Time of the thread that creates this object, by kind of activity.
+        events: What the thread that creates this object does.
     """
 
     def __init__(self) -> None:
-        self.account = Account()
+        self.events = EventLog()
         self._lock = threading.Lock()
         self._working = 1
         self._changes = 0
         self._awaited = ""
 
     @contextmanager
-    def waiting(self, awaited: str) -> Iterator[None]:
+    def waiting(self, awaited: str, reason: Wait = "store") -> Iterator[None]:
         """Within the block, the calling thread waits for a peer.
 
         Args:
             awaited: What it waits for, used in messages.
+            reason: What it waits for, in events.
         """
         with self._lock:
             self._working -= 1
             self._changes += 1
             self._awaited = awaited
         try:
-            with self.account.waiting():
+            with self.events.waiting(reason):
                 yield
         finally:
             with self._lock:

@@ -110,7 +110,7 @@ class GradientBuckets:
             if bucket.flat.is_cuda:
                 # Until then this rank works, and does not wait.
                 torch.cuda.current_stream(bucket.flat.device).synchronize()
-            with self._activity.waiting(self._awaited):
+            with self._activity.waiting(self._awaited, "ranks"):
                 assert bucket.work is not None
                 bucket.work.wait()
                 if self._reduce_on.type == "cuda":

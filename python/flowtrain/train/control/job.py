@@ -14,6 +14,8 @@ READY = "ready"
 """Event that every rank reaches before the first step; `READY/RANK` is set."""
 FIRST_STEP = "first_step"
 """Key of the step to which the launcher has cut the logs."""
+ATTEMPT = "attempt"
+"""Key of the number of this start of the run, from 0."""
 LAUNCHER_PID = "FLOWTRAIN_LAUNCHER"
 """Environment variable of a rank that the launcher started: the launcher's process."""
 

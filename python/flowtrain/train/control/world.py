@@ -98,7 +98,7 @@ class World:
 
     def _all_reduce(self, tensor: torch.Tensor) -> None:
         self._synchronize()  # Until then this rank works, and does not wait.
-        with self._activity.waiting(f"the other {self.name} ranks in a collective"):
+        with self._activity.waiting(f"the other {self.name} ranks in a collective", "ranks"):
             dist.all_reduce(tensor)
             self._synchronize()
 

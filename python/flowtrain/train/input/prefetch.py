@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from flowtrain.data.calls import Call
+from flowtrain.events import EventLog
 from flowtrain.steps import StepPlan
-from flowtrain.train.control.account import Account
 from flowtrain.train.input.reads import SampleReads
 
 Request = tuple[str, tuple[Any, ...]]
@@ -21,7 +21,7 @@ class Prefetch:
         reads: Reads of this rank.
         peek: Returns the plan of a step if it is published already.
         requests: Returns what this rank reads for a plan.
-        account: Told of waits for a read.
+        events: Told of waits for a read.
     """
 
     def __init__(
@@ -29,12 +29,12 @@ class Prefetch:
         reads: SampleReads,
         peek: Callable[[int], StepPlan | None],
         requests: Callable[[StepPlan], Iterable[Request]],
-        account: Account,
+        events: EventLog,
     ) -> None:
         self._reads = reads
         self._peek = peek
         self._requests = requests
-        self._account = account
+        self._events = events
         self._pending: dict[int, dict[Request, Call]] = {}
 
     def start(self, plan: StepPlan) -> None:
@@ -50,8 +50,11 @@ class Prefetch:
         Raises:
             DataError: It cannot be read; see `SampleReads.result`.
         """
-        with self._account.doing("read"):
-            return self._reads.result(self._pending[step][request])
+        call = self._pending[step][request]
+        if call.done():
+            return self._reads.result(call)
+        with self._events.span("pixels"):
+            return self._reads.result(call)
 
     def forget(self, step: int) -> None:
         """Drop the results of a step."""

@@ -12,7 +12,16 @@ from torch.distributed import TCPStore
 from flowtrain.clean import remove_left_pools
 from flowtrain.config.checks import ConfigError
 from flowtrain.config.schema import RunConfig
-from flowtrain.train.control.job import FIRST_STEP, HOST_LABEL, POOL_PREFIX, READY, STOP, Job
+from flowtrain.events import next_attempt
+from flowtrain.train.control.job import (
+    ATTEMPT,
+    FIRST_STEP,
+    HOST_LABEL,
+    POOL_PREFIX,
+    READY,
+    STOP,
+    Job,
+)
 from flowtrain.train.control.store import JobStore
 from flowtrain.train.launch.signals import StopRequest, end, say
 from flowtrain_core import Pool
@@ -55,6 +64,7 @@ class JobHost:
         self.job = Job(f"{_LOOPBACK}:{port}", secrets.token_hex(8))
         self.store = JobStore(self.job.address, self.job.nonce, timeout_s=flow.start_timeout_s)
         self.store.put(FIRST_STEP, first)
+        self.store.put(ATTEMPT, next_attempt(config.run))
         encoder_ranks, backbone_ranks = flow.chosen.encoder_ranks, flow.chosen.backbone_ranks
         # Each module of a rank has a lane for its inbox, and one for each inbox it sends to; each
         # rank has another lane, and so has this process.

@@ -17,6 +17,7 @@ from typing import Any
 from flowtrain.config.schema import RunConfig
 from flowtrain.data.mixture import sample_order, shares
 from flowtrain.data.records import Dataset
+from flowtrain.events import read_accounts
 from flowtrain.models.dropout import dropout_rates
 from flowtrain.models.folder import check_weights
 from flowtrain.models.registry import family_for
@@ -35,7 +36,7 @@ from flowtrain.train.state.corrections import check_corrections
 from flowtrain.train.state.ending import recorded_end
 from flowtrain.train.state.final import write_final
 from flowtrain.train.state.module import check_trained
-from flowtrain.train.state.run_folder import open_run, read_accounts
+from flowtrain.train.state.run_folder import open_run
 
 SUMMARY = "summary.json"
 _LEFT_OUT = ("skipped", "dropped", "truncated")
@@ -165,7 +166,7 @@ def _end_early(config: RunConfig, checkpoint: Path | None, number: int) -> None:
 
 def _summary(config: RunConfig, started_at: float) -> dict[str, Any]:
     accounts = read_accounts(config.run)
-    begun = [account["started_at"] for account in accounts.values()]
+    begun = [account.started_at for account in accounts.values()]
     steps = logs.read_log(config.run / logs.METRICS)
     times = logs.read_log(config.run / logs.TIMING)
     seconds = sum(t["seconds"] for t in times)
@@ -186,9 +187,9 @@ def _summary(config: RunConfig, started_at: float) -> dict[str, Any]:
         "bytes_through_pool": sum(t["bytes_through_pool"] for t in times),
         "startup_seconds": max(0.0, min(begun) - started_at) if begun else 0.0,
         "train_seconds": seconds,
-        "activity_seconds": {label: a["seconds"] for label, a in accounts.items()},
-        "activity_cpu_seconds": {label: a["cpu_seconds"] for label, a in accounts.items()},
-        "planner_cpu_seconds": sum(a["planner_cpu_seconds"] for a in accounts.values()),
+        "activity_seconds": {label: a.seconds for label, a in accounts.items()},
+        "activity_cpu_seconds": {label: a.cpu_seconds for label, a in accounts.items()},
+        "planner_cpu_seconds": sum(a.planner_cpu_seconds for a in accounts.values()),
         **packing_means([s["packing"] for s in steps]),
     }
 

@@ -67,8 +67,6 @@ class Planner(threading.Thread):
         self._ahead = ahead
         self._next = first
         self._corrections = corrections
-        self.cpu_seconds = 0.0
-        """Seconds so far in which this thread ran on a core."""
 
     def step_started(self) -> None:
         """Allow one more step to be planned.
@@ -110,11 +108,19 @@ class Planner(threading.Thread):
     def _plans(self) -> Iterator[PlannedStep]:
         plans = iter(self._source)
         while True:
+            start, cpu = time.perf_counter_ns(), time.thread_time_ns()
             with self._activity.working():
                 planned = next(plans, None)
-            self.cpu_seconds = time.thread_time()
             if planned is None:
                 return
+            self._activity.events.add(
+                "planner",
+                "planned",
+                start,
+                time.perf_counter_ns(),
+                cpu_ns=time.thread_time_ns() - cpu,
+                step=planned[0].step,
+            )
             # Refuse a plan that does not fit the pool before it is published.
             self._need(planned[0])
             yield planned

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 
 import torch
@@ -130,7 +131,7 @@ class BackbonePart:
             )
             self.sums.answers |= {d.sample: ids for d, ids in zip(documents, answers, strict=True)}
             return
-        before = self._seconds()
+        before = time.perf_counter()
         seed_dropout(context.config.train.seed, plan.step, rank, number)
         trains = plan.kind == "train"
         if trains and slot.features is not None:
@@ -149,7 +150,7 @@ class BackbonePart:
     def backward(self, plan: StepPlan, action: Action) -> None:
         """Backward of a slot; the sums over the ranks start during the last one."""
         assert action.index is not None
-        before = self._seconds()
+        before = time.perf_counter()
         if action.last:
             self.module.announce_last_backward()
         slot = self._slots.pop((plan.step, action.index))
@@ -185,13 +186,10 @@ class BackbonePart:
         self.sums.num_targets += loss.num_targets
         self.sums.num_skipped += num_skipped
 
-    def _seconds(self) -> float:
-        return self._context.activity.account.spent("backbone")
-
     def _measured(self, plan: StepPlan, slot: int, before: float) -> None:
         if self.sums.slot_seconds:
             place = self._context.world.rank * plan.slots + slot
-            self.sums.slot_seconds[place] += self._seconds() - before
+            self.sums.slot_seconds[place] += time.perf_counter() - before
 
     def _skipped(self, step: int, item: EncoderItem) -> set[int]:
         """Samples of an item with a skipped image."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import time
 
+from flowtrain.events import ACTIVITIES
 from flowtrain.schedule import Action
 from flowtrain.steps import StepPlan
-from flowtrain.train.control.account import KINDS
 from flowtrain.train.control.close import StepClose, StepDecision, StepReport
 from flowtrain.train.control.targets import TargetCheck
 from flowtrain.train.planning.planner import Planner
@@ -45,7 +45,7 @@ class Closing:
         self._planner = planner
         self._exchange = _step_close(context)
         self._targets = TargetCheck(context.config.train.steps)
-        self._account = context.activity.account
+        self._events = context.activity.events
         self._norm = 0.0
         self._sums: StepSums | None = None
         self._decision: StepDecision | None = None
@@ -53,13 +53,13 @@ class Closing:
 
     def restart(self) -> None:
         """The next step begins now: time before this does not count for it."""
-        self._reported = self._account.seconds()
+        self._reported = self._events.seconds()
         self._closed_at = time.perf_counter()
 
     def norm(self, plan: StepPlan, _: Action) -> None:
         """Wait until the gradients are summed over the world, and take their norm."""
         modules = self._modules
-        with self._account.doing("reduce"):
+        with self._events.span("sums"):
             for module in modules:
                 # Without an image in the step, the encoder has nothing to sum.
                 if plan.items or module is not self._encoder:
@@ -97,7 +97,7 @@ class Closing:
         if self._planner is not None and self._sums.slot_seconds:
             self._planner.measured(plan, self._sums.slot_seconds)
         if self._metrics is not None:
-            with self._account.doing("log"):
+            with self._events.span("log"):
                 self._log(self._metrics, plan, self._decision, self._sums)
 
     @property
@@ -113,18 +113,18 @@ class Closing:
             Mean seconds of each kind of activity that there was, and the sums of the results.
         """
         world, before = self._context.world, self._reported
-        self._reported = self._account.seconds()
-        spent = [self._reported[kind] - before[kind] for kind in KINDS]
+        self._reported = self._events.seconds()
+        spent = [self._reported[kind] - before[kind] for kind in ACTIVITIES]
         own = self._backbone.sums if self._backbone is not None else None
         results: list[float] = []
         if own is not None:
             results = [own.loss_sum, own.num_targets, own.num_skipped]
             results += [*own.ages, *own.slot_seconds]
         summed = world.sum([*spent, *results])
-        seconds = {k: s / world.size for k, s in zip(KINDS, summed, strict=False) if s > 0}
+        seconds = {k: s / world.size for k, s in zip(ACTIVITIES, summed, strict=False) if s > 0}
         if own is None:
             return seconds, None
-        loss_sum, num_targets, num_skipped, *others = summed[len(KINDS) :]
+        loss_sum, num_targets, num_skipped, *others = summed[len(ACTIVITIES) :]
         return seconds, StepSums(
             loss_sum=loss_sum,
             num_targets=num_targets,

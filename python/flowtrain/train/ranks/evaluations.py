@@ -128,7 +128,7 @@ class Evaluations:
         )
 
     def _plan(self) -> StepPlan:
-        with self._context.activity.account.doing("plan"):
+        with self._context.activity.events.span("plan", self._next):
             return self._context.plans.get(self._next)
 
     def _end(self, plan: StepPlan) -> None:

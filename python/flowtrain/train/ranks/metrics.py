@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from flowtrain.events import busy
 from flowtrain.output import show
 from flowtrain.steps import StepPlan
-from flowtrain.train.control.account import busy
 from flowtrain.train.control.close import StepDecision
 from flowtrain.train.input.reads import SampleReads
 from flowtrain.train.ranks.evaluations import Evaluation

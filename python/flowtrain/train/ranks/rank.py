@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
@@ -25,24 +23,6 @@ from flowtrain_core.edges import Explanation
 
 Handler = Callable[[StepPlan, Action], None]
 
-_ACTIVITY: dict[Kind, str] = {
-    "read": "read",
-    "resize": "other",
-    "encode": "encode",
-    "put": "send",
-    "get": "receive",
-    "forward": "backbone",
-    "backward": "backbone",
-    "encoder_backward": "encode",
-    "reduce": "reduce",
-    "norm": "optimizer",
-    "exchange": "close",
-    "apply": "optimizer",
-    "evaluate": "other",
-    "checkpoint": "checkpoint",
-    "forget": "plan",
-}
-"""The kind of activity, in the account of the rank, of each kind of action."""
 _PAUSED: tuple[Kind, ...] = ("encode", "get", "forward", "encoder_backward")
 
 
@@ -106,10 +86,9 @@ class Rank:
                 if (handler := getattr(part, kind, None)) is not None:
                     self._handlers[kind, module] = handler
         self._sizes = SpaceNeed(activation=0, gradient=0)
-        self._account = context.activity.account
+        self._events = context.activity.events
         self._profiler = Profiler(context.config, context.world.label)
         self._delays = Delays(context.config, context.world.label)
-        self._started_at = 0.0
         self._step = 0
         self._last: StepPlan | None = None
         self._eval_loss: float | None = None
@@ -119,32 +98,23 @@ class Rank:
         """Execute the schedule from step `first` to the end of the plans."""
         context = self._context
         self._reserve(context.segments.initial(context.plans.first_need()))
-        self._account.restart()
-        self._closing.restart()
-        self._started_at = time.time()
-        self._begin(first)
-        for action in template_of(context.config).expand(self._role, self._plan, first=first):
-            self._execute_in_turn(action)
+        self._events.restart()
+        with self._events.span("run"):
+            self._closing.restart()
+            self._begin(first)
+            for action in template_of(context.config).expand(self._role, self._plan, first=first):
+                self._execute_in_turn(action)
         self._profiler.close()
         for part in self._parts:
             part.sender.drain()
             part.receiver.drain()
-
-    def account(self) -> dict[str, Any]:
-        """Time of this rank in `run`, by kind of activity, for the summary of the run."""
-        return {
-            "started_at": self._started_at,
-            "seconds": self._account.seconds(),
-            "cpu_seconds": self._account.cpu_seconds(),
-            "planner_cpu_seconds": self._planner.cpu_seconds if self._planner is not None else 0.0,
-        }
 
     def edges(self) -> list[Explanation]:
         """Current state of the edges from and to this rank."""
         return [e for p in self._parts for e in p.sender.edges() + p.receiver.edges()]
 
     def _plan(self, step: int) -> StepPlan:
-        with self._account.doing("plan"):
+        with self._events.span("plan", step):
             return self._context.plans.get(step)
 
     def _begin(self, step: int) -> None:
@@ -183,11 +153,14 @@ class Rank:
         assert plan is not None
         if action.kind in _PAUSED:
             self._delays.pause()
+        self._events.begin_action(action)
         try:
-            with self._account.doing(_ACTIVITY[action.kind]), self._profiler.named(action):
+            with self._profiler.named(action):
                 handler(plan, action)
         except torch.OutOfMemoryError as error:
             raise device_memory_error(self._context.config, action, error) from error
+        finally:
+            self._events.end(last=action.last)
 
     def _resize(self, plan: StepPlan, action: Action) -> None:
         """Make the segments large enough for a plan, and let another one be planned."""
@@ -221,3 +194,4 @@ class Rank:
         if plan.kind == "train":
             self._last, self._eval_loss = plan, None
             self._begin(plan.step + 1)
+            self._events.step_ended()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import time
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, closing, suppress
 from functools import partial
@@ -15,10 +17,11 @@ from flowtrain.data.mixture import sample_order
 from flowtrain.data.order import DrawOrder
 from flowtrain.data.records import Dataset
 from flowtrain.data.workers import ReaderPool
+from flowtrain.events import Attempt, EventFile, path_of
 from flowtrain.models.family import Family
 from flowtrain.models.registry import family_for
 from flowtrain.steps import FIRST_EVALUATION, Space
-from flowtrain.train.control.job import FIRST_STEP, READY, Job
+from flowtrain.train.control.job import ATTEMPT, FIRST_STEP, READY, Job
 from flowtrain.train.control.threads import rank_threads
 from flowtrain.train.control.world import World
 from flowtrain.train.input.prefetch import Prefetch
@@ -49,7 +52,7 @@ from flowtrain.train.state.logs import PLANS
 from flowtrain.train.state.module import DTYPES, Module, trained_groups
 from flowtrain.train.state.optimizer import LearningRates
 from flowtrain.train.state.resume import check_model, data_state, held_out_state
-from flowtrain.train.state.run_folder import write_account, write_edges
+from flowtrain.train.state.run_folder import write_edges
 
 
 class Worker:
@@ -80,6 +83,7 @@ class Worker:
         self.rank = rank
         self._resources = ExitStack()
         self._reads: dict[str, SampleReads] = {}
+        self._readers = [pool for pool in (readers, stream) if pool is not None]
         if readers is not None:
             self._resources.enter_context(readers)
             self._reads = _reads_of(config, readers)
@@ -111,6 +115,7 @@ class Worker:
         for module in modules.values():
             module.buckets = context.world.gradient_buckets(module.trainable)
         with self._resources:
+            self._record_events()
             rank = self._rank(context, modules, checkpoints)
             check_model(self.config)
             membership.meet(READY)
@@ -125,10 +130,25 @@ class Worker:
             membership.meet("done")
             context.plans.check()
             write_edges(self.config.run, membership.label, edges)
-            write_account(self.config.run, membership.label, rank.account())
         membership.unwatch()
         context.world.close()
         membership.leave()
+
+    def _record_events(self) -> None:
+        """Write the events of this rank, and of its readers, to its file."""
+        events = self.membership.activity.events
+        attempt = Attempt(
+            number=self.membership.store.get(ATTEMPT, writer="the launcher"),
+            pid=os.getpid(),
+            clock_offset_ns=time.time_ns() - time.perf_counter_ns(),
+        )
+        label = self.membership.label
+        path = path_of(self.config.run, label)
+        keep = self.config.track.event_steps
+        events.attach(EventFile(path, label, attempt, keep_steps=keep))
+        self._resources.callback(events.close)
+        for pool in self._readers:
+            pool.observer = partial(events.add, "readers", "answered")
 
     def _context(self) -> RankContext:
         membership = self.membership
@@ -227,7 +247,7 @@ class Worker:
                 reads,
                 context.plans.peek,
                 partial(pixel_requests, self.rank),
-                context.activity.account,
+                context.activity.events,
             )
             for kind, reads in self._reads.items()
         }

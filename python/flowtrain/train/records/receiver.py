@@ -58,12 +58,12 @@ class RecordReceiver:
         Returns:
             Key of its last slab; it has the version and whether an image was skipped.
         """
+        self._activity.events.count(out.numel() * out.element_size())
         if self._loopback is not None and (own := self._loopback.take(step, item)) is not None:
             key, rows = own
             out.copy_(rows)
             return key
-        with self._activity.account.doing("receive"):
-            return self._receive(out, step, item)
+        return self._receive(out, step, item)
 
     def _receive(self, out: torch.Tensor, step: int, item: int) -> RecordKey:
         for part, chunk in enumerate(out.split(self._space.slab_rows)):
@@ -89,7 +89,7 @@ class RecordReceiver:
         wanted = (step, item, part)
         while wanted not in self._early:
             with self._activity.waiting(
-                f"{step_name(step)}, item {item}, part {part} to arrive in {self.inbox}"
+                f"{step_name(step)}, item {item}, part {part} to arrive in {self.inbox}", "record"
             ):
                 arrived = self._consumer.get(timeout_s=UNLIMITED_S)
             key = RecordKey.unpack(arrived.key)

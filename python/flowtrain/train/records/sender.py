@@ -94,11 +94,11 @@ class RecordSender:
             version: Step whose weights computed the rows.
             skipped: Whether an image of the item was replaced by zeros.
         """
+        self._activity.events.count(rows.numel() * rows.element_size())
         if self._loopback is not None and reader == self._loopback.rank:
             self._loopback.put(RecordKey(step, item, 0, version, skipped), rows)
             return
-        with self._activity.account.doing("send"):
-            self._send(rows, self._producers[reader], reader, step, item, version, skipped)
+        self._send(rows, self._producers[reader], reader, step, item, version, skipped)
 
     def _send(
         self,
@@ -113,7 +113,8 @@ class RecordSender:
         for part, chunk in enumerate(rows.split(self._space.slab_rows)):
             with self._activity.waiting(
                 f"a free slab, of {self.slabs} of {self._space.slab_bytes} bytes, for "
-                f"{step_name(step)}, item {item}, part {part} to {self._readers}.{reader}"
+                f"{step_name(step)}, item {item}, part {part} to {self._readers}.{reader}",
+                "slab",
             ):
                 lease = producer.lease(tuple(chunk.shape), self._dtype, timeout_s=UNLIMITED_S)
             key = RecordKey(step, item, part, version, skipped)

@@ -94,6 +94,7 @@ RULES: dict[str, Rule] = {
     "track.wandb": "taken",
     "track.profile_start": "taken",
     "track.profile_steps": "taken",
+    "track.event_steps": "taken",
     "debug.delay_ms": "taken",
     "debug.fault": "taken",
 }

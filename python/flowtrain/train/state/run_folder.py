@@ -8,18 +8,17 @@ import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from flowtrain.config.checks import ConfigError
 from flowtrain.config.load import dump
 from flowtrain.config.schema import RunConfig
+from flowtrain.events import FOLDER
 from flowtrain.train.state import atomic
 from flowtrain.train.state.checkpoint import latest, read_meta
 from flowtrain.train.state.logs import LOGS, SPOOL, cut
 from flowtrain.train.state.resume import FINGERPRINT, check_resume, fingerprint
 from flowtrain_core.edges import Explanation
 
-ACCOUNTS = "accounts"
 # First line of a RUN/config.yaml that a launcher wrote.
 _HEADER = "# Written by flowtrain train at every start.\n"
 
@@ -29,19 +28,6 @@ def write_edges(run: Path, label: str, edges: Iterable[Explanation]) -> None:
     folder = run / "edges"
     folder.mkdir(exist_ok=True)
     atomic.write_text(folder / f"{label}.txt", "".join(f"{edge}\n" for edge in edges))
-
-
-def write_account(run: Path, label: str, account: dict[str, Any]) -> None:
-    """Write to `RUN/accounts/LABEL.json` the time of a rank by kind of activity."""
-    folder = run / ACCOUNTS
-    folder.mkdir(exist_ok=True)
-    atomic.write_text(folder / f"{label}.json", json.dumps(account, indent=2) + "\n")
-
-
-def read_accounts(run: Path) -> dict[str, dict[str, Any]]:
-    """Time of each rank of the last attempt by kind of activity, by the name of the rank."""
-    files = sorted(run.joinpath(ACCOUNTS).glob("*.json"))
-    return {file.stem: json.loads(file.read_text()) for file in files}
 
 
 def _check_config_file(path: Path, config: RunConfig) -> None:
@@ -117,10 +103,10 @@ def open_run(config: RunConfig, *, resume: bool) -> Iterator[int]:
             # a rank of an earlier start may still have it.
             for file in run.joinpath(SPOOL).glob("*.json*"):
                 file.unlink()
+            shutil.rmtree(run / FOLDER, ignore_errors=True)
         if step < config.train.steps:
             # Each rank writes its own file, and this attempt may have fewer ranks.
-            for folder in ("edges", ACCOUNTS):
-                shutil.rmtree(run / folder, ignore_errors=True)
+            shutil.rmtree(run / "edges", ignore_errors=True)
         for suffix in (atomic.PART, atomic.OLD):
             for left in run.joinpath("checkpoints").glob(f"*{suffix}"):
                 shutil.rmtree(left)

@@ -1,0 +1,51 @@
+"""Events: one record for each thing that a rank has done, in a file that survives its death."""
+
+from flowtrain.events.accounts import Account, read_accounts, read_shares
+from flowtrain.events.codes import (
+    ACTIVITIES,
+    ACTIVITY_OF,
+    KINDS,
+    MODULES,
+    TRACKS,
+    WAITS,
+    WORK,
+    Wait,
+    busy,
+)
+from flowtrain.events.file import (
+    FOLDER,
+    Attempt,
+    EventFile,
+    EventsError,
+    RankEvents,
+    next_attempt,
+    path_of,
+    read_events,
+    read_run,
+)
+from flowtrain.events.log import EventLog
+
+__all__ = [
+    "ACTIVITIES",
+    "ACTIVITY_OF",
+    "FOLDER",
+    "KINDS",
+    "MODULES",
+    "TRACKS",
+    "WAITS",
+    "WORK",
+    "Account",
+    "Attempt",
+    "EventFile",
+    "EventLog",
+    "EventsError",
+    "RankEvents",
+    "Wait",
+    "busy",
+    "next_attempt",
+    "path_of",
+    "read_accounts",
+    "read_events",
+    "read_run",
+    "read_shares",
+]

@@ -1,0 +1,98 @@
+"""What events are about: kinds, waits and tracks, by the codes in their records."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+from flowtrain.schedule import KINDS as ACTIONS
+from flowtrain.schedule import Kind as ActionKind
+
+EventKind = ActionKind | Literal["run", "plan", "pixels", "sums", "log", "planned", "answered"]
+"""What happened, besides the actions of a schedule. `run`: all steps of an attempt. `plan`: a plan
+is taken. `pixels`: an image that no reader has read yet. `sums`: sums of gradients over ranks
+complete. `log`: the logs of a step are written. `planned`: the planner makes a plan. `answered`: a
+reader reads samples."""
+KINDS: tuple[EventKind, ...] = (
+    *ACTIONS,
+    "run",
+    "plan",
+    "pixels",
+    "sums",
+    "log",
+    "planned",
+    "answered",
+)
+
+Wait = Literal["", "slab", "record", "ranks", "store"]
+"""What a rank waits for: a free slab, a record of another rank, the others in a collective, or a
+key of the job's store. Empty if it works."""
+WAITS: tuple[Wait, ...] = get_args(Wait)
+
+Track = Literal["actions", "waits", "planner", "readers"]
+"""Where it happened. `actions` and `waits` are of the thread that executes the schedule: its
+actions, with what is nested in them, and its waits. `planner` is a thread; `readers` are the
+threads or processes that read samples, by the index of the event."""
+TRACKS: tuple[Track, ...] = get_args(Track)
+
+MODULES = ("", "encoder", "backbone")
+
+Activity = Literal[
+    "encode",
+    "backbone",
+    "optimizer",
+    "reduce",
+    "send",
+    "receive",
+    "read",
+    "plan",
+    "close",
+    "log",
+    "checkpoint",
+    "other",
+]
+"""Kinds of activity, to which events are summed.
+
+`encode`: forward and backward of the encoder. `backbone`: forward and backward of the backbone.
+`optimizer`: norms, clipping and optimizer steps. `reduce`: sums of gradients. `send`, `receive`:
+records through the pool. `read`: texts, and samples that are not read yet. `plan`: taking plans.
+`close`: exchange of reports. `log`, `checkpoint`. `other`: the rest.
+"""
+_WAIT = "wait_"
+WORK: tuple[Activity, ...] = ("encode", "backbone", "optimizer")
+"""Kinds of activity that a plain loop has, too."""
+ACTIVITIES: tuple[str, ...] = (
+    *get_args(Activity),
+    *(_WAIT + activity for activity in get_args(Activity)),
+)
+"""All kinds of activity; `wait_` and one of these are waits for another rank in it, for example
+`wait_send` for a free slab, `wait_receive` for a record, `wait_close` for the slower ranks."""
+
+_ACTIVITY_OF: dict[EventKind, Activity] = {
+    "read": "read",
+    "encode": "encode",
+    "put": "send",
+    "get": "receive",
+    "forward": "backbone",
+    "backward": "backbone",
+    "encoder_backward": "encode",
+    "reduce": "reduce",
+    "norm": "optimizer",
+    "exchange": "close",
+    "apply": "optimizer",
+    "checkpoint": "checkpoint",
+    "forget": "plan",
+    "plan": "plan",
+    "pixels": "read",
+    "sums": "reduce",
+    "log": "log",
+}
+ACTIVITY_OF: tuple[tuple[str, str], ...] = tuple(
+    (activity, _WAIT + activity) for activity in (_ACTIVITY_OF.get(kind, "other") for kind in KINDS)
+)
+"""For the code of each kind: its activity, and that of a wait in it."""
+
+
+def busy(seconds: dict[str, float]) -> float:
+    """Share of the time in which a rank did what a plain loop does, too."""
+    total = sum(seconds.values())
+    return sum(seconds.get(kind, 0.0) for kind in WORK) / total if total else 0.0
