@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from executed import executed, scheduled
 from forked_ranks import trained
 from support import run_tree
 
@@ -30,6 +31,7 @@ def test_bounded_weights_are_never_older_than_allowed(tmp_path: Path, data: Path
     ages = [age for step in metrics for age in step["weight_ages"]]
     assert max(ages) == 2
     assert metrics[0]["weight_ages"] == [0] * len(metrics[0]["weight_ages"])
+    assert list(scheduled(tmp_path / "run").diff(executed(tmp_path / "run"))) == []
     assert sum(m["loss"] for m in metrics[-3:]) < sum(m["loss"] for m in metrics[:3])
     edges = {path.stem: path.read_text() for path in (tmp_path / "run" / "edges").iterdir()}
     assert sorted(edges) == ["backbone.0", "backbone.1", "encoder.0", "encoder.1"]
@@ -66,6 +68,9 @@ def test_chunks_of_slots_change_no_number(tmp_path: Path, data: Path) -> None:
     assert any(plan["slots"] > 1 and images for plan, images in zip(plans, moved, strict=True))
     for file in (METRICS, PLANS, "final/model.safetensors"):
         assert (whole / file).read_bytes() == (chunks / file).read_bytes()
+    assert scheduled(whole) != scheduled(chunks)
+    for run in (whole, chunks):
+        assert list(scheduled(run).diff(executed(run))) == []
 
 
 @pytest.mark.parametrize("flow", [{"mode": "strict"}, {"mode": "bounded", "staleness": 2}])
