@@ -51,7 +51,7 @@ _MAGIC = b"FTEVENTS"
 _JSON_AT, _START = 64, 1 << 16
 _JSON_BYTES = _START - _JSON_AT
 _GROW_BYTES = 1 << 20
-_MAX_ATTEMPTS = 64
+_MAX_ATTEMPTS = 16
 
 assert RECORD.itemsize == _PACK.size == 64
 
@@ -108,12 +108,10 @@ class _Header:
     sums: Sums = field(default_factory=dict)
 
     def to_bytes(self, count: int) -> bytes:
+        attempts = self.attempts[-_MAX_ATTEMPTS:]
+        sums = [item for item in self.sums.items() if item[0][0] >= attempts[0].number]
         text = json.dumps(
-            {
-                "label": self.label,
-                "attempts": [asdict(attempt) for attempt in self.attempts[-_MAX_ATTEMPTS:]],
-                "sums": list(self.sums.items()),
-            }
+            {"label": self.label, "attempts": list(map(asdict, attempts)), "sums": sums}
         ).encode()
         assert len(text) <= _JSON_BYTES, len(text)
         head = _HEAD.pack(_MAGIC, VERSION, RECORD.itemsize, count, len(text))
