@@ -1,9 +1,10 @@
-"""Cores that a process may use."""
+"""Cores that a process may use, and their name."""
 
 from __future__ import annotations
 
 import math
 import os
+import platform
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,14 @@ def available_cores() -> int:
     """Cores that affinity and the CPU quotas of cgroups let this process use, at least 1."""
     quota = min(_quotas(_NAMES, _MOUNT), default=math.inf)
     return max(1, min(len(os.sched_getaffinity(0)), math.ceil(min(quota, 1 << 20))))
+
+
+def cpu_name() -> str:
+    """Name of the processor."""
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor() or "unknown"
 
 
 def _quotas(names: Path, mount: Path) -> Iterator[float]:

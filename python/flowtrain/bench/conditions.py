@@ -13,6 +13,7 @@ from typing import Any
 import numpy
 
 import flowtrain_core
+from flowtrain.cores import cpu_name
 
 
 def conditions() -> dict[str, Any]:
@@ -45,14 +46,6 @@ def percentiles_us(times_ns: Sequence[float], prefix: str = "") -> dict[str, flo
     """Median and 99th percentile, in microseconds, of times in nanoseconds."""
     p50, p99 = numpy.percentile(times_ns, (50, 99)) / 1000
     return {f"{prefix}p50_us": round(float(p50), 3), f"{prefix}p99_us": round(float(p99), 3)}
-
-
-def cpu_name() -> str:
-    """Name of the processor."""
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.processor() or "unknown"
 
 
 def _commit() -> str | None:

@@ -6,13 +6,12 @@ import dataclasses
 import sys
 from collections import Counter
 
-from flowtrain.bench.conditions import cpu_name
 from flowtrain.config.checks import require
 from flowtrain.config.flow import FlowConfig
 from flowtrain.config.layout import RankLayout
 from flowtrain.config.load import load
 from flowtrain.config.schema import RunConfig
-from flowtrain.cores import available_cores
+from flowtrain.cores import available_cores, cpu_name
 from flowtrain.cost.rates import RateTimes
 from flowtrain.data.errors import DataError
 from flowtrain.data.sizes import read_sizes

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import torch
 
-from flowtrain.bench.conditions import cpu_name
 from flowtrain.config.load import load
 from flowtrain.config.schema import RunConfig
+from flowtrain.cores import cpu_name
 from flowtrain.cost.profiled import Profile, ProfileKey, digest
 from flowtrain.cost.tables import Tables
 from flowtrain.output import show
