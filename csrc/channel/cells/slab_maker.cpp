@@ -17,6 +17,11 @@ constexpr int kCellBits = 24;
 static_assert(lockfree::kMaxCells <= std::uint32_t{1} << kCellBits);
 static_assert(memory::kOffsetBits + kCellBits <= 64);
 
+/// Cell of an entry of the list of slabs.
+std::uint32_t cell_of(std::uint64_t slab) noexcept {
+  return static_cast<std::uint32_t>(slab & (lockfree::kMaxCells - 1));
+}
+
 /// A process that dies between the stores around this has made all stores before it.
 void store_in_order() noexcept { std::atomic_thread_fence(std::memory_order_release); }
 
@@ -72,25 +77,41 @@ bool SlabMaker::has_room_at_end(const Task& task) const noexcept {
              cells.end - cells.first;
 }
 
-/// Lists the slabs, and finds a place among them. Without the lock the result is a hint.
+/// Finds a place among the slabs. Without the lock the result is a hint.
 std::optional<memory::Extent> SlabMaker::find_place(const Task& task) noexcept {
-  const CellRange cells = control_.cells_of(task.entry);
-  const std::uint32_t slabs =
-      task.entry.num_slabs.load(std::memory_order_acquire);  // sync: segment.slabs
-  slabs_.clear();
-  for (std::uint32_t c = cells.first; c < cells.first + std::min(slabs, cells.end - cells.first);
-       ++c) {
-    const memory::Extent slab = extent_of(c);
-    if (slab.bytes > 0) slabs_.push_back(slab.offset << kCellBits | c);
-  }
-  std::sort(slabs_.begin(), slabs_.end());
+  list_slabs(task);
   memory::Fit fit(task.entry.bytes, task.least, task.wanted);
   for (const std::uint64_t slab : slabs_) {
-    const auto c = static_cast<std::uint32_t>(slab & (lockfree::kMaxCells - 1));
+    const std::uint32_t c = cell_of(slab);
     const auto word = control_.word(c).load(std::memory_order_relaxed);
     fit.pass(extent_of(c), lockfree::state_of(word) == lockfree::CellState::kFree);
   }
   return fit.place();
+}
+
+/// Lists the slabs by offset. Sorts only those that were not there at the last call: among
+/// thousands, few change from one call to the next.
+void SlabMaker::list_slabs(const Task& task) noexcept {
+  const CellRange cells = control_.cells_of(task.entry);
+  const std::uint32_t slabs =
+      task.entry.num_slabs.load(std::memory_order_acquire);  // sync: segment.slabs
+  const std::uint32_t first = cells.first, end = first + std::min(slabs, cells.end - first);
+  listed_.assign(end - first, false);
+  std::erase_if(slabs_, [&](std::uint64_t slab) {
+    const std::uint32_t c = cell_of(slab);
+    if (c < first || c >= end) return true;
+    const memory::Extent now = extent_of(c);
+    listed_[c - first] = now.bytes > 0 && slab == (now.offset << kCellBits | c);
+    return !listed_[c - first];
+  });
+  const auto old = static_cast<std::ptrdiff_t>(slabs_.size());
+  for (std::uint32_t c = first; c < end; ++c) {
+    if (listed_[c - first]) continue;
+    const memory::Extent slab = extent_of(c);
+    if (slab.bytes > 0) slabs_.push_back(slab.offset << kCellBits | c);
+  }
+  std::sort(slabs_.begin() + old, slabs_.end());
+  std::inplace_merge(slabs_.begin(), slabs_.begin() + old, slabs_.end());
 }
 
 std::uint32_t SlabMaker::make_at_end(const Task& task) noexcept {
@@ -121,7 +142,7 @@ std::uint32_t SlabMaker::make_at(const Task& task, const memory::Extent& place) 
 /// Leases all slabs of which `place` has a byte; false if one of them is in use by now.
 bool SlabMaker::lease_slabs_in(const Task& task, const memory::Extent& place) noexcept {
   for (const std::uint64_t slab : slabs_) {
-    const auto c = static_cast<std::uint32_t>(slab & (lockfree::kMaxCells - 1));
+    const std::uint32_t c = cell_of(slab);
     const memory::Extent extent = extent_of(c);
     const bool apart =
         extent.offset >= place.offset + place.bytes || extent.offset + extent.bytes <= place.offset;

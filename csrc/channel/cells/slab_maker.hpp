@@ -25,7 +25,8 @@ namespace flowtrain::channel {
 /// Threads:  one at a time over all processes, by PoolLock::kAssignment; others lease and release
 ///           meanwhile. New segments get their entry and cells under the same lock. So if a segment
 ///           ends during a call, its entry and cells are not reused before the call returns.
-/// Progress: never waits. Sorts the slabs of the segment, except for a slab behind the last one. A
+/// Progress: never waits. Reads the slabs of the segment, and sorts those made since its last call,
+///           except for a slab behind the last one. A
 ///           process that stops during a call blocks further calls and new segments, but no slab
 ///           that exists.
 /// Ordering: cell.word publishes a slab; segment.slabs the cells that may have one.
@@ -65,6 +66,7 @@ class SlabMaker {
 
   bool has_room_at_end(const Task& task) const noexcept;
   std::optional<memory::Extent> find_place(const Task& task) noexcept;
+  void list_slabs(const Task& task) noexcept;
   bool try_lock() noexcept;
   std::uint32_t make_locked(const Task& task) noexcept;
   std::uint32_t make_at_end(const Task& task) noexcept;
@@ -81,7 +83,8 @@ class SlabMaker {
   const Control& control_;
   Lanes& lanes_;
   std::uint16_t lane_;
-  std::vector<std::uint64_t> slabs_;   ///< By find_place: `[offset:40 | cell:24]`, in order.
+  std::vector<std::uint64_t> slabs_;   ///< By list_slabs: `[offset:40 | cell:24]`, in order.
+  std::vector<bool> listed_;           ///< By list_slabs: the cells whose slab was there before.
   std::vector<std::uint32_t> leased_;  ///< Cells leased for the new slab.
 };
 
