@@ -131,7 +131,8 @@ class Pool:
             prefault: Touch every page of the segment now.
 
         Raises:
-            PoolExists: A live process has a pool of this name. A pool left by a crash is replaced.
+            PoolExists: A live process has a pool of this name. A pool left by a crash is replaced,
+                and the end of one that is being closed is waited for, at most 1 s.
             PoolSpace: Too little memory.
             PoolTimeout: Another process has been making or removing a pool for ten seconds.
             ValueError: A name or number is out of range.
@@ -146,7 +147,8 @@ class Pool:
         later.
 
         Raises:
-            PoolNotFound: No pool of this name with a live process appeared within timeout_s.
+            PoolNotFound: No pool of this name with a live process appeared within timeout_s, or
+                its creator is closing it.
         """
 
     @staticmethod

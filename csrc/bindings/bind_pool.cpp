@@ -9,6 +9,7 @@
 #include "bindings/pool_folder.hpp"
 #include "channel/liveness/registry.hpp"
 #include "channel/pool.hpp"
+#include "channel/pool_names.hpp"
 #include "channel/telemetry/inspect.hpp"
 #include "os/available_memory.hpp"
 #include "os/folder.hpp"

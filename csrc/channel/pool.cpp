@@ -6,7 +6,6 @@
 #include <bit>
 #include <chrono>
 #include <cstring>
-#include <filesystem>
 #include <map>
 #include <random>
 #include <thread>
@@ -15,6 +14,7 @@
 #include "channel/layout/names.hpp"
 #include "channel/liveness/monitor.hpp"
 #include "channel/liveness/registry.hpp"
+#include "channel/pool_names.hpp"
 #include "channel/segments/handover.hpp"
 #include "os/byte_lock.hpp"
 #include "os/folder.hpp"
@@ -46,32 +46,6 @@ void check_options(const PoolOptions& options) {
 }
 
 std::string folder_of(const std::string& name) { return os::runtime_folder() + "/" + name; }
-
-bool is_open(const Control& control) {
-  return control.header().admission.load(std::memory_order_acquire) ==  // sync: control.admission
-         Admission::kOpen;
-}
-
-PoolEntry entry_of(const std::string& name) {
-  const std::string path = folder_of(name) + "/control";
-  std::error_code none;
-  const bool there = std::filesystem::is_regular_file(std::filesystem::symlink_status(path, none));
-  // If reading fails, a living pool must not count as dead.
-  PoolEntry entry{name, 0, there, false};
-  try {
-    const os::Fd file = os::open_file(path);
-    if (!file) return {name, 0, false, false};
-    // Living lanes are locked bytes in every version, also in one that this code cannot read.
-    entry.alive = os::is_any_byte_locked(file);
-    const std::optional<Control> control = Control::find(file, path);
-    if (!control) return entry;
-    entry.creator_pid = control->header().creator_pid;
-    entry.open = entry.alive && is_open(*control);
-  } catch (const Error&) {
-    // It cannot be opened: of another version, damaged, no file, or out of descriptors.
-  }
-  return entry;
-}
 
 }  // namespace
 
@@ -105,18 +79,8 @@ std::shared_ptr<Pool> Pool::create_unfilled(const PoolOptions& options,
                                             const std::optional<SegmentOptions>& first,
                                             std::optional<Segments::Claim>& claim,
                                             const Interrupted& interrupted, Deleter deleter) {
-  const os::FolderLock alone = os::lock_runtime_folder(interrupted);
+  const os::FolderLock alone = claim_pool_name(options.name, interrupted);
   if (!alone) return nullptr;
-  if (!os::make_pool_folder(options.name)) {
-    const PoolEntry found = entry_of(options.name);
-    if (found.alive) {
-      const std::string maker = found.creator_pid == 0 ? "another version of flowtrain_core"
-                                                       : "pid " + std::to_string(found.creator_pid);
-      throw PoolExists("pool '" + options.name + "': it exists, made by " + maker +
-                       ", and is in use; open it or choose another name");
-    }
-    os::remove_pool_folder(options.name);  // Of dead processes.
-  }
   try {
     const Geometry geometry{options.max_lanes, options.max_cells,
                             static_cast<std::uint32_t>(options.rings.size()),
@@ -163,15 +127,18 @@ std::shared_ptr<Pool> Pool::open(const std::string& name, const std::string& lab
   const std::string path = folder_of(name) + "/control";
   for (;;) {
     std::shared_ptr<Pool> pool;
-    bool dead = false;
+    PoolState state = PoolState::kNone;
+    std::int32_t creator_pid = 0;
     {
       NoFork no_fork;
       os::Fd folder = os::open_pool_folder(name);
       os::Fd file = folder ? os::open_file(os::path_in(folder, "control")) : os::Fd();
       std::optional<Control> control = file ? Control::find(file, path) : std::nullopt;
-      // A pool without a living process was left by a crash, and may be created anew.
-      dead = control && !os::is_any_byte_locked(file);
-      if (control && !dead && is_open(*control)) {
+      if (control) {
+        state = pool_state(*control, file);
+        creator_pid = control->header().creator_pid;
+      }
+      if (state == PoolState::kOpen) {
         const PoolOptions options{name, label, {}, 0, 0};
         pool.reset(new Pool(options, std::move(folder), std::move(file), std::move(*control)),
                    deleter);
@@ -183,16 +150,14 @@ std::shared_ptr<Pool> Pool::open(const std::string& name, const std::string& lab
       // Pairs with the fence in close: either this sees that the pool is being closed, or its
       // creator waits for this handle.
       std::atomic_thread_fence(std::memory_order_seq_cst);
-      if (!os::is_linked(pool->file_) || !is_open(pool->control_)) continue;
+      if (!os::is_linked(pool->file_) || !admits_handles(pool->control_)) continue;
       // A mapped segment outlives its owner, so map early. The monitor retries slow owners.
       if (!pool->segments_->map_all(Deadline::in(kOwnerResponseS), interrupted)) return nullptr;
       return pool;
     }
     if (deadline.passed()) {
-      throw PoolNotFound(
-          "pool '" + name +
-          "': " + (dead ? "its processes are all dead, and it is still" : "there is none") +
-          " in " + os::runtime_folder() + "; create it first, or raise timeout_s to wait for it");
+      throw PoolNotFound("pool '" + name + "': " + why_not_open(state, creator_pid) +
+                         "; create it first, or raise timeout_s to wait for it");
     }
     if (interrupted && interrupted()) return nullptr;
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
@@ -375,26 +340,6 @@ std::optional<LaneInfo> Pool::wait_dead(const Deadline& deadline) {
   LaneInfo lane = dead_.front();
   dead_.pop_front();
   return lane;
-}
-
-std::vector<PoolEntry> list_pools() {
-  std::vector<PoolEntry> entries;
-  for (const std::string& name : os::pool_names()) entries.push_back(entry_of(name));
-  return entries;
-}
-
-bool pool_exists(const std::string& name) {
-  check_name("pool", name);
-  return entry_of(name).open;
-}
-
-bool unlink_pool(const std::string& name, bool only_left, const Interrupted& interrupted) {
-  check_name("pool", name);
-  // A process that creates a pool holds this lock until its lane is locked.
-  const os::FolderLock alone = os::lock_runtime_folder(interrupted);
-  if (!alone) return false;
-  if (only_left && entry_of(name).alive) return false;
-  return os::remove_pool_folder(name);
 }
 
 }  // namespace flowtrain::channel

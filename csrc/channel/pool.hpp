@@ -150,21 +150,4 @@ class Pool : public std::enable_shared_from_this<Pool> {
   std::deque<LaneInfo> dead_;
 };
 
-/// A pool of this user, by its folder.
-struct PoolEntry {
-  std::string name;
-  std::int32_t creator_pid;  ///< 0 if it was never finished, or is of another version.
-  bool alive;                ///< Whether a process holds a lane of it.
-  bool open;                 ///< Whether it can be opened.
-};
-std::vector<PoolEntry> list_pools();
-/// Whether a pool of this name can be opened.
-bool pool_exists(const std::string& name);
-/// Removes a pool's name. Returns false if there was none, or if `interrupted` ended the wait for
-/// processes that create pools. Open handles stay usable.
-///
-/// @param only_left  Return false, and keep the name, if a process has the pool open or creates it.
-bool unlink_pool(const std::string& name, bool only_left = false,
-                 const Interrupted& interrupted = {});
-
 }  // namespace flowtrain::channel

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 from core.processes import Spawn
 
-from flowtrain_core import Consumer, Pool, Producer, StaleAddress
+from flowtrain_core import Consumer, Pool, PoolExists, PoolNotFound, Producer, StaleAddress
 
 PUBLISH = (
     "pool = Pool.open(sys.argv[1], label='owner')\n"
@@ -130,6 +130,34 @@ def test_control_c_ends_the_wait_of_a_close(
     eventually(lambda: not Pool.exists(name))  # A pool that is being closed cannot be opened.
     creator.popen.send_signal(signal.SIGINT)
     assert creator.line() == "interrupted True"
+
+
+def test_a_pool_that_is_being_closed_says_by_whom(
+    name: str, spawn: Spawn, eventually: Callable[[Callable[[], object]], None]
+) -> None:
+    creator = spawn(
+        "pool = Pool.create(sys.argv[1]); print('up'); sys.stdin.readline()\n"
+        "pool.add_segment(classes=[(4096, 1)]); pool.close()",
+        name,
+    )
+    assert creator.line() == "up"
+    other = spawn("pool = Pool.open(sys.argv[1]); print('up'); sys.stdin.read()", name)
+    assert other.line() == "up"
+    other.stop()
+    creator.tell()
+    eventually(lambda: not Pool.exists(name))
+    pid = creator.popen.pid
+    with pytest.raises(PoolNotFound, match=rf"its creator \(pid {pid}\) is closing it;"):
+        Pool.open(name)
+    with pytest.raises(PoolExists, match=rf"\(pid {pid}\) is closing it, .* try again"):
+        Pool.create(name)
+    creator.kill()
+    with pytest.raises(PoolNotFound, match=rf"\(pid {pid}\) died while closing it"):
+        Pool.open(name)
+    with pytest.raises(PoolExists, match=r"died while closing it, .*; end these processes"):
+        Pool.create(name)
+    other.kill()
+    Pool.create(name).close()
 
 
 def test_handles_that_close_together_do_not_rely_on_each_other(name: str, spawn: Spawn) -> None:

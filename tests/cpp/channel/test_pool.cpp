@@ -16,6 +16,7 @@
 #include "base/error.hpp"
 #include "channel/consumer.hpp"
 #include "channel/pool.hpp"
+#include "channel/pool_names.hpp"
 #include "channel/producer.hpp"
 #include "channel/telemetry/inspect.hpp"
 #include "check.hpp"

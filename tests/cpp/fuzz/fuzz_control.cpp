@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "channel/liveness/recovery.hpp"
+#include "channel/pool_names.hpp"
 #include "channel/producer.hpp"
 #include "channel/telemetry/inspect.hpp"
 #include "fuzz/input.hpp"

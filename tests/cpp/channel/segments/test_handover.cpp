@@ -5,10 +5,12 @@
 #include <atomic>
 #include <optional>
 #include <string>
+#include <thread>
 
 #include "base/error.hpp"
 #include "channel/consumer.hpp"
 #include "channel/pool.hpp"
+#include "channel/pool_names.hpp"
 #include "channel/producer.hpp"
 #include "check.hpp"
 #include "memory/carve.hpp"
@@ -47,9 +49,10 @@ struct Peer {
   std::uint16_t lane;
 };
 
+PoolOptions options_of(const std::string& name) { return {name, "main", {"default"}, 16, 8}; }
+
 std::shared_ptr<Pool> make(const char* what) {
-  return Pool::create(
-      {std::string("cpp-") + what + "-" + std::to_string(::getpid()), "main", {"default"}, 16, 8});
+  return Pool::create(options_of(std::string("cpp-") + what + "-" + std::to_string(::getpid())));
 }
 
 std::shared_ptr<Pool> open(const Pool& pool) {
@@ -91,6 +94,37 @@ void an_owner_waits_for_one_handle_and_the_creator_for_all() {
   });
   CHECK(calls > 0 && peer.segments.held(1).mapped);
   CHECK(peer.segments.resolve(memory::make_address(1, 1, 0), 4096));
+}
+
+/// Its successor waits for the end of the closing, instead of failing because the name is in use.
+void a_pool_is_created_while_another_of_its_name_is_being_closed() {
+  const auto pool = make("again");
+  Peer peer(*pool);
+  pool->add_segment(kPage, false);
+  std::atomic<bool> waits = false;
+  std::shared_ptr<Pool> next;
+  std::string error;
+  std::optional<std::jthread> creator;
+  pool->close([&] {
+    if (!creator) {
+      creator.emplace([&] {
+        try {
+          next = Pool::create(options_of(pool->name()), {}, [&] {
+            waits = true;
+            return false;
+          });
+        } catch (const PoolExists& exists) {
+          error = exists.what();
+        }
+        waits = true;
+      });
+    }
+    if (waits) peer.segments.refresh();
+    return false;
+  });
+  creator->join();
+  CHECK(error.empty() && pool_exists(pool->name()));
+  next->close();
 }
 
 void a_close_that_may_lose_items_says_so() {
@@ -162,6 +196,7 @@ int main() {
     a_handle_that_does_not_hand_out_memory_is_passed_over(stuck);
   }
   an_owner_waits_for_one_handle_and_the_creator_for_all();
+  a_pool_is_created_while_another_of_its_name_is_being_closed();
   a_close_that_may_lose_items_says_so();
   a_close_waits_only_for_what_can_be_mapped();
   a_closing_pool_takes_no_new_segment();
