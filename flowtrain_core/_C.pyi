@@ -262,7 +262,7 @@ class Lease:
         """Publishes the slab to the ring's consumers, with 0 <= key < 2**128.
 
         Raises:
-            PoolClosed: It was already published or aborted.
+            PoolClosed: It was already published or aborted, or its pool handle is closed.
             ViewsAlive: Tensors, arrays or memoryviews over it are alive, or another thread is in
                 `write`.
         """

@@ -12,10 +12,9 @@ memory::Address Lease::address() const {
 }
 
 void Lease::publish(const Key& key) {
-  producer_->pool().check_open();
+  pool().check_not_forked();  // A thread that held the producer's mutex may not exist here.
   check_publishable("lease");
   const Producer::Publication publication{leased_, layout_, key};
-  producer_->check_mine({&publication, 1});
   producer_->publish({&publication, 1});
   open_ = false;
 }

@@ -50,7 +50,12 @@ std::string folder_of(const std::string& name) { return os::runtime_folder() + "
 }  // namespace
 
 LaneHold::~LaneHold() {
-  if (!pool_->forked()) pool_->lanes().leave(lane_);
+  if (pool_->forked()) return;
+  {
+    const std::lock_guard lock(pool_->publishers_mutex_);
+    pool_->publishers_.erase(publishing_);
+  }
+  pool_->lanes().leave(lane_);
 }
 Lane& LaneHold::operator*() const { return pool_->control().lane(lane_); }
 
@@ -184,6 +189,7 @@ Pool::~Pool() {
 
 void Pool::close(const Interrupted& interrupted) {
   if (forked() || closed_.exchange(true, std::memory_order_relaxed)) return;
+  end_publishing();
   std::string loss;
   if (joined_) {
     loss = hand_over(interrupted);
@@ -202,6 +208,13 @@ void Pool::close(const Interrupted& interrupted) {
   }
   dead_changed_.notify_all();
   if (!loss.empty()) throw PoolTimeout(loss);
+}
+
+/// Waits for the calls that publish without having seen `closed_`, so that what follows finds their
+/// items.
+void Pool::end_publishing() {
+  const std::lock_guard lock(publishers_mutex_);
+  for (std::mutex* const publishing : publishers_) const std::lock_guard ended(*publishing);
 }
 
 /// Waits until this handle may leave. Returns what may be lost with it; empty if nothing.
@@ -251,9 +264,13 @@ void Pool::check_open() const {
   if (closed()) throw PoolClosed("pool '" + name_ + "': this handle is closed; open it again");
 }
 
-std::unique_ptr<LaneHold> Pool::join(LaneRole role, std::uint16_t ring) {
+std::unique_ptr<LaneHold> Pool::join(LaneRole role, std::uint16_t ring, std::mutex* publishing) {
   check_open();
-  return std::make_unique<LaneHold>(shared_from_this(), lanes_->join(role, ring, label_, name_));
+  auto hold = std::make_unique<LaneHold>(shared_from_this(),
+                                         lanes_->join(role, ring, label_, name_), publishing);
+  const std::lock_guard lock(publishers_mutex_);
+  if (publishing != nullptr) publishers_.insert(publishing);
+  return hold;
 }
 
 std::uint32_t Pool::add_segment(const memory::Carving& carving, bool prefault,

@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -26,7 +27,8 @@ class Pool;
 /// Holds a lane of this process, and leaves it in its destructor.
 class LaneHold {
  public:
-  LaneHold(std::shared_ptr<Pool> pool, std::uint16_t lane) : pool_(std::move(pool)), lane_(lane) {}
+  LaneHold(std::shared_ptr<Pool> pool, std::uint16_t lane, std::mutex* publishing)
+      : pool_(std::move(pool)), lane_(lane), publishing_(publishing) {}
   LaneHold(const LaneHold&) = delete;
   LaneHold& operator=(const LaneHold&) = delete;
   ~LaneHold();
@@ -37,6 +39,7 @@ class LaneHold {
  private:
   std::shared_ptr<Pool> pool_;
   std::uint16_t lane_;
+  std::mutex* publishing_;
 };
 
 struct PoolOptions {
@@ -89,7 +92,10 @@ class Pool : public std::enable_shared_from_this<Pool> {
   Lanes& lanes() { return *lanes_; }
   Segments& segments() { return *segments_; }
 
-  std::unique_ptr<LaneHold> join(LaneRole role, std::uint16_t ring);
+  /// @param publishing  Mutex of a producer, which checks under it that the pool is open, and then
+  ///                    publishes. Outlives the result.
+  std::unique_ptr<LaneHold> join(LaneRole role, std::uint16_t ring,
+                                 std::mutex* publishing = nullptr);
   /// Returns the number of the new segment, or 0 if `interrupted` ended the wait.
   std::uint32_t add_segment(const memory::Carving& carving, bool prefault,
                             const Interrupted& interrupted = {});
@@ -108,7 +114,8 @@ class Pool : public std::enable_shared_from_this<Pool> {
   /// Leaves the pool, once other living handles have mapped what must stay readable (see Handover),
   /// or after kHandoverS, or when `interrupted` ends this wait. The handle that created the pool
   /// also removes the pool's name, unless another pool has this name by now; a signal that ends its
-  /// process does this, too. Existing items and leases stay readable.
+  /// process does this, too, see os::remove_pools_on_signals. Existing items and leases stay
+  /// readable. An item is published before this wait begins, or not at all.
   ///
   /// Errors: PoolTimeout, after the handle is closed, if items may be lost with it.
   void close(const Interrupted& interrupted = {});
@@ -122,12 +129,15 @@ class Pool : public std::enable_shared_from_this<Pool> {
   void abandon() noexcept;
 
  private:
+  friend class LaneHold;
+
   Pool(const PoolOptions& options, os::Fd folder, os::Fd file, Control control);
   static std::shared_ptr<Pool> create_unfilled(const PoolOptions& options,
                                                const std::optional<SegmentOptions>& first,
                                                std::optional<Segments::Claim>& claim,
                                                const Interrupted& interrupted, Deleter deleter);
   void start();
+  void end_publishing();
   std::string hand_over(const Interrupted& interrupted);
 
   static constexpr double kHandoverS = 10.0;  ///< Living handles need a few milliseconds.
@@ -145,6 +155,8 @@ class Pool : public std::enable_shared_from_this<Pool> {
   std::uint16_t lane_ = 0;
   bool joined_ = false;  // Whether the lane is held; start may throw before.
   std::unique_ptr<Monitor> monitor_;
+  std::mutex publishers_mutex_;
+  std::set<std::mutex*> publishers_;  // Under publishers_mutex_; of the producers of this handle.
   std::mutex dead_mutex_;
   std::condition_variable dead_changed_;
   std::deque<LaneInfo> dead_;

@@ -37,7 +37,7 @@ Producer::Producer(std::shared_ptr<Pool> pool, const std::string& ring, const Ti
     }
   }
   index_ring_ = pool_->control().ring(ring_);
-  lane_ = pool_->join(LaneRole::kProducer, ring_);
+  lane_ = pool_->join(LaneRole::kProducer, ring_, &mutex_);
   recorder_ = {pool_->control().record(lane_->number()), lane_->number(), recording};
   spilled_before_ = spilled();
   slabs_.emplace(pool_->control(), pool_->lanes(), lane_->number(), pool_->lane());
@@ -212,12 +212,11 @@ void Producer::publish_many(std::span<const std::shared_ptr<Lease>> leases,
       // Also rejects a lease that is given twice.
       lease->open_ = false;
     }
-    check_mine(publications);
+    publish(publications);
   } catch (...) {
     for (std::size_t i = 0; i < publications.size(); ++i) leases[i]->open_ = true;
     throw;
   }
-  publish(publications);
 }
 
 void Producer::check_mine(std::span<const Publication> publications) const {
@@ -232,6 +231,8 @@ void Producer::check_mine(std::span<const Publication> publications) const {
 
 void Producer::publish(std::span<const Publication> publications) {
   const std::lock_guard lock(mutex_);
+  pool_->check_open();  // Under the mutex: a close waits for this publication.
+  check_mine(publications);
   const Control& control = pool_->control();
   Lane& lane = **lane_;
   std::uint64_t sequence = lane.items_published.load(std::memory_order_relaxed);

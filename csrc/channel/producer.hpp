@@ -63,6 +63,7 @@ class Producer : public std::enable_shared_from_this<Producer> {
 
   Producer(std::shared_ptr<Pool> pool, const std::string& ring, const Tiers& tiers,
            const Credits& credits, Recording recording = Recording::kOn);
+  ~Producer() { lane_.reset(); }  // Before mutex_.
 
   /// Leases a slab if one is free in memory that is mapped, or that its owner has handed out; else
   /// returns null.
@@ -129,7 +130,7 @@ class Producer : public std::enable_shared_from_this<Producer> {
   [[noreturn]] void throw_timeout(std::uint64_t bytes, Missing missing, double waited_s) const;
 
   std::shared_ptr<Pool> pool_;
-  std::unique_ptr<LaneHold> lane_;
+  std::unique_ptr<LaneHold> lane_;  ///< Has a pointer to mutex_.
   std::uint16_t ring_;
   std::vector<std::uint32_t> tiers_;
   std::optional<SlabAllocator> slabs_;

@@ -1,11 +1,15 @@
 // A handle that closes: for whom it waits, and what nobody can do meanwhile.
 
+#include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <functional>
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "base/error.hpp"
 #include "channel/consumer.hpp"
@@ -18,6 +22,19 @@
 
 using namespace flowtrain;
 using namespace flowtrain::channel;
+
+namespace {
+
+thread_local const std::function<void()>* at_clock = nullptr;
+
+}  // namespace
+
+/// Replaces the C library's, which a publication calls: lets a test act in the middle of it.
+extern "C" __attribute__((visibility("default"))) int clock_gettime(clockid_t clock,
+                                                                    timespec* time) noexcept {
+  if (const auto* const act = std::exchange(at_clock, nullptr)) (*act)();
+  return static_cast<int>(::syscall(SYS_clock_gettime, clock, time));
+}
 
 namespace {
 
@@ -127,6 +144,41 @@ void a_pool_is_created_while_another_of_its_name_is_being_closed() {
   next->close();
 }
 
+/// A close that does not wait for the publication finds no item in the segment, and takes the
+/// memory along before anybody has mapped it.
+void an_item_whose_handle_closes_during_its_publication_is_not_lost() {
+  const auto pool = make("during");
+  std::atomic<bool> done = false;
+  pool->segments().attach([&](const os::Mapping&, const std::string&) {
+    while (!done) ::usleep(1000);  // The creator's handle maps nothing before the end.
+    return std::shared_ptr<void>();
+  });
+  const auto owner = open(*pool);
+  Peer peer(*pool);
+  const std::uint32_t segment = owner->add_segment(kPage, false);
+  const auto producer = std::make_shared<Producer>(owner, "default", segment, Producer::Credits{});
+  const auto lease = producer->lease({8, 1, {16, 0, 0, 0}, 16}, Deadline::in(5));
+  std::atomic<bool> closed = false;
+  std::jthread closer;
+  const std::function<void()> close = [&] {
+    closer = std::jthread([&] {
+      owner->close([&] {
+        peer.segments.refresh();
+        return false;
+      });
+      closed = true;
+    });
+    for (int i = 0; i < 200 && !closed; ++i) ::usleep(1000);
+  };
+  at_clock = &close;
+  lease->publish({7, 0});
+  CHECK(closer.joinable());
+  closer.join();
+  CHECK(peer.segments.resolve(memory::make_address(1, 1, 0), 4096));
+  done = true;
+  pool->close();
+}
+
 void a_close_that_may_lose_items_says_so() {
   const auto pool = make("says");
   Peer peer(*pool);
@@ -197,6 +249,7 @@ int main() {
   }
   an_owner_waits_for_one_handle_and_the_creator_for_all();
   a_pool_is_created_while_another_of_its_name_is_being_closed();
+  an_item_whose_handle_closes_during_its_publication_is_not_lost();
   a_close_that_may_lose_items_says_so();
   a_close_waits_only_for_what_can_be_mapped();
   a_closing_pool_takes_no_new_segment();
