@@ -234,7 +234,8 @@ class Pool:
 
         Raises:
             PoolTimeout: A handle did not map a segment within ten seconds, for example because its
-                process is stopped. This handle is closed nevertheless.
+                process is stopped. This handle is closed nevertheless. Garbage collection warns
+                instead.
         """
 
     def __enter__(self) -> Self: ...

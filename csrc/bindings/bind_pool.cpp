@@ -1,6 +1,7 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
+#include <memory>
 
 #include "base/error.hpp"
 #include "bindings/arguments.hpp"
@@ -62,6 +63,20 @@ std::uint32_t add_segment(Pool& pool, const py::object& bytes,
   return add_segment(pool, carving_of(size, pool.control().geometry().max_cells), prefault);
 }
 
+/// Raises the present error in the main thread, at its next instruction: a destructor cannot raise.
+void raise_later() {
+  auto error = std::make_unique<py::error_already_set>();
+  const auto raise = [](void* raised) {
+    std::unique_ptr<py::error_already_set>(static_cast<py::error_already_set*>(raised))->restore();
+    return -1;
+  };
+  if (Py_AddPendingCall(raise, error.get()) == 0) {
+    static_cast<void>(error.release());
+  } else {
+    error->discard_as_unraisable("the end of a pool handle");
+  }
+}
+
 /// Closes and deletes a handle without the GIL: a close waits for threads, and one of them may wait
 /// for the GIL. The last reference may be dropped by any thread, with the GIL or without it.
 void destroy(Pool* pool) {
@@ -75,12 +90,14 @@ void destroy(Pool* pool) {
   {
     const WithoutGil release;
     try {
-      pool->close();
+      pool->close(SignalCheck());
     } catch (const Error& error) {
       failure = error.what();
     }
     delete pool;
   }
+  // Of a signal handler, which ended the wait.
+  if (PyErr_Occurred() != nullptr) raise_later();
   if (failure.empty()) return;
   PyErr_SetString(PyExc_ResourceWarning, failure.c_str());
   PyErr_WriteUnraisable(nullptr);

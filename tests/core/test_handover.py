@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from core.processes import Spawn
@@ -111,16 +113,23 @@ def test_items_that_nobody_mapped_before_their_owner_died_are_reported(
         assert late.lost() == 3
 
 
+@pytest.mark.parametrize("end", ["pool.close()", "del pool"])
 def test_control_c_ends_the_wait_of_a_close(
-    name: str, spawn: Spawn, eventually: Callable[[Callable[[], object]], None]
+    name: str, spawn: Spawn, eventually: Callable[[Callable[[], object]], None], end: str
 ) -> None:
+    files = Path(f"/dev/shm/flowtrain-{os.geteuid()}/{name}")
     creator = spawn(
-        "import signal; signal.signal(2, signal.default_int_handler)\n"
+        "import os, signal\n"
+        "def stop(*_):\n"
+        "    print('still closing', os.path.exists(sys.argv[2]))\n"
+        "    raise KeyboardInterrupt\n"
+        "signal.signal(2, stop)\n"
         "pool = Pool.create(sys.argv[1]); print('up'); sys.stdin.readline()\n"
         "pool.add_segment(classes=[(4096, 1)])\n"
-        "try: pool.close()\n"
-        "except KeyboardInterrupt: print('interrupted', pool.closed)",
+        f"try:\n    {end}\n    while True: time.sleep(0.01)\n"
+        "except KeyboardInterrupt: print('closed', not os.path.exists(sys.argv[2]))",
         name,
+        files,
     )
     assert creator.line() == "up"
     other = spawn("pool = Pool.open(sys.argv[1]); print('up'); sys.stdin.read()", name)
@@ -129,7 +138,8 @@ def test_control_c_ends_the_wait_of_a_close(
     creator.tell()
     eventually(lambda: not Pool.exists(name))  # A pool that is being closed cannot be opened.
     creator.popen.send_signal(signal.SIGINT)
-    assert creator.line() == "interrupted True"
+    assert creator.line() == "still closing True"
+    assert creator.line() == "closed True"
 
 
 def test_a_pool_that_is_being_closed_says_by_whom(
