@@ -52,7 +52,7 @@ class Closable {
 
   /// Serves a descriptor to processes of this user until close.
   void serve(const std::string& path, const os::Fd& fd) {
-    server_ = std::make_unique<os::FdServer>(path, kRequest.nonce, [&fd](std::uint64_t id) {
+    server_ = std::make_unique<os::FdServer>(what_, path, kRequest.nonce, [&fd](std::uint64_t id) {
       return id == kRequest.id ? os::duplicate(fd) : os::Fd();
     });
   }

@@ -15,6 +15,7 @@
 
 #include "base/deadline.hpp"
 #include "base/error.hpp"
+#include "os/thread.hpp"
 
 namespace flowtrain::os {
 namespace {
@@ -27,16 +28,29 @@ sockaddr_un address_of(const std::string& path) {
   if (path.size() >= sizeof(address.sun_path)) {
     throw BadArgument("socket path " + path + ": " + std::to_string(path.size()) +
                       " characters, at most " + std::to_string(sizeof(address.sun_path) - 1) +
-                      "; choose a shorter pool name");
+                      "; choose a shorter path");
   }
   std::memcpy(address.sun_path, path.c_str(), path.size());
   return address;
 }
 
-/// Removes a socket that another server left, or still has, at the path.
 void remove_socket(const std::string& path) {
   struct stat info{};
   if (::lstat(path.c_str(), &info) == 0 && S_ISSOCK(info.st_mode)) ::unlink(path.c_str());
+}
+
+/// A socket that listens at `path`, in place of one that another server left, or still has, there.
+Fd listen_at(const std::string& what, const std::string& path) {
+  const sockaddr_un address = address_of(path);
+  const std::string failed = what + ": cannot listen on " + path;
+  Fd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  if (!socket) throw_errno(failed);
+  remove_socket(path);
+  if (::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 ||
+      ::listen(socket.get(), 64) != 0) {
+    throw_errno(failed);
+  }
+  return socket;
 }
 
 void limit_waits(int socket) {
@@ -83,10 +97,10 @@ std::vector<Fd> take_fds(msghdr& message) {
 }
 
 /// Socket for the answer of a server of this user; empty if there is none.
-Fd ask(const std::string& path, const FdRequest& request, int flags) {
+Fd ask(const std::string& what, const std::string& path, const FdRequest& request, int flags) {
   const sockaddr_un address = address_of(path);
   Fd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | flags, 0));
-  if (!socket) throw_errno(path + ": socket");
+  if (!socket) throw_errno(what + ": cannot make a socket to ask on " + path);
   limit_waits(socket.get());
   if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 ||
       !same_user(socket.get()) ||
@@ -111,26 +125,30 @@ std::optional<Fd> answer_on(const Fd& socket) {
 
 }  // namespace
 
-FdServer::FdServer(const std::string& path, std::uint64_t nonce, Find find)
+FdServer::FdServer(const std::string& what, const std::string& path, std::uint64_t nonce, Find find)
     : path_(path),
       pid_(::getpid()),
       nonce_(nonce),
       find_(std::move(find)),
-      socket_(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)) {
-  const sockaddr_un address = address_of(path);
-  remove_socket(path);
-  if (!socket_ ||
-      ::bind(socket_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 ||
-      ::listen(socket_.get(), 64) != 0) {
-    throw_errno(path + ": cannot listen");
+      socket_(listen_at(what, path)),
+      file_(file_at(path)) {
+  try {
+    thread_ = start_thread(what, "hands out memory",
+                           [this](const std::stop_token& stop) { serve(stop); });
+  } catch (...) {
+    remove_file();
+    throw;
   }
-  file_ = file_at(path);
-  thread_ = std::jthread([this](const std::stop_token& stop) { serve(stop); });
 }
 
 FdServer::File FdServer::file_at(const std::string& path) noexcept {
   struct stat info{};
   return ::lstat(path.c_str(), &info) == 0 ? File{info.st_dev, info.st_ino} : File{};
+}
+
+void FdServer::remove_file() const noexcept {
+  // No other file has this inode number while the socket is open.
+  if (file_at(path_) == file_) ::unlink(path_.c_str());
 }
 
 FdServer::~FdServer() {
@@ -139,8 +157,7 @@ FdServer::~FdServer() {
   thread_.request_stop();
   ::shutdown(socket_.get(), SHUT_RDWR);  // Wakes the thread from its poll.
   thread_.join();
-  // No other file has this inode number while the socket is open.
-  if (file_at(path_) == file_) ::unlink(path_.c_str());
+  remove_file();
 }
 
 void FdServer::abandon() noexcept {
@@ -190,8 +207,8 @@ void FdServer::answer(int client) {
   ::sendmsg(client, &out.message, MSG_NOSIGNAL);
 }
 
-PendingFd::PendingFd(const std::string& path, const FdRequest& request)
-    : socket_(ask(path, request, SOCK_NONBLOCK)) {}
+PendingFd::PendingFd(const std::string& what, const std::string& path, const FdRequest& request)
+    : socket_(ask(what, path, request, SOCK_NONBLOCK)) {}
 
 bool PendingFd::waiting() const noexcept {
   pollfd waiting{socket_.get(), POLLIN, 0};
@@ -201,7 +218,7 @@ bool PendingFd::waiting() const noexcept {
 std::optional<Fd> PendingFd::answer() const { return answer_on(socket_); }
 
 std::optional<Fd> receive_fd(const std::string& path, const FdRequest& request) {
-  const Fd socket = ask(path, request, 0);
+  const Fd socket = ask(path, path, request, 0);
   const Deadline deadline = Deadline::in(1.0);
   pollfd waiting{socket.get(), POLLIN, 0};
   // Polls, since a signal would end a blocking receive without an answer.

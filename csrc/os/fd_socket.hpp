@@ -35,8 +35,9 @@ class FdServer {
  public:
   using Find = std::function<Fd(std::uint64_t id)>;
 
+  /// @param what  Names the owner of the descriptors in errors.
   /// @param find  Returns a new descriptor for an id, or an empty one. Called from another thread.
-  FdServer(const std::string& path, std::uint64_t nonce, Find find);
+  FdServer(const std::string& what, const std::string& path, std::uint64_t nonce, Find find);
   ~FdServer();
   FdServer(const FdServer&) = delete;
   FdServer& operator=(const FdServer&) = delete;
@@ -52,22 +53,24 @@ class FdServer {
     bool operator==(const File&) const = default;
   };
   static File file_at(const std::string& path) noexcept;
+  void remove_file() const noexcept;
   void serve(const std::stop_token& stop);
   void answer(int client);
 
   std::string path_;
-  File file_;
   pid_t pid_;
   std::uint64_t nonce_;
   Find find_;
   Fd socket_;
+  File file_;  // The socket's.
   std::jthread thread_;
 };
 
 /// A descriptor that was requested and may not have arrived yet.
 class PendingFd {
  public:
-  PendingFd(const std::string& path, const FdRequest& request);
+  /// @param what  Names the object in errors.
+  PendingFd(const std::string& what, const std::string& path, const FdRequest& request);
 
   /// Whether the answer is still to come.
   bool waiting() const noexcept;

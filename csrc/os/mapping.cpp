@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <thread>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "base/math.hpp"
 #include "os/available_memory.hpp"
 #include "os/cores.hpp"
+#include "os/thread.hpp"
 
 namespace flowtrain::os {
 namespace {
@@ -44,19 +46,30 @@ Mapping::~Mapping() {
   if (data_ != nullptr) ::munmap(data_, bytes_);
 }
 
-void Mapping::prefault() const {
+void Mapping::prefault(const std::string& what) const {
   constexpr std::size_t kShare = std::size_t{64} << 20;
   const std::size_t workers = std::clamp<std::size_t>(bytes_ / kShare, 1, cores().size());
   // A multiple of any page size, since the kernel refuses an unaligned start.
   constexpr std::size_t kPages = std::size_t{2} << 20;
   const std::size_t step = round_up(bytes_ / workers + 1, kPages);
-  std::vector<std::jthread> threads;
-  for (std::size_t from = 0; from < bytes_; from += step) {
-    threads.emplace_back([this, from, step] {
-      // Older kernels lack this advice; pages are then touched at first use.
-      ::madvise(data_ + from, std::min(step, bytes_ - from), MADV_POPULATE_WRITE);
-    });
+  std::atomic<int> failed = 0;
+  const auto touch = [&](std::size_t from) {
+    const bool done =
+        ::madvise(data_ + from, std::min(step, bytes_ - from), MADV_POPULATE_WRITE) == 0;
+    // EINVAL: older kernels lack this advice; pages are then touched at first use.
+    if (!done && errno != EINVAL) failed.store(errno, std::memory_order_relaxed);
+  };
+  {
+    std::vector<std::jthread> threads;
+    for (std::size_t from = step; from < bytes_; from += step) {
+      threads.push_back(start_thread(what, "touches pages, which prefault=False omits",
+                                     [&touch, from](const std::stop_token&) { touch(from); }));
+    }
+    touch(0);
   }
+  if (failed == 0) return;
+  errno = failed;
+  throw_errno(what + ": cannot touch all of its " + std::to_string(bytes_) + " bytes");
 }
 
 Fd sealed_memfd(const std::string& name, std::size_t bytes) {

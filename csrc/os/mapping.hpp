@@ -33,7 +33,9 @@ class Mapping {
 
   /// Touches every page, on all cores that the caller may use: the first touch of a page costs more
   /// than any copy.
-  void prefault() const;
+  ///
+  /// Errors: SystemCallError, naming `what`, if the kernel has no memory for a page.
+  void prefault(const std::string& what) const;
 
   /// Keeps an object that depends on this memory, such as a device's registration, and destroys it
   /// before the memory is unmapped. Not thread-safe.

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import importlib
 import os
-from collections.abc import Callable
+import resource
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy
@@ -17,6 +19,7 @@ from flowtrain_core import (
     PoolClosed,
     PoolSpace,
     Producer,
+    SystemCallError,
 )
 
 RUNTIME = Path(f"/dev/shm/flowtrain-{os.geteuid()}")
@@ -116,6 +119,93 @@ def test_control_tables_larger_than_shared_memory_name_both_numbers(name: str) -
         Pool.create(name, rings=rings, max_cells=1 << 24)
     assert not Pool.exists(name)
     assert not (RUNTIME / name).exists()
+
+
+@contextlib.contextmanager
+def no_new_threads() -> Iterator[None]:
+    """Makes every start of a thread fail, by stacks larger than the address space.
+
+    A limit of the user's processes (RLIMIT_NPROC) does not bind root.
+    """
+    libc = ctypes.CDLL(None)
+    attributes = ctypes.create_string_buffer(64)  # pthread_attr_t has 56 bytes.
+    before, huge = ctypes.c_size_t(), ctypes.c_size_t(1 << 47)
+    libc.pthread_getattr_default_np(attributes)
+    libc.pthread_attr_getstacksize(attributes, ctypes.byref(before))
+    libc.pthread_attr_setstacksize(attributes, huge)
+    assert libc.pthread_setattr_default_np(attributes) == 0
+    try:
+        yield
+    finally:
+        libc.pthread_attr_setstacksize(attributes, before)
+        libc.pthread_setattr_default_np(attributes)
+
+
+@contextlib.contextmanager
+def no_new_descriptors() -> Iterator[None]:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.ExitStack() as files:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, before[1]))
+        try:
+            with contextlib.suppress(OSError):
+                while True:
+                    files.enter_context(open(os.devnull))
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def leftovers(name: str) -> tuple[int, list[Path]]:
+    """Number of open files of this process, and the sockets of a pool."""
+    return len(os.listdir("/proc/self/fd")), list((RUNTIME / name).glob("*.sock"))
+
+
+THREADS = r"errno 11\); this user may have .* threads \(ulimit -u\), .* \(pids.max\)"
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda name, pool: Pool.create(f"{name}-2"), "-2': cannot start .* maps new segments: "),
+        (lambda name, pool: Pool.open(name), "': cannot start the thread that maps new segments: "),
+        (lambda name, pool: pool.add_segment(bytes=4096), "': .* thread that hands out memory: "),
+    ],
+)
+def test_a_process_without_threads_is_told_so_and_loses_nothing(
+    name: str, call: Callable[[str, Pool], object], message: str
+) -> None:
+    with Pool.create(name) as pool:
+        Pool.create(f"{name}-2").close()  # Its entry for signals keeps an open file.
+        files, sockets = leftovers(name)
+        with no_new_threads(), pytest.raises(SystemCallError, match=message + ".*" + THREADS):
+            call(name, pool)
+        files_now, sockets_now = leftovers(name)
+        assert files_now <= files  # Garbage of other tests may hold some.
+        assert sockets_now == sockets
+        assert not (RUNTIME / f"{name}-2").exists()
+        assert pool.stats()["segments"] == []
+        assert {lane.state for lane in pool.lanes()} <= {"alive", "left"}
+        pool.add_segment(bytes=4096)
+        Producer(pool).lease((1,), "uint8").publish(1)
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core needs no other thread")
+def test_memory_that_is_touched_by_several_threads_says_how_to_do_without(name: str) -> None:
+    with Pool.create(name, bytes=4096) as pool:
+        with no_new_threads(), pytest.raises(SystemCallError, match="2': .* prefault=False omits"):
+            pool.add_segment(bytes=128 << 20)
+        assert len(pool.stats()["segments"]) == 1
+        with no_new_threads():
+            pool.add_segment(bytes=128 << 20, prefault=False)
+
+
+def test_a_process_without_descriptors_is_told_so(name: str) -> None:
+    with Pool.create(name) as pool:
+        with no_new_descriptors(), pytest.raises(SystemCallError) as caught:
+            pool.add_segment(bytes=4096)
+        assert f"pool '{name}': cannot listen on " in str(caught.value)
+        assert "errno 24); this process may have 64 descriptors open" in str(caught.value)
+        pool.add_segment(bytes=4096)
 
 
 def test_every_call_on_a_closed_handle_says_so(pool: Pool) -> None:

@@ -11,6 +11,7 @@
 #include "channel/liveness/recovery.hpp"
 #include "channel/pool.hpp"
 #include "os/byte_lock.hpp"
+#include "os/thread.hpp"
 
 namespace flowtrain::channel {
 namespace {
@@ -36,8 +37,11 @@ Monitor::Monitor(Pool& pool)
     // Reports only deaths after this handle joined.
     if (is_dead(lane)) reported_[lane.index] = lane.generation;
   }
-  mapper_ = std::jthread([this](const std::stop_token& stop) { map_segments(stop); });
-  watcher_ = std::jthread([this](const std::stop_token& stop) { watch(stop); });
+  const std::string what = "pool '" + pool.name() + "'";
+  mapper_ = os::start_thread(what, "maps new segments",
+                             [this](const std::stop_token& stop) { map_segments(stop); });
+  watcher_ = os::start_thread(what, "sees the death of other processes",
+                              [this](const std::stop_token& stop) { watch(stop); });
 }
 
 Monitor::~Monitor() {

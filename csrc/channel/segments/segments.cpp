@@ -23,8 +23,9 @@ void Segments::announce_in(std::uint16_t lane) {
 /// Under adding_mutex_.
 void Segments::start_server(std::uint16_t lane) {
   if (server_) return;
-  server_ = std::make_unique<os::FdServer>(
-      socket_of(lane), nonce_, [this](std::uint64_t segment) { return serve(segment); });
+  server_ =
+      std::make_unique<os::FdServer>("pool '" + pool_ + "'", socket_of(lane), nonce_,
+                                     [this](std::uint64_t segment) { return serve(segment); });
 }
 
 /// Hands out the memory of a segment, by the address of its first byte.
@@ -95,7 +96,7 @@ std::uint32_t Segments::make(const Claim& claim, const memory::Carving& carving,
     check_open();
     os::Fd fd = os::sealed_memfd(pool_ + "." + std::to_string(index + 1), carving.bytes);
     auto mapping = unmapper_->share(os::Mapping(fd, carving.bytes, table_.text(index)));
-    if (prefault) mapping->prefault();
+    if (prefault) mapping->prefault(table_.text(index));
     call_hook(*mapping, index);
     table_.fill(index, carving);
     store_local(index, {std::move(mapping), generation_of(word), std::move(fd)});
@@ -148,7 +149,8 @@ Segments::MapResult Segments::map(std::uint32_t index, SegmentWord word, Request
   const auto ask = [&](std::uint16_t holder) {
     request.holder = holder;
     request.patience = Deadline::in(kOwnerResponseS);
-    pending.emplace(socket_of(holder), os::FdRequest{nonce_, address_of(index, word)});
+    pending.emplace(table_.text(index), socket_of(holder),
+                    os::FdRequest{nonce_, address_of(index, word)});
   };
   if (!pending) ask(request.holder);
   if (!pending->waiting()) {

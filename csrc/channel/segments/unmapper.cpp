@@ -1,8 +1,9 @@
 #include "channel/segments/unmapper.hpp"
 
 #include <exception>
-#include <thread>
 #include <utility>
+
+#include "os/thread.hpp"
 
 namespace flowtrain::channel {
 
@@ -18,7 +19,11 @@ void Unmapper::destroy(std::unique_ptr<const os::Mapping> mapping) noexcept {
   if (!mapping->has_attached() || abandoned_.load(std::memory_order_relaxed)) return;
   try {
     const std::lock_guard lock(mutex_);
-    if (!working_) std::thread([self = shared_from_this()] { self->work(); }).detach();
+    if (!working_) {
+      os::start_thread("pool", "unmaps memory", [self = shared_from_this()](auto&) {
+        self->work();
+      }).detach();
+    }
     working_ = true;
     queue_.push_back(std::move(mapping));
   } catch (const std::exception&) {

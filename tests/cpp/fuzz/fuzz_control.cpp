@@ -45,10 +45,11 @@ class Subject {
     mapping_ = os::Mapping(os::reopen_file(file_), image_.size(), "control");
     CHECK(os::try_lock_byte(file_, 0) == os::Locked::kYes);
     for (os::Fd& fd : memory_) fd = os::sealed_memfd("fuzz", kSegmentBytes);
-    server_ = std::make_unique<os::FdServer>(folder_ + "/0.sock", nonce_, [this](auto segment) {
-      const std::uint32_t index = memory::segment_of(segment) - 1U;
-      return index < memory_.size() ? os::duplicate(memory_[index]) : os::Fd();
-    });
+    server_ =
+        std::make_unique<os::FdServer>("fuzz", folder_ + "/0.sock", nonce_, [this](auto segment) {
+          const std::uint32_t index = memory::segment_of(segment) - 1U;
+          return index < memory_.size() ? os::duplicate(memory_[index]) : os::Fd();
+        });
   }
   ~Subject() { os::remove_pool_folder(name_); }
 

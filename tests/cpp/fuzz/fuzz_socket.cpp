@@ -72,7 +72,7 @@ void fuzz_server(fuzz::Input& input) {
   static const os::Fd memory = os::sealed_memfd("fuzz", 4096);
   static const std::string path = path_of("served");
   static const os::FdServer server(
-      path, 0, [](std::uint64_t id) { return id == 5 ? os::duplicate(memory) : os::Fd(); });
+      "fuzz", path, 0, [](std::uint64_t id) { return id == 5 ? os::duplicate(memory) : os::Fd(); });
   {
     const os::Fd client = new_socket();
     const sockaddr_un address = address_of(path);

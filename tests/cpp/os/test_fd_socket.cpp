@@ -46,7 +46,7 @@ std::string socket_path() {
 void a_server_that_could_not_answer_answers_the_next_request() {
   const os::Fd memory = os::sealed_memfd("served", 4096);
   std::atomic<bool> out_of_descriptors{true};
-  const os::FdServer server(socket_path(), 1, [&](std::uint64_t) {
+  const os::FdServer server("test", socket_path(), 1, [&](std::uint64_t) {
     if (out_of_descriptors) throw SystemCallError("out of descriptors");
     return os::duplicate(memory);
   });
@@ -60,7 +60,7 @@ void a_server_that_could_not_answer_answers_the_next_request() {
 
 void a_closed_server_ends_without_a_sleep() {
   for (int i = 0; i < 20; ++i) {
-    const os::FdServer server(socket_path(), 1, [](std::uint64_t) { return os::Fd(); });
+    const os::FdServer server("test", socket_path(), 1, [](std::uint64_t) { return os::Fd(); });
     CHECK(os::receive_fd(socket_path(), {1, 7}));
   }
   CHECK(sleeps == 0);
@@ -68,7 +68,7 @@ void a_closed_server_ends_without_a_sleep() {
 
 /// Such as SIGCHLD, or the signal of a profiler.
 void a_signal_does_not_end_the_wait_for_an_answer() {
-  const os::FdServer server(socket_path(), 1, [](std::uint64_t) {
+  const os::FdServer server("test", socket_path(), 1, [](std::uint64_t) {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
     return os::Fd();
   });
@@ -88,7 +88,7 @@ bool is_served() {
 }
 
 std::optional<os::FdServer> serving(const os::Fd& memory) {
-  return std::optional<os::FdServer>(std::in_place, socket_path(), 1,
+  return std::optional<os::FdServer>(std::in_place, "test", socket_path(), 1,
                                      [&](std::uint64_t) { return os::duplicate(memory); });
 }
 
@@ -121,14 +121,14 @@ void the_end_of_a_server_leaves_the_path_to_its_successor() {
 
 void a_file_at_the_path_is_not_removed() {
   std::ofstream(socket_path()) << "a user's file";
-  CHECK_THROWS(os::FdServer(socket_path(), 1, [](std::uint64_t) { return os::Fd(); }),
+  CHECK_THROWS(os::FdServer("test", socket_path(), 1, [](std::uint64_t) { return os::Fd(); }),
                SystemCallError);
   CHECK(std::filesystem::remove(socket_path()));
 }
 
 /// A process that inherited the socket can shut it down.
 void a_server_whose_socket_was_shut_down_does_not_spin() {
-  const os::FdServer server(socket_path(), 1, [](std::uint64_t) { return os::Fd(); });
+  const os::FdServer server("test", socket_path(), 1, [](std::uint64_t) { return os::Fd(); });
   int fd = -1;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
     const int number = std::stoi(entry.path().filename());

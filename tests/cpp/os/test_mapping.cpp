@@ -1,14 +1,30 @@
-// Which descriptors of a peer count as sealed memory.
+// Which descriptors of a peer count as sealed memory, and memory that cannot be touched.
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cerrno>
+
+#include "base/error.hpp"
 #include "check.hpp"
 #include "os/folder.hpp"
 #include "os/mapping.hpp"
 
 using namespace flowtrain;
+
+namespace {
+
+int error_of_madvise = 0;
+
+}  // namespace
+
+/// Replaces the C library's: fails as on a machine without memory, or with an older kernel.
+extern "C" int madvise(void* address, std::size_t bytes, int advice) noexcept {
+  if (error_of_madvise != 0) return errno = error_of_madvise, -1;
+  return static_cast<int>(::syscall(SYS_madvise, address, bytes, advice));
+}
 
 namespace {
 
@@ -37,9 +53,22 @@ void a_file_that_cannot_be_sealed_is_not() {
   CHECK(!os::is_sealed(reader, 0));
 }
 
+/// Otherwise the first write to it would end the process.
+void memory_that_cannot_be_touched_is_an_error() {
+  const os::Fd fd = os::sealed_memfd("touched", 4096);
+  const os::Mapping mapping(fd, 4096, "touched");
+  error_of_madvise = ENOMEM;
+  CHECK_THROWS(mapping.prefault("touched"), SystemCallError);
+  error_of_madvise = EINVAL;
+  mapping.prefault("touched");
+  error_of_madvise = 0;
+  mapping.prefault("touched");
+}
+
 }  // namespace
 
 int main() {
+  memory_that_cannot_be_touched_is_an_error();
   only_a_memfd_with_all_seals_is_sealed();
   memory_is_never_executed_where_the_kernel_can_forbid_it();
   a_file_that_cannot_be_sealed_is_not();

@@ -231,7 +231,7 @@ void a_handle_that_does_not_hand_out_memory_is_passed_over(bool stuck) {
   std::atomic<bool> leave = false;
   std::optional<os::FdServer> server;
   if (stuck) {
-    server.emplace(os::path_in(mute.folder, std::to_string(mute.lane) + ".sock"),
+    server.emplace("test", os::path_in(mute.folder, std::to_string(mute.lane) + ".sock"),
                    pool->control().header().nonce, [&](std::uint64_t) {
                      while (!leave) ::usleep(1000);
                      return os::Fd();
