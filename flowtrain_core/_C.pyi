@@ -47,6 +47,9 @@ class StaleAddress(FlowTrainError, LookupError):
 class SystemCallError(FlowTrainError, OSError):
     """A system call failed; the message names the call and its object."""
 
+class ViewRefused(FlowTrainError, BufferError):
+    """No such view: the owner has ended, or the protocol lacks its dtype or read-only memory."""
+
 class ViewsAlive(FlowTrainError, BufferError):
     """Publication of a lease, or release of an item, whose tensors, arrays or memoryviews live."""
 
@@ -293,7 +296,7 @@ class Lease:
 
         Raises:
             PoolClosed: It was published, aborted or released, or this is a forked child.
-            BufferError: The dtype is bfloat16, which numpy lacks; use torch.from_dlpack.
+            ViewRefused: The dtype is bfloat16, which numpy lacks; use torch.from_dlpack.
         """
 
     def __dlpack__(
@@ -362,7 +365,7 @@ class Item:
 
         Raises:
             PoolClosed: It was published, aborted or released, or this is a forked child.
-            BufferError: The dtype is bfloat16, which numpy lacks; use torch.from_dlpack.
+            ViewRefused: The dtype is bfloat16, which numpy lacks; use torch.from_dlpack.
         """
 
     def __dlpack__(
@@ -376,7 +379,7 @@ class Item:
         """A read-only capsule of DLPack 1.0.
 
         Raises:
-            BufferError: max_version is below (1, 0), which has no read-only flag.
+            ViewRefused: max_version is below (1, 0), which has no read-only flag.
         """
 
     def __dlpack_device__(self) -> tuple[int, int]: ...

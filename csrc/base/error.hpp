@@ -18,6 +18,7 @@ namespace flowtrain {
   X(PoolCorrupt, PyExc_RuntimeError)       \
   X(StaleAddress, PyExc_LookupError)       \
   X(ViewsAlive, PyExc_BufferError)         \
+  X(ViewRefused, PyExc_BufferError)        \
   X(SystemCallError, PyExc_OSError)        \
   X(CudaError, PyExc_RuntimeError)
 

@@ -25,11 +25,16 @@ pybind11::custom_type_setup buffer_slots() {
     type->ht_type.tp_as_buffer = &type->as_buffer;
     type->as_buffer.bf_getbuffer = [](PyObject* self, Py_buffer* view, int flags) {
       try {
-        return fill_buffer(self, exported(pybind11::handle(self).cast<std::shared_ptr<T>>()), view,
-                           flags);
-      } catch (const std::exception& error) {
+        const auto owner = pybind11::handle(self).cast<std::shared_ptr<T>>();
+        try {
+          fill_buffer(self, exported(owner), view, flags);
+        } catch (const PoolClosed& error) {
+          throw ViewRefused(error.what());  // The protocol demands a BufferError.
+        }
+        return 0;
+      } catch (...) {
         view->obj = nullptr;
-        PyErr_SetString(PyExc_BufferError, error.what());
+        pybind11::detail::try_translate_exceptions();
         return -1;
       }
     };
@@ -50,11 +55,10 @@ void add_dlpack(Class& type) {
               throw BadArgument("__dlpack__: stream must be None, the memory is the host's");
             }
             if (!dl_device.is_none() && !dl_device.equal(pybind11::make_tuple(dlpack::kCpu, 0))) {
-              throw pybind11::buffer_error(
-                  "__dlpack__: the memory is the host's; copy it to a device");
+              throw ViewRefused("__dlpack__: the memory is the host's; copy it to a device");
             }
             if (!copy.is_none() && copy.cast<bool>()) {
-              throw pybind11::buffer_error("__dlpack__: copy=True is not offered; copy the view");
+              throw ViewRefused("__dlpack__: copy=True is not offered; copy the view");
             }
             return to_dlpack(exported(self), max_version);
           },

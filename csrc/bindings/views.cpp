@@ -103,7 +103,7 @@ py::object to_dlpack(Exported exported, const py::object& max_version) {
   const bool versioned =
       !max_version.is_none() && max_version.cast<std::pair<int, int>>().first >= 1;
   if (!versioned && exported.read_only) {
-    throw py::buffer_error(
+    throw ViewRefused(
         "__dlpack__: an item is read-only, which DLPack before 1.0 cannot express; pass "
         "max_version=(1, 0), or copy the item");
   }
@@ -117,17 +117,14 @@ py::object to_dlpack(Exported exported, const py::object& max_version) {
   return capsule_of(holder, kVersionedName);
 }
 
-int fill_buffer(PyObject* exporter, Exported exported, Py_buffer* view, int flags) {
+void fill_buffer(PyObject* exporter, Exported exported, Py_buffer* view, int flags) {
   const channel::Dtype& dtype = channel::kDtypes[exported.dtype];
   if (dtype.format == nullptr) {
-    PyErr_Format(PyExc_BufferError,
-                 "the buffer protocol has no %s; use DLPack (torch.from_dlpack) instead",
-                 std::string(dtype.name).c_str());
-    return -1;
+    throw ViewRefused("the buffer protocol has no " + std::string(dtype.name) +
+                      "; use DLPack (torch.from_dlpack) instead");
   }
   if (exported.read_only && (flags & PyBUF_WRITABLE) == PyBUF_WRITABLE) {
-    PyErr_SetString(PyExc_BufferError, "an item is read-only; copy it to write");
-    return -1;
+    throw ViewRefused("an item is read-only; copy it to write");
   }
   auto* state = new BufferState{std::move(exported), {}, {}};
   const Exported& e = state->exported;
@@ -150,7 +147,6 @@ int fill_buffer(PyObject* exporter, Exported exported, Py_buffer* view, int flag
   view->strides = (flags & PyBUF_STRIDES) == PyBUF_STRIDES ? state->strides : nullptr;
   view->suboffsets = nullptr;
   view->internal = state;
-  return 0;
 }
 
 void release_buffer(Py_buffer* view) {

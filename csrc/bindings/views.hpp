@@ -27,12 +27,13 @@ Exported export_item(const std::shared_ptr<channel::Item>& item);
 
 /// The capsule of `__dlpack__`, versioned if the importer supports DLPack 1.0.
 ///
-/// Errors: BufferError for an item if it does not: the older capsule has no read-only flag.
+/// Errors: ViewRefused for an item if it does not: the older capsule has no read-only flag.
 pybind11::object to_dlpack(Exported exported, const pybind11::object& max_version);
 
-/// Fills a view of the buffer protocol. Returns -1, with a Python error set, if the protocol lacks
-/// the dtype.
-int fill_buffer(PyObject* exporter, Exported exported, Py_buffer* view, int flags);
+/// Fills a view of the buffer protocol.
+///
+/// Errors: ViewRefused if the protocol lacks the dtype, or a writable view of an item is wanted.
+void fill_buffer(PyObject* exporter, Exported exported, Py_buffer* view, int flags);
 void release_buffer(Py_buffer* view);
 
 }  // namespace flowtrain::bindings
