@@ -88,6 +88,7 @@ void bind_consumer(py::module_& module) {
   py::class_<Item, std::shared_ptr<Item>> item_type(module, "Item", buffer_slots<Item>());
   add_dlpack(item_type);
   add_array(item_type);
+  add_enter(item_type);
   add_fast<&release>(item_type, "release", "release($self, /)\n--\n\n");
   item_type
       .def_property_readonly("key", [](const Item& self) { return key_object(self.descriptor()); })
@@ -101,7 +102,6 @@ void bind_consumer(py::module_& module) {
       .def_property_readonly("address", [](const Item& self) { return self.descriptor().address; })
       .def_property_readonly("attempt", &Item::attempt)
       .def_property_readonly("producer", &Item::producer)
-      .def("__enter__", [](std::shared_ptr<Item> self) { return self; })
       .def("__exit__", [](Item& self, const py::object& kind, const py::args&) {
         if (!self.open()) return;
         if (kind.is_none()) return self.release();

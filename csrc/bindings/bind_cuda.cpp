@@ -96,9 +96,9 @@ std::uint64_t register_host(channel::Pool& pool, int device) {
 template <class Class>
 void add_close(Class& type) {
   using T = typename Class::type;
+  add_enter(type);
   type.def("close", &T::close)
       .def_property_readonly("closed", &T::closed)
-      .def("__enter__", [](std::shared_ptr<T> self) { return self; })
       .def("__exit__", [](T& self, const py::args&) { self.close(); });
 }
 

@@ -252,7 +252,8 @@ void bind_pool(py::module_& module) {
                ", alive=" + (p.alive ? "True)" : "False)");
       });
 
-  py::class_<Pool, std::shared_ptr<Pool>>(module, "Pool")
+  py::class_<Pool, std::shared_ptr<Pool>> pool_type(module, "Pool");
+  pool_type
       .def_static(
           "create", &create, py::arg("name"), py::kw_only(), py::arg("bytes") = 0,
           py::arg("classes") = py::none(), py::arg("rings") = std::vector<std::string>{"default"},
@@ -302,8 +303,8 @@ void bind_pool(py::module_& module) {
              return "Pool(name='" + p.name() + "', label='" + p.label() +
                     "', lane=" + std::to_string(p.lane()) + (p.closed() ? ", closed)" : ")");
            })
-      .def("__enter__", [](std::shared_ptr<Pool> pool) { return pool; })
       .def("__exit__", [](Pool& pool, const py::args&) { close(pool); });
+  add_enter(pool_type);
 
   module.def("list_pools", &channel::list_pools, py::call_guard<ReadsPoolFolder>());
   module.def("_available_bytes", [] { return os::available_memory().bytes; });

@@ -2,6 +2,8 @@
 
 #include <pybind11/pybind11.h>
 
+#include <memory>
+
 #include "channel/layout/control.hpp"
 
 namespace flowtrain::bindings {
@@ -20,6 +22,17 @@ void bind_torture(pybind11::module_& module);
 /// Makes the classes of a module raise TypeError where pybind11 would use a missing object: in a
 /// method call without `__init__`, and in pickling.
 void guard_classes(pybind11::module_& module);
+
+/// Adds `__enter__`, which returns `self`. A cast of the C++ object would make another Python
+/// object if the present one was made by `wrapped`.
+template <class Class>
+void add_enter(Class& type) {
+  using Holder = std::shared_ptr<typename Class::type>;
+  type.def("__enter__", [](const pybind11::object& self) {
+    static_cast<void>(self.cast<Holder>());  // Checks the type, and that __init__ was called.
+    return self;
+  });
+}
 
 const char* role_name(channel::LaneRole role);
 const char* state_name(channel::LaneState state);

@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include "bindings/bindings.hpp"
 #include "bindings/gil.hpp"
 #include "channel/pool.hpp"
 #include "channel/telemetry/inspect.hpp"
@@ -58,9 +59,10 @@ pybind11::object explain(Port& port, bool measure) {
 template <class Class>
 void add_close(Class& type) {
   using T = typename Class::type;
-  type.def("close", &T::close)
-      .def("__enter__", [](std::shared_ptr<T> self) { return self; })
-      .def("__exit__", [](T& self, const pybind11::args&) { self.close(); });
+  add_enter(type);
+  type.def("close", &T::close).def("__exit__", [](T& self, const pybind11::args&) {
+    self.close();
+  });
 }
 
 }  // namespace flowtrain::bindings

@@ -171,6 +171,14 @@ def test_an_item_is_delivered_again_until_it_is_released(pool: Pool) -> None:
     assert (stats["redelivered"], stats["items_released"]) == (6, 2)
 
 
+def test_a_block_is_about_the_object_that_it_is_given(pool: Pool) -> None:
+    producer, consumer = Producer(pool), Consumer(pool)
+    producer.lease((4,), "uint8").publish(1)
+    for each in (consumer.get(timeout_s=0), producer, consumer, pool):
+        with each as inner:
+            assert inner is each
+
+
 def test_views_that_an_error_leaves_delay_the_next_delivery(pool: Pool) -> None:
     Producer(pool).lease((4,), "uint8").publish(1)
     consumer = Consumer(pool)
