@@ -233,9 +233,8 @@ std::string Pool::hand_over(const Interrupted& interrupted) {
     if (!missing) return {};
     if (deadline.passed() || !os::is_linked(folder_) || (interrupted && interrupted())) {
       return "pool '" + name_ + "': this handle is closed now, but within " +
-             std::to_string(deadline.waited_s()) + " s '" + control_.label_of(missing->lane) +
-             "' (pid " + std::to_string(control_.lane(missing->lane).pid) +
-             ") did not map segment " + std::to_string(missing->segment + 1) + ", which has " +
+             std::to_string(deadline.waited_s()) + " s " + control_.name_of(missing->lane) +
+             " did not map segment " + std::to_string(missing->segment + 1) + ", which has " +
              std::to_string(handover.items_in(missing->segment)) +
              " items; readers without it get StaleAddress; continue that process if it is " +
              "stopped, and remove a pool's name only when its handles are closed";
@@ -327,16 +326,17 @@ std::string Pool::holders() const {
   for (std::uint32_t lane = 0; lane <= lanes; ++lane) {
     const auto& [leased, published, taken] = by_lane[lane];
     if (leased + published + taken == 0) continue;
-    Count& count = counts[control_.label_of(lane)];
+    const std::string label = control_.label_of(lane);
+    Count& count = counts[label.empty() ? control_.name_of(lane) : "'" + label + "'"];
     count.leased += leased;
     count.published += published;
     count.taken += taken;
   }
   std::string text;
-  for (const auto& [label, count] : counts) {
-    text += (text.empty() ? "'" : "; '") + label + "' (" + std::to_string(count.leased) +
-            " leased, " + std::to_string(count.published) + " published, " +
-            std::to_string(count.taken) + " taken)";
+  for (const auto& [name, count] : counts) {
+    text += (text.empty() ? "" : "; ") + name + " (" + std::to_string(count.leased) + " leased, " +
+            std::to_string(count.published) + " published, " + std::to_string(count.taken) +
+            " taken)";
   }
   return text.empty() ? "no lane" : text;
 }

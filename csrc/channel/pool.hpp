@@ -103,7 +103,8 @@ class Pool : public std::enable_shared_from_this<Pool> {
   void drop_segment(std::uint32_t number);
   std::uint32_t ring_number(const std::string& name) const;
   std::vector<std::string> ring_names() const;
-  /// Labels of the lanes that hold slabs, with the number of slabs by state; for messages.
+  /// The lanes that hold slabs, by label if they have one, with the number of slabs by state; for
+  /// messages.
   std::string holders() const;
 
   /// Waits for the next pool handle that dies; nothing at the deadline. Deaths before this handle

@@ -41,6 +41,17 @@ def test_a_full_pool_times_out_and_names_the_holders(pool: Pool) -> None:
     producer.lease((1 << 20,), "uint8", timeout_s=0.0).abort()
 
 
+def test_holders_without_a_label_are_told_apart(name: str) -> None:
+    with Pool.create(name, classes=[(4096, 2)]) as pool:
+        producers = [Producer(pool), Producer(pool)]
+        leases = [producer.lease((1,), "uint8") for producer in producers]
+        with pytest.raises(PoolTimeout) as caught:
+            producers[0].lease((1,), "uint8", timeout_s=0.0)
+        for lane in (lane.index for lane in pool.lanes() if lane.role == "producer"):
+            assert f"pid {os.getpid()}, lane {lane} (1 leased, 0 " in str(caught.value)
+        del leases
+
+
 def test_a_producer_waits_until_its_items_are_released(pool: Pool) -> None:
     producer, consumer = Producer(pool), Consumer(pool)
     producer.drain(timeout_s=0.0)

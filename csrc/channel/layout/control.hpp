@@ -23,8 +23,8 @@ namespace flowtrain::channel {
 ///
 /// Every process of the pool can write all of the file, so a number read from it is input: it is
 /// read once and checked against `geometry`, this handle's own copy of the sizes, before it becomes
-/// an index. `num_cells`, `num_segments`, `cells_of`, `label_of` and `ring_name` check; `lane`,
-/// `cell` and the like rely on their callers.
+/// an index. `num_cells`, `num_segments`, `cells_of`, `label_of`, `name_of` and `ring_name` check;
+/// `lane`, `cell` and the like rely on their callers.
 ///
 /// Memory:   `header | lanes | records | segments | cell words | free map | cells | ring
 ///           headers | ring slots`; no pointers, every table starts on a cache line.
@@ -81,6 +81,13 @@ class Control {
   /// Label of a lane for messages; "?" if there is no such lane.
   std::string label_of(std::uint32_t i) const {
     return i < geometry_.max_lanes ? std::string(lane(i).label) : "?";
+  }
+  /// Label and process of a lane, which may have no label, for messages.
+  std::string name_of(std::uint32_t i) const {
+    const std::string label = label_of(i);
+    const std::string pid = i < geometry_.max_lanes ? std::to_string(lane(i).pid) : "?";
+    if (label.empty()) return "pid " + pid + ", lane " + std::to_string(i);
+    return "'" + label + "' (pid " + pid + ")";
   }
   /// Name of a ring for messages; "?" if there is no such ring.
   std::string ring_name(std::uint32_t i) const {

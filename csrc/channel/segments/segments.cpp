@@ -319,8 +319,7 @@ std::string Segments::unmapped() const {
     const bool owned = lanes_.is_alive(owner_of(word));
     const std::uint16_t lane = !owned && request ? request->holder : owner_of(word);
     if (!lanes_.is_alive(lane)) continue;
-    const std::string who = std::string(owned ? "its owner '" : "'") + control_.label_of(lane) +
-                            "' (pid " + std::to_string(control_.lane(lane).pid) + ")";
+    const std::string who = (owned ? "its owner " : "") + control_.name_of(lane);
     all += "; " + table_.text(i);
     if (making) {
       all += " is still being made by " + who;
