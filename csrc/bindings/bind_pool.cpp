@@ -14,6 +14,7 @@
 #include "channel/telemetry/inspect.hpp"
 #include "os/available_memory.hpp"
 #include "os/folder.hpp"
+#include "os/removal_on_signal.hpp"
 
 namespace py = pybind11;
 
@@ -152,6 +153,7 @@ std::shared_ptr<Pool> create(const std::string& name, const py::object& bytes,
   const std::uint32_t lanes = number(max_lanes, "Pool.create: max_lanes");
   std::optional<channel::SegmentOptions> first;
   if (carving) first = {std::move(*carving), prefault};
+  os::remove_pools_on_signals();  // With the GIL, under which Python sets its handlers.
   std::shared_ptr<Pool> pool;
   {
     const WithoutGil release;

@@ -246,6 +246,7 @@ std::string Pool::hand_over(const Interrupted& interrupted) {
 
 void Pool::abandon() noexcept {
   forked_.store(true, std::memory_order_relaxed);
+  removal_.reset();
   file_.reset();
   segments_->abandon();
   if (monitor_) monitor_->abandon();

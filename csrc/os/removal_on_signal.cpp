@@ -77,22 +77,6 @@ void remove_and_end(int signal) {
   ::raise(signal);  // Takes effect once this handler returns.
 }
 
-void install_handler() noexcept {
-  // The kernel drops a signal of default action to the first process of a container.
-  if (::getpid() == 1) return;
-  for (const int signal : {SIGTERM, SIGHUP, SIGINT}) {
-    struct sigaction action{};
-    if (::sigaction(signal, nullptr, &action) != 0 || (action.sa_flags & SA_SIGINFO) != 0 ||
-        action.sa_handler != SIG_DFL) {
-      continue;
-    }
-    action = {};
-    action.sa_handler = &remove_and_end;
-    action.sa_flags = SA_ONSTACK;
-    ::sigaction(signal, &action, nullptr);
-  }
-}
-
 /// An entry with `process` set to a value that is no process.
 Entry* claim() {
   constexpr pid_t kClaimed = -1;
@@ -115,6 +99,22 @@ Entry* claim() {
 
 }  // namespace
 
+void remove_pools_on_signals() noexcept {
+  // The kernel drops a signal of default action to the first process of a container.
+  if (::getpid() == 1) return;
+  for (const int signal : {SIGTERM, SIGHUP, SIGINT}) {
+    struct sigaction action{};
+    if (::sigaction(signal, nullptr, &action) != 0 || (action.sa_flags & SA_SIGINFO) != 0 ||
+        action.sa_handler != SIG_DFL) {
+      continue;
+    }
+    action = {};
+    action.sa_handler = &remove_and_end;
+    action.sa_flags = SA_ONSTACK;
+    ::sigaction(signal, &action, nullptr);
+  }
+}
+
 RemovalOnSignal::RemovalOnSignal(const Fd& folder, const Fd& control, const std::string& name)
     : entry_(claim()) {
   int& own = entry_->folder;
@@ -129,7 +129,6 @@ RemovalOnSignal::RemovalOnSignal(const Fd& folder, const Fd& control, const std:
   const std::string path = "../" + name;
   std::strncpy(entry_->name, path.c_str(), sizeof(entry_->name) - 1);
   entry_->process.store(::getpid(), std::memory_order_release);  // sync: signal.entry
-  install_handler();
 }
 
 bool is_orphaned(const Fd& folder) noexcept {

@@ -6,18 +6,22 @@
 
 namespace flowtrain::os {
 
-/// Removes a pool's folder if SIGTERM, SIGHUP or SIGINT ends the process, which then runs neither
-/// destructors nor exit handlers.
+/// Installs a handler for SIGTERM, SIGHUP and SIGINT, but only where the action is the default one.
+/// It removes the folders of this process's RemovalOnSignal objects, and then lets the default
+/// action end the process at once. So ignored signals stay ignored, and a program's own handler,
+/// installed before or later, replaces this one; if it exits, the pool is closed as at any exit.
 ///
-/// An object installs a signal handler, but only where the action is the default one. The handler
-/// removes the folders, and then lets the default action end the process at once. If another
-/// process of the pool lives, and so needs the files, it only marks the folder, for the last one to
-/// remove. So ignored signals stay ignored, and a program's own handler, installed before or later,
-/// replaces this one; if it exits, the pool is closed as at any exit.
+/// Threads: no other may set a handler meanwhile. In Python the caller holds the GIL.
+void remove_pools_on_signals() noexcept;
+
+/// While an object lives, the handler of remove_pools_on_signals removes a pool's folder: a signal
+/// that ends the process runs neither destructors nor exit handlers. If another process of the pool
+/// lives, and so needs the files, the handler only marks the folder, for the last one to remove.
 ///
 /// Memory:   an entry of a list of this process; entries are reused, never freed, each with a
 ///           descriptor of its own, which never becomes that of another file.
-/// Threads:  any.
+/// Threads:  any. A forked child, whose process id may be the parent's in another PID namespace,
+///           destroys its copy.
 /// Progress: wait-free; the handler makes only async-signal-safe calls.
 /// Ordering: signal.entry publishes an entry.
 /// Errors:   std::bad_alloc; SystemCallError without a free descriptor.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -134,6 +135,56 @@ def test_signals_that_the_program_handles_are_left_to_it(name: str, spawn: Spawn
     assert Pool.exists(name)
     maker.tell("lives")
     assert maker.line() == "lives"
+
+
+SLOW_SIGACTION = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <signal.h>
+#include <stddef.h>
+#include <unistd.h>
+
+int sigaction(int signal, const struct sigaction *set, struct sigaction *before) {
+  int (*real)(int, const struct sigaction *, struct sigaction *) = dlsym(RTLD_NEXT, "sigaction");
+  int result = real(signal, set, before);
+  if (set == NULL && signal == SIGTERM) usleep(300000);
+  return result;
+}
+"""
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+def test_a_handler_that_the_program_sets_at_the_same_time_is_left_to_it(
+    name: str, spawn: Spawn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, library = tmp_path / "slow.c", tmp_path / "slow.so"
+    source.write_text(SLOW_SIGACTION)
+    subprocess.run(["cc", "-shared", "-fPIC", source, "-o", library, "-ldl"], check=True)
+    monkeypatch.setenv("LD_PRELOAD", str(library))
+    maker = spawn(
+        "import os, signal, threading\n"
+        "pools = []\n"
+        "make = lambda: pools.append(Pool.create(sys.argv[1]))\n"
+        "thread = threading.Thread(target=make); thread.start(); time.sleep(0.1)\n"
+        "signal.signal(signal.SIGTERM, lambda *_: print('handled'))\n"
+        "thread.join(); os.kill(os.getpid(), signal.SIGTERM); time.sleep(0.01)",
+        name,
+    )
+    assert maker.line() == "handled"
+    assert maker.wait() == 0
+
+
+def test_a_program_may_wait_for_signals_that_it_blocks(name: str, spawn: Spawn) -> None:
+    waiter = spawn(
+        "import signal\n"
+        "pool = Pool.create(sys.argv[1], bytes=4096)\n"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM]); print('up')\n"
+        "print(signal.sigwait([signal.SIGTERM]).name)",
+        name,
+    )
+    assert waiter.line() == "up"
+    waiter.popen.terminate()
+    assert waiter.line() == "SIGTERM"  # Not a thread of the pool's has taken it.
 
 
 def test_a_signal_that_ends_a_forked_child_removes_nothing_of_its_parent(

@@ -4,10 +4,12 @@
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
+#include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <thread>
@@ -22,6 +24,7 @@
 #include "check.hpp"
 #include "memory/carve.hpp"
 #include "os/folder.hpp"
+#include "os/removal_on_signal.hpp"
 
 using namespace flowtrain;
 using namespace flowtrain::channel;
@@ -36,6 +39,17 @@ std::atomic<bool> out_of_descriptors{false};
 extern "C" int eventfd(unsigned int count, int flags) noexcept {
   if (out_of_descriptors) return errno = EMFILE, -1;
   return static_cast<int>(::syscall(SYS_eventfd2, count, flags));
+}
+
+namespace {
+
+pid_t fake_pid = 0;
+
+}  // namespace
+
+/// Replaces the C library's: a child in another PID namespace may have its parent's number.
+extern "C" pid_t getpid() noexcept {
+  return fake_pid != 0 ? fake_pid : static_cast<pid_t>(::syscall(SYS_getpid));
 }
 
 namespace {
@@ -209,9 +223,31 @@ void a_pool_that_cannot_be_read_does_not_count_as_dead() {
   pool->close();
 }
 
+[[maybe_unused]] void a_forked_child_with_its_parents_process_id_leaves_its_pool_alone() {
+  const auto pool = Pool::create({unique_name("namespace"), "main", {"default"}, 16, 8});
+  os::remove_pools_on_signals();
+  const std::string path = os::runtime_folder() + "/" + pool->name();
+  const pid_t parent = ::getpid(), child = ::fork();
+  if (child == 0) {
+    fake_pid = parent;
+    ::raise(SIGTERM);
+    ::_exit(0);
+  }
+  int status = 0;
+  CHECK(::waitpid(child, &status, 0) == child && WTERMSIG(status) == SIGTERM);
+  for (const auto& file : std::filesystem::directory_iterator(path)) {
+    CHECK(file.path().filename() == "control");  // Also no mark that its creator has ended.
+  }
+  CHECK(pool_exists(pool->name()));
+  pool->close();
+}
+
 }  // namespace
 
 int main() {
+#ifndef __SANITIZE_THREAD__  // It wraps signal handlers, and does not end the process as they ask.
+  a_forked_child_with_its_parents_process_id_leaves_its_pool_alone();
+#endif
   a_death_is_reported_while_a_segment_is_being_mapped();
   a_pool_that_cannot_be_read_does_not_count_as_dead();
   the_last_handle_of_a_removed_pool_removes_its_folder();
