@@ -3,6 +3,8 @@
 #include <cxxabi.h>
 #include <unistd.h>
 
+#include "base/error.hpp"
+
 namespace py = pybind11;
 
 namespace flowtrain::bindings {
@@ -25,9 +27,17 @@ bool SignalCheck::operator()() {
   next_ = now + kPeriod;
   try {
     const py::gil_scoped_acquire acquire;
-    return PyErr_CheckSignals() != 0;
+    if (PyErr_CheckSignals() != 0) return true;
+    if (::getpid() == process_) return false;
+    throw PoolClosed(
+        "a signal handler forked this process during a call of its parent: open the "
+        "pool again in the child");
   } catch (const abi::__forced_unwind&) {
     park_thread();
+  } catch (const Error&) {
+    const py::gil_scoped_acquire acquire;
+    py::detail::try_translate_exceptions();
+    return true;
   }
 }
 

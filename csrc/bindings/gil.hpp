@@ -1,6 +1,7 @@
 #pragma once
 
 #include <pybind11/pybind11.h>
+#include <unistd.h>
 
 #include <chrono>
 
@@ -24,14 +25,15 @@ class WithoutGil {
   PyThreadState* state_;
 };
 
-/// Lets Ctrl-C end a wait. Called from loops without the GIL; once it has returned true, a Python
-/// error is set.
+/// Lets Ctrl-C end a wait, and ends it in a child that a signal handler has forked: the call is its
+/// parent's. Called from loops without the GIL; once it has returned true, a Python error is set.
 class SignalCheck {
  public:
   bool operator()();
 
  private:
   static constexpr auto kPeriod = std::chrono::milliseconds(50);
+  pid_t process_ = ::getpid();
   std::chrono::steady_clock::time_point next_ = std::chrono::steady_clock::now() + kPeriod;
 };
 

@@ -193,6 +193,7 @@ void Pool::close(const Interrupted& interrupted) {
   std::string loss;
   if (joined_) {
     loss = hand_over(interrupted);
+    check_not_forked();  // `interrupted` may run a program's code.
     monitor_.reset();
     segments_->close();
     segments_->drain_all(lane_);
@@ -250,7 +251,9 @@ void Pool::abandon() noexcept {
   file_.reset();
   segments_->abandon();
   if (monitor_) monitor_->abandon();
+  // Leaked, not destroyed: a thread that does not exist here may have been changing them.
   static_cast<void>(monitor_.release());
+  static_cast<void>(dead_.release());
 }
 
 void Pool::check_not_forked() const {
@@ -344,19 +347,19 @@ std::string Pool::holders() const {
 
 void Pool::report_dead(const LaneInfo& lane) {
   const std::lock_guard lock(dead_mutex_);
-  dead_.push_back(lane);
+  dead_->push_back(lane);
   dead_changed_.notify_all();
 }
 
 std::optional<LaneInfo> Pool::wait_dead(const Deadline& deadline) {
   check_open();
   std::unique_lock lock(dead_mutex_);
-  while (dead_.empty() && !deadline.passed() && !closed()) {
+  while (dead_->empty() && !deadline.passed() && !closed()) {
     dead_changed_.wait_for(lock, std::chrono::nanoseconds(deadline.left_ns(100'000'000)));
   }
-  if (dead_.empty()) return std::nullopt;
-  LaneInfo lane = dead_.front();
-  dead_.pop_front();
+  if (dead_->empty()) return std::nullopt;
+  LaneInfo lane = dead_->front();
+  dead_->pop_front();
   return lane;
 }
 

@@ -160,7 +160,7 @@ class Pool : public std::enable_shared_from_this<Pool> {
   std::set<std::mutex*> publishers_;  // Under publishers_mutex_; of the producers of this handle.
   std::mutex dead_mutex_;
   std::condition_variable dead_changed_;
-  std::deque<LaneInfo> dead_;
+  std::unique_ptr<std::deque<LaneInfo>> dead_ = std::make_unique<std::deque<LaneInfo>>();
 };
 
 }  // namespace flowtrain::channel

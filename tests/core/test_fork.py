@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 
+import pytest
 from core.processes import Spawn
 
-from flowtrain_core import Consumer, Pool
+from flowtrain_core import Consumer, Pool, Producer
 
 
 def test_a_child_forked_while_a_pool_is_opened_inherits_no_lock(name: str, spawn: Spawn) -> None:
@@ -56,6 +58,34 @@ def test_a_waiting_daemon_thread_does_not_abort_the_end_of_its_process(
             pool.name,
         )
         assert ending.wait() == 0, call
+
+
+@pytest.mark.parametrize("call", ["consumer.get(60)", "producer.lease((1,), 'uint8')"])
+def test_a_child_forked_in_a_signal_handler_does_not_continue_the_call_of_its_parent(
+    name: str, spawn: Spawn, call: str
+) -> None:
+    with Pool.create(name, classes=[(4096, 1)]) as pool:
+        held = Producer(pool).lease((1,), "uint8")
+        parent = spawn(
+            "import os, signal\n"
+            "def fork(*_): print('child\\n' if os.fork() == 0 else 'parent\\n', end='')\n"
+            "signal.signal(signal.SIGUSR1, fork)\n"
+            "pool = Pool.open(sys.argv[1]); consumer, producer = Consumer(pool), Producer(pool)\n"
+            f"print('up')\ntry: print(type({call}).__name__)\n"
+            "except PoolClosed: print('closed\\n', end=''); os._exit(0)\n"
+            "print(os.waitstatus_to_exitcode(os.wait()[1]))",
+            name,
+        )
+        assert parent.line() == "up"
+        time.sleep(0.1)
+        parent.popen.send_signal(signal.SIGUSR1)
+        assert {parent.line() for _ in range(3)} == {"parent", "child", "closed"}
+        if "get" in call:
+            held.publish(1)
+        else:
+            held.abort()
+        assert parent.line() == ("Item" if "get" in call else "Lease")
+        assert parent.line() == "0"
 
 
 def test_a_forked_child_cannot_use_its_handles_and_disturbs_nothing(

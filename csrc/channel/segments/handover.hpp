@@ -28,11 +28,14 @@ class Handover {
     std::uint32_t segment;  ///< Its index.
     std::uint16_t lane;
   };
-  /// What has to be mapped before the handle leaves; nothing if it may leave. If it is the creator,
-  /// every living handle needs each segment that any of them has. Otherwise the others need the
-  /// segments with items that are mapped here.
+  /// A segment for which the handle still has to wait, and who has not mapped it; nothing if the
+  /// handle may leave.
   ///
-  /// @param all  Whether all the others need them, not only one that can hand them out.
+  /// The creator waits until every living handle has mapped each segment that the creator or any of
+  /// them has mapped. Another handle waits only for segments with items that it has mapped itself.
+  ///
+  /// @param all  Of a handle that is not the creator: whether it waits until all others have mapped
+  ///             them, or only until one has, which can hand out the memory.
   std::optional<Missing> find(bool all) const;
   /// Number of items in a segment that are published, or being read.
   std::uint32_t items_in(std::uint32_t segment) const noexcept;

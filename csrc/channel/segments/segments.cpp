@@ -118,7 +118,7 @@ Segments::MapResult Segments::map(std::uint32_t index) {
   check_open();
   drop_stale(index);
   const SegmentWord word = table_.word(index);
-  std::optional<Request>& request = requests_[index];
+  std::optional<Request>& request = (*requests_)[index];
   if (!has_memory(word)) {
     request.reset();
     return MapResult::kGone;
@@ -284,7 +284,7 @@ bool Segments::map_all(const Deadline& deadline, const Interrupted& interrupted)
 /// Whether another thread is mapping, or an owner got its request only recently.
 bool Segments::may_answer() const {
   const std::unique_lock lock(mapping_mutex_, std::try_to_lock);
-  return !lock || std::any_of(requests_.begin(), requests_.end(), [](const auto& request) {
+  return !lock || std::any_of(requests_->begin(), requests_->end(), [](const auto& request) {
     return request && !request->deadline.passed();
   });
 }
@@ -293,7 +293,7 @@ std::vector<int> Segments::pending_sockets() {
   std::vector<int> sockets;
   const std::unique_lock lock(mapping_mutex_, std::try_to_lock);
   if (!lock) return sockets;
-  for (const std::optional<Request>& request : requests_) {
+  for (const std::optional<Request>& request : *requests_) {
     if (!request || !request->pending) continue;
     if (const int socket = request->pending->socket(); socket >= 0) sockets.push_back(socket);
   }
@@ -315,7 +315,7 @@ std::string Segments::unmapped() const {
     const SegmentWord word = table_.word(i);
     const bool making = state_of(word) == SegmentState::kMaking;
     if (!(making || has_memory(word)) || is_mapped(i, word)) continue;
-    const Request* const request = lock && requests_[i] ? &*requests_[i] : nullptr;
+    const Request* const request = lock && (*requests_)[i] ? &*(*requests_)[i] : nullptr;
     const bool owned = lanes_.is_alive(owner_of(word));
     const std::uint16_t lane = !owned && request ? request->holder : owner_of(word);
     if (!lanes_.is_alive(lane)) continue;
@@ -391,7 +391,7 @@ void Segments::close() {
     closed_ = true;  // No segment is made after this, so the drain that follows finds all.
     server_.reset();
     hook_ = nullptr;
-    requests_ = {};
+    *requests_ = {};
     const std::lock_guard local_lock(local_mutex_);
     for (std::uint32_t i = 0; i < kMaxSegments; ++i) exchange(i, dropped[i]);
   }
@@ -399,8 +399,10 @@ void Segments::close() {
 }
 
 void Segments::abandon() noexcept {
+  // Leaked, not destroyed: a thread that does not exist here may have been changing them.
+  static_cast<void>(new std::shared_ptr<Unmapper>(unmapper_));
+  static_cast<void>(requests_.release());
   unmapper_->abandon();
-  requests_ = {};
   for (LocalSegment& local : local_) local.fd.reset();
   if (server_) server_->abandon();
   static_cast<void>(server_.release());

@@ -171,9 +171,10 @@ class Segments {
   std::optional<std::uint16_t> lane_;  // Of this handle.
   std::mutex adding_mutex_;            // Never held while another handle has a lock.
   mutable std::mutex mapping_mutex_;
-  bool closed_ = false;                                        // Written under both.
-  MappingHook hook_;                                           // Written under both.
-  std::array<std::optional<Request>, kMaxSegments> requests_;  // Under mapping_mutex_.
+  bool closed_ = false;  // Written under both.
+  MappingHook hook_;     // Written under both.
+  using Requests = std::array<std::optional<Request>, kMaxSegments>;
+  std::unique_ptr<Requests> requests_ = std::make_unique<Requests>();  // Under mapping_mutex_.
   mutable std::mutex local_mutex_;  // Never held while another process is asked.
   std::array<LocalSegment, kMaxSegments> local_;
   // Segments with a mapping, and their generations; written under local_mutex_.
