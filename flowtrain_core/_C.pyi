@@ -113,8 +113,9 @@ class Pool:
         """Creates a pool. Closing this handle removes its name and its files.
 
         The end of the process does this too, and so do SIGTERM, SIGHUP and SIGINT where they end
-        the process; a signal handler of the program is left alone, and should exit. After SIGKILL
-        the files stay until a new pool takes the name, `Pool.unlink` or `flowtrain clean`.
+        the process, unless another process has the pool open: then the last one does. A signal
+        handler of the program is left alone, and should exit. After SIGKILL the files stay until a
+        new pool takes the name, `Pool.unlink` or `flowtrain clean`.
 
         Others can open the pool while the first segment is being made; their leases wait for it.
 

@@ -165,6 +165,7 @@ std::shared_ptr<Pool> create(const std::string& name, const py::object& bytes,
 
 std::shared_ptr<Pool> open(const std::string& name, const std::string& label, double timeout_s) {
   const Deadline deadline = deadline_in(timeout_s);
+  os::remove_pools_on_signals();
   std::shared_ptr<Pool> pool;
   {
     const WithoutGil release;

@@ -112,7 +112,8 @@ std::shared_ptr<Pool> Pool::create_unfilled(const PoolOptions& options,
                  deleter);
       no_fork.register_pool(pool.get());
     }
-    pool->removal_.emplace(pool->folder_, pool->file_, options.name);
+    pool->creator_ = true;
+    pool->remove_on_signal();
     pool->start();
     // It never waits: the lock that it needs is this pool's.
     if (first) claim = pool->segments_->claim(first->carving, pool->lane_, {});
@@ -151,6 +152,7 @@ std::shared_ptr<Pool> Pool::open(const std::string& name, const std::string& lab
       }
     }
     if (pool) {
+      pool->remove_on_signal();
       pool->start();
       // Pairs with the fence in close: either this sees that the pool is being closed, or its
       // creator waits for this handle.
@@ -167,6 +169,10 @@ std::shared_ptr<Pool> Pool::open(const std::string& name, const std::string& lab
     if (interrupted && interrupted()) return nullptr;
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
+}
+
+void Pool::remove_on_signal() {
+  removal_.emplace(folder_, file_, lanes_->shared_byte(), name_, creator_);
 }
 
 void Pool::start() {
@@ -199,14 +205,12 @@ void Pool::close(const Interrupted& interrupted) {
     segments_->drain_all(lane_);
     lanes_->leave(lane_);
   }
-  if (removal_) {
-    os::remove_pool_folder(folder_, name_);
-    removal_.reset();
-  } else if (os::is_orphaned(folder_) && !os::is_any_byte_locked(file_)) {
+  if (creator_ || (removal_ && removal_->leave())) {
     os::remove_pool_folder(folder_, name_);
   } else if (!os::is_linked(file_)) {
     os::remove_empty_pool_folder(folder_, name_);  // This handle's socket may have kept it.
   }
+  removal_.reset();
   dead_changed_.notify_all();
   if (!loss.empty()) throw PoolTimeout(loss);
 }
@@ -221,12 +225,12 @@ void Pool::end_publishing() {
 /// Waits until this handle may leave. Returns what may be lost with it; empty if nothing.
 std::string Pool::hand_over(const Interrupted& interrupted) {
   control_.lane(lane_).leaving.store(true, std::memory_order_relaxed);
-  if (removal_) control_.header().admission.store(Admission::kClosing, std::memory_order_relaxed);
+  if (creator_) control_.header().admission.store(Admission::kClosing, std::memory_order_relaxed);
   // Pairs with the fences in open and Segments::admits_segments: the search below finds every
   // handle that was opened, and every segment that was added. And with itself in another handle: of
   // two that leave at once, one at least does not take the other for one that stays.
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  const Handover handover(control_, *lanes_, lane_, removal_.has_value());
+  const Handover handover(control_, *lanes_, lane_, creator_);
   const Deadline deadline = Deadline::in(kHandoverS), soon = Deadline::in(kOwnerResponseS);
   for (;;) {
     // A handle that is stopped should not delay this one, if another hands out the memory.
@@ -247,6 +251,7 @@ std::string Pool::hand_over(const Interrupted& interrupted) {
 
 void Pool::abandon() noexcept {
   forked_.store(true, std::memory_order_relaxed);
+  if (removal_) removal_->abandon();
   removal_.reset();
   file_.reset();
   segments_->abandon();

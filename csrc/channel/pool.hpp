@@ -137,6 +137,7 @@ class Pool : public std::enable_shared_from_this<Pool> {
                                                const std::optional<SegmentOptions>& first,
                                                std::optional<Segments::Claim>& claim,
                                                const Interrupted& interrupted, Deleter deleter);
+  void remove_on_signal();
   void start();
   void end_publishing();
   std::string hand_over(const Interrupted& interrupted);
@@ -146,7 +147,8 @@ class Pool : public std::enable_shared_from_this<Pool> {
   std::string name_;
   std::string label_;
   os::Fd folder_;  // Opens files by it, because another pool may get the name.
-  std::optional<os::RemovalOnSignal> removal_;  // Of the handle that created the pool.
+  bool creator_ = false;
+  std::optional<os::RemovalOnSignal> removal_;
   std::atomic<bool> closed_{false};
   std::atomic<bool> forked_{false};
   os::Fd file_;

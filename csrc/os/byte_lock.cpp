@@ -24,23 +24,32 @@ Locked try_lock_byte(const Fd& file, std::uint64_t byte) noexcept {
   return errno == EAGAIN || errno == EACCES ? Locked::kHeld : Locked::kFailed;
 }
 
-void unlock_byte(const Fd& file, std::uint64_t byte) noexcept {
+bool share_byte(const Fd& file, std::uint64_t byte) noexcept {
+  struct flock lock = one_byte(F_RDLCK, byte);
+  return ::fcntl(file.get(), F_OFD_SETLK, &lock) == 0;
+}
+
+void unlock_byte(const Fd& file, std::uint64_t byte) noexcept { unlock_byte(file.get(), byte); }
+
+void unlock_byte(int file, std::uint64_t byte) noexcept {
   struct flock lock = one_byte(F_UNLCK, byte);
-  ::fcntl(file.get(), F_OFD_SETLK, &lock);
+  ::fcntl(file, F_OFD_SETLK, &lock);
 }
 
 bool is_byte_locked(const Fd& file, std::uint64_t byte) noexcept {
-  struct flock lock = one_byte(F_WRLCK, byte);
-  // A failed query must not declare a live process dead.
-  return ::fcntl(file.get(), F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
+  return is_byte_locked(file.get(), byte);
 }
 
-bool is_any_byte_locked(const Fd& file) noexcept { return is_any_byte_locked(file.get()); }
+bool is_byte_locked(int file, std::uint64_t byte) noexcept {
+  struct flock lock = one_byte(F_WRLCK, byte);
+  // A failed query must not declare a live process dead.
+  return ::fcntl(file, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
+}
 
-bool is_any_byte_locked(int file) noexcept {
+bool is_any_byte_locked(const Fd& file) noexcept {
   struct flock lock = one_byte(F_WRLCK, 0);
   lock.l_len = 0;  // 0: up to the end of the file.
-  return ::fcntl(file, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
+  return ::fcntl(file.get(), F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
 }
 
 }  // namespace flowtrain::os

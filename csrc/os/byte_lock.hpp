@@ -20,6 +20,9 @@ enum class Locked { kYes, kHeld, kFailed };
 /// why, such as EINVAL where the kernel has no such locks.
 Locked try_lock_byte(const Fd& file, std::uint64_t byte) noexcept;
 
+/// Takes a shared lock of a byte, which any number of descriptions may have; false if that failed.
+bool share_byte(const Fd& file, std::uint64_t byte) noexcept;
+
 void unlock_byte(const Fd& file, std::uint64_t byte) noexcept;
 
 /// Whether another description holds the lock of a byte.
@@ -27,7 +30,9 @@ bool is_byte_locked(const Fd& file, std::uint64_t byte) noexcept;
 
 /// Whether another description holds the lock of any byte.
 bool is_any_byte_locked(const Fd& file) noexcept;
+
 /// The same by number, for a signal handler.
-bool is_any_byte_locked(int file) noexcept;
+void unlock_byte(int file, std::uint64_t byte) noexcept;
+bool is_byte_locked(int file, std::uint64_t byte) noexcept;
 
 }  // namespace flowtrain::os

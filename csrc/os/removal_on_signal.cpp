@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 
 #include "base/error.hpp"
@@ -19,8 +20,10 @@ namespace flowtrain::os {
 struct RemovalOnSignal::Entry {
   std::atomic<pid_t> process{0};  ///< Whose folder it is; 0 if the entry is unused.
   int folder = -1;                ///< A duplicate, never closed: a handler may be using it.
-  int control = -1;               ///< Only asked for locks; not a duplicate, which would hold them.
-  char name[64]{};                ///< "../" and the name of the folder.
+  int control = -1;               ///< For locks; not a duplicate, which would hold them.
+  std::uint64_t presence = 0;     ///< Byte that each process of the pool has a shared lock of.
+  bool creator = false;
+  char name[64]{};  ///< "../" and the name of the folder.
   Entry* next = nullptr;
 };
 
@@ -54,22 +57,37 @@ void remove_folder(const Entry& entry) noexcept {
   }
 }
 
-void leave_to_others(const Entry& entry) noexcept {
+void mark(const Entry& entry) noexcept {
   ::close(::openat(entry.folder, kOrphanedFile, O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
+}
+
+/// Whether the folder is this process's to remove: of its own pool, or of one whose creator a
+/// signal has ended, and no other process is left.
+bool is_last(const Entry& entry) noexcept {
+  return (entry.creator || ::faccessat(entry.folder, kOrphanedFile, F_OK, 0) == 0) &&
+         !is_byte_locked(entry.control, entry.presence);
+}
+
+template <class Act>
+void for_each_of(pid_t process, Act&& act) noexcept {
+  Entry* entry = entries.load(std::memory_order_acquire);  // sync: signal.entry
+  for (; entry != nullptr; entry = entry->next) {
+    if (entry->process.load(std::memory_order_acquire) == process)
+      act(*entry);  // sync: signal.entry
+  }
 }
 
 void remove_and_end(int signal) {
   // A forked child has its parent's entries.
   const pid_t self = ::getpid();
-  Entry* entry = entries.load(std::memory_order_acquire);  // sync: signal.entry
-  for (; entry != nullptr; entry = entry->next) {
-    if (entry->process.load(std::memory_order_acquire) != self) continue;  // sync: signal.entry
-    if (is_any_byte_locked(entry->control)) {
-      leave_to_others(*entry);
-    } else {
-      remove_folder(*entry);
-    }
-  }
+  for_each_of(self, [](const Entry& entry) {
+    if (entry.creator) mark(entry);
+    unlock_byte(entry.control, entry.presence);
+  });
+  // Each process of a pool that a signal ends has left by now: the last one here finds no other.
+  for_each_of(self, [](const Entry& entry) {
+    if (is_last(entry)) remove_folder(entry);
+  });
   // Only now: a signal of default action would end the process in the middle.
   struct sigaction action{};
   action.sa_handler = SIG_DFL;
@@ -115,7 +133,8 @@ void remove_pools_on_signals() noexcept {
   }
 }
 
-RemovalOnSignal::RemovalOnSignal(const Fd& folder, const Fd& control, const std::string& name)
+RemovalOnSignal::RemovalOnSignal(const Fd& folder, const Fd& control, std::uint64_t presence,
+                                 const std::string& name, bool creator)
     : entry_(claim()) {
   int& own = entry_->folder;
   const int duplicate =
@@ -126,16 +145,27 @@ RemovalOnSignal::RemovalOnSignal(const Fd& folder, const Fd& control, const std:
   }
   own = duplicate;
   entry_->control = control.get();
+  entry_->presence = presence;
+  entry_->creator = creator;
   const std::string path = "../" + name;
   std::strncpy(entry_->name, path.c_str(), sizeof(entry_->name) - 1);
+  share_byte(control, presence);  // A file that cannot be locked has no participants.
   entry_->process.store(::getpid(), std::memory_order_release);  // sync: signal.entry
 }
 
-bool is_orphaned(const Fd& folder) noexcept {
-  return ::faccessat(folder.get(), kOrphanedFile, F_OK, 0) == 0;
+bool RemovalOnSignal::leave() noexcept {
+  unlock_byte(entry_->control, entry_->presence);
+  return is_last(*entry_);
+}
+
+void RemovalOnSignal::abandon() noexcept {
+  entry_->process.store(0, std::memory_order_release);  // sync: signal.entry
+  entry_ = nullptr;
 }
 
 RemovalOnSignal::~RemovalOnSignal() {
+  if (entry_ == nullptr) return;
+  unlock_byte(entry_->control, entry_->presence);
   entry_->process.store(0, std::memory_order_release);  // sync: signal.entry
 }
 

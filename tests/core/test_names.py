@@ -269,6 +269,19 @@ def test_a_signal_leaves_a_pool_to_others_that_live(name: str, spawn: Spawn) -> 
     assert not (RUNTIME / name).exists()  # The last one has removed it.
 
 
+def test_a_signal_to_all_processes_of_a_pool_leaves_no_files(name: str, spawn: Spawn) -> None:
+    # The first one has two handles, so its own locks are also those of another open file.
+    makes = "pool = Pool.create(sys.argv[1]); own = Pool.open(sys.argv[1])"
+    processes = []
+    for code in (makes, "pool = Pool.open(sys.argv[1])", "pool = Pool.open(sys.argv[1])"):
+        processes.append(spawn(f"{code}; print('up'); time.sleep(60)", name))
+        assert processes[-1].line() == "up"
+    for process in processes:
+        process.popen.terminate()
+    assert [process.wait() for process in processes] == [-signal.SIGTERM] * 3
+    assert not (RUNTIME / name).exists()
+
+
 def test_files_are_private_and_others_are_refused(name: str) -> None:
     with Pool.create(name):
         assert RUNTIME.stat().st_mode & 0o777 == 0o700

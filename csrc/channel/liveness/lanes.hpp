@@ -30,7 +30,8 @@ enum class PoolLock : std::uint32_t { kRecovery, kAssignment };
 /// The participants of a pool as one handle sees them, including those of this process.
 ///
 /// Memory:   the lanes of the control file, and byte locks on it: one byte for each lane, and after
-///           these one for each PoolLock.
+///           these one for each PoolLock, and the one that all handles share, see
+///           os::RemovalOnSignal.
 /// Threads:  any; join and leave exclude each other within the handle.
 /// Progress: no call waits for another process.
 /// Ordering: lane.state publishes the fields of a lane.
@@ -47,6 +48,7 @@ class Lanes {
   void leave(std::uint16_t lane) noexcept;
 
   std::uint32_t size() const { return control_.geometry().max_lanes; }
+  std::uint64_t shared_byte() const { return size() + locks_.size(); }
   /// Whether a lane is of this handle.
   bool holds(std::uint32_t lane) const;
   /// Whether the process of a lane lives, by its byte lock; false if there is no such lane.
