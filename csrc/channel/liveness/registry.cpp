@@ -2,10 +2,10 @@
 
 #include <pthread.h>
 
-#include <exception>
 #include <memory>
 #include <mutex>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "base/error.hpp"
@@ -56,15 +56,17 @@ void close_all_pools(const Interrupted& interrupted) {
       if (auto held = pool->weak_from_this().lock()) open.push_back(std::move(held));
     }
   }
-  std::exception_ptr lost;
+  bool ended = false;  // One Ctrl-C ends the waits of all.
+  const Interrupted once = [&] { return ended || (ended = interrupted && interrupted()); };
+  std::string losses;
   for (const auto& pool : open) {
     try {
-      pool->close(interrupted);
-    } catch (const Error&) {
-      lost = std::current_exception();
+      pool->close(once);
+    } catch (const Error& error) {
+      losses += (losses.empty() ? "" : "; ") + std::string(error.what());
     }
   }
-  if (lost) std::rethrow_exception(lost);
+  if (!losses.empty()) throw PoolTimeout(losses);
 }
 
 }  // namespace flowtrain::channel

@@ -28,7 +28,7 @@ class NoFork {
 
 /// Closes all handles of this process. Called at exit, so that a clean end is not seen as a death.
 ///
-/// Errors: as Pool::close, after all are closed.
+/// Errors: PoolTimeout, after all are closed, with the messages of all.
 void close_all_pools(const Interrupted& interrupted);
 
 }  // namespace flowtrain::channel

@@ -13,6 +13,7 @@
 
 #include "base/error.hpp"
 #include "channel/consumer.hpp"
+#include "channel/liveness/registry.hpp"
 #include "channel/pool.hpp"
 #include "channel/pool_names.hpp"
 #include "channel/producer.hpp"
@@ -189,6 +190,22 @@ void a_close_that_may_lose_items_says_so() {
   CHECK(pool->closed());
 }
 
+void one_interrupt_ends_the_closes_of_all_pools() {
+  const auto one = make("one"), two = make("two");
+  Peer peer_of_one(*one), peer_of_two(*two);
+  one->add_segment(kPage, false);
+  two->add_segment(kPage, false);
+  int calls = 0;
+  std::string said;
+  try {
+    close_all_pools([&] { return ++calls == 1; });
+  } catch (const PoolTimeout& error) {
+    said = error.what();
+  }
+  CHECK(calls == 1 && one->closed() && two->closed());
+  for (const auto& pool : {one, two}) CHECK(said.find(pool->name()) != std::string::npos);
+}
+
 /// Nothing waits for memory that is gone, or that holds no items.
 void a_close_waits_only_for_what_can_be_mapped() {
   const auto pool = make("only");
@@ -253,4 +270,5 @@ int main() {
   a_close_that_may_lose_items_says_so();
   a_close_waits_only_for_what_can_be_mapped();
   a_closing_pool_takes_no_new_segment();
+  one_interrupt_ends_the_closes_of_all_pools();
 }
