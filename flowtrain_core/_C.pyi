@@ -239,7 +239,7 @@ class Pool:
         Raises:
             PoolTimeout: A handle did not map a segment within ten seconds, for example because its
                 process is stopped. This handle is closed nevertheless. Garbage collection warns
-                instead.
+                instead. After Ctrl-C it is the context of the KeyboardInterrupt.
         """
 
     def __enter__(self) -> Self: ...

@@ -111,8 +111,13 @@ void closing(Call call) {
     const WithoutGil release;
     call(SignalCheck());
   } catch (const Error&) {
-    // The wait failed because a signal handler raised: its error goes on.
     if (PyErr_Occurred() == nullptr) throw;
+    // A signal handler raised. Its error goes on, with what may be lost as its context.
+    const py::error_already_set raised;
+    py::detail::try_translate_exceptions();
+    const py::error_already_set loss;
+    PyException_SetContext(raised.value().ptr(), loss.value().inc_ref().ptr());
+    throw raised;
   }
   if (PyErr_Occurred() != nullptr) throw py::error_already_set();
 }
