@@ -19,6 +19,8 @@ from typing import Any
 
 import numpy
 
+from flowtrain_core import FlowTrainError
+
 VERSION = 1
 FOLDER, SUFFIX = "events", ".events"
 
@@ -62,7 +64,7 @@ Sums = dict[tuple[int, int, int, int], tuple[int, int, int, int]]
 _SUMMED_BY = ("attempt", "track", "kind", "wait")
 
 
-class EventsError(ValueError):
+class EventsError(FlowTrainError, ValueError):
     """A file of events cannot be read; the message names it and the cause."""
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, cast, get_args
 
 from flowtrain.config.layout import Module
+from flowtrain_core import FlowTrainError
 
 Kind = Literal[
     "read",
@@ -41,7 +42,7 @@ _OF_SLOTS: tuple[Kind, ...] = ("forward", "backward")
 _TO, _FROM, _LAST = "to", "from", "last"
 
 
-class ScheduleError(ValueError):
+class ScheduleError(FlowTrainError, ValueError):
     """A schedule cannot be read or executed; the message names rank, action and cause."""
 
 
