@@ -19,6 +19,12 @@ def add_parser(commands: Any) -> None:
         "--best", action="store_true", help="the checkpoint of the lowest loss in an evaluation"
     )
     parser.add_argument(
+        "--model",
+        type=Path,
+        metavar="FOLDER",
+        help="the model that the run started from, if its folder has been moved",
+    )
+    parser.add_argument(
         "--out", type=Path, help="folder to write (default: RUN/exports/step-N); must not exist"
     )
     parser.set_defaults(run=run)
@@ -27,5 +33,8 @@ def add_parser(commands: Any) -> None:
 def run(given: argparse.Namespace) -> int:
     from flowtrain.train.export import export
 
-    print(json.dumps(export(given.folder, step=given.step, best=given.best, out=given.out)))
+    exported = export(
+        given.folder, step=given.step, best=given.best, model=given.model, out=given.out
+    )
+    print(json.dumps(exported))
     return 0

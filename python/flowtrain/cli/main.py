@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 from flowtrain import __version__
 from flowtrain.extras import install_command
+from flowtrain.os_errors import text_of
 from flowtrain.output import OutputError, checked_stdout
 from flowtrain.signals import exits
 from flowtrain_core import FlowTrainError
@@ -61,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         if given.debug:
             raise
-        return _say(str(error), 2)
+        return _say(text_of(error) if isinstance(error, OSError) else str(error), 2)
     except (RuntimeError, FlowTrainError) as error:
         if given.debug:
             raise

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
+from flowtrain.train.state.files import LOCK, RunFileError, read_text
 from flowtrain.train.state.logs import POOL
 from flowtrain_core import PoolNotFound, inspect, list_pools
 from flowtrain_core.snapshots import PoolSnapshot
 
 _HELP = "watch a pool, and what the ranks of its run do"
 _MAX_INTERVAL_S = 86400
+_NAME = re.compile(r"[\w.-]+")
 
 
 def add_parser(commands: Any) -> None:
@@ -45,21 +48,20 @@ def run(given: argparse.Namespace) -> int:
     if given.port is not None and not 0 <= given.port <= 65535:
         raise ValueError(f"--port {given.port}: must be 0 to 65535")
     run = Path(given.pool) if given.pool and Path(given.pool).is_dir() else None
-    name = _pool_of(run) if run else given.pool or _only_pool()
     try:
+        name = _pool_of(run) if run else given.pool or _only_pool()
         if given.json:
             print(json.dumps(inspect(name)))
         elif given.prometheus or given.port is not None:
             _prometheus(name, given.port)
         else:
             _watch(name, given.interval, once=given.once, run=run)
-    except PoolNotFound:
-        if run is None:
+    except (PoolNotFound, RunFileError) as error:
+        ended = _ended(run)
+        if ended is None and (run is None or isinstance(error, RunFileError)):
             raise
-        from flowtrain.train.state.ending import how_it_ended
-
         # On standard error: scripts expect JSON or Prometheus text on the other.
-        print(how_it_ended(run) or f"{run}: the run starts, or is ending", file=sys.stderr)
+        print(ended or f"{run}: the run starts, or is ending", file=sys.stderr)
     except KeyboardInterrupt:  # The way to leave it.
         return 130
     return 0
@@ -78,11 +80,22 @@ def _pool_of(run: Path) -> str:
 
     Raises:
         ValueError: The folder has no run.
+        RunFileError: Its file with the name is damaged.
     """
-    path = run / POOL
-    if not path.exists():
+    path, way_out = run / POOL, "name the pool itself"
+    if not path.exists() and not (run / LOCK).exists():
         raise ValueError(f"{run}: no run has started there; name a pool, or the folder of a run")
-    return path.read_text().strip()
+    name = read_text(path, way_out=way_out).strip()
+    if not _NAME.fullmatch(name):
+        raise RunFileError(f"{path}: it holds no name of a pool; {way_out}")
+    return name
+
+
+def _ended(run: Path | None) -> str | None:
+    """How a run has ended; None if it has not, or there is none."""
+    from flowtrain.train.state.ending import how_it_ended
+
+    return None if run is None else how_it_ended(run)
 
 
 def _watch(name: str, interval_s: float, *, once: bool, run: Path | None) -> None:

@@ -13,6 +13,7 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from flowtrain.config.checks import ConfigError
+from flowtrain.os_errors import cause_of
 
 T = TypeVar("T")
 
@@ -21,12 +22,14 @@ def read_tree(path: Path) -> dict[str, Any]:
     """The fields of a YAML file.
 
     Raises:
-        ConfigError: There is no file, or it holds something else; the message names it.
+        ConfigError: The file cannot be read, or holds something else; the message names it.
     """
     try:
         tree = yaml.load(path.read_text(encoding="utf-8"), FieldsLoader)
-    except FileNotFoundError as error:
-        raise ConfigError(f"{path}: there is no such file") from error
+    except IsADirectoryError as error:
+        raise ConfigError(f"{path}: {cause_of(error)}{_within(path)}") from error
+    except OSError as error:
+        raise ConfigError(f"{path}: {cause_of(error)}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not YAML: {error}") from error
     if not isinstance(tree, dict):
@@ -34,6 +37,12 @@ def read_tree(path: Path) -> dict[str, Any]:
             f"{path}: the file holds a {type(tree).__name__}; write fields, as `name: value`"
         )
     return tree
+
+
+def _within(folder: Path) -> str:
+    """Advice on the configuration in the folder of a run."""
+    written = folder / "config.yaml"
+    return f"; give {written}, with --resume to go on with that run" if written.is_file() else ""
 
 
 def build(kind: type[T], tree: Mapping[str, Any], *, source: str) -> T:

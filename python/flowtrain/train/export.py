@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from flowtrain.config.checks import ConfigError
-from flowtrain.config.load import load
+from flowtrain.config.checks import ConfigError, require
 from flowtrain.train.state.checkpoint import best as best_checkpoint
 from flowtrain.train.state.checkpoint import read_meta, valid_checkpoints
 from flowtrain.train.state.final import write_model
+from flowtrain.train.state.run_folder import CONFIG, read_config
 
 
 def export(
-    run: Path, *, step: int | None = None, best: bool = False, out: Path | None = None
+    run: Path,
+    *,
+    step: int | None = None,
+    best: bool = False,
+    model: Path | None = None,
+    out: Path | None = None,
 ) -> dict[str, Any]:
     """Write the model of a checkpoint; the run may still be training.
 
@@ -22,6 +27,7 @@ def export(
         run: Folder of the run.
         step: Steps that the checkpoint contains; None takes the newest.
         best: Take the checkpoint with the lowest loss in an evaluation instead.
+        model: Folder of the model that the run started from, if it has been moved.
         out: Folder to write, which must not exist; None is `RUN/exports/step-N`.
 
     Returns:
@@ -30,7 +36,8 @@ def export(
     Raises:
         ConfigError: There is no such run or checkpoint, the folder exists, or files of the model
             have changed since the run began.
-        CheckpointError: The checkpoint cannot be read, for example because the run has deleted it.
+        CheckpointError, RunFileError: The checkpoint cannot be read, for example because the run
+            has deleted it.
     """
     checkpoints = valid_checkpoints(run)
     if not checkpoints:
@@ -52,11 +59,24 @@ def export(
     folder = out or run / "exports" / checkpoint.name
     if folder.exists():
         raise ConfigError(f"--out={folder}: it exists; remove it, or choose another folder")
-    folder.parent.mkdir(parents=True, exist_ok=True)
     # The folder may have been moved since the run.
-    config = dataclasses.replace(load(checkpoint / "config.yaml"), run=run)
+    config = replace(read_config(checkpoint / CONFIG, way_out=_way_out(run)), run=run)
+    if model is not None:
+        given = config.model
+        moved = replace(given, path=model) if given.path else replace(given, config=model)
+        config = replace(config, model=moved)
+    require(
+        config.model.folder.is_dir(),
+        f"{config.model.folder}: the model that the run started from is no longer there; name its "
+        "folder with --model",
+    )
+    folder.parent.mkdir(parents=True, exist_ok=True)
     change = write_model(config, checkpoint, folder)
     return {"folder": str(folder), "steps": steps, **change}
+
+
+def _way_out(run: Path) -> str:
+    return f"copy {run / CONFIG} there, or choose another checkpoint with --step"
 
 
 def _listed(steps: dict[int, Path]) -> str:

@@ -158,3 +158,11 @@ def test_a_merged_section_may_be_overridden(file: Path) -> None:
 def test_a_device_that_there_is_not_is_refused(file: Path) -> None:
     with pytest.raises(ConfigError, match="model.device='tpu': .*'cpu' or 'cuda'"):
         load(file, ["model={config: m, device: tpu}"])
+
+
+def test_a_folder_in_the_place_of_a_file_is_named_with_advice(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=rf"^{tmp_path}: it is a folder, and a file is expected$"):
+        load(tmp_path)
+    (tmp_path / "config.yaml").touch()
+    with pytest.raises(ConfigError, match=rf"expected; give {tmp_path}/config\.yaml, with --resu"):
+        load(tmp_path)

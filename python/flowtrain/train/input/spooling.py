@@ -15,12 +15,14 @@ from typing import Any, BinaryIO
 from flowtrain.data.errors import DataError
 from flowtrain.data.records import SEGMENT_RECORDS, Place, Spool, Stream, segment_of
 from flowtrain.train.state.atomic import write_text
+from flowtrain.train.state.files import read_object
 
 _STATE = "state.json"
 # A call answers after so long, so that its timeout is one for a record.
 _ANSWER_S = 0.5
 # Minimum number of records that a resumed reader compares with the spool.
 _COMPARED = 16
+_WAY_OUT = "restore it and continue with --resume, or start another run"
 
 
 class StreamReader:
@@ -37,7 +39,8 @@ class StreamReader:
 
     Raises:
         ConfigError, DataError: As `make_dataset`; or another process reads the stream of this run,
-            or the files of the spool are damaged.
+            or the files of the spool do not fit together.
+        RunFileError: `state.json` is damaged.
     """
 
     def __init__(self, spec: str, folder: Path) -> None:
@@ -159,17 +162,15 @@ class StreamReader:
         """Cut the files to the records that count, and open the last one."""
         path, state = self._folder / _STATE, dict[str, Any]()
         if path.exists():
-            state = json.loads(path.read_text())
+            keys = ("records", "bytes", "older", "newer")
+            state = read_object(path, keys, way_out=_WAY_OUT)
             self._records = state["records"]
             self._older, self._newer = Place(**state["older"]), Place(**state["newer"])
         # A full file is still the last one until the next record is written.
         last = segment_of(self._folder, max(0, self._records - 1))
         size, counted = last.stat().st_size if last.exists() else 0, state.get("bytes", 0)
         if size < counted:
-            raise DataError(
-                f"{last}: it has {size} bytes, and {path} says {counted}; restore it and continue "
-                "with --resume, or start another run"
-            )
+            raise DataError(f"{last}: it has {size} bytes, and {path} says {counted}; {_WAY_OUT}")
         file = last.open("r+b" if last.exists() else "wb")
         file.truncate(counted)
         file.seek(counted)

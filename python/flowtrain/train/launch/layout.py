@@ -9,7 +9,6 @@ from collections import Counter
 from flowtrain.config.checks import require
 from flowtrain.config.flow import FlowConfig
 from flowtrain.config.layout import RankLayout
-from flowtrain.config.load import load
 from flowtrain.config.schema import RunConfig
 from flowtrain.cores import available_cores, cpu_name
 from flowtrain.cost.rates import RateTimes
@@ -25,6 +24,7 @@ from flowtrain.train.control.threads import rank_threads
 from flowtrain.train.launch.calibration import core_rates, visible_gpus
 from flowtrain.train.launch.first_samples import first_samples, workload_of
 from flowtrain.train.state.module import DTYPES
+from flowtrain.train.state.run_folder import written_config
 
 
 def with_layout(config: RunConfig, *, resume: bool) -> RunConfig:
@@ -39,18 +39,12 @@ def with_layout(config: RunConfig, *, resume: bool) -> RunConfig:
     """
     if config.flow.rank_layout is not None:
         return config
-    flow = _flow_of(config) if resume else None
-    if flow is not None and (layout := flow.rank_layout) is not None:
-        chosen = config.flow.with_layout(layout, recompute=flow.recompute)
+    before = written_config(config.run) if resume else None
+    if before is not None and (layout := before.flow.rank_layout) is not None:
+        chosen = config.flow.with_layout(layout, recompute=before.flow.recompute)
     else:
         chosen = _chosen(config)
     return dataclasses.replace(config, flow=chosen)
-
-
-def _flow_of(config: RunConfig) -> FlowConfig | None:
-    """`flow` of the run in the folder of a configuration, if there is one."""
-    written = config.run / "config.yaml"
-    return load(written).flow if written.exists() else None
 
 
 def _chosen(config: RunConfig) -> FlowConfig:

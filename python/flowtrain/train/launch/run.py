@@ -167,37 +167,42 @@ def _end_early(config: RunConfig, checkpoint: Path | None, number: int) -> None:
 def _summary(config: RunConfig, started_at: float) -> dict[str, Any]:
     accounts = read_accounts(config.run)
     begun = [account.started_at for account in accounts.values()]
+    # Lines may be lost, as `open_run` has said; without any there is no figure.
     steps = logs.read_log(config.run / logs.METRICS)
     times = logs.read_log(config.run / logs.TIMING)
     seconds = sum(t["seconds"] for t in times)
+    speed: dict[str, float | None] = dict.fromkeys(("tokens_per_s", "mfu", "peak_flops"))
+    if times:
+        speed = {
+            "tokens_per_s": sum(t["tokens"] for t in times) / seconds,
+            "mfu": sum(t["mfu"] * t["seconds"] for t in times) / seconds,
+            "peak_flops": times[-1]["peak_flops"],
+        }
     layout = config.flow.chosen
     return {
         "mode": config.flow.mode,
         "layout": "colocated" if layout.colocated else "decoupled",
         "encoder_ranks": layout.encoder_ranks,
         "backbone_ranks": layout.backbone_ranks,
-        "steps": len(steps),
-        "loss": steps[-1]["loss"],
+        "steps": config.train.steps,
+        "loss": steps[-1]["loss"] if steps else None,
         **_evaluated(config.run),
         "target_tokens": sum(s["target_tokens"] for s in steps),
         **{name: sum(s[name] for s in steps) for name in (f"{how}_samples" for how in _LEFT_OUT)},
-        "tokens_per_s": sum(t["tokens"] for t in times) / seconds,
-        "mfu": sum(t["mfu"] * t["seconds"] for t in times) / seconds,
-        "peak_flops": times[-1]["peak_flops"],
+        **speed,
         "bytes_through_pool": sum(t["bytes_through_pool"] for t in times),
         "startup_seconds": max(0.0, min(begun) - started_at) if begun else 0.0,
         "train_seconds": seconds,
         "activity_seconds": {label: a.seconds for label, a in accounts.items()},
         "activity_cpu_seconds": {label: a.cpu_seconds for label, a in accounts.items()},
         "planner_cpu_seconds": sum(a.planner_cpu_seconds for a in accounts.values()),
-        **packing_means([s["packing"] for s in steps]),
+        **(packing_means([s["packing"] for s in steps]) if steps else {}),
     }
 
 
 def _evaluated(run: Path) -> dict[str, Any]:
     """Loss of the latest evaluation, and that of the best checkpoint with its steps."""
-    log = run / logs.EVALUATIONS
-    evaluations = logs.read_log(log) if log.exists() else []
+    evaluations = logs.read_log(run / logs.EVALUATIONS)
     if not evaluations:
         return {}
     found: dict[str, Any] = {"eval_loss": evaluations[-1]["loss"]}

@@ -26,6 +26,11 @@ def write_text(path: Path, text: str) -> None:
         part.write_text(text)
         flush(part)
         part.replace(path)
+    except IsADirectoryError as error:
+        part.unlink(missing_ok=True)
+        raise OSError(
+            f"{path}: it is a folder, and a file is to be written there; move it away"
+        ) from error
     except OSError as error:
         part.unlink(missing_ok=True)
         raise OSError(error.errno, error.strerror, str(path)) from error

@@ -25,20 +25,24 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from torch.distributed.checkpoint.storage import WriteResult
 
+from flowtrain.config.checks import ConfigError
 from flowtrain.config.load import dump
 from flowtrain.config.schema import RunConfig
+from flowtrain.config.tree import build
 from flowtrain.data.records import drop_before
 from flowtrain.models.family import Family
 from flowtrain.steps import StepPlan
 from flowtrain.train.control.store import JobStore
 from flowtrain.train.control.world import World
 from flowtrain.train.state.atomic import PART, commit, flush, remove
+from flowtrain.train.state.files import RunFileError, read_object, without
 from flowtrain.train.state.logs import LOGS, SPOOL
 from flowtrain.train.state.module import Module
 from flowtrain.train.state.resume import FINGERPRINT, held_out_contents
 from flowtrain.train.state.unpickle import check_metadata
 from flowtrain_core import FlowTrainError
 
+_OF_PICKLES = ("EOFError", "UnpicklingError")
 _NAME = re.compile(r"step-(\d{8})")
 
 
@@ -95,18 +99,15 @@ def read_meta(checkpoint: Path) -> CheckpointMeta:
     Raises:
         CheckpointError: It cannot be read, or is damaged.
     """
-    path = checkpoint / "mark.json"
+    path, way_out = checkpoint / "mark.json", without(checkpoint)
     try:
-        return CheckpointMeta(**json.loads(path.read_text()))
-    except (OSError, ValueError, TypeError) as error:
-        raise CheckpointError(
-            f"{path}: {type(error).__name__}: {error}; {_without(checkpoint)}"
-        ) from error
-
-
-def _without(checkpoint: Path) -> str:
-    """The way out of a checkpoint that cannot be read."""
-    return f"correct that, or remove {checkpoint} to take the checkpoint before it"
+        found = read_object(path, (), way_out=way_out)
+    except RunFileError as error:
+        raise CheckpointError(str(error)) from error
+    try:
+        return build(CheckpointMeta, found, source=str(path))
+    except ConfigError as error:
+        raise CheckpointError(f"{error}; {way_out}") from error
 
 
 @contextmanager
@@ -124,9 +125,10 @@ def _checkpoint_errors(
             if isinstance(error, CheckpointException):
                 cause, _ = next(iter(error.failures.values()))
             cause = _os_error_behind(cause)
-            raise CheckpointError(
-                f"{folder}: {type(cause).__name__}: {cause}; {way_out}"
-            ) from error
+            # The texts of these are about pickles, in many lines, or empty.
+            kind = type(cause).__name__
+            text = "a file of tensors is damaged" if kind in _OF_PICKLES else cause
+            raise CheckpointError(f"{folder}: {kind}: {text}; {way_out}") from error
 
 
 def _os_error_behind(error: BaseException) -> BaseException:
@@ -258,7 +260,7 @@ class Checkpoints:
 
     def _load_tensors(self, folder: Path, module: Module) -> None:
         state = _tensors(module)
-        with _checkpoint_errors(folder, _without(folder.parent)):
+        with _checkpoint_errors(folder, without(folder.parent)):
             check_metadata(folder)
             dcp.load(state, checkpoint_id=folder, no_dist=self._world.size == 1)
         # Not strict, since the model may have another part, too; a tensor that the checkpoint
@@ -278,7 +280,7 @@ def load_part(checkpoint: Path, part: str, module: torch.nn.Module, family: Fami
     state = get_model_state_dict(module)
     wanted = {key: value for key, value in state.items() if family.side_of(key) == part}
     folder = checkpoint / part
-    with _checkpoint_errors(folder, _without(checkpoint)):
+    with _checkpoint_errors(folder, without(checkpoint)):
         check_metadata(folder)
         dcp.load({"model": wanted}, checkpoint_id=folder, no_dist=True)
     set_model_state_dict(module, wanted, options=StateDictOptions(strict=False))

@@ -7,19 +7,20 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from flowtrain.config.checks import ConfigError
-from flowtrain.config.load import load
 from flowtrain.train.state import atomic
 from flowtrain.train.state.checkpoint import latest, read_meta
-from flowtrain.train.state.run_folder import lock_run
+from flowtrain.train.state.files import read_text
+from flowtrain.train.state.run_folder import lock_run, written_config
 
 _FILE = "ended"
+_WAY_OUT = "remove it; it says only how the run ended"
 
 
 @contextmanager
 def recorded_end(run: Path) -> Iterator[None]:
-    """Write to `RUN/ended` how the block ended, in one line; an earlier one is deleted first."""
+    """Write to `RUN/ended` how the block ended, in one line; it is empty until then."""
     path = run / _FILE
-    path.unlink(missing_ok=True)
+    atomic.write_text(path, "")
     text = "complete"
     try:
         yield
@@ -39,15 +40,19 @@ def how_it_ended(run: Path) -> str | None:
 
     Args:
         run: Folder of a run that has started.
+
+    Raises:
+        RunFileError, CheckpointError: A file that tells it is damaged.
     """
     try:
         with lock_run(run):
             path = run / _FILE
-            text = path.read_text().strip() if path.exists() else "its launcher was killed"
+            text = read_text(path, way_out=_WAY_OUT).strip() if path.exists() else ""
     except ConfigError:
         return None
-    steps = load(run / "config.yaml").train.steps
-    newest = latest(run)
+    newest, config = latest(run), written_config(run)
     saved = 0 if newest is None else read_meta(newest).step + 1
-    line = f"{run}: the run has ended: {text}; {saved} of {steps} steps are saved"
+    whole = "" if config is None else f" of {config.train.steps}"
+    text = text or "its launcher was killed"
+    line = f"{run}: the run has ended: {text}; {saved}{whole} steps are saved"
     return line if text == "complete" else f"{line}; --resume goes on from there"

@@ -19,7 +19,7 @@ from flowtrain.models.registry import family_for
 from flowtrain.train.state.atomic import PART, commit
 from flowtrain.train.state.checkpoint import load_part
 from flowtrain.train.state.module import DTYPES
-from flowtrain.train.state.resume import check_model
+from flowtrain.train.state.resume import check_copied
 
 
 def write_final(config: RunConfig, checkpoint: Path) -> dict[str, float]:
@@ -46,7 +46,7 @@ def write_model(config: RunConfig, checkpoint: Path, folder: Path) -> dict[str, 
         CheckpointError: The checkpoint cannot be read.
         OSError: The folder cannot be written; the message names it.
     """
-    check_model(config)
+    check_copied(config, checkpoint)
     family = family_for(config.model.folder, projector_side=config.projector_side)
     model = family.build(
         "full",
@@ -65,7 +65,7 @@ def write_model(config: RunConfig, checkpoint: Path, folder: Path) -> dict[str, 
     try:
         save_final(part, config.model.folder, cast(PreTrainedModel, model))
         changed = write_pixel_limits(part, limits)
-        check_model(config)  # Nothing changed while the files were copied.
+        check_copied(config, checkpoint)  # Nothing changed while the files were copied.
         commit(part, folder)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(part, ignore_errors=True)  # On a full disk, it has the space that is missing.

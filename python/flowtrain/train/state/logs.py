@@ -9,6 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from flowtrain.os_errors import cause_of
+from flowtrain.train.state.files import RunFileError
+
 METRICS = "metrics.jsonl"
 EVALUATIONS = "eval.jsonl"
 ANSWERS = "answers.jsonl"
@@ -20,6 +23,8 @@ SPOOL = "stream"
 """Folder with the records of a stream, if the run reads one."""
 LOGS = (METRICS, EVALUATIONS, ANSWERS, TIMING, PLANS)
 """Logs whose lines have a step; they are cut to the step where a run resumes."""
+OF_EVERY_STEP = (METRICS, TIMING, PLANS)
+"""Logs in which every step has a line."""
 
 
 def json_values(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -44,42 +49,65 @@ def append(log: Path, line: str) -> None:
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
-    """Read the objects of a log.
+    """The objects of a log; none if there is no such file.
 
     Raises:
-        ValueError: A line is not JSON; the message has the file and the line number.
+        RunFileError: The file cannot be read, or a line is no object; the message names both.
     """
-    objects = []
-    with path.open("rb") as log:
-        for number, line in enumerate(log, 1):
-            with _line_errors(path, number):
-                objects.append(json.loads(line))
-    return objects
-
-
-def cut(path: Path, step: int) -> None:
-    """Remove the lines of a log from `step` on, and an incomplete last line."""
     if not path.exists():
-        return
+        return []
+    with _file_errors(path), path.open("rb") as log:
+        return [_object(path, number, line) for number, line in enumerate(log, 1)]
+
+
+def cut(path: Path, step: int) -> int:
+    """Remove the lines of a log from `step` on, and an incomplete last line.
+
+    Returns:
+        Number of steps that have a line.
+
+    Raises:
+        RunFileError: As `read_log`, or a line has no step.
+    """
+    if not path.exists():
+        return 0
+    steps = set()
     # The file is shortened in place, so that a kill cannot lose the lines that are kept.
-    with path.open("r+b") as log:
+    with _file_errors(path), path.open("r+b") as log:
         kept = 0
         for number, line in enumerate(log, 1):
             if not line.endswith(b"\n"):
                 break
-            with _line_errors(path, number):
-                if int(json.loads(line)["step"]) >= step:
-                    break
+            of_step = _object(path, number, line).get("step")
+            if not isinstance(of_step, int):
+                raise _no_line(path, number, f"step={of_step!r}")
+            if of_step >= step:
+                break
+            steps.add(of_step)
             kept += len(line)
         log.truncate(kept)
+    return len(steps)
 
 
 @contextmanager
-def _line_errors(path: Path, number: int) -> Iterator[None]:
-    """Turn errors of reading a line within the block into a ValueError that names the line."""
+def _file_errors(path: Path) -> Iterator[None]:
     try:
         yield
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(
-            f"{path}:{number}: not a line of this log ({error!r}); correct it, or start another run"
-        ) from error
+    except OSError as error:
+        raise RunFileError(f"{path}: {cause_of(error)}; move it away, and go on") from error
+
+
+def _object(path: Path, number: int, line: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(line)
+    except ValueError as error:
+        raise _no_line(path, number, str(error)) from error
+    if not isinstance(found, dict):
+        raise _no_line(path, number, "no object")
+    return found
+
+
+def _no_line(path: Path, number: int, cause: str) -> RunFileError:
+    return RunFileError(
+        f"{path}:{number}: not a line of this log ({cause}); correct or remove the line, and go on"
+    )

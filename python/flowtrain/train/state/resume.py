@@ -11,6 +11,7 @@ from flowtrain.config.schema import RunConfig
 from flowtrain.config.tree import to_dict
 from flowtrain.data.model_files import changed_names, model_files, model_hashes
 from flowtrain.data.records import Dataset, FileState, State, file_state
+from flowtrain.train.state.files import read_object, without
 
 FINGERPRINT = "fingerprint.json"
 
@@ -145,19 +146,19 @@ def fingerprint(config: RunConfig) -> dict[str, Any]:
 
 def data_state(run: Path) -> State:
     """State of a run's data set when the launcher hashed it."""
-    state: State = _recorded(run)["data_state"]
+    state: State = _recorded(run, "data_state")
     return state
 
 
 def held_out_state(run: Path) -> State | None:
     """The same of the held-out samples; None if there are none."""
-    state: State | None = _recorded(run)["held_out_state"]
+    state: State | None = _recorded(run, "held_out_state")
     return state
 
 
 def held_out_contents(run: Path) -> str | None:
     """Hash and number of the held-out samples of a run; None if there are none."""
-    contents: str | None = _recorded(run)["held_out"]
+    contents: str | None = _recorded(run, "held_out")
     return contents
 
 
@@ -169,7 +170,7 @@ def check_model(config: RunConfig) -> None:
     Raises:
         ConfigError: Files were changed, replaced, added or removed; the message names them.
     """
-    before = _recorded(config.run)["model_states"]
+    before = _recorded(config.run, "model_states")
     now = _model_states(config.model.folder)
     names = sorted(before.keys() | now.keys())
     changed = [name for name in names if tuple(before.get(name, ())) != now.get(name, ())]
@@ -180,10 +181,41 @@ def check_model(config: RunConfig) -> None:
         )
 
 
-def _recorded(run: Path) -> dict[str, Any]:
-    """The fingerprint that the launcher wrote."""
-    recorded: dict[str, Any] = json.loads(run.joinpath(FINGERPRINT).read_text())
-    return recorded
+def check_copied(config: RunConfig, checkpoint: Path) -> None:
+    """Refuse files of the model that a trained model must not be given.
+
+    The folder may have been copied or moved since the checkpoint; the contents must be the same.
+
+    Args:
+        config: The run.
+        checkpoint: A valid checkpoint of it.
+
+    Raises:
+        ConfigError: The contents have changed; the message names the files.
+        RunFileError: The fingerprint of the checkpoint is damaged.
+    """
+    recorded = read_object(checkpoint / FINGERPRINT, ["files"], way_out=without(checkpoint))
+    before = {
+        name.removesuffix(_OF_MODEL): digest
+        for name, digest in recorded["files"].items()
+        if name.endswith(_OF_MODEL)
+    }
+    if changed := changed_names(before, model_hashes(config.model.folder)):
+        raise ConfigError(
+            f"{config.model.folder}: files changed after the run started: {', '.join(changed)}; "
+            "restore them and continue with --resume, or name a folder that has them: `flowtrain "
+            "export RUN --model FOLDER`"
+        )
+
+
+def _recorded(run: Path, key: str) -> Any:
+    """A value of the fingerprint that the launcher wrote.
+
+    Raises:
+        RunFileError: The file has been damaged since.
+    """
+    way_out = "start again with --resume, which writes it anew"
+    return read_object(run / FINGERPRINT, [key], way_out=way_out)[key]
 
 
 def _model_states(folder: Path) -> dict[str, FileState]:
@@ -200,14 +232,15 @@ def check_resume(checkpoint: Path, now: dict[str, Any]) -> None:
 
     Raises:
         ConfigError: Fields or files have changed that must not; the message names them.
+        RunFileError: The fingerprint of the checkpoint is damaged.
     """
     path = checkpoint / FINGERPRINT
     if not path.exists():
         raise ConfigError(
-            f"{checkpoint}: it has no {FINGERPRINT}, so another version of FlowTrain wrote it; "
-            "start another run"
+            f"{path}: there is no such file: it was deleted, or another version of FlowTrain wrote "
+            f"the checkpoint; {without(checkpoint)}"
         )
-    before = json.loads(path.read_text())
+    before = read_object(path, ["fields", "files"], way_out=without(checkpoint))
     changed = [
         f"{name}={value!r} (now {now['fields'].get(name)!r})"
         for name, value in before["fields"].items()

@@ -5,22 +5,25 @@ from __future__ import annotations
 import fcntl
 import json
 import shutil
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from flowtrain.config.checks import ConfigError
-from flowtrain.config.load import dump
+from flowtrain.config.load import dump, load
 from flowtrain.config.schema import RunConfig
 from flowtrain.events import FOLDER
 from flowtrain.train.state import atomic
 from flowtrain.train.state.checkpoint import latest, read_meta
-from flowtrain.train.state.logs import LOGS, SPOOL, cut
+from flowtrain.train.state.files import LOCK, RunFileError, read_text, without
+from flowtrain.train.state.logs import LOGS, OF_EVERY_STEP, SPOOL, cut
 from flowtrain.train.state.resume import FINGERPRINT, check_resume, fingerprint
 from flowtrain_core.edges import Explanation
 
-# First line of a RUN/config.yaml that a launcher wrote.
-_HEADER = "# Written by flowtrain train at every start.\n"
+CONFIG = "config.yaml"
+HEADER = "# Written by flowtrain train at every start.\n"
+"""First line of a `RUN/config.yaml` that a launcher wrote."""
 
 
 def write_edges(run: Path, label: str, edges: Iterable[Explanation]) -> None:
@@ -30,12 +33,45 @@ def write_edges(run: Path, label: str, edges: Iterable[Explanation]) -> None:
     atomic.write_text(folder / f"{label}.txt", "".join(f"{edge}\n" for edge in edges))
 
 
+def read_config(path: Path, *, way_out: str) -> RunConfig:
+    """A configuration that a launcher or a rank has written.
+
+    Raises:
+        RunFileError: The file cannot be read, was cut, or is no configuration.
+    """
+    if not read_text(path, way_out=way_out).endswith("\n"):
+        # What is left would have the defaults of the other fields.
+        raise RunFileError(f"{path}: the end of the file is missing; {way_out}")
+    try:
+        return load(path)
+    except ConfigError as error:
+        # Errors of YAML are in several lines.
+        raise RunFileError(f"{' '.join(str(error).split())}; {way_out}") from error
+
+
+def written_config(run: Path) -> RunConfig | None:
+    """Configuration that the last launcher of a run has written; None if there is none.
+
+    Without `RUN/config.yaml` it is that of the newest checkpoint.
+
+    Raises:
+        RunFileError: The file is damaged.
+    """
+    newest = latest(run)
+    for folder in [run, *([] if newest is None else [newest])]:
+        path = folder / CONFIG
+        if path.exists():
+            way_out = "move it away, and --resume writes it anew"
+            return read_config(path, way_out=way_out if folder == run else without(folder))
+    return None
+
+
 def _check_config_file(path: Path, config: RunConfig) -> None:
     """Refuse to overwrite a `RUN/config.yaml` that no launcher wrote."""
     if not path.exists():
         return
-    text = path.read_text()
-    if not text.startswith(_HEADER) and text != dump(config):
+    text = read_text(path, way_out="move it away, or choose another folder for the run")
+    if not text.startswith(HEADER) and text != dump(config):
         raise ConfigError(
             f"run={config.run}: a run would overwrite {path}, which flowtrain train did not write; "
             "move it, or choose another folder"
@@ -49,7 +85,7 @@ def lock_run(run: Path) -> Iterator[None]:
     Raises:
         ConfigError: Another launcher has locked it.
     """
-    with run.joinpath("lock").open("w") as lock:
+    with run.joinpath(LOCK).open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -74,12 +110,13 @@ def open_run(config: RunConfig, *, resume: bool) -> Iterator[int]:
     Raises:
         ConfigError: The folder is in use, it holds another run, or the latest checkpoint cannot
             be resumed with this configuration.
+        RunFileError, CheckpointError: A file in it is damaged.
     """
     run = config.run
-    run.mkdir(parents=True, exist_ok=True)
+    run.joinpath("checkpoints").mkdir(parents=True, exist_ok=True)
     with lock_run(run):
         logs = [run / name for name in LOGS]
-        _check_config_file(run / "config.yaml", config)
+        _check_config_file(run / CONFIG, config)
         newest = latest(run)
         if not resume and (newest is not None or any(log.exists() for log in logs)):
             raise ConfigError(
@@ -96,8 +133,15 @@ def open_run(config: RunConfig, *, resume: bool) -> Iterator[int]:
                     f"train.steps={config.train.steps}: {newest} has {step} steps already; set "
                     "it to that or more, or start another run"
                 )
+        if newest is None and any(log.exists() for log in logs):
+            _say(f"run={run}: there is no checkpoint, and the run starts again at step 0")
         for log in logs:
-            cut(log, step)
+            kept = cut(log, step)
+            if log.name in OF_EVERY_STEP and kept < step:
+                _say(
+                    f"{log}: it has {kept} of the {step} steps that are trained; the run goes on, "
+                    "and the summary leaves the others out"
+                )
         if newest is None:
             # A run from the start reads its stream from the start. The lock of the spool stays, as
             # a rank of an earlier start may still have it.
@@ -110,6 +154,10 @@ def open_run(config: RunConfig, *, resume: bool) -> Iterator[int]:
         for suffix in (atomic.PART, atomic.OLD):
             for left in run.joinpath("checkpoints").glob(f"*{suffix}"):
                 shutil.rmtree(left)
-        atomic.write_text(run / "config.yaml", _HEADER + dump(config))
+        atomic.write_text(run / CONFIG, HEADER + dump(config))
         atomic.write_text(run / FINGERPRINT, json.dumps(now, indent=2) + "\n")
         yield step
+
+
+def _say(text: str) -> None:
+    print(f"flowtrain: {text}", file=sys.stderr)

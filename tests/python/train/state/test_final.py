@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import resource
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ def make_checkpoint(config: RunConfig, seed: int) -> Path:
     for part in parts:
         state = {"model": state_of(config, part, seed)}
         dcp.save(state, checkpoint_id=checkpoint / part, no_dist=True)
+    (checkpoint / FINGERPRINT).write_text(json.dumps(fingerprint(config)))
     return checkpoint
 
 
@@ -56,7 +58,6 @@ def config(tmp_path: Path) -> RunConfig:
         }
     )
     config.run.mkdir()
-    (config.run / FINGERPRINT).write_text(json.dumps(fingerprint(config)))
     return config
 
 
@@ -149,6 +150,31 @@ def test_an_export_is_the_model_of_the_named_checkpoint_of_a_run_that_was_moved(
         export(moved, step=3)
 
 
+def test_an_export_takes_a_model_that_was_copied_or_moved_and_none_that_has_changed(
+    config: RunConfig, tmp_path: Path
+) -> None:
+    folder = config.run / "checkpoints" / "step-00000003"
+    folder.parent.mkdir()
+    make_checkpoint(config, 3).rename(folder)
+    (folder / "config.yaml").write_text(dump(config))
+    copied = tmp_path / "copied"
+    shutil.copytree(config.model.folder, copied)  # With other times.
+    shutil.rmtree(config.model.folder)
+    with pytest.raises(
+        ConfigError, match=rf"{config.model.folder}: .* no longer there; .* --model"
+    ):
+        export(config.run)
+    export(config.run, model=copied, out=tmp_path / "moved")
+    shutil.copytree(copied, config.model.folder, copy_function=shutil.copyfile)
+    export(config.run, out=tmp_path / "copied back")
+    assert (tmp_path / "moved" / "model.safetensors").read_bytes() == (
+        tmp_path / "copied back" / "model.safetensors"
+    ).read_bytes()
+    (copied / "chat_template.jinja").write_text("changed")
+    with pytest.raises(ConfigError, match=r"started: chat_template\.jinja; restore .* --model"):
+        export(config.run, model=copied, out=tmp_path / "changed")
+
+
 @pytest.mark.parametrize("form", ["size", "min_pixels", "processor_config"])
 def test_the_image_processor_has_the_limits_of_the_run(
     form: str, config: RunConfig, capsys: pytest.CaptureFixture[str]
@@ -162,7 +188,6 @@ def test_the_image_processor_has_the_limits_of_the_run(
     elif form == "processor_config":
         both = {"processor_class": "Qwen3VLProcessor", "image_processor": fields}
         path.with_name("processor_config.json").write_text(json.dumps(both))
-    (config.run / FINGERPRINT).write_text(json.dumps(fingerprint(config)))
     limited = replace(config, data=replace(config.data, max_pixels=most // 4))
     write_final(limited, make_checkpoint(config, 7))
     size = AutoImageProcessor.from_pretrained(config.run / "final").size
