@@ -77,28 +77,43 @@ class Run:
 
     started: ClassVar[list[Run]] = []
 
-    def __init__(self, tree: dict[str, Any], *, resume: bool = False) -> None:
+    def __init__(
+        self, tree: dict[str, Any], *, resume: bool = False, on_terminal: bool = False
+    ) -> None:
+        """On a terminal, standard output and standard error are one."""
         self.folder = Path(tree["run"])
         config = self.folder.with_suffix(".yaml")
         config.write_text(yaml.safe_dump(tree))
         paths = filter(None, [os.environ.get("PYTHONPATH")])
+        self._terminal: int | None = None
+        output = errors = subprocess.PIPE
+        if on_terminal:
+            # What is not read until the end fits into its buffer.
+            self._terminal, output = os.openpty()
+            errors = output
         self.process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "flowtrain", "train", str(config)),
                 *(["--resume"] if resume else []),
             ],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stdout=output,
+            stderr=errors,
             text=True,
             # `debug.fault` names functions of `faults.py`.
             env=os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS), *paths])},
             start_new_session=True,
         )
+        if on_terminal:
+            os.close(output)
         self.started.append(self)
 
     def wait(self, timeout_s: float = 180.0) -> tuple[int, str]:
         """Exit code and standard error; `output` is the standard output from then on."""
         self.output, errors = self.process.communicate(timeout=timeout_s)
+        if self._terminal is not None:
+            with open(self._terminal, "rb", closefd=True) as terminal, suppress(OSError):
+                errors = terminal.read1(1 << 16).decode()
+            self._terminal = None
         return self.process.returncode, errors
 
     def succeed(self) -> list[dict[str, Any]]:

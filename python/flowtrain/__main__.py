@@ -2,6 +2,6 @@
 
 import sys
 
-from flowtrain.cli.main import main
+from flowtrain.cli.main import command
 
-sys.exit(main())
+sys.exit(command())

@@ -17,35 +17,62 @@ from typing import NoReturn
 
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that ask a run to end."""
+_DEFAULTS = (signal.SIG_DFL, signal.default_int_handler)
 
 
 def exit_now(number: int, _frame: FrameType | None) -> NoReturn:
-    """Handler that ends the process by SystemExit, with 128 plus the number of the signal."""
+    """Handler that ends the process by an exception, as its blocks have to be left.
+
+    Raises:
+        KeyboardInterrupt: The signal is SIGINT.
+        SystemExit: It is another one; the code is 128 plus its number.
+    """
+    ignore_further()
+    if number == signal.SIGINT:
+        raise KeyboardInterrupt
     raise SystemExit(128 + number)
+
+
+def ignore_further() -> None:
+    """Ignore these signals: the process ends already, and another exception would interrupt that.
+
+    The block of `exits` around it sets them back.
+    """
+    if threading.current_thread() is threading.main_thread():
+        for number in STOPS:
+            signal.signal(number, signal.SIG_IGN)
 
 
 @contextmanager
 def exits() -> Iterator[None]:
-    """Within the block, SIGTERM and SIGHUP raise SystemExit where they would end the process.
+    """Within the block, the first of these signals raises what `exit_now` raises.
 
-    Python raises KeyboardInterrupt at SIGINT alone. At the others it would end without leaving its
-    blocks, and so leave temporary folders and the processes that it has started.
+    By default SIGTERM and SIGHUP would end the process without leaving its blocks, and so leave
+    temporary folders and the processes that it has started; and each further SIGINT would raise
+    another KeyboardInterrupt while these blocks clean up. Signals that are ignored, as SIGHUP is
+    under nohup, or that the caller handles are not changed.
     """
     if threading.current_thread() is not threading.main_thread():
         yield  # Only the main thread may set handlers.
         return
-    ours = [
-        number
-        for number in (signal.SIGTERM, signal.SIGHUP)
-        if signal.getsignal(number) is signal.SIG_DFL
-    ]
+    before = {number: signal.getsignal(number) for number in STOPS}
+    ours = {number: handler for number, handler in before.items() if handler in _DEFAULTS}
     for number in ours:
         signal.signal(number, exit_now)
     try:
         yield
     finally:
-        for number in ours:
-            signal.signal(number, signal.SIG_DFL)
+        for number, handler in ours.items():
+            signal.signal(number, handler)
+
+
+def end_silently() -> None:
+    """Have SIGINT end this process silently outside of `exits`.
+
+    A KeyboardInterrupt in what runs when the interpreter ends would print a traceback.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @contextmanager

@@ -90,7 +90,7 @@ def test_sigterm_to_every_process_saves_the_run_and_a_resume_writes_equal_logs(
         )
 
     trained(tree("whole"))
-    stopped = Run(tree("stopped", delay_ms=50.0))
+    stopped = Run(tree("stopped", delay_ms=50.0), on_terminal=True)
     stopped.wait_for_steps(2)
     below = descendants(stopped.process.pid)
     for process in [*below, stopped.process.pid]:
@@ -101,6 +101,9 @@ def test_sigterm_to_every_process_saves_the_run_and_a_resume_writes_equal_logs(
     assert len(below) > len(stopped.errors())
     assert (code, 2 <= steps < 12) == (143, True), errors
     assert f"stopped by SIGTERM after {steps} of 12 steps, which are saved" in errors
+    # In rows of their own, although the line of progress stays open between two steps.
+    assert "\nflowtrain: SIGTERM: the run ends after the steps that are planned already" in errors
+    assert f"\nflowtrain: run={stopped.folder}: stopped by SIGTERM" in errors
     # The demo and benchmarks have no --resume of their own.
     assert f"`flowtrain train {stopped.folder}/config.yaml --resume`" in errors
     resumed = trained(tree("stopped"), resume=True)

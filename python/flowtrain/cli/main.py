@@ -12,7 +12,7 @@ from flowtrain import __version__
 from flowtrain.extras import install_command
 from flowtrain.os_errors import text_of
 from flowtrain.output import OutputError, checked_stdout
-from flowtrain.signals import exits
+from flowtrain.signals import end_silently, exits
 from flowtrain_core import FlowTrainError
 
 _COMMANDS = (
@@ -30,6 +30,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     Raises:
         SystemExit: The process got SIGTERM or SIGHUP; the code is 128 plus the number.
     """
+    with exits():
+        return _main(argv)
+
+
+def command() -> int:
+    """The program `flowtrain`: `main`, in a process that ends with it."""
+    end_silently()
+    return main()
+
+
+def _main(argv: Sequence[str] | None) -> int:
     parser = argparse.ArgumentParser(prog="flowtrain", description=__doc__)
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
@@ -41,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         for command in _COMMANDS:
             importlib.import_module(f"flowtrain.cli.{command}").add_parser(commands)
-        with exits(), checked_stdout():
+        with checked_stdout():
             try:
                 _, others = parser.parse_known_args(argv, given)
                 _take_overrides(parser, given, others)
@@ -89,4 +100,4 @@ def _say(message: str, code: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command())

@@ -67,31 +67,52 @@ def test_ctrl_c_ends_a_command_with_one_line(
 
 # A command that has a temporary folder, as those have that start processes.
 COMMAND = """
-import sys, tempfile, time
+import atexit, os, sys, tempfile, time
 from flowtrain.cli import clean
-from flowtrain.cli.main import main
+from flowtrain.cli.main import command
+
+def say(text):
+    os.write(1, f"{text}\\n".encode())
 
 def run(given):
     with tempfile.TemporaryDirectory() as folder:
-        print(folder, flush=True)
-        time.sleep(1000)
+        try:
+            say(folder)
+            time.sleep(1000)
+        finally:
+            say("ends")
+            time.sleep(0.2)
 
+def at_exit():
+    say("exits")
+    time.sleep(0.2)
+
+atexit.register(at_exit)  # As torch does.
 clean.run = run
-sys.exit(main(["clean"]))
+sys.argv[1:] = ["clean"]
+sys.exit(command())
 """
 
 
 @pytest.mark.limit(60)
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_command_that_is_terminated_leaves_nothing(number: signal.Signals) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_command_that_gets_signals_again_and_again_leaves_nothing_and_no_traceback(
+    number: signal.Signals,
+) -> None:
     with subprocess.Popen(
-        [sys.executable, "-c", COMMAND], stdout=subprocess.PIPE, text=True
-    ) as command:
-        assert command.stdout is not None
-        folder = Path(command.stdout.readline().strip())
+        [sys.executable, "-c", COMMAND], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        folder = Path(process.stdout.readline().strip())
         assert folder.exists()
-        command.send_signal(number)
-        assert command.wait() == 128 + number
+        process.send_signal(number)
+        for line in ("ends\n", "exits\n"):
+            assert process.stdout.readline() == line
+            process.send_signal(number)
+        _, errors = process.communicate()
+    # A shell shows both as 128 + number.
+    assert process.returncode in (128 + number, -number)
+    assert errors == ("flowtrain: interrupted\n" if number == signal.SIGINT else "")
     assert not folder.exists()
 
 

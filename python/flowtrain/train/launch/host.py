@@ -23,7 +23,7 @@ from flowtrain.train.control.job import (
     Job,
 )
 from flowtrain.train.control.store import JobStore
-from flowtrain.train.launch.signals import StopRequest, end, say
+from flowtrain.train.launch.signals import StopRequest, end, end_row, say
 from flowtrain_core import Pool
 
 _LOOPBACK = "127.0.0.1"
@@ -97,16 +97,21 @@ class JobHost:
             return
         self._told = True
         name = signal.Signals(self._stop.made).name
-        if not all(self.store.has(f"{READY}/{label}") for label in self._labels):
+        if not self.has_begun():
             end(
                 self._stop.made,
                 f"{name}: the run ends before its first step, so that there is nothing to save",
             )
         self.store.put(STOP, self._stop.made)
+        end_row()
         say(
             f"{name}: the run ends after the steps that are planned already, and is saved; a "
             "second signal ends it at once"
         )
+
+    def has_begun(self) -> bool:
+        """Whether all ranks have begun the first step."""
+        return all(self.store.has(f"{READY}/{label}") for label in self._labels)
 
     def close(self) -> None:
         """Remove the pool; the store ends with this object."""

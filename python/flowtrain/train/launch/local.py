@@ -22,7 +22,7 @@ from flowtrain.train.control.job import LAUNCHER_PID, Job
 from flowtrain.train.control.store import JobStore
 from flowtrain.train.launch.errors import RunFailed
 from flowtrain.train.launch.host import JobHost
-from flowtrain.train.launch.signals import without_handlers_of_torch
+from flowtrain.train.launch.signals import end_row, without_handlers_of_torch
 
 # After the first failure, the other ranks have this long to end and report it.
 _GRACE_S = 10.0
@@ -83,12 +83,18 @@ def run_local_ranks(config: RunConfig, host: JobHost, *, resume: bool) -> None:
     logs = config.run / "logs" / job.nonce
     worlds: dict[str, SubprocessContext] = {}
     try:
-        for world in config.flow.chosen.worlds:
-            worlds[world.name] = _start(config, job, world, logs=logs, resume=resume)
-        failures = _wait(worlds, host.store, host.poll)
-    finally:
-        _end(worlds.values())
+        try:
+            for world in config.flow.chosen.worlds:
+                worlds[world.name] = _start(config, job, world, logs=logs, resume=resume)
+            failures = _wait(worlds, host.store, host.poll)
+        finally:
+            _end(worlds.values())
+    except KeyboardInterrupt:
+        end_row()  # What is printed next is the text of this exception.
+        raise
     if failures:
+        if host.has_begun():
+            end_row()  # A rank that failed has left its line of progress open.
         failures.sort(key=_Failure.is_consequence)
         raise RunFailed(
             f"the run ended early; {_describe(failures)}; the log of {failures[0].label} is "

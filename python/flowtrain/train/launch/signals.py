@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import NoReturn
 
-from flowtrain.signals import STOPS, exit_now
+from flowtrain.signals import STOPS, exit_now, ignore_further
 
 # Names of signals whose handlers torch sets when it starts processes.
 _TORCH_HANDLES = "TORCHELASTIC_SIGNALS_TO_HANDLE"
@@ -33,6 +33,8 @@ class StopRequest:
     def signal(self, number: int, frame: FrameType | None) -> None:
         """Handler: the first signal of `STOPS` is a request, and any other ends the process."""
         if number not in STOPS or not self.allowed or self.made:
+            if self.allowed and number != signal.SIGINT:
+                end_row()  # At SIGINT the line comes when all ranks have ended.
             _end_at_once(number, frame)
         self.made = number
 
@@ -58,7 +60,9 @@ def exit_on_signals() -> Iterator[StopRequest]:
         yield stop
     finally:
         for number, handler in ours.items():
-            signal.signal(number, handler)
+            # If the process ends, `exits` has further signals ignored until its own block ends.
+            if handler is not exit_now or signal.getsignal(number) == stop.signal:
+                signal.signal(number, handler)
 
 
 @contextmanager
@@ -86,6 +90,8 @@ def without_handlers_of_torch() -> Iterator[None]:
 def end(number: int, text: str) -> NoReturn:
     """End the process as this signal does by default, and let the caller's blocks end.
 
+    Further signals are ignored meanwhile.
+
     Args:
         number: The signal.
         text: How the run ends, in a line.
@@ -94,12 +100,20 @@ def end(number: int, text: str) -> NoReturn:
         KeyboardInterrupt: It is SIGINT; the command prints the text of the exception.
         SystemExit: It is another; the text is on standard error.
     """
+    ignore_further()
     if number == signal.SIGINT:
         raise KeyboardInterrupt(text)
     with suppress(OSError):  # Standard error may be gone with its terminal.
         # Not by `print`, which a handler may have interrupted.
         os.write(2, f"flowtrain: {text}\n".encode())
     raise SystemExit(128 + number)
+
+
+def end_row() -> None:
+    """End a row of the terminal in which a rank may show its progress."""
+    with suppress(OSError):
+        if os.isatty(1):
+            os.write(1, b"\n")
 
 
 def say(text: str) -> None:

@@ -20,6 +20,7 @@ from flowtrain.cores import cpu_name
 from flowtrain.cost.profiled import Profile, ProfileKey, digest
 from flowtrain.cost.tables import Tables
 from flowtrain.output import show
+from flowtrain.signals import end_silently, exits
 from flowtrain.train.profile.passes import Passes
 from flowtrain.train.profile.report import as_json, as_text
 from flowtrain.train.profile.search import Grid, Limits
@@ -121,4 +122,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_silently()
+    with exits():
+        code = main()
+    sys.exit(code)
