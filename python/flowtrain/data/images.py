@@ -24,6 +24,13 @@ from PIL.TiffImagePlugin import TiffImageFile
 
 from flowtrain.data.files import VisualFile
 
+FORMATS = (
+    *("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF", "ICO"),
+    "HEIF",  # If a package such as pillow-heif has been registered.
+)
+"""Formats of Pillow that are read. Others are rare, and some start programs: Ghostscript runs what
+is in an EPS file."""
+
 _ORIENTATION = ExifTags.Base.Orientation
 _DEEP = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")
 """Modes of Pillow with 16 or 32 bits a pixel."""
@@ -89,14 +96,43 @@ def _is_lost(image: Image.Image) -> bool:
 def _opened(file: VisualFile, where: str) -> Iterator[tuple[Image.Image, BinaryIO]]:
     """An image and its file, in which Pillow has a position."""
     try:
-        with file.open() as opened, Image.open(opened) as image:
+        with file.open() as opened, _identified(opened) as image:
             yield image, opened
-    except UnidentifiedImageError as error:
-        cause = OSError("cannot identify it as an image that Pillow reads")
-        raise file.unusable(where, cause) from error
     # Decoders raise errors of many types for damaged files.
     except Exception as error:
         raise file.unusable(where, error) from error
+
+
+def _identified(file: BinaryIO) -> Image.Image:
+    """An image of which Pillow has read the header.
+
+    Raises:
+        OSError: It has none of the formats; the message names its own if that is known.
+    """
+    Image.init()  # Reads the plugins.
+    formats = [name for name in FORMATS if name in Image.OPEN]
+    try:
+        return Image.open(file, formats=formats)
+    except UnidentifiedImageError as error:
+        file.seek(0)
+        begin = file.read(16)
+        others = (name for name in Image.OPEN if name not in FORMATS and _begins(begin, name))
+        found = next(others, None)
+        cause = (
+            "cannot identify it as an image"
+            if found is None
+            else f"its first bytes are those of {found}"
+        )
+        raise OSError(f"{cause}; supported are {', '.join(formats)}") from error
+
+
+def _begins(begin: bytes, name: str) -> bool:
+    """Whether a file with these first bytes may have a format of Pillow."""
+    _, accepts = Image.OPEN[name]
+    try:
+        return accepts is not None and accepts(begin) is True
+    except (IndexError, struct.error):  # Too few bytes.
+        return False
 
 
 def _is_swapped(image: Image.Image, file: BinaryIO) -> bool:

@@ -148,8 +148,9 @@ def test_a_bad_image_within_a_record_is_named_by_its_place() -> None:
         file = visual_file(content, IMAGE, number, None, "")
         with pytest.raises(
             DataError,
-            match=rf"^row 4: image {number} of the record: cannot identify it as an image that "
-            r"Pillow reads; repair the data, drop the sample, or set data\.bad_image=skip$",
+            match=rf"^row 4: image {number} of the record: cannot identify it as an image; "
+            r"supported are JPEG, PNG, .*; repair the data, drop the sample, or set "
+            r"data\.bad_image=skip$",
         ):
             upright_size(file, "row 4")
 
@@ -179,6 +180,7 @@ def write_cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-60])
 
 
+EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n%%EOF\n"
 LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
 BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "missing": (lambda path: None, "there is no such file"),
@@ -191,6 +193,14 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "bad exif": (lambda path: noise().save(path, "webp", exif=b"Exif\0\0BM"), "not a TIFF"),
     "thin": (lambda path: noise().resize((603, 2)).save(path, "png"), "aspect ratio"),
     "cut": (write_cut, "truncated"),
+    "program": (
+        lambda path: path.write_bytes(EPS),
+        "its first bytes are those of EPS; supported are JPEG",
+    ),
+    "other": (
+        lambda path: noise().save(path, "sgi"),
+        "its first bytes are those of SGI; supported are JPEG",
+    ),
     "pointer": (lambda path: path.write_bytes(LFS), "git lfs pull"),
 }
 
