@@ -17,7 +17,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from flowtrain.config.checks import ConfigError
+from flowtrain.config.checks import ConfigError, require
 from flowtrain.config.evaluation import EvalConfig
 from flowtrain.config.layout import RankLayout
 from flowtrain.config.load import load
@@ -47,17 +47,25 @@ def demo(out: Path, overrides: Sequence[str] = (), *, keep_data: bool = False) -
         The values in the last line of the demo's output.
 
     Raises:
-        ConfigError: `out` has data or a run that no demo wrote, or a demo is training there.
+        ConfigError: `out` has data or a run that no demo wrote, or a demo is training there; the
+            overrides name other data, or held-out strips of kept data are missing.
     """
     started = time.perf_counter()
     config = demo_config(out, overrides)
+    data = out / "data"
+    _check_data(config, data)
     prepare_folder(out, keep_data=keep_data)
-    assert config.data.path is not None
-    if not config.data.path.exists():
-        _write_data(out / "data", seed=config.train.seed)
+    if not data.exists():
+        _write_data(data, seed=config.train.seed)
+    heldout = data / "heldout.jsonl"
+    require(
+        heldout.is_file() and heldout.stat().st_size > 0,
+        f"{heldout}: the held-out strips are missing, and the demo reads them at its end; leave "
+        "--keep-data out, which writes the data anew",
+    )
     summary = train(config)
     decoupled = train_decoupled(config, summary["steps"])
-    accuracy, digits = read_heldout(config.run / "final", out / "data" / "heldout.jsonl")
+    accuracy, digits = read_heldout(config.run / "final", heldout)
     return {
         "heldout_digit_accuracy": accuracy,
         "heldout_digits": digits,
@@ -87,6 +95,22 @@ def demo(out: Path, overrides: Sequence[str] = (), *, keep_data: bool = False) -
         "train_seconds": summary["seconds"],
         "seconds": time.perf_counter() - started,
     }
+
+
+def _check_data(config: RunConfig, data: Path) -> None:
+    """Require that the demo trains on its own data: at its end it reads strips like these.
+
+    Raises:
+        ConfigError: It would train on other data.
+    """
+    given = config.data.path
+    name = config.data.name if given is None else f"data.path={given}"
+    require(
+        given is not None and given.resolve() == (data / "train.jsonl").resolve(),
+        f"{name}: the demo trains on strips of digits that it writes to {data}; to train on other "
+        "data, write a run.yaml, such as those of examples/finetune, and call `flowtrain train "
+        "run.yaml`",
+    )
 
 
 def _write_data(data: Path, *, seed: int) -> None:

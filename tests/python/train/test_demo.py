@@ -56,7 +56,8 @@ def test_data_of_which_a_demo_wrote_a_part_are_not_kept(
 
     def write(folder: Path, **_: object) -> None:
         folder.mkdir(parents=True)
-        folder.joinpath("train.jsonl").write_text("{}\n")
+        for name in ("train.jsonl", "heldout.jsonl"):
+            folder.joinpath(name).write_text("{}\n")
 
     def train(_: object) -> None:
         raise RuntimeError("trains")
@@ -69,3 +70,24 @@ def test_data_of_which_a_demo_wrote_a_part_are_not_kept(
         assert main(["demo", "--out", str(tmp_path), "--keep-data"]) == 1
         assert (tmp_path / "data" / "train.jsonl").read_text() == "{}\n"
         monkeypatch.setattr(demo, "write_digits", interrupted)
+
+
+def test_data_that_the_end_of_the_demo_could_not_use_is_refused_before_it_trains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(demo, "train", pytest.fail)
+    own = tmp_path / "own.jsonl"
+    own.write_text("{}\n")
+    out = tmp_path / "out"
+    for override in (f"data.path={own}", f"data.sources=[{{path: {own}}}]"):
+        others = ["data.path=null"] if "sources" in override else []
+        assert main(["demo", "--out", str(out), override, *others]) == 2
+        said = capsys.readouterr().err
+        assert override.partition("=")[0] in said
+        assert "call `flowtrain train run.yaml`" in said
+    assert not out.exists()
+    prepare_folder(out, keep_data=True)
+    (out / "data").mkdir()
+    (out / "data" / "train.jsonl").write_text("{}\n")
+    assert main(["demo", "--out", str(out), "--keep-data"]) == 2
+    assert f"{out}/data/heldout.jsonl: the held-out strips are missing" in capsys.readouterr().err
