@@ -152,6 +152,7 @@ def answer_request(request: Request, describe: Describe, sizes: Sizes) -> tuple[
             run=run,
             fixed=(*([_ONLY_RUN] if request.only_run else []), *request.fixed),
             lora=lora,
+            bad_samples=work.workload.bad,
         ),
         report=report,
         checked=None if checked is None else _checked(model, work, pools, checked),

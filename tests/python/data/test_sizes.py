@@ -265,6 +265,11 @@ def test_pack_and_plan_take_the_sizes_of_a_run(
     assert main(["pack", config, "--ranks", "2", "--max-tokens", "200", "--json"]) == 0
     said = "flowtrain: train.jsonl: left out 2 bad samples, which `flowtrain data check` lists"
     assert capsys.readouterr().err.startswith(said)
+    plan = ["plan", config, "--cluster", "1x2xH100"]
+    assert main([*plan, "--json"]) == main(plan) == 0
+    tree, text = capsys.readouterr().out.split("\n", 1)
+    assert json.loads(tree)["question"]["bad_samples"] == 2
+    assert text.splitlines()[1] == "left out: 2 bad samples, which `flowtrain data check` lists"
     data.write_text(whole)
     store(run(folder))
     assert planned() == planned("--workload", lengths)

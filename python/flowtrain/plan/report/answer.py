@@ -21,6 +21,7 @@ class Question:
         run: What the plan assumes of the run.
         fixed: Fields that the user has fixed, as given.
         lora: Rank of the LoRA adapters of each part that has them.
+        bad_samples: Samples of the data set that the workload leaves out, as they cannot be used.
     """
 
     cluster: Cluster
@@ -28,6 +29,7 @@ class Question:
     run: PlannedRun
     fixed: tuple[str, ...] = ()
     lora: Mapping[str, int] = field(default_factory=dict)
+    bad_samples: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -62,6 +62,8 @@ def _asked(question: Question, report: PlanReport) -> Iterator[str]:
         f"{report.model} on {question.cluster}, {question.cluster.gpus} GPUs; "
         f"{report.samples} samples a step from {question.workload}"
     )
+    if question.bad_samples:
+        yield f"left out: {question.bad_samples} bad samples, which `flowtrain data check` lists"
     masters = (
         " and float32 master weights" if run.master_weights and run.dtype == "bfloat16" else ""
     )
