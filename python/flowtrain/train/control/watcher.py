@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import os
+import re
 import sys
 import threading
 import time
@@ -17,6 +18,22 @@ from flowtrain_core import LaneInfo, Pool
 
 _GRACE_S = 0.5
 _PERIOD_S = 0.2
+
+
+def end_of(rank: str, pid: int, reason: str | None) -> str:
+    """Why a rank ends if another has ended.
+
+    Args:
+        rank: The other rank.
+        pid: Its process.
+        reason: The reason that it left; None if it left none.
+    """
+    return f"rank {rank} (pid {pid}) " + ("died" if reason is None else f"failed: {reason}")
+
+
+def names_another(reason: str) -> bool:
+    """Whether the reason of a rank is an `end_of` another."""
+    return re.match(r"rank \S+ \(pid \d+\) (died$|failed: )", reason) is not None
 
 
 class Watcher(threading.Thread):
@@ -61,9 +78,7 @@ class Watcher(threading.Thread):
     def _describe(self, dead: LaneInfo) -> str:
         if dead.label == HOST_LABEL:
             Pool.unlink(self._pool.name)  # The host can no longer do so.
-        if reason := self._reason(dead.label):
-            return f"rank {dead.label} (pid {dead.pid}) failed: {reason}"
-        return f"rank {dead.label} (pid {dead.pid}) died"
+        return end_of(dead.label, dead.pid, self._reason(dead.label))
 
     def _end(self, message: str) -> NoReturn:
         # The main thread may be about to report the same failure, in more detail.

@@ -20,6 +20,7 @@ from flowtrain.config.schema import RunConfig
 from flowtrain.signals import withheld
 from flowtrain.train.control.job import LAUNCHER_PID, Job
 from flowtrain.train.control.store import JobStore
+from flowtrain.train.control.watcher import names_another
 from flowtrain.train.launch.errors import RunFailed
 from flowtrain.train.launch.host import JobHost
 from flowtrain.train.launch.signals import end_row, without_handlers_of_torch
@@ -64,8 +65,8 @@ class _Failure:
         return f"exit code {self.exit_code}"
 
     def is_consequence(self) -> bool:
-        """Whether the rank ended because of another: its reason names a death."""
-        return " died" in self.reason()
+        """Whether the rank ended because of another."""
+        return names_another(self.reason())
 
 
 def run_local_ranks(config: RunConfig, host: JobHost, *, resume: bool) -> None:

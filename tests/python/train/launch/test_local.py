@@ -22,7 +22,9 @@ from flowtrain.config import load
 from flowtrain.config.flow import FlowConfig
 from flowtrain.config.layout import WorldLayout
 from flowtrain.train.control.store import JobStore
+from flowtrain.train.control.watcher import end_of
 from flowtrain.train.launch import local
+from flowtrain.train.launch.errors import RunFailed
 from flowtrain.train.launch.signals import exit_on_signals
 from flowtrain.train.state.run_folder import open_run
 
@@ -138,6 +140,28 @@ def test_the_reason_of_a_rank_is_in_the_store_if_its_log_is_on_a_full_disk(
     [failure] = local._wait({"encoder": world}, store, lambda: None)
     world.close(timeout=5)
     assert failure.reason() == "OSError: no space"
+
+
+def test_the_rank_that_failed_first_is_told_first_whatever_words_its_reason_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = "DataError: train.jsonl:3: image 'the king died.png': there is no such file"
+    reasons = {
+        "backbone.0": end_of("encoder.0", 7, None),
+        "backbone.1": end_of("encoder.0", 7, own),
+        "encoder.0": own,
+    }
+    failures = [
+        local._Failure(label, 1, 1, tmp_path / label, reason) for label, reason in reasons.items()
+    ]
+    monkeypatch.setattr(local, "_wait", lambda *_: failures)
+    flow: Any = SimpleNamespace(chosen=SimpleNamespace(worlds=()))
+    config: Any = SimpleNamespace(run=tmp_path, flow=flow)
+    host: Any = SimpleNamespace(
+        job=SimpleNamespace(nonce="n"), store=None, poll=None, has_begun=lambda: False
+    )
+    with pytest.raises(RunFailed, match=r"early; rank encoder\.0 .* the log of encoder\.0 is"):
+        local.run_local_ranks(config, host, resume=False)
 
 
 def run_file(folder: Path) -> Path:
