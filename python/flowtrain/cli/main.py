@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from flowtrain import __version__
 from flowtrain.extras import install_command
 from flowtrain.os_errors import text_of
-from flowtrain.output import OutputError, checked_stdout
+from flowtrain.output import OutputError, checked_stdout, lasting_stderr
 from flowtrain.signals import end_silently, exits
 from flowtrain_core import FlowTrainError
 
@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Raises:
         SystemExit: The process got SIGTERM or SIGHUP; the code is 128 plus the number.
     """
-    with exits():
+    with exits(), lasting_stderr():
         return _main(argv)
 
 

@@ -147,6 +147,23 @@ def test_a_run_succeeds_although_the_reader_of_its_summary_has_gone(
     assert capfd.readouterr().err == said
 
 
+def test_a_run_goes_on_although_its_terminal_was_closed(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def train(*_: object, **__: object) -> dict[str, int]:
+        print("flowtrain: the layout", file=sys.stderr)
+        return {"steps": 4}
+
+    monkeypatch.setattr("flowtrain.train.launch.run.train", train)
+    ours, theirs = os.openpty()
+    os.close(ours)
+    with os.fdopen(theirs, "w", buffering=1) as closed:
+        monkeypatch.setattr(sys, "stdout", closed)
+        monkeypatch.setattr(sys, "stderr", closed)
+        assert main(["train", str(config)]) == 0
+        assert main(["train", str(config), "optim.rate=1"]) == 2
+
+
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
