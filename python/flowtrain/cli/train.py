@@ -65,7 +65,10 @@ def run(given: argparse.Namespace) -> int:
     from flowtrain.train.launch.external import run_external_ranks
     from flowtrain.train.launch.local import run_local_ranks
     from flowtrain.train.launch.run import SUMMARY, train
+    from flowtrain.train.state.run_folder import check_place
 
+    if not any(word.startswith("run=") for word in given.overrides):
+        check_place(given.config, config)
     run_ranks = run_external_ranks if given.external_ranks else run_local_ranks
     summary = train(config, resume=given.resume, run_ranks=run_ranks)
     otherwise = f"the summary is in {config.run / SUMMARY}"

@@ -118,3 +118,19 @@ def test_a_command_names_a_damaged_file_in_one_line_or_does_without(
                 assert told
             assert "Errno" not in "".join(said)
             shutil.rmtree(run)
+
+
+def test_a_run_that_was_moved_is_not_started_anew_in_its_old_place(
+    finished: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("flowtrain.train.launch.run.write_final", lambda *_: {})
+    moved = tmp_path / "moved"
+    shutil.copytree(finished.with_suffix(""), moved)
+    resume = ["train", str(moved / "config.yaml"), "--resume"]
+    assert main(resume) == 2
+    assert f"if the run was moved there, add run={moved};" in capsys.readouterr().err
+    assert main([*resume, f"run={moved}"]) == 0
+    assert main(resume) == 0  # Its configuration has the new place now.

@@ -66,6 +66,26 @@ def written_config(run: Path) -> RunConfig | None:
     return None
 
 
+def check_place(path: Path, config: RunConfig) -> None:
+    """Refuse the `config.yaml` of a run that was moved: its run would start anew in the old place.
+
+    Args:
+        path: The file that the user gives.
+        config: What it says.
+
+    Raises:
+        ConfigError: A launcher has written it, and for another folder than its own.
+    """
+    folder = path.resolve().parent
+    if path.name != CONFIG or config.run.resolve() == folder:
+        return
+    if read_text(path, way_out="give another file").startswith(HEADER):
+        raise ConfigError(
+            f"{path}: run={config.run}, but the file is in {folder}: if the run was moved there, "
+            f"add run={folder}; if not, add run={config.run}"
+        )
+
+
 def _check_config_file(path: Path, config: RunConfig) -> None:
     """Refuse to overwrite a `RUN/config.yaml` that no launcher wrote."""
     if not path.exists():
@@ -133,8 +153,8 @@ def open_run(config: RunConfig, *, resume: bool) -> Iterator[int]:
                     f"train.steps={config.train.steps}: {newest} has {step} steps already; set "
                     "it to that or more, or start another run"
                 )
-        if newest is None and any(log.exists() for log in logs):
-            _say(f"run={run}: there is no checkpoint, and the run starts again at step 0")
+        if resume and newest is None:
+            _say(f"run={run}: there is no checkpoint, and the run starts at step 0")
         for log in logs:
             kept = cut(log, step)
             if log.name in OF_EVERY_STEP and kept < step:
