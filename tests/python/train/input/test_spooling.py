@@ -23,6 +23,7 @@ from flowtrain.data.records import SEGMENT_RECORDS, Spool, drop_before
 from flowtrain.data.records.spool import segments
 from flowtrain.train.input import spooling
 from flowtrain.train.input.spooling import StreamReader
+from flowtrain.train.state.files import RunFileError
 
 EPOCH = 200
 
@@ -228,6 +229,10 @@ def test_only_one_process_writes_a_spool_and_damage_is_an_error(made: Made, tmp_
     (last,) = segments(tmp_path)
     last.write_bytes(last.read_bytes()[:-1])
     with pytest.raises(DataError, match=rf"{last}: it has \d+ bytes, and .*state\.json says \d+; "):
+        StreamReader(SPEC, tmp_path)
+    state = tmp_path / "state.json"
+    state.write_text(state.read_text()[:20])
+    with pytest.raises(RunFileError, match=rf"{state}: not JSON .*; restore it and continue with"):
         StreamReader(SPEC, tmp_path)
 
 
