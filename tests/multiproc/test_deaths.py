@@ -22,14 +22,23 @@ COLOCATED = {"ranks": 2}
 
 
 def long_run(
-    folder: Path, data: Path, layout: dict[str, int] = DECOUPLED, **debug: float | str
+    folder: Path,
+    data: Path,
+    layout: dict[str, int] = DECOUPLED,
+    *,
+    on_terminal: bool = False,
+    **debug: float | str,
 ) -> Run:
     tree = run_tree(folder / "run", data, train={"steps": 500}, flow=layout, debug=debug)
-    return Run(tree)
+    return Run(tree, on_terminal=on_terminal)
 
 
-def kill_and_check(run: Run, victim: str) -> None:
-    """Kill a rank; the others end soon and name it, and no process of the run remains."""
+def kill_and_check(run: Run, victim: str) -> str:
+    """Kill a rank; the others end soon and name it, and no process of the run remains.
+
+    Returns:
+        What the launcher has printed.
+    """
     ranks = run.ranks()
     assert len(ranks) == (2 if victim.startswith("colocated") else 4)
     os.kill(ranks[victim], signal.SIGKILL)
@@ -41,6 +50,7 @@ def kill_and_check(run: Run, victim: str) -> None:
     for name, text in run.errors().items():
         assert name == victim or f"rank {victim} (pid {ranks[victim]}) died" in text, name
     assert not any(Path(f"/proc/{pid}").exists() for pid in ranks.values())
+    return errors
 
 
 @pytest.mark.parametrize(
@@ -57,9 +67,11 @@ def test_a_killed_rank_ends_the_run_and_is_named(victim: str, tmp_path: Path, da
     layout = COLOCATED if victim.startswith("colocated") else DECOUPLED
     with nothing_left():
         # Delays: ranks wait for each other for records and for decisions.
-        run = long_run(tmp_path, data, layout, delay_ms=20.0)
+        run = long_run(tmp_path, data, layout, on_terminal=True, delay_ms=20.0)
         run.wait_for_steps(3)
-        kill_and_check(run, victim)
+        errors = kill_and_check(run, victim)
+        # Not in the row in which a rank shows its progress.
+        assert "\nflowtrain: the run ended early" in errors
 
 
 @pytest.mark.parametrize(
