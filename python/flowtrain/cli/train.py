@@ -53,7 +53,7 @@ def run(given: argparse.Namespace) -> int:
         print(dump(config), end="")
         return 0
     if given.print_schedule:
-        from flowtrain.train.launch.printed import printed_schedule
+        from flowtrain.train.printed import printed_schedule
 
         print(printed_schedule(config, given.steps or range(1)), end="")
         return 0
