@@ -103,6 +103,8 @@ def test_a_pool_goes_with_a_creator_that_a_signal_ends(
     name: str, spawn: Spawn, number: signal.Signals
 ) -> None:
     maker = spawn(
+        # Under nohup, or in a background job, it would be ignored.
+        f"import signal; signal.signal({int(number)}, signal.SIG_DFL)\n"
         "pool = Pool.create(sys.argv[1]); pool.add_segment(bytes=1 << 16)\n"
         "print('made'); time.sleep(60)",
         name,
