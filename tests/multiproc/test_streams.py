@@ -14,6 +14,8 @@ import pytest
 from forked_ranks import failure, trained
 from support import Run, run_tree
 
+from flowtrain.events import TRACKS, read_run
+
 STEPS, BATCH, EPOCH = 12, 5, 24
 
 # A slow stream, so that a run can be killed while much of it has not been read.
@@ -120,3 +122,6 @@ def test_a_killed_run_on_a_stream_ends_as_one_on_a_file(
     # Exactly what the run needs was read.
     state = json.loads(tmp_path.joinpath("stream/stream/state.json").read_text())
     assert state["records"] == STEPS * BATCH
+    # In events, the reader of the stream is another one than the reader of samples.
+    planning = read_run(tmp_path / "stream")[0].records
+    assert {*planning["index"][planning["track"] == TRACKS.index("readers")].tolist()} == {0, 1}

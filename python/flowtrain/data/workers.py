@@ -157,6 +157,8 @@ class ReaderPool:
         self.observer: Callable[..., None] | None = None
         """Called with the start and the end (`time.perf_counter_ns`) of each share of calls that a
         reader has answered, and with `index`, its number."""
+        self.first_number = 0
+        """Number of the first reader, for the observer."""
         # Reader processes start by themselves. Until a call, their pool has no threads, so that
         # this process can still be forked for another pool.
         if not workers:
@@ -166,6 +168,11 @@ class ReaderPool:
     def started(self) -> bool:
         """Whether a reader has started, so that calls are being answered."""
         return self._started.is_set()
+
+    @property
+    def size(self) -> int:
+        """Number of readers."""
+        return len(self._readers)
 
     @property
     def finished(self) -> int:
@@ -219,7 +226,7 @@ class ReaderPool:
                 self._settle(answered)
             self._taken[number] = ()
             if self.observer is not None:
-                self.observer(start, time.perf_counter_ns(), index=number)
+                self.observer(start, time.perf_counter_ns(), index=self.first_number + number)
 
     def _settle(self, answered: Sequence[tuple[Call, Answer]]) -> None:
         with self._answered:

@@ -147,8 +147,11 @@ class Worker:
         keep = self.config.track.event_steps
         events.attach(EventFile(path, label, attempt, keep_steps=keep))
         self._resources.callback(events.close)
+        number = 0
         for pool in self._readers:
+            pool.first_number = number
             pool.observer = partial(events.add, "readers", "answered")
+            number += pool.size
 
     def _context(self) -> RankContext:
         membership = self.membership
