@@ -17,7 +17,7 @@ from flowtrain_core import FlowTrainError
 
 _COMMANDS = (
     *("demo", "train", "export", "data", "pack", "profile", "plan"),
-    *("top", "bench", "clean", "doctor"),
+    *("top", "trace", "bench", "clean", "doctor"),
 )
 
 

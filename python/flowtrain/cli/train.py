@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from flowtrain.cli.steps import steps
+
 
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser("train", help=__doc__)
@@ -28,7 +30,7 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument(
         "--steps",
-        type=_steps,
+        type=steps,
         metavar="FIRST:END",
         help="steps of --print-schedule, from 0; END is not printed",
     )
@@ -73,10 +75,3 @@ def run(given: argparse.Namespace) -> int:
     summary = train(config, resume=given.resume, run_ranks=run_ranks)
     otherwise = f"the summary is in {config.run / SUMMARY}"
     return 0 if show(json.dumps(summary) + "\n", otherwise=otherwise) else 1
-
-
-def _steps(text: str) -> range:
-    first, _, end = text.partition(":")
-    if first.isdecimal() and end.isdecimal() and int(first) < int(end):
-        return range(int(first), int(end))
-    raise argparse.ArgumentTypeError(f"{text}: write FIRST:END, such as 0:2")

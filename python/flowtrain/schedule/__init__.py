@@ -1,6 +1,6 @@
 """Schedules: what each rank does, as lists of actions that are printed, checked and executed."""
 
-from flowtrain.schedule.action import KINDS, Action, Kind, ScheduleError
+from flowtrain.schedule.action import KINDS, Action, Kind, ScheduleError, unit_of
 from flowtrain.schedule.check import HighWater, Limits, check
 from flowtrain.schedule.program import Program
 from flowtrain.schedule.role import Role, roles
@@ -21,4 +21,5 @@ __all__ = [
     "evaluation",
     "roles",
     "template_of",
+    "unit_of",
 ]

@@ -75,7 +75,7 @@ class Action:
         if self.module is not None:
             words.append(self.module)
         if self.index is not None:
-            words += [_unit(self.kind), str(self.index)]
+            words += [unit_of(self.kind), str(self.index)]
         if self.peer is not None:
             words += [_TO if self.kind == "put" else _FROM, str(self.peer)]
         if self.last:
@@ -93,7 +93,7 @@ class Action:
         try:
             step, kind = int(words.pop(0)), cast(Kind, words.pop(0))
             module = cast(Module, words.pop(0)) if words and words[0] in _MODULES else None
-            index = _number_after(_unit(kind), words)
+            index = _number_after(unit_of(kind), words)
             peer = _number_after(_TO if kind == "put" else _FROM, words)
             last = words == [_LAST]
             if kind in KINDS and (last or not words):
@@ -106,7 +106,7 @@ class Action:
         )
 
 
-def _unit(kind: Kind) -> str:
+def unit_of(kind: str) -> str:
     """What an action of this kind counts."""
     return "slot" if kind in _OF_SLOTS else "item"
 

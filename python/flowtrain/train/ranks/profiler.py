@@ -9,6 +9,7 @@ import torch
 
 from flowtrain.config.schema import RunConfig
 from flowtrain.schedule import Action
+from flowtrain.train.state.logs import PROFILE
 
 
 class Profiler:
@@ -23,7 +24,7 @@ class Profiler:
 
     def __init__(self, config: RunConfig, label: str) -> None:
         track = config.track
-        self._path = config.run / "profile" / f"{label}.json"
+        self._path = config.run / PROFILE / f"{label}.json"
         self._window = range(0)
         if track.profile_start is not None:
             self._window = range(track.profile_start, track.profile_start + track.profile_steps)

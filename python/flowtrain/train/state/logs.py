@@ -19,6 +19,8 @@ TIMING = "timing.jsonl"
 PLANS = "plan.log"
 POOL = "pool"
 """File with the name of the run's pool."""
+PROFILE = "profile"
+"""Folder with what torch's profiler has traced, in a file for each rank."""
 SPOOL = "stream"
 """Folder with the records of a stream, if the run reads one."""
 LOGS = (METRICS, EVALUATIONS, ANSWERS, TIMING, PLANS)
