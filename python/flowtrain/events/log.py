@@ -157,10 +157,11 @@ class EventLog:
         index: int = -1,
     ) -> None:
         """Record what another thread has done."""
-        if self._file is not None:
-            self._file.append(
+        file = self._file  # Its thread may close it meanwhile.
+        if file is not None:
+            file.append(
                 start_ns, end_ns, end_ns - start_ns, cpu_ns, 0, step, index, -1,
-                self._file.attempt, _TRACK[track], _KIND[kind], 0, 0, 0,
+                file.attempt, _TRACK[track], _KIND[kind], 0, 0, 0,
             )  # fmt: skip
 
     def step_ended(self) -> None:
