@@ -127,9 +127,9 @@ def read_events(path: Path) -> RankEvents:
         EventsError: It is no file of events, or of another version.
         OSError: It cannot be read.
     """
-    header, count = _read_header(path)
+    # One open file, since the rank may put another one in its place in the meantime.
     with path.open("rb") as file:
-        file.seek(_START)
+        header, count = _read_header(path, file.read(_START))
         records = numpy.fromfile(file, RECORD, count)
     return RankEvents(
         label=header.label, attempts=header.attempts, sums=header.sums, records=records
@@ -156,9 +156,7 @@ def next_attempt(run: Path) -> int:
     return max(numbers, default=-1) + 1
 
 
-def _read_header(path: Path) -> tuple[_Header, int]:
-    with path.open("rb") as file:
-        raw = file.read(_START)
+def _read_header(path: Path, raw: bytes) -> tuple[_Header, int]:
     if len(raw) < _START or not raw.startswith(_MAGIC):
         raise EventsError(f"{path}: not a file of events; remove it")
     _, version, size, count, length = _HEAD.unpack_from(raw)
@@ -211,6 +209,8 @@ class EventFile:
         """Append an event: the fields of `RECORD` but for `pad`, in their order."""
         with self._lock:
             if self._end + 64 > self._size:
+                if not self._size:
+                    return  # Closed; a reader has ended after the rank's last step.
                 self._grow()
             _PACK.pack_into(self._map, self._end, *values)
             self._end += 64
@@ -230,6 +230,7 @@ class EventFile:
         with self._lock:
             self._unmap()
             os.truncate(self._path, self._end)
+            self._size = 0
 
     def _drop_before(self, start_ns: int) -> None:
         """Keep sums alone of what ended before a time, in this attempt and in earlier ones."""

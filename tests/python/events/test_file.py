@@ -69,6 +69,7 @@ def test_sums_are_kept_of_what_is_dropped(tmp_path: Path) -> None:
             put(file, value, kind=value % 3)
         file.step_ended(2 * step + 1)
     file.close()
+    put(file, 200)  # By a reader that ends after its rank: it is dropped.
     events = read_events(path)
     kept = events.records["step"]
     # Of 3 to 6 steps, and the newest ones.
