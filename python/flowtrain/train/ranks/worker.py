@@ -142,10 +142,9 @@ class Worker:
             pid=os.getpid(),
             clock_offset_ns=time.time_ns() - time.perf_counter_ns(),
         )
-        label = self.membership.label
-        path = path_of(self.config.run, label)
-        keep = self.config.track.event_steps
-        events.attach(EventFile(path, label, attempt, keep_steps=keep))
+        label, keep = self.membership.label, self.config.track.event_steps
+        file = EventFile(path_of(self.config.run, label), label, attempt, keep_steps=keep)
+        events.attach(file)
         self._resources.callback(events.close)
         number = 0
         for pool in self._readers:
