@@ -49,11 +49,10 @@ GROUPS: dict[str, dict[str, Any]] = {
     "frozen": {"match": "model.language_model.layers.0.*", "train": False},
 }
 SEED = 7
-# Decoupled ranks get several slots a step. Five samples cannot be balanced over colocated ranks, so
-# that images move between these.
-BATCH = {"decoupled": 12, "colocated": 5}
-# With chunks of slots a step needs several of them.
-MICROBATCH_TOKENS = {"decoupled": 160, "colocated": 130, "chunks": 70}
+# Decoupled ranks get several slots a step, and so do colocated ones that take them by chunks. Five
+# samples cannot be balanced over colocated ranks, so that images move between these.
+BATCH = {"decoupled": 12, "colocated": 5, "chunks": 9}
+MICROBATCH_TOKENS = {"decoupled": 160, "colocated": 130, "chunks": 130}
 # The other families make more tokens of an image.
 MORE_TOKENS = {"qwen3-vl": 1, "qwen2.5-vl": 1, "internvl": 2, "llava": 2, "llava-onevision": 2}
 VIDEO_TOKENS = {"qwen3-vl": 3, "qwen2.5-vl": 2, "internvl": 4, "llava-onevision": 3}
@@ -74,10 +73,8 @@ def run_config(folder: Path, given: argparse.Namespace) -> RunConfig:
             "data": {"path": folder / "data" / "train.jsonl", "workers": 0},
             "train": {
                 "steps": given.steps,
-                "global_batch": BATCH[layout_of(given)],
-                "microbatch_tokens": MICROBATCH_TOKENS[
-                    "chunks" if given.chunk_slots is not None else layout_of(given)
-                ]
+                "global_batch": BATCH[load_of(given)],
+                "microbatch_tokens": MICROBATCH_TOKENS[load_of(given)]
                 * (VIDEO_TOKENS if given.videos else MORE_TOKENS)[given.model],
                 "seed": SEED,
                 "threads": 1,
@@ -104,8 +101,11 @@ def run_config(folder: Path, given: argparse.Namespace) -> RunConfig:
     )
 
 
-def layout_of(given: argparse.Namespace) -> str:
-    return "decoupled" if given.ranks is None else "colocated"
+def load_of(given: argparse.Namespace) -> str:
+    """Which of the sizes of steps a run has."""
+    if given.ranks is None:
+        return "decoupled"
+    return "colocated" if given.chunk_slots is None else "chunks"
 
 
 def layout_fields(given: argparse.Namespace) -> dict[str, Any]:
@@ -145,7 +145,7 @@ def compare(
 ) -> dict[str, Any]:
     write_digits(
         folder / "data",
-        train=BATCH[layout_of(given)] * given.steps,
+        train=BATCH[load_of(given)] * given.steps,
         heldout=1,
         seed=SEED,
         text_only=0.2,
