@@ -21,9 +21,9 @@ from flowtrain.train.control.gradients import GradientBuckets
 from flowtrain.train.ranks import backbone
 from flowtrain.train.ranks.backbone import BackbonePart
 from flowtrain.train.ranks.encoder import EncoderPart
+from flowtrain.train.ranks.rank import Rank
 from flowtrain.train.records.key import RecordKey
 from flowtrain.train.records.receiver import RecordReceiver
-from flowtrain.train.state.checkpoint import Checkpoints
 from flowtrain.train.state.master import with_data
 
 PAUSE_S = 5.0
@@ -118,9 +118,9 @@ def halt() -> None:
 
 
 def pause() -> None:
-    """Let this backbone rank sleep before a slot, a checkpoint and a reduction."""
+    """Let this backbone rank sleep before a slot, a step and a reduction."""
     _before(BackbonePart, "get", 2, lambda: time.sleep(PAUSE_S))
-    _before(Checkpoints, "save", 2, lambda: time.sleep(PAUSE_S))
+    _before(Rank, "_begin", 2, lambda: time.sleep(PAUSE_S))
     _before(GradientBuckets, "finish", 3, lambda: time.sleep(PAUSE_S))
 
 
