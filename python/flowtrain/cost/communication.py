@@ -256,7 +256,7 @@ def expert_parallel_s(
 def expert_rows_s(
     tokens: int, width: int, chosen: int, mesh: Mesh, topology: Topology, *, itemsize: int = 2
 ) -> float:
-    """What tensor parallelism takes more if experts are on other ranks; the forward pass.
+    """Additional time of tensor parallelism if experts are on other ranks, in the forward pass.
 
     Ranks of tensor parallelism have a part of each expert, and so gather the rows that went to it,
     and scatter the sums: of a token the rows of all chosen experts, in place of the one that

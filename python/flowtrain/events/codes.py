@@ -1,4 +1,4 @@
-"""What events are about: kinds, waits and tracks, by the codes in their records."""
+"""Codes in the records of events: kinds, waits and tracks, and the activity of each kind."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from flowtrain.schedule import KINDS as ACTIONS
 from flowtrain.schedule import Kind as ActionKind
 
 EventKind = ActionKind | Literal["run", "plan", "pixels", "sums", "log", "planned", "answered"]
-"""What happened, besides the actions of a schedule. `run`: all steps of an attempt. `plan`: a plan
+"""Kinds of events: the actions of a schedule, and others. `run`: all steps of an attempt. `plan`: a plan
 is taken. `pixels`: an image that no reader has read yet. `sums`: sums of gradients over ranks
 complete. `log`: the logs of a step are written. `planned`: the planner makes a plan. `answered`: a
 reader reads samples."""
@@ -24,7 +24,7 @@ KINDS: tuple[EventKind, ...] = (
 )
 
 Wait = Literal["", "slab", "record", "ranks", "store"]
-"""What a rank waits for: a free slab, a record of another rank, the others in a collective, or a
+"""Reasons of waits: a free slab, a record of another rank, the others in a collective, or a
 key of the job's store. Empty if it works."""
 WAITS: tuple[Wait, ...] = get_args(Wait)
 

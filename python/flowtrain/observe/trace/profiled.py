@@ -1,4 +1,4 @@
-"""What torch's profiler has traced of a rank, on the clock of its events."""
+"""Events of torch's profiler for a rank, on the clock of the rank's events."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flowtrain.train.state.logs import PROFILE
 
 
 def profiled(run: Path, label: str) -> Iterator[tuple[int, str, dict[str, Any]]]:
-    """What a profile has of threads and devices, in Chrome's trace format.
+    """Events of threads and devices in a profile, in Chrome's trace format.
 
     Args:
         run: Folder of the run.

@@ -89,7 +89,7 @@ def _entries(runs: list[TracedRun]) -> Iterator[Entry]:
 
 
 def _prefixes(runs: list[TracedRun]) -> list[str]:
-    """What tells the ranks of several runs apart: the name of the folder, or its path."""
+    """Prefix of the ranks of a run beside another one: the name of its folder, or its path."""
     if len(runs) == 1:
         return [""]
     names = [run.folder.resolve().name for run in runs]
@@ -236,7 +236,7 @@ def _records(processes: dict[str, _Process], run: TracedRun, ids: Iterator[int])
 
 
 def _profile(process: _Process, run: TracedRun, label: str, ids: Iterator[int]) -> Iterator[Entry]:
-    """What the profiler has traced in the time that is shown, on tracks of its own."""
+    """Events of the profiler in the time that is shown, on tracks of their own."""
     own_ids: dict[Any, int] = {}
     for at_ns, thread, event in profiled(run.folder, label):
         end_ns = at_ns + round(event.get("dur", 0) * _US)

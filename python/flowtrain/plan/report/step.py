@@ -1,4 +1,4 @@
-"""What is said of the time of a step: its parts, and what is proven of it."""
+"""Lines of the report on the time of a step: its parts, and the proof."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _simulated(report: PlanReport) -> str:
 
 
 def step_parts(plan: Plan) -> str:
-    """What a step of mean samples is made of."""
+    """Parts of the time of a step of mean samples."""
     *encoders, backbone = plan.modules
     updates = [module.update_s for module in plan.modules]
     apart = plan.mode == "disaggregated"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,7 +16,7 @@ from flowtrain.plan.prices.chain import Chain
 from flowtrain.plan.prices.costs import Shape
 from flowtrain.plan.prices.encoder import EncoderPrice, encoder_prices
 from flowtrain.plan.prices.network import Network
-from flowtrain.plan.prices.pipeline import Pipeline, Pipelines
+from flowtrain.plan.prices.pipeline import Pipeline
 from flowtrain.plan.prices.row import Row
 from flowtrain.plan.prices.tables import Tables
 from flowtrain.plan.result import StageLayout
@@ -459,44 +458,6 @@ def test_ranks_of_the_first_stage_receive_the_rows_of_all(trained: tuple[str, ..
     returned_s = rows_s / 2 if "projector" in trained else 0.0
     assert some.backward_s[0] - none.backward_s[0] == pytest.approx(returned_s)
     assert some.stage_s[1] == none.stage_s[1]
-
-
-@pytest.mark.parametrize("module", ["model", "backbone"])
-@pytest.mark.parametrize("stages", [2, 3, 5])
-def test_bounds_are_never_above_the_price(module: str, stages: int) -> None:
-    model, work, pool = small_model(), small_work(), small_pool(64)
-    chain = Chain(Tables(model, work, pool.timing), model.layers_of(module))
-    counts = [1, 2, 4, 8]
-    options: dict[str, Any] = {"pool": pool, "rules": Rules()}
-    shape = Shape(Mesh(pp=stages, dp=2), "optimizer")
-    some = Pipelines(chain, shape, [ROW] * 4, microbatches=counts, rows_bytes=[1e6] * 4, **options)
-    found = 0
-    for memory in numpy.geomspace(2e7, 4e8, 12):
-        bounds = some.bounds(memory)
-        for number, count in enumerate(counts):
-            one = Pipeline(chain, shape, [ROW], microbatches=[count], rows_bytes=[1e6], **options)
-            cut = one.cut(int(memory))
-            if cut is None:
-                continue
-            found += 1
-            assert math.isfinite(bounds.fill_s[number])
-            assert bounds.fill_s[number] <= (cut.fill_s + cut.heaviest_s) * (1 + 1e-9)
-            assert bounds.longest_s[number] <= cut.longest_s * (1 + 1e-9)
-            assert max(rank.total for rank in one.memory(cut.stages)) <= memory + 100
-    assert found > 10
-
-
-def test_groups_that_do_not_divide_nodes_have_the_ranks_of_the_node_with_fewest() -> None:
-    network = Network(small_pool(1).topology, 12)
-    even, odd = Mesh(tp=2, dp=6).tp_group, Mesh(tp=2, dp=3, pp=2).replicas
-    assert network.slowest(even).bytes_per_s == 1e10
-    assert network.slowest(odd).bytes_per_s == 2e9
-    # 14 ranks on nodes of 4 leave 2 for the last node: twice an adapter, seven times.
-    part = Mesh(dp=14).replicas
-    around = Network(small_pool(1).topology, 14).around(part)
-    assert (around.ring_rate(part), around.nodes(part)) == (2 * 2e9, 7)
-    inside = Network(small_pool(1).topology, 3)
-    assert inside.slowest(Mesh(dp=3).replicas).bytes_per_s == 1e10
 
 
 def test_a_step_is_no_shorter_than_the_microbatch_of_its_heaviest_sample() -> None:
