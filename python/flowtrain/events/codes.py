@@ -8,8 +8,8 @@ from flowtrain.schedule import KINDS as ACTIONS
 from flowtrain.schedule import Kind as ActionKind
 
 EventKind = ActionKind | Literal["run", "plan", "pixels", "sums", "log", "planned", "answered"]
-"""Kinds of events: the actions of a schedule, and others. `run`: all steps of an attempt. `plan`: a plan
-is taken. `pixels`: an image that no reader has read yet. `sums`: sums of gradients over ranks
+"""Kinds of events: the actions of a schedule, and others. `run`: all steps of an attempt. `plan`: a
+plan is taken. `pixels`: an image that no reader has read yet. `sums`: sums of gradients over ranks
 complete. `log`: the logs of a step are written. `planned`: the planner makes a plan. `answered`: a
 reader reads samples."""
 KINDS: tuple[EventKind, ...] = (
