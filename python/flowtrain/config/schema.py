@@ -11,6 +11,7 @@ from flowtrain.config.checks import not_negative, positive, require
 from flowtrain.config.evaluation import EvalConfig
 from flowtrain.config.flow import FlowConfig
 from flowtrain.config.optim import OptimConfig
+from flowtrain.config.parallel import ParallelConfig
 from flowtrain.config.sources import SourceConfig, check_import_path, check_sources
 
 Dtype = Literal["float32", "float64", "bfloat16"]
@@ -268,6 +269,7 @@ class RunConfig:
     train: TrainConfig
     optim: OptimConfig = field(default_factory=OptimConfig)
     flow: FlowConfig = field(default_factory=FlowConfig)
+    parallel: ParallelConfig = field(default_factory=ParallelConfig)
     eval: EvalConfig = field(default_factory=EvalConfig)
     pool: PoolConfig = field(default_factory=PoolConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)

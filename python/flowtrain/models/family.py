@@ -244,6 +244,7 @@ class Family(ABC):
     ) -> torch.nn.Module:
         """The model or one side of the cut, with the parameter names of the full model.
 
+        A side is an `Encoder` or a `Backbone`, and all that is computed with it is its forward.
         Parameters that the loss does not depend on do not require gradients, as a plain loop leaves
         them without one.
 

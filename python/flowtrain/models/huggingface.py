@@ -29,6 +29,7 @@ from flowtrain.models.family import Family, LossOutput, PackedBatch
 from flowtrain.models.folder import check_weights
 from flowtrain.models.rms_norm import use_own_norms
 from flowtrain.models.rotary import use_own_rotations
+from flowtrain.models.sides import Backbone, Encoder
 from flowtrain.models.swiglu import use_own_mlps
 from flowtrain.models.target_rows import compute_target_rows
 
@@ -135,7 +136,9 @@ class HuggingFaceFamily(Family):
             parameter.data = parameter.data.to(dtype)
         model = model.to(device)
         model.train()
-        return model
+        if side == "full":
+            return model
+        return Encoder(self, model) if side == "encoder" else Backbone(self, model)
 
     def meta_model(self) -> torch.nn.Module:
         model = super().meta_model()
@@ -324,7 +327,7 @@ class HuggingFaceFamily(Family):
                 f"rows: shape {shape}, but the images of the batch need {needed}; gather all "
                 f"fields ({', '.join(self.fields)}) of every image"
             )
-        chosen = backbone.config.text_config._attn_implementation
+        chosen = backbone.model.config.text_config._attn_implementation
         if chosen != self._attention:
             raise ModelError(
                 f"attn_implementation={chosen}: packed documents would see each other; build the "

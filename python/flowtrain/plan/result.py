@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Literal
 
+from flowtrain.config.parallel import Sharding
 from flowtrain_core import FlowTrainError
 
 Mode = Literal["prefix", "colocated", "disaggregated"]
@@ -14,10 +15,6 @@ ranks before the pipeline; or each on ranks of its own."""
 
 MOST_SIMULATED = 100
 """Plans that are simulated at most, and of the uniform ones as many."""
-
-Sharding = Literal["replicated", "optimizer", "full"]
-"""What replicas share out: nothing; master weights and moments (ZeRO-1); or weights and gradients
-too (FSDP, ZeRO-3)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -6,11 +6,12 @@ import math
 from dataclasses import dataclass
 from typing import Protocol, get_args
 
+from flowtrain.config.parallel import Sharding
 from flowtrain.cost.communication import Mesh
 from flowtrain.cost.timing import Timing
 from flowtrain.cost.topology import Link, Topology
 from flowtrain.plan.partition import Level
-from flowtrain.plan.result import Mode, Sharding
+from flowtrain.plan.result import Mode
 
 MODES: tuple[Mode, ...] = get_args(Mode)
 SHARDINGS: tuple[Sharding, ...] = get_args(Sharding)

@@ -66,7 +66,7 @@ def test_recomputed_layers_keep_the_target_rows_of_their_own_microbatch(
     for recomputed in (False, True):
         backbone = build(family, "backbone")
         if recomputed:
-            backbone.activation_checkpointing_enable()
+            backbone.model.activation_checkpointing_enable()
         # Both forwards come before the first backward, as in a pipeline.
         losses = [family.loss(backbone, batch, None).loss_sum for batch in microbatches]
         for loss in losses:
@@ -125,11 +125,11 @@ def test_images_encoded_together_are_one_attention_call_a_layer(
     encoder = build(family, "encoder")
     grids = [(frames, 4, 2), (1, 2, 6), (1, 6, 6)]
     pixels = torch.randn(8 * frames + 12 + 36, 96, dtype=torch.float64)
-    encoder.set_attn_implementation("sdpa")
+    encoder.model.set_attn_implementation("sdpa")
     plain = encoder.model.visual(pixels, grid_thw=torch.tensor(grids), return_dict=True)
     taps = getattr(plain, "deepstack_features", [])
     expected = torch.cat([plain.pooler_output, *taps], dim=-1)
-    encoder.set_attn_implementation(NAME)
+    encoder.model.set_attn_implementation(NAME)
     lengths = []
 
     def counted_attention(*arguments: Any, **options: Any) -> Any:
@@ -146,7 +146,7 @@ def test_images_encoded_together_are_one_attention_call_a_layer(
 
 def test_another_attention_implementation_is_refused(family: Family) -> None:
     backbone = build(family, "backbone")
-    backbone.set_attn_implementation("sdpa")
+    backbone.model.set_attn_implementation("sdpa")
     with pytest.raises(ModelError, match="attn_implementation=sdpa"):
         family.loss(backbone, packed(family, [document()]), None)
 

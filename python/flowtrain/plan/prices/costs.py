@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy
 
+from flowtrain.config.parallel import Sharding
 from flowtrain.cost import communication as comm
 from flowtrain.cost.communication import Mesh
 from flowtrain.plan.arrays import FloatArray, IntArray
@@ -14,7 +15,6 @@ from flowtrain.plan.prices.collectives import add_collectives, add_shards, expos
 from flowtrain.plan.prices.network import Network
 from flowtrain.plan.prices.row import Row
 from flowtrain.plan.prices.tables import Tables
-from flowtrain.plan.result import Sharding
 
 SECONDS = ("forward", "backward", "tp", "cp", "ep", "shards")
 STATES = ("weights", "masters", "gradients", "moments")

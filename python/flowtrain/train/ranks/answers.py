@@ -31,7 +31,7 @@ def greedy_answers(
 
     Args:
         family: Family of the model.
-        backbone: The model, or its side `backbone`.
+        backbone: The side `backbone` of the model.
         documents: The prompts.
         text: Their tokens, side by side.
         rows: Rows of their images in order, or None if there is no image.
@@ -52,7 +52,7 @@ def greedy_answers(
         ]
         texts = [with_tokens(*pair) for pair in zip(prompts, answers, strict=True)]
         batch = packed_batch(family, grown, joined(texts), device=device)
-        for number, token in enumerate(family.next_tokens(backbone, batch, rows).tolist()):
+        for number, token in enumerate(backbone(batch, rows, answer=True).tolist()):
             if not ended[number]:
                 answers[number].append(token)
                 ended[number] = token in end_ids

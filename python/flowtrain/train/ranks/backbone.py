@@ -139,7 +139,7 @@ class BackbonePart:
         batch = packed_batch(
             context.family, documents, text, device=context.world.device, skipped=slot.skipped
         )
-        slot.loss = context.family.loss(self.module.module, batch, slot.features)
+        slot.loss = self.module.module(batch, slot.features)
         slot.num_skipped = sum(doc.sample in slot.skipped for doc in documents)
         if trains:
             self._slots[plan.step, number] = slot

@@ -139,8 +139,7 @@ class EncoderPart:
         # Recomputation and reruns draw the same dropout masks; other layouts have other items.
         seed_dropout(context.config.train.seed, plan.step, item.index)
         with torch.set_grad_enabled(with_graph):
-            rows = context.family.encode(
-                self.module.module,
+            rows: torch.Tensor = self.module.module(
                 pixels.to(context.world.device, context.dtype),
                 [image.grid for image in item.images],
             )

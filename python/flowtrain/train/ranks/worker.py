@@ -18,7 +18,6 @@ from flowtrain.data.order import DrawOrder
 from flowtrain.data.records import Dataset
 from flowtrain.data.workers import ReaderPool
 from flowtrain.events import Attempt, EventFile, path_of
-from flowtrain.models.family import Family
 from flowtrain.models.registry import family_for
 from flowtrain.steps import FIRST_EVALUATION, Space
 from flowtrain.train.control.job import ATTEMPT, FIRST_STEP, READY, Job
@@ -184,24 +183,21 @@ class Worker:
         )
 
     def _modules(self, context: RankContext) -> dict[str, Module]:
-        """The modules of this rank; both are parts of one model if it holds both."""
+        """The modules of this rank; none has a parameter of the other side."""
         config, family = self.config, context.family
-        names = self.world.modules
-        model = family.build(
-            names[0] if len(names) == 1 else "full",
-            weights=config.model.path,
-            seed=config.train.seed,
-            dtype=DTYPES[config.model.dtype],
-            device=context.world.device,
-        )
         return {
             name: Module.build(
-                model,
+                family.build(
+                    name,
+                    weights=config.model.path,
+                    seed=config.train.seed,
+                    dtype=DTYPES[config.model.dtype],
+                    device=context.world.device,
+                ),
                 config,
                 part_of=family.part_of,
-                holds=partial(_lies_on, family, name),
             )
-            for name in names
+            for name in self.world.modules
         }
 
     def _rank(
@@ -369,7 +365,3 @@ def _reads_of(config: RunConfig, readers: ReaderPool) -> dict[str, SampleReads]:
             readers, held_out.name, timeout_s=timeout_s, attribute="held_out"
         )
     return reads
-
-
-def _lies_on(family: Family, side: str, name: str) -> bool:
-    return family.side_of(name) == side

@@ -1,0 +1,58 @@
+"""Configuration of how the ranks of a module share its states and its memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from flowtrain.config.checks import positive, require
+
+Sharding = Literal["replicated", "optimizer", "full"]
+"""What the ranks of a module share out: nothing; master weights and moments (ZeRO-1); or weights
+and gradients too (FSDP, ZeRO-3)."""
+Recompute = Literal["none", "selective", "full"]
+"""What a layer computes again in its backward pass: nothing; all but its attention; everything."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModuleParallel:
+    """How the ranks of one module share its states and its memory."""
+
+    sharding: Sharding = "replicated"
+    """What the ranks share out. `replicated`: each has all weights and states. `optimizer`: master
+    weights and moments are divided, and weights gathered once a step (ZeRO-1). `full`: weights and
+    gradients are divided too, and each layer is gathered when it is needed (FSDP)."""
+    shard_ranks: int | None = None
+    """Ranks that divide one copy of the states (hybrid sharding, HSDP); null means all ranks of the
+    module. It must divide their number."""
+    recompute: Recompute = "none"
+    """What the layers compute again in the backward pass, so as not to keep it: nothing, all but
+    the outputs of the attention, or everything but the layer's input. The numbers are the same."""
+    recompute_layers: int | None = None
+    """Number of layers, from the first, that `recompute` applies to; null means all."""
+
+    def __post_init__(self) -> None:
+        if self.shard_ranks is not None:
+            positive(parallel__shard_ranks=self.shard_ranks)
+            require(
+                self.sharding != "replicated",
+                f"parallel: shard_ranks={self.shard_ranks} with sharding=replicated: nothing is "
+                "divided; set sharding to full or optimizer, or leave shard_ranks out",
+            )
+        if self.recompute_layers is not None:
+            positive(parallel__recompute_layers=self.recompute_layers)
+            require(
+                self.recompute != "none",
+                f"parallel: recompute_layers={self.recompute_layers} with recompute=none: set "
+                "recompute to full or selective, or leave recompute_layers out",
+            )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ParallelConfig:
+    """How the ranks of each module share its states and its memory."""
+
+    encoder: ModuleParallel = field(default_factory=ModuleParallel)
+    """The encoder."""
+    backbone: ModuleParallel = field(default_factory=ModuleParallel)
+    """The backbone."""

@@ -1,0 +1,64 @@
+"""The two sides of the cut as modules: each runs as one forward, and holds nothing of the other.
+
+FSDP2 gathers weights in the forward of a module, so that all that a rank computes with a side goes
+through that forward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from flowtrain.cost.flops import Grid
+
+if TYPE_CHECKING:
+    from flowtrain.models.family import Family, LossOutput, PackedBatch
+
+
+class Encoder(torch.nn.Module):
+    """What lies in front of the cut; its parameters have the names of the full model.
+
+    Args:
+        family: Family of the model.
+        model: The model without its language model.
+    """
+
+    def __init__(self, family: Family, model: Any) -> None:
+        super().__init__()
+        self._family = family
+        self.model = model.model
+
+    def forward(self, pixel_values: torch.Tensor, grids: Sequence[Grid]) -> torch.Tensor:
+        """Rows that cross the pool; see `Family.encode`."""
+        return self._family.encode(self, pixel_values, grids)
+
+
+class Backbone(torch.nn.Module):
+    """What lies behind the cut; its parameters have the names of the full model.
+
+    Args:
+        family: Family of the model.
+        model: The model without its vision tower.
+    """
+
+    def __init__(self, family: Family, model: Any) -> None:
+        super().__init__()
+        self._family = family
+        self.model = model.model
+        self.lm_head = model.lm_head
+
+    def forward(
+        self, batch: PackedBatch, rows: torch.Tensor | None, *, answer: bool = False
+    ) -> LossOutput | torch.Tensor:
+        """Loss of packed documents, or the most likely next token of each.
+
+        Args:
+            batch: As for `Family.loss`.
+            rows: As for `Family.loss`.
+            answer: Return what `Family.next_tokens` does, in place of the loss.
+        """
+        if answer:
+            return self._family.next_tokens(self, batch, rows)
+        return self._family.loss(self, batch, rows)
