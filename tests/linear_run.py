@@ -12,9 +12,9 @@ import torch
 from flowtrain.config import RunConfig, from_dict
 from flowtrain.config.schema import Part
 from flowtrain.steps import StepPlan
-from flowtrain.train.control.close import StepDecision
+from flowtrain.train.control.exchange import StepDecision
 from flowtrain.train.state.checkpoint import Checkpoints, read_meta
-from flowtrain.train.state.module import DTYPES, Module
+from flowtrain.train.state.module import DTYPES, ModuleState
 
 APPLY = StepDecision(action="apply", scale=1.0, loss=0.0, grad_norm=0.0, num_targets=1, seconds={})
 
@@ -37,7 +37,7 @@ def part_of(name: str) -> Part:
     return "projector" if name == "bias" else "backbone"
 
 
-def rate(module: Module) -> float:
+def rate(module: ModuleState) -> float:
     """Learning rate of the first group of the optimizer."""
     assert module.optimizer is not None
     return float(module.optimizer.param_groups[0]["lr"])
@@ -51,15 +51,15 @@ def train(
     without_images: Collection[int] = (),
     eval_losses: Mapping[int, float] = MappingProxyType({}),
     draws: int = 0,
-) -> tuple[list[float], Module]:
+) -> tuple[list[float], ModuleState]:
     """Train from step `first` on; return the learning rate of each step, and the module.
 
     Each step draws `draws` samples.
     """
     torch.manual_seed(config.train.seed)
     linear = torch.nn.Linear(3, 2, dtype=DTYPES[config.model.dtype])
-    module = Module.build(linear, config, part_of=part_of)
-    world: Any = SimpleNamespace(name="backbone", size=ranks, is_leader=True)
+    module = ModuleState.build(linear, config, part_of=part_of)
+    world: Any = SimpleNamespace(name="backbone", size=ranks, commits=True)
     store: Any = SimpleNamespace(get=lambda *_, **__: {"encoder": 0}, delete=lambda _: None)
     checkpoints = Checkpoints(config, world, {"backbone": module}, store)
     if first:

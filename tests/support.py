@@ -58,7 +58,7 @@ def run_tree(folder: Path, source: Path, /, **sections: dict[str, Any]) -> dict[
     tree: dict[str, Any] = {
         "run": str(folder),
         "model": {"config": str(source / "model")},
-        # A reader process takes seconds to start.
+        # A worker process takes seconds to start.
         "data": {"path": str(source / "train.jsonl"), "workers": 0},
         "train": {"steps": 4, "global_batch": 8, "microbatch_tokens": 160, "threads": 1},
         "optim": {"lr": 1e-3, "schedule": "cosine"},

@@ -1,7 +1,7 @@
 """Signals that end a command, and that a run leaves to its launcher.
 
 They may reach every process of a run at once: systemd, Slurm and preemption send SIGTERM to all
-processes of a job, and a terminal sends SIGINT to all of its foreground. If ranks or readers ended
+processes of a job, and a terminal sends SIGINT to all of its foreground. If ranks or workers ended
 with it, there would be nothing left to save.
 """
 

@@ -124,4 +124,4 @@ def test_a_killed_run_on_a_stream_ends_as_one_on_a_file(
     assert state["records"] == STEPS * BATCH
     # In events, the reader of the stream is another one than the reader of samples.
     planning = read_run(tmp_path / "stream")[0].records
-    assert {*planning["index"][planning["track"] == TRACKS.index("readers")].tolist()} == {0, 1}
+    assert {*planning["index"][planning["track"] == TRACKS.index("workers")].tolist()} == {0, 1}

@@ -265,7 +265,7 @@ def write_events(run: Path, label: str, attempt: int, steps: range, *, keep: int
     with log.span("run"):
         for step in steps:
             for action in (
-                Action(step, "read", "encoder"),
+                Action(step, "load", "encoder"),
                 Action(step, "put", "encoder", 0, 0),
                 Action(step, "forget"),
             ):

@@ -10,7 +10,7 @@ from flowtrain.cli.steps import steps
 
 _HELP = """
 Each rank is a process, with a track for its actions, its waits, its planner and each of its
-readers, arrows along its records, and what torch's profiler has traced (track.profile_start). Two
+workers, arrows along its records, and what torch's profiler has traced (track.profile_start). Two
 runs begin at the same time: that of their first step.
 """
 

@@ -62,8 +62,8 @@ class FlowConfig:
     timeout_s: float = 120.0
     """Timeout for a silent rank. Each rank's process beats about once a second, also in a long
     step, checkpoint or compilation; slow ranks are waited for. The run ends if for this long a rank
-    has not beaten, all ranks have waited for each other, or a rank's readers have finished no read;
-    the start of its first reader does not count. Ranks that die are detected within seconds. A rank
+    has not beaten, all ranks have waited for each other, or a rank's workers have finished no read;
+    the start of its first worker does not count. Ranks that die are detected within seconds. A rank
     that hangs in a call which releases Python's lock is not detected."""
     start_timeout_s: float = 300.0
     """Timeout for the processes of all ranks to join the job, before they load their models."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Module = Literal["encoder", "backbone"]
+ModuleName = Literal["encoder", "backbone"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class WorldLayout:
 
     name: str
     size: int
-    modules: tuple[Module, ...]
+    modules: tuple[ModuleName, ...]
 
     def label(self, rank: int) -> str:
         """Name of one of its ranks."""
@@ -74,7 +74,7 @@ class RankLayout:
         """The world of that name, or None."""
         return next((world for world in self.worlds if world.name == name), None)
 
-    def holder(self, module: Module, rank: int) -> str:
+    def holder(self, module: ModuleName, rank: int) -> str:
         """Name of the rank that is number `rank` of those that hold a module."""
         return next(world.label(rank) for world in self.worlds if module in world.modules)
 

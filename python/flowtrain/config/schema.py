@@ -72,7 +72,7 @@ class DataConfig:
     """Names of fields that are read as if no record, turn, part or image had them. A field that is
     not used and not named here is an error, since its content would be lost."""
     workers: int = 1
-    """Reader processes per rank; with 0 a thread of the rank reads, which slows its computation."""
+    """Worker processes per rank; with 0 a thread of the rank reads, which slows its computation."""
     shuffle: bool = True
     """Shuffle each epoch, seeded by `train.seed`; otherwise use the order of the file. A stream
     needs `false`."""

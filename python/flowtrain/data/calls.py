@@ -1,4 +1,4 @@
-"""Calls of readers, and their results."""
+"""Calls that data workers make, and their results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Call:
     Attributes:
         method: Name of the method; with dots, of a method of an attribute of the reader.
         arguments: Its arguments.
-        is_running: Whether a reader makes it now.
+        is_running: Whether a worker makes it now.
 
     Args:
         method: As above.
@@ -58,8 +58,8 @@ class Call:
 
         Raises:
             TimeoutError: There is none yet.
-            Exception: The error of the call. It is ReaderDied if the reader process ended during
-                the call, and CancelledError if the readers were closed before it.
+            Exception: The error of the call. It is WorkerDied if the worker process ended during
+                the call, and CancelledError if the workers were closed before it.
         """
         value, error = self._wait_for_answer(timeout_s)
         if error is not None:

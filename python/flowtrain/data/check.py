@@ -20,7 +20,7 @@ from flowtrain.data.model_files import model_hashes
 from flowtrain.data.records import Dataset, State
 from flowtrain.data.samples import SampleReader
 from flowtrain.data.sizes import Length, SampleSizes, write_sizes
-from flowtrain.data.workers import ReaderPool
+from flowtrain.data.workers import WorkerPool
 
 _CHUNK = 64
 _BLANK = "blank: "
@@ -116,7 +116,7 @@ def check_file(
     Args:
         config: The run whose model, data and limit are used. Bad images are listed for every
             value of `data.bad_image`.
-        workers: Reader processes; None means one per core.
+        workers: Worker processes; None means one per core.
         pixels: Whether to decode images and videos; otherwise only headers are read, as planning
             does.
         progress: Called with the number of samples read so far and of all samples.
@@ -152,7 +152,7 @@ def check_file(
     bad: list[BadLine] = []
     odd: dict[str, list[str]] = {}
     done = 0
-    with ReaderPool(make, workers if workers > 1 else 0) as pool:
+    with WorkerPool(make, workers if workers > 1 else 0) as pool:
         chunks = (
             (source, pool.submit("check", first, end))
             for source, first, end in _chunks(dataset.sizes)

@@ -1,4 +1,4 @@
-"""Readers that run in parallel with the training, in one thread or in processes."""
+"""Data workers: they read in parallel with the training, in one thread or in processes."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from flowtrain_core import FlowTrainError
 
 # Timeout for a process to end after SIGKILL, or after its pipe was closed.
 _END_S = 5.0
-# Maximum calls that a reader takes at once, and the time after which it sends the results it has.
+# Maximum calls that a worker takes at once, and the time after which it sends the results it has.
 _MAX_CALLS = 64
 _ANSWER_S = 0.02
 
 
-class ReaderDied(FlowTrainError, RuntimeError):
-    """A reader process ended before its rank. The message names the process and how it ended."""
+class WorkerDied(FlowTrainError, RuntimeError):
+    """A worker process ended before its rank. The message names the process and how it ended."""
 
 
-class _Reader:
-    """A reader in this process, created on first use."""
+class _Worker:
+    """A worker in this process; its reader is created on first use."""
 
     def __init__(self, make_reader: Callable[[], Any]) -> None:
         self.make = functools.cache(make_reader)
@@ -63,8 +63,8 @@ class _Reader:
         """Nothing to do."""
 
 
-class _ReaderProcess:
-    """A reader in a process of its own, connected by a pipe.
+class _WorkerProcess:
+    """A worker in a process of its own, connected by a pipe.
 
     The pipe has no name, so that SIGKILL of both processes leaves nothing behind. Calls are sent
     together, and their results return together if they are ready within `_ANSWER_S`: each message
@@ -77,7 +77,7 @@ class _ReaderProcess:
         self._process = context.Process(
             target=_serve,
             args=(make_reader, theirs, os.getpid()),
-            name=f"reader process {number}",
+            name=f"worker process {number}",
             daemon=True,
         )
         with withheld():
@@ -109,7 +109,7 @@ class _ReaderProcess:
         # A process that waits for a disk ends only when the disk responds.
         self._process.join(_END_S)
 
-    def _death(self, cause: Exception) -> ReaderDied:
+    def _death(self, cause: Exception) -> WorkerDied:
         self._process.join(_END_S)
         code = self._process.exitcode
         if not isinstance(cause, EOFError | OSError):
@@ -120,15 +120,15 @@ class _ReaderProcess:
             how = f"killed by signal {-code}; if memory ran out, lower data.workers"
         else:
             how = f"exit code {code}; its standard error says why"
-        death = ReaderDied(f"{self._process.name} (pid {self._process.pid}): {how}")
+        death = WorkerDied(f"{self._process.name} (pid {self._process.pid}): {how}")
         death.__cause__ = cause
         return death
 
 
-class ReaderPool:
-    """Calls methods of readers in the background.
+class WorkerPool:
+    """Calls methods of readers in the background, each in a worker.
 
-    A reader may have a method `METHOD_together` beside METHOD. A reader process gives it the
+    A reader may have a method `METHOD_together` beside METHOD. A worker process gives it the
     arguments of successive calls of METHOD, and it yields their results in order. If it raises, the
     calls without a result are made one by one, so that each has its own error.
 
@@ -141,38 +141,38 @@ class ReaderPool:
     """
 
     def __init__(self, make_reader: Callable[[], Any], workers: int, *, fork: bool = False) -> None:
-        # Started here, not by the threads that call them: the kernel ends a reader process with
+        # Started here, not by the threads that call them: the kernel ends a worker process with
         # the thread that started it.
-        self._readers: list[_Reader | _ReaderProcess] = [
-            _ReaderProcess(make_reader, number, fork=fork) for number in range(workers)
-        ] or [_Reader(make_reader)]
+        self._workers: list[_Worker | _WorkerProcess] = [
+            _WorkerProcess(make_reader, number, fork=fork) for number in range(workers)
+        ] or [_Worker(make_reader)]
         self._calls: deque[Call] = deque()
         self._changed = threading.Condition()  # Of the calls, and of whether it is closed.
         self._closed = False
         self._answered = threading.Condition()  # Of the calls, and of how many are finished.
         self._finished = 0
-        self._taken: list[Sequence[Call]] = [() for _ in self._readers]
+        self._taken: list[Sequence[Call]] = [() for _ in self._workers]
         self._started = threading.Event()
         self._threads = False
         self.observer: Callable[..., None] | None = None
         """Called with the start and the end (`time.perf_counter_ns`) of each share of calls that a
-        reader has answered, and with `index`, its number."""
+        worker has answered, and with `index`, its number."""
         self.first_number = 0
-        """Number of the first reader, for the observer."""
-        # Reader processes start by themselves. Until a call, their pool has no threads, so that
+        """Number of the first worker, for the observer."""
+        # Worker processes start by themselves. Until a call, their pool has no threads, so that
         # this process can still be forked for another pool.
         if not workers:
             self._start_threads()
 
     @property
     def started(self) -> bool:
-        """Whether a reader has started, so that calls are being answered."""
+        """Whether a worker has started, so that calls are being answered."""
         return self._started.is_set()
 
     @property
     def size(self) -> int:
-        """Number of readers."""
-        return len(self._readers)
+        """Number of workers."""
+        return len(self._workers)
 
     @property
     def finished(self) -> int:
@@ -180,7 +180,7 @@ class ReaderPool:
         return self._finished
 
     def running(self) -> list[Call]:
-        """Calls that readers make now."""
+        """Calls that workers make now."""
         return [call for calls in self._taken for call in calls if call.is_running]
 
     def submit(self, method: str, *arguments: Any) -> Call:
@@ -191,16 +191,16 @@ class ReaderPool:
             *arguments: Its arguments.
 
         Raises:
-            RuntimeError: The readers are closed.
+            RuntimeError: The workers are closed.
         """
         return self.submit_all([(method, arguments)])[0]
 
     def submit_all(self, calls: Iterable[tuple[str, tuple[Any, ...]]]) -> list[Call]:
-        """`submit` for each (method, arguments); readers are woken once for all."""
+        """`submit` for each (method, arguments); workers are woken once for all."""
         submitted = [Call(method, arguments, self._answered) for method, arguments in calls]
         with self._changed:
             if self._closed:
-                raise RuntimeError("the readers are closed")
+                raise RuntimeError("the workers are closed")
             if not self._threads:
                 self._start_threads()
             self._calls.extend(submitted)
@@ -209,20 +209,20 @@ class ReaderPool:
 
     def _start_threads(self) -> None:
         self._threads = True
-        for number in range(len(self._readers)):
+        for number in range(len(self._workers)):
             threading.Thread(
-                target=self._run, args=(number,), name="flowtrain-reader", daemon=True
+                target=self._run, args=(number,), name="flowtrain-worker", daemon=True
             ).start()
 
     def _run(self, number: int) -> None:
-        """Let one reader make calls until the pool is closed."""
-        reader = self._readers[number]
-        reader.start()
+        """Let one worker make calls until the pool is closed."""
+        worker = self._workers[number]
+        worker.start()
         self._started.set()
         while calls := self._take():
             self._taken[number] = calls
             start = time.perf_counter_ns()
-            for answered in reader.answer(calls):
+            for answered in worker.answer(calls):
                 self._settle(answered)
             self._taken[number] = ()
             if self.observer is not None:
@@ -236,23 +236,23 @@ class ReaderPool:
             self._answered.notify_all()
 
     def _take(self) -> list[Call]:
-        """Wait for calls, and take a reader's share of them; none if the pool is closed."""
+        """Wait for calls, and take a worker's share of them; none if the pool is closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._calls or self._closed)
-            share = -(-len(self._calls) // len(self._readers))
+            share = -(-len(self._calls) // len(self._workers))
             return [self._calls.popleft() for _ in range(min(share, _MAX_CALLS))]
 
     def close(self) -> None:
-        """End all reader processes and cancel pending calls."""
+        """End all worker processes and cancel pending calls."""
         with self._changed:
             self._closed = True
             pending = list(self._calls)
             self._calls.clear()
             self._changed.notify_all()
-        cancelled = CancelledError("the readers were closed")
+        cancelled = CancelledError("the workers were closed")
         self._settle([(call, (None, cancelled)) for call in pending])
-        for reader in self._readers:
-            reader.end()
+        for worker in self._workers:
+            worker.end()
 
     def __enter__(self) -> Self:
         return self
@@ -270,8 +270,8 @@ def _serve(make_reader: Callable[[], Any], pipe: Connection, parent: int) -> Non
     """Answer calls until the rank has ended."""
     end_with(parent)
     leave_to_parent()
-    reader = _Reader(make_reader)
-    reader.start()
+    worker = _Worker(make_reader)
+    worker.start()
     pipe.send("started")
     while True:
         try:
@@ -280,7 +280,7 @@ def _serve(make_reader: Callable[[], Any], pipe: Connection, parent: int) -> Non
             return
         answers: list[Answer] = []
         sent = time.monotonic()
-        for answer in _answers(reader, calls):
+        for answer in _answers(worker, calls):
             answers.append(answer)
             if time.monotonic() - sent > _ANSWER_S:
                 _send(pipe, answers)
@@ -290,24 +290,24 @@ def _serve(make_reader: Callable[[], Any], pipe: Connection, parent: int) -> Non
             _send(pipe, answers)
 
 
-def _answers(reader: _Reader, calls: Sequence[tuple[str, tuple[Any, ...]]]) -> Iterator[Answer]:
+def _answers(worker: _Worker, calls: Sequence[tuple[str, tuple[Any, ...]]]) -> Iterator[Answer]:
     """Answers of calls, in order."""
     for method, group in groupby(calls, key=itemgetter(0)):
         waiting = deque(arguments for _, arguments in group)
         if len(waiting) > 1:
             with suppress(Exception):  # The calls below raise it again, if it is theirs.
-                for result in reader.call(f"{method}_together", (list(waiting),)):
+                for result in worker.call(f"{method}_together", (list(waiting),)):
                     waiting.popleft()
                     yield result, None
         for arguments in waiting:
-            yield _answer(reader, method, arguments)
+            yield _answer(worker, method, arguments)
 
 
-def _answer(reader: _Reader, method: str, arguments: tuple[Any, ...]) -> Answer:
+def _answer(worker: _Worker, method: str, arguments: tuple[Any, ...]) -> Answer:
     try:
-        return reader.call(method, arguments), None
+        return worker.call(method, arguments), None
     except Exception as error:
-        error.add_note("In a reader process:\n" + traceback.format_exc())
+        error.add_note("In a worker process:\n" + traceback.format_exc())
         try:
             copy.copy(error)
         except Exception:  # The rank could not rebuild it.

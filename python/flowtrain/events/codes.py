@@ -9,9 +9,9 @@ from flowtrain.schedule import Kind as ActionKind
 
 EventKind = ActionKind | Literal["run", "plan", "pixels", "sums", "log", "planned", "answered"]
 """Kinds of events: the actions of a schedule, and others. `run`: all steps of an attempt. `plan`: a
-plan is taken. `pixels`: an image that no reader has read yet. `sums`: sums of gradients over ranks
+plan is taken. `pixels`: an image that no worker has read yet. `sums`: sums of gradients over ranks
 complete. `log`: the logs of a step are written. `planned`: the planner makes a plan. `answered`: a
-reader reads samples."""
+worker reads samples."""
 KINDS: tuple[EventKind, ...] = (
     *ACTIONS,
     "run",
@@ -28,9 +28,9 @@ Wait = Literal["", "slab", "record", "ranks", "store"]
 key of the job's store. Empty if it works."""
 WAITS: tuple[Wait, ...] = get_args(Wait)
 
-Track = Literal["actions", "waits", "planner", "readers"]
+Track = Literal["actions", "waits", "planner", "workers"]
 """Where it happened. `actions` and `waits` are of the thread that executes the schedule: its
-actions, with what is nested in them, and its waits. `planner` is a thread; `readers` are the
+actions, with what is nested in them, and its waits. `planner` is a thread; `workers` are the
 threads or processes that read samples, by the index of the event."""
 TRACKS: tuple[Track, ...] = get_args(Track)
 
@@ -43,9 +43,9 @@ Activity = Literal[
     "reduce",
     "send",
     "receive",
-    "read",
+    "load",
     "plan",
-    "close",
+    "exchange",
     "log",
     "checkpoint",
     "other",
@@ -54,8 +54,8 @@ Activity = Literal[
 
 `encode`: forward and backward of the encoder. `backbone`: forward and backward of the backbone.
 `optimizer`: norms, clipping and optimizer steps. `reduce`: sums of gradients. `send`, `receive`:
-records through the pool. `read`: texts, and samples that are not read yet. `plan`: taking plans.
-`close`: exchange of reports. `log`, `checkpoint`. `other`: the rest.
+records through the pool. `load`: texts, and samples that are not read yet. `plan`: taking plans.
+`exchange`: of reports. `log`, `checkpoint`. `other`: the rest.
 """
 _WAIT = "wait_"
 WORK: tuple[Activity, ...] = ("encode", "backbone", "optimizer")
@@ -65,10 +65,10 @@ ACTIVITIES: tuple[str, ...] = (
     *(_WAIT + activity for activity in get_args(Activity)),
 )
 """All kinds of activity; `wait_` and one of these are waits for another rank in it, for example
-`wait_send` for a free slab, `wait_receive` for a record, `wait_close` for the slower ranks."""
+`wait_send` for a free slab, `wait_receive` for a record, `wait_exchange` for the slower ranks."""
 
 _ACTIVITY_OF: dict[EventKind, Activity] = {
-    "read": "read",
+    "load": "load",
     "encode": "encode",
     "put": "send",
     "get": "receive",
@@ -77,12 +77,12 @@ _ACTIVITY_OF: dict[EventKind, Activity] = {
     "encoder_backward": "encode",
     "reduce": "reduce",
     "norm": "optimizer",
-    "exchange": "close",
+    "exchange": "exchange",
     "apply": "optimizer",
     "checkpoint": "checkpoint",
     "forget": "plan",
     "plan": "plan",
-    "pixels": "read",
+    "pixels": "load",
     "sums": "reduce",
     "log": "log",
 }

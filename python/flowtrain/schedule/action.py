@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, cast, get_args
 
-from flowtrain.config.layout import Module
+from flowtrain.config.layout import ModuleName
 from flowtrain_core import FlowTrainError
 
 Kind = Literal[
-    "read",
+    "load",
     "resize",
     "encode",
     "put",
@@ -27,7 +27,7 @@ Kind = Literal[
 ]
 """What a rank does.
 
-`read`: take the texts of a step, or begin to read its images. `resize`: make the rank's segments of
+`load`: take the texts of a step, or begin to read its images. `resize`: make the rank's segments of
 the pool large enough for it. `encode`: encode an item. `put`, `get`: send and receive the record of
 an item; the encoder puts rows and gets gradients, the backbone gets rows and puts gradients.
 `forward`, `backward`: passes of a slot of the backbone. `encoder_backward`: backward of an item.
@@ -37,7 +37,7 @@ norm. `exchange`: agree with all ranks on the step. `apply`: step the optimizers
 """
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
-_MODULES: tuple[Module, ...] = get_args(Module)
+_MODULES: tuple[ModuleName, ...] = get_args(ModuleName)
 _OF_SLOTS: tuple[Kind, ...] = ("forward", "backward")
 _TO, _FROM, _LAST = "to", "from", "last"
 
@@ -53,7 +53,7 @@ class Action:
     step: int
     """Number of the step, from 0, that it belongs to."""
     kind: Kind
-    module: Module | None = None
+    module: ModuleName | None = None
     """The module that it concerns; None if it concerns all that the rank holds."""
     index: int | None = None
     """Number of the item, or of the slot in `forward` and `backward`."""
@@ -64,10 +64,10 @@ class Action:
     ranks may start within it."""
 
     @property
-    def record(self) -> tuple[int, Module, int]:
+    def record(self) -> tuple[int, ModuleName, int]:
         """Of `put` and `get`: step, module that puts, and item, which name one record."""
         assert self.module is not None and self.index is not None
-        other: Module = "backbone" if self.module == "encoder" else "encoder"
+        other: ModuleName = "backbone" if self.module == "encoder" else "encoder"
         return self.step, self.module if self.kind == "put" else other, self.index
 
     def __str__(self) -> str:
@@ -92,7 +92,7 @@ class Action:
         words = text.split()
         try:
             step, kind = int(words.pop(0)), cast(Kind, words.pop(0))
-            module = cast(Module, words.pop(0)) if words and words[0] in _MODULES else None
+            module = cast(ModuleName, words.pop(0)) if words and words[0] in _MODULES else None
             index = _number_after(unit_of(kind), words)
             peer = _number_after(_TO if kind == "put" else _FROM, words)
             last = words == [_LAST]

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from flowtrain.config.layout import Module
+from flowtrain.config.layout import ModuleName
 from flowtrain.schedule.action import Action, Kind, ScheduleError
 from flowtrain.schedule.program import Program
 
@@ -38,7 +38,7 @@ def check(program: Program, limits: Limits | None = None, *, late: bool = False)
     Args:
         program: The actions of all ranks; steps before the first of them are complete.
         limits: What a rank may keep.
-        late: Whether ranks that hold the backbone alone close a step with the encoder's report of
+        late: Whether ranks that hold the backbone alone update with the encoder's report of
             the step before, as in `bounded`.
 
     Returns:
@@ -52,7 +52,7 @@ def check(program: Program, limits: Limits | None = None, *, late: bool = False)
 
 
 _CLOSE: tuple[Kind, ...] = ("norm", "exchange", "apply")
-_BACKWARD: dict[Module, Kind] = {"backbone": "backward", "encoder": "encoder_backward"}
+_BACKWARD: dict[ModuleName, Kind] = {"backbone": "backward", "encoder": "encoder_backward"}
 
 
 class _Rank:
@@ -64,19 +64,19 @@ class _Rank:
         self.number = int(number) if number.isdecimal() else None
         self.todo = list(reversed(actions))
         self.steps = sorted({action.step for action in actions})
-        self.closes = {action.step for action in actions if action.kind == "norm"}
+        self.updates = {action.step for action in actions if action.kind == "norm"}
         self.trains_encoder = any(action.kind == "encoder_backward" for action in actions)
         self.unread = 0
         self.items: set[tuple[int, int | None]] = set()
         self.slots: set[tuple[int, int | None]] = set()
-        self._done: set[tuple[int, Kind, Module | None, int | None]] = set()
-        self._ended: dict[tuple[int, Module], str] = {}
+        self._done: set[tuple[int, Kind, ModuleName | None, int | None]] = set()
+        self._ended: dict[tuple[int, ModuleName], str] = {}
 
-    def holds(self, module: Module) -> bool:
+    def holds(self, module: ModuleName) -> bool:
         return self.world in (module, "colocated")
 
     def did(
-        self, step: int, kind: Kind, module: Module | None = None, index: int | None = None
+        self, step: int, kind: Kind, module: ModuleName | None = None, index: int | None = None
     ) -> bool:
         return (step, kind, module, index) in self._done
 
@@ -93,7 +93,7 @@ class _Rank:
         place = action.step, action.index
         if action.kind == "encode" and self.trains_encoder:
             self.items.add(place)
-        elif action.kind == "forward" and self.closes:
+        elif action.kind == "forward" and self.updates:
             self.slots.add(place)
         elif action.kind == "encoder_backward":
             self.items.discard(place)
@@ -129,9 +129,9 @@ class _Rank:
             before = _CLOSE[_CLOSE.index(kind) - 1]
             if not self.did(step, before):
                 yield f"it needs {before} before it"
-        if kind == "apply" and any(s < step and not self.did(s, "apply") for s in self.closes):
+        if kind == "apply" and any(s < step and not self.did(s, "apply") for s in self.updates):
             yield "a step before it is not applied"
-        if kind == "forget" and step in self.closes and not self.did(step, "apply"):
+        if kind == "forget" and step in self.updates and not self.did(step, "apply"):
             yield "the step is not applied"
 
 
@@ -143,7 +143,7 @@ class _Execution:
         self._limits = limits
         self._late = late
         self._first = min((rank.steps[0] for rank in self._ranks if rank.steps), default=0)
-        self._records: dict[tuple[int, Module, int], tuple[_Rank, _Rank, Action]] = {}
+        self._records: dict[tuple[int, ModuleName, int], tuple[_Rank, _Rank, Action]] = {}
         self._high = HighWater()
 
     def run(self) -> HighWater:
@@ -170,7 +170,7 @@ class _Execution:
         return self._high
 
     def _peer(self, rank: _Rank, action: Action) -> _Rank:
-        other: Module = "backbone" if action.module == "encoder" else "encoder"
+        other: ModuleName = "backbone" if action.module == "encoder" else "encoder"
         for peer in self._ranks:
             if peer.holds(other) and peer.number == action.peer:
                 return peer
@@ -197,7 +197,7 @@ class _Execution:
             for other in self._ranks:
                 is_late = self._late and rank.world == "backbone" != other.world
                 needed = step - 1 if is_late and step > self._first else step
-                if other.closes and not other.did(needed, "norm"):
+                if other.updates and not other.did(needed, "norm"):
                     return f"{other.label} to report step {needed}"
         return None
 

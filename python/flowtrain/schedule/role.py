@@ -14,8 +14,8 @@ class Role:
 
     label: str
     """Its name, such as `encoder.0`."""
-    rank: int
-    """Its number in its world, and among the ranks that hold its modules."""
+    replica: int
+    """Its number among the data replicas of its modules."""
     encoder: bool
     """Whether it holds the encoder."""
     backbone: bool
@@ -24,8 +24,8 @@ class Role:
     """Whether the encoder trains."""
 
     @property
-    def closes(self) -> bool:
-        """Whether it takes part in the close of steps."""
+    def updates(self) -> bool:
+        """Whether it takes part in the update at the end of steps."""
         return self.backbone or self.trains_encoder
 
 
@@ -35,7 +35,7 @@ def roles(layout: RankLayout, *, trains_encoder: bool) -> Iterator[Role]:
         for rank in range(world.size):
             yield Role(
                 label=world.label(rank),
-                rank=rank,
+                replica=rank,
                 encoder="encoder" in world.modules,
                 backbone="backbone" in world.modules,
                 trains_encoder=trains_encoder,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from flowtrain.config.layout import Module
+from flowtrain.config.layout import ModuleName
 from flowtrain.schedule.action import Action, Kind
 from flowtrain.schedule.role import Role
 from flowtrain.steps import StepPlan
@@ -19,7 +19,7 @@ def encode(plan: StepPlan, role: Role, slots: range) -> Iterator[Action]:
     if not role.encoder:
         return
     yield from _begin(plan, "encoder", slots)
-    for item in plan.items_of(role.rank):
+    for item in plan.items_of(role.replica):
         if item.slot in slots:
             yield Action(plan.step, "encode", "encoder", item.index)
             yield Action(plan.step, "put", "encoder", item.index, item.reader)
@@ -31,11 +31,11 @@ def passes(plan: StepPlan, role: Role, slots: range) -> Iterator[Action]:
         return
     step = plan.step
     yield from _begin(plan, "backbone", slots)
-    own = [slot for slot, _ in plan.documents_of(role.rank)]
+    own = [slot for slot, _ in plan.documents_of(role.replica)]
     for slot in own:
         if slot not in slots:
             continue
-        items = plan.items_for(role.rank, slot)
+        items = plan.items_for(role.replica, slot)
         for item in items:
             yield Action(step, "get", "backbone", item.index, item.encoder)
         yield Action(step, "forward", "backbone", slot)
@@ -51,7 +51,7 @@ def encoder_backward(plan: StepPlan, role: Role, slots: range) -> Iterator[Actio
     if not (role.encoder and role.trains_encoder):
         return
     step, is_end = plan.step, slots.stop == plan.slots
-    items = [item for item in plan.items_of(role.rank) if item.slot in slots]
+    items = [item for item in plan.items_of(role.replica) if item.slot in slots]
     for item in items:
         yield Action(step, "get", "encoder", item.index, item.reader)
         # Only behind the last slots: the sums of the backbone come first on every rank.
@@ -65,14 +65,14 @@ def evaluation(plan: StepPlan, role: Role) -> Iterator[Action]:
     """A batch of an evaluation: forward passes alone."""
     slots = range(plan.slots)
     yield from encode(plan, role, slots)
-    kept: tuple[Kind, ...] = ("read", "resize", "get", "forward")
+    kept: tuple[Kind, ...] = ("load", "resize", "get", "forward")
     yield from (action for action in passes(plan, role, slots) if action.kind in kept)
     yield Action(plan.step, "forget")
 
 
-def close(plan: StepPlan, role: Role) -> Iterator[Action]:
+def update(plan: StepPlan, role: Role) -> Iterator[Action]:
     """Agree with all ranks on a step whose gradients are being summed, and apply it."""
-    if role.closes:
+    if role.updates:
         yield Action(plan.step, "norm")
         yield Action(plan.step, "exchange")
         yield Action(plan.step, "apply")
@@ -81,7 +81,7 @@ def close(plan: StepPlan, role: Role) -> Iterator[Action]:
 def finish(
     plan: StepPlan, *, evaluates: Callable[[int], bool], saves: Callable[[int], bool]
 ) -> Iterator[Action]:
-    """What follows the close of a step, on every rank."""
+    """What follows the update of a step, on every rank."""
     if evaluates(plan.step):
         yield Action(plan.step, "evaluate")
     if saves(plan.step):
@@ -89,7 +89,7 @@ def finish(
     yield Action(plan.step, "forget")
 
 
-def _begin(plan: StepPlan, module: Module, slots: range) -> Iterator[Action]:
+def _begin(plan: StepPlan, module: ModuleName, slots: range) -> Iterator[Action]:
     if slots.start == 0:
-        yield Action(plan.step, "read", module)
+        yield Action(plan.step, "load", module)
         yield Action(plan.step, "resize", module)

@@ -1,6 +1,6 @@
 """The order of `strict` and `frozen`: a step is encoded, and then passed through the backbone.
 
-Ranks that hold the encoder alone have no close if it is frozen, and run ahead of the others as far
+Ranks that hold the encoder alone have no update if it is frozen, and run ahead of the others as far
 as plans and pool allow.
 """
 

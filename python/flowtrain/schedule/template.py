@@ -10,7 +10,7 @@ from flowtrain.schedule.action import Action
 from flowtrain.schedule.bounded import bounded
 from flowtrain.schedule.chunks import chunks
 from flowtrain.schedule.role import Role
-from flowtrain.schedule.stages import close, finish
+from flowtrain.schedule.stages import finish, update
 from flowtrain.schedule.strict import strict
 from flowtrain.steps import StepPlan
 
@@ -24,7 +24,7 @@ class Template:
     """The order of the steps of a run."""
 
     staleness: int = 0
-    """Steps that the encoder runs ahead of the close; 0 without `bounded`."""
+    """Steps that the encoder runs ahead of the update; 0 without `bounded`."""
     chunk_slots: int | None = None
     """Slots that are encoded, passed and passed back together; None for all of a step."""
     evaluates: Callable[[int], bool] = _never
@@ -74,7 +74,7 @@ class Template:
                 yield from chunks(plan, role, chunk_slots=self.chunk_slots)
             else:
                 yield from strict(plan, role)
-            yield from close(plan, role)
+            yield from update(plan, role)
             yield from finish(plan, evaluates=self.evaluates, saves=self.saves)
             step += 1
         assert end is not None

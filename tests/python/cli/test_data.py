@@ -18,7 +18,7 @@ from flowtrain.data.check import BadLine, FileCheck, check_file
 from flowtrain.data.digits import write_digits
 from flowtrain.data.samples import SampleMeta, SampleReader
 from flowtrain.data.text import CompactText
-from flowtrain.data.workers import ReaderPool
+from flowtrain.data.workers import WorkerPool
 from flowtrain.models.registry import family_for
 from flowtrain.models.tiny import SMALLEST
 from flowtrain.workloads import read_lengths
@@ -138,13 +138,13 @@ def test_a_reason_that_the_terminal_cannot_encode_is_escaped(
 def test_few_lines_are_requested_at_a_time(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("flowtrain.data.check._CHUNK", 1)
     waiting: list[int] = []
-    submit = ReaderPool.submit
+    submit = WorkerPool.submit
 
-    def counted(pool: ReaderPool, method: str, first: int, end: int) -> Future[Any]:
+    def counted(pool: WorkerPool, method: str, first: int, end: int) -> Future[Any]:
         waiting.append(first)
         return submit(pool, method, first, end)
 
-    monkeypatch.setattr(ReaderPool, "submit", counted)
+    monkeypatch.setattr(WorkerPool, "submit", counted)
     most = 0
 
     def progress(done: int, samples: int) -> None:

@@ -20,7 +20,7 @@ import pytest
 from support import descendants
 
 from flowtrain.data import workers
-from flowtrain.data.workers import ReaderDied, ReaderPool
+from flowtrain.data.workers import WorkerDied, WorkerPool
 
 # A reader whose methods are functions of a module that every process can import.
 OS = partial(importlib.import_module, "os")
@@ -28,7 +28,7 @@ OS = partial(importlib.import_module, "os")
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_calls_return_results_and_errors(workers: int) -> None:
-    with ReaderPool(partial(dict, seven=7), workers) as pool:
+    with WorkerPool(partial(dict, seven=7), workers) as pool:
         futures = [pool.submit("get", "seven") for _ in range(5)]
         assert [future.result(60) for future in futures] == [7] * 5
         with pytest.raises(KeyError, match="eight"):
@@ -37,7 +37,7 @@ def test_calls_return_results_and_errors(workers: int) -> None:
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_each_call_raises_the_error_of_a_reader_that_cannot_be_made(workers: int) -> None:
-    with ReaderPool(partial(int, "seven"), workers) as pool:
+    with WorkerPool(partial(int, "seven"), workers) as pool:
         for _ in range(2):
             with pytest.raises(ValueError, match="invalid literal .* 'seven'"):
                 pool.submit("bit_length").result(60)
@@ -45,7 +45,7 @@ def test_each_call_raises_the_error_of_a_reader_that_cannot_be_made(workers: int
 
 def test_a_process_can_be_forked_until_its_reader_processes_are_called() -> None:
     before = threading.active_count()
-    with ReaderPool(OS, 2, fork=True) as pool:
+    with WorkerPool(OS, 2, fork=True) as pool:
         assert threading.active_count() == before
         assert pool.submit("getppid").result(60) == os.getpid()
         assert threading.active_count() == before + 2
@@ -53,7 +53,7 @@ def test_a_process_can_be_forked_until_its_reader_processes_are_called() -> None
 
 def test_an_exception_that_cannot_be_rebuilt_arrives_as_text() -> None:
     member = tarfile.TarInfo("../outside")
-    with ReaderPool(partial(importlib.import_module, "tarfile"), 1) as pool:
+    with WorkerPool(partial(importlib.import_module, "tarfile"), 1) as pool:
         with pytest.raises(RuntimeError, match="OutsideDestinationError: .*outside"):
             pool.submit("data_filter", member, "/tmp").result(60)
         assert pool.submit("is_tarfile", os.devnull).result(60) is False
@@ -74,7 +74,7 @@ class Mixed:
 
 
 def test_each_call_gets_its_own_answer_however_answers_are_sent_together() -> None:
-    with ReaderPool(Mixed, 2) as pool:
+    with WorkerPool(Mixed, 2) as pool:
         methods = [("number", "fail", "number", "lock")[n % 4] for n in range(150)]
         futures = [pool.submit(method, n) for n, method in enumerate(methods)]
         for n, (method, future) in enumerate(zip(methods, futures, strict=True)):
@@ -107,7 +107,7 @@ class Together:
 
 
 def test_calls_made_together_have_the_results_and_errors_of_each() -> None:
-    with ReaderPool(Together, 1) as pool:
+    with WorkerPool(Together, 1) as pool:
         pool.submit("wait", 0.2)  # So that the calls behind it are taken together.
         futures = [pool.submit("half", n) for n in (2, 4, 5, 6)]
         assert futures[0].result(60) == "1 of 4"
@@ -119,13 +119,13 @@ def test_calls_made_together_have_the_results_and_errors_of_each() -> None:
 
 def test_a_killed_process_is_named_and_blocks_no_call(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with ReaderPool(OS, 1) as pool:
+    with WorkerPool(OS, 1) as pool:
         pid = pool.submit("getpid").result(60)
         # The pipe has no writer, so that opening it does not return.
         calls = [pool.submit("open", tmp_path / "pipe", os.O_RDONLY), pool.submit("getpid")]
         os.kill(pid, signal.SIGKILL)
         for call in calls:
-            with pytest.raises(ReaderDied, match=rf"process 0 \(pid {pid}\): killed by signal 9"):
+            with pytest.raises(WorkerDied, match=rf"process 0 \(pid {pid}\): killed by signal 9"):
                 call.result(60)
 
 
@@ -141,12 +141,12 @@ class Broken:
 
 def test_an_answer_that_cannot_be_rebuilt_is_an_error_of_its_calls() -> None:
     why = r"cannot be read \(ValueError: invalid literal .*seven"
-    with ReaderPool(Broken, 1) as pool, pytest.raises(ReaderDied, match=why):
+    with WorkerPool(Broken, 1) as pool, pytest.raises(WorkerDied, match=why):
         pool.submit("answer").result(60)
 
 
 def test_a_process_that_exits_is_named_with_its_exit_code() -> None:
-    with ReaderPool(OS, 1) as pool, pytest.raises(ReaderDied, match="exit code 3; its standard"):
+    with WorkerPool(OS, 1) as pool, pytest.raises(WorkerDied, match="exit code 3; its standard"):
         pool.submit("_exit", 3).result(60)
 
 
@@ -154,7 +154,7 @@ def test_a_process_that_cannot_be_killed_does_not_block_close(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(workers, "_END_S", 0.1)
-    pool = ReaderPool(OS, 1)
+    pool = WorkerPool(OS, 1)
     pid = pool.submit("getpid").result(60)
     with monkeypatch.context() as patch:  # As if it waited for a disk.
         patch.setattr("multiprocessing.process.BaseProcess.kill", lambda _: None)
@@ -167,8 +167,8 @@ def test_killed_ranks_leave_no_semaphores() -> None:
     program = (
         "import importlib, time\n"
         "from functools import partial\n"
-        "from flowtrain.data.workers import ReaderPool\n"
-        "pool = ReaderPool(partial(importlib.import_module, 'os'), 2)\n"
+        "from flowtrain.data.workers import WorkerPool\n"
+        "pool = WorkerPool(partial(importlib.import_module, 'os'), 2)\n"
         "print(pool.submit('getpid').result(), flush=True)\n"
         "time.sleep(600)\n"
     )

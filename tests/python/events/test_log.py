@@ -117,5 +117,5 @@ def test_shares_are_those_of_the_last_steps_of_the_last_attempt(tmp_path: Path) 
 
 
 def test_busy_is_the_share_of_what_a_plain_loop_does_too() -> None:
-    assert busy({"encode": 1.0, "backbone": 2.0, "wait_close": 1.0}) == 0.75
+    assert busy({"encode": 1.0, "backbone": 2.0, "wait_exchange": 1.0}) == 0.75
     assert busy({}) == 0

@@ -190,5 +190,5 @@ def test_the_shares_of_a_run_are_over_its_last_complete_steps(
     tmp_path.joinpath("pool").write_text(f"{pool.name}\n")
     assert main(["top", str(tmp_path), "--once", "--interval", "0.01"]) == 0
     shown = capsys.readouterr().out
-    assert "colocated  backbone 75%  wait_close 25% " in shown
+    assert "colocated  backbone 75%  wait_exchange 25% " in shown
     assert f"pool {pool.name}: 1 lanes alive" in shown

@@ -22,18 +22,18 @@ import torch
 from flowtrain.config.load import load
 from flowtrain.config.schema import RunConfig
 from flowtrain.data.text import joined
-from flowtrain.data.workers import ReaderPool
+from flowtrain.data.workers import WorkerPool
 from flowtrain.events import EventLog
 from flowtrain.models.registry import family_for
 from flowtrain.steps import CorrectionEvent, Document, StepPlan
-from flowtrain.train.control.close import StepDecision
+from flowtrain.train.control.exchange import StepDecision
 from flowtrain.train.input.prefetch import Prefetch, Request
-from flowtrain.train.input.readers import reader_factory
 from flowtrain.train.input.reads import SampleReads
+from flowtrain.train.input.workers import reader_factory
 from flowtrain.train.ranks.batch import packed_batch
 from flowtrain.train.ranks.encoder import pixel_requests
 from flowtrain.train.state.logs import PLANS
-from flowtrain.train.state.module import DTYPES, Module
+from flowtrain.train.state.module import DTYPES, ModuleState
 
 
 def text_requests(rank: int, plan: StepPlan) -> Iterator[Request]:
@@ -80,7 +80,7 @@ class Alone:
             dtype=self._dtype,
             device=self._device,
         )
-        self._module = Module.build(model, config, part_of=self._family.part_of)
+        self._module = ModuleState.build(model, config, part_of=self._family.part_of)
         tokens = max(sum(item.num_rows for item in plan.items) for plan in plans.values())
         self._noise = torch.randn(
             tokens, self._family.row_width, dtype=self._dtype, device=self._device
@@ -141,7 +141,7 @@ class Alone:
 
 def run(config: RunConfig, name: str) -> Iterator[float]:
     """Train one module; yields the seconds of each step, after a line was read."""
-    with ReaderPool(reader_factory(config), config.data.workers, fork=True) as readers:
+    with WorkerPool(reader_factory(config), config.data.workers, fork=True) as readers:
         torch.set_num_threads(config.train.threads or 1)
         lines = (config.run / PLANS).read_bytes().splitlines()
         read = (StepPlan.from_json(line) for line in lines if not CorrectionEvent.is_json_of(line))

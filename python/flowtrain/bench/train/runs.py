@@ -213,7 +213,7 @@ def flow_figures(config: RunConfig, task: Task, *, started: float | None = None)
     """
     times = read_log(config.run / TIMING)
     seconds = [step["seconds"] for step in times]
-    # The last line is written at the close of the last step.
+    # The last line is written at the update of the last step.
     ended = (config.run / TIMING).stat().st_mtime
     return Run(
         warmup=task.warmup,
@@ -226,7 +226,7 @@ def flow_figures(config: RunConfig, task: Task, *, started: float | None = None)
     )
 
 
-_CONTROL = ("plan", "close", "log", "send", "receive")
+_CONTROL = ("plan", "exchange", "log", "send", "receive")
 
 
 def control_share(account: Account) -> float:

@@ -31,7 +31,7 @@ class TextIndex:
 
 
 # The last state of each file and its index, by format and file: a process opens its data files
-# several times, and reader processes inherit the indexes of the process that they are forked from.
+# several times, and worker processes inherit the indexes of the process that they are forked from.
 _indexes: dict[tuple[object, ...], tuple[State, TextIndex]] = {}
 
 

@@ -18,7 +18,7 @@ from flowtrain.steps import FIRST_EVALUATION
 Window = tuple[int, int]
 """Start and end, as unix time in ns."""
 Mask = numpy.ndarray[Any, numpy.dtype[numpy.bool_]]
-_READ, _RUN = KINDS.index("read"), KINDS.index("run")
+_LOAD, _RUN = KINDS.index("load"), KINDS.index("run")
 _ON_ACTIONS = TRACKS.index("actions")
 # In the order in which a layout names them.
 _MODULES = {
@@ -186,8 +186,8 @@ def _kept(ranks: list[tuple[str, Records]]) -> list[range]:
         whole: list[set[int]] = []
         for label, records in ranks:
             own = records[_of_steps(records) & (records["attempt"] == attempt)]
-            # A step begins with one read for each module; of older steps, the end may be left.
-            steps, reads = numpy.unique(own["step"][own["kind"] == _READ], return_counts=True)
+            # A step begins with one load for each module; of older steps, the end may be left.
+            steps, reads = numpy.unique(own["step"][own["kind"] == _LOAD], return_counts=True)
             modules = _MODULES[label.rpartition(".")[0]]
             whole.append({int(n) for n in steps[reads >= modules]})
         whole = [steps for steps in whole if steps]

@@ -17,7 +17,7 @@ from flowtrain.observe.trace.run import Event, TracedRank, TracedRun, overlaps, 
 from flowtrain.schedule import unit_of
 from flowtrain.steps import FIRST_EVALUATION, step_name
 
-_PLANNER, _READERS = TRACKS.index("planner"), TRACKS.index("readers")
+_PLANNER, _WORKERS = TRACKS.index("planner"), TRACKS.index("workers")
 _ON_ACTIONS = TRACKS.index("actions")
 # Times are in us, with fractions.
 _US = 1000
@@ -29,7 +29,7 @@ def write_trace(runs: Sequence[Path], out: Path, *, steps: range | None = None) 
     """Write a timeline of runs in Chrome's trace format, which ui.perfetto.dev shows.
 
     Each rank is a process; its tracks are what its main thread does, its waits, its planner, its
-    readers, and what torch's profiler has traced. Runs begin at the same time: that of their first
+    workers, and what torch's profiler has traced. Runs begin at the same time: that of their first
     step.
 
     Args:
@@ -173,12 +173,12 @@ def _slices(process: _Process, rank: TracedRank) -> Iterator[Entry]:
 
 def _track_order(event: Event) -> tuple[int, bool, int]:
     of_evaluation = event.track == _PLANNER and event.step >= FIRST_EVALUATION
-    return event.track, of_evaluation, event.index if event.track == _READERS else 0
+    return event.track, of_evaluation, event.index if event.track == _WORKERS else 0
 
 
 def _track_of(event: Event) -> str:
-    if event.track == _READERS:
-        return f"reader {event.index}"
+    if event.track == _WORKERS:
+        return f"worker {event.index}"
     if event.track == _PLANNER and event.step >= FIRST_EVALUATION:
         return "planner of evaluations"  # A thread of its own.
     return TRACKS[event.track]
@@ -187,7 +187,7 @@ def _track_of(event: Event) -> str:
 def _name(event: Event) -> str:
     kind = KINDS[event.kind]
     words: list[str] = [kind]
-    if event.index >= 0 and event.track != _READERS:
+    if event.index >= 0 and event.track != _WORKERS:
         words += [unit_of(kind), str(event.index)]
     elif event.module:
         words.append(MODULES[event.module])

@@ -76,7 +76,7 @@ def step_seconds(
 
     Plans of the sampled steps give the work of each rank. A phase lasts as long as its slowest
     rank, and at least its work divided by the cores. Colocated ranks have one phase, and decoupled
-    ones too if the encoder need not wait for the close of the step; otherwise the modules run one
+    ones too if the encoder need not wait for the update; otherwise the modules run one
     after the other. The optimizers are a phase of their own, behind the sum of the gradients.
     Samples are read on cores that a phase leaves idle; if they are not enough, the step is longer.
 

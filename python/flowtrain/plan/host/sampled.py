@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from flowtrain.config.flow import Mode
-from flowtrain.config.layout import Module, RankLayout, WorldLayout
+from flowtrain.config.layout import ModuleName, RankLayout, WorldLayout
 from flowtrain.cost.flops import Grid, Side
 from flowtrain.cost.layers import Counts, ForwardFlops, Layer
 from flowtrain.cost.step import RankTimes, Row, StepSeconds, step_seconds
@@ -139,7 +139,7 @@ class SampledSteps:
 
 def rank_rows(
     plan: StepPlan,
-    modules: Sequence[Module],
+    modules: Sequence[ModuleName],
     rank: int,
     image_counts: Callable[[Grid], Counts],
 ) -> list[Row]:

@@ -138,15 +138,15 @@ class JobStore:
         """Claim a name that only one process may have; True for the first call."""
         return self._keys.add(f"claimed/{name}", 1) == 1
 
-    def release(self, name: str, keys: Sequence[str], *, readers: int) -> None:
-        """Release keys that this rank no longer reads; the last of `readers` calls deletes them.
+    def release(self, name: str, keys: Sequence[str], *, processes: int) -> None:
+        """Release keys that this rank no longer reads; the last of `processes` calls deletes them.
 
         Args:
             name: Name of the group of keys, the same in all calls.
             keys: The keys.
-            readers: Number of calls.
+            processes: Number of processes that release them.
         """
         counter = f"released/{name}"
-        if self._keys.add(counter, 1) == readers:
+        if self._keys.add(counter, 1) == processes:
             for key in (*keys, counter):
                 self._keys.delete_key(key)

@@ -14,7 +14,7 @@ class NoTargetError(FlowTrainError, RuntimeError):
 
 
 class TargetCheck:
-    """Follows the target tokens of steps; every rank that closes them comes to the same result.
+    """Follows the target tokens of steps; every rank that updates comes to the same result.
 
     Only samples with an image that cannot be used have no target. A few of them in a row may be all
     of a step of few samples, so the limit is 3 steps and 64 samples, or the whole run.
@@ -28,7 +28,7 @@ class TargetCheck:
         self._empty: list[int] = []
         self._samples = 0
 
-    def closed(self, plan: StepPlan, num_targets: int) -> None:
+    def stepped(self, plan: StepPlan, num_targets: int) -> None:
         """Take in a step.
 
         Args:

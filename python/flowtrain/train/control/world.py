@@ -73,7 +73,27 @@ class World:
         return f"{self.name}.{self.rank}"
 
     @property
-    def is_leader(self) -> bool:
+    def replica(self) -> int:
+        """Data replica whose items and documents this rank computes.
+
+        Texts, inboxes and segments are numbered by it, too. Each rank is a replica of its own, also
+        where ranks divide the states of a module.
+        """
+        return self.rank
+
+    @property
+    def hosts_planner(self) -> bool:
+        """Whether the planner is a thread of this rank, if its world has the backbone."""
+        return self.rank == 0
+
+    @property
+    def reports(self) -> bool:
+        """Whether this rank reports for its world, to the other world and to the logs."""
+        return self.rank == 0
+
+    @property
+    def commits(self) -> bool:
+        """Whether this rank completes the checkpoints of its world."""
         return self.rank == 0
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Reads of samples by the readers of a rank."""
+"""Reads of samples by the workers of a rank."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from typing import Any
 
 from flowtrain.data.calls import Call
 from flowtrain.data.errors import DataError
-from flowtrain.data.workers import ReaderPool
+from flowtrain.data.workers import WorkerPool
 from flowtrain.train.control.deadline import period_of, periods_in
 
 
 class SampleReads:
-    """Submits reads to the readers of a rank, and waits for them.
+    """Submits reads to the workers of a rank, and waits for them.
 
-    A read is a call of a method whose first argument is the number of a sample. Slow readers are
+    A read is a call of a method whose first argument is the number of a sample. Slow workers are
     waited for as long as they finish one read after another. If no read of the rank has finished
     for `timeout_s`, a slow read cannot be told from one that hangs, and the rank fails. The timeout
-    begins when the first reader has started.
+    begins when the first worker has started.
 
     Args:
-        readers: The readers.
+        workers: The workers.
         data: Name of the data set, used in messages.
-        timeout_s: Timeout for the readers to finish any read.
+        timeout_s: Timeout for the workers to finish any read.
         attribute: Attribute of each reader that reads this data set; by default the reader itself.
     """
 
     def __init__(
-        self, readers: ReaderPool, data: str, *, timeout_s: float, attribute: str = ""
+        self, workers: WorkerPool, data: str, *, timeout_s: float, attribute: str = ""
     ) -> None:
-        self._readers = readers
+        self._workers = workers
         self._data = data
         self._prefix = attribute and f"{attribute}."
         self._timeout_s = timeout_s
@@ -41,7 +41,7 @@ class SampleReads:
 
     def submit_all(self, calls: Iterable[tuple[str, tuple[Any, ...]]]) -> list[Call]:
         """`submit` for each (method, arguments)."""
-        return self._readers.submit_all(
+        return self._workers.submit_all(
             [(self._prefix + method, arguments) for method, arguments in calls]
         )
 
@@ -49,7 +49,7 @@ class SampleReads:
         """Wait for a read and return its result.
 
         Raises:
-            DataError: The sample cannot be read, its reader died, or no read has finished for
+            DataError: The sample cannot be read, its worker died, or no read has finished for
                 `timeout_s`. The message names the data set, and the line or number of the sample.
         """
         if not read.done():
@@ -58,19 +58,19 @@ class SampleReads:
             return read.result()
         except DataError:
             raise
-        except Exception as error:  # It does not name the sample, such as a reader's death.
+        except Exception as error:  # It does not name the sample, such as a worker's death.
             raise DataError(f"{self._name(read)}: {type(error).__name__}: {error}") from error
 
     def _wait_for(self, read: Call) -> None:
-        finished, periods = self._readers.finished, 0
+        finished, periods = self._workers.finished, 0
         while not read.wait(self._period_s):
-            if self._readers.finished != finished or not self._readers.started:
-                finished, periods = self._readers.finished, 0
+            if self._workers.finished != finished or not self._workers.started:
+                finished, periods = self._workers.finished, 0
                 continue
             periods += 1
             if periods >= periods_in(self._timeout_s, self._period_s):
                 # This read may be queued behind the one that hangs.
-                stuck = ", ".join(self._name(r) for r in self._readers.running() if self._is_own(r))
+                stuck = ", ".join(self._name(r) for r in self._workers.running() if self._is_own(r))
                 raise DataError(
                     f"{stuck or self._name(read)}: being read for more than flow.timeout_s="
                     f"{self._timeout_s:g} s, in which no other read of this rank has finished; "

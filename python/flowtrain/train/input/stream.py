@@ -8,7 +8,7 @@ from flowtrain.config.schema import RunConfig
 from flowtrain.data.calls import Call
 from flowtrain.data.order import DrawOrder
 from flowtrain.data.records import is_stream
-from flowtrain.data.workers import ReaderPool
+from flowtrain.data.workers import WorkerPool
 from flowtrain.train.input.reads import SampleReads
 from flowtrain.train.input.spooling import StreamReader
 from flowtrain.train.state.logs import SPOOL
@@ -22,10 +22,10 @@ _AHEAD_BATCHES = 4
 _MAX_DROPPED = 1 << 20
 
 
-def fork_stream(config: RunConfig, world: str, rank: int) -> ReaderPool | None:
+def fork_stream(config: RunConfig, world: str, rank: int) -> WorkerPool | None:
     """Start the process that reads the stream of a run, on the rank that plans.
 
-    Called before `fork_readers`, and like it before the rank has threads, a pool or a device.
+    Called before `fork_workers`, and like it before the rank has threads, a pool or a device.
 
     Args:
         config: The run.
@@ -42,7 +42,7 @@ def fork_stream(config: RunConfig, world: str, rank: int) -> ReaderPool | None:
         return None
     [source] = config.data.all_sources
     assert source.dataset is not None
-    return ReaderPool(partial(StreamReader, source.dataset, config.run / SPOOL), 1, fork=True)
+    return WorkerPool(partial(StreamReader, source.dataset, config.run / SPOOL), 1, fork=True)
 
 
 class StreamOrder(DrawOrder):

@@ -16,7 +16,7 @@ from flowtrain.data.errors import DataError
 from flowtrain.data.mixture import sample_order
 from flowtrain.data.records import Dataset
 from flowtrain.data.samples import SampleMeta, SampleReader
-from flowtrain.data.workers import ReaderPool
+from flowtrain.data.workers import WorkerPool
 from flowtrain.models.family import Family
 from flowtrain.workloads import Workload
 
@@ -52,7 +52,7 @@ def first_samples(config: RunConfig) -> FirstSamples:
     metas: list[SampleMeta] = []
     timed_s: list[float] = []
     # A thread reads, so that a stream that hangs ends only these reads.
-    with ReaderPool(lambda: reader, 0) as pool:
+    with WorkerPool(lambda: reader, 0) as pool:
 
         def read(method: str, sample: int, *arguments: Any) -> Call:
             call = pool.submit(method, sample, *arguments)

@@ -140,7 +140,7 @@ def _start(
 
 
 def _end(worlds: Iterable[SubprocessContext]) -> None:
-    """Kill the ranks that still run, each with its readers; they ignore other signals."""
+    """Kill the ranks that still run, each with its workers; they ignore other signals."""
     for world in worlds:
         for rank in world.subprocess_handlers.values():
             if rank.proc.poll() is None:

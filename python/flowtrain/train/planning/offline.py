@@ -9,7 +9,7 @@ from flowtrain.config.schema import RunConfig
 from flowtrain.data.mixture import sample_order
 from flowtrain.data.records import Dataset
 from flowtrain.data.samples import SampleReader
-from flowtrain.data.workers import ReaderPool
+from flowtrain.data.workers import WorkerPool
 from flowtrain.models.registry import family_for
 from flowtrain.steps import StepPlan
 from flowtrain.train.input.reads import SampleReads
@@ -34,10 +34,10 @@ def planned_steps(config: RunConfig, count: int) -> list[StepPlan]:
         "cannot be planned before",
     )
     reader = SampleReader(config.model.folder, config.data, config.train.microbatch_tokens)
-    with ReaderPool(lambda: reader, 0) as readers:
+    with WorkerPool(lambda: reader, 0) as workers:
         source = PlanSource(
             config,
-            reads=SampleReads(readers, config.data.name, timeout_s=config.flow.timeout_s),
+            reads=SampleReads(workers, config.data.name, timeout_s=config.flow.timeout_s),
             order=sample_order(config.data, dataset, seed=config.train.seed),
             family=family_for(config.model.folder, projector_side=config.projector_side),
         )

@@ -21,17 +21,17 @@ def plan_key(step: int) -> str:
     return f"plan/{step}"
 
 
-class PlanReader:
+class PublishedPlans:
     """Reads plans from the job's store; on the rank that makes them, takes them as they are made.
 
     Args:
         store: The job's store.
-        readers: Number of ranks that read each plan, over both worlds.
+        processes: Number of processes that take each plan, over both worlds.
     """
 
-    def __init__(self, store: JobStore, *, readers: int) -> None:
+    def __init__(self, store: JobStore, *, processes: int) -> None:
         self._store = store
-        self._readers = readers
+        self._processes = processes
         self._made: dict[int, tuple[StepPlan, bytes]] = {}
         self._known: dict[int, StepPlan] = {}
         self._checksums: dict[int, int] = {}
@@ -66,7 +66,7 @@ class PlanReader:
         return self._checksums[step]
 
     def check(self) -> None:
-        """Raise the planner's error, if any; called when every rank has closed all steps.
+        """Raise the planner's error, if any; called when every rank has updated after all steps.
 
         Raises:
             PlanError: The planner failed.
@@ -88,7 +88,7 @@ class PlanReader:
         """Release a plan that this rank has executed."""
         del self._known[step], self._checksums[step]
         self._made.pop(step, None)
-        self._store.release(plan_key(step), [plan_key(step)], readers=self._readers)
+        self._store.release(plan_key(step), [plan_key(step)], processes=self._processes)
         self._last_done = step
 
     def wait_for_others(self) -> None:

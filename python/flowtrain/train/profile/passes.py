@@ -17,12 +17,12 @@ from flowtrain.config.schema import Part, RunConfig
 from flowtrain.cost.profiled import Record, Sample, Update, kinds_of
 from flowtrain.models.family import Family
 from flowtrain.models.registry import family_for
-from flowtrain.train.control.close import StepDecision
+from flowtrain.train.control.exchange import StepDecision
 from flowtrain.train.profile.clock import Clock
 from flowtrain.train.profile.probe import Probe
 from flowtrain.train.profile.shapes import ImagesShape, RowShape, Shape
 from flowtrain.train.ranks.batch import packed_batch
-from flowtrain.train.state.module import DTYPES, Module
+from flowtrain.train.state.module import DTYPES, ModuleState
 
 _DECISION = StepDecision(
     action="apply", scale=0.5, loss=0.0, grad_norm=1.0, num_targets=1, seconds={}
@@ -150,7 +150,7 @@ class Passes:
         for parameter in self._trainable:
             parameter.grad = None
 
-    def _with_optimizers(self, config: RunConfig) -> dict[Part, Module]:
+    def _with_optimizers(self, config: RunConfig) -> dict[Part, ModuleState]:
         """Each part of the model as a module of its own, which trains in any case."""
         everything = replace(
             config,
@@ -165,7 +165,7 @@ class Passes:
             return part_of(name) == part
 
         return {
-            part: Module.build(
+            part: ModuleState.build(
                 self._model, everything, part_of=part_of, holds=partial(lies_in, part)
             )
             for part in get_args(Part)
@@ -206,7 +206,7 @@ class Passes:
             sizes[family.part_of(name)] += size
         return sizes
 
-    def _update(self, module: Module) -> tuple[float, float]:
+    def _update(self, module: ModuleState) -> tuple[float, float]:
         """Seconds of a step of the optimizer, and of adding gradients to those of before."""
         clock = self._clock
         gradients = [p.grad for p in module.trainable if p.grad is not None]

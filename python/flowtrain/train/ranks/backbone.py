@@ -19,7 +19,7 @@ from flowtrain.train.ranks.context import RankContext
 from flowtrain.train.ranks.step import seed_dropout
 from flowtrain.train.records.receiver import RecordReceiver
 from flowtrain.train.records.sender import RecordSender
-from flowtrain.train.state.module import Module
+from flowtrain.train.state.module import ModuleState
 
 
 @dataclass(kw_only=True, slots=True)
@@ -36,8 +36,8 @@ class StepSums:
     """For each item of the plan, the age in steps of the weights that encoded it; 0 on ranks that
     do not read the item."""
     slot_seconds: list[float] = field(default_factory=list)
-    """Time of forward and backward of each slot, without waits, [rank][slot] in one row; 0 for the
-    slots of other ranks. Empty if costs are not corrected."""
+    """Time of forward and backward of each slot, without waits, [replica][slot] in one row; 0 for
+    the slots of other replicas. Empty if costs are not corrected."""
     answers: dict[int, list[int]] = field(default_factory=dict)
     """Answers of an evaluation, token ids by sample."""
 
@@ -70,7 +70,7 @@ class BackbonePart:
     def __init__(
         self,
         context: RankContext,
-        module: Module,
+        module: ModuleState,
         *,
         receiver: RecordReceiver,
         sender: RecordSender,
@@ -89,9 +89,9 @@ class BackbonePart:
         self._slots: dict[tuple[int, int], _Slot] = {}
         self._returned: dict[tuple[int, int], torch.Tensor] = {}
 
-    def read(self, plan: StepPlan, _: Action) -> None:
+    def load(self, plan: StepPlan, _: Action) -> None:
         """Take the texts of a step."""
-        self._texts = take_texts(self._context.store, plan, self._context.world.rank)
+        self._texts = take_texts(self._context.store, plan, self._context.world.replica)
         self.sums = StepSums(ages=[0.0] * len(plan.items))
         if self._measures and plan.kind == "train":
             self.sums.slot_seconds = [0.0] * (len(plan.documents) * plan.slots)
@@ -101,7 +101,7 @@ class BackbonePart:
         context, item = self._context, plan.items[action.index or 0]
         slot = self._slots.setdefault((plan.step, item.slot), _Slot())
         if slot.features is None:
-            rows = sum(i.num_rows for i in plan.items_for(context.world.rank, item.slot))
+            rows = sum(i.num_rows for i in plan.items_for(context.world.replica, item.slot))
             slot.features = torch.empty(
                 (rows, context.family.row_width), dtype=context.dtype, device=context.world.device
             )
@@ -115,9 +115,9 @@ class BackbonePart:
         """Loss of a slot, or the answers to its prompts."""
         assert action.index is not None
         context, number = self._context, action.index
-        rank = context.world.rank
+        replica = context.world.replica
         slot = self._slots.pop((plan.step, number), None) or _Slot()
-        documents, text = plan.documents[rank][number], self._texts[number]
+        documents, text = plan.documents[replica][number], self._texts[number]
         if plan.kind == "answer":
             answers = greedy_answers(
                 context.family,
@@ -132,7 +132,7 @@ class BackbonePart:
             self.sums.answers |= {d.sample: ids for d, ids in zip(documents, answers, strict=True)}
             return
         before = time.perf_counter()
-        seed_dropout(context.config.train.seed, plan.step, rank, number)
+        seed_dropout(context.config.train.seed, plan.step, replica, number)
         trains = plan.kind == "train"
         if trains and slot.features is not None:
             slot.features.requires_grad_(self._sends_gradients)
@@ -160,7 +160,7 @@ class BackbonePart:
         if slot.features is not None and self._sends_gradients:
             grad = slot.features.grad
             grad = torch.zeros_like(slot.features) if grad is None else grad
-            for item in plan.items_for(self._context.world.rank, action.index):
+            for item in plan.items_for(self._context.world.replica, action.index):
                 rows = grad[item.row : item.row + item.num_rows]
                 self._returned[plan.step, item.index] = rows
         self._add(slot.loss, slot.num_skipped)
@@ -188,7 +188,7 @@ class BackbonePart:
 
     def _measured(self, plan: StepPlan, slot: int, before: float) -> None:
         if self.sums.slot_seconds:
-            place = self._context.world.rank * plan.slots + slot
+            place = self._context.world.replica * plan.slots + slot
             self.sums.slot_seconds[place] += time.perf_counter() - before
 
     def _skipped(self, step: int, item: EncoderItem) -> set[int]:

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 import torch
 
-from flowtrain.config.layout import Module, RankLayout
+from flowtrain.config.layout import ModuleName, RankLayout
 from flowtrain.config.schema import RunConfig
 from flowtrain.models.family import Family
 from flowtrain.steps import Space
 from flowtrain.train.control.activity import Activity
 from flowtrain.train.control.store import JobStore
 from flowtrain.train.control.world import World
-from flowtrain.train.planning.plans import PlanReader
+from flowtrain.train.planning.plans import PublishedPlans
 from flowtrain.train.ranks.segments import SegmentSizes
 from flowtrain.train.records.loopback import Loopback
 from flowtrain.train.records.receiver import RecordReceiver
@@ -32,7 +32,7 @@ class RankContext:
     pool: Pool
     activity: Activity
     family: Family
-    plans: PlanReader
+    plans: PublishedPlans
     space: Space
 
     @property
@@ -49,19 +49,19 @@ class RankContext:
 
     def loopback(self) -> Loopback | None:
         """Takes the records of one direction that this rank sends to itself, if there are any."""
-        return Loopback(self.world.rank) if self.layout.colocated else None
+        return Loopback(self.world.replica) if self.layout.colocated else None
 
-    def receiver(self, module: Module, loopback: Loopback | None) -> RecordReceiver:
+    def receiver(self, module: ModuleName, loopback: Loopback | None) -> RecordReceiver:
         """Receiver of the records for one module of this rank."""
         return RecordReceiver(
             self.pool,
-            inbox=f"{module}.{self.world.rank}",
+            inbox=f"{module}.{self.world.replica}",
             space=self.space,
             activity=self.activity,
             loopback=loopback,
         )
 
-    def sender(self, readers: Module, loopback: Loopback | None) -> RecordSender:
+    def sender(self, readers: ModuleName, loopback: Loopback | None) -> RecordSender:
         """Sender of records to the ranks that hold one module."""
         layout = self.layout
         return RecordSender(

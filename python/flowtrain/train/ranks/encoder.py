@@ -14,7 +14,7 @@ from flowtrain.train.ranks.step import seed_dropout
 from flowtrain.train.ranks.weight_stash import WeightStash
 from flowtrain.train.records.receiver import RecordReceiver
 from flowtrain.train.records.sender import RecordSender
-from flowtrain.train.state.module import Module
+from flowtrain.train.state.module import ModuleState
 
 
 class EncoderPart:
@@ -31,13 +31,13 @@ class EncoderPart:
         receiver: Receives the gradients of the rows.
 
     Attributes:
-        version: Step whose close gives the next weights: the present ones have this version.
+        version: Step whose update gives the next weights: the present ones have this version.
     """
 
     def __init__(
         self,
         context: RankContext,
-        module: Module,
+        module: ModuleState,
         prefetch: Mapping[str, Prefetch],
         *,
         sender: RecordSender,
@@ -58,7 +58,7 @@ class EncoderPart:
         self._versions: dict[tuple[int, int], int] = {}
         self._arrived: dict[tuple[int, int], torch.Tensor] = {}
 
-    def read(self, plan: StepPlan, _: Action) -> None:
+    def load(self, plan: StepPlan, _: Action) -> None:
         """Begin to read the images of a step, and of the next one if it is planned already."""
         self._prefetch[plan.kind].start(plan)
 

@@ -47,7 +47,7 @@ class Evaluations:
     """Evaluates the model after the steps that the configuration names.
 
     All ranks execute the batches of an evaluation one after another, as they execute steps, but
-    without backward and close.
+    without backward and update.
 
     Args:
         context: Configuration, connections and services of this rank.
@@ -145,11 +145,11 @@ class Evaluations:
         """Answers of all ranks to the prompts of a batch, on the first rank; none on others."""
         context, store = self._context, self._context.store
         key = f"answers/{plan.step}"
-        if not context.world.is_leader:
-            store.put(f"{key}/{context.world.rank}", list(answers.items()))
+        if not context.world.reports:
+            store.put(f"{key}/{context.world.replica}", list(answers.items()))
             return {}
-        for rank in range(1, context.world.size):
-            writer = context.layout.holder("backbone", rank)
-            answers |= dict(store.get(f"{key}/{rank}", writer=writer))
-            store.delete(f"{key}/{rank}")
+        for replica in range(1, context.world.size):
+            writer = context.layout.holder("backbone", replica)
+            answers |= dict(store.get(f"{key}/{replica}", writer=writer))
+            store.delete(f"{key}/{replica}")
         return dict(sorted(answers.items()))

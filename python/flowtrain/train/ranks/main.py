@@ -15,10 +15,10 @@ from flowtrain import parent
 from flowtrain.config.load import load
 from flowtrain.signals import leave_to_parent
 from flowtrain.train.control.job import LAUNCHER_PID, Job
-from flowtrain.train.input.readers import fork_readers
 from flowtrain.train.input.stream import fork_stream
+from flowtrain.train.input.workers import fork_workers
 from flowtrain.train.ranks.hook import load_hook
-from flowtrain.train.ranks.worker import Worker
+from flowtrain.train.ranks.process import RankProcess
 
 
 @record
@@ -36,27 +36,27 @@ def main(argv: list[str] | None = None) -> None:
     options = parser.parse_args(argv)
     rank = int(os.environ["RANK"])
     label = f"{options.world}.{rank}"
-    worker: Worker | None = None
+    process: RankProcess | None = None
     try:
         config = load(options.config)
         stream = fork_stream(config, options.world, rank)
-        readers = fork_readers(config, options.world, rank)
+        workers = fork_workers(config, options.world, rank)
         if config.debug.fault is not None:
             load_hook(config.debug.fault)(label)
-        worker = Worker(
+        process = RankProcess(
             config,
             options.world,
             rank,
             Job(options.store, options.nonce),
             resume=options.resume,
-            readers=readers,
+            workers=workers,
             stream=stream,
         )
-        worker.run()
+        process.run()
     except BaseException as error:
         print_failure(label, error)
-        if worker is not None:
-            worker.membership.fail(_reason(error))
+        if process is not None:
+            process.membership.fail(_reason(error))
         # Reader threads or an unfinished collective would keep the process alive, and the other
         # ranks wait for its end.
         os._exit(1)

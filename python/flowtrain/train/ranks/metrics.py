@@ -14,7 +14,7 @@ from typing import Any
 from flowtrain.events import busy
 from flowtrain.output import show
 from flowtrain.steps import StepPlan
-from flowtrain.train.control.close import StepDecision
+from flowtrain.train.control.exchange import StepDecision
 from flowtrain.train.input.reads import SampleReads
 from flowtrain.train.ranks.evaluations import Evaluation
 from flowtrain.train.ranks.trackers import Tracker
@@ -27,11 +27,11 @@ class StepTiming:
     """Time and memory of a step, measured on the first backbone rank.
 
     Attributes:
-        seconds: From the previous close, or the start of the first step, to this close. It
+        seconds: From the previous update, or the start of the first step, to this one. It
             includes the wait for the plan and the previous checkpoint. What the ranks did is
             logged as `activity_s`: means over the ranks of each world, from one report to the next,
             so that the optimizer and the log of a step count for the following step.
-        pool: `Pool.stats()` at the close.
+        pool: `Pool.stats()` at the update.
     """
 
     seconds: float
@@ -91,7 +91,7 @@ class Metrics:
         ages: Sequence[int],
         timing: StepTiming,
     ) -> None:
-        """Log one closed step."""
+        """Log one step."""
         lr, group_lrs = self._rates.at(plan.step)
         norms = {
             world: json_values({"step": step, "norm": norm})

@@ -10,7 +10,6 @@ from flowtrain.schedule import KINDS, Action, Kind, Role, template_of
 from flowtrain.steps import SpaceNeed, StepPlan
 from flowtrain.train.planning.planner import Planner
 from flowtrain.train.ranks.backbone import BackbonePart
-from flowtrain.train.ranks.closing import Closing
 from flowtrain.train.ranks.context import RankContext
 from flowtrain.train.ranks.encoder import EncoderPart
 from flowtrain.train.ranks.evaluations import Evaluations
@@ -18,6 +17,7 @@ from flowtrain.train.ranks.memory import device_memory_error
 from flowtrain.train.ranks.metrics import Metrics
 from flowtrain.train.ranks.profiler import Profiler
 from flowtrain.train.ranks.step import Delays
+from flowtrain.train.ranks.update import Update
 from flowtrain.train.state.checkpoint import Checkpoints
 from flowtrain_core.edges import Explanation
 
@@ -60,7 +60,7 @@ class Rank:
         self._eval_planner = eval_planner
         self._role = Role(
             label=context.world.label,
-            rank=context.world.rank,
+            replica=context.world.replica,
             encoder=encoder is not None,
             backbone=backbone is not None,
             trains_encoder=context.config.flow.mode != "frozen",
@@ -72,7 +72,7 @@ class Rank:
             execute=self._execute,
             planner=eval_planner,
         )
-        self._closing = Closing(
+        self._update = Update(
             context, encoder=encoder, backbone=backbone, metrics=metrics, planner=planner
         )
         self._handlers: dict[tuple[Kind, str | None], Handler] = {
@@ -80,7 +80,7 @@ class Rank:
             ("checkpoint", None): self._checkpoint,
             ("forget", None): self._forget,
         }
-        for module, part in (("encoder", encoder), ("backbone", backbone), (None, self._closing)):
+        for module, part in (("encoder", encoder), ("backbone", backbone), (None, self._update)):
             self._handlers[("resize", module)] = self._resize
             for kind in KINDS:
                 if (handler := getattr(part, kind, None)) is not None:
@@ -100,7 +100,7 @@ class Rank:
         self._reserve(context.segments.initial(context.plans.first_need()))
         self._events.restart()
         with self._events.span("run"):
-            self._closing.restart()
+            self._update.restart()
             self._begin(first)
             for action in template_of(context.config).expand(self._role, self._plan, first=first):
                 self._execute_in_turn(action)
@@ -178,7 +178,7 @@ class Rank:
 
     def _evaluate(self, plan: StepPlan, _: Action) -> None:
         result = self._evaluations.run([part.module.module for part in self._parts])
-        self._closing.restart()
+        self._update.restart()
         if self._metrics is not None:
             self._metrics.evaluation(plan.step, result)
         self._eval_loss = None if result is None else result.loss

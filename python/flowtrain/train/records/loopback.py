@@ -11,11 +11,11 @@ class Loopback:
     """Keeps the records that a colocated rank sends to itself; they do not cross the pool.
 
     Args:
-        rank: Number of this rank.
+        replica: Number of this rank among those of its modules.
     """
 
-    def __init__(self, rank: int) -> None:
-        self.rank = rank
+    def __init__(self, replica: int) -> None:
+        self.replica = replica
         self._records: dict[tuple[int, int], tuple[RecordKey, torch.Tensor]] = {}
 
     def put(self, key: RecordKey, rows: torch.Tensor) -> None:

@@ -70,7 +70,7 @@ class RecordSender:
         self._producers = {
             r: Producer(self._pool, ring=f"{self._readers}.{r}", segment=self._segment)
             for r in range(self._num_readers)
-            if self._loopback is None or r != self._loopback.rank
+            if self._loopback is None or r != self._loopback.replica
         }
         self.slabs = slabs
 
@@ -95,7 +95,7 @@ class RecordSender:
             skipped: Whether an image of the item was replaced by zeros.
         """
         self._activity.events.count(rows.numel() * rows.element_size())
-        if self._loopback is not None and reader == self._loopback.rank:
+        if self._loopback is not None and reader == self._loopback.replica:
             self._loopback.put(RecordKey(step, item, 0, version, skipped), rows)
             return
         self._send(rows, self._producers[reader], reader, step, item, version, skipped)

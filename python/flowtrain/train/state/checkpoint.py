@@ -1,4 +1,4 @@
-"""Checkpoints, written at the close of a step; valid once their folder has its final name."""
+"""Checkpoints, written after the update of a step; valid once their folder has its final name."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from flowtrain.train.control.world import World
 from flowtrain.train.state.atomic import PART, commit, flush, remove
 from flowtrain.train.state.files import RunFileError, read_object, without
 from flowtrain.train.state.logs import LOGS, SPOOL
-from flowtrain.train.state.module import Module
+from flowtrain.train.state.module import ModuleState
 from flowtrain.train.state.resume import FINGERPRINT, held_out_contents
 from flowtrain.train.state.unpickle import check_metadata
 from flowtrain_core import FlowTrainError
@@ -158,7 +158,7 @@ class _Writer(dcp.FileSystemWriter):
             raise _os_error_behind(error) from None
 
 
-def _tensors(module: Module) -> dict[str, Any]:
+def _tensors(module: ModuleState) -> dict[str, Any]:
     """The tensors of a part of the model and of its optimizer, with its master weights in place.
 
     The optimizer is left out while it has no state.
@@ -183,7 +183,7 @@ class Checkpoints:
     """
 
     def __init__(
-        self, config: RunConfig, world: World, modules: Mapping[str, Module], store: JobStore
+        self, config: RunConfig, world: World, modules: Mapping[str, ModuleState], store: JobStore
     ) -> None:
         self._config = config
         self._world = world
@@ -192,7 +192,7 @@ class Checkpoints:
         self._folder = config.run / "checkpoints"
 
     def save(self, plan: StepPlan, eval_loss: float | None = None) -> None:
-        """Save at the close of a step; called by every rank.
+        """Save after the update of a step; called by every rank.
 
         Args:
             plan: The step.
@@ -200,7 +200,7 @@ class Checkpoints:
         """
         done = plan.step + 1
         part = self._folder / f"step-{done:08d}{PART}"
-        if self._world.is_leader:
+        if self._world.commits:
             part.mkdir(parents=True, exist_ok=True)
         for name, module in self._modules.items():
             with _checkpoint_errors(part / name), module.master.in_place():
@@ -209,7 +209,7 @@ class Checkpoints:
                     storage_writer=_Writer(part / name),
                     no_dist=self._world.size == 1,
                 )
-        if not self._world.is_leader:
+        if not self._world.commits:
             return
         stepped = {name: module.stepped for name, module in self._modules.items()}
         if "backbone" not in stepped:
@@ -252,13 +252,13 @@ class Checkpoints:
         for name, module in self._modules.items():
             self._load(checkpoint / name, module, steps=meta.step + 1, stepped=meta.stepped[name])
 
-    def _load(self, folder: Path, module: Module, *, steps: int, stepped: int) -> None:
+    def _load(self, folder: Path, module: ModuleState, *, steps: int, stepped: int) -> None:
         module.restore_schedule(steps)
         module.stepped = stepped
         with module.master.in_place():
             self._load_tensors(folder, module)
 
-    def _load_tensors(self, folder: Path, module: Module) -> None:
+    def _load_tensors(self, folder: Path, module: ModuleState) -> None:
         state = _tensors(module)
         with _checkpoint_errors(folder, without(folder.parent)):
             check_metadata(folder)

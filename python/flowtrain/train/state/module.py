@@ -13,7 +13,7 @@ from flowtrain.config.checks import ConfigError
 from flowtrain.config.optim import ParameterGroup
 from flowtrain.config.schema import Part, RunConfig
 from flowtrain.models.family import Family
-from flowtrain.train.control.close import StepDecision
+from flowtrain.train.control.exchange import StepDecision
 from flowtrain.train.control.gradients import GradientBuckets
 from flowtrain.train.state.master import MasterWeights
 from flowtrain.train.state.optimizer import (
@@ -78,7 +78,7 @@ def trained_groups(config: RunConfig, family: Family) -> list[ParameterGroup]:
 
 
 @dataclass(slots=True)
-class Module:
+class ModuleState:
     """The parts of a model on one side of the cut, with their optimizer and schedule.
 
     Attributes:
@@ -122,12 +122,12 @@ class Module:
         *,
         part_of: Callable[[str], Part] = _backbone,
         holds: Callable[[str], bool] = _all,
-    ) -> Module:
+    ) -> ModuleState:
         """Freeze the parts that do not train, and add optimizer and schedule for the others."""
         for name, parameter in module.named_parameters():
             if holds(name) and not _trains(name, part_of(name), config):
                 parameter.requires_grad_(False)
-        side = Module(module, holds, part_of)
+        side = ModuleState(module, holds, part_of)
         if config.optim.master_weights:
             side.master = MasterWeights(side.trainable)
         if side.trainable:

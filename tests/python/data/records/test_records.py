@@ -17,7 +17,7 @@ from flowtrain.data import DataError
 from flowtrain.data.check import check_file
 from flowtrain.data.records import FORMATS, Dataset, base, dataset, json_text, jsonl
 from flowtrain.data.samples import SampleReader
-from flowtrain.data.workers import ReaderPool
+from flowtrain.data.workers import WorkerPool
 from flowtrain.models.tiny import write_tiny_model
 
 ROWS: list[dict[str, Any]] = [
@@ -205,7 +205,7 @@ def test_a_forked_reader_uses_the_index_of_its_parent(
     data = data_of("jsonl", tmp_path)
     state = Dataset(data).state
     monkeypatch.setattr(jsonl, "_find_lines", None)
-    with ReaderPool(lambda: Dataset(data, state), 1, fork=True) as pool:
+    with WorkerPool(lambda: Dataset(data, state), 1, fork=True) as pool:
         assert pool.submit("record", 2).result(60) == ROWS[2]
     json_text._indexes.clear()
     with pytest.raises(TypeError):

@@ -19,7 +19,7 @@ from types import ModuleType
 import pytest
 
 from flowtrain.data.errors import DataError
-from flowtrain.data.workers import ReaderPool
+from flowtrain.data.workers import WorkerPool
 from flowtrain.train.input.reads import SampleReads
 
 DATA = Path("/data/train.jsonl")
@@ -41,7 +41,7 @@ class Slow:
 @contextmanager
 def slow(timeout_s: float) -> Iterator[SampleReads]:
     Slow.gate.clear()
-    with ReaderPool(Slow, 0) as reader:
+    with WorkerPool(Slow, 0) as reader:
         try:
             yield SampleReads(reader, DATA, timeout_s=timeout_s)
         finally:
@@ -67,7 +67,7 @@ def test_a_read_that_hangs_is_named_and_not_a_read_that_is_queued_behind_it() ->
 
 
 def test_a_reader_process_that_dies_is_an_error_of_the_sample() -> None:
-    with ReaderPool(partial(importlib.import_module, "os"), 1) as reader:
+    with WorkerPool(partial(importlib.import_module, "os"), 1) as reader:
         reads = SampleReads(reader, DATA, timeout_s=60)
         with pytest.raises(DataError, match=r"train.jsonl: sample 3: _exit: .*process"):
             reads.result(reads.submit("_exit", 3))
@@ -80,7 +80,7 @@ def start_slowly() -> ModuleType:
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_the_timeout_of_a_read_does_not_include_the_start_of_its_reader(workers: int) -> None:
-    with ReaderPool(start_slowly, workers) as reader:
+    with WorkerPool(start_slowly, workers) as reader:
         reads = SampleReads(reader, DATA, timeout_s=0.4)
         assert reads.result(reads.submit("strerror", errno.ENOENT)) == "No such file or directory"
 
@@ -88,7 +88,7 @@ def test_the_timeout_of_a_read_does_not_include_the_start_of_its_reader(workers:
 STOPPED_RANK = """
 import time
 from pathlib import Path
-from flowtrain.data.workers import ReaderPool
+from flowtrain.data.workers import WorkerPool
 from flowtrain.train.input.reads import SampleReads
 
 class Reader:
@@ -97,7 +97,7 @@ class Reader:
         for _ in range(8):
             time.sleep(0.1)
 
-with ReaderPool(Reader, 0) as reader:
+with WorkerPool(Reader, 0) as reader:
     reads = SampleReads(reader, Path("train.jsonl"), timeout_s=2.0)
     reads.result(reads.submit("text", 0))
 """

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from flowtrain.data import DataError
-from flowtrain.data.workers import ReaderPool
+from flowtrain.data.workers import WorkerPool
 from flowtrain.train.input.reads import SampleReads
 from flowtrain.train.input.stream import StreamOrder
 
@@ -35,7 +35,7 @@ class Reader:
 
 def order_of(reader: Reader, *, timeout_s: float = 60.0, **start: int) -> StreamOrder:
     make: Callable[[], Any] = lambda: reader  # noqa: E731
-    reads = SampleReads(ReaderPool(make, 0), "data.dataset=a:b", timeout_s=timeout_s)
+    reads = SampleReads(WorkerPool(make, 0), "data.dataset=a:b", timeout_s=timeout_s)
     return StreamOrder(reads, batch=4, **start)
 
 

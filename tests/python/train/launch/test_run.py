@@ -14,7 +14,7 @@ from flowtrain.cli.demo import packing_line
 from flowtrain.config import ConfigError, RunConfig, from_dict
 from flowtrain.data import DataError
 from flowtrain.train.demo import demo_config
-from flowtrain.train.input.readers import reader_factory
+from flowtrain.train.input.workers import reader_factory
 from flowtrain.train.launch import run
 from flowtrain.train.launch.errors import RunFailed
 from flowtrain.train.launch.run import packing_means, train, with_steps

@@ -8,13 +8,13 @@ from torch.distributed import TCPStore
 
 from flowtrain.steps import FIRST_EVALUATION, StepPlan
 from flowtrain.train.control.store import JobStore
-from flowtrain.train.planning.plans import PlanError, PlanReader, plan_key
+from flowtrain.train.planning.plans import PlanError, PublishedPlans, plan_key
 
 
 def test_a_plan_that_was_made_here_is_that_of_the_other_ranks() -> None:
     server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     stores = [JobStore(f"127.0.0.1:{server.port}", "test", timeout_s=10) for _ in range(2)]
-    maker, other = (PlanReader(store, readers=2) for store in stores)
+    maker, other = (PublishedPlans(store, processes=2) for store in stores)
     plan = StepPlan(step=0, kind="train", samples=(3, 1))
     stores[0].put_text("plan/0", plan.to_json())
     maker.made(plan, plan.to_json())
@@ -26,7 +26,7 @@ def test_a_plan_that_was_made_here_is_that_of_the_other_ranks() -> None:
 def test_the_error_of_a_planner_outlives_the_plans_that_are_read_after_it() -> None:
     server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     store = JobStore(f"127.0.0.1:{server.port}", "test", timeout_s=10)
-    plans = PlanReader(store, readers=1)
+    plans = PublishedPlans(store, processes=1)
     # The encoder reads step 1 ahead; then the batches of an evaluation, whose planner ends well.
     for plan in (
         StepPlan(step=1, kind="end", error="line 7: no image"),
@@ -47,7 +47,7 @@ def test_a_rank_that_fails_waits_for_the_steps_before() -> None:
         return JobStore(f"127.0.0.1:{server.port}", "test", timeout_s=10)
 
     connect().put_text("plan/0", StepPlan(step=0, kind="train").to_json())
-    fast, slow = (PlanReader(connect(), readers=2) for _ in range(2))
+    fast, slow = (PublishedPlans(connect(), processes=2) for _ in range(2))
     fast.wait_for_others()  # It has executed no step yet.
     assert fast.get(0) == slow.get(0)
     fast.forget(0)

@@ -17,7 +17,7 @@ import pytest
 
 from flowtrain.config.optim import OptimConfig, ParameterGroup
 from flowtrain.steps import StepPlan
-from flowtrain.train.control.close import StepDecision
+from flowtrain.train.control.exchange import StepDecision
 from flowtrain.train.ranks.metrics import Metrics, StepTiming
 from flowtrain.train.state.logs import read_log
 from flowtrain.train.state.optimizer import LearningRates

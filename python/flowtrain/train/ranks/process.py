@@ -16,7 +16,7 @@ from flowtrain.config.schema import RunConfig
 from flowtrain.data.mixture import sample_order
 from flowtrain.data.order import DrawOrder
 from flowtrain.data.records import Dataset
-from flowtrain.data.workers import ReaderPool
+from flowtrain.data.workers import WorkerPool
 from flowtrain.events import Attempt, EventFile, path_of
 from flowtrain.models.registry import family_for
 from flowtrain.steps import FIRST_EVALUATION, Space
@@ -29,7 +29,7 @@ from flowtrain.train.input.stream import StreamOrder
 from flowtrain.train.planning.corrections import PlanCorrections, corrections_of
 from flowtrain.train.planning.evaluations import EvaluationSource
 from flowtrain.train.planning.planner import PlannedStep, Planner
-from flowtrain.train.planning.plans import PlanReader
+from flowtrain.train.planning.plans import PublishedPlans
 from flowtrain.train.planning.source import PlanSource
 from flowtrain.train.ranks.backbone import BackbonePart
 from flowtrain.train.ranks.context import RankContext
@@ -48,13 +48,13 @@ from flowtrain.train.state.checkpoint import (
     read_meta,
 )
 from flowtrain.train.state.logs import PLANS
-from flowtrain.train.state.module import DTYPES, Module, trained_groups
+from flowtrain.train.state.module import DTYPES, ModuleState, trained_groups
 from flowtrain.train.state.optimizer import LearningRates
 from flowtrain.train.state.resume import check_model, data_state, held_out_state
 from flowtrain.train.state.run_folder import write_edges
 
 
-class Worker:
+class RankProcess:
     """Joins the job as one rank, sets the rank up, runs it, and takes it down.
 
     Args:
@@ -63,7 +63,7 @@ class Worker:
         rank: Rank in that world.
         job: Where the job is.
         resume: Resume from the latest checkpoint.
-        readers: Readers of this rank, which it closes; see `fork_readers`.
+        workers: Workers of this rank, which it closes; see `fork_workers`.
         stream: Reader of the stream, which it closes; see `fork_stream`.
     """
 
@@ -75,17 +75,17 @@ class Worker:
         job: Job,
         *,
         resume: bool,
-        readers: ReaderPool | None = None,
-        stream: ReaderPool | None = None,
+        workers: WorkerPool | None = None,
+        stream: WorkerPool | None = None,
     ) -> None:
         self.config = config
         self.rank = rank
         self._resources = ExitStack()
         self._reads: dict[str, SampleReads] = {}
-        self._readers = [pool for pool in (readers, stream) if pool is not None]
-        if readers is not None:
-            self._resources.enter_context(readers)
-            self._reads = _reads_of(config, readers)
+        self._workers = [pool for pool in (workers, stream) if pool is not None]
+        if workers is not None:
+            self._resources.enter_context(workers)
+            self._reads = _reads_of(config, workers)
         self._stream: SampleReads | None = None
         if stream is not None:
             self._resources.enter_context(stream)
@@ -134,7 +134,7 @@ class Worker:
         membership.leave()
 
     def _record_events(self) -> None:
-        """Write the events of this rank, and of its readers, to its file."""
+        """Write the events of this rank, and of its workers, to its file."""
         events = self.membership.activity.events
         attempt = Attempt(
             number=self.membership.store.get(ATTEMPT, writer="the launcher"),
@@ -146,9 +146,9 @@ class Worker:
         events.attach(file)
         self._resources.callback(events.close)
         number = 0
-        for pool in self._readers:
+        for pool in self._workers:
             pool.first_number = number
-            pool.observer = partial(events.add, "readers", "answered")
+            pool.observer = partial(events.add, "workers", "answered")
             number += pool.size
 
     def _context(self) -> RankContext:
@@ -178,15 +178,15 @@ class Worker:
             pool=membership.pool,
             activity=membership.activity,
             family=family,
-            plans=PlanReader(membership.store, readers=len(membership.labels)),
+            plans=PublishedPlans(membership.store, processes=len(membership.labels)),
             space=space,
         )
 
-    def _modules(self, context: RankContext) -> dict[str, Module]:
+    def _modules(self, context: RankContext) -> dict[str, ModuleState]:
         """The modules of this rank; none has a parameter of the other side."""
         config, family = self.config, context.family
         return {
-            name: Module.build(
+            name: ModuleState.build(
                 family.build(
                     name,
                     weights=config.model.path,
@@ -203,7 +203,7 @@ class Worker:
     def _rank(
         self,
         context: RankContext,
-        modules: Mapping[str, Module],
+        modules: Mapping[str, ModuleState],
         checkpoints: Checkpoints,
     ) -> Rank:
         records, gradients = context.loopback(), context.loopback()
@@ -223,8 +223,10 @@ class Worker:
                 receiver=context.receiver("backbone", records),
                 sender=context.sender("encoder", gradients),
             )
-            if context.world.is_leader:
-                planner, metrics = self._planner(context), self._metrics(context)
+            if context.world.reports:
+                metrics = self._metrics(context)
+            if context.world.hosts_planner:
+                planner = self._planner(context)
                 planner.start()
                 if (eval_planner := self._eval_planner(context)) is not None:
                     eval_planner.start()
@@ -244,7 +246,7 @@ class Worker:
             kind: Prefetch(
                 reads,
                 context.plans.peek,
-                partial(pixel_requests, self.rank),
+                partial(pixel_requests, context.world.replica),
                 context.activity.events,
             )
             for kind, reads in self._reads.items()
@@ -356,12 +358,12 @@ def _depth(config: RunConfig) -> int:
     return staleness + 1 if staleness and config.eval.has_data else max(1, staleness)
 
 
-def _reads_of(config: RunConfig, readers: ReaderPool) -> dict[str, SampleReads]:
+def _reads_of(config: RunConfig, workers: WorkerPool) -> dict[str, SampleReads]:
     """Reads of the data set of each kind of plan."""
     timeout_s = config.flow.timeout_s
-    reads = {"train": SampleReads(readers, config.data.name, timeout_s=timeout_s)}
+    reads = {"train": SampleReads(workers, config.data.name, timeout_s=timeout_s)}
     if (held_out := config.held_out) is not None:
         reads["eval"] = SampleReads(
-            readers, held_out.name, timeout_s=timeout_s, attribute="held_out"
+            workers, held_out.name, timeout_s=timeout_s, attribute="held_out"
         )
     return reads

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from flowtrain.steps import StepPlan
-from flowtrain.train.control.close import NonFiniteError, StepClose, StepDecision, StepReport
+from flowtrain.train.control.exchange import NonFiniteError, StepDecision, StepExchange, StepReport
 
 WORLDS = ("backbone", "encoder")
 
@@ -28,8 +28,8 @@ class Store:
         del self.keys[key]
 
 
-def close(store: Store, world: str, *, mode: str, **options: Any) -> StepClose:
-    return StepClose(
+def exchange_of(store: Store, world: str, *, mode: str, **options: Any) -> StepExchange:
+    return StepExchange(
         store,  # type: ignore[arg-type]
         world=world,
         worlds=WORLDS,
@@ -40,7 +40,7 @@ def close(store: Store, world: str, *, mode: str, **options: Any) -> StepClose:
 
 
 def report(
-    exchange: StepClose, step: int, norm: float, *, checksum: int = 7, num_targets: int = 4
+    exchange: StepExchange, step: int, norm: float, *, checksum: int = 7, num_targets: int = 4
 ) -> None:
     told = StepReport(
         norm=norm, checksum=checksum, loss_sum=8.0, num_targets=num_targets, seconds={"x": 1.0}
@@ -48,30 +48,30 @@ def report(
     exchange.report(step, told)
 
 
-def decide(exchange: StepClose, step: int) -> StepDecision:
+def decide(exchange: StepExchange, step: int) -> StepDecision:
     return exchange.decide(StepPlan(step=step, kind="train", num_targets=4), 7)
 
 
 def test_in_strict_both_worlds_wait_for_each_other_and_decide_the_same() -> None:
     store = Store()
-    backbone, encoder = (close(store, world, mode="strict") for world in WORLDS)
+    backbone, encoder = (exchange_of(store, world, mode="strict") for world in WORLDS)
     for step in range(5):
         report(backbone, step, 3.0)
-        with pytest.raises(KeyError, match=f"close/{step}/encoder"):
+        with pytest.raises(KeyError, match=f"report/{step}/encoder"):
             decide(backbone, step)
         report(encoder, step, 4.0)
         decision = decide(backbone, step)
         assert decision == decide(encoder, step)
         assert (decision.grad_norm, decision.loss) == (5.0, 2.0)
         assert decision.scale == pytest.approx(1 / 5)
-    assert sorted(store.keys) == [f"close/{step}/{world}" for step in (3, 4) for world in WORLDS]
+    assert sorted(store.keys) == [f"report/{step}/{world}" for step in (3, 4) for world in WORLDS]
 
 
 def test_in_bounded_the_backbone_does_not_wait_for_the_backward_of_the_encoder() -> None:
     store = Store()
-    backbone, encoder = (close(store, world, mode="bounded") for world in WORLDS)
+    backbone, encoder = (exchange_of(store, world, mode="bounded") for world in WORLDS)
     report(backbone, 0, 3.0)
-    with pytest.raises(KeyError, match="close/0/encoder"):
+    with pytest.raises(KeyError, match="report/0/encoder"):
         decide(backbone, 0)
     report(encoder, 0, 4.0)
     decided = [decide(backbone, 0)]
@@ -95,7 +95,7 @@ def test_in_bounded_the_backbone_does_not_wait_for_the_backward_of_the_encoder()
 
 def test_a_late_norm_counts_with_the_targets_of_its_own_step() -> None:
     store = Store()
-    backbone, encoder = (close(store, world, mode="bounded") for world in WORLDS)
+    backbone, encoder = (exchange_of(store, world, mode="bounded") for world in WORLDS)
     # Half of the planned targets of step 1 were in skipped samples.
     for step, num_targets in enumerate([4, 2, 4]):
         report(backbone, step, 3.0, num_targets=num_targets)
@@ -108,7 +108,7 @@ def test_a_late_norm_counts_with_the_targets_of_its_own_step() -> None:
 @pytest.mark.parametrize("nonfinite", ["skip", "abort"])
 def test_in_bounded_the_encoder_alone_answers_for_its_gradient(nonfinite: str) -> None:
     store = Store()
-    backbone, encoder = (close(store, w, mode="bounded", nonfinite=nonfinite) for w in WORLDS)
+    backbone, encoder = (exchange_of(store, w, mode="bounded", nonfinite=nonfinite) for w in WORLDS)
     for step, norm in enumerate([4.0, math.nan, 4.0]):
         report(backbone, step, 3.0)
         report(encoder, step, norm)
@@ -125,7 +125,7 @@ def test_in_bounded_the_encoder_alone_answers_for_its_gradient(nonfinite: str) -
 @pytest.mark.parametrize("mode", ["strict", "bounded"])
 def test_a_world_that_executed_another_plan_is_an_error(mode: str) -> None:
     store = Store()
-    backbone, encoder = (close(store, world, mode=mode) for world in WORLDS)
+    backbone, encoder = (exchange_of(store, world, mode=mode) for world in WORLDS)
     for step, checksum in enumerate([7, 8]):
         report(backbone, step, 3.0)
         report(encoder, step, 4.0, checksum=checksum)

@@ -1,4 +1,4 @@
-"""Close of a step: ranks agree on what happens to its gradients before an optimizer steps."""
+"""Exchange of reports: ranks agree on what happens to its gradients before an optimizer steps."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class StepDecision:
     norms: dict[str, tuple[int, float]] = field(default_factory=dict)
 
 
-class StepClose:
+class StepExchange:
     """Exchanges the reports of a step over the job's store, and decides from them.
 
     All ranks decide the same, except with `late`: this world then does not wait until the others
@@ -104,7 +104,7 @@ class StepClose:
 
     def report(self, step: int, report: StepReport) -> None:
         """Publish the report of this rank's world; called by its first rank."""
-        key = f"close/{step}/{self._world}"
+        key = f"report/{step}/{self._world}"
         self._store.put(
             key,
             [
@@ -180,7 +180,7 @@ class StepClose:
         )
 
     def _step_of(self, world: str, step: int) -> int:
-        """Step of the report of a world that counts for the close of a step."""
+        """Step of the report of a world that counts for a step."""
         is_late = self._late and world != self._world and step != self._first
         return step - 1 if is_late else step
 
@@ -188,7 +188,7 @@ class StepClose:
         if self._own is not None and self._own[0] == step and world == self._world:
             return self._own[1]
         norm, checksum, loss_sum, num_targets, seconds = self._store.get(
-            f"close/{step}/{world}", writer=f"the {world} world"
+            f"report/{step}/{world}", writer=f"the {world} world"
         )
         if checksum != self._checksums[step]:
             raise RuntimeError(

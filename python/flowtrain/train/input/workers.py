@@ -1,4 +1,4 @@
-"""Readers of a run, which read only the files that the launcher hashed."""
+"""Data workers of a run, which read only the files that the launcher hashed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import partial
 from flowtrain.config.schema import RunConfig
 from flowtrain.data.records import State, index_for_forks
 from flowtrain.data.samples import SampleReader
-from flowtrain.data.workers import ReaderPool
+from flowtrain.data.workers import WorkerPool
 from flowtrain.models.registry import family_for
 from flowtrain.train.state.logs import SPOOL
 from flowtrain.train.state.resume import check_model, data_state, held_out_state
@@ -23,10 +23,10 @@ def reader_factory(config: RunConfig) -> Callable[[], SampleReader]:
     return partial(_create_reader, config, data_state(config.run), held_out_state(config.run))
 
 
-def fork_readers(config: RunConfig, world: str, rank: int) -> ReaderPool | None:
-    """Start the readers of a rank: of images for the encoder, and of samples for the planner.
+def fork_workers(config: RunConfig, world: str, rank: int) -> WorkerPool | None:
+    """Start the workers of a rank: of images for the encoder, and of samples for the planner.
 
-    Called before the rank has threads, a pool or a device: the reader processes are forked, so that
+    Called before the rank has threads, a pool or a device: the worker processes are forked, so that
     they need not import the model's family again, and share the index of the data file.
 
     Args:
@@ -35,7 +35,7 @@ def fork_readers(config: RunConfig, world: str, rank: int) -> ReaderPool | None:
         rank: Its number there.
 
     Returns:
-        The readers, or None for a rank that reads nothing.
+        The workers, or None for a rank that reads nothing.
     """
     found = config.flow.chosen.world(world)
     modules = found.modules if found is not None else ()
@@ -46,7 +46,7 @@ def fork_readers(config: RunConfig, world: str, rank: int) -> ReaderPool | None:
         index_for_forks(config.data, data_state(config.run))
         if config.held_out is not None and (state := held_out_state(config.run)) is not None:
             index_for_forks(config.held_out, state)
-    return ReaderPool(reader_factory(config), config.data.workers, fork=True)
+    return WorkerPool(reader_factory(config), config.data.workers, fork=True)
 
 
 def _create_reader(config: RunConfig, state: State, held_out_state: State | None) -> SampleReader:

@@ -1,4 +1,4 @@
-"""The close of steps: gradients are summed, the ranks agree, and the optimizers step."""
+"""The update of a step: gradients are summed, the ranks agree, and the optimizers step."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import time
 from flowtrain.events import ACTIVITIES
 from flowtrain.schedule import Action
 from flowtrain.steps import StepPlan
-from flowtrain.train.control.close import StepClose, StepDecision, StepReport
+from flowtrain.train.control.exchange import StepDecision, StepExchange, StepReport
 from flowtrain.train.control.targets import TargetCheck
 from flowtrain.train.planning.planner import Planner
 from flowtrain.train.ranks.backbone import BackbonePart, StepSums
 from flowtrain.train.ranks.context import RankContext
 from flowtrain.train.ranks.encoder import EncoderPart
 from flowtrain.train.ranks.metrics import Metrics, StepTiming
-from flowtrain.train.state.module import Module
+from flowtrain.train.state.module import ModuleState
 
 
-class Closing:
+class Update:
     """Executes `norm`, `exchange` and `apply` of each step, in this order.
 
     Args:
@@ -43,7 +43,7 @@ class Closing:
         self._backbone = backbone
         self._metrics = metrics
         self._planner = planner
-        self._exchange = _step_close(context)
+        self._exchange = _step_exchange(context)
         self._targets = TargetCheck(context.config.train.steps)
         self._events = context.activity.events
         self._norm = 0.0
@@ -54,7 +54,7 @@ class Closing:
     def restart(self) -> None:
         """The next step begins now: time before this does not count for it."""
         self._reported = self._events.seconds()
-        self._closed_at = time.perf_counter()
+        self._updated_at = time.perf_counter()
 
     def norm(self, plan: StepPlan, _: Action) -> None:
         """Wait until the gradients are summed over the world, and take their norm."""
@@ -82,10 +82,10 @@ class Closing:
             num_targets=int(self._sums.num_targets) if self._sums is not None else 0,
             seconds=seconds,
         )
-        if context.world.is_leader:
+        if context.world.reports:
             self._exchange.report(plan.step, report)
         self._decision = self._exchange.decide(plan, report.checksum)
-        self._targets.closed(plan, self._decision.num_targets)
+        self._targets.stepped(plan, self._decision.num_targets)
 
     def apply(self, plan: StepPlan, _: Action) -> None:
         """Step the optimizers, and log the step."""
@@ -101,13 +101,13 @@ class Closing:
                 self._log(self._metrics, plan, self._decision, self._sums)
 
     @property
-    def _modules(self) -> list[Module]:
+    def _modules(self) -> list[ModuleState]:
         """The modules that train, in the order in which their sums start."""
         modules = [self._backbone.module] if self._backbone is not None else []
         return [*modules, self._encoder] if self._encoder is not None else modules
 
     def _sum_over_ranks(self) -> tuple[dict[str, float], StepSums | None]:
-        """Results of the step, summed over the world, and what its ranks did since the last close.
+        """Results of the step, summed over the world, and what its ranks did since the last update.
 
         Returns:
             Mean seconds of each kind of activity that there was, and the sums of the results.
@@ -137,8 +137,8 @@ class Closing:
         self, metrics: Metrics, plan: StepPlan, decision: StepDecision, sums: StepSums
     ) -> None:
         now = time.perf_counter()
-        timing = StepTiming(seconds=now - self._closed_at, pool=self._context.pool.stats())
-        self._closed_at = now
+        timing = StepTiming(seconds=now - self._updated_at, pool=self._context.pool.stats())
+        self._updated_at = now
         metrics.step(
             plan,
             decision,
@@ -148,15 +148,15 @@ class Closing:
         )
 
 
-def _step_close(context: RankContext) -> StepClose:
-    """The exchange that closes each step of a run."""
+def _step_exchange(context: RankContext) -> StepExchange:
+    """The exchange at the end of each step of a run."""
     config, layout, world = context.config, context.layout, context.world
     reporting = [
         world.name
         for world in layout.worlds
         if "backbone" in world.modules or config.flow.mode != "frozen"
     ]
-    return StepClose(
+    return StepExchange(
         context.store,
         world=world.name,
         worlds=reporting,
