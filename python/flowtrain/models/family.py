@@ -214,6 +214,28 @@ class Family(ABC):
                 0.5 for what causal attention needs, 1 for what a dense mask computes.
         """
 
+    def block_names(self, side: Side) -> list[str]:
+        """Paths of the blocks that a side of the cut computes, in order.
+
+        Args:
+            side: `encoder` for the blocks of the tower, `backbone` for the layers of the decoder.
+        """
+        return [
+            layer.name
+            for layer in self.layers
+            if layer.takes is not None and not layer.left_out and self.side_of(layer.name) == side
+        ]
+
+    def blocks(self, module: torch.nn.Module) -> list[torch.nn.Module]:
+        """The modules of these blocks, in order.
+
+        Args:
+            module: A side of the cut, or the whole model, whose blocks are those of both sides.
+        """
+        inside = dict(module.named_modules())
+        names = [*self.block_names("encoder"), *self.block_names("backbone")]
+        return [inside[name] for name in names if name in inside]
+
     @cached_property
     def _forward_flops(self) -> ForwardFlops:
         return ForwardFlops(self.layers)

@@ -392,6 +392,19 @@ def test_every_parameter_belongs_to_the_part_that_holds_it(model: Model) -> None
     assert parts == {"encoder", "projector", "backbone"}
 
 
+def test_blocks_are_the_layers_of_tower_and_decoder(model: Model) -> None:
+    family = model.family
+    encoder, backbone = model.build("encoder"), model.build("backbone")
+    tower, decoder = family.blocks(encoder), family.blocks(backbone)
+    assert decoder == list(backbone.model.language_model.layers)
+    lists = [m for m in encoder.modules() if isinstance(m, torch.nn.ModuleList)]
+    # Mergers of deepstack taps are another list; layers whose output nothing reads come last.
+    [layers] = [list(m) for m in lists if m[0] is tower[0]]
+    assert tower == layers[: len(tower)]
+    used = [any(p.requires_grad for p in layer.parameters()) for layer in layers]
+    assert used == [True] * len(tower) + [False] * (len(layers) - len(tower))
+
+
 def test_trainable_sizes_are_those_of_what_the_loss_depends_on(model: Model) -> None:
     full = model.build("full")
     trainable = {name: p.numel() for name, p in full.named_parameters() if p.requires_grad}
