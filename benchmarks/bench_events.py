@@ -25,7 +25,7 @@ from flowtrain.bench.conditions import conditions
 from flowtrain.config import RunConfig, load
 from flowtrain.data.digits import write_digits
 from flowtrain.events import TRACKS, Attempt, EventFile, EventLog, read_run
-from flowtrain.schedule import Action, roles, template_of
+from flowtrain.schedule import Action, roles_of, template_of
 from flowtrain.steps import StepPlan
 from flowtrain.train.demo import demo_config
 from flowtrain.train.launch.run import train
@@ -64,7 +64,7 @@ def actions_per_step(config: RunConfig) -> dict[str, float]:
     plans = [*planned_steps(config, steps), StepPlan(step=steps, kind="end")]
     return {
         role.label: len(tuple(template.expand(role, plans.__getitem__))) / steps
-        for role in roles(config.flow.chosen, trains_encoder=config.flow.mode != "frozen")
+        for role in roles_of(config)
     }
 
 

@@ -14,7 +14,7 @@ import json
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import reference_loop
@@ -23,6 +23,7 @@ from clips import write_clip
 from transformers import AutoModelForImageTextToText
 
 from flowtrain.config import RunConfig, from_dict
+from flowtrain.config.parallel import Sharding
 from flowtrain.data.digits import write_digits
 from flowtrain.models.tiny import SMALLEST
 from flowtrain.train.launch.local import run_local_ranks
@@ -94,6 +95,7 @@ def run_config(folder: Path, given: argparse.Namespace) -> RunConfig:
                 **layout_fields(given),
                 "item_tokens": 24,
             },
+            "parallel": {m: {"sharding": getattr(given, m)} for m in ("encoder", "backbone")},
             "pool": {"slab_bytes": 4096},
             "debug": {"fault": given.fault},
         },
@@ -190,6 +192,8 @@ def compare(
         "steps": given.steps,
         "bytes_through_pool": summary["bytes_through_pool"],
         **layout_fields(given),
+        "encoder": given.encoder,
+        "backbone": given.backbone,
         "mode": given.mode,
         "dtype": given.dtype,
         "device": given.device,
@@ -238,6 +242,13 @@ def main() -> None:
     parser.add_argument("--chunk-slots", type=int, help="flow.chunk_slots of --layout colocated")
     parser.add_argument("--encoder-ranks", type=int, default=1)
     parser.add_argument("--backbone-ranks", type=int, default=1)
+    for module in ("encoder", "backbone"):
+        parser.add_argument(
+            f"--{module}",
+            choices=get_args(Sharding),
+            default="replicated",
+            help=f"parallel.{module}.sharding: what its ranks divide",
+        )
     parser.add_argument("--mode", choices=("frozen", "strict"), default="strict")
     parser.add_argument("--dtype", choices=reference_loop.DTYPES, default="float32")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")

@@ -12,9 +12,11 @@ import sys
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from parity import MODELS, compare
+
+from flowtrain.config.parallel import Sharding
 
 # Maximum relative differences of losses and of weights.
 TOLERANCES = {
@@ -41,6 +43,8 @@ class Row:
     freeze: tuple[str, ...] = ()
     ranks: int | None = None
     chunk_slots: int | None = None
+    encoder: str = "replicated"
+    backbone: str = "replicated"
     encoder_ranks: int = 1
     backbone_ranks: int = 1
     fault: str | None = None
@@ -50,8 +54,14 @@ class Row:
         if self.ranks is not None:
             layout = f"colocated-{self.ranks}" + "-chunks" * (self.chunk_slots is not None)
         tied = "-tied" * self.tied + "-groups" * self.groups + "-videos" * self.videos
+        sharded = "".join(
+            f"-{module}-{sharding}"
+            for module in ("encoder", "backbone")
+            if (sharding := getattr(self, module)) != "replicated"
+        )
         frozen = "".join(f"-without-{part}" for part in self.freeze)
-        return f"{self.model}{tied}-{layout}-{self.mode}{frozen}-{self.dtype}-{self.optimizer}"
+        kind = f"{self.mode}{sharded}{frozen}"
+        return f"{self.model}{tied}-{layout}-{kind}-{self.dtype}-{self.optimizer}"
 
     def arguments(self, *, steps: int, device: str = "cpu") -> argparse.Namespace:
         """Arguments of `parity.compare`."""
@@ -84,7 +94,44 @@ QWEN_LAYOUTS: tuple[dict[str, Any], ...] = (
     {"ranks": 2},
 )
 
+FLOAT64 = FORMS[1]
+ONE_TWO, TWO_TWO, COLOCATED = LAYOUTS[0], QWEN_LAYOUTS[1], QWEN_LAYOUTS[2]
+FULL = {"encoder": "full", "backbone": "full"}
+
+SHARDED_ROWS = [
+    Row(**ONE_TWO, **FLOAT64, backbone="full"),
+    Row(**TWO_TWO, **FLOAT64, **FULL),
+    Row(**TWO_TWO, **FLOAT64, encoder="optimizer", backbone="optimizer"),
+    Row(**TWO_TWO, **FLOAT64, **FULL, mode="frozen"),
+    Row(**COLOCATED, **FLOAT64, **FULL),
+    Row(**COLOCATED, **FLOAT64, encoder="full", backbone="optimizer"),
+    *(Row(model=model, **COLOCATED, **FLOAT64, **FULL) for model in list(MODELS)[1:]),
+]
+"""Each layout once."""
+
+SHARDINGS = get_args(Sharding)
+CROSS = [
+    row
+    for mode in ("strict", "frozen")
+    for form in FORMS
+    for backbone in SHARDINGS
+    for row in (
+        *((Row(**ONE_TWO, **form, mode=mode, backbone=backbone),) * (backbone != "replicated")),
+        *(
+            Row(**layout, **form, mode=mode, encoder=encoder, backbone=backbone)
+            for layout in (TWO_TWO, COLOCATED)
+            for encoder in SHARDINGS
+            if (encoder, backbone) != ("replicated", "replicated")
+            # A frozen encoder has no states.
+            and (mode, encoder) != ("frozen", "optimizer")
+        ),
+    )
+    if row not in SHARDED_ROWS
+]
+"""All strategies of both modules in all layouts, strict, and frozen with a trained projector."""
+
 ROWS = [
+    *SHARDED_ROWS,
     *(
         Row(**layout, **form, mode=mode)
         for layout in QWEN_LAYOUTS
@@ -121,6 +168,8 @@ MORE_ROWS = [
         for model in list(MODELS)[1:]
         for layout, form in zip(LAYOUTS, reversed(FORMS), strict=True)
     ),
+    *CROSS,
+    *(Row(model=model, **ONE_TWO, **FORMS[0], backbone="full") for model in list(MODELS)[1:]),
     *(
         Row(model=model, mode=mode, freeze=(part,), ranks=2, dtype="float64", optimizer="adamw")
         for model in MODELS

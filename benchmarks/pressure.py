@@ -20,6 +20,7 @@ from tqdm import tqdm
 
 from flowtrain.config import RunConfig
 from flowtrain.data.digits import write_digits
+from flowtrain.models.dtypes import DTYPES
 from flowtrain.models.registry import family_for
 from flowtrain.steps import Space
 from flowtrain.train.demo import demo_config
@@ -27,7 +28,6 @@ from flowtrain.train.launch.errors import RunFailed
 from flowtrain.train.launch.run import train
 from flowtrain.train.planning.offline import planned_steps
 from flowtrain.train.state.logs import read_log
-from flowtrain.train.state.module import DTYPES
 
 SCALES = (1, 2, 4)
 

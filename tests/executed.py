@@ -7,7 +7,7 @@ from pathlib import Path
 from flowtrain.config.load import load
 from flowtrain.events import KINDS, MODULES, TRACKS, read_run
 from flowtrain.schedule import KINDS as ACTIONS
-from flowtrain.schedule import Action, Program, roles, template_of
+from flowtrain.schedule import Action, Program, roles_of, template_of
 from flowtrain.steps import FIRST_EVALUATION, StepPlan
 from flowtrain.train.state.logs import PLANS
 
@@ -43,8 +43,5 @@ def scheduled(run: Path) -> Program:
     plans.append(StepPlan(step=len(plans), kind="end"))
     template = template_of(config)
     return Program(
-        {
-            role.label: tuple(template.expand(role, plans.__getitem__))
-            for role in roles(config.flow.chosen, trains_encoder=config.flow.mode != "frozen")
-        }
+        {role.label: tuple(template.expand(role, plans.__getitem__)) for role in roles_of(config)}
     )

@@ -14,11 +14,12 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch.distributed.fsdp import FSDPModule
 
 from flowtrain.schedule import Action
 from flowtrain.steps import StepPlan
-from flowtrain.train.control.gradients import GradientBuckets
-from flowtrain.train.ranks import backbone
+from flowtrain.train.parallel.buckets import GradientBuckets
+from flowtrain.train.ranks import backbone, batch
 from flowtrain.train.ranks.backbone import BackbonePart
 from flowtrain.train.ranks.encoder import EncoderPart
 from flowtrain.train.ranks.rank import Rank
@@ -110,6 +111,37 @@ def stale_weights() -> None:
             return encode(self, plan, item, with_graph=with_graph)
 
     EncoderPart._encode = stale
+
+
+def mean_gradients() -> None:
+    """Let a sharded module average its gradients over the ranks, as FSDP2 does by default."""
+    FSDPModule.set_gradient_divide_factor = lambda *_: None
+    FSDPModule.set_force_sum_reduction_for_comms = lambda *_: None
+
+
+def double_gradient() -> None:
+    """Write the gradient of one record of the second step twice."""
+    gather = RecordReceiver.gather
+
+    def twice(self: RecordReceiver, out: torch.Tensor, *, step: int, item: int) -> RecordKey:
+        key = gather(self, out, step=step, item=item)
+        if self.inbox.startswith("encoder") and (step, item) == (1, 0):
+            out.mul_(2)
+        return key
+
+    RecordReceiver.gather = twice
+
+
+def weighty_dummy() -> None:
+    """Let the tokens of an empty slot be targets."""
+    empty_batch = batch.empty_batch
+
+    def with_targets(*arguments: Any, **options: Any) -> Any:
+        made = empty_batch(*arguments, **options)
+        made.labels.fill_(1)
+        return made
+
+    batch.empty_batch = with_targets
 
 
 def halt() -> None:

@@ -11,10 +11,11 @@ import torch
 
 from flowtrain.config import RunConfig, from_dict
 from flowtrain.config.schema import Part
+from flowtrain.models.dtypes import DTYPES
 from flowtrain.steps import StepPlan
 from flowtrain.train.control.exchange import StepDecision
 from flowtrain.train.state.checkpoint import Checkpoints, read_meta
-from flowtrain.train.state.module import DTYPES, ModuleState
+from flowtrain.train.state.module import ModuleState
 
 APPLY = StepDecision(action="apply", scale=1.0, loss=0.0, grad_norm=0.0, num_targets=1, seconds={})
 

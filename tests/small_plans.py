@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flowtrain.config.layout import RankLayout
+from flowtrain.config.parallel import Meets
 from flowtrain.schedule import Program, Template, roles
 from flowtrain.steps import Document, EncoderItem, StepPlan
 
@@ -13,6 +14,8 @@ DECOUPLED = RankLayout.decoupled(1, 2)
 
 # (encoder, reader, slot) of each item. The second rank encodes an item that the first one reads.
 SHARED = ((0, 0, 0), (1, 1, 0), (0, 0, 1), (1, 0, 1))
+# The second rank encodes a dummy in slot 1.
+WITH_DUMMY = ((0, 0, 0), (1, 1, 0), (0, 0, 1), (1, -1, 1))
 OF_ONE = tuple((0, reader, slot) for _, reader, slot in SHARED)
 
 
@@ -28,7 +31,13 @@ def plan(step: int, layout: RankLayout, items: Sequence[tuple[int, int, int]] = 
         documents=slots[: layout.backbone_ranks],
         items=tuple(
             EncoderItem(
-                index=index, encoder=encoder, reader=reader, slot=slot, row=0, num_rows=4, images=()
+                index=index,
+                encoder=encoder,
+                reader=reader,
+                slot=slot,
+                row=0,
+                num_rows=0 if reader < 0 else 4,
+                images=(),
             )
             for index, (encoder, reader, slot) in enumerate(items)
         ),
@@ -43,6 +52,7 @@ def program(
     trains_encoder: bool = True,
     steps: int = 1,
     items: Sequence[tuple[int, int, int]] = (),
+    meets: Meets = "never",
 ) -> Program:
     """The program of so many steps, all with the same items."""
     plans = [plan(step, layout, items) for step in range(steps)]
@@ -50,6 +60,6 @@ def program(
     return Program(
         {
             role.label: tuple(template.expand(role, plans.__getitem__))
-            for role in roles(layout, trains_encoder=trains_encoder)
+            for role in roles(layout, trains_encoder=trains_encoder, meets=meets)
         }
     )

@@ -102,6 +102,26 @@ def test_an_injected_fault_exceeds_the_tolerances_of_a_colocated_run(
     assert exceeds(result), result
 
 
+def test_sharded_modules_equal_a_plain_loop(tmp_path: Path) -> None:
+    result = measure(tmp_path, ranks=2, dtype="float64", encoder="optimizer", backbone="full")
+    assert result["max_rel_loss_diff"] <= 1e-12, result
+    assert not exceeds(result), result
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize(
+    "fault", ["double_gradient", "local_count", "mean_gradients", "weighty_dummy"]
+)
+def test_an_injected_fault_exceeds_the_tolerances_of_a_sharded_run(
+    fault: str, tmp_path: Path
+) -> None:
+    sharded = {"encoder": "full", "backbone": "full"}
+    result = measure(
+        tmp_path, encoder_ranks=2, backbone_ranks=2, **sharded, fault=f"faults:{fault}"
+    )
+    assert exceeds(result), result
+
+
 @pytest.mark.deep
 @pytest.mark.limit(600)
 @pytest.mark.parametrize("row", ROWS, ids=str)

@@ -70,6 +70,10 @@ class RankLayout:
         """Names of all ranks."""
         return [label for world in self.worlds for label in world.labels]
 
+    def ranks_of(self, module: ModuleName) -> int:
+        """Number of ranks that hold a module."""
+        return self.encoder_ranks if module == "encoder" else self.backbone_ranks
+
     def world(self, name: str) -> WorldLayout | None:
         """The world of that name, or None."""
         return next((world for world in self.worlds if world.name == name), None)

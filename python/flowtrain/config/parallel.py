@@ -10,6 +10,9 @@ from flowtrain.config.checks import positive, require
 Sharding = Literal["replicated", "optimizer", "full"]
 """What the ranks of a module share out: nothing; master weights and moments (ZeRO-1); or weights
 and gradients too (FSDP, ZeRO-3)."""
+Meets = Literal["never", "once", "always"]
+"""When the passes of a module take all of its ranks: never; at least one pass of each rank in a
+step, in which weights are gathered or gradients reduced; or in all passes."""
 Recompute = Literal["none", "selective", "full"]
 """What a layer computes again in its backward pass: nothing; all but its attention; everything."""
 
@@ -30,6 +33,16 @@ class ModuleParallel:
     the outputs of the attention, or everything but the layer's input. The numbers are the same."""
     recompute_layers: int | None = None
     """Number of layers, from the first, that `recompute` applies to; null means all."""
+
+    @property
+    def meets(self) -> Meets:
+        """When the passes of the module take all of its ranks."""
+        meets: dict[Sharding, Meets] = {
+            "replicated": "never",
+            "optimizer": "once",
+            "full": "always",
+        }
+        return meets[self.sharding]
 
     def __post_init__(self) -> None:
         if self.shard_ranks is not None:

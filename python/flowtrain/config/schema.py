@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from flowtrain.config.checks import not_negative, positive, require
 from flowtrain.config.evaluation import EvalConfig
 from flowtrain.config.flow import FlowConfig
+from flowtrain.config.layout import ModuleName
 from flowtrain.config.optim import OptimConfig
-from flowtrain.config.parallel import ParallelConfig
+from flowtrain.config.parallel import ModuleParallel, ParallelConfig
 from flowtrain.config.sources import SourceConfig, check_import_path, check_sources
 
 Dtype = Literal["float32", "float64", "bfloat16"]
@@ -298,6 +299,34 @@ class RunConfig:
             f"{self.schedule_steps}",
         )
 
+        self._check_parallel()
+
+    def _check_parallel(self) -> None:
+        layout = self.flow.rank_layout
+        modules: tuple[ModuleName, ...] = get_args(ModuleName)
+        for module in modules:
+            given: ModuleParallel = getattr(self.parallel, module)
+            sides = {"encoder": "encoder", "backbone": "backbone", "projector": self.projector_side}
+            require(
+                given.sharding != "optimizer"
+                or module in {sides[part] for part in self.trained_parts},
+                f"parallel.{module}.sharding=optimizer: nothing of the {module} trains, so that "
+                "there are no states to divide; set it to full, which divides the weights, or to "
+                "replicated",
+            )
+            ranks = layout.ranks_of(module) if layout is not None else 0
+            require(
+                given.shard_ranks is None or ranks % given.shard_ranks == 0,
+                f"parallel.{module}.shard_ranks={given.shard_ranks}: it must divide the {ranks} "
+                f"ranks of the {module}",
+            )
+        require(
+            self.flow.mode != "bounded" or self.parallel.encoder.sharding == "replicated",
+            f"parallel.encoder.sharding={self.parallel.encoder.sharding} with flow.mode=bounded: "
+            "each rank keeps whole weights of past steps there; set it to replicated, or flow.mode "
+            "to strict",
+        )
+
     @property
     def schedule_steps(self) -> int:
         """Steps of the learning rate schedule; 0 if they follow from `train.epochs` later."""
@@ -336,6 +365,17 @@ class RunConfig:
         frozen = {*self.model.freeze, *(["encoder"] if self.flow.mode == "frozen" else [])}
         parts: tuple[Part, ...] = ("encoder", "projector", "backbone")
         return tuple(part for part in parts if part not in frozen)
+
+    def parallel_of(self, module: ModuleName) -> ModuleParallel:
+        """How the ranks of a module share its states, in the chosen layout.
+
+        A single rank has all of them, whatever `parallel` says.
+        """
+        given: ModuleParallel = getattr(self.parallel, module)
+        ranks = self.flow.chosen.ranks_of(module)
+        if min(ranks, given.shard_ranks or ranks) == 1:
+            return replace(given, sharding="replicated", shard_ranks=None)
+        return given
 
     @property
     def projector_side(self) -> Literal["encoder", "backbone"]:

@@ -23,6 +23,10 @@ CompactText = NDArray[np.void]
 """Entries of dtype `COMPACT`, shape [entries]; texts side by side are one text."""
 
 
+NO_TEXT: CompactText = np.empty(0, dtype=COMPACT)
+"""A text without a token."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SampleText:
     """Tokens as the model takes them, each array of shape [num_tokens]."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 
@@ -72,9 +72,11 @@ class PackedBatch:
     doc_lengths: list[int]
 
 
-@dataclass(frozen=True, slots=True)
-class LossOutput:
-    """Sum of the cross entropies of the target tokens (0-dim), and their number."""
+class LossOutput(NamedTuple):
+    """Sum of the cross entropies of the target tokens (0-dim), and their number.
+
+    A tuple, in which FSDP2 finds the tensor.
+    """
 
     loss_sum: torch.Tensor
     num_targets: int

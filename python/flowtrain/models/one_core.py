@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 
@@ -25,5 +26,6 @@ def usable(x: torch.Tensor) -> bool:
 
 def array(x: torch.Tensor) -> NDArray[Any]:
     """The values of a tensor, in the same memory and shape."""
-    values: NDArray[Any] = x.detach().numpy()
+    # `x.numpy()` would forbid FSDP2 to free the storage of a gathered weight.
+    values: NDArray[Any] = np.from_dlpack(x.detach())
     return values

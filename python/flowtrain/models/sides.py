@@ -49,6 +49,15 @@ class Backbone(torch.nn.Module):
         self.model = model.model
         self.lm_head = model.lm_head
 
+    def require_input_gradients(self) -> None:
+        """Let gradients reach the embeddings of all tokens, also where these are frozen.
+
+        Where ranks meet in a backward pass, all of them have to run through all layers, those
+        without an image as well.
+        """
+        embeddings = self.model.get_input_embeddings()
+        embeddings.register_forward_hook(lambda _module, _inputs, out: out.requires_grad_())
+
     def forward(
         self, batch: PackedBatch, rows: torch.Tensor | None, *, answer: bool = False
     ) -> LossOutput | torch.Tensor:

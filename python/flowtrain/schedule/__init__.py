@@ -3,7 +3,7 @@
 from flowtrain.schedule.action import KINDS, Action, Kind, ScheduleError, unit_of
 from flowtrain.schedule.check import HighWater, Limits, check
 from flowtrain.schedule.program import Program
-from flowtrain.schedule.role import Role, roles
+from flowtrain.schedule.role import Role, roles, roles_of
 from flowtrain.schedule.stages import evaluation
 from flowtrain.schedule.template import Template, template_of
 
@@ -20,6 +20,7 @@ __all__ = [
     "check",
     "evaluation",
     "roles",
+    "roles_of",
     "template_of",
     "unit_of",
 ]

@@ -116,7 +116,9 @@ class _Rank:
             yield f"the forward of slot {index} has not run"
         if kind == "encoder_backward" and not self.did(step, "encode", module, index):
             yield f"item {index} was not encoded before"
-        if kind == "encoder_backward" and not self.did(step, "get", module, index):
+        # An item that was not put is a dummy, to which no gradient returns.
+        is_put = self.did(step, "put", module, index)
+        if kind == "encoder_backward" and is_put and not self.did(step, "get", module, index):
             yield f"the gradient of item {index} was not got before"
         if module is not None and kind == _BACKWARD[module] and (step, module) in self._ended:
             yield f"the sums over the ranks have started with {self._ended[step, module]}"

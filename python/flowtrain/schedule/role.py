@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from flowtrain.config.layout import RankLayout
+from flowtrain.config.parallel import Meets
+from flowtrain.config.schema import RunConfig
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,6 +24,9 @@ class Role:
     """Whether it holds the backbone."""
     trains_encoder: bool
     """Whether the encoder trains."""
+    meets: Meets = "never"
+    """When the passes of the backbone take all of its ranks. Those of the encoder are equal in
+    number by the items of the plan."""
 
     @property
     def updates(self) -> bool:
@@ -29,8 +34,14 @@ class Role:
         return self.backbone or self.trains_encoder
 
 
-def roles(layout: RankLayout, *, trains_encoder: bool) -> Iterator[Role]:
-    """The roles of all ranks of a layout."""
+def roles(layout: RankLayout, *, trains_encoder: bool, meets: Meets = "never") -> Iterator[Role]:
+    """The roles of all ranks of a layout.
+
+    Args:
+        layout: The layout.
+        trains_encoder: Whether the encoder trains.
+        meets: When the passes of the backbone take all of its ranks.
+    """
     for world in layout.worlds:
         for rank in range(world.size):
             yield Role(
@@ -39,4 +50,14 @@ def roles(layout: RankLayout, *, trains_encoder: bool) -> Iterator[Role]:
                 encoder="encoder" in world.modules,
                 backbone="backbone" in world.modules,
                 trains_encoder=trains_encoder,
+                meets=meets,
             )
+
+
+def roles_of(config: RunConfig) -> Iterator[Role]:
+    """The roles of all ranks of a run."""
+    return roles(
+        config.flow.chosen,
+        trains_encoder=config.flow.mode != "frozen",
+        meets=config.parallel_of("backbone").meets,
+    )

@@ -22,7 +22,8 @@ def encode(plan: StepPlan, role: Role, slots: range) -> Iterator[Action]:
     for item in plan.items_of(role.replica):
         if item.slot in slots:
             yield Action(plan.step, "encode", "encoder", item.index)
-            yield Action(plan.step, "put", "encoder", item.index, item.reader)
+            if not item.is_dummy:
+                yield Action(plan.step, "put", "encoder", item.index, item.reader)
 
 
 def passes(plan: StepPlan, role: Role, slots: range) -> Iterator[Action]:
@@ -31,7 +32,7 @@ def passes(plan: StepPlan, role: Role, slots: range) -> Iterator[Action]:
         return
     step = plan.step
     yield from _begin(plan, "backbone", slots)
-    own = [slot for slot, _ in plan.documents_of(role.replica)]
+    own = _slots_of(plan, role)
     for slot in own:
         if slot not in slots:
             continue
@@ -53,7 +54,8 @@ def encoder_backward(plan: StepPlan, role: Role, slots: range) -> Iterator[Actio
     step, is_end = plan.step, slots.stop == plan.slots
     items = [item for item in plan.items_of(role.replica) if item.slot in slots]
     for item in items:
-        yield Action(step, "get", "encoder", item.index, item.reader)
+        if not item.is_dummy:
+            yield Action(step, "get", "encoder", item.index, item.reader)
         # Only behind the last slots: the sums of the backbone come first on every rank.
         last = is_end and item is items[-1]
         yield Action(step, "encoder_backward", "encoder", item.index, last=last)
@@ -87,6 +89,14 @@ def finish(
     if saves(plan.step):
         yield Action(plan.step, "checkpoint")
     yield Action(plan.step, "forget")
+
+
+def _slots_of(plan: StepPlan, role: Role) -> list[int]:
+    """Slots that a rank passes: those with documents, and empty ones where the ranks meet."""
+    if role.meets == "always":
+        return list(range(plan.slots))
+    own = [slot for slot, _ in plan.documents_of(role.replica)]
+    return own or ([0] if role.meets == "once" else [])
 
 
 def _begin(plan: StepPlan, module: ModuleName, slots: range) -> Iterator[Action]:

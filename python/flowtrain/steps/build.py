@@ -6,9 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from flowtrain.config.parallel import Meets
 from flowtrain.cost.flops import Grid
 from flowtrain.packing import fewest_slots
 from flowtrain.steps.balance import packing_of
+from flowtrain.steps.dummies import dummies
 from flowtrain.steps.items import SizedImage, colocated_items, decoupled_items
 from flowtrain.steps.passes import Passes
 from flowtrain.steps.step import Document, PlannedImage, StepPlan
@@ -45,6 +47,10 @@ class Layout:
     item_tokens: int
     passes: Passes
     colocated: bool = False
+    encoder_meets: Meets = "never"
+    """When the passes of the encoder take all of its ranks."""
+    chunk_slots: int | None = None
+    """Slots that are encoded together; None for all of a step."""
 
 
 def _one_for_each_token(_: Grid, num_tokens: int) -> int:
@@ -119,6 +125,13 @@ def build_step(
         items = decoupled_items(
             images, encoder_ranks=layout.encoder_ranks, item_tokens=layout.item_tokens
         )
+    items += dummies(
+        items,
+        encoder_ranks=layout.encoder_ranks,
+        meets=layout.encoder_meets,
+        slots=place.microbatches,
+        chunk_slots=layout.chunk_slots,
+    )
     return StepPlan(
         step=step,
         kind=kind,

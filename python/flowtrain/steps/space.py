@@ -48,6 +48,8 @@ class Space:
         colocated: Whether each rank holds both modules. A rank's own items then stay with it, and
             activation segments hold whole steps in `frozen`, too, since two ranks that wait for
             each other's slabs would not come to reading.
+        sharded: Whether passes of the encoder take all of its ranks. A rank that waited for a slab
+            within a step would keep the others from the items that have to be read first.
     """
 
     slab_bytes: int
@@ -55,6 +57,7 @@ class Space:
     trained: bool
     depth: int = 1
     colocated: bool = False
+    sharded: bool = False
 
     def __post_init__(self) -> None:
         if self.slab_bytes < self.row_bytes:
@@ -76,20 +79,20 @@ class Space:
 
         If gradients return: whole steps, since an encoder rank takes the gradients of a step only
         after it has sent all records of the step. Also in a colocated run, where a rank reads
-        after it has sent. Otherwise: the largest item, since items are encoded in the order in
-        which they are read.
+        after it has sent, and with a sharded encoder. Otherwise: the largest item, since items are
+        encoded in the order in which they are read.
         """
         made: dict[int, int] = {}
         read: dict[int, int] = {}
         largest = 0
         for item in plan.items:
-            if self.colocated and item.encoder == item.reader:
+            if item.is_dummy or (self.colocated and item.encoder == item.reader):
                 continue
             slabs = self.parts(item.num_rows)
             made[item.encoder] = made.get(item.encoder, 0) + slabs
             read[item.reader] = read.get(item.reader, 0) + slabs
             largest = max(largest, slabs)
-        if not self.trained and not self.colocated:
+        if not (self.trained or self.colocated or self.sharded):
             return SpaceNeed(activation=largest, gradient=0)
         return SpaceNeed(
             activation=self.depth * max(made.values(), default=0),

@@ -51,7 +51,9 @@ class PlannedImage(NamedTuple):
 class EncoderItem:
     """Images that one encoder rank encodes together, for one slot of one backbone rank.
 
-    The output is one record: `num_rows` rows, which start at `row` of the slot's image rows.
+    The output is one record: `num_rows` rows, which start at `row` of the slot's image rows. A
+    dummy has no image and no record: its rank encodes zeros, since all ranks of a sharded encoder
+    have to run as many passes.
     """
 
     index: int
@@ -65,6 +67,10 @@ class EncoderItem:
     num_rows: int
     images: tuple[PlannedImage, ...]
     """Images in the order of rows."""
+
+    @property
+    def is_dummy(self) -> bool:
+        return self.num_rows == 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -139,7 +145,9 @@ class StepPlan:
 
     def items_for(self, reader: int, slot: int) -> tuple[EncoderItem, ...]:
         """Items whose rows one slot of one backbone rank needs, in row order."""
-        return tuple(i for i in self.items if i.reader == reader and i.slot == slot)
+        return tuple(
+            i for i in self.items if i.reader == reader and i.slot == slot and not i.is_dummy
+        )
 
     def documents_of(self, reader: int) -> Iterator[tuple[int, tuple[Document, ...]]]:
         """(slot, documents) of one backbone rank, without empty slots."""

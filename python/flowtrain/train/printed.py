@@ -7,7 +7,7 @@ from flowtrain.config.layout import RankLayout
 from flowtrain.config.schema import RunConfig
 from flowtrain.data.mixture import sample_order
 from flowtrain.data.records import Dataset
-from flowtrain.schedule import Action, HighWater, Program, check, roles, template_of
+from flowtrain.schedule import Action, HighWater, Program, check, roles_of, template_of
 from flowtrain.steps import StepPlan
 from flowtrain.train.control.threads import with_threads
 from flowtrain.train.launch.layout import with_layout
@@ -42,8 +42,7 @@ def printed_schedule(config: RunConfig, steps: range) -> str:
     plans = planned_steps(config, steps.stop + template.staleness)
     plans.append(StepPlan(step=len(plans), kind="end"))
     found = {
-        role.label: tuple(template.expand(role, plans.__getitem__))
-        for role in roles(config.flow.chosen, trains_encoder=config.flow.mode != "frozen")
+        role.label: tuple(template.expand(role, plans.__getitem__)) for role in roles_of(config)
     }
     high = check(Program(found), late=config.flow.mode == "bounded")
     program = Program({label: _within(actions, steps) for label, actions in found.items()})

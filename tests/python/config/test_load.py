@@ -113,6 +113,14 @@ def test_a_dumped_configuration_loads_to_the_same(file: Path, tmp_path: Path) ->
         ("optim.groups=[{match: a, lr: 0}]", r"optim\.groups\.lr=0\.0: it must be greater than 0"),
         ("optim.warmup_steps=-1", r"optim\.warmup_steps=-1: it must be 0 or more"),
         ("flow.staleness=-1", r"flow\.staleness=-1: it must be 0 or more"),
+        (
+            "parallel.encoder={shard_ranks: 2}",
+            r"shard_ranks=2 with sharding=replicated: nothing is divided",
+        ),
+        (
+            "parallel.backbone={recompute_layers: 2}",
+            r"recompute_layers=2 with recompute=none: set recompute to full or selective",
+        ),
         ("flow.port=65536", r"flow\.port=65536"),
         ("flow.timeout_s=.inf", r"flow\.timeout_s=inf"),
         ("pool.bytes=0", r"pool\.bytes=0: it must be greater than 0"),
@@ -126,6 +134,30 @@ def test_a_dumped_configuration_loads_to_the_same(file: Path, tmp_path: Path) ->
 def test_an_error_names_the_field(file: Path, override: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load(file, [override])
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            ["flow.mode=bounded", "flow.staleness=1", "parallel.encoder.sharding=full"],
+            r"parallel\.encoder\.sharding=full with flow\.mode=bounded: .*set it to replicated",
+        ),
+        (
+            ["flow.mode=frozen", "parallel.encoder.sharding=optimizer"],
+            r"parallel\.encoder\.sharding=optimizer: nothing of the encoder trains",
+        ),
+        (
+            ["flow.ranks=6", "parallel.backbone={sharding: full, shard_ranks: 4}"],
+            r"parallel\.backbone\.shard_ranks=4: it must divide the 6 ranks of the backbone",
+        ),
+    ],
+)
+def test_sharding_that_a_run_cannot_have_is_refused(
+    file: Path, overrides: list[str], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load(file, overrides)
 
 
 def test_a_missing_field_is_named(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from small_plans import COLOCATED, DECOUPLED, program
+from small_plans import COLOCATED, DECOUPLED, WITH_DUMMY, program
 
 from flowtrain.config.layout import RankLayout
 from flowtrain.schedule import Action, Program, ScheduleError, Template, check
@@ -59,6 +59,28 @@ def test_the_end_of_the_plans_ends_every_order(layout: RankLayout) -> None:
         made = program(layout, Template(staleness=staleness), steps=2)
         check(made, late=True)
         assert {action.step for own in made.ranks.values() for action in own} == {0, 1}
+
+
+def test_ranks_that_meet_run_empty_slots_and_dummies() -> None:
+    made = program(COLOCATED, Template(chunk_slots=1), meets="always", items=WITH_DUMMY)
+    check(made)
+    slots, passes = (
+        {
+            label: [(a.index, a.last) for a in own if a.kind == kind]
+            for label, own in made.ranks.items()
+        }
+        for kind in ("backward", "encoder_backward")
+    )
+    # Slot 1 of the second rank is empty.
+    assert slots == {key: [(0, False), (1, True)] for key in made.ranks}
+    assert passes == {
+        "colocated.0": [(0, False), (2, True)],
+        "colocated.1": [(1, False), (3, True)],
+    }
+    records = {a.index for own in made.ranks.values() for a in own if a.kind in ("put", "get")}
+    assert records == {0, 1, 2}
+    once = program(COLOCATED, Template(), meets="once", items=WITH_DUMMY)
+    assert [a.index for a in once.ranks["colocated.1"] if a.kind == "forward"] == [0]
 
 
 @pytest.mark.parametrize(

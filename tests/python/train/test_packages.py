@@ -9,11 +9,12 @@ TRAIN = Path(__file__).resolve().parents[3] / "python" / "flowtrain" / "train"
 
 SEES: dict[str, tuple[str, ...]] = {
     "control": (),
-    "state": ("control",),
+    "parallel": ("control",),
+    "state": ("control", "parallel"),
     "records": ("control",),
     "input": ("control", "state"),
     "planning": ("control", "state", "input"),
-    "ranks": ("control", "state", "records", "input", "planning"),
+    "ranks": ("control", "parallel", "state", "records", "input", "planning"),
     # Before a rank starts, the function that debug.fault names and the packages of the trackers are
     # checked, and the layout chosen.
     "launch": ("control", "state", "ranks.hook", "ranks.peak", "ranks.trackers"),

@@ -24,6 +24,7 @@ from flowtrain.config.schema import RunConfig
 from flowtrain.data.text import joined
 from flowtrain.data.workers import WorkerPool
 from flowtrain.events import EventLog
+from flowtrain.models.dtypes import DTYPES
 from flowtrain.models.registry import family_for
 from flowtrain.steps import CorrectionEvent, Document, StepPlan
 from flowtrain.train.control.exchange import StepDecision
@@ -33,7 +34,7 @@ from flowtrain.train.input.workers import reader_factory
 from flowtrain.train.ranks.batch import packed_batch
 from flowtrain.train.ranks.encoder import pixel_requests
 from flowtrain.train.state.logs import PLANS
-from flowtrain.train.state.module import DTYPES, ModuleState
+from flowtrain.train.state.module import ModuleState
 
 
 def text_requests(rank: int, plan: StepPlan) -> Iterator[Request]:

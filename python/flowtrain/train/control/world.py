@@ -12,7 +12,6 @@ import torch.distributed as dist
 
 from flowtrain.train.control.activity import Activity
 from flowtrain.train.control.deadline import UNLIMITED_S
-from flowtrain.train.control.gradients import GradientBuckets
 from flowtrain.train.control.store import JobStore
 
 
@@ -27,6 +26,9 @@ class World:
         device: Device of this rank; it determines the backend of the collectives. Ranks that share
             a CUDA device, which NCCL refuses, reduce through host memory with gloo.
         activity: Told of collectives, so that the heartbeat ends the run if one cannot complete.
+
+    Attributes:
+        reduce_on: Device of tensors in collectives.
     """
 
     def __init__(
@@ -43,7 +45,7 @@ class World:
         self.rank = rank
         self.size = size
         self.device = device
-        self._activity = activity
+        self.activity = activity
         group_store = store.process_group_store(name)
         with activity.waiting(f"the other {name} ranks to name their device"):
             staged = device.type == "cuda" and _is_shared(group_store, rank, size, device)
@@ -54,14 +56,13 @@ class World:
                 file=sys.stderr,
                 flush=True,
             )
-        # Device of the tensors during a collective.
-        self._reduce_on = torch.device("cpu") if staged else device
+        self.reduce_on = torch.device("cpu") if staged else device
         for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
             # All ranks are on this host. Without it they listen where the host's name leads.
             os.environ.setdefault(variable, "lo")
         with activity.waiting(f"the other {name} ranks to create their process group"):
             dist.init_process_group(
-                "nccl" if self._reduce_on.type == "cuda" else "gloo",
+                "nccl" if self.reduce_on.type == "cuda" else "gloo",
                 store=group_store,
                 rank=rank,
                 world_size=size,
@@ -101,30 +102,20 @@ class World:
 
     def sum(self, values: Iterable[float]) -> list[float]:
         """Sum of each value over the ranks, in float64."""
-        total = torch.tensor(list(values), dtype=torch.float64, device=self._reduce_on)
+        total = torch.tensor(list(values), dtype=torch.float64, device=self.reduce_on)
         if self.size > 1:
             self._all_reduce(total)
         return [float(value) for value in total.tolist()]
 
-    def gradient_buckets(self, parameters: Iterable[torch.nn.Parameter]) -> GradientBuckets:
-        """Buckets that sum the gradients of these parameters over the ranks of this world."""
-        return GradientBuckets(
-            parameters,
-            size=self.size,
-            activity=self._activity,
-            awaited=f"the other {self.name} ranks",
-            reduce_on=self._reduce_on,
-        )
-
     def _all_reduce(self, tensor: torch.Tensor) -> None:
         self._synchronize()  # Until then this rank works, and does not wait.
-        with self._activity.waiting(f"the other {self.name} ranks in a collective", "ranks"):
+        with self.activity.waiting(f"the other {self.name} ranks in a collective", "ranks"):
             dist.all_reduce(tensor)
             self._synchronize()
 
     def _synchronize(self) -> None:
         """Wait for the device: NCCL's collectives run on it after the call has returned."""
-        if self._reduce_on.type == "cuda":
+        if self.reduce_on.type == "cuda":
             torch.cuda.synchronize(self.device)
 
 

@@ -14,11 +14,11 @@ from flowtrain.cost.accelerators import Accelerator, device_accelerator
 from flowtrain.cost.rates import Rates
 from flowtrain.cost.timing import DataSheetTiming
 from flowtrain.cost.topology import Link, Topology
+from flowtrain.models.dtypes import DTYPES
 from flowtrain.plan.cluster import Cluster, NodeGroup
 from flowtrain.plan.cluster_local import cluster_of
 from flowtrain.plan.pools import Measured
 from flowtrain.train.ranks.peak import peak_flops
-from flowtrain.train.state.module import DTYPES
 
 # Share of the rate of copies at which two ranks sum gradients by gloo over loopback, all that they
 # wait for at the end of a step included: a typical value.

@@ -15,6 +15,7 @@ from flowtrain.cost.rates import RateTimes
 from flowtrain.data.errors import DataError
 from flowtrain.data.sizes import read_sizes
 from flowtrain.models.describe import describe_family
+from flowtrain.models.dtypes import DTYPES
 from flowtrain.models.family import Family
 from flowtrain.models.registry import family_for
 from flowtrain.plan.host import Choice, choose_on_cores, choose_on_gpus
@@ -23,7 +24,6 @@ from flowtrain.plan.profiles import core_times
 from flowtrain.train.control.threads import rank_threads
 from flowtrain.train.launch.calibration import core_rates, visible_gpus
 from flowtrain.train.launch.first_samples import first_samples, workload_of
-from flowtrain.train.state.module import DTYPES
 from flowtrain.train.state.run_folder import written_config
 
 

@@ -50,6 +50,8 @@ class PlanBuilder:
             passes=passes,
             microbatch_tokens=config.train.microbatch_tokens,
             item_tokens=config.flow.item_tokens,
+            encoder_meets=config.parallel_of("encoder").meets,
+            chunk_slots=config.flow.chunk_slots,
         )
         self._image_cost = functools.cache(family.image_flops)
 

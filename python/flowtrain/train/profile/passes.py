@@ -15,6 +15,7 @@ import torch
 
 from flowtrain.config.schema import Part, RunConfig
 from flowtrain.cost.profiled import Record, Sample, Update, kinds_of
+from flowtrain.models.dtypes import DTYPES
 from flowtrain.models.family import Family
 from flowtrain.models.registry import family_for
 from flowtrain.train.control.exchange import StepDecision
@@ -22,7 +23,7 @@ from flowtrain.train.profile.clock import Clock
 from flowtrain.train.profile.probe import Probe
 from flowtrain.train.profile.shapes import ImagesShape, RowShape, Shape
 from flowtrain.train.ranks.batch import packed_batch
-from flowtrain.train.state.module import DTYPES, ModuleState
+from flowtrain.train.state.module import ModuleState
 
 _DECISION = StepDecision(
     action="apply", scale=0.5, loss=0.0, grad_norm=1.0, num_targets=1, seconds={}

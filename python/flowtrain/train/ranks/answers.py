@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 import torch
 
-from flowtrain.data.text import CompactText, joined, split, with_tokens
+from flowtrain.data.text import NO_TEXT, CompactText, joined, split, with_tokens
 from flowtrain.models.family import Family
 from flowtrain.steps import Document
 from flowtrain.train.ranks.batch import packed_batch
@@ -23,6 +23,7 @@ def greedy_answers(
     device: torch.device,
     max_tokens: int,
     end_ids: Collection[int],
+    goes_on: Callable[[bool], bool],
 ) -> list[list[int]]:
     """Append the most likely token to each prompt until each answer has ended.
 
@@ -38,6 +39,7 @@ def greedy_answers(
         device: Device of the model.
         max_tokens: Maximum tokens of an answer.
         end_ids: Tokens that end an answer.
+        goes_on: Told whether an answer has not ended; returns whether another pass is to run.
 
     Returns:
         Token ids of each answer, with the token that ends it.
@@ -51,11 +53,13 @@ def greedy_answers(
             for document, answer in zip(documents, answers, strict=True)
         ]
         texts = [with_tokens(*pair) for pair in zip(prompts, answers, strict=True)]
-        batch = packed_batch(family, grown, joined(texts), device=device)
-        for number, token in enumerate(backbone(batch, rows, answer=True).tolist()):
+        text = joined(texts) if texts else NO_TEXT
+        batch = packed_batch(family, grown, text, device=device)
+        tokens = backbone(batch, rows, answer=True).tolist()
+        for number, token in enumerate(tokens[: len(documents)]):
             if not ended[number]:
                 answers[number].append(token)
                 ended[number] = token in end_ids
-        if all(ended):
+        if not goes_on(not all(ended)):
             break
     return answers

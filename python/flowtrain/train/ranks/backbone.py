@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 
 from flowtrain.data.chat import end_ids
-from flowtrain.data.text import CompactText
+from flowtrain.data.text import NO_TEXT, CompactText
 from flowtrain.models.family import LossOutput
 from flowtrain.schedule import Action
 from flowtrain.steps import EncoderItem, StepPlan
@@ -85,6 +85,7 @@ class BackbonePart:
         flow = context.config.flow
         self._measures = flow.correct or flow.corrections is not None
         self._sends_gradients = flow.mode != "frozen"
+        self._meets = context.config.parallel_of("backbone").meets == "always"
         self._texts: dict[int, CompactText] = {}
         self._slots: dict[tuple[int, int], _Slot] = {}
         self._returned: dict[tuple[int, int], torch.Tensor] = {}
@@ -117,7 +118,8 @@ class BackbonePart:
         context, number = self._context, action.index
         replica = context.world.replica
         slot = self._slots.pop((plan.step, number), None) or _Slot()
-        documents, text = plan.documents[replica][number], self._texts[number]
+        documents = plan.documents[replica][number]
+        text = self._texts[number] if documents else NO_TEXT
         if plan.kind == "answer":
             answers = greedy_answers(
                 context.family,
@@ -128,6 +130,7 @@ class BackbonePart:
                 device=context.world.device,
                 max_tokens=context.config.eval.answer_tokens,
                 end_ids=end_ids(context.config.model.folder),
+                goes_on=self._any_goes_on,
             )
             self.sums.answers |= {d.sample: ids for d, ids in zip(documents, answers, strict=True)}
             return
@@ -152,7 +155,7 @@ class BackbonePart:
         assert action.index is not None
         before = time.perf_counter()
         if action.last:
-            self.module.announce_last_backward()
+            self.module.parallel.last_backward()
         slot = self._slots.pop((plan.step, action.index))
         assert slot.loss is not None
         if slot.loss.loss_sum.requires_grad:
@@ -179,7 +182,13 @@ class BackbonePart:
 
     def reduce(self, _plan: StepPlan, _: Action) -> None:
         """Start the sums of the gradients over the ranks that have not started."""
-        self.module.start_sums()
+        self.module.parallel.reduce()
+
+    def _any_goes_on(self, mine: bool) -> bool:
+        """Whether a rank has an answer that has not ended, where all ranks run each pass."""
+        if not self._meets:
+            return mine
+        return self._context.world.sum([float(mine)])[0] > 0
 
     def _add(self, loss: LossOutput, num_skipped: int) -> None:
         self.sums.loss_sum += float(loss.loss_sum.detach())

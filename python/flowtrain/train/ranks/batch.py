@@ -11,6 +11,19 @@ from flowtrain.models.family import Family, PackedBatch
 from flowtrain.steps import Document
 
 
+def empty_batch(family: Family, *, device: torch.device) -> PackedBatch:
+    """Two tokens that are no targets, for a pass that a rank runs because others do."""
+    lengths = [2]
+    token = 0 if family.image_id != 0 else 1
+    return PackedBatch(
+        input_ids=torch.full(lengths, token, device=device),
+        labels=torch.full(lengths, -100, device=device),
+        position_ids=family.position_ids(torch.zeros(2, dtype=torch.long), [], lengths).to(device),
+        grids=[],
+        doc_lengths=lengths,
+    )
+
+
 def packed_batch(
     family: Family,
     documents: Sequence[Document],
@@ -21,6 +34,8 @@ def packed_batch(
 ) -> PackedBatch:
     """Pack documents into one row; the positions of each start at 0.
 
+    Without documents it is `empty_batch`.
+
     Args:
         family: Family of the model, for positions.
         documents: The documents.
@@ -28,6 +43,8 @@ def packed_batch(
         device: Device of the result.
         skipped: Samples without targets, since an image of theirs was skipped.
     """
+    if not documents:
+        return empty_batch(family, device=device)
     tokens = expand(text)
     end = 0
     for document in documents:

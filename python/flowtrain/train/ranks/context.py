@@ -8,6 +8,7 @@ import torch
 
 from flowtrain.config.layout import ModuleName, RankLayout
 from flowtrain.config.schema import RunConfig
+from flowtrain.models.dtypes import DTYPES
 from flowtrain.models.family import Family
 from flowtrain.steps import Space
 from flowtrain.train.control.activity import Activity
@@ -18,7 +19,6 @@ from flowtrain.train.ranks.segments import SegmentSizes
 from flowtrain.train.records.loopback import Loopback
 from flowtrain.train.records.receiver import RecordReceiver
 from flowtrain.train.records.sender import RecordSender
-from flowtrain.train.state.module import DTYPES
 from flowtrain_core import Pool
 
 

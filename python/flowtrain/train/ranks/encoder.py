@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 
 import torch
 
+from flowtrain.cost.flops import Grid
 from flowtrain.schedule import Action
 from flowtrain.steps import EncoderItem, StepPlan, step_name
 from flowtrain.train.input.prefetch import Prefetch, Request
@@ -66,7 +68,9 @@ class EncoderPart:
         """Encode an item."""
         item, place = _item(plan, action)
         if plan.kind != "train":
-            self._encoded[place] = self._encode(plan, item, with_graph=False)
+            encoded = self._encode(plan, item, with_graph=False)
+            if not item.is_dummy:
+                self._encoded[place] = encoded
             return
         self._stash.save(self.version)
         with self._stash.in_graphs(self.version):
@@ -75,7 +79,8 @@ class EncoderPart:
             self._graphs[place] = rows
         if self.trains:
             self._versions[place] = self.version
-        self._encoded[place] = rows.detach(), skipped
+        if not item.is_dummy:
+            self._encoded[place] = rows.detach(), skipped
 
     def put(self, plan: StepPlan, action: Action) -> None:
         """Send the record of an item, and tell its reader the samples with a skipped image."""
@@ -106,23 +111,30 @@ class EncoderPart:
     def encoder_backward(self, plan: StepPlan, action: Action) -> None:
         """Backward of an item; the sums over the ranks start during the last one."""
         item, place = _item(plan, action)
-        gradient, version = self._arrived.pop(place), self._versions.pop(place)
+        version = self._versions.pop(place)
         if action.last:
-            self.module.announce_last_backward()
+            self.module.parallel.last_backward()
         if self._keeps_graphs:
-            self._graphs.pop(place).backward(gradient)
+            rows = self._graphs.pop(place)
+            rows.backward(self._gradient(item, place, rows))
             return
         with self._stash.restored(version):
             rows, _ = self._encode(plan, item, with_graph=True)
-            rows.backward(gradient)
+            rows.backward(self._gradient(item, place, rows))
 
     def reduce(self, _plan: StepPlan, _: Action) -> None:
         """Start the sums of the gradients over the ranks that have not started."""
-        self.module.start_sums()
+        self.module.parallel.reduce()
 
     def drop(self, plan: StepPlan) -> None:
         """Drop the images of a step."""
         self._prefetch[plan.kind].forget(plan.step)
+
+    def _gradient(
+        self, item: EncoderItem, place: tuple[int, int], rows: torch.Tensor
+    ) -> torch.Tensor:
+        """The gradient of an item's rows; zeros for a dummy."""
+        return torch.zeros_like(rows) if item.is_dummy else self._arrived.pop(place)
 
     def _encode(
         self, plan: StepPlan, item: EncoderItem, *, with_graph: bool
@@ -133,6 +145,8 @@ class EncoderPart:
             Rows, shape [num_rows, row width], and the samples with a skipped image.
         """
         context = self._context
+        if item.is_dummy:
+            return self._encode_zeros(with_graph=with_graph), []
         reads = self._prefetch[plan.kind]
         images = [reads.get(plan.step, ("pixels", image)) for image in item.images]
         pixels = torch.cat([torch.from_numpy(image.pixels) for image in images])
@@ -152,6 +166,21 @@ class EncoderPart:
         read = zip(item.images, images, strict=True)
         skipped = {planned.sample for planned, image in read if image.skipped}
         return rows, sorted(skipped)
+
+    def _encode_zeros(self, *, with_graph: bool) -> torch.Tensor:
+        """Rows of the smallest image, all zeros, for a pass that a rank runs because others do."""
+        pixels, grid = self._zeros
+        with torch.set_grad_enabled(with_graph):
+            rows: torch.Tensor = self.module.module(pixels, [grid])
+        return rows
+
+    @cached_property
+    def _zeros(self) -> tuple[torch.Tensor, Grid]:
+        context = self._context
+        processor = context.family.image_processor()
+        grid = processor.grid(*processor.smallest_size, num_images=1)
+        shape = processor.pixel_shape(grid)
+        return torch.zeros(shape, dtype=context.dtype, device=context.world.device), grid
 
 
 def _item(plan: StepPlan, action: Action) -> tuple[EncoderItem, tuple[int, int]]:

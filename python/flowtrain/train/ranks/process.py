@@ -12,13 +12,16 @@ from pathlib import Path
 
 import torch
 
+from flowtrain.config.layout import ModuleName
 from flowtrain.config.schema import RunConfig
 from flowtrain.data.mixture import sample_order
 from flowtrain.data.order import DrawOrder
 from flowtrain.data.records import Dataset
 from flowtrain.data.workers import WorkerPool
 from flowtrain.events import Attempt, EventFile, path_of
+from flowtrain.models.dtypes import DTYPES
 from flowtrain.models.registry import family_for
+from flowtrain.models.sides import Backbone
 from flowtrain.steps import FIRST_EVALUATION, Space
 from flowtrain.train.control.job import ATTEMPT, FIRST_STEP, READY, Job
 from flowtrain.train.control.threads import rank_threads
@@ -26,6 +29,7 @@ from flowtrain.train.control.world import World
 from flowtrain.train.input.prefetch import Prefetch
 from flowtrain.train.input.reads import SampleReads
 from flowtrain.train.input.stream import StreamOrder
+from flowtrain.train.parallel.choose import parallel_for
 from flowtrain.train.planning.corrections import PlanCorrections, corrections_of
 from flowtrain.train.planning.evaluations import EvaluationSource
 from flowtrain.train.planning.planner import PlannedStep, Planner
@@ -48,7 +52,7 @@ from flowtrain.train.state.checkpoint import (
     read_meta,
 )
 from flowtrain.train.state.logs import PLANS
-from flowtrain.train.state.module import DTYPES, ModuleState, trained_groups
+from flowtrain.train.state.module import ModuleState, trained_groups
 from flowtrain.train.state.optimizer import LearningRates
 from flowtrain.train.state.resume import check_model, data_state, held_out_state
 from flowtrain.train.state.run_folder import write_edges
@@ -112,7 +116,7 @@ class RankProcess:
         if self.checkpoint is not None and self.meta is not None:
             checkpoints.load(self.checkpoint, self.meta)
         for module in modules.values():
-            module.buckets = context.world.gradient_buckets(module.trainable)
+            module.begin()
         with self._resources:
             self._record_events()
             rank = self._rank(context, modules, checkpoints)
@@ -170,6 +174,7 @@ class RankProcess:
             trained=flow.mode != "frozen",
             depth=_depth(self.config),
             colocated=flow.chosen.colocated,
+            sharded=self.config.parallel_of("encoder").meets != "never",
         )
         return RankContext(
             config=self.config,
@@ -184,21 +189,26 @@ class RankProcess:
 
     def _modules(self, context: RankContext) -> dict[str, ModuleState]:
         """The modules of this rank; none has a parameter of the other side."""
+        return {name: self._module(name, context) for name in self.world.modules}
+
+    def _module(self, name: ModuleName, context: RankContext) -> ModuleState:
         config, family = self.config, context.family
-        return {
-            name: ModuleState.build(
-                family.build(
-                    name,
-                    weights=config.model.path,
-                    seed=config.train.seed,
-                    dtype=DTYPES[config.model.dtype],
-                    device=context.world.device,
-                ),
-                config,
-                part_of=family.part_of,
-            )
-            for name in self.world.modules
-        }
+        module = family.build(
+            name,
+            weights=config.model.path,
+            seed=config.train.seed,
+            dtype=DTYPES[config.model.dtype],
+            device=context.world.device,
+        )
+        if isinstance(module, Backbone) and config.parallel_of(name).meets != "never":
+            module.require_input_gradients()
+        return ModuleState.build(
+            module,
+            config,
+            part_of=family.part_of,
+            parallel=parallel_for(config, name, context.world),
+            blocks=family.blocks(module),
+        )
 
     def _rank(
         self,

@@ -64,6 +64,7 @@ class Rank:
             encoder=encoder is not None,
             backbone=backbone is not None,
             trains_encoder=context.config.flow.mode != "frozen",
+            meets=context.config.parallel_of("backbone").meets,
         )
         self._evaluations = Evaluations(
             context,

@@ -63,7 +63,7 @@ class Update:
             for module in modules:
                 # Without an image in the step, the encoder has nothing to sum.
                 if plan.items or module is not self._encoder:
-                    module.finish_sums()
+                    module.parallel.finish()
         self._norm = math.hypot(*(module.norm() for module in modules))
 
     def exchange(self, plan: StepPlan, _: Action) -> None:

@@ -12,13 +12,13 @@ from safetensors import SafetensorError
 from transformers import PreTrainedModel
 
 from flowtrain.config.schema import RunConfig
+from flowtrain.models.dtypes import DTYPES
 from flowtrain.models.export import save_final
 from flowtrain.models.images import PixelLimits
 from flowtrain.models.pixel_limits import write_pixel_limits
 from flowtrain.models.registry import family_for
 from flowtrain.train.state.atomic import PART, commit
 from flowtrain.train.state.checkpoint import load_part
-from flowtrain.train.state.module import DTYPES
 from flowtrain.train.state.resume import check_copied
 
 

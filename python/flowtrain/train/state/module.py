@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +14,8 @@ from flowtrain.config.optim import ParameterGroup
 from flowtrain.config.schema import Part, RunConfig
 from flowtrain.models.family import Family
 from flowtrain.train.control.exchange import StepDecision
-from flowtrain.train.control.gradients import GradientBuckets
+from flowtrain.train.parallel.interface import Parallel
+from flowtrain.train.parallel.replicated import Replicated
 from flowtrain.train.state.master import MasterWeights
 from flowtrain.train.state.optimizer import (
     advance,
@@ -23,12 +24,6 @@ from flowtrain.train.state.optimizer import (
     check_groups,
     group_of,
 )
-
-DTYPES = {
-    "float32": torch.float32,
-    "float64": torch.float64,
-    "bfloat16": torch.bfloat16,
-}
 
 
 def _all(_name: str) -> bool:
@@ -89,7 +84,7 @@ class ModuleState:
         master: Master weights of the trained parameters, if the configuration asks for them.
         schedule: None if nothing on this side trains.
         stepped: Steps that the optimizer has taken; at 0 it has no state yet.
-        buckets: Sums of the gradients over the ranks, if the gradients are views of its buffers.
+        parallel: What the ranks of the module do together.
         parameters: Parameters on this side, in the model's order.
         trainable: Those that have gradients.
         of_images: Those of encoder and projector, which have no gradient in a step without images.
@@ -102,7 +97,7 @@ class ModuleState:
     master: MasterWeights = field(default_factory=lambda: MasterWeights([]))
     schedule: torch.optim.lr_scheduler.LRScheduler | None = None
     stepped: int = 0
-    buckets: GradientBuckets | None = None
+    parallel: Parallel = field(default_factory=Replicated)
     parameters: list[torch.nn.Parameter] = field(init=False)
     trainable: list[torch.nn.Parameter] = field(init=False)
     of_images: list[torch.nn.Parameter] = field(init=False)
@@ -122,13 +117,32 @@ class ModuleState:
         *,
         part_of: Callable[[str], Part] = _backbone,
         holds: Callable[[str], bool] = _all,
+        parallel: Parallel | None = None,
+        blocks: Sequence[torch.nn.Module] = (),
     ) -> ModuleState:
-        """Freeze the parts that do not train, and add optimizer and schedule for the others."""
+        """Freeze the parts that do not train, and add optimizer and schedule for the others.
+
+        Args:
+            module: The model.
+            config: The run.
+            part_of: The part that a parameter belongs to, by its name.
+            holds: Whether a parameter is on this side, by its name.
+            parallel: What the ranks of the module do together; None for a single process.
+            blocks: Modules that are computed one after the other, and divided each on its own.
+        """
         for name, parameter in module.named_parameters():
             if holds(name) and not _trains(name, part_of(name), config):
                 parameter.requires_grad_(False)
-        side = ModuleState(module, holds, part_of)
-        if config.optim.master_weights:
+        own = parallel is None
+        parallel = parallel or Replicated()
+        if parallel.divides and config.optim.master_weights:
+            # The ranks divide the master weights themselves, and cast what they gather.
+            for parameter in module.parameters():
+                if parameter.requires_grad and parameter.dtype.itemsize < 4:
+                    parameter.data = parameter.data.float()
+        parallel.prepare(module, blocks)
+        side = ModuleState(module, holds, part_of, parallel=parallel)
+        if config.optim.master_weights and not parallel.divides:
             side.master = MasterWeights(side.trainable)
         if side.trainable:
             named = [(n, p) for n, p in module.named_parameters() if holds(n) and p.requires_grad]
@@ -136,27 +150,17 @@ class ModuleState:
             side.schedule = build_schedule(
                 side.optimizer, config.optim, steps=config.schedule_steps
             )
+        if own:
+            side.begin()
         return side
 
-    def announce_last_backward(self) -> None:
-        """The next backward pass is the last of the step: sums over the ranks start within it."""
-        if self.buckets is not None:
-            self.buckets.arm()
-
-    def start_sums(self) -> None:
-        """Start all sums over the ranks; every rank calls this in the same steps."""
-        if self.buckets is not None:
-            self.buckets.flush()
-
-    def finish_sums(self) -> None:
-        """Wait until the gradients are summed over the ranks."""
-        if self.buckets is not None:
-            self.buckets.finish()
+    def begin(self) -> None:
+        """Begin to train; called after a checkpoint was loaded."""
+        self.parallel.begin(self.trainable)
 
     def norm(self) -> float:
-        """Norm of the gradients, computed as torch.nn.utils.clip_grad_norm_ does."""
-        grads = self._grads()
-        return float(torch.nn.utils.get_total_norm(grads)) if grads else 0.0
+        """Norm of the gradients, once they are summed over the ranks."""
+        return self.parallel.norm(self._grads())
 
     def apply(self, decision: StepDecision, *, saw_images: bool) -> None:
         """Step the optimizer or drop the gradients; the schedule advances in both cases.
@@ -170,15 +174,10 @@ class ModuleState:
             return
         if decision.action == "apply" and (saw_images or len(self.of_images) < len(self.trainable)):
             with self._without_images(saw_images), self.master.in_place():
-                grads = self._grads()
-                if decision.scale != 1.0 and grads:
-                    torch._foreach_mul_(grads, decision.scale)
+                self.parallel.scale(self._grads(), decision.scale)
                 self.optimizer.step()
             self.stepped += 1
-        if self.buckets is not None:
-            self.buckets.clear()
-        else:
-            self.optimizer.zero_grad(set_to_none=True)
+        self.parallel.clear()
         if self.schedule is not None:
             advance(self.schedule)
 

@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
+from torch.distributed.tensor import DTensor
 from torch.optim import lr_scheduler
 
 from flowtrain.config.checks import ConfigError
@@ -63,9 +64,11 @@ def build_optimizer(
         for (lr, decay), members in groups.items()
     ]
     if config.name == "sgd":
-        # On the CPU torch's fused SGD computes wrong values in bfloat16.
+        # On the CPU torch's fused SGD computes wrong values in bfloat16. It takes no DTensor.
         members = [parameter for group in parameters for parameter in group["params"]]
-        fused = all(p.is_cuda or p.dtype != torch.bfloat16 for p in members)
+        fused = all(
+            (p.is_cuda or p.dtype != torch.bfloat16) and not isinstance(p, DTensor) for p in members
+        )
         return torch.optim.SGD(parameters, lr=config.lr, momentum=config.momentum, fused=fused)
     return torch.optim.AdamW(
         parameters, lr=config.lr, betas=config.betas, eps=config.eps, fused=True

@@ -16,7 +16,8 @@ from fork_server import SERVER
 
 from flowtrain import parent
 from flowtrain.train.control.activity import Activity
-from flowtrain.train.control.gradients import GradientBuckets
+from flowtrain.train.parallel.buckets import GradientBuckets
+from flowtrain.train.parallel.replicated import Replicated
 
 CPU = torch.device("cpu")
 
@@ -40,11 +41,10 @@ class Layers(torch.nn.Module):
         return (self.optional(rows.bfloat16()) if optional else rows).float().square().sum()
 
 
-def buckets_of(layers: torch.nn.Module, *, size: int, activity: Activity) -> GradientBuckets:
+def buckets_of(layers: torch.nn.Module, *, activity: Activity) -> GradientBuckets:
     # Small enough for several buckets of one dtype.
     return GradientBuckets(
         layers.parameters(),
-        size=size,
         activity=activity,
         awaited="the other ranks",
         reduce_on=CPU,
@@ -64,7 +64,7 @@ def expected_sums(*passes: tuple[int, bool]) -> list[torch.Tensor]:
 
 def check_sums(rank: int) -> None:
     layers = Layers()
-    buckets = buckets_of(layers, size=2, activity=Activity())
+    buckets = buckets_of(layers, activity=Activity())
     for step in range(2):
         passes = [(10 * step + i, True) for i in range(3)]
         for seed, optional in passes[2 * rank : 2 * rank + 2]:
@@ -87,7 +87,7 @@ def check_order(rank: int) -> None:
 
     dist.all_reduce = logged  # type: ignore[assignment]
     layers = Layers()
-    buckets = buckets_of(layers, size=2, activity=Activity())
+    buckets = buckets_of(layers, activity=Activity())
     # The optional layer is in the first bucket: without it none can start before `finish`.
     for optional in (True, False):
         buckets.arm()
@@ -107,7 +107,7 @@ def check_order(rank: int) -> None:
 def check_wait(rank: int) -> None:
     activity = Activity()
     layers = Layers()
-    buckets = buckets_of(layers, size=2, activity=activity)
+    buckets = buckets_of(layers, activity=activity)
     store = dist.distributed_c10d._get_default_store()
     if rank == 0:
 
@@ -156,11 +156,13 @@ def _rank(check: Callable[[int], None], rank: int, store: str) -> None:
 
 def test_a_single_rank_keeps_gradients_as_autograd_leaves_them() -> None:
     layers = Layers()
-    buckets = buckets_of(layers, size=1, activity=Activity())
-    buckets.arm()
+    alone = Replicated()
+    alone.begin(list(layers.parameters()))
+    alone.last_backward()
     layers(0, optional=False).backward()
-    buckets.finish()
+    alone.reduce()
+    alone.finish()
     assert layers.optional.weight.grad is None
     assert layers.last.weight.grad is not None
-    buckets.clear()
+    alone.clear()
     assert layers.last.weight.grad is None

@@ -43,13 +43,11 @@ class GradientBuckets:
     Modules that share a process group are armed in one order on every rank, each after `flush` of
     the one before.
 
-    A world of one rank has no buckets, and a parameter without a gradient keeps None. Make this
-    object after a checkpoint was loaded: torch creates the state of an optimizer only while
-    gradients are None.
+    Make this object after a checkpoint was loaded: torch creates the state of an optimizer only
+    while gradients are None.
 
     Args:
         parameters: Those that train, the same on every rank.
-        size: Number of ranks.
         activity: Told of waits for the other ranks.
         awaited: The other ranks, used in messages.
         reduce_on: Device of the tensors in collectives. If gradients are on another device, they
@@ -64,7 +62,6 @@ class GradientBuckets:
         self,
         parameters: Iterable[torch.nn.Parameter],
         *,
-        size: int,
         activity: Activity,
         awaited: str,
         reduce_on: torch.device,
@@ -76,15 +73,13 @@ class GradientBuckets:
         self._awaited = f"{awaited} in a collective"
         self._reduce_on = reduce_on
         self._group = group
-        self._parameters = list(parameters)
         self._armed = False
         self._started = 0
         self._buckets: list[_Bucket] = []
-        if size == 1:
-            return
-        total = sum(p.numel() * _dtype(p).itemsize for p in self._parameters)
+        parameters = list(parameters)
+        total = sum(p.numel() * _dtype(p).itemsize for p in parameters)
         bucket_bytes = min(bucket_bytes, max(first_bytes, total // 8))
-        for members in _grouped(self._parameters, first_bytes, bucket_bytes):
+        for members in _grouped(parameters, first_bytes, bucket_bytes):
             bucket = _bucket(members)
             self._buckets.append(bucket)
             for parameter in members:
@@ -122,12 +117,9 @@ class GradientBuckets:
             assert all(p.grad is v for p, v in zip(bucket.parameters, bucket.views, strict=True))
 
     def clear(self) -> None:
-        """Set all gradients to zero, or to None in a world of one rank."""
+        """Set all gradients to zero."""
         for bucket in self._buckets:
             bucket.flat.zero_()
-        if not self._buckets:
-            for parameter in self._parameters:
-                parameter.grad = None
 
     def _completed(self, bucket: _Bucket, _: torch.Tensor) -> None:
         """Called by a backward pass when it has accumulated the gradient of a parameter."""

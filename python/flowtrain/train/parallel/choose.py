@@ -1,0 +1,51 @@
+"""The strategy of a module, as the configuration names it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+
+from flowtrain.config.layout import ModuleName
+from flowtrain.config.schema import RunConfig
+from flowtrain.models.dtypes import compute_dtype
+from flowtrain.train.control.world import World
+from flowtrain.train.parallel.interface import Parallel
+from flowtrain.train.parallel.replicated import Replicated
+from flowtrain.train.parallel.sharded import Sharded
+
+
+def parallel_for(config: RunConfig, module: ModuleName, world: World) -> Parallel:
+    """The strategy of a module; a collective call of all ranks of the world."""
+    chosen = config.parallel_of(module)
+    if chosen.sharding == "replicated":
+        return Replicated(world)
+    dtype = compute_dtype(config)
+    return Sharded(
+        _mesh(world, chosen.shard_ranks or world.size, timeout_s=config.flow.timeout_s),
+        once=chosen.meets == "once",
+        compute_dtype=dtype,
+        reduce_dtype=torch.promote_types(dtype, torch.float32),
+    )
+
+
+def _mesh(world: World, shard_ranks: int, *, timeout_s: float) -> DeviceMesh:
+    """The ranks of a world as replicas that each divide one copy of the states.
+
+    Groups of its own time out if ranks of one pass wait for each other: within a pass no rank waits
+    for anything else, and the heartbeat takes a rank in a pass for one that works.
+    """
+    timeout = timedelta(seconds=timeout_s)
+    device = world.device.type
+    if shard_ranks == world.size:
+        return DeviceMesh.from_group(
+            dist.new_group(timeout=timeout), device, mesh_dim_names=("shard",)
+        )
+    mesh = torch.arange(world.size).view(-1, shard_ranks)
+    replicate, _ = dist.new_subgroups_by_enumeration(mesh.T.tolist(), timeout=timeout)
+    shard, _ = dist.new_subgroups_by_enumeration(mesh.tolist(), timeout=timeout)
+    return DeviceMesh.from_group(
+        [replicate, shard], device, mesh=mesh, mesh_dim_names=("replicate", "shard")
+    )
