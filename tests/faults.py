@@ -149,6 +149,16 @@ def halt() -> None:
     _before(GradientBuckets, "finish", 3, lambda: os.kill(os.getpid(), signal.SIGSTOP))
 
 
+def halt_in_forward() -> None:
+    """Stop this process before its third pass of a slot, in which other ranks wait for it."""
+    _before(BackbonePart, "forward", 3, lambda: os.kill(os.getpid(), signal.SIGSTOP))
+
+
+def sleep_in_forward() -> None:
+    """Let this process sleep for a minute before its third pass of a slot."""
+    _before(BackbonePart, "forward", 3, lambda: time.sleep(60))
+
+
 def pause() -> None:
     """Let this backbone rank sleep before a slot, a step and a reduction."""
     _before(BackbonePart, "get", 2, lambda: time.sleep(PAUSE_S))

@@ -27,9 +27,17 @@ def long_run(
     layout: dict[str, int] = DECOUPLED,
     *,
     on_terminal: bool = False,
+    sharding: str = "replicated",
     **debug: float | str,
 ) -> Run:
-    tree = run_tree(folder / "run", data, train={"steps": 500}, flow=layout, debug=debug)
+    tree = run_tree(
+        folder / "run",
+        data,
+        train={"steps": 500},
+        flow=layout,
+        parallel={module: {"sharding": sharding} for module in ("encoder", "backbone")},
+        debug=debug,
+    )
     return Run(tree, on_terminal=on_terminal)
 
 
@@ -75,19 +83,21 @@ def test_a_killed_rank_ends_the_run_and_is_named(victim: str, tmp_path: Path, da
 
 
 @pytest.mark.parametrize(
-    "victim",
+    ("victim", "sharding"),
     [
-        pytest.param("encoder.1", marks=deep),
-        pytest.param("backbone.1", marks=deep),
-        "colocated.1",
+        pytest.param("encoder.1", "replicated", marks=deep),
+        pytest.param("backbone.1", "replicated", marks=deep),
+        ("colocated.1", "replicated"),
+        ("colocated.1", "full"),
     ],
 )
 def test_a_rank_killed_while_its_peer_is_inside_a_collective_is_named(
-    victim: str, tmp_path: Path, data: Path
+    victim: str, sharding: str, tmp_path: Path, data: Path
 ) -> None:
     layout = COLOCATED if victim.startswith("colocated") else DECOUPLED
+    fault = "halt" if sharding == "replicated" else "halt_in_forward"
     with nothing_left():
-        run = long_run(tmp_path, data, layout, fault=f"faults:halt:{victim}")
+        run = long_run(tmp_path, data, layout, sharding=sharding, fault=f"faults:{fault}:{victim}")
         run.wait_for_steps(1)
         status = Path(f"/proc/{run.ranks()[victim]}/status")
         end = time.monotonic() + LONGEST_S
@@ -143,3 +153,21 @@ def test_a_stopped_rank_ends_the_run_and_is_named(tmp_path: Path, data: Path) ->
         code, errors = Run(tree).wait()
     assert code == 1
     assert "no heartbeat for flow.timeout_s=2 s from encoder.1 (pid " in errors
+
+
+@deep
+def test_a_rank_that_does_not_come_to_a_pass_of_a_sharded_module_is_told(
+    tmp_path: Path, data: Path
+) -> None:
+    run = run_tree(
+        tmp_path / "run",
+        data,
+        flow={**COLOCATED, "timeout_s": 2.0},
+        parallel={"backbone": {"sharding": "full"}},
+        debug={"fault": "faults:sleep_in_forward:colocated.1"},
+    )
+    with nothing_left():
+        code, errors = Run(run).wait()
+    assert code == 1
+    assert "colocated.0" in errors
+    assert "other backbone ranks did not come to this pass within flow.timeout_s=2 s" in errors

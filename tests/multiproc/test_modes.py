@@ -160,11 +160,52 @@ def test_a_run_with_groups_is_resumed_in_another_layout(
     assert rates == pytest.approx([1e-4 * share for share in shape])
 
 
+@pytest.mark.parametrize("sharding", ["replicated", "full"])
 @pytest.mark.parametrize("layout", [pytest.param(LAYOUTS[0], marks=pytest.mark.deep), LAYOUTS[1]])
-def test_steps_without_any_image_do_not_hang(layout: dict[str, int], tmp_path: Path) -> None:
+def test_steps_without_any_image_do_not_hang(
+    layout: dict[str, int], sharding: str, tmp_path: Path
+) -> None:
     from support import write_tiny_data
 
     write_tiny_data(tmp_path / "data", samples=32, text_only=0.9)
-    tree = run_tree(tmp_path / "run", tmp_path / "data", train={"global_batch": 2}, flow=layout)
+    tree = run_tree(
+        tmp_path / "run",
+        tmp_path / "data",
+        train={"global_batch": 2},
+        flow=layout,
+        parallel={module: {"sharding": sharding} for module in ("encoder", "backbone")},
+    )
     metrics = trained(tree)
     assert any(step["weight_ages"] == [] for step in metrics)
+
+
+@pytest.mark.parametrize(
+    ("mode", "freeze"),
+    [
+        ("strict", []),
+        # Without an image, a rank has nothing that trains.
+        ("frozen", ["backbone"]),
+        pytest.param("frozen", [], marks=pytest.mark.deep),
+        pytest.param("strict", ["backbone"], marks=pytest.mark.deep),
+    ],
+)
+def test_sharded_ranks_with_and_without_images_meet(
+    mode: str, freeze: list[str], tmp_path: Path
+) -> None:
+    from support import write_tiny_data
+
+    # Each of two ranks has one sample of a step, so that they differ in half of the steps.
+    write_tiny_data(tmp_path / "data", samples=32, text_only=0.5)
+
+    def losses(sharding: str) -> list[float]:
+        tree = run_tree(
+            tmp_path / sharding,
+            tmp_path / "data",
+            model={"freeze": freeze},
+            train={"global_batch": 2, "steps": 8},
+            flow={"ranks": 2, "mode": mode},
+            parallel={module: {"sharding": sharding} for module in ("encoder", "backbone")},
+        )
+        return [step["loss"] for step in trained(tree)]
+
+    assert losses("full") == pytest.approx(losses("replicated"), rel=1e-6)

@@ -23,19 +23,22 @@ from flowtrain.train.launch.run import train
 
 SHAPE = {"encoder_ranks": 2, "backbone_ranks": 2}
 COLOCATED = {"ranks": 2}
+FULL = {"encoder": {"sharding": "full"}, "backbone": {"sharding": "full"}}
+MIXED = {"encoder": {"sharding": "optimizer"}, "backbone": {"sharding": "full", "shard_ranks": 2}}
 
 
 @pytest.mark.limit(240)
 @pytest.mark.parametrize(
-    ("mode", "layout"),
+    ("mode", "layout", "parallel"),
     [
-        pytest.param("strict", SHAPE, marks=pytest.mark.deep),
-        ("frozen", SHAPE),
-        ("strict", COLOCATED),
+        pytest.param("strict", SHAPE, FULL, marks=pytest.mark.deep),
+        ("frozen", SHAPE, {}),
+        pytest.param("strict", COLOCATED, {}, marks=pytest.mark.deep),
+        ("strict", COLOCATED, FULL),
     ],
 )
 def test_a_rerun_and_a_resumed_run_write_equal_logs(
-    mode: str, layout: dict[str, int], tmp_path: Path, data: Path
+    mode: str, layout: dict[str, int], parallel: dict[str, Any], tmp_path: Path, data: Path
 ) -> None:
     def tree(name: str, *, delay_ms: float = 0.0) -> dict[str, Any]:
         return run_tree(
@@ -44,6 +47,8 @@ def test_a_rerun_and_a_resumed_run_write_equal_logs(
             # So few samples cannot be balanced: images move between colocated ranks.
             train={"steps": 9, "global_batch": 5},
             flow={**layout, "mode": mode},
+            parallel=parallel,
+            optim={"groups": [{"match": "model.visual.*", "lr": 1e-4}]},
             checkpoint={"every": 3},
             eval={"path": str(data / "train.jsonl"), "every": 2, "samples": 7, "keep_best": False},
             debug={"delay_ms": delay_ms},
@@ -156,22 +161,28 @@ def test_a_signal_to_ranks_that_the_user_started_saves_the_run(
 )
 @pytest.mark.parametrize(
     "layouts",
-    [(COLOCATED, SHAPE), pytest.param((SHAPE, COLOCATED), marks=pytest.mark.deep)],
+    [
+        ((COLOCATED, {}), (SHAPE, FULL)),
+        pytest.param(((SHAPE, FULL), ({"ranks": 1}, {})), marks=pytest.mark.deep),
+        pytest.param((({"ranks": 4}, MIXED), ({"ranks": 3}, {})), marks=pytest.mark.deep),
+    ],
 )
 def test_a_run_is_resumed_in_another_layout(
-    layouts: tuple[dict[str, int], dict[str, int]],
+    layouts: tuple[tuple[dict[str, int], dict[str, Any]], ...],
     dtype: str,
     limit: float,
     tmp_path: Path,
     data: Path,
 ) -> None:
-    def tree(name: str, layout: dict[str, int]) -> dict[str, Any]:
+    def tree(name: str, layout: tuple[dict[str, int], dict[str, Any]]) -> dict[str, Any]:
+        flow, parallel = layout
         return run_tree(
             tmp_path / name,
             data,
             model={"dtype": dtype},
             train={"steps": 6},
-            flow=layout,
+            flow=flow,
+            parallel=parallel,
             checkpoint={"every": 3},
         )
 

@@ -13,6 +13,7 @@ from flowtrain.train.ranks.backbone import BackbonePart
 from flowtrain.train.ranks.context import RankContext
 from flowtrain.train.ranks.encoder import EncoderPart
 from flowtrain.train.ranks.evaluations import Evaluations
+from flowtrain.train.ranks.late import late_ranks_error
 from flowtrain.train.ranks.memory import device_memory_error
 from flowtrain.train.ranks.metrics import Metrics
 from flowtrain.train.ranks.profiler import Profiler
@@ -160,6 +161,10 @@ class Rank:
                 handler(plan, action)
         except torch.OutOfMemoryError as error:
             raise device_memory_error(self._context.config, action, error) from error
+        except RuntimeError as error:
+            if late := late_ranks_error(self._context.config, action, error):
+                raise late from error
+            raise
         finally:
             self._events.end(last=action.last)
 
