@@ -278,10 +278,11 @@ class Family(ABC):
                 `torch.manual_seed(seed); AutoModelForImageTextToText.from_config(config)` does.
             seed: Seed of drawn weights.
             dtype: Dtype of the weights. Drawn weights are drawn in float32 and then cast.
-            device: Device of the model.
+            device: Device of the model. On `meta` it has no values; `loading.load_weights` gives
+                them to a side, which may be sharded before.
 
         Raises:
-            ModelError: The folder lacks a weight, or the model has a layer that cannot be packed.
+            ModelError: The folder cannot be used, or the model has a layer that cannot be packed.
         """
 
     @abstractmethod

@@ -73,7 +73,7 @@ def check_weights(folder: Path) -> None:
                 f"{folder / 'config.json'}: quantization_config.quant_method={method}: quantised "
                 "weights cannot be trained; give the model's folder without quantisation"
             )
-    for path in _weight_files(folder):
+    for path in weight_files(folder):
         if not path.exists():
             raise ModelError(
                 f"{path}: there is no such file, and the index of the weights names it; complete "
@@ -87,7 +87,12 @@ def check_weights(folder: Path) -> None:
             _check_archive(path)
 
 
-def _weight_files(folder: Path) -> Iterator[Path]:
+def weight_files(folder: Path) -> Iterator[Path]:
+    """The files with weights that transformers reads.
+
+    Raises:
+        ModelError: There are none, or their index cannot be read.
+    """
     names = [name for name in (*_WEIGHTS, *_PICKLED) if (folder / name).exists()]
     if not names:
         raise ModelError(

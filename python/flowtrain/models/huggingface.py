@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -26,7 +27,7 @@ from flowtrain.models import attention
 from flowtrain.models.documents import Documents
 from flowtrain.models.errors import ModelError
 from flowtrain.models.family import Family, LossOutput, PackedBatch
-from flowtrain.models.folder import check_weights
+from flowtrain.models.loading import ConversionError, load_full_model, load_weights
 from flowtrain.models.rms_norm import use_own_norms
 from flowtrain.models.rotary import use_own_rotations
 from flowtrain.models.sides import Backbone, Encoder
@@ -114,7 +115,14 @@ class HuggingFaceFamily(Family):
         dtype: torch.dtype,
         device: torch.device,
     ) -> torch.nn.Module:
-        model = self._full_model(weights, seed=seed, dtype=dtype)
+        meta = torch.device("meta")
+        if weights is not None and side != "full" and device != meta:
+            module = self.build(side, weights=weights, seed=seed, dtype=dtype, device=meta)
+            # What cannot be read in parts is loaded with the other side, which is dropped below.
+            with suppress(ConversionError):
+                load_weights(module, weights, self, device=device)
+                return module
+        model = self._full_model(weights, seed=seed, dtype=dtype, device=device)
         self._prepare(model)
         use_own_norms(model)
         use_own_rotations(model)
@@ -145,37 +153,21 @@ class HuggingFaceFamily(Family):
         self._prepare(model)
         return model
 
-    def _full_model(self, weights: Path | None, *, seed: int, dtype: torch.dtype) -> Any:
+    def _full_model(
+        self, weights: Path | None, *, seed: int, dtype: torch.dtype, device: torch.device
+    ) -> Any:
         implementation = {"text_config": self._attention, "vision_config": self.tower_attention}
+        if device.type == "meta":
+            with device:
+                return AutoModelForImageTextToText.from_config(
+                    self.config, dtype=dtype, attn_implementation=implementation
+                )
         if weights is None:
             torch.manual_seed(seed)
             return AutoModelForImageTextToText.from_config(
                 self.config, dtype=torch.float32, attn_implementation=implementation
             )
-        check_weights(weights)
-        loaded: Any = AutoModelForImageTextToText.from_pretrained(
-            weights,
-            dtype=dtype,
-            attn_implementation=implementation,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # They are refused below, by name.
-        )
-        model, found = loaded
-        # transformers would draw them, differently on each rank.
-        if missing := sorted(found["missing_keys"]):
-            raise ModelError(
-                f"{weights}: {len(missing)} weights of its config.json are missing, "
-                f"{missing[0]} for one; complete the folder, or give it as model.config to "
-                "draw all weights from train.seed"
-            )
-        if wrong := sorted(found["mismatched_keys"]):
-            name, stored, needed = wrong[0]
-            raise ModelError(
-                f"{weights}: {len(wrong)} weights have another shape than its config.json says, "
-                f"{name} for one: {tuple(stored)} in place of {tuple(needed)}; correct "
-                "config.json, or restore the model's own files"
-            )
-        return model
+        return load_full_model(weights, dtype=dtype, attention=implementation)
 
     def _prepare(self, model: Any) -> None:
         """Change a full model before it is split."""
