@@ -24,6 +24,7 @@ from transformers import AutoModelForImageTextToText
 
 from flowtrain.config import RunConfig, from_dict
 from flowtrain.config.parallel import Sharding
+from flowtrain.config.schema import TrainConfig
 from flowtrain.data.digits import write_digits
 from flowtrain.models.tiny import SMALLEST
 from flowtrain.train.launch.local import run_local_ranks
@@ -50,6 +51,7 @@ GROUPS: dict[str, dict[str, Any]] = {
     "frozen": {"match": "model.language_model.layers.0.*", "train": False},
 }
 SEED = 7
+LOGIT_BYTES = TrainConfig(steps=1).logit_bytes
 # Decoupled ranks get several slots a step, and so do colocated ones that take them by chunks. Five
 # samples cannot be balanced over colocated ranks, so that images move between these.
 BATCH = {"decoupled": 12, "colocated": 5, "chunks": 9}
@@ -77,6 +79,7 @@ def run_config(folder: Path, given: argparse.Namespace) -> RunConfig:
                 "global_batch": BATCH[load_of(given)],
                 "microbatch_tokens": MICROBATCH_TOKENS[load_of(given)]
                 * (VIDEO_TOKENS if given.videos else MORE_TOKENS)[given.model],
+                "logit_bytes": given.logit_bytes,
                 "seed": SEED,
                 "threads": 1,
             },
@@ -202,6 +205,7 @@ def compare(
         "freeze": list(given.freeze),
         "groups": given.groups,
         "videos": given.videos,
+        "logit_bytes": given.logit_bytes,
         "optimizer": given.optimizer,
         "fault": given.fault,
     }
@@ -261,6 +265,9 @@ def main() -> None:
     )
     parser.add_argument("--videos", action="store_true", help="videos in most samples")
     parser.add_argument("--tied", action="store_true", help="one matrix for both embeddings")
+    parser.add_argument(
+        "--logit-bytes", type=int, default=LOGIT_BYTES, help="train.logit_bytes; 4000 forces chunks"
+    )
     parser.add_argument("--optimizer", choices=("sgd", "adamw"), default="adamw")
     parser.add_argument("--fault", help="value of debug.fault: a function to call in each rank")
     parser.add_argument("--json", action="store_true", help="no table before the JSON line")

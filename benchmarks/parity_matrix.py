@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-from parity import MODELS, compare
+from parity import LOGIT_BYTES, MODELS, compare
 
 from flowtrain.config.parallel import Sharding
 
@@ -45,6 +45,7 @@ class Row:
     chunk_slots: int | None = None
     encoder: str = "replicated"
     backbone: str = "replicated"
+    logit_bytes: int = LOGIT_BYTES
     encoder_ranks: int = 1
     backbone_ranks: int = 1
     fault: str | None = None
@@ -53,7 +54,8 @@ class Row:
         layout = f"{self.encoder_ranks}+{self.backbone_ranks}"
         if self.ranks is not None:
             layout = f"colocated-{self.ranks}" + "-chunks" * (self.chunk_slots is not None)
-        tied = "-tied" * self.tied + "-groups" * self.groups + "-videos" * self.videos
+        options = "-tied" * self.tied + "-groups" * self.groups + "-videos" * self.videos
+        options += "-head-chunks" * (self.logit_bytes < LOGIT_BYTES)
         sharded = "".join(
             f"-{module}-{sharding}"
             for module in ("encoder", "backbone")
@@ -61,7 +63,7 @@ class Row:
         )
         frozen = "".join(f"-without-{part}" for part in self.freeze)
         kind = f"{self.mode}{sharded}{frozen}"
-        return f"{self.model}{tied}-{layout}-{kind}-{self.dtype}-{self.optimizer}"
+        return f"{self.model}{options}-{layout}-{kind}-{self.dtype}-{self.optimizer}"
 
     def arguments(self, *, steps: int, device: str = "cpu") -> argparse.Namespace:
         """Arguments of `parity.compare`."""
@@ -153,6 +155,7 @@ ROWS = [
     Row(groups=True, ranks=2, dtype="float64", optimizer="adamw"),
     *(Row(ranks=ranks, chunk_slots=1, **FORMS[ranks % 2]) for ranks in (1, 2, 3)),
     VIDEO_ROWS[0],
+    Row(logit_bytes=4000, backbone_ranks=2, dtype="float64", optimizer="adamw"),
 ]
 """The rows that `make test-deep` runs."""
 

@@ -149,6 +149,10 @@ class TrainConfig:
     """Samples per step, over all ranks."""
     microbatch_tokens: int = 4096
     """Maximum tokens per packed microbatch, and so per sample."""
+    logit_bytes: int = 1 << 28
+    """Maximum bytes of the float32 logits that are held at once. A microbatch with more has its
+    output head and cross entropy computed in chunks of target tokens, and once more in the backward
+    pass."""
     seed: int = 0
     """Seed of initial weights, data order and dropout."""
     nonfinite: Literal["abort", "skip"] = "abort"
@@ -166,6 +170,7 @@ class TrainConfig:
         positive(
             train__global_batch=self.global_batch,
             train__microbatch_tokens=self.microbatch_tokens,
+            train__logit_bytes=self.logit_bytes,
         )
         not_negative(train__threads=self.threads)
         require(

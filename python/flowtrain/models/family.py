@@ -334,7 +334,12 @@ class Family(ABC):
 
     @abstractmethod
     def loss(
-        self, backbone: torch.nn.Module, batch: PackedBatch, rows: torch.Tensor | None
+        self,
+        backbone: torch.nn.Module,
+        batch: PackedBatch,
+        rows: torch.Tensor | None,
+        *,
+        logit_bytes: int | None = None,
     ) -> LossOutput:
         """Loss of packed documents, each of which attends to itself alone.
 
@@ -342,4 +347,6 @@ class Family(ABC):
             backbone: The model, or its side `backbone`.
             batch: The documents.
             rows: What `encode` returned for their images in order, or None if there is no image.
+            logit_bytes: Maximum bytes of the float32 logits that are held at once; None for no
+                limit. With more, their gradients are computed chunk by chunk.
         """

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import torch
-import torch.nn.functional as F
 from transformers import AutoConfig, AutoModelForImageTextToText
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
@@ -27,6 +26,7 @@ from flowtrain.models import attention
 from flowtrain.models.documents import Documents
 from flowtrain.models.errors import ModelError
 from flowtrain.models.family import Family, LossOutput, PackedBatch
+from flowtrain.models.head import head_loss
 from flowtrain.models.loading import ConversionError, load_full_model, load_weights
 from flowtrain.models.rms_norm import use_own_norms
 from flowtrain.models.rotary import use_own_rotations
@@ -222,28 +222,40 @@ class HuggingFaceFamily(Family):
         self, backbone: torch.nn.Module, batch: PackedBatch, rows: torch.Tensor | None
     ) -> torch.Tensor:
         ends = Documents(batch.doc_lengths).boundaries(batch.labels.device)[1:].long()
-        return self._logits(backbone, batch, rows, ends - 1).argmax(-1)
+        model: Any = backbone
+        logits: torch.Tensor = model.lm_head(self._hidden(backbone, batch, rows, ends - 1))
+        return logits.argmax(-1)
 
     def loss(
-        self, backbone: torch.nn.Module, batch: PackedBatch, rows: torch.Tensor | None
+        self,
+        backbone: torch.nn.Module,
+        batch: PackedBatch,
+        rows: torch.Tensor | None,
+        *,
+        logit_bytes: int | None = None,
     ) -> LossOutput:
         # A token predicts the next one of its document; the last one predicts nothing.
         targets = torch.roll(batch.labels, -1)
         targets[Documents(batch.doc_lengths).boundaries(targets.device)[1:] - 1] = -100
         kept = (targets != -100).nonzero().flatten()
-        logits = self._logits(backbone, batch, rows, kept)
-        exact = torch.float64 if logits.dtype == torch.float64 else torch.float32
-        loss_sum = F.cross_entropy(logits.to(exact), targets[kept], reduction="sum")
+        model: Any = backbone
+        loss_sum = head_loss(
+            model.lm_head,
+            self._hidden(backbone, batch, rows, kept),
+            targets[kept],
+            vocabulary=self.config.get_text_config().vocab_size,
+            logit_bytes=logit_bytes,
+        )
         return LossOutput(loss_sum, int(kept.numel()))
 
-    def _logits(
+    def _hidden(
         self,
         backbone: torch.nn.Module,
         batch: PackedBatch,
         rows: torch.Tensor | None,
         wanted: torch.Tensor,
     ) -> torch.Tensor:
-        """Logits after some tokens of a batch, shape [tokens, vocabulary].
+        """What the output head takes of some tokens of a batch, shape [tokens, width].
 
         Args:
             backbone: As for `loss`.
@@ -259,7 +271,7 @@ class HuggingFaceFamily(Family):
             features = self._project(model.model, rows, batch.grids)
         # [tokens] as a batch of one row; several axes stand in front of the batch.
         positions = batch.position_ids if self.axes == 1 else batch.position_ids[:, None]
-        hidden = model.model(
+        hidden: torch.Tensor = model.model(
             input_ids=input_ids[None],
             position_ids=positions,
             attention_mask=None,
@@ -270,8 +282,7 @@ class HuggingFaceFamily(Family):
             documents=Documents(batch.doc_lengths),
             target_rows=wanted,
         ).last_hidden_state[0]
-        logits: torch.Tensor = model.lm_head(hidden[wanted])
-        return logits
+        return hidden[wanted]
 
     def _with_one_visual_id(self, input_ids: torch.Tensor) -> torch.Tensor:
         """Tokens with those of videos as image tokens, whose features come in one tensor.

@@ -41,6 +41,9 @@ class Backbone(torch.nn.Module):
     Args:
         family: Family of the model.
         model: The model without its vision tower.
+
+    Attributes:
+        logit_bytes: As for `Family.loss`.
     """
 
     def __init__(self, family: Family, model: Any) -> None:
@@ -48,6 +51,7 @@ class Backbone(torch.nn.Module):
         self._family = family
         self.model = model.model
         self.lm_head = model.lm_head
+        self.logit_bytes: int | None = None
 
     def require_input_gradients(self) -> None:
         """Let gradients reach the embeddings of all tokens, also where these are frozen.
@@ -70,4 +74,4 @@ class Backbone(torch.nn.Module):
         """
         if answer:
             return self._family.next_tokens(self, batch, rows)
-        return self._family.loss(self, batch, rows)
+        return self._family.loss(self, batch, rows, logit_bytes=self.logit_bytes)

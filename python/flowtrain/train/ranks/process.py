@@ -200,6 +200,8 @@ class RankProcess:
             dtype=DTYPES[config.model.dtype],
             device=context.world.device,
         )
+        if isinstance(module, Backbone):
+            module.logit_bytes = config.train.logit_bytes
         if isinstance(module, Backbone) and config.parallel_of(name).meets != "never":
             module.require_input_gradients()
         return ModuleState.build(

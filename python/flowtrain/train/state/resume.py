@@ -42,6 +42,7 @@ RULES: dict[str, Rule] = {
     "train.epochs": "taken",
     "train.global_batch": "refused",
     "train.microbatch_tokens": "taken",
+    "train.logit_bytes": "taken",
     "train.seed": "refused",
     "train.nonfinite": "taken",
     "train.threads": "taken",
