@@ -24,7 +24,7 @@ from transformers import AutoModelForImageTextToText
 
 from flowtrain.config import RunConfig, from_dict
 from flowtrain.config.parallel import Sharding
-from flowtrain.config.schema import TrainConfig
+from flowtrain.config.schema import LOGIT_BYTES
 from flowtrain.data.digits import write_digits
 from flowtrain.models.tiny import SMALLEST
 from flowtrain.train.launch.local import run_local_ranks
@@ -51,7 +51,6 @@ GROUPS: dict[str, dict[str, Any]] = {
     "frozen": {"match": "model.language_model.layers.0.*", "train": False},
 }
 SEED = 7
-LOGIT_BYTES = TrainConfig(steps=1).logit_bytes
 # Decoupled ranks get several slots a step, and so do colocated ones that take them by chunks. Five
 # samples cannot be balanced over colocated ranks, so that images move between these.
 BATCH = {"decoupled": 12, "colocated": 5, "chunks": 9}

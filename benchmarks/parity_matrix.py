@@ -14,7 +14,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-from parity import LOGIT_BYTES, MODELS, compare
+from parity import MODELS, compare
+
+from flowtrain.config.schema import LOGIT_BYTES
 
 from flowtrain.config.parallel import Sharding
 

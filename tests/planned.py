@@ -57,7 +57,10 @@ def small_model(*, blocks: int = 6, towers: int = 3, **changes: Any) -> ModelDes
         name="head",
         part="backbone",
         products=(Product("targets", 2.0 * w * _VOCABULARY),),
-        saved=(Saved("targets", _VOCABULARY, itemsize=4),),
+        saved=(
+            Saved("targets", w, "weight"),
+            Saved("targets", _VOCABULARY, itemsize=4, in_chunks=True),
+        ),
     )
     embedding = Layer(name="embedding", part="backbone")
     layers = (patches, *[tower] * towers, projector, embedding, *[decoder] * blocks, head)

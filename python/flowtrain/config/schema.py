@@ -18,6 +18,9 @@ from flowtrain.config.sources import SourceConfig, check_import_path, check_sour
 Dtype = Literal["float32", "float64", "bfloat16"]
 Part = Literal["encoder", "projector", "backbone"]
 
+LOGIT_BYTES = 1 << 28
+"""Default of `train.logit_bytes`."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelConfig:
@@ -149,7 +152,7 @@ class TrainConfig:
     """Samples per step, over all ranks."""
     microbatch_tokens: int = 4096
     """Maximum tokens per packed microbatch, and so per sample."""
-    logit_bytes: int = 1 << 28
+    logit_bytes: int = LOGIT_BYTES
     """Maximum bytes of the float32 logits that are held at once. A microbatch with more has its
     output head and cross entropy computed in chunks of target tokens, and once more in the backward
     pass."""

@@ -41,6 +41,7 @@ def layer_bytes(
     itemsize: int,
     recompute: bool = False,
     joined: bool = False,
+    logit_bytes: int | None = None,
 ) -> list[LayerBytes]:
     """Activation memory of a packed row with an image, layer by layer.
 
@@ -57,6 +58,8 @@ def layer_bytes(
         joined: Whether several calls compute the attention of the documents in the decoder. Their
             outputs are then joined, which makes a copy. One kernel computes all documents on a CUDA
             device, and on a CPU short documents in float32, or else documents of equal length.
+        logit_bytes: `train.logit_bytes`, with which the logits of a chunk of a row with more are
+            recomputed; None for no limit.
 
     Raises:
         ValueError: `trained` names no part of a model, or what a layer keeps is not known.
@@ -78,12 +81,18 @@ def layer_bytes(
             "input": gradient_before,
             "copy": not gradient_before,
         }
+        in_chunks = logit_bytes is not None and layer.logit_bytes(counts) > logit_bytes
+        if in_chunks:
+            # What is recomputed keeps its input, also if its weight does not train.
+            exists["weight"] = True
         in_full = sum(
             saved.values * (saved.itemsize or itemsize) * _count(counts, saved.unit)
             for saved in layer.saved
-            if exists[saved.needed_by] and (joined or not saved.joins)
+            if exists[saved.needed_by]
+            and (joined or not saved.joins)
+            and not (in_chunks and saved.in_chunks)
         )
-        kept, recomputed = in_full, 0.0
+        kept, recomputed = in_full, float(logit_bytes or 0) if in_chunks else 0.0
         if recompute and layer.takes is not None:
             unit, values = layer.takes
             kept, recomputed = values * itemsize * _count(counts, unit), in_full

@@ -79,7 +79,7 @@ def decoder_layers(text: Any, *, prefix: str = "model.language_model") -> list[L
     # Input of the head, logarithms of the probabilities in float32, ids, and numbers of the rows.
     kept = (
         Saved("targets", d, "weight"),
-        Saved("targets", text.vocab_size, itemsize=4),
+        Saved("targets", text.vocab_size, itemsize=4, in_chunks=True),
         Saved("targets", 2, itemsize=8),
     )
     return [

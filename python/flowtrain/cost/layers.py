@@ -8,6 +8,8 @@ from typing import Literal, NamedTuple
 
 from flowtrain.cost.flops import ModuleFlops
 
+_FLOAT32_BYTES = 4
+
 PARTS = ("encoder", "projector", "backbone")
 """Parts of a model, in the order in which the forward pass computes them."""
 
@@ -108,6 +110,8 @@ class Saved:
         itemsize: Bytes of a value; None for the dtype of the model.
         joins: Whether it is a copy that exists only if several calls compute the attention of the
             row, because their outputs are then joined.
+        in_chunks: Whether it is made in chunks, and again in the backward pass, if all of it in
+            float32 is more than the limit of the logits.
     """
 
     unit: Unit
@@ -115,6 +119,8 @@ class Saved:
     needed_by: Need = "gradient"
     itemsize: int | None = None
     joins: bool = False
+    # The digest of a profile does not depend on it.
+    in_chunks: bool = field(default=False, repr=False)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -139,6 +145,14 @@ class Layer:
     left_out: bool = False
     saved: tuple[Saved, ...] | None = ()
     takes: tuple[Unit, int] | None = None
+
+    def logit_bytes(self, counts: Counts) -> float:
+        """Bytes of the logits of a row in float32; 0 unless the layer is an output head."""
+        return sum(
+            _FLOAT32_BYTES * saved.values * counts[Counts._fields.index(saved.unit)]
+            for saved in self.saved or ()
+            if saved.in_chunks
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -151,6 +151,7 @@ def run_work(config: RunConfig, samples: Workload, *, chooses_tokens: bool = Fal
         itemsize=ITEMSIZES[config.model.dtype],
         microbatch_tokens=None if chooses_tokens else config.train.microbatch_tokens,
         item_tokens=config.flow.item_tokens,
+        logit_bytes=config.train.logit_bytes,
     )
 
 

@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy
 
 from flowtrain.config.optim import OptimConfig
+from flowtrain.config.schema import LOGIT_BYTES
 from flowtrain.cost.layers import PARTS, check_parts
 from flowtrain.plan.describe import MODALITIES, Encoded, Modality, Share
 from flowtrain.workloads import Workload
@@ -36,6 +37,7 @@ class Work:
         target_share: Share of the text tokens that are targets.
         item_tokens: `flow.item_tokens`: maximum tokens that an encoder makes at once; a larger
             input is alone.
+        logit_bytes: `train.logit_bytes`: maximum bytes of the logits that are held at once.
     """
 
     workload: Workload
@@ -46,13 +48,14 @@ class Work:
     microbatch_tokens: int | None = None
     target_share: float = 1.0
     item_tokens: int = ITEM_TOKENS
+    logit_bytes: int = LOGIT_BYTES
 
     def __post_init__(self) -> None:
         name = f"workload '{self.workload.name}'"
         check_parts(self.trained)
         if not len(self.workload) or not self.workload.tokens.any():
             raise ValueError(f"{name}: it has no tokens; give at least one sample with tokens")
-        for what in ("batch", "itemsize", "item_tokens", "microbatch_tokens"):
+        for what in ("batch", "itemsize", "item_tokens", "logit_bytes", "microbatch_tokens"):
             value = getattr(self, what)
             if value is not None and value < 1:
                 raise ValueError(f"{what}={value}: it must be at least 1")

@@ -118,11 +118,8 @@ def costs_of(
     kept = tokens * tables.kept_per_token + targets * tables.kept_per_target
     kept[:, 0] += repeated * mesh.tp * tokens[:, 0] * tables.kept_keys
     kept = kept / (mesh.tp * mesh.cp) + encoded * tables.kept_per_encoded_token / mesh.tp
-    # Beside the logarithms of probabilities, which are kept: two gradients of them in float32, that
-    # of the loss and that in front of the softmax.
-    logits = 2 * targets[:, 0, 0] * tables.model.vocabulary
     working = numpy.zeros((len(rows), len(tables.first)))
-    working[:, tables.head] = max(tables.work.itemsize, 4) * logits / (mesh.tp * mesh.cp)
+    _add_logits(kept, working, forward, backward, rows, tables, mesh)
     if shape.sharding == "full":
         add_shards(forward, backward, local, trained, tables, mesh, network, exposed=exposed)
         # Weights of the layer that runs, and of the next one, which is gathered in the meantime;
@@ -142,6 +139,30 @@ def costs_of(
         states=_states(tables, local, trained, shape),
         reduced=trained,
     )
+
+
+def _add_logits(
+    kept: FloatArray,
+    working: FloatArray,
+    forward: FloatArray,
+    backward: FloatArray,
+    rows: Sequence[Row],
+    tables: Tables,
+    mesh: Mesh,
+) -> None:
+    """Add what the loss has at once, and what the head computes again if it goes in chunks."""
+    ranks, limit, head = mesh.tp * mesh.cp, tables.work.logit_bytes, tables.head
+    target_bytes = max(tables.work.itemsize, 4) * tables.model.vocabulary / ranks
+    most = numpy.array([row.most_targets for row in rows])
+    mean = numpy.array([row.tokens for row in rows]) / tables.share.tokens * tables.share.targets
+    in_chunks = most * target_bytes > limit
+    kept[in_chunks, :, head] = most[in_chunks, None] * tables.kept_with_chunks / ranks
+    # Beside the logarithms of probabilities, which are kept unless in chunks: two gradients of them
+    # in float32, that of the loss and that in front of the softmax.
+    working[:, head] = numpy.where(in_chunks, 3 * limit, 2 * most * target_bytes)
+    again = tables.gradient[head] * (mean * target_bytes > limit)
+    backward[:, 1, head] += again * forward[:, 0, head]
+    backward[:, 2:, head] += again[:, None] * forward[:, 2:, head]
 
 
 def _states(tables: Tables, local: FloatArray, trained: FloatArray, shape: Shape) -> FloatArray:

@@ -57,6 +57,7 @@ class Tables:
             input of blocks, shape [2, num_kinds]; 0 in front of the backbone.
         kept_per_target: The same of a target token.
         kept_per_encoded_token: The same of a token that an encoder makes, in front of the backbone.
+        kept_with_chunks: Bytes that the output head keeps of a target token if it goes in chunks.
     """
 
     def __init__(self, model: ModelDescription, work: Work, timing: Timing) -> None:
@@ -115,6 +116,16 @@ class Tables:
         text = len(model.encoders)
         self.kept_per_token = self._bytes(Counts(tokens=1), text)
         self.kept_per_target = self._bytes(Counts(targets=1), text)
+        self.kept_with_chunks = sum(
+            head.kept
+            for head in layer_bytes(
+                model.layers[-1:],
+                Counts(targets=1),
+                work.trained,
+                itemsize=work.itemsize,
+                logit_bytes=0,
+            )
+        )
         each = [self.inputs(place, 1.0) for place in range(text)]
         self.tower_tokens_per_token = self.per_kind([counts.vision_tokens for counts in each])
         self.tower_width = self.per_kind([encoder.width for encoder in model.encoders])

@@ -10,6 +10,7 @@ import pytest
 
 from flowtrain.cost import Counts, Layer, layer_bytes, state_bytes
 from flowtrain.cost.communication import Mesh, gradients_s
+from flowtrain.cost.layers import PARTS
 from flowtrain.cost.timing import DataSheetTiming, PassSeconds
 from flowtrain.plan.describe import ModelDescription
 from flowtrain.plan.prices.chain import Chain
@@ -81,6 +82,34 @@ def test_one_rank_holds_what_the_cost_model_says() -> None:
     assert rank.activations == pytest.approx(sum(layer.kept for layer in kept))
     # Two gradients of all logits in float32, beside the kept logarithms of probabilities.
     assert rank.working == pytest.approx(2 * 4 * ROW.most_targets * model.vocabulary)
+
+
+@pytest.mark.parametrize("trained", [PARTS, ("encoder",)], ids=["all", "frozen head"])
+def test_a_head_in_chunks_holds_three_times_the_limit_and_runs_forward_twice(
+    trained: tuple[str, ...],
+) -> None:
+    model, work = small_model(), replace(small_work(), trained=trained)
+    logits = int(4 * ROW.most_targets * model.vocabulary)
+    counts = Counts(targets=ROW.most_targets)
+    whole, chunks = (
+        pipeline(Mesh(), work=replace(work, logit_bytes=limit)) for limit in (logits, logits // 4)
+    )
+    ranks, cuts = [], []
+    for each in (whole, chunks):
+        cut = each.cut(PLENTY)
+        assert cut is not None
+        ranks.append(each.memory(cut.stages)[0])
+        cuts.append(cut)
+    head = model.layers[-1]
+    kept = [
+        layer_bytes([head], counts, trained, itemsize=2, logit_bytes=limit)[0].kept
+        for limit in (None, logits // 4)
+    ]
+    assert kept[0] - kept[1] == pytest.approx(logits - 2 * 1000 * model.width * (trained != PARTS))
+    assert ranks[0].activations - ranks[1].activations == pytest.approx(kept[0] - kept[1])
+    assert (ranks[0].working, ranks[1].working) == (2 * logits, 3 * (logits // 4))
+    again = cuts[1].backward_s[0] - cuts[0].backward_s[0]
+    assert again == pytest.approx(whole.costs.forward[0].sum(0)[whole.chain.tables.head])
 
 
 def test_recomputation_keeps_inputs_and_costs_the_forward_passes_of_blocks() -> None:
