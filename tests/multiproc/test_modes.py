@@ -75,16 +75,20 @@ def test_chunks_of_slots_change_no_number(tmp_path: Path, data: Path) -> None:
 
 @pytest.mark.parametrize("flow", [{"mode": "strict"}, {"mode": "bounded", "staleness": 2}])
 def test_recomputation_changes_no_number(flow: dict[str, Any], tmp_path: Path, data: Path) -> None:
-    def metrics(recompute: bool) -> list[dict[str, Any]]:
+    def metrics(name: str, *, recompute: bool = False, **more: Any) -> list[dict[str, Any]]:
         tree = run_tree(
-            tmp_path / f"{recompute}",
+            tmp_path / name,
             data,
             train={"steps": 6},
             flow={"encoder_ranks": 1, **flow, "recompute": recompute},
+            **more,
         )
         return trained(tree)
 
-    assert metrics(True) == metrics(False)
+    plain = metrics("plain")
+    assert metrics("items", recompute=True) == plain
+    levels = {"encoder": {"recompute": "full"}, "backbone": {"recompute": "selective"}}
+    assert metrics("layers", parallel=levels) == plain
 
 
 @pytest.mark.parametrize(

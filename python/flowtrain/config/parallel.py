@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from flowtrain.config.checks import positive, require
+from flowtrain.config.layout import ModuleName
 
 Sharding = Literal["replicated", "optimizer", "full"]
 """What the ranks of a module share out: nothing; master weights and moments (ZeRO-1); or weights
@@ -69,3 +70,7 @@ class ParallelConfig:
     """The encoder."""
     backbone: ModuleParallel = field(default_factory=ModuleParallel)
     """The backbone."""
+
+    def of(self, module: ModuleName) -> ModuleParallel:
+        """The part of a module."""
+        return self.encoder if module == "encoder" else self.backbone

@@ -313,7 +313,7 @@ class RunConfig:
         layout = self.flow.rank_layout
         modules: tuple[ModuleName, ...] = get_args(ModuleName)
         for module in modules:
-            given: ModuleParallel = getattr(self.parallel, module)
+            given = self.parallel.of(module)
             sides = {"encoder": "encoder", "backbone": "backbone", "projector": self.projector_side}
             require(
                 given.sharding != "optimizer"
@@ -379,7 +379,7 @@ class RunConfig:
 
         A single rank has all of them, whatever `parallel` says.
         """
-        given: ModuleParallel = getattr(self.parallel, module)
+        given = self.parallel.of(module)
         ranks = self.flow.chosen.ranks_of(module)
         if min(ranks, given.shard_ranks or ranks) == 1:
             return replace(given, sharding="replicated", shard_ranks=None)

@@ -66,6 +66,35 @@ def attend(
     return out.transpose(1, 2)
 
 
+def _attend(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    lengths: list[int],
+    scale: float,
+    causal: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    _, heads, tokens, head_dim = query.shape
+    out = query.new_empty(1, tokens, heads, head_dim).transpose(1, 2)
+    log_sums = query.new_empty(heads, tokens)
+    call = np.array(lengths, np.int64), scale, causal
+    kernels.attention(
+        _array(query), _array(key), _array(value), *call, _array(out), log_sums.numpy()
+    )
+    return out, log_sums
+
+
+# An operator, so that selective recomputation can keep what it returns.
+_LIBRARY = torch.library.Library("flowtrain", "DEF")
+_LIBRARY.define(
+    "short_documents(Tensor query, Tensor key, Tensor value, int[] lengths, float scale, "
+    "bool causal) -> (Tensor out, Tensor log_sums)"
+)
+_LIBRARY.impl("short_documents", _attend, "CPU")
+KERNEL = torch.ops.flowtrain.short_documents.default
+"""The forward pass of the kernel as an operator of torch."""
+
+
 class _Attention(torch.autograd.Function):
     """Output of shape [1, heads, tokens, head_dim], in the memory of [1, tokens, heads, head_dim].
 
@@ -83,12 +112,9 @@ class _Attention(torch.autograd.Function):
         causal: bool,
     ) -> torch.Tensor:
         q, k, v = (_with_contiguous_rows(x) for x in (query, key, value))
-        _, heads, tokens, head_dim = query.shape
-        out = query.new_empty(1, tokens, heads, head_dim).transpose(1, 2)
-        log_sums = query.new_empty(heads, tokens)
-        call = np.array(lengths, np.int64), scale, causal
-        kernels.attention(_array(q), _array(k), _array(v), *call, _array(out), log_sums.numpy())
-        ctx.call = call
+        out: torch.Tensor
+        out, log_sums = KERNEL(q, k, v, lengths, scale, causal)
+        ctx.call = np.array(lengths, np.int64), scale, causal
         ctx.save_for_backward(q, k, v, out, log_sums)
         return out
 

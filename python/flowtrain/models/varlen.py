@@ -30,6 +30,11 @@ def _parameters() -> frozenset[str]:
     return frozenset(inspect.signature(varlen_attn).parameters)
 
 
+def kernel() -> Any | None:
+    """The operator that torch's function calls; None if this torch has no such function."""
+    return torch.ops.torch_attn._varlen_attn.default if _parameters() else None
+
+
 def usable(query: torch.Tensor, *, dropout: float) -> bool:
     """Whether the kernel supports this call.
 

@@ -20,6 +20,7 @@ from flowtrain.data.records import Dataset
 from flowtrain.events import read_accounts
 from flowtrain.models.dropout import dropout_rates
 from flowtrain.models.folder import check_weights
+from flowtrain.models.recompute import check_recompute
 from flowtrain.models.registry import family_for
 from flowtrain.train.control.threads import with_threads
 from flowtrain.train.launch.errors import RunFailed
@@ -85,6 +86,7 @@ def _train(
     # Check what can be checked now, before every rank loads its model.
     family = family_for(config.model.folder, projector_side=config.projector_side)
     check_trained(config, family)
+    check_recompute(config.parallel, family)
     if config.model.path is not None:
         check_weights(config.model.path)
     if rates := dropout_rates(family.config):

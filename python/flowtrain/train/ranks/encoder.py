@@ -114,12 +114,12 @@ class EncoderPart:
         version = self._versions.pop(place)
         if action.last:
             self.module.parallel.last_backward()
-        if self._keeps_graphs:
-            rows = self._graphs.pop(place)
-            rows.backward(self._gradient(item, place, rows))
-            return
+        # Recomputation of layers reads weights in the backward pass, too.
         with self._stash.restored(version):
-            rows, _ = self._encode(plan, item, with_graph=True)
+            if self._keeps_graphs:
+                rows = self._graphs.pop(place)
+            else:
+                rows, _ = self._encode(plan, item, with_graph=True)
             rows.backward(self._gradient(item, place, rows))
 
     def reduce(self, _plan: StepPlan, _: Action) -> None:

@@ -20,6 +20,7 @@ from flowtrain.data.records import Dataset
 from flowtrain.data.workers import WorkerPool
 from flowtrain.events import Attempt, EventFile, path_of
 from flowtrain.models.dtypes import DTYPES
+from flowtrain.models.recompute import recompute_blocks
 from flowtrain.models.registry import family_for
 from flowtrain.models.sides import Backbone
 from flowtrain.steps import FIRST_EVALUATION, Space
@@ -200,6 +201,7 @@ class RankProcess:
             dtype=DTYPES[config.model.dtype],
             device=context.world.device,
         )
+        recompute_blocks(family, module, config.parallel.of(name))
         if isinstance(module, Backbone):
             module.logit_bytes = config.train.logit_bytes
         if isinstance(module, Backbone) and config.parallel_of(name).meets != "never":
