@@ -41,6 +41,7 @@ def examine() -> list[Finding]:
         _package("torch", "train"),
         _transformers(),
         _torchvision(),
+        _package("peft", "lora"),
         _package("av", "video"),
         _package("scikit-learn", "demo"),
         _checked("shared memory", _shared_memory),

@@ -11,10 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import torch
 
+from flowtrain.config.lora import LoraConfig
 from flowtrain.config.schema import Part
 from flowtrain.cost.flops import Grid, ModuleFlops, Side
 from flowtrain.cost.layers import Counts, ForwardFlops, Layer
@@ -94,6 +95,8 @@ class Family(ABC):
         projector_side: The side of the cut on which the projector is computed.
         fields: The fields of a row that crosses the pool, by name, with their widths in values.
             A row holds them side by side, in this order.
+        takes_adapters: Whether `build` and `meta_model` add the adapters of `lora`.
+        lora: Adapters of the model.
     """
 
     config: Any
@@ -101,6 +104,8 @@ class Family(ABC):
     video_id: int | None = None
     projector_side: Side
     fields: Mapping[str, int]
+    takes_adapters: ClassVar[bool] = False
+    lora: LoraConfig = LoraConfig()
 
     @property
     def row_width(self) -> int:
@@ -129,7 +134,11 @@ class Family(ABC):
         }
 
     def meta_model(self) -> torch.nn.Module:
-        """The full model as `build` makes it, with shapes and without values."""
+        """The full model as `build` makes it, with shapes and without values.
+
+        Raises:
+            ConfigError: An adapter has no layer.
+        """
         from transformers import AutoModelForImageTextToText
 
         with torch.device("meta"):
@@ -283,6 +292,7 @@ class Family(ABC):
 
         Raises:
             ModelError: The folder cannot be used, or the model has a layer that cannot be packed.
+            ConfigError: An adapter has no layer.
         """
 
     @abstractmethod

@@ -23,6 +23,7 @@ from flowtrain.cost.decoder import decoder_layers
 from flowtrain.cost.flops import Grid, Side
 from flowtrain.cost.layers import Counts, Layer
 from flowtrain.models import attention
+from flowtrain.models.adapters import add_adapters
 from flowtrain.models.documents import Documents
 from flowtrain.models.errors import ModelError
 from flowtrain.models.family import Family, LossOutput, PackedBatch
@@ -49,6 +50,7 @@ class HuggingFaceFamily(Family):
     projector_modules: ClassVar[tuple[str, ...]]
     tower_attention: ClassVar[str]
     axes: ClassVar[int]
+    takes_adapters = True
 
     def __init__(self, folder: Path, *, projector_side: Side) -> None:
         self._folder = folder
@@ -127,6 +129,12 @@ class HuggingFaceFamily(Family):
         use_own_norms(model)
         use_own_rotations(model)
         use_own_mlps(model)
+        # Parameters alone: `.to(dtype)` would also round the rotary frequencies, which stay
+        # float32 in a loaded model.
+        for parameter in model.parameters():
+            parameter.data = parameter.data.to(dtype)
+        if self.lora.adapters:
+            add_adapters(model, self.lora, self.part_of, seed=seed)
         if side == "encoder":
             del model.model.language_model, model.lm_head
         else:
@@ -138,10 +146,6 @@ class HuggingFaceFamily(Family):
             self._bypass_projector(model.model)
             if side == "encoder":
                 self._drop_projector(model.model)
-        # Parameters alone: `.to(dtype)` would also round the rotary frequencies, which stay
-        # float32 in a loaded model.
-        for parameter in model.parameters():
-            parameter.data = parameter.data.to(dtype)
         model = model.to(device)
         model.train()
         if side == "full":
@@ -151,6 +155,8 @@ class HuggingFaceFamily(Family):
     def meta_model(self) -> torch.nn.Module:
         model = super().meta_model()
         self._prepare(model)
+        if self.lora.adapters:
+            add_adapters(model, self.lora, self.part_of, seed=0)
         return model
 
     def _full_model(

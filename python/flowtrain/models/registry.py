@@ -7,7 +7,9 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
+from flowtrain.config.lora import LoraConfig
 from flowtrain.cost.flops import Side
+from flowtrain.models.adapters import require_peft
 from flowtrain.models.errors import ModelError
 from flowtrain.models.family import Family
 from flowtrain.models.folder import read_config
@@ -26,21 +28,33 @@ ENTRY_POINTS = "flowtrain.families"
 """Entry-point group in which other packages name their families: `model_type = package:Class`."""
 
 
-def family_for(folder: Path, *, projector_side: Side = "encoder") -> Family:
+def family_for(
+    folder: Path, *, projector_side: Side = "encoder", lora: LoraConfig | None = None
+) -> Family:
     """The family of a local Hugging Face folder.
 
     Args:
         folder: The folder.
         projector_side: The side of the cut on which the projector is computed.
+        lora: Adapters of the model; None has none.
 
     Raises:
         ModelError: The folder has no config.json that can be read, its model type has no family,
-            or the installed transformers cannot be used.
+            or one that takes no adapters, or the installed transformers cannot be used.
+        ConfigError: There are adapters, and PEFT is not installed.
     """
     kind = read_config(folder).get("model_type")
     # First, as the file of a family imports names that other versions lack.
     require_transformers()
     family: Family = _class_of(kind, folder / "config.json")(folder, projector_side=projector_side)
+    if lora is not None and lora.adapters:
+        require_peft()
+        if not family.takes_adapters:
+            raise ModelError(
+                f"{folder / 'config.json'}: model_type={kind} with section lora: its family "
+                "adds no adapters; leave lora out, or let its build and meta_model add them"
+            )
+        family.lora = lora
     return family
 
 

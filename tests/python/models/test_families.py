@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForImageTextToText
 
+from flowtrain.config.lora import Adapter, LoraConfig
 from flowtrain.cost.activations import layer_bytes
 from flowtrain.cost.flops import Grid, Side
 from flowtrain.cost.layers import PARTS, Counts, layer_flops
@@ -45,13 +47,7 @@ class Model:
         self.processor = processor_of(folder)
 
     def build(self, side: str) -> Any:
-        return self.family.build(
-            side,  # type: ignore[arg-type]
-            weights=None,
-            seed=1,
-            dtype=torch.float64,
-            device=CPU,
-        )
+        return build_double(self.family, side)
 
     def plain(self, attention: str = "sdpa") -> Any:
         """The model of transformers, without anything of FlowTrain."""
@@ -92,6 +88,16 @@ class Model:
             given |= {"videos": [videos], "video_metadata": [metadata]}
         inputs = dict(self.processor(text=[prompt], return_tensors="pt", **given))
         return Sample(self, images, videos, inputs)
+
+
+def build_double(family: Family, side: str) -> Any:
+    return family.build(
+        side,  # type: ignore[arg-type]
+        weights=None,
+        seed=1,
+        dtype=torch.float64,
+        device=CPU,
+    )
 
 
 class Sample:
@@ -210,6 +216,49 @@ def test_packed_documents_on_both_sides_equal_each_document_on_the_plain_model(
         torch.testing.assert_close(
             ours[name].grad, parameter.grad, rtol=1e-5, atol=1e-6, msg=lambda m, n=name: f"{n}: {m}"
         )
+
+
+def test_adapters_have_the_gradients_of_those_of_peft_in_the_plain_model(model: Model) -> None:
+    family, samples, ranks = copy(model.family), samples_of(model), {"backbone": 4, "encoder": 2}
+    plain = model.plain()
+    adapt(plain, family, ranks)
+    let_train(plain, family, set(PARTS), ranks)
+    theirs = dict(plain.named_parameters())
+    torch.manual_seed(2)
+    with torch.no_grad():
+        for name, parameter in theirs.items():
+            if "lora_" in name:  # B is zero at first, and then A has no gradient.
+                parameter.copy_(torch.randn(parameter.shape) / 10)
+    total = sum(sample.plain_loss(plain) for sample in samples)
+    total.backward()  # type: ignore[union-attr]
+    family.lora = LoraConfig(**{part: Adapter(rank=rank) for part, rank in ranks.items()})
+    encoder, backbone = (build_double(family, side) for side in ("encoder", "backbone"))
+    ours = {**dict(encoder.named_parameters()), **dict(backbone.named_parameters())}
+    with torch.no_grad():
+        for name, parameter in ours.items():
+            if "lora_" in name:
+                parameter.copy_(theirs[name])
+    rows = family.encode(encoder, pixels_of(samples), grids_of(samples))
+    leaf = rows.detach().requires_grad_()
+    out = family.loss(backbone, packed(family, samples), leaf)
+    out.loss_sum.backward()
+    rows.backward(leaf.grad)
+    torch.testing.assert_close(out.loss_sum, total, rtol=1e-7, atol=0)
+    adapted = {name for name in theirs if "lora_" in name and theirs[name].grad is not None}
+    assert {family.part_of(name) for name in adapted} == set(ranks)
+    assert adapted == {name for name in ours if "lora_" in name}
+    for name, parameter in ours.items():
+        # Layers of the tower that nothing reads have adapters in the plain model alone.
+        wanted = theirs[name].grad if name in theirs else None
+        assert parameter.requires_grad == (wanted is not None), name
+        if wanted is not None:
+            torch.testing.assert_close(
+                parameter.grad,
+                wanted,
+                rtol=1e-5,
+                atol=1e-6,
+                msg=lambda m, n=name: f"{n}: {m}",
+            )
 
 
 def test_a_leak_between_documents_changes_the_loss(model: Model) -> None:

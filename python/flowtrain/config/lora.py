@@ -1,0 +1,67 @@
+"""Configuration of LoRA adapters, which train in place of the weights of a part."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from flowtrain.config.checks import positive, require
+
+if TYPE_CHECKING:
+    from flowtrain.config.schema import Part
+
+_RANK, _ALPHA = 0, 8
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Adapter:
+    """LoRA adapters of one part of the model."""
+
+    rank: int = _RANK
+    """Rank of the adapters; 0 means that the part has none."""
+    alpha: int = _ALPHA
+    """Numerator of the factor `alpha / rank` of what an adapter adds to the output of its layer."""
+    targets: tuple[str, ...] = ()
+    """Linear layers that have an adapter, by the ends of their names, such as `q_proj`; by default
+    all of the part but the output head."""
+
+    def __post_init__(self) -> None:
+        require(self.rank >= 0, f"lora: rank={self.rank}: it must be 0 or more")
+        positive(lora__alpha=self.alpha)
+        require(
+            self.rank > 0 or (self.alpha == _ALPHA and not self.targets),
+            f"lora: rank=0 with alpha={self.alpha} and targets=[{', '.join(self.targets)}]: the "
+            "part has no adapters; set rank",
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoraConfig:
+    """LoRA adapters of PEFT, which train in place of the weights of a part."""
+
+    encoder: Adapter = field(default_factory=Adapter)
+    """Adapters of the vision tower."""
+    projector: Adapter = field(default_factory=Adapter)
+    """Adapters of the projector."""
+    backbone: Adapter = field(default_factory=Adapter)
+    """Adapters of the language model."""
+    dropout: float = 0.0
+    """Rate of dropout of the inputs of all adapters."""
+
+    def __post_init__(self) -> None:
+        require(
+            0 <= self.dropout < 1,
+            f"lora.dropout={self.dropout}: it must be at least 0 and less than 1",
+        )
+
+    @property
+    def adapters(self) -> dict[Part, Adapter]:
+        """The adapters of each part that has them."""
+        parts: tuple[Part, ...] = ("encoder", "projector", "backbone")
+        found = {part: getattr(self, part) for part in parts}
+        return {part: adapter for part, adapter in found.items() if adapter.rank}
+
+    @property
+    def ranks(self) -> dict[str, int]:
+        """The rank of the adapters of each part that has them."""
+        return {part: adapter.rank for part, adapter in self.adapters.items()}

@@ -1,0 +1,184 @@
+"""LoRA adapters of PEFT at the linear layers of a model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+from zlib import crc32
+
+import torch
+
+from flowtrain.config.checks import ConfigError
+from flowtrain.config.lora import LoraConfig
+from flowtrain.config.schema import Part
+from flowtrain.extras import install_command
+
+ADAPTER = "default"
+"""Name of the adapter within PEFT's modules; files of adapters leave it out."""
+
+
+def require_peft() -> None:
+    """Check that PEFT is installed.
+
+    Raises:
+        ConfigError: It is not.
+    """
+    try:
+        import peft  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"section lora: {error.name} is not installed; run: {install_command('lora')}"
+        ) from error
+
+
+def add_adapters(
+    model: Any, lora: LoraConfig, part_of: Callable[[str], Part], *, seed: int
+) -> None:
+    """Put adapters beside linear layers of a full model, which alone train in their parts.
+
+    A layer that the loss does not depend on has none. Parameters of a layer with an adapter get
+    other names: `base_layer` stands in front of their own. Adapters are float64 in a model of
+    float64, or else float32. Their initial values are those of PEFT: B is zero, and A is uniform,
+    drawn from the seed and the name of the layer, so that neither the layout nor another adapter
+    changes them.
+
+    Args:
+        model: The model of transformers, with the names of its parameters. On the device `meta`
+            nothing is drawn.
+        lora: The adapters.
+        part_of: The part that a parameter belongs to, by its name.
+        seed: `train.seed`.
+
+    Raises:
+        ConfigError: A part has no such layer.
+
+    Source: Hu et al. (2021), LoRA, arXiv 2106.09685.
+    """
+    from peft import inject_adapter_in_model
+
+    config = _peft_config(model, lora, part_of)
+    trained = {name for name, p in model.named_parameters() if p.requires_grad}
+    # Without values, as PEFT would draw them from the numbers that torch draws next.
+    inject_adapter_in_model(config, model, ADAPTER, low_cpu_mem_usage=True)
+    for name, layer in adapted_layers(model):
+        _draw(layer, seed=seed ^ crc32(name.encode()))
+    for name, parameter in model.named_parameters():
+        if part_of(name) not in lora.adapters:
+            parameter.requires_grad_(name in trained)
+
+
+def adapted_layers(model: torch.nn.Module) -> Iterator[tuple[str, Any]]:
+    """The layers of a model that have an adapter (`LoraLayer` of PEFT), with their names."""
+    for name, module in model.named_modules():
+        if hasattr(module, "lora_A"):  # PEFT need not be installed if there are none.
+            yield name, module
+
+
+def adapter_names(model: torch.nn.Module) -> set[str]:
+    """Names of the parameters of all adapters."""
+    return {
+        f"{name}.{inner}"
+        for name, layer in adapted_layers(model)
+        for inner, _ in layer.named_parameters()
+        if not inner.startswith("base_layer.")
+    }
+
+
+def modules_to_save(model: torch.nn.Module) -> list[str]:
+    """The modules that train themselves beside adapters, which PEFT saves as a whole.
+
+    Args:
+        model: The full model; its parameters that train require gradients.
+
+    Raises:
+        ConfigError: A module trains in part.
+    """
+    of_adapters = adapter_names(model)
+    found: list[str] = []
+    for name, trained in model.named_parameters():
+        if not trained.requires_grad or name in of_adapters:
+            continue
+        module = name.rpartition(".")[0]
+        if any(f"{module}.".startswith(f"{other}.") for other in found):
+            continue
+        for other, parameter in model.get_submodule(module).named_parameters():
+            if not parameter.requires_grad:
+                raise ConfigError(
+                    f"section lora: {name} trains and {module}.{other} does not, and beside "
+                    f"adapters PEFT saves only whole modules, here {module}; let its part have "
+                    "adapters too, or name the part in model.freeze"
+                )
+        found.append(module)
+    return found
+
+
+def merge(model: torch.nn.Module) -> None:
+    """Add what the adapters learned to the weights of their layers, and remove the adapters."""
+    for name, layer in list(adapted_layers(model)):
+        layer.merge()
+        model.set_submodule(name, layer.get_base_layer())
+
+
+def _peft_config(model: Any, lora: LoraConfig, part_of: Callable[[str], Part]) -> Any:
+    """The adapters of all parts as one configuration of PEFT."""
+    from peft import LoraConfig as PeftConfig
+
+    layers: dict[str, Part] = {}
+    head = model.get_output_embeddings()
+    for part, adapter in lora.adapters.items():
+        own = [
+            name
+            for name, module in model.named_modules()
+            if isinstance(module, torch.nn.Linear)
+            and part_of(f"{name}.weight") == part
+            and module is not head
+            and module.weight.requires_grad
+        ]
+        for target in adapter.targets:
+            if not any(_ends(name, target) for name in own):
+                known = sorted({name.rpartition(".")[2] for name in own})
+                raise ConfigError(
+                    f"lora.{part}.targets: {target!r} is no linear layer of {part} that an adapter "
+                    f"may stand beside; choose from {', '.join(known)}, or longer ends of their "
+                    "names"
+                )
+        found = [
+            name
+            for name in own
+            if not adapter.targets or any(_ends(name, target) for target in adapter.targets)
+        ]
+        if not found:
+            raise ConfigError(
+                f"lora.{part}.rank={adapter.rank}: {part} has no linear layer; leave "
+                f"lora.{part} out"
+            )
+        layers |= dict.fromkeys(found, part)
+    first = next(iter(lora.adapters.values()))
+    # Patterns are regular expressions; dots of a name match themselves.
+    others = {n: a for n, part in layers.items() if (a := lora.adapters[part]) is not first}
+    return PeftConfig(
+        r=first.rank,
+        lora_alpha=first.alpha,
+        lora_dropout=lora.dropout,
+        target_modules=list(layers),
+        rank_pattern={n: a.rank for n, a in others.items() if a.rank != first.rank},
+        alpha_pattern={n: a.alpha for n, a in others.items() if a.alpha != first.alpha},
+    )
+
+
+def _ends(name: str, target: str) -> bool:
+    return f".{name}".endswith(f".{target}")
+
+
+def _draw(layer: Any, *, seed: int) -> None:
+    """Give an adapter its initial values, in the dtype in which it trains."""
+    base = layer.get_base_layer().weight
+    a, b = (matrices[ADAPTER] for matrices in (layer.lora_A, layer.lora_B))
+    values = torch.empty(a.weight.shape, device=base.device)
+    if not base.is_meta:
+        generator = torch.Generator(base.device).manual_seed(seed)
+        torch.nn.init.kaiming_uniform_(values, a=math.sqrt(5), generator=generator)
+    dtype = torch.float64 if base.dtype == torch.float64 else torch.float32
+    a.weight = torch.nn.Parameter(values.to(dtype))
+    b.weight = torch.nn.Parameter(torch.zeros(b.weight.shape, dtype=dtype, device=base.device))
