@@ -73,14 +73,32 @@ def test_chunks_of_slots_change_no_number(tmp_path: Path, data: Path) -> None:
         assert list(scheduled(run).diff(executed(run))) == []
 
 
-@pytest.mark.parametrize("flow", [{"mode": "strict"}, {"mode": "bounded", "staleness": 2}])
-def test_recomputation_changes_no_number(flow: dict[str, Any], tmp_path: Path, data: Path) -> None:
+@pytest.mark.parametrize(
+    ("flow", "sections"),
+    [
+        ({"mode": "strict"}, {}),
+        ({"mode": "bounded", "staleness": 2}, {}),
+        # Weights of the base are no copies of a version, and adapters have another dtype.
+        (
+            {"mode": "bounded", "staleness": 2},
+            {
+                "model": {"dtype": "bfloat16"},
+                "lora": {"encoder": {"rank": 2}, "backbone": {"rank": 4}, "dropout": 0.2},
+            },
+        ),
+    ],
+    ids=["strict", "bounded", "bounded adapters"],
+)
+def test_recomputation_changes_no_number(
+    flow: dict[str, Any], sections: dict[str, Any], tmp_path: Path, data: Path
+) -> None:
     def metrics(name: str, *, recompute: bool = False, **more: Any) -> list[dict[str, Any]]:
         tree = run_tree(
             tmp_path / name,
             data,
             train={"steps": 6},
             flow={"encoder_ranks": 1, **flow, "recompute": recompute},
+            **sections,
             **more,
         )
         return trained(tree)

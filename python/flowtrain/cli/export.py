@@ -27,6 +27,11 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--out", type=Path, help="folder to write (default: RUN/exports/step-N); must not exist"
     )
+    parser.add_argument(
+        "--merge",
+        action="store_true",
+        help="merge the LoRA adapters of the run into the model: a folder that needs no PEFT",
+    )
     parser.set_defaults(run=run)
 
 
@@ -34,7 +39,12 @@ def run(given: argparse.Namespace) -> int:
     from flowtrain.train.export import export
 
     exported = export(
-        given.folder, step=given.step, best=given.best, model=given.model, out=given.out
+        given.folder,
+        step=given.step,
+        best=given.best,
+        model=given.model,
+        out=given.out,
+        merged=given.merge,
     )
     print(json.dumps(exported))
     return 0

@@ -11,6 +11,7 @@ from flowtrain.config.checks import not_negative, positive, require
 from flowtrain.config.evaluation import EvalConfig
 from flowtrain.config.flow import FlowConfig
 from flowtrain.config.layout import ModuleName
+from flowtrain.config.lora import LoraConfig
 from flowtrain.config.optim import OptimConfig
 from flowtrain.config.parallel import ModuleParallel, ParallelConfig
 from flowtrain.config.sources import SourceConfig, check_import_path, check_sources
@@ -276,6 +277,7 @@ class RunConfig:
     model: ModelConfig
     data: DataConfig
     train: TrainConfig
+    lora: LoraConfig = field(default_factory=LoraConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
     flow: FlowConfig = field(default_factory=FlowConfig)
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
@@ -295,6 +297,13 @@ class RunConfig:
             f"model.freeze=[{', '.join(self.model.freeze)}] with flow.mode={self.flow.mode}: "
             "nothing would train; remove a part from model.freeze",
         )
+        for part, rank in self.lora.ranks.items():
+            require(
+                part in self.trained_parts,
+                f"lora.{part}.rank={rank} with model.freeze=[{', '.join(self.model.freeze)}] and "
+                f"flow.mode={self.flow.mode}: {part} does not train, and adapters would; leave "
+                f"lora.{part} out, or let the part train",
+            )
         require(
             self.schedule_steps >= self.train.steps,
             f"optim.schedule_steps={self.schedule_steps}: it must be at least "

@@ -42,15 +42,19 @@ class ModuleFlops:
         return own + self.projector if side == projector else own
 
 
-def train_flops(forward: ModuleFlops, trained: Collection[str]) -> float:
+def train_flops(
+    forward: ModuleFlops, trained: Collection[str], adapted: Collection[str] = ()
+) -> float:
     """Model FLOPs of training on a sample, recomputation excluded.
 
     A trained part costs three forward passes (6 FLOPs per weight and token), a frozen one two (4)
-    if gradients pass through it, and one (2) otherwise.
+    if gradients pass through it, and one (2) otherwise. A part with LoRA adapters costs two, as its
+    weights have no gradients; the adapters, which are small, are not counted.
 
     Args:
         forward: Forward FLOPs.
         trained: Parts that train: `encoder`, `projector`, `backbone`.
+        adapted: Those of them that train by adapters.
     """
     total = 0.0
     passes_gradients = False
@@ -59,6 +63,7 @@ def train_flops(forward: ModuleFlops, trained: Collection[str]) -> float:
         ("projector", forward.projector),
         ("backbone", forward.backbone),
     ):
-        total += flops * (3 if part in trained else 2 if passes_gradients else 1)
+        weights_train = part in trained and part not in adapted
         passes_gradients = passes_gradients or part in trained
+        total += flops * (3 if weights_train else 2 if passes_gradients else 1)
     return total

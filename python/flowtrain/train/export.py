@@ -20,6 +20,7 @@ def export(
     best: bool = False,
     model: Path | None = None,
     out: Path | None = None,
+    merged: bool = False,
 ) -> dict[str, Any]:
     """Write the model of a checkpoint; the run may still be training.
 
@@ -28,14 +29,16 @@ def export(
         step: Steps that the checkpoint contains; None takes the newest.
         best: Take the checkpoint with the lowest loss in an evaluation instead.
         model: Folder of the model that the run started from, if it has been moved.
-        out: Folder to write, which must not exist; None is `RUN/exports/step-N`.
+        out: Folder to write, which must not exist; None is `RUN/exports/step-N`, or
+            `RUN/exports/step-N-merged`.
+        merged: Merge the adapters of the run into the weights of the model that it started from.
 
     Returns:
         The folder, the number of steps, and the weight change of each module since the start.
 
     Raises:
         ConfigError: There is no such run or checkpoint, the folder exists, or files of the model
-            have changed since the run began.
+            have changed since the run began; or there are no adapters to merge.
         CheckpointError, RunFileError: The checkpoint cannot be read, for example because the run
             has deleted it.
     """
@@ -56,11 +59,15 @@ def export(
             "(checkpoint.keep says how many are kept)"
         )
     checkpoint = checkpoints[steps]
-    folder = out or run / "exports" / checkpoint.name
+    folder = out or run / "exports" / f"{checkpoint.name}{'-merged' * merged}"
     if folder.exists():
         raise ConfigError(f"--out={folder}: it exists; remove it, or choose another folder")
     # The folder may have been moved since the run.
     config = replace(read_config(checkpoint / CONFIG, way_out=_way_out(run)), run=run)
+    require(
+        bool(config.lora.adapters) or not merged,
+        f"--merge: {run} has no adapters, and its model is whole already; leave --merge out",
+    )
     if model is not None:
         given = config.model
         moved = replace(given, path=model) if given.path else replace(given, config=model)
@@ -71,7 +78,7 @@ def export(
         "folder with --model",
     )
     folder.parent.mkdir(parents=True, exist_ok=True)
-    change = write_model(config, checkpoint, folder)
+    change = write_model(config, checkpoint, folder, merged=merged)
     return {"folder": str(folder), "steps": steps, **change}
 
 

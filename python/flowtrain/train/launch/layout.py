@@ -17,7 +17,9 @@ from flowtrain.data.sizes import read_sizes
 from flowtrain.models.describe import describe_family
 from flowtrain.models.dtypes import DTYPES
 from flowtrain.models.family import Family
+from flowtrain.models.lora import with_lora
 from flowtrain.models.registry import family_for
+from flowtrain.plan.describe import ModelDescription
 from flowtrain.plan.host import Choice, choose_on_cores, choose_on_gpus
 from flowtrain.plan.host.sampled import SampledModel, SampledSteps
 from flowtrain.plan.profiles import core_times
@@ -53,6 +55,11 @@ def _chosen(config: RunConfig) -> FlowConfig:
         profile is None or profile.is_file(),
         f"flow.profile={profile}: there is no such file; run `flowtrain profile`, or leave it out",
     )
+    require(
+        profile is None or not config.lora.adapters,
+        f"flow.profile={profile} with section lora: adapters are not in measured times; leave "
+        "flow.profile out",
+    )
     family = family_for(config.model.folder, projector_side=config.projector_side)
     choose = _on_gpus if config.model.device == "cuda" else _on_cores
     choice = choose(config, family)
@@ -71,8 +78,12 @@ def _on_gpus(config: RunConfig, family: Family) -> Choice | None:
         samples = workload_of(config, family, first_samples(config).sizes)
     if not len(samples):
         return None
+    return choose_on_gpus(config, _described(config, family), samples, cluster, calibrated)
+
+
+def _described(config: RunConfig, family: Family) -> ModelDescription:
     model = describe_family(family, name=config.model.folder.resolve().name)
-    return choose_on_gpus(config, model, samples, cluster, calibrated)
+    return with_lora(model, family, config.lora.ranks) if config.lora.adapters else model
 
 
 def _on_cores(config: RunConfig, family: Family) -> Choice | None:
@@ -85,7 +96,7 @@ def _on_cores(config: RunConfig, family: Family) -> Choice | None:
         part_bytes[family.part_of(name)] += itemsize * size
     steps = SampledSteps(
         SampledModel(
-            layers=family.layers,
+            layers=_described(config, family).layers if config.lora.adapters else family.layers,
             counts=family.counts,
             projector_side=family.projector_side,
             part_bytes=part_bytes,

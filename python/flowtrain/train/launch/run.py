@@ -36,8 +36,8 @@ from flowtrain.train.state.checkpoint import best, latest, read_meta
 from flowtrain.train.state.corrections import check_corrections
 from flowtrain.train.state.ending import recorded_end
 from flowtrain.train.state.final import write_final
-from flowtrain.train.state.module import check_trained
 from flowtrain.train.state.run_folder import open_run
+from flowtrain.train.state.trained import check_trained
 
 SUMMARY = "summary.json"
 _LEFT_OUT = ("skipped", "dropped", "truncated")
@@ -84,12 +84,19 @@ def _train(
     config: RunConfig, stop: StopRequest, *, resume: bool, run_ranks: Callable[..., None]
 ) -> dict[str, Any]:
     # Check what can be checked now, before every rank loads its model.
-    family = family_for(config.model.folder, projector_side=config.projector_side)
+    family = family_for(
+        config.model.folder,
+        projector_side=config.projector_side,
+        lora=config.lora,
+    )
     check_trained(config, family)
     check_recompute(config.parallel, family)
     if config.model.path is not None:
         check_weights(config.model.path)
-    if rates := dropout_rates(family.config):
+    rates = dropout_rates(family.config)
+    if config.lora.adapters and config.lora.dropout:
+        rates["lora.dropout"] = config.lora.dropout
+    if rates:
         shown = ", ".join(f"{name}={rate:g}" for name, rate in rates.items())
         say(
             f"{config.model.folder}: the model has dropout ({shown}): layouts draw other masks, "

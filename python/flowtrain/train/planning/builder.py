@@ -35,6 +35,7 @@ class PlanBuilder:
         self._kind = kind
         self._corrections = corrections
         self._trained = config.trained_parts if kind == "train" else None
+        self._adapted = config.lora.ranks
         passes = Passes.of_evaluation()
         if self._trained is not None:
             passes = Passes.of(
@@ -86,5 +87,7 @@ class PlanBuilder:
             cursor=cursor,
             dropped=dropped,
             truncated=sum(s.fit == "truncated" for s in samples),
-            flops=0.0 if trained is None else sum(train_flops(f, trained) for f in flops),
+            flops=0.0
+            if trained is None
+            else sum(train_flops(f, trained, self._adapted) for f in flops),
         )

@@ -54,7 +54,7 @@ class EncoderPart:
         self.sender = sender
         self.receiver = receiver
         self._keeps_graphs = self.trains and not flow.recompute
-        self._stash = WeightStash(module.parameters, flow.staleness)
+        self._stash = WeightStash(module.trainable, flow.staleness)
         self._encoded: dict[tuple[int, int], tuple[torch.Tensor, list[int]]] = {}
         self._graphs: dict[tuple[int, int], torch.Tensor] = {}
         self._versions: dict[tuple[int, int], int] = {}

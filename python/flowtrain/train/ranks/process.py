@@ -53,10 +53,11 @@ from flowtrain.train.state.checkpoint import (
     read_meta,
 )
 from flowtrain.train.state.logs import PLANS
-from flowtrain.train.state.module import ModuleState, trained_groups
+from flowtrain.train.state.module import ModuleState
 from flowtrain.train.state.optimizer import LearningRates
 from flowtrain.train.state.resume import check_model, data_state, held_out_state
 from flowtrain.train.state.run_folder import write_edges
+from flowtrain.train.state.trained import trained_groups
 
 
 class RankProcess:
@@ -168,7 +169,11 @@ class RankProcess:
             device=device,
             activity=membership.activity,
         )
-        family = family_for(self.config.model.folder, projector_side=self.config.projector_side)
+        family = family_for(
+            self.config.model.folder,
+            projector_side=self.config.projector_side,
+            lora=self.config.lora,
+        )
         space = Space(
             slab_bytes=self.config.pool.slab_bytes,
             row_bytes=family.row_width * DTYPES[self.config.model.dtype].itemsize,

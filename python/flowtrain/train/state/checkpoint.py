@@ -39,6 +39,7 @@ from flowtrain.train.state.files import RunFileError, read_object, without
 from flowtrain.train.state.logs import LOGS, SPOOL
 from flowtrain.train.state.module import ModuleState
 from flowtrain.train.state.resume import FINGERPRINT, held_out_contents
+from flowtrain.train.state.trained import frozen_names
 from flowtrain.train.state.unpickle import check_metadata
 from flowtrain_core import FlowTrainError
 
@@ -158,13 +159,24 @@ class _Writer(dcp.FileSystemWriter):
             raise _os_error_behind(error) from None
 
 
-def _tensors(module: ModuleState) -> dict[str, Any]:
+def _saved(module: torch.nn.Module, config: RunConfig) -> dict[str, Any]:
+    """The tensors of a module that its checkpoints have, by name.
+
+    Beside adapters, weights that do not train are left out: each start has them from the folder of
+    the model, or draws them from the seed.
+    """
+    left_out = frozen_names(module) if config.lora.adapters else set()
+    state = get_model_state_dict(module)
+    return {name: value for name, value in state.items() if name not in left_out}
+
+
+def _tensors(module: ModuleState, config: RunConfig) -> dict[str, Any]:
     """The tensors of a part of the model and of its optimizer, with its master weights in place.
 
     The optimizer is left out while it has no state.
     Its parameter groups are always left out, since their values come from the configuration.
     """
-    model = get_model_state_dict(module.module)
+    model = _saved(module.module, config)
     state: dict[str, Any] = {"model": {k: v for k, v in model.items() if module.holds(k)}}
     if module.optimizer is not None and module.stepped:
         module.complete_state()
@@ -205,7 +217,7 @@ class Checkpoints:
         for name, module in self._modules.items():
             with _checkpoint_errors(part / name), module.master.in_place():
                 dcp.save(
-                    _tensors(module),
+                    _tensors(module, self._config),
                     storage_writer=_Writer(part / name),
                     no_dist=self._world.size == 1,
                 )
@@ -259,7 +271,7 @@ class Checkpoints:
             self._load_tensors(folder, module)
 
     def _load_tensors(self, folder: Path, module: ModuleState) -> None:
-        state = _tensors(module)
+        state = _tensors(module, self._config)
         with _checkpoint_errors(folder, without(folder.parent)):
             check_metadata(folder)
             dcp.load(state, checkpoint_id=folder, no_dist=self._world.size == 1)
@@ -275,9 +287,19 @@ class Checkpoints:
             )
 
 
-def load_part(checkpoint: Path, part: str, module: torch.nn.Module, family: Family) -> None:
-    """Load one part of a full model, in a process without a process group."""
-    state = get_model_state_dict(module)
+def load_part(
+    checkpoint: Path, part: str, module: torch.nn.Module, family: Family, config: RunConfig
+) -> None:
+    """Load one part of a full model, in a process without a process group.
+
+    Args:
+        checkpoint: A valid checkpoint of the run.
+        part: The part.
+        module: The full model; its parameters that train require gradients.
+        family: Its family.
+        config: The run.
+    """
+    state = _saved(module, config)
     wanted = {key: value for key, value in state.items() if family.side_of(key) == part}
     folder = checkpoint / part
     with _checkpoint_errors(folder, without(checkpoint)):

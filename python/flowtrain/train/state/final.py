@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import cast
 
@@ -12,14 +13,18 @@ from safetensors import SafetensorError
 from transformers import PreTrainedModel
 
 from flowtrain.config.schema import RunConfig
+from flowtrain.cost.flops import Side
+from flowtrain.models.adapters import ADAPTER, adapted_layers, adapter_names, merge
 from flowtrain.models.dtypes import DTYPES
-from flowtrain.models.export import save_final
+from flowtrain.models.export import save_adapters, save_final
+from flowtrain.models.family import Family
 from flowtrain.models.images import PixelLimits
 from flowtrain.models.pixel_limits import write_pixel_limits
 from flowtrain.models.registry import family_for
 from flowtrain.train.state.atomic import PART, commit
 from flowtrain.train.state.checkpoint import load_part
 from flowtrain.train.state.resume import check_copied
+from flowtrain.train.state.trained import freeze
 
 
 def write_final(config: RunConfig, checkpoint: Path) -> dict[str, float]:
@@ -27,8 +32,12 @@ def write_final(config: RunConfig, checkpoint: Path) -> dict[str, float]:
     return write_model(config, checkpoint, config.run / "final")
 
 
-def write_model(config: RunConfig, checkpoint: Path, folder: Path) -> dict[str, float]:
+def write_model(
+    config: RunConfig, checkpoint: Path, folder: Path, *, merged: bool = False
+) -> dict[str, float]:
     """Write the model of a checkpoint, completely or not at all; an older one is replaced.
+
+    Of a run with adapters only these are written, and what trains beside them, as PEFT does.
 
     Its image processor has the `data.min_pixels` and `data.max_pixels` that the run sets; a line on
     standard error says so.
@@ -37,9 +46,11 @@ def write_model(config: RunConfig, checkpoint: Path, folder: Path) -> dict[str, 
         config: The run.
         checkpoint: A valid checkpoint of the run.
         folder: Folder to write. Hugging Face's `from_pretrained` can load it without FlowTrain.
+        merged: Write the whole model, with adapters merged into its weights.
 
     Returns:
         Weight change of each module: norm of the difference to the start, relative to the start.
+        An adapter changes the weight of its layer by what merging adds.
 
     Raises:
         ConfigError: Files of the model have changed since the run began.
@@ -47,7 +58,11 @@ def write_model(config: RunConfig, checkpoint: Path, folder: Path) -> dict[str, 
         OSError: The folder cannot be written; the message names it.
     """
     check_copied(config, checkpoint)
-    family = family_for(config.model.folder, projector_side=config.projector_side)
+    family = family_for(
+        config.model.folder,
+        projector_side=config.projector_side,
+        lora=config.lora,
+    )
     model = family.build(
         "full",
         weights=config.model.path,
@@ -55,15 +70,22 @@ def write_model(config: RunConfig, checkpoint: Path, folder: Path) -> dict[str, 
         dtype=DTYPES[config.model.dtype],
         device=torch.device("cpu"),
     )
-    before = {name: value.detach().clone() for name, value in model.named_parameters()}
+    freeze(model, config, part_of=family.part_of)
+    trained = {name: value for name, value in model.named_parameters() if value.requires_grad}
+    before = {name: value.detach().clone() for name, value in trained.items()}
     for module in ("encoder", "backbone"):
-        load_part(checkpoint, module, model, family)
+        load_part(checkpoint, module, model, family, config)
+    change = _weight_change(model, before, family)
     part = folder.with_name(folder.name + PART)
     if part.exists():
         shutil.rmtree(part)
     limits = PixelLimits(min_pixels=config.data.min_pixels, max_pixels=config.data.max_pixels)
     try:
-        save_final(part, config.model.folder, cast(PreTrainedModel, model))
+        if config.lora.adapters and not merged:
+            save_adapters(part, config.model.folder, model)
+        else:
+            merge(model)
+            save_final(part, config.model.folder, cast(PreTrainedModel, model))
         changed = write_pixel_limits(part, limits)
         check_copied(config, checkpoint)  # Nothing changed while the files were copied.
         commit(part, folder)
@@ -72,12 +94,31 @@ def write_model(config: RunConfig, checkpoint: Path, folder: Path) -> dict[str, 
         raise OSError(f"{folder}: {error}") from error
     if changed is not None:
         print(f"flowtrain: {folder}: {changed}", file=sys.stderr)
-    change = {}
-    for module in ("encoder", "backbone"):
-        moved = start = 0.0
-        for name, value in model.named_parameters():
-            if family.side_of(name) == module:
-                moved += float((value.detach() - before[name]).double().square().sum())
-                start += float(before[name].double().square().sum())
-        change[f"{module}_weight_change"] = (moved / start) ** 0.5
     return change
+
+
+def _weight_change(
+    model: torch.nn.Module, before: Mapping[str, torch.Tensor], family: Family
+) -> dict[str, float]:
+    """Change of the weights of each module, relative to their norm at the start.
+
+    Args:
+        model: The trained model.
+        before: Its parameters that train, at the start.
+        family: Its family.
+    """
+    moved: dict[Side, float] = {"encoder": 0.0, "backbone": 0.0}
+    start = dict(moved)
+    for name, layer in adapted_layers(model):
+        moved[family.side_of(name)] += _square(layer.get_delta_weight(ADAPTER))
+    of_adapters = adapter_names(model)
+    for name, value in model.named_parameters():
+        if name not in of_adapters:
+            side, was = family.side_of(name), before.get(name)
+            start[side] += _square(value if was is None else was)
+            moved[side] += 0.0 if was is None else _square(value - was)
+    return {f"{side}_weight_change": (moved[side] / start[side]) ** 0.5 for side in moved}
+
+
+def _square(values: torch.Tensor) -> float:
+    return float(values.detach().double().square().sum())

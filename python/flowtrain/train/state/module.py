@@ -9,21 +9,13 @@ from typing import Any
 
 import torch
 
-from flowtrain.config.checks import ConfigError
-from flowtrain.config.optim import ParameterGroup
 from flowtrain.config.schema import Part, RunConfig
-from flowtrain.models.family import Family
 from flowtrain.train.control.exchange import StepDecision
 from flowtrain.train.parallel.interface import Parallel
 from flowtrain.train.parallel.replicated import Replicated
 from flowtrain.train.state.master import MasterWeights
-from flowtrain.train.state.optimizer import (
-    advance,
-    build_optimizer,
-    build_schedule,
-    check_groups,
-    group_of,
-)
+from flowtrain.train.state.optimizer import advance, build_optimizer, build_schedule
+from flowtrain.train.state.trained import freeze
 
 
 def _all(_name: str) -> bool:
@@ -32,44 +24,6 @@ def _all(_name: str) -> bool:
 
 def _backbone(_name: str) -> Part:
     return "backbone"
-
-
-def _trains(name: str, part: Part, config: RunConfig) -> bool:
-    group = group_of(name, config.optim)
-    return part in config.trained_parts and (group is None or group.train)
-
-
-def check_trained(config: RunConfig, family: Family) -> None:
-    """Check `optim.groups` against the parameters of the model.
-
-    Raises:
-        ConfigError: A group has no parameter, or nothing would train that has to.
-    """
-    if not config.optim.groups:
-        return
-    names = family.parameter_sizes()
-    check_groups(config.optim, names)
-    sides = {family.side_of(n) for n in names if _trains(n, family.part_of(n), config)}
-    if not sides:
-        raise ConfigError("optim.groups: nothing would train; remove a group with train: false")
-    if config.flow.mode != "frozen" and "encoder" not in sides:
-        raise ConfigError(
-            f"optim.groups: neither encoder nor projector would train with flow.mode="
-            f"{config.flow.mode}; set flow.mode to frozen"
-        )
-
-
-def trained_groups(config: RunConfig, family: Family) -> list[ParameterGroup]:
-    """The groups of `optim.groups` with a parameter that trains."""
-    if not config.optim.groups:
-        return []
-    names = family.parameter_sizes()
-    trained = {
-        group_of(name, config.optim)
-        for name in names
-        if _trains(name, family.part_of(name), config)
-    }
-    return [group for group in config.optim.groups if group in trained]
 
 
 @dataclass(slots=True)
@@ -130,9 +84,7 @@ class ModuleState:
             parallel: What the ranks of the module do together; None for a single process.
             blocks: Modules that are computed one after the other, and divided each on its own.
         """
-        for name, parameter in module.named_parameters():
-            if holds(name) and not _trains(name, part_of(name), config):
-                parameter.requires_grad_(False)
+        freeze(module, config, part_of=part_of, holds=holds)
         own = parallel is None
         parallel = parallel or Replicated()
         if parallel.divides and config.optim.master_weights:

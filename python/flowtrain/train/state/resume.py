@@ -46,6 +46,17 @@ RULES: dict[str, Rule] = {
     "train.seed": "refused",
     "train.nonfinite": "taken",
     "train.threads": "taken",
+    # Adapters of another shape have no saved state.
+    "lora.encoder.rank": "refused",
+    "lora.encoder.alpha": "refused",
+    "lora.encoder.targets": "refused",
+    "lora.projector.rank": "refused",
+    "lora.projector.alpha": "refused",
+    "lora.projector.targets": "refused",
+    "lora.backbone.rank": "refused",
+    "lora.backbone.alpha": "refused",
+    "lora.backbone.targets": "refused",
+    "lora.dropout": "refused",
     "optim.name": "refused",
     "optim.lr": "taken",
     "optim.betas": "taken",
@@ -127,12 +138,12 @@ def fingerprint(config: RunConfig) -> dict[str, Any]:
     """
     tree = to_dict(config)
     dataset = Dataset(config.data)
-    model_states = _model_states(config.model.folder)
+    model_states = _model_states(config)
     names = ["data.path" if config.data.path is not None else "data.dataset"]
     if config.data.sources:
         names = [f"data.sources.{number}" for number in range(len(config.data.sources))]
     files = dict(zip(names, dataset.contents(), strict=True))
-    for name, digest in model_hashes(config.model.folder).items():
+    for name, digest in _model_hashes(config).items():
         files[name + _OF_MODEL] = digest
     fields = {name: _value(tree, name) for name in RULES if RULES[name] == "refused"}
     fields["model_type"] = json.loads((config.model.folder / "config.json").read_text()).get(
@@ -180,7 +191,7 @@ def check_model(config: RunConfig) -> None:
         ConfigError: Files were changed, replaced, added or removed; the message names them.
     """
     before = _recorded(config.run, "model_states")
-    now = _model_states(config.model.folder)
+    now = _model_states(config)
     names = sorted(before.keys() | now.keys())
     changed = [name for name in names if tuple(before.get(name, ())) != now.get(name, ())]
     if changed:
@@ -209,7 +220,7 @@ def check_copied(config: RunConfig, checkpoint: Path) -> None:
         for name, digest in recorded["files"].items()
         if name.endswith(_OF_MODEL)
     }
-    if changed := changed_names(before, model_hashes(config.model.folder)):
+    if changed := changed_names(before, _model_hashes(config)):
         raise ConfigError(
             f"{config.model.folder}: files changed after the run started: {', '.join(changed)}; "
             "restore them and continue with --resume, or name a folder that has them: `flowtrain "
@@ -227,9 +238,20 @@ def _recorded(run: Path, key: str) -> Any:
     return read_object(run / FINGERPRINT, [key], way_out=way_out)[key]
 
 
-def _model_states(folder: Path) -> dict[str, FileState]:
-    """State of each file of a model that must not change during a run, by name."""
-    return {path.name: file_state(path) for path in model_files(folder)}
+def _needs_weights(config: RunConfig) -> bool:
+    """Whether a checkpoint goes with the weights of the folder, as it lacks some of them."""
+    return bool(config.lora.adapters) and config.model.path is not None
+
+
+def _model_hashes(config: RunConfig) -> dict[str, str]:
+    """Hash of each file of the model that must not change, by name."""
+    return model_hashes(config.model.folder, weights=_needs_weights(config))
+
+
+def _model_states(config: RunConfig) -> dict[str, FileState]:
+    """State of each file of the model that must not change during a run, by name."""
+    files = model_files(config.model.folder, weights=_needs_weights(config))
+    return {path.name: file_state(path) for path in files}
 
 
 def check_resume(checkpoint: Path, now: dict[str, Any]) -> None:

@@ -110,7 +110,7 @@ def test_a_disk_that_becomes_full_within_a_tensor_is_named(
     ranks: int, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state = {"small": torch.zeros(4), "large": torch.zeros(2000)}
-    monkeypatch.setattr("flowtrain.train.state.checkpoint._tensors", lambda _: state)
+    monkeypatch.setattr("flowtrain.train.state.checkpoint._tensors", lambda *_: state)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
     try:
