@@ -9,9 +9,11 @@ line is JSON.
 from __future__ import annotations
 
 import argparse
+import copy
 import dataclasses
 import json
 import tempfile
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
@@ -20,6 +22,7 @@ import numpy as np
 import reference_loop
 import torch
 from clips import write_clip
+from peft import PeftModel
 from transformers import AutoModelForImageTextToText
 
 from flowtrain.config import RunConfig, from_dict
@@ -82,6 +85,7 @@ def run_config(folder: Path, given: argparse.Namespace) -> RunConfig:
                 "seed": SEED,
                 "threads": 1,
             },
+            "lora": {part: {"rank": rank} for part, rank in given.lora},
             "optim": {
                 "name": given.optimizer,
                 "lr": LR[given.optimizer],
@@ -117,6 +121,12 @@ def layout_fields(given: argparse.Namespace) -> dict[str, Any]:
         chunks = {} if given.chunk_slots is None else {"chunk_slots": given.chunk_slots}
         return {"layout": "colocated", "ranks": given.ranks, **chunks}
     return {"encoder_ranks": given.encoder_ranks, "backbone_ranks": given.backbone_ranks}
+
+
+def adapter(text: str) -> tuple[str, int]:
+    """Part and rank of an argument of `--lora`."""
+    part, _, rank = text.partition("=")
+    return part, int(rank)
 
 
 def add_videos(data: Path) -> None:
@@ -176,6 +186,8 @@ def compare(
             {"scale": group.get("lr", LR[given.optimizer]) / LR[given.optimizer], **group}
             for group in (GROUPS.values() if given.groups else ())
         ],
+        lora=dict(given.lora),
+        lora_seed=SEED,
     )
     ours = read_log(config.run / "metrics.jsonl")
     for mine, theirs in zip(ours, log, strict=True):
@@ -203,6 +215,7 @@ def compare(
         "tied": given.tied,
         "freeze": list(given.freeze),
         "groups": given.groups,
+        "lora": dict(given.lora),
         "videos": given.videos,
         "logit_bytes": given.logit_bytes,
         "optimizer": given.optimizer,
@@ -210,30 +223,55 @@ def compare(
     }
 
 
+def start_and_final(
+    config: RunConfig, net: Any
+) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """Weights at the start, and what `RUN/final` has: with adapters, only what trains."""
+    dtype = reference_loop.DTYPES[config.model.dtype]
+    folder, ranks = config.run / "final", config.lora.ranks
+    torch.manual_seed(SEED)
+    start = AutoModelForImageTextToText.from_config(net.config, dtype=torch.float32)
+    if not ranks:
+        final = AutoModelForImageTextToText.from_pretrained(folder, dtype=dtype)
+        return start.state_dict(), final.state_dict()
+    base = copy.deepcopy(start).to(dtype)
+    with warnings.catch_warnings():
+        # PEFT calls what transformers will remove.
+        warnings.filterwarnings("ignore", ".is_gradient_checkpointing", FutureWarning)
+        loaded = PeftModel.from_pretrained(base, folder, is_trainable=True).named_parameters()
+    reference_loop.adapt(start, ranks, SEED)
+    return start.state_dict(), {
+        name.removeprefix("base_model.model.").replace(".modules_to_save.default", ""): value
+        for name, value in loaded
+        if value.requires_grad
+    }
+
+
 def compare_weights(config: RunConfig, net: torch.nn.Module) -> tuple[float, float, str]:
-    """Largest relative difference of a tensor, change of the whole model, and which tensor.
+    """Largest relative difference of a tensor, change of what trains, and which tensor.
+
+    Without adapters it is the change of the whole model.
 
     In a tower without rotary positions a bias of the keys shifts all scores of a query alike, so
     that its exact gradient is zero and its value is rounding alone: its difference is relative to
     the key weights.
     """
-    final = AutoModelForImageTextToText.from_pretrained(
-        config.run / "final", dtype=reference_loop.DTYPES[config.model.dtype]
-    ).state_dict()
-    torch.manual_seed(SEED)
-    start = AutoModelForImageTextToText.from_config(net.config, dtype=torch.float32).state_dict()
+    start, final = start_and_final(config, net)
     worst, name_of_worst, moved, size = 0.0, "", 0.0, 0.0
     trained = net.state_dict()
     for name, theirs in trained.items():
         theirs = theirs.double().cpu()
+        before = start[name].double()
+        # Beside adapters, what is not in the final files must be as it was.
+        mine = final.get(name, start[name]).detach()
         without_gradient = "vision_tower" in name and name.endswith("k_proj.bias")
         scale = trained[name.replace(".bias", ".weight")].double() if without_gradient else theirs
-        difference = float((final[name].double() - theirs).norm() / scale.norm().cpu())
+        difference = float((mine.double() - theirs).norm() / scale.norm().cpu())
         if difference > worst:
             worst, name_of_worst = difference, name
-        before = start[name].double()
-        moved += float((theirs - before).square().sum())
-        size += float(before.square().sum())
+        if name in final:
+            moved += float((theirs - before).square().sum())
+            size += float(before.square().sum())
     return worst, (moved / size) ** 0.5, name_of_worst
 
 
@@ -261,6 +299,14 @@ def main() -> None:
     )
     parser.add_argument(
         "--groups", action="store_true", help="three parameter groups, one of them frozen"
+    )
+    parser.add_argument(
+        "--lora",
+        nargs="*",
+        default=[],
+        type=adapter,
+        metavar="PART=RANK",
+        help="LoRA adapters, which train in place of the weights of a part",
     )
     parser.add_argument("--videos", action="store_true", help="videos in most samples")
     parser.add_argument("--tied", action="store_true", help="one matrix for both embeddings")

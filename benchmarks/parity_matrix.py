@@ -39,6 +39,7 @@ class Row:
     model: str = "qwen3-vl"
     tied: bool = False
     groups: bool = False
+    lora: tuple[tuple[str, int], ...] = ()
     videos: bool = False
     mode: str = "strict"
     freeze: tuple[str, ...] = ()
@@ -57,6 +58,7 @@ class Row:
             layout = f"colocated-{self.ranks}" + "-chunks" * (self.chunk_slots is not None)
         options = "-tied" * self.tied + "-groups" * self.groups + "-videos" * self.videos
         options += "-head-chunks" * (self.logit_bytes < LOGIT_BYTES)
+        options += "".join(f"-lora-{part}-{rank}" for part, rank in self.lora)
         sharded = "".join(
             f"-{module}-{sharding}"
             for module in ("encoder", "backbone")
@@ -86,6 +88,7 @@ class Row:
 VIDEO_MODELS = [model for model in MODELS if model != "llava"]
 FORMS = ({"dtype": "float32", "optimizer": "sgd"}, {"dtype": "float64", "optimizer": "adamw"})
 LAYOUTS: tuple[dict[str, Any], ...] = ({"backbone_ranks": 2}, {"ranks": 2})
+LORA = (("backbone", 4), ("encoder", 4))
 VIDEO_ROWS = [
     Row(model=model, videos=True, **layout, **form)
     for model in VIDEO_MODELS
@@ -154,6 +157,8 @@ ROWS = [
     ),
     Row(tied=True, encoder_ranks=2, dtype="float64", optimizer="adamw"),
     Row(groups=True, ranks=2, dtype="float64", optimizer="adamw"),
+    Row(lora=LORA, **ONE_TWO, **FLOAT64),
+    Row(lora=LORA, **COLOCATED, **FLOAT64, **FULL),
     *(Row(ranks=ranks, chunk_slots=1, **FORMS[ranks % 2]) for ranks in (1, 2, 3)),
     VIDEO_ROWS[0],
     Row(logit_bytes=4000, backbone_ranks=2, dtype="float64", optimizer="adamw"),
@@ -161,6 +166,11 @@ ROWS = [
 """The rows that `make test-deep` runs."""
 
 MORE_ROWS = [
+    *(
+        Row(model=model, lora=(*LORA, ("projector", 2)), ranks=2, dtype="float32", optimizer="sgd")
+        for model in MODELS
+    ),
+    Row(lora=LORA[:1], mode="frozen", backbone_ranks=2, dtype="float64", optimizer="adamw"),
     *(Row(ranks=ranks, chunk_slots=1, **FORMS[1 - ranks % 2]) for ranks in (1, 2, 3)),
     *(
         Row(model=model, mode="frozen", backbone_ranks=2, dtype="float64", optimizer="adamw")

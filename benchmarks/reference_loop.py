@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import torch
 import torch.nn.functional as F
@@ -77,6 +79,37 @@ def _part_of(name: str) -> str:
     return "encoder" if name.startswith(("model.visual.", "model.vision_tower.")) else "backbone"
 
 
+def adapt(net: Any, ranks: Mapping[str, int], seed: int) -> set[str]:
+    """Add LoRA adapters of PEFT to all linear layers of some parts, but for the head.
+
+    A is drawn from the seed and the name of its layer, in float32; B is zero.
+
+    Args:
+        net: The model.
+        ranks: Rank of the adapters by part.
+        seed: The seed.
+
+    Returns:
+        Names of the parameters of the adapters.
+    """
+    from peft import LoraConfig, inject_adapter_in_model
+
+    head = net.get_output_embeddings()
+    layers = {
+        name: ranks[_part_of(name)]
+        for name, module in net.named_modules()
+        if isinstance(module, torch.nn.Linear) and module is not head and _part_of(name) in ranks
+    }
+    inject_adapter_in_model(LoraConfig(target_modules=list(layers), rank_pattern=layers), net)
+    for name in layers:
+        weight = net.get_submodule(name).lora_A["default"].weight
+        drawn = torch.empty(weight.shape)
+        generator = torch.Generator().manual_seed(seed ^ crc32(name.encode()))
+        torch.nn.init.kaiming_uniform_(drawn, a=math.sqrt(5), generator=generator)
+        weight.data.copy_(drawn)
+    return {name for name, _ in net.named_parameters() if ".lora_" in name}
+
+
 def _group(
     name: str,
     parameter: torch.nn.Parameter,
@@ -110,6 +143,8 @@ def run(
     freeze: Collection[str],
     device: str = "cpu",
     groups: Sequence[dict[str, Any]] = (),
+    lora: Mapping[str, int] | None = None,
+    lora_seed: int = 0,
 ) -> tuple[list[dict[str, float]], torch.nn.Module]:
     """Train on the steps logged by another run.
 
@@ -126,6 +161,8 @@ def run(
         device: Device to train on.
         groups: Parameters with options of their own: `match` is a glob pattern of names, `scale` a
             factor of the learning rate, `weight_decay` a weight decay, `train` false freezes.
+        lora: Rank of LoRA adapters by part, which train in place of its weights.
+        lora_seed: Seed of the adapters.
 
     Returns:
         Step, loss, target tokens and gradient norm of each step, and the trained model.
@@ -144,9 +181,11 @@ def run(
         # Exact float32: torch would allow TF32 in convolutions.
         torch.backends.cudnn.allow_tf32 = False
         net = net.to(device)
+    adapters = adapt(net, lora, lora_seed) if lora else set()
     net.train()
+    frozen = {*freeze, *(lora or ())}
     for name, parameter in net.named_parameters():
-        parameter.requires_grad_(_part_of(name) not in freeze)
+        parameter.requires_grad_(name in adapters or _part_of(name) not in frozen)
     kind = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}[optimizer]
     parameters = [
         group

@@ -70,6 +70,13 @@ def test_parameter_groups_equal_those_of_a_plain_loop(tmp_path: Path) -> None:
     assert not exceeds(result), result
 
 
+def test_adapters_equal_those_of_peft_in_a_plain_loop(tmp_path: Path) -> None:
+    lora = (("backbone", 4), ("encoder", 2))
+    result = measure(tmp_path, lora=lora, backbone_ranks=2, dtype="float64")
+    assert result["weight_change"] > 0.01
+    assert not exceeds(result), result
+
+
 def test_tied_embeddings_and_an_unused_deepstack_tap_equal_a_plain_loop(tmp_path: Path) -> None:
     result = measure(tmp_path, encoder_ranks=2, dtype="float64", tied=True)
     assert not exceeds(result), result
