@@ -115,6 +115,7 @@ def report(best: Plan, *others: Plan, **more: Any) -> PlanReport:
 
 RUN = PlannedRun(
     trained_parts=("encoder", "projector", "backbone"),
+    lora=(),
     mode="strict",
     dtype="bfloat16",
     optimizer="adamw",

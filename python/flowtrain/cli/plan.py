@@ -50,7 +50,7 @@ def add_parser(commands: Any) -> None:
         default=[],
         metavar="PART=RANK",
         help="train LoRA adapters of this rank in place of the weights of a part, such as "
-        "backbone=16; may be repeated",
+        "backbone=16, beside those of run.yaml; may be repeated",
     )
     parser.add_argument(
         "--fix",

@@ -72,7 +72,6 @@ def with_lora(
         layers=tuple(layers),
         parameters=tuple(parameters),
         unused=tuple(unused),
-        lora=tuple(ranks.items()),
         estimated=(*model.estimated, *notes),
     )
 

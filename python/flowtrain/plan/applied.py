@@ -14,6 +14,7 @@ from flowtrain.plan.result import Plan
 # Where a run says what a plan assumes of it.
 _RUN_FIELDS = {
     "trained_parts": "model.freeze (the parts that train)",
+    "lora": "lora (rank of the adapters of each part)",
     "mode": "flow.mode",
     "dtype": "model.dtype",
     "optimizer": "optim.name",
@@ -100,7 +101,10 @@ def _check_run(planned: PlannedRun, run: PlannedRun, path: Path) -> None:
 
 
 def _text(value: object) -> str:
-    return ", ".join(value) if isinstance(value, tuple) else str(value)
+    if not isinstance(value, tuple):
+        return str(value)
+    pairs = ("=".join(map(str, each)) if isinstance(each, tuple) else each for each in value)
+    return ", ".join(pairs) or "none"
 
 
 def _ranks(layout: RankLayout) -> str:

@@ -152,7 +152,6 @@ class ModelDescription:
         estimated: What is not known and was estimated, in words.
         idle: Names of encoders that were left out, as the samples have no tokens of them.
         untrained: `model_type` of the model if no family of FlowTrain trains it; otherwise empty.
-        lora: Parts with LoRA adapters, and the rank of these.
     """
 
     name: str
@@ -173,7 +172,6 @@ class ModelDescription:
     estimated: tuple[str, ...] = ()
     idle: tuple[str, ...] = ()
     untrained: str = ""
-    lora: tuple[tuple[str, int], ...] = ()
 
     @property
     def encoder_names(self) -> tuple[str, ...]:

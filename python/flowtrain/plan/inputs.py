@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from flowtrain.config.checks import ConfigError, require
 from flowtrain.config.load import from_overrides, load
+from flowtrain.config.lora import Adapter
 from flowtrain.config.schema import RunConfig
 from flowtrain.cost.layers import PARTS
 from flowtrain.plan.cluster import Cluster
@@ -59,18 +61,16 @@ def planned_config(words: Sequence[str], *, model: Path | None) -> RunConfig:
     return from_overrides(_DEFAULTS, overrides)
 
 
-def lora_ranks(words: Sequence[str], config: RunConfig) -> dict[str, int]:
-    """Rank of the LoRA adapters of each part that has them.
+def with_adapters(config: RunConfig, words: Sequence[str]) -> RunConfig:
+    """The run with LoRA adapters beside those of its section `lora`.
 
     Args:
-        words: Of the form `PART=RANK`.
         config: The run.
+        words: Of the form `PART=RANK`.
 
     Raises:
         ConfigError: A word has another form, or a part does not train or has two ranks.
     """
-    trained = config.trained_parts
-    found: dict[str, int] = {}
     for word in words:
         match = re.fullmatch(r"(\w+)=([1-9]\d*)", word)
         require(
@@ -78,15 +78,20 @@ def lora_ranks(words: Sequence[str], config: RunConfig) -> dict[str, int]:
             f"--lora {word}: write PART=RANK, such as backbone=16; parts are {', '.join(PARTS)}",
         )
         assert match is not None
-        part = match[1]
+        part, rank = match[1], int(match[2])
         require(
-            part in trained,
+            part in config.trained_parts,
             f"--lora {word}: model.freeze has {part}, and adapters are for a part that trains; "
             "take it out of model.freeze",
         )
-        require(part not in found, f"--lora {word}: {part} has a rank already; give one for a part")
-        found[part] = int(match[2])
-    return found
+        given = config.lora.ranks.get(part)
+        require(
+            given is None,
+            f"--lora {word}: {part} has adapters of rank {given} already; give one rank for a part",
+        )
+        adapters: dict[str, Any] = {part: Adapter(rank=rank)}
+        config = replace(config, lora=replace(config.lora, **adapters))
+    return config
 
 
 def chooses_tokens(words: Sequence[str]) -> bool:

@@ -14,7 +14,7 @@ from flowtrain.config.schema import Dtype, Part, RunConfig
 from flowtrain.config.tree import build, to_dict
 from flowtrain.plan.result import Plan
 
-VERSION = 3
+VERSION = 4
 """Version of the format; files of other versions are an error."""
 
 # Fields of config.json that say nothing about the sizes of a model.
@@ -27,6 +27,7 @@ class PlannedRun:
 
     Attributes:
         trained_parts: Parts of the model that train.
+        lora: Rank of the LoRA adapters of each part that trains by them.
         mode: `flow.mode`.
         dtype: `model.dtype`.
         optimizer: `optim.name`.
@@ -38,6 +39,7 @@ class PlannedRun:
     """
 
     trained_parts: tuple[Part, ...]
+    lora: tuple[tuple[Part, int], ...]
     mode: Mode
     dtype: Dtype
     optimizer: str
@@ -52,6 +54,7 @@ class PlannedRun:
         """What a plan would assume of this run."""
         return PlannedRun(
             trained_parts=config.trained_parts,
+            lora=tuple((part, adapter.rank) for part, adapter in config.lora.adapters.items()),
             mode=config.flow.mode,
             dtype=config.model.dtype,
             optimizer=config.optim.name,

@@ -17,10 +17,10 @@ from flowtrain.plan.inputs import (
     chooses_tokens,
     gpu_budgets,
     has_file,
-    lora_ranks,
     planned_config,
     planned_samples,
     run_work,
+    with_adapters,
 )
 from flowtrain.plan.plan_file import PlanFile, PlannedRun, model_digest
 from flowtrain.plan.pools import pools_of
@@ -55,7 +55,7 @@ class Request:
         checked: A run.yaml whose layout is priced beside the best.
         budgets: Other numbers of GPUs, as `gpu_budgets` reads them.
         sensitivity: Whether to rank the best plans under other figures than those assumed.
-        lora: LoRA adapters, as `lora_ranks` reads them.
+        lora: LoRA adapters beside those of the run, as `with_adapters` reads them.
     """
 
     words: Sequence[str]
@@ -92,7 +92,7 @@ def answer_request(request: Request, describe: Describe, sizes: Sizes) -> tuple[
         ValueError: An input cannot be used; the message names it.
         OSError: A file cannot be read.
     """
-    config = planned_config(request.words, model=request.model)
+    config = with_adapters(planned_config(request.words, model=request.model), request.lora)
     cluster = parse_cluster(request.cluster)
     if request.only_run:
         cluster = _one_node(cluster)
@@ -105,11 +105,17 @@ def answer_request(request: Request, describe: Describe, sizes: Sizes) -> tuple[
     checked = None if request.checked is None else load(request.checked)
     digest = model_digest(config.model.folder)
     work = _work(config, request, sizes)
-    lora = lora_ranks(request.lora, config)
+    lora = config.lora.ranks
+    adapters = " ".join(f"{part}={rank}" for part, rank in lora.items())
     require(
-        not (lora and (request.profile or request.only_run or request.checked)),
-        f"--lora {' '.join(request.lora)}: adapters are modelled by data sheets, and FlowTrain "
-        "trains none; leave --profile, --only-run and --check out",
+        not lora or request.profile is None,
+        f"--profile {request.profile} with adapters of {adapters}: these are modelled by data "
+        "sheets; leave --profile out",
+    )
+    require(
+        checked is None or checked.lora.ranks == lora,
+        f"--check {request.checked}: its adapters are not those of the plan ({adapters or 'none'});"
+        " give both the same section lora",
     )
     model = describe(config, lora).with_inputs(work.share)
     encoders = [encoder.name for encoder in model.encoders]
@@ -141,9 +147,7 @@ def answer_request(request: Request, describe: Describe, sizes: Sizes) -> tuple[
         context = Context(adapted, work, pools[0], space, Rules())
         ways = [f"{option} {needed(context)}"]
         ways += [f"{option} {change}" for change in changes(context)]
-        raise NoPlanError(
-            f"{error}; {'; '.join(ways)} (FlowTrain plans adapters, and trains none)"
-        ) from error
+        raise NoPlanError(f"{error}; {'; '.join(ways)}") from error
     run = replace(PlannedRun.of(config), microbatch_tokens=report.best.microbatch_tokens)
     answer = Answer(
         question=Question(
@@ -182,9 +186,9 @@ def answer_request(request: Request, describe: Describe, sizes: Sizes) -> tuple[
 
 def _with_adapters(config: RunConfig, work: Work, describe: Describe) -> ModelDescription | None:
     """The model with adapters in place of the weights of the backbone, if these train."""
-    if "backbone" not in config.trained_parts:
+    if "backbone" not in config.trained_parts or "backbone" in config.lora.ranks:
         return None
-    return describe(config, {"backbone": _RANK}).with_inputs(work.share)
+    return describe(config, {**config.lora.ranks, "backbone": _RANK}).with_inputs(work.share)
 
 
 def _one_node(cluster: Cluster) -> Cluster:

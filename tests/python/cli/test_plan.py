@@ -138,19 +138,23 @@ def test_own_layouts_budgets_and_efficiencies_stand_beside_the_best(
 def test_adapters_take_the_place_of_the_weights_that_train(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    fixed = ["--fix", "mode=colocated", "--fix", "microbatches=4"]
+    fixed = ["--only-run", "--fix", "mode=colocated", "--fix", "microbatches=4"]
     whole = asked(capsys, "run.yaml", *fixed)["best"]
     assert main(["plan", "run.yaml", *PLAN, *fixed, "--lora", "backbone=2", "--out", "p.json"]) == 0
     printed = capsys.readouterr().out
     assert "trains encoder, projector, backbone (LoRA of rank 2) in bfloat16" in printed
-    assert "does not run LoRA of rank 2 in backbone" in printed
     found = read_plan(Path("p.json")).plan
     before, after = whole["modules"][-1], found.modules[-1]
     assert after.memory[0].weights > before["memory"][0]["weights"]
     for kind in ("masters", "gradients", "moments"):
         assert 0 < getattr(after.memory[0], kind) < before["memory"][0][kind] / 10
+    # The run says the same in its section `lora`.
+    adapted = ["lora.backbone.rank=2"]
+    assert main(["plan", "run.yaml", *adapted, *PLAN, *fixed, "--out", "q.json"]) == 0
+    assert Path("q.json").read_text() == Path("p.json").read_text()
     assert main(["train", "run.yaml", "--plan", "p.json"]) == 2
-    assert "p.json: LoRA of rank 2 in backbone" in capsys.readouterr().err
+    assert ": none in the run, and backbone=2 in the plan" in capsys.readouterr().err
+    assert main(["train", "run.yaml", *adapted, "--plan", "p.json", "--print-config"]) == 0
 
 
 @pytest.fixture(scope="module")
@@ -285,9 +289,11 @@ groups:
             "--lora head=2: write PART=RANK, such as backbone=16; parts are enc",
         ),
         (["--lora", "encoder=0"], "--lora encoder=0: write PART=RANK"),
-        (["--lora", "encoder=2", "--lora", "encoder=4"], "--lora encoder=4: encoder has a rank al"),
+        (["--lora", "encoder=2", "--lora", "encoder=4"], "--lora encoder=4: encoder has adapter"),
         (["model.freeze=[projector]", "--lora", "projector=2"], "--lora projector=2: model.freeze"),
-        (["--only-run", "--lora", "backbone=2"], "FlowTrain trains none; leave --profile, --only"),
+        (["lora.encoder.rank=2", "--lora", "encoder=2"], "--lora encoder=2: encoder has adapters"),
+        (["--profile", "t", "--lora", "encoder=2"], "--profile t with adapters of encoder=2: "),
+        (["--check", "run.yaml", "--lora", "backbone=2"], "--check run.yaml: its adapters are not"),
         (["--gpus", "2"], "--gpus 2: write LOW..HIGH, such as 8..256"),
         (["model.dtype=float32"], "model.dtype=float32: the peaks of H100 are those of bfloat16"),
         (["train.microbatch_tokens=32"], "microbatch_tokens=32: the longest sample of workload"),

@@ -94,6 +94,7 @@ def test_a_layout_that_is_only_modelled_is_an_error_that_names_its_fields(
         ("flow", {"layout": "auto", "item_tokens": 9}, "flow.item_tokens: 9 in the run"),
         ("model", {"dtype": "bfloat16"}, "model.dtype: bfloat16 in the run, and float32"),
         ("model", {"freeze": ["backbone"]}, "model.freeze .*: encoder, projector in the run"),
+        ("lora", {"backbone": {"rank": 4}}, r"lora \(.*\): backbone=4 in the run, and none in the"),
         ("optim", {"name": "sgd"}, "optim.name: sgd in the run, and adamw in the plan"),
     ],
 )
@@ -124,7 +125,7 @@ def test_a_plan_for_another_model_is_an_error(
     ("edit", "said"),
     [
         (lambda tree: tree["plan"]["modules"][0]["layout"].update(dp=9), "it was changed after"),
-        (lambda tree: tree.update(version=0), "version=0, and this FlowTrain reads version 3"),
+        (lambda tree: tree.update(version=0), "version=0, and this FlowTrain reads version 4"),
         (lambda tree: tree.pop("checksum"), "not a plan, which has a version and a checksum"),
     ],
 )

@@ -139,8 +139,6 @@ def _not_run(priced: Priced, modules: tuple[ModulePlan, ...]) -> Iterator[str]:
     model = priced.context.model
     if model.untrained:
         yield f"model_type={model.untrained} (no family trains it)"
-    for part, rank in model.lora:
-        yield f"LoRA of rank {rank} in {part}"
     if priced.mode == "prefix":
         yield "mode prefix"
     for module in modules:
