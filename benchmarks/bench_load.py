@@ -103,7 +103,7 @@ def sharded(family: Family, side: Side, folder: Path) -> torch.nn.Module:
             for layer in part:
                 fully_shard(layer)
     fully_shard(module)
-    load_weights(module, folder, family, device=CPU)
+    load_weights(module, folder, family, device=CPU, seed=0)
     return module
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from zlib import crc32
 
 import torch
+from torch.distributed.tensor import DTensor, distribute_tensor
 
 from flowtrain.config.checks import ConfigError
 from flowtrain.config.lora import LoraConfig
@@ -45,7 +46,7 @@ def add_adapters(
 
     Args:
         model: The model of transformers, with the names of its parameters. On the device `meta`
-            nothing is drawn.
+            nothing is drawn; see `draw_adapters`.
         lora: The adapters.
         part_of: The part that a parameter belongs to, by its name.
         seed: `train.seed`.
@@ -61,11 +62,30 @@ def add_adapters(
     trained = {name for name, p in model.named_parameters() if p.requires_grad}
     # Without values, as PEFT would draw them from the numbers that torch draws next.
     inject_adapter_in_model(config, model, ADAPTER, low_cpu_mem_usage=True)
-    for name, layer in adapted_layers(model):
-        _draw(layer, seed=seed ^ crc32(name.encode()))
+    for _, layer in adapted_layers(model):
+        _allocate(layer)
+    draw_adapters(model, seed=seed)
     for name, parameter in model.named_parameters():
         if part_of(name) not in lora.adapters:
             parameter.requires_grad_(name in trained)
+
+
+def draw_adapters(model: torch.nn.Module, *, seed: int) -> None:
+    """Give adapters their initial values, or a rank its shards of them.
+
+    Args:
+        model: A model with adapters, or a side of the cut.
+        seed: `train.seed`.
+    """
+    for name, layer in adapted_layers(model):
+        a, b = (matrices[ADAPTER].weight for matrices in (layer.lora_A, layer.lora_B))
+        if a.is_meta:
+            continue
+        values = torch.empty(a.shape, device=a.device)
+        generator = torch.Generator(a.device).manual_seed(seed ^ crc32(name.encode()))
+        torch.nn.init.kaiming_uniform_(values, a=math.sqrt(5), generator=generator)
+        _fill(a, values.to(a.dtype))
+        _fill(b, torch.zeros(b.shape, dtype=b.dtype, device=b.device))
 
 
 def adapted_layers(model: torch.nn.Module) -> Iterator[tuple[str, Any]]:
@@ -83,6 +103,11 @@ def adapter_names(model: torch.nn.Module) -> set[str]:
         for inner, _ in layer.named_parameters()
         if not inner.startswith("base_layer.")
     }
+
+
+def without_adapter(name: str) -> str:
+    """Name of a parameter in a model without adapters."""
+    return name.replace(".base_layer.", ".")
 
 
 def modules_to_save(model: torch.nn.Module) -> list[str]:
@@ -171,14 +196,24 @@ def _ends(name: str, target: str) -> bool:
     return f".{name}".endswith(f".{target}")
 
 
-def _draw(layer: Any, *, seed: int) -> None:
-    """Give an adapter its initial values, in the dtype in which it trains."""
+def _allocate(layer: Any) -> None:
+    """Make the matrices of an adapter on the device of its layer, in their own dtype."""
     base = layer.get_base_layer().weight
-    a, b = (matrices[ADAPTER] for matrices in (layer.lora_A, layer.lora_B))
-    values = torch.empty(a.weight.shape, device=base.device)
-    if not base.is_meta:
-        generator = torch.Generator(base.device).manual_seed(seed)
-        torch.nn.init.kaiming_uniform_(values, a=math.sqrt(5), generator=generator)
     dtype = torch.float64 if base.dtype == torch.float64 else torch.float32
-    a.weight = torch.nn.Parameter(values.to(dtype))
-    b.weight = torch.nn.Parameter(torch.zeros(b.weight.shape, dtype=dtype, device=base.device))
+    for matrices in (layer.lora_A, layer.lora_B):
+        shape = matrices[ADAPTER].weight.shape
+        matrices[ADAPTER].weight = torch.nn.Parameter(
+            torch.empty(shape, dtype=dtype, device=base.device)
+        )
+
+
+@torch.no_grad()
+def _fill(parameter: torch.Tensor, values: torch.Tensor) -> None:
+    """Set a parameter, or this rank's shard of it, to values that all ranks have."""
+    if isinstance(parameter, DTensor):
+        # Without a source each rank takes its part of its own values.
+        values = distribute_tensor(
+            values, parameter.device_mesh, parameter.placements, src_data_rank=None
+        ).to_local()
+        parameter = parameter.to_local()
+    parameter.copy_(values)

@@ -122,7 +122,7 @@ class HuggingFaceFamily(Family):
             module = self.build(side, weights=weights, seed=seed, dtype=dtype, device=meta)
             # What cannot be read in parts is loaded with the other side, which is dropped below.
             with suppress(ConversionError):
-                load_weights(module, weights, self, device=device)
+                load_weights(module, weights, self, device=device, seed=seed)
                 return module
         model = self._full_model(weights, seed=seed, dtype=dtype, device=device)
         self._prepare(model)

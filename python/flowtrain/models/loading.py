@@ -24,6 +24,7 @@ from transformers.core_model_loading import (
     rename_source_key,
 )
 
+from flowtrain.models.adapters import adapter_names, draw_adapters, without_adapter
 from flowtrain.models.errors import ModelError
 from flowtrain.models.folder import check_weights, weight_files
 
@@ -36,9 +37,9 @@ class ConversionError(ModelError):
 
 
 def load_weights(
-    module: torch.nn.Module, folder: Path, family: Family, *, device: torch.device
+    module: torch.nn.Module, folder: Path, family: Family, *, device: torch.device, seed: int
 ) -> None:
-    """Allocate a module, read its weights, and compute its buffers.
+    """Allocate a module, read its weights, draw its adapters, and compute its buffers.
 
     Each process reads for itself, without a collective.
 
@@ -48,6 +49,7 @@ def load_weights(
         folder: Folder to read from.
         family: Family of the model.
         device: Device of the module.
+        seed: `train.seed`, for adapters.
 
     Raises:
         ConversionError: The weights are in files of `torch.save`, or transformers computes some of
@@ -64,7 +66,12 @@ def load_weights(
     names = _stored_names(folder, full, metadata)
     _allocate(module, device)
     state = module.state_dict()
-    weights = {names[name]: value for name, value in state.items() if name not in tied}
+    adapters = adapter_names(module)
+    weights = {
+        names[without_adapter(name)]: value
+        for name, value in state.items()
+        if name not in tied and name not in adapters
+    }
     _read(reader, metadata, weights)
     for name, source in tied.items():
         if name in state and names[name] != names[source]:
@@ -76,6 +83,7 @@ def load_weights(
                     f"{name} to {source}; set tie_word_embeddings to false, or store the right one "
                     "alone"
                 )
+    draw_adapters(module, seed=seed)
     _compute_buffers(module)
 
 
@@ -137,7 +145,12 @@ def _stored_names(folder: Path, full: Any, metadata: Metadata) -> dict[str, str]
 
     Source: `convert_and_load_state_dict_in_model` of transformers.
     """
-    shapes = {name: tuple(value.shape) for name, value in full.state_dict().items()}
+    adapters = adapter_names(full)
+    shapes = {
+        without_adapter(name): tuple(value.shape)
+        for name, value in full.state_dict().items()
+        if name not in adapters
+    }
     transforms = get_model_conversion_mapping(full)
     renamings = [each for each in transforms if isinstance(each, WeightRenaming)]
     converters = [each for each in transforms if isinstance(each, WeightConverter)]

@@ -20,6 +20,7 @@ from flowtrain.data.records import Dataset
 from flowtrain.data.workers import WorkerPool
 from flowtrain.events import Attempt, EventFile, path_of
 from flowtrain.models.dtypes import DTYPES
+from flowtrain.models.loading import load_weights
 from flowtrain.models.recompute import recompute_blocks
 from flowtrain.models.registry import family_for
 from flowtrain.models.sides import Backbone
@@ -198,25 +199,35 @@ class RankProcess:
         return {name: self._module(name, context) for name in self.world.modules}
 
     def _module(self, name: ModuleName, context: RankContext) -> ModuleState:
-        config, family = self.config, context.family
+        config, family, device = self.config, context.family, context.world.device
+        parallel, seed = parallel_for(config, name, context.world), config.train.seed
+        path = config.model.path
+        # Each rank then reads the shards alone that it holds.
+        is_filled_later = path is not None and parallel.divides
         module = family.build(
             name,
-            weights=config.model.path,
-            seed=config.train.seed,
+            weights=path,
+            seed=seed,
             dtype=DTYPES[config.model.dtype],
-            device=context.world.device,
+            device=torch.device("meta") if is_filled_later else device,
         )
         recompute_blocks(family, module, config.parallel.of(name))
         if isinstance(module, Backbone):
             module.logit_bytes = config.train.logit_bytes
-        if isinstance(module, Backbone) and config.parallel_of(name).meets != "never":
-            module.require_input_gradients()
+            if config.parallel_of(name).meets != "never":
+                module.require_input_gradients()
+
+        def fill(divided: torch.nn.Module) -> None:
+            assert path is not None
+            load_weights(divided, path, family, device=device, seed=seed)
+
         return ModuleState.build(
             module,
             config,
             part_of=family.part_of,
-            parallel=parallel_for(config, name, context.world),
+            parallel=parallel,
             blocks=family.blocks(module),
+            fill=fill if is_filled_later else None,
         )
 
     def _rank(

@@ -73,6 +73,7 @@ class ModuleState:
         holds: Callable[[str], bool] = _all,
         parallel: Parallel | None = None,
         blocks: Sequence[torch.nn.Module] = (),
+        fill: Callable[[torch.nn.Module], None] | None = None,
     ) -> ModuleState:
         """Freeze the parts that do not train, and add optimizer and schedule for the others.
 
@@ -83,6 +84,7 @@ class ModuleState:
             holds: Whether a parameter is on this side, by its name.
             parallel: What the ranks of the module do together; None for a single process.
             blocks: Modules that are computed one after the other, and divided each on its own.
+            fill: Gives the divided module its weights; None if it has them.
         """
         freeze(module, config, part_of=part_of, holds=holds)
         own = parallel is None
@@ -93,6 +95,8 @@ class ModuleState:
                 if parameter.requires_grad and parameter.dtype.itemsize < 4:
                     parameter.data = parameter.data.float()
         parallel.prepare(module, blocks)
+        if fill is not None:
+            fill(module)
         side = ModuleState(module, holds, part_of, parallel=parallel)
         if config.optim.master_weights and not parallel.divides:
             side.master = MasterWeights(side.trainable)
