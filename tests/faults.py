@@ -25,6 +25,7 @@ from flowtrain.train.ranks.encoder import EncoderPart
 from flowtrain.train.ranks.rank import Rank
 from flowtrain.train.records.key import RecordKey
 from flowtrain.train.records.receiver import RecordReceiver
+from flowtrain.train.state.checkpoint import Checkpoints
 from flowtrain.train.state.master import with_data
 
 PAUSE_S = 5.0
@@ -157,6 +158,11 @@ def halt_in_forward() -> None:
 def sleep_in_forward() -> None:
     """Let this process sleep for a minute before its third pass of a slot."""
     _before(BackbonePart, "forward", 3, lambda: time.sleep(60))
+
+
+def slow_second_save() -> None:
+    """Let the second checkpoint take a minute to write."""
+    _before(Checkpoints, "_complete", 2, lambda: time.sleep(60))
 
 
 def pause() -> None:

@@ -62,6 +62,7 @@ def train(
     module = ModuleState.build(linear, config, part_of=part_of)
     world: Any = SimpleNamespace(name="backbone", size=ranks, commits=True)
     store: Any = SimpleNamespace(get=lambda *_, **__: {"encoder": 0}, delete=lambda _: None)
+    store.clone = lambda: store
     checkpoints = Checkpoints(config, world, {"backbone": module}, store)
     if first:
         checkpoint = config.run / "checkpoints" / f"step-{first:08d}"
@@ -76,4 +77,6 @@ def train(
         plan = StepPlan(step=step, kind="train", cursor=(step + 1) * draws)
         if config.is_saved(step):
             checkpoints.save(plan, eval_losses.get(step))
+        checkpoints.poll()
+    checkpoints.wait()
     return rates, module

@@ -75,6 +75,35 @@ def test_a_rerun_and_a_resumed_run_write_equal_logs(
 
 
 @pytest.mark.limit(240)
+@pytest.mark.parametrize("layout", [SHAPE, pytest.param(COLOCATED, marks=pytest.mark.deep)])
+def test_a_kill_while_a_checkpoint_is_written_leaves_the_one_before(
+    layout: dict[str, int], tmp_path: Path, data: Path
+) -> None:
+    def tree(name: str, fault: str | None = None) -> dict[str, Any]:
+        return run_tree(
+            tmp_path / name,
+            data,
+            train={"steps": 9},
+            flow=layout,
+            parallel=FULL,
+            checkpoint={"every": 3, "background": True},
+            debug={"fault": fault},
+        )
+
+    trained(tree("first"))
+    # The steps go on while the second save is being written.
+    killed = Run(tree("killed", "faults:slow_second_save"))
+    killed.wait_for_steps(8)
+    killed.kill_all()
+    found = sorted(path.name for path in tmp_path.glob("killed/checkpoints/*"))
+    assert found == ["step-00000003", "step-00000006.part"]
+    trained(tree("killed"), resume=True)
+    for file in ("metrics.jsonl", "final/model.safetensors"):
+        first, again = ((tmp_path / run / file).read_bytes() for run in ("first", "killed"))
+        assert first == again, file
+
+
+@pytest.mark.limit(240)
 @pytest.mark.parametrize(
     ("mode", "layout"),
     [pytest.param("frozen", {"encoder_ranks": 1}, marks=pytest.mark.deep), ("strict", COLOCATED)],

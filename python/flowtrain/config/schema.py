@@ -226,6 +226,10 @@ class CheckpointConfig:
     """Steps between checkpoints; 0 saves only at the end."""
     keep: int = 2
     """Number of checkpoints to keep; the oldest are deleted."""
+    background: bool = False
+    """Whether ranks copy what a checkpoint has to host memory, and write it while the run goes on.
+    It takes that memory for as long as they write, and the checkpoint is valid when all have
+    written."""
 
     def __post_init__(self) -> None:
         not_negative(checkpoint__every=self.every)

@@ -131,6 +131,8 @@ class RankProcess:
                 # The steps before this one must not fail: other ranks may still execute them.
                 with suppress(Exception):
                     context.plans.wait_for_others()
+                with suppress(Exception):
+                    checkpoints.wait()
                 raise
             edges = rank.edges()
             membership.meet("done")
@@ -200,34 +202,36 @@ class RankProcess:
 
     def _module(self, name: ModuleName, context: RankContext) -> ModuleState:
         config, family, device = self.config, context.family, context.world.device
-        parallel, seed = parallel_for(config, name, context.world), config.train.seed
-        path = config.model.path
-        # Each rank then reads the shards alone that it holds.
-        is_filled_later = path is not None and parallel.divides
+        parallel = parallel_for(config, name, context.world)
+        fill = None
+        if parallel.divides and config.model.path is not None:
+            # Each rank reads the shards alone that it holds, once it knows them.
+            fill = partial(
+                load_weights,
+                folder=config.model.path,
+                family=family,
+                seed=config.train.seed,
+                device=device,
+            )
         module = family.build(
             name,
-            weights=path,
-            seed=seed,
+            weights=config.model.path,
+            seed=config.train.seed,
             dtype=DTYPES[config.model.dtype],
-            device=torch.device("meta") if is_filled_later else device,
+            device=device if fill is None else torch.device("meta"),
         )
         recompute_blocks(family, module, config.parallel.of(name))
         if isinstance(module, Backbone):
             module.logit_bytes = config.train.logit_bytes
             if config.parallel_of(name).meets != "never":
                 module.require_input_gradients()
-
-        def fill(divided: torch.nn.Module) -> None:
-            assert path is not None
-            load_weights(divided, path, family, device=device, seed=seed)
-
         return ModuleState.build(
             module,
             config,
             part_of=family.part_of,
             parallel=parallel,
             blocks=family.blocks(module),
-            fill=fill if is_filled_later else None,
+            fill=fill,
         )
 
     def _rank(

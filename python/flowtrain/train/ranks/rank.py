@@ -107,6 +107,7 @@ class Rank:
             for action in template_of(context.config).expand(self._role, self._plan, first=first):
                 self._execute_in_turn(action)
         self._profiler.close()
+        self._checkpoints.wait()
         for part in self._parts:
             part.sender.drain()
             part.receiver.drain()
@@ -194,6 +195,7 @@ class Rank:
 
     def _forget(self, plan: StepPlan, _: Action) -> None:
         """Drop what is kept of a step, or of a batch of an evaluation."""
+        self._checkpoints.poll()
         self._context.plans.forget(plan.step)
         if self._encoder is not None:
             self._encoder.drop(plan)

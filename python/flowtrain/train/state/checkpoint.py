@@ -10,10 +10,12 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import (
@@ -35,6 +37,7 @@ from flowtrain.steps import StepPlan
 from flowtrain.train.control.store import JobStore
 from flowtrain.train.control.world import World
 from flowtrain.train.state.atomic import PART, commit, flush, remove
+from flowtrain.train.state.background import Background
 from flowtrain.train.state.files import RunFileError, read_object, without
 from flowtrain.train.state.logs import LOGS, SPOOL
 from flowtrain.train.state.module import ModuleState
@@ -187,6 +190,10 @@ def _tensors(module: ModuleState, config: RunConfig) -> dict[str, Any]:
 class Checkpoints:
     """Saves and loads the modules of one world.
 
+    With `checkpoint.background` a save copies the tensors to host memory, and a thread writes them
+    while the run goes on. At most one save is in flight. It becomes valid once both worlds have
+    written it, and until then the checkpoint before is the latest.
+
     Args:
         config: The run.
         world: The world of this rank.
@@ -202,6 +209,7 @@ class Checkpoints:
         self._modules = modules
         self._store = store
         self._folder = config.run / "checkpoints"
+        self._background = Background(world, store) if config.checkpoint.background else None
 
     def save(self, plan: StepPlan, eval_loss: float | None = None) -> None:
         """Save after the update of a step; called by every rank.
@@ -209,32 +217,77 @@ class Checkpoints:
         Args:
             plan: The step.
             eval_loss: Loss of the evaluation after it, if there was one.
+
+        Raises:
+            CheckpointError: It cannot be written; or the save before, in the background.
         """
+        self.wait()
         done = plan.step + 1
         part = self._folder / f"step-{done:08d}{PART}"
         if self._world.commits:
             part.mkdir(parents=True, exist_ok=True)
-        for name, module in self._modules.items():
-            with _checkpoint_errors(part / name), module.master.in_place():
-                dcp.save(
-                    _tensors(module, self._config),
-                    storage_writer=_Writer(part / name),
-                    no_dist=self._world.size == 1,
-                )
-        if not self._world.commits:
-            return
         stepped = {name: module.stepped for name, module in self._modules.items()}
-        if "backbone" not in stepped:
-            self._store.put(f"saved/{done}", stepped)
-            return
-        if "encoder" not in stepped:
-            stepped |= self._store.get(f"saved/{done}", writer="the encoder world")
-            self._store.delete(f"saved/{done}")
         meta = CheckpointMeta(step=plan.step, cursor=plan.cursor, stepped=stepped)
         if eval_loss is not None and math.isfinite(eval_loss):
             held_out = held_out_contents(self._config.run)
             meta = replace(meta, eval_loss=eval_loss, held_out=held_out)
-        self._commit(part, meta)
+        if self._background is None:
+            for name, module in self._modules.items():
+                with module.master.in_place():
+                    self._write(part / name, _tensors(module, self._config), None)
+            self._complete(part, meta, self._store)
+            return
+        copies = {}
+        for name, module in self._modules.items():
+            with module.master.in_place():
+                copies[name] = self._background.copied(_tensors(module, self._config))
+        self._background.start(partial(self._write_copies, part, copies, meta))
+
+    def poll(self) -> None:
+        """Raise what has failed in the background; called in every step.
+
+        Raises:
+            CheckpointError: A save cannot be written.
+        """
+        if self._background is not None and self._background.failed:
+            self.wait()
+
+    def wait(self) -> None:
+        """Wait until the save in the background, if any, is complete.
+
+        Raises:
+            CheckpointError: It cannot be written.
+        """
+        if self._background is not None:
+            self._background.wait()
+
+    def _write_copies(self, part: Path, copies: dict[str, Any], meta: CheckpointMeta) -> None:
+        assert self._background is not None
+        for name, state in copies.items():
+            self._write(part / name, state, self._background.group)
+        self._complete(part, meta, self._background.store)
+
+    def _write(self, folder: Path, state: dict[str, Any], group: dist.ProcessGroup | None) -> None:
+        with _checkpoint_errors(folder):
+            dcp.save(
+                state,
+                storage_writer=_Writer(folder),
+                process_group=group,
+                no_dist=self._world.size == 1,
+            )
+
+    def _complete(self, part: Path, meta: CheckpointMeta, store: JobStore) -> None:
+        """Commit a checkpoint that this world has written, once the other has as well."""
+        if not self._world.commits:
+            return
+        stepped, key = meta.stepped, f"saved/{meta.step + 1}"
+        if "backbone" not in stepped:
+            store.put(key, stepped)
+            return
+        if "encoder" not in stepped:
+            stepped = stepped | store.get(key, writer="the encoder world")
+            store.delete(key)
+        self._commit(part, replace(meta, stepped=stepped))
 
     def _commit(self, part: Path, meta: CheckpointMeta) -> None:
         with _checkpoint_errors(part):

@@ -111,6 +111,7 @@ RULES: dict[str, Rule] = {
     "pool.scale": "taken",
     "checkpoint.every": "taken",
     "checkpoint.keep": "taken",
+    "checkpoint.background": "taken",
     "track.tensorboard": "taken",
     "track.wandb": "taken",
     "track.profile_start": "taken",

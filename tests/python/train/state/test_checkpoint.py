@@ -5,6 +5,8 @@ import math
 import os
 import pickle
 import resource
+import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from torch.distributed.checkpoint.metadata import BytesStorageMetadata
 from flowtrain.data.records import SEGMENT_RECORDS
 from flowtrain.train.state.checkpoint import (
     CheckpointError,
+    Checkpoints,
     best,
     read_meta,
     valid_checkpoints,
@@ -26,8 +29,11 @@ from flowtrain.train.state.logs import LOGS, SPOOL
 from flowtrain.train.state.resume import FINGERPRINT
 
 
-def test_a_checkpoint_that_cannot_be_written_or_read_is_named_with_the_cause(folder: Path) -> None:
-    config = configuration(folder)
+@pytest.mark.parametrize("background", [False, True])
+def test_a_checkpoint_that_cannot_be_written_or_read_is_named_with_the_cause(
+    background: bool, folder: Path
+) -> None:
+    config = configuration(folder, checkpoint={"background": background})
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
     try:
@@ -43,6 +49,32 @@ def test_a_checkpoint_that_cannot_be_written_or_read_is_named_with_the_cause(fol
     way_out = f"remove {newest} to take the checkpoint before it"
     with pytest.raises(CheckpointError, match=f"step-00000004/backbone: .*No such file.*{way_out}"):
         train(config, first=4)
+
+
+def test_a_save_in_the_background_has_the_tensors_of_its_step(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Later steps change neither weights nor moments of a checkpoint that is being written."""
+    write, saved = Checkpoints._write, []
+
+    def late(*arguments: Any) -> None:
+        time.sleep(0.1)  # The next step takes a millisecond.
+        write(*arguments)
+
+    monkeypatch.setattr(Checkpoints, "_write", late)
+    for background in (False, True):
+        config = configuration(folder, checkpoint={"background": background, "every": 1})
+        train(config)
+        saved.append(
+            {
+                (step, path.name): path.read_bytes()
+                for step, folder in valid_checkpoints(config.run).items()
+                for path in folder.glob("backbone/*.distcp")
+            }
+        )
+        shutil.rmtree(config.run / "checkpoints")
+    assert saved[0] == saved[1]
+    assert len(saved[0]) == 6
 
 
 @pytest.mark.parametrize("mark", [None, "", "[]", '{"step": 3}', '{"step": 3, "cursor'])
