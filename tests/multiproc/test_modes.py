@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from executed import executed, scheduled
 from forked_ranks import trained
 from support import run_tree
 
+from flowtrain.models.registry import family_for
 from flowtrain.train.state.logs import METRICS, PLANS, read_log
 
 SHAPE = {"encoder_ranks": 2, "backbone_ranks": 2}
@@ -231,3 +233,30 @@ def test_sharded_ranks_with_and_without_images_meet(
         return [step["loss"] for step in trained(tree)]
 
     assert losses("full") == pytest.approx(losses("replicated"), rel=1e-6)
+
+
+def test_sharded_ranks_start_from_the_weights_of_a_folder(tmp_path: Path, data: Path) -> None:
+    source = tmp_path / "source"
+    shutil.copytree(data, source)
+    model: Any = family_for(source / "model").build(
+        # Not `train.seed`, from which a run would draw other weights.
+        "full",
+        weights=None,
+        seed=5,
+        dtype=torch.float64,
+        device=torch.device("cpu"),
+    )
+    model.save_pretrained(source / "model")
+
+    def losses(sharding: str) -> list[float]:
+        tree = run_tree(
+            tmp_path / sharding,
+            source,
+            model={"config": None, "path": str(source / "model"), "dtype": "float64"},
+            train={"steps": 2},
+            flow={"ranks": 2},
+            parallel={module: {"sharding": sharding} for module in ("encoder", "backbone")},
+        )
+        return [step["loss"] for step in trained(tree)]
+
+    assert losses("full") == pytest.approx(losses("replicated"), rel=1e-12)
