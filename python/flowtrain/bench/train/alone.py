@@ -19,13 +19,16 @@ from pathlib import Path
 
 import torch
 
+from flowtrain.config.layout import ModuleName
 from flowtrain.config.load import load
 from flowtrain.config.schema import RunConfig
 from flowtrain.data.text import joined
 from flowtrain.data.workers import WorkerPool
 from flowtrain.events import EventLog
 from flowtrain.models.dtypes import DTYPES
+from flowtrain.models.recompute import recompute_blocks
 from flowtrain.models.registry import family_for
+from flowtrain.models.sides import Backbone
 from flowtrain.steps import CorrectionEvent, Document, StepPlan
 from flowtrain.train.control.exchange import StepDecision
 from flowtrain.train.input.prefetch import Prefetch, Request
@@ -74,13 +77,17 @@ class Alone:
         self._prefetch = prefetch
         self._device = torch.device(config.model.device)
         self._dtype = DTYPES[config.model.dtype]
+        side: ModuleName = "backbone" if name == "backbone" else "encoder"
         model = self._family.build(
-            "backbone" if name == "backbone" else "encoder",
+            side,
             weights=config.model.path,
             seed=config.train.seed,
             dtype=self._dtype,
             device=self._device,
         )
+        recompute_blocks(self._family, model, config.parallel.of(side))
+        if isinstance(model, Backbone):
+            model.logit_bytes = config.train.logit_bytes
         self._module = ModuleState.build(model, config, part_of=self._family.part_of)
         tokens = max(sum(item.num_rows for item in plan.items) for plan in plans.values())
         self._noise = torch.randn(
@@ -98,7 +105,7 @@ class Alone:
             batch = packed_batch(self._family, documents, joined(texts), device=self._device)
             tokens = sum(item.num_rows for item in plan.items_for(0, slot))
             rows = self._noise[:tokens].detach().requires_grad_(not self._frozen_encoder)
-            out = self._family.loss(self._module.module, batch, rows if tokens else None)
+            out = self._module.module(batch, rows if tokens else None)
             if out.loss_sum.requires_grad:
                 (out.loss_sum / plan.num_targets).backward()
         self._update()
@@ -109,7 +116,6 @@ class Alone:
             images = [self._prefetch.get(plan.step, ("pixels", image)) for image in item.images]
             pixels = torch.cat([torch.from_numpy(image.pixels) for image in images])
             encode = partial(
-                self._family.encode,
                 self._module.module,
                 pixels.to(self._device, self._dtype),
                 [image.grid for image in item.images],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from flowtrain.config.parallel import ModuleParallel
 from flowtrain.config.schema import RunConfig
 from flowtrain.schedule import Action
 from flowtrain.steps import FIRST_EVALUATION, step_name
@@ -19,10 +20,11 @@ def device_memory_error(config: RunConfig, action: Action, cause: Exception) -> 
 
 
 def _advice(config: RunConfig, action: Action) -> str:
-    train, flow = config.train, config.flow
+    train, flow, parallel = config.train, config.flow, config.parallel
     if action.module == "backbone":
         return (
-            "the device's memory is full in forward and backward of a microbatch; lower "
+            "the device's memory is full in forward and backward of a microbatch; "
+            f"{_recompute('backbone', parallel.backbone)}lower "
             f"train.microbatch_tokens={train.microbatch_tokens}"
         )
     keeps_steps = flow.mode != "frozen" and not flow.recompute
@@ -40,10 +42,19 @@ def _advice(config: RunConfig, action: Action) -> str:
         )
     if action.module == "encoder":
         return (
-            f"the device's memory is full in the encoder; lower flow.item_tokens={flow.item_tokens}"
+            "the device's memory is full in the encoder; "
+            f"{_recompute('encoder', parallel.encoder) if flow.mode != 'frozen' else ''}"
+            f"lower flow.item_tokens={flow.item_tokens}"
         )
     return (
         "the device's memory is full in the optimizer; freeze parts of the model with model.freeze "
         "or optim.groups, or use fewer bytes for a parameter: now model.dtype="
         f"{config.model.dtype}, optim.master_weights={config.optim.master_weights}"
     )
+
+
+def _recompute(module: str, parallel: ModuleParallel) -> str:
+    """The level of recomputation that is left to set, in front of another way out."""
+    if parallel.recompute == "full" and parallel.recompute_layers is None:
+        return ""
+    return f"set parallel.{module}.recompute=full for all layers, which keeps their inputs, or "

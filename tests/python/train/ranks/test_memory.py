@@ -22,7 +22,12 @@ APPLY = Action(7, "apply")
 @pytest.mark.parametrize(
     ("action", "flow", "message"),
     [
-        (FORWARD, {}, r"of a microbatch; lower train\.microbatch_tokens=4096 \(CUDA out of"),
+        (
+            FORWARD,
+            {},
+            r"of a microbatch; set parallel\.backbone\.recompute=full .* inputs, or lower "
+            r"train\.microbatch_tokens=4096 \(CUDA out of",
+        ),
         (
             ENCODE,
             {},
@@ -39,7 +44,11 @@ APPLY = Action(7, "apply")
             {"ranks": 2, "chunk_slots": 1},
             r"activations of 1 slots; set flow\.recompute=true, .* one item, lower",
         ),
-        (ENCODE, {"recompute": True}, r"in the encoder; lower flow\.item_tokens=1024"),
+        (
+            ENCODE,
+            {"recompute": True},
+            r"in the encoder; set parallel\.encoder\.recompute=full .* lower flow\.item_tokens=1024",
+        ),
         (ENCODE, {"mode": "frozen"}, r"in the encoder; lower flow\.item_tokens=1024"),
         (
             APPLY,
