@@ -53,6 +53,7 @@ GROUPS: dict[str, dict[str, Any]] = {
     "decayed": {"match": "*norm.weight", "weight_decay": 0.1},
     "frozen": {"match": "model.language_model.layers.0.*", "train": False},
 }
+PARTS = ("encoder", "backbone")
 SEED = 7
 # Decoupled ranks get several slots a step, and so do colocated ones that take them by chunks. Five
 # samples cannot be balanced over colocated ranks, so that images move between these.
@@ -101,7 +102,7 @@ def run_config(folder: Path, given: argparse.Namespace) -> RunConfig:
                 **layout_fields(given),
                 "item_tokens": 24,
             },
-            "parallel": {m: {"sharding": getattr(given, m)} for m in ("encoder", "backbone")},
+            "parallel": {module: parallel_fields(given, module) for module in PARTS},
             "pool": {"slab_bytes": 4096},
             "debug": {"fault": given.fault},
         },
@@ -127,6 +128,15 @@ def adapter(text: str) -> tuple[str, int]:
     """Part and rank of an argument of `--lora`."""
     part, _, rank = text.partition("=")
     return part, int(rank)
+
+
+def parallel_fields(given: argparse.Namespace, module: str) -> dict[str, Any]:
+    level, _, layers = getattr(given, f"recompute_{module}").partition(":")
+    return {
+        "sharding": getattr(given, module),
+        "recompute": level,
+        "recompute_layers": int(layers) if layers else None,
+    }
 
 
 def add_videos(data: Path) -> None:
@@ -218,6 +228,7 @@ def compare(
         "lora": dict(given.lora),
         "videos": given.videos,
         "logit_bytes": given.logit_bytes,
+        **{f"recompute_{module}": getattr(given, f"recompute_{module}") for module in PARTS},
         "optimizer": given.optimizer,
         "fault": given.fault,
     }
@@ -283,12 +294,18 @@ def main() -> None:
     parser.add_argument("--chunk-slots", type=int, help="flow.chunk_slots of --layout colocated")
     parser.add_argument("--encoder-ranks", type=int, default=1)
     parser.add_argument("--backbone-ranks", type=int, default=1)
-    for module in ("encoder", "backbone"):
+    for module in PARTS:
         parser.add_argument(
             f"--{module}",
             choices=get_args(Sharding),
             default="replicated",
             help=f"parallel.{module}.sharding: what its ranks divide",
+        )
+        parser.add_argument(
+            f"--recompute-{module}",
+            default="none",
+            metavar="LEVEL[:N]",
+            help=f"parallel.{module}.recompute, and recompute_layers: selective, full, full:2",
         )
     parser.add_argument("--mode", choices=("frozen", "strict"), default="strict")
     parser.add_argument("--dtype", choices=reference_loop.DTYPES, default="float32")

@@ -48,6 +48,8 @@ class Row:
     encoder: str = "replicated"
     backbone: str = "replicated"
     logit_bytes: int = LOGIT_BYTES
+    recompute_encoder: str = "none"
+    recompute_backbone: str = "none"
     encoder_ranks: int = 1
     backbone_ranks: int = 1
     fault: str | None = None
@@ -64,8 +66,13 @@ class Row:
             for module in ("encoder", "backbone")
             if (sharding := getattr(self, module)) != "replicated"
         )
+        recomputed = "".join(
+            f"-{module}-recomputes-{level}"
+            for module in ("encoder", "backbone")
+            if (level := getattr(self, f"recompute_{module}")) != "none"
+        )
         frozen = "".join(f"-without-{part}" for part in self.freeze)
-        kind = f"{self.mode}{sharded}{frozen}"
+        kind = f"{self.mode}{sharded}{recomputed}{frozen}"
         return f"{self.model}{options}-{layout}-{kind}-{self.dtype}-{self.optimizer}"
 
     def arguments(self, *, steps: int, device: str = "cpu") -> argparse.Namespace:
@@ -115,6 +122,19 @@ SHARDED_ROWS = [
 ]
 """Each layout once."""
 
+RECOMPUTED_ROWS = [
+    Row(recompute_encoder="full", recompute_backbone="full", **FULL, **TWO_TWO, **FLOAT64),
+    Row(
+        model="llava-onevision",
+        recompute_encoder="selective",
+        recompute_backbone="selective",
+        **COLOCATED,
+        **FLOAT64,
+    ),
+    Row(recompute_encoder="full:1", recompute_backbone="full:2", **ONE_TWO, **FORMS[0]),
+]
+"""Each level, alone and beside sharding."""
+
 SHARDINGS = get_args(Sharding)
 CROSS = [
     row
@@ -161,7 +181,8 @@ ROWS = [
     Row(lora=LORA, **COLOCATED, **FLOAT64, **FULL),
     *(Row(ranks=ranks, chunk_slots=1, **FORMS[ranks % 2]) for ranks in (1, 2, 3)),
     VIDEO_ROWS[0],
-    Row(logit_bytes=4000, backbone_ranks=2, dtype="float64", optimizer="adamw"),
+    Row(logit_bytes=4000, **ONE_TWO, **FLOAT64),
+    *RECOMPUTED_ROWS,
 ]
 """The rows that `make test-deep` runs."""
 
