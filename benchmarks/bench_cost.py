@@ -57,7 +57,7 @@ from flowtrain.models.registry import family_for
 
 BARS = {
     "flops_error": 0.01,
-    "memory_error": 0.05,
+    "memory_error": 0.01,
     "step_error_mean": 0.08,
     "step_error_worst": 0.20,
     "collective_error": 0.25,
@@ -242,7 +242,7 @@ def flops_line(row: dict[str, Any]) -> str:
 
 def memory_line(row: dict[str, Any]) -> str:
     return (
-        f"{row['family']:20} {'+'.join(row['trained']):26} {row['dtype']:9} {row['what']:24} "
+        f"{row['family']:20} {'+'.join(row['trained']):26} {row['dtype']:9} {row['what']:27} "
         f"allocated {row['allocated'] / 2**20:8.2f} MiB  error {row['error']:.1e}"
     )
 

@@ -28,7 +28,7 @@ def small_model(*, blocks: int = 6, towers: int = 3, **changes: Any) -> ModelDes
             Product("vision_tokens", 24.0 * v * v),
             Product("vision_pairs", 4.0 * v, has_weight=False),
         ),
-        saved=(Saved("vision_tokens", 20 * v),),
+        saved=(Saved("vision_tokens", 19 * v), Saved("vision_tokens", v, of_attention=True)),
         takes=("vision_tokens", v),
     )
     decoder = Layer(
@@ -38,7 +38,7 @@ def small_model(*, blocks: int = 6, towers: int = 3, **changes: Any) -> ModelDes
             Product("tokens", 24.0 * w * w),
             Product("pairs", 4.0 * w, has_weight=False),
         ),
-        saved=(Saved("tokens", 20 * w),),
+        saved=(Saved("tokens", 19 * w), Saved("tokens", w, of_attention=True)),
         takes=("tokens", w),
     )
     patches = Layer(
@@ -112,7 +112,7 @@ def two_encoders(*, blocks: int = 6, **changes: Any) -> ModelDescription:
             Product("vision_tokens", 24.0 * v * v),
             Product("window_pairs", 4.0 * v, has_weight=False),
         ),
-        saved=(Saved("vision_tokens", 20 * v),),
+        saved=(Saved("vision_tokens", 19 * v), Saved("vision_tokens", v, of_attention=True)),
         takes=("vision_tokens", v),
     )
     projector = Layer(

@@ -1,79 +1,69 @@
-"""Bytes that autograd keeps of a forward pass: the storages of saved tensors, each counted once."""
+"""Bytes that a forward pass leaves in memory: storages that it makes, and that outlive it."""
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from torch.utils.checkpoint import checkpoint
-from transformers.modeling_layers import GradientCheckpointingLayer
 
 
-class _Kept:
-    """A saved tensor, which lives as long as the graph that saved it."""
+class Storages(TorchDispatchMode):
+    """Counts the bytes of the storages that operators make, for as long as they live.
 
-    __slots__ = ("__weakref__", "tensor")
-
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self.tensor = tensor
-
-
-@contextmanager
-def recomputed(model: Any) -> Iterator[list[torch.Tensor]]:
-    """Within the block, blocks of the tower and decoder layers are recomputed.
-
-    Yields:
-        Tensors besides their inputs that the recomputation needs, such as rotary positions.
+    Attributes:
+        bytes: Of those that live.
+        peak: Maximum of `bytes`.
     """
-    held: list[torch.Tensor] = []
 
-    def recompute(function: Any, *inputs: Any) -> Any:
-        out = checkpoint(function, *inputs, use_reentrant=False)
-        if out.requires_grad:
-            held.extend(x for x in tree_leaves(function.keywords) if isinstance(x, torch.Tensor))
-        return out
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes = self.peak = 0
+        self._known: dict[int, weakref.ref[torch.UntypedStorage]] = {}
 
-    layers = [x for x in model.modules() if isinstance(x, GradientCheckpointingLayer)]
-    for layer in layers:
-        layer.gradient_checkpointing = True
-        layer._gradient_checkpointing_func = recompute
-    try:
-        yield held
-    finally:
-        for layer in layers:
-            layer.gradient_checkpointing = False
+    def __torch_dispatch__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        given = {_key(x) for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)}
+        result = func(*args, **(kwargs or {}))
+        for made in tree_leaves(result):
+            if isinstance(made, torch.Tensor) and _key(made) not in given:
+                self._add(made.untyped_storage())
+        return result
+
+    def _add(self, storage: torch.UntypedStorage) -> None:
+        key, size = storage._cdata, storage.nbytes()
+        if key in self._known:
+            return
+
+        def gone(_: object) -> None:
+            self._known.pop(key, None)
+            self.bytes -= size
+
+        self._known[key] = weakref.ref(storage, gone)
+        self.bytes += size
+        self.peak = max(self.peak, self.bytes)
 
 
-def kept_bytes(model: Any, forward: Callable[[], Any], *, recompute: bool = False) -> int:
-    """Bytes that the graph of a forward pass keeps.
+def _key(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage()._cdata
 
-    Parameters and buffers are left out, and so is what belongs to a graph that is gone when
-    `forward` returns.
+
+def kept_bytes(forward: Callable[[], Any]) -> int:
+    """Bytes that are kept for the backward pass of what a function returns.
+
+    What existed before, such as parameters and the inputs, is not counted, whatever keeps it.
 
     Args:
-        model: The model.
-        forward: Returns whatever holds the graph.
-        recompute: Whether blocks of the tower and decoder layers keep only their input.
+        forward: Returns tensors; they are dropped, and their graphs are not.
     """
-    own = [*model.parameters(), *model.buffers()]
-    known = {tensor.untyped_storage().data_ptr() for tensor in own}
-    alive: weakref.WeakSet[_Kept] = weakref.WeakSet()
-
-    def pack(tensor: torch.Tensor) -> _Kept:
-        kept = _Kept(tensor)
-        alive.add(kept)
-        return kept
-
-    with (
-        recomputed(model) if recompute else nullcontext([]) as held,
-        torch.autograd.graph.saved_tensors_hooks(pack, lambda kept: kept.tensor),
-    ):
-        graph = forward()
-    storages = [x.untyped_storage() for x in (*(kept.tensor for kept in alive), *held)]
-    found = {x.data_ptr(): x.nbytes() for x in storages if x.data_ptr() not in known}
+    with Storages() as storages:
+        made = [x for x in tree_leaves(forward()) if isinstance(x, torch.Tensor)]
+        graph = [tensor.grad_fn for tensor in made]
+        del made
+        found = storages.bytes
     del graph
-    return sum(found.values())
+    return found

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
 from cost.kept import kept_bytes
 from flowtrain.config.optim import OptimConfig
-from flowtrain.cost.activations import layer_bytes
-from flowtrain.cost.flops import Grid
+from flowtrain.config.parallel import ModuleParallel, ParallelConfig
+from flowtrain.cost.activations import layer_bytes, levels_of
+from flowtrain.cost.flops import Grid, Side
 from flowtrain.cost.layers import Counts
 from flowtrain.cost.states import state_bytes
-from flowtrain.models.family import Family, LossOutput, PackedBatch
+from flowtrain.models.family import Family, PackedBatch
+from flowtrain.models.recompute import recompute_blocks
 from flowtrain.models.registry import family_for
 from flowtrain.models.tiny import TinyModel, write_tiny_model
 from flowtrain.train.state.master import MasterWeights
@@ -47,6 +50,16 @@ ROWS: dict[str, Documents] = {
 }
 
 
+LEVELS: dict[str, tuple[ModuleParallel, int | None]] = {
+    "activations": (ModuleParallel(), None),
+    "activations, full": (ModuleParallel(recompute="full"), None),
+    "activations, selective": (ModuleParallel(recompute="selective"), None),
+    "activations, full of 2": (ModuleParallel(recompute="full", recompute_layers=2), None),
+    "activations, head in chunks": (ModuleParallel(), 1 << 16),
+}
+"""What both modules recompute, and the limit of the logits."""
+
+
 def memory_rows(kind: str, freezings: tuple[tuple[str, ...], ...]) -> Iterator[dict[str, Any]]:
     """States and activations for each dtype and choice of trained parts."""
     with tempfile.TemporaryDirectory() as folder:
@@ -55,16 +68,10 @@ def memory_rows(kind: str, freezings: tuple[tuple[str, ...], ...]) -> Iterator[d
         row, pixels, counts = packed_row(family, ROWS[kind])
         for dtype in (torch.float32, torch.bfloat16):
             for trained in freezings:
-                model = family.build(
-                    "full", weights=None, seed=0, dtype=dtype, device=torch.device("cpu")
-                )
-                for name, parameter in model.named_parameters():
-                    if family.part_of(name) not in trained:
-                        parameter.requires_grad_(False)
                 case = {"family": kind, "dtype": str(dtype)[6:], "trained": trained}
                 for what, allocated, ours in (
-                    *activations(family, model, row, pixels.to(dtype), counts, trained),
-                    *states(family, model, trained),
+                    *activations(family, row, pixels.to(dtype), counts, trained),
+                    *states(family, built(family, "full", dtype, trained), trained),
                 ):
                     error = abs(ours / allocated - 1)
                     yield {
@@ -76,30 +83,46 @@ def memory_rows(kind: str, freezings: tuple[tuple[str, ...], ...]) -> Iterator[d
                     }
 
 
+def built(family: Family, side: Any, dtype: torch.dtype, trained: tuple[str, ...]) -> Any:
+    """A side of the model, or all of it, some of whose parts train."""
+    model = family.build(side, weights=None, seed=0, dtype=dtype, device=torch.device("cpu"))
+    for name, parameter in model.named_parameters():
+        if family.part_of(name) not in trained:
+            parameter.requires_grad_(False)
+    return model
+
+
 def activations(
     family: Family,
-    model: Any,
     row: PackedBatch,
     pixels: torch.Tensor,
     counts: Counts,
     trained: tuple[str, ...],
 ) -> Iterator[tuple[str, int, float]]:
-    def forward() -> LossOutput:
-        return family.loss(model, row, family.encode(model, pixels, row.grids))
+    """What is kept with each of the levels, and what the cost model says."""
+    for name, (level, logit_bytes) in LEVELS.items():
+        sides = [built(family, side, pixels.dtype, trained) for side in get_args(Side)]
+        encoder, backbone = sides
+        for side in sides:
+            recompute_blocks(family, side, level)
+        backbone.logit_bytes = logit_bytes
 
-    for recompute in (False, True):
+        def forward() -> Any:
+            # What exists before does not count.
+            given = replace(row, input_ids=row.input_ids * 1)
+            return backbone(given, encoder(pixels * 1, row.grids)).loss_sum  # noqa: B023
+
         ours = layer_bytes(
             family.layers,
             counts,
             trained,
             itemsize=pixels.dtype.itemsize,
-            recompute=recompute,
+            levels=levels_of(family.layers, ParallelConfig(encoder=level, backbone=level)),
             # Documents of the rows have several lengths.
             joined=True,
+            logit_bytes=logit_bytes,
         )
-        name = "activations, recomputed" if recompute else "activations"
-        kept = kept_bytes(model, forward, recompute=recompute)
-        yield name, kept, sum(layer.kept for layer in ours)
+        yield name, kept_bytes(forward), sum(layer.kept for layer in ours)
 
 
 def states(family: Family, model: Any, trained: tuple[str, ...]) -> Iterator[tuple[str, int, int]]:

@@ -13,7 +13,7 @@ from flowtrain.models.family import Family
 from flowtrain.steps import StepPlan
 from flowtrain.train.input.reads import SampleReads
 from flowtrain.train.planning.builder import PlanBuilder
-from flowtrain.train.ranks import worker
+from flowtrain.train.ranks import process
 
 STEPS = "FLOWTRAIN_BENCH_STEPS"
 """Environment variable: JSON file with the numbers of the samples of each step."""
@@ -38,4 +38,4 @@ class ChosenSource:
 
 def install() -> None:
     """Let the rank of this process take its steps from `ChosenSource`."""
-    worker.PlanSource = ChosenSource
+    process.PlanSource = ChosenSource

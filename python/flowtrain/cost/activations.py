@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from flowtrain.config.parallel import ParallelConfig, Recompute
 from flowtrain.cost.layers import PARTS, Counts, Layer, Saved, Unit, check_parts
 
 # Values that an activation function keeps for each value of its input.
@@ -39,7 +40,7 @@ def layer_bytes(
     trained: Collection[str],
     *,
     itemsize: int,
-    recompute: bool = False,
+    levels: Sequence[Recompute] = (),
     joined: bool = False,
     logit_bytes: int | None = None,
 ) -> list[LayerBytes]:
@@ -53,8 +54,7 @@ def layer_bytes(
         counts: Of the row: the sum of those of its samples.
         trained: Parts that train.
         itemsize: Bytes of a value in the dtype of the model.
-        recompute: Whether blocks of the tower and decoder layers keep only their input, as
-            `torch.utils.checkpoint` does.
+        levels: What each layer recomputes, as `levels_of` says; none of them if it is empty.
         joined: Whether several calls compute the attention of the documents in the decoder. Their
             outputs are then joined, which makes a copy. One kernel computes all documents on a CUDA
             device, and on a CPU short documents in float32, or else documents of equal length.
@@ -67,7 +67,7 @@ def layer_bytes(
     check_parts(trained)
     before = {part: any(p in trained for p in PARTS[:i]) for i, part in enumerate(PARTS)}
     found = []
-    for layer in layers:
+    for layer, level in zip(layers, levels or ["none"] * len(layers), strict=True):
         trains, gradient_before = layer.part in trained, before[layer.part]
         if layer.left_out or not layer.reaches_loss or not (trains or gradient_before):
             continue
@@ -85,18 +85,40 @@ def layer_bytes(
         if in_chunks:
             # What is recomputed keeps its input, also if its weight does not train.
             exists["weight"] = True
-        in_full = sum(
-            saved.values * (saved.itemsize or itemsize) * _count(counts, saved.unit)
+        sizes = [
+            (saved, saved.values * (saved.itemsize or itemsize) * _count(counts, saved.unit))
             for saved in layer.saved
-            if exists[saved.needed_by]
-            and (joined or not saved.joins)
-            and not (in_chunks and saved.in_chunks)
-        )
-        kept, recomputed = in_full, float(logit_bytes or 0) if in_chunks else 0.0
-        if recompute and layer.takes is not None:
+            if exists[saved.needed_by] and (joined or not saved.joins)
+        ]
+        in_full = kept = sum(size for _, size in sizes)
+        recomputed = 0.0
+        if in_chunks:
+            kept = sum(size for saved, size in sizes if not saved.in_chunks)
+            recomputed = float(logit_bytes or 0)
+        elif level != "none" and layer.takes is not None:
             unit, values = layer.takes
-            kept, recomputed = values * itemsize * _count(counts, unit), in_full
+            kept = values * itemsize * _count(counts, unit)
+            recomputed = in_full
+            if level == "selective":
+                of_attention = sum(size for saved, size in sizes if saved.of_attention)
+                kept, recomputed = kept + of_attention, recomputed - of_attention
         found.append(LayerBytes(name=layer.name, part=layer.part, kept=kept, recomputed=recomputed))
+    return found
+
+
+def levels_of(layers: Sequence[Layer], parallel: ParallelConfig) -> list[Recompute]:
+    """What each layer recomputes: those of a module that `parallel` asks for, from the first."""
+    modules = {"encoder": parallel.encoder, "backbone": parallel.backbone}
+    numbers = dict.fromkeys(modules, 0)
+    found: list[Recompute] = []
+    for layer in layers:
+        module = modules.get(layer.part)
+        if module is None or layer.takes is None or layer.left_out:
+            found.append("none")
+            continue
+        asked = module.recompute_layers
+        found.append(module.recompute if asked is None or numbers[layer.part] < asked else "none")
+        numbers[layer.part] += 1
     return found
 
 
@@ -129,7 +151,11 @@ def attention(unit: Unit, *, heads: int, width: int, inputs: int) -> list[Saved]
         width: Values of the output.
         inputs: Values of query, key and value, as they are stored.
     """
-    return [Saved(unit, inputs), Saved(unit, heads, itemsize=4), Saved(unit, width)]
+    return [
+        Saved(unit, inputs),
+        Saved(unit, heads, itemsize=4, of_attention=True),
+        Saved(unit, width, of_attention=True),
+    ]
 
 
 def mlp(unit: Unit, width: int, inner: int, *, activation: str, gated: bool) -> list[Saved] | None:

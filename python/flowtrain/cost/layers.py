@@ -110,6 +110,7 @@ class Saved:
         itemsize: Bytes of a value; None for the dtype of the model.
         joins: Whether it is a copy that exists only if several calls compute the attention of the
             row, because their outputs are then joined.
+        of_attention: Whether the attention returns it: selective recomputation keeps it.
         in_chunks: Whether it is made in chunks, and again in the backward pass, if all of it in
             float32 is more than the limit of the logits.
     """
@@ -119,7 +120,8 @@ class Saved:
     needed_by: Need = "gradient"
     itemsize: int | None = None
     joins: bool = False
-    # The digest of a profile does not depend on it.
+    # The digest of a profile does not depend on these.
+    of_attention: bool = field(default=False, repr=False)
     in_chunks: bool = field(default=False, repr=False)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from flowtrain.config.parallel import Recompute
 from flowtrain.cost.layers import PARTS, Counts, Layer, check_parts
 from flowtrain.cost.timing import PassSeconds
 
@@ -77,6 +78,8 @@ def step_seconds(
     trained: Collection[str],
     *,
     recompute: bool = False,
+    levels: Sequence[Recompute] = (),
+    logit_bytes: int | None = None,
 ) -> StepSeconds:
     """Time of a step of a rank.
 
@@ -88,15 +91,18 @@ def step_seconds(
         rows: Microbatches of the rank.
         trained: Parts of the model that train, also those on other ranks.
         recompute: Whether the rank encodes again before the encoder's backward pass.
+        levels: What each layer recomputes, as `levels_of` says; none of them if it is empty.
+        logit_bytes: Bytes of logits beyond which the output head runs forward twice; None for no
+            limit.
 
     Raises:
         ValueError: `trained` names no part of a model, or a size was not measured.
     """
     check_parts(trained)
-    kinds = _kinds(layers)
-    in_front = [kind for kind in kinds if kind[0].part != "backbone"]
-    behind = [kind for kind in kinds if kind[0].part == "backbone"]
-    parts = {layer.part for layer, _ in kinds}
+    kinds = _kinds(layers, levels or ["none"] * len(layers))
+    in_front = [kind for kind in kinds if kind.layer.part != "backbone"]
+    behind = [kind for kind in kinds if kind.layer.part == "backbone"]
+    parts = {kind.layer.part for kind in kinds}
     held = [part for part in trained if part in parts]
     in_front_trained = [part for part in held if part != "backbone"]
     again = recompute and bool(in_front_trained)
@@ -107,7 +113,9 @@ def step_seconds(
         for images in row.calls:
             counts = Counts(*map(sum, zip(*images, strict=True)))
             documents = [length for image in images for length in _frames(image)]
-            encode += _seconds(times, in_front, counts, documents, trained, again=again)
+            encode += _seconds(times, in_front, counts, documents, trained, logit_bytes)
+            if again:
+                encode += _forward_seconds(times, in_front, counts, documents)
         tokens = sum(row.documents)
         counts = Counts(
             tokens=tokens,
@@ -115,7 +123,7 @@ def step_seconds(
             targets=row.num_targets,
             projected=row.image_rows,
         )
-        backbone += _seconds(times, behind, counts, row.documents, trained)
+        backbone += _seconds(times, behind, counts, row.documents, trained, logit_bytes)
     if in_front_trained:
         encode += max(0, calls - 1) * times.accumulate_seconds(in_front_trained)
     if "backbone" in held:
@@ -125,13 +133,21 @@ def step_seconds(
     return StepSeconds(encode=encode, backbone=backbone, update=times.update_seconds(updated))
 
 
-def _kinds(layers: Iterable[Layer]) -> list[tuple[Layer, int]]:
-    """The first of all layers that differ in nothing but their name, and how many there are."""
-    found: dict[Layer, tuple[Layer, int]] = {}
-    for layer in layers:
+@dataclass(slots=True)
+class _Kind:
+    """Layers that differ in nothing but their name: one of them, and how many there are."""
+
+    layer: Layer
+    level: Recompute
+    number: int = 0
+
+
+def _kinds(layers: Iterable[Layer], levels: Iterable[Recompute]) -> list[_Kind]:
+    found: dict[tuple[Layer, Recompute], _Kind] = {}
+    for layer, level in zip(layers, levels, strict=True):
         if not layer.left_out:
-            first, number = found.get(key := replace(layer, name=""), (layer, 0))
-            found[key] = first, number + 1
+            key = replace(layer, name=""), level
+            found.setdefault(key, _Kind(layer, level)).number += 1
     return list(found.values())
 
 
@@ -141,27 +157,43 @@ def _frames(image: Counts) -> list[int]:
     return [length] * round(image.vision_tokens / length) if length else []
 
 
+def _forward_seconds(
+    times: RankTimes, kinds: Iterable[_Kind], counts: Counts, documents: Sequence[int]
+) -> float:
+    """Seconds of the forward pass of layers."""
+    return sum(
+        kind.number * times.seconds(kind.layer, counts, documents=documents).forward
+        for kind in kinds
+    )
+
+
 def _seconds(
     times: RankTimes,
-    kinds: Iterable[tuple[Layer, int]],
+    kinds: Iterable[_Kind],
     counts: Counts,
     documents: Sequence[int],
     trained: Collection[str],
-    *,
-    again: bool = False,
+    logit_bytes: int | None,
 ) -> float:
-    """Seconds of the passes that layers have."""
+    """Seconds of the passes that layers have, with what the backward pass computes again."""
     total = 0.0
-    for layer, number in kinds:
+    for kind in kinds:
+        layer = kind.layer
         seconds = times.seconds(layer, counts, documents=documents)
-        total += number * (2 if again else 1) * seconds.forward
-        if not layer.reaches_loss:
-            continue
+        total += kind.number * seconds.forward
         trains = layer.part in trained
         gradient_before = any(part in trained for part in PARTS[: PARTS.index(layer.part)])
+        if not layer.reaches_loss or not (trains or gradient_before):
+            continue
         starts = bool(layer.products) and all(p.is_first for p in layer.products if p.has_weight)
-        if gradient_before or (trains and not starts):
-            total += number * seconds.backward_input
+        if gradient_before or not starts:
+            total += kind.number * seconds.backward_input
         if trains:
-            total += number * seconds.backward_weight
+            total += kind.number * seconds.backward_weight
+        if kind.level == "full" or (
+            logit_bytes is not None and layer.logit_bytes(counts) > logit_bytes
+        ):
+            total += kind.number * seconds.forward
+        elif kind.level == "selective":
+            total += kind.number * (seconds.forward - seconds.attention)
     return total

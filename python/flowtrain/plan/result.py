@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Literal
 
-from flowtrain.config.parallel import Sharding
+from flowtrain.config.parallel import Recompute, Sharding
 from flowtrain_core import FlowTrainError
 
 Mode = Literal["prefix", "colocated", "disaggregated"]
@@ -24,12 +24,14 @@ class StageLayout:
     Attributes:
         first: Number of its first layer.
         end: Number of the first layer behind it.
-        recompute: `none` or `full`: whether each layer is computed again from its input.
+        recompute: What its blocks compute again in the backward pass.
+        recompute_layers: Number of blocks, from the first, that do so; None for all.
     """
 
     first: int
     end: int
-    recompute: str
+    recompute: Recompute
+    recompute_layers: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

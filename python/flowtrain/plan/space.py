@@ -10,7 +10,7 @@ from flowtrain.config.parallel import Sharding
 from flowtrain.cost.communication import Mesh
 from flowtrain.cost.timing import Timing
 from flowtrain.cost.topology import Link, Topology
-from flowtrain.plan.partition import Level
+from flowtrain.plan.partition import LEVELS, Level
 from flowtrain.plan.result import Mode
 
 MODES: tuple[Mode, ...] = get_args(Mode)
@@ -117,8 +117,9 @@ class Space:
         pp: Pipeline stages of the backbone.
         ep: Sizes of expert parallelism of the backbone.
         sharding: What replicas may share out; `full` only without pipeline stages.
-        recompute: Whether stages compute their blocks again: never (`none`), always (`full`), or
-            where memory asks for it (both).
+        recompute: What the blocks of a stage may compute again. With `none` among several levels,
+            only where memory asks for it: of a single stage as few of its first blocks as fit, and
+            of several each all of them or none.
         microbatches: Microbatches of a replica per step; None tries 1, 2, 3, 4, 6, 8, 12, 16, ...
         fixed: Choices that the layouts must have made.
         one_host: Whether plans have the GPUs of one node at most.
@@ -146,7 +147,7 @@ class Space:
             for value in values:
                 if isinstance(value, int) and value < 1:
                     raise ValueError(f"{name}={value}: it must be at least 1")
-        choices = (("modes", MODES), ("sharding", SHARDINGS), ("recompute", RECOMPUTE))
+        choices = (("modes", MODES), ("sharding", SHARDINGS), ("recompute", LEVELS))
         for name, known in choices:
             for value in getattr(self, name):
                 if value not in known:

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from flowtrain.config.parallel import ModuleParallel, ParallelConfig
 from flowtrain.cost import Counts, ForwardFlops, Layer, Product, Saved, layer_bytes, layer_flops
+from flowtrain.cost.activations import levels_of
 from flowtrain.cost.decoder import decoder_layers
 from flowtrain.cost.tower import Block
 
@@ -100,13 +103,20 @@ def test_a_layer_whose_tensors_are_not_known_is_refused() -> None:
 
 
 def test_a_recomputed_layer_keeps_its_input_and_makes_the_rest_again() -> None:
-    saved = (Saved("tokens", 5), Saved("tokens", 1, itemsize=4))
-    layers = [Layer(name="layer", part="backbone", saved=saved, takes=("tokens", 3))]
-    counts = Counts(tokens=10)
-    (full,) = layer_bytes(layers, counts, {"encoder"}, itemsize=2)
-    (again,) = layer_bytes(layers, counts, {"encoder"}, itemsize=2, recompute=True)
-    assert (full.kept, full.recomputed) == (140, 0)
-    assert (again.kept, again.recomputed) == (60, 140)
+    saved = (Saved("tokens", 5), Saved("tokens", 1, itemsize=4, of_attention=True))
+    block = Layer(name="block", part="backbone", saved=saved, takes=("tokens", 3))
+    layers = [Layer(name="embedding", part="backbone", saved=saved), block, block]
+
+    def found(**recompute: Any) -> list[tuple[float, float]]:
+        levels = levels_of(layers, ParallelConfig(backbone=ModuleParallel(**recompute)))
+        sizes = layer_bytes(layers, Counts(tokens=10), {"encoder"}, itemsize=2, levels=levels)
+        return [(layer.kept, layer.recomputed) for layer in sizes]
+
+    whole = (140, 0)
+    assert found() == [whole] * 3
+    assert found(recompute="full") == [whole, (60, 140), (60, 140)]
+    assert found(recompute="selective") == [whole, (100, 100), (100, 100)]
+    assert found(recompute="full", recompute_layers=1) == [whole, (60, 140), whole]
 
 
 @pytest.mark.parametrize("inner", [16, 48, 64])

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -21,13 +21,15 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForImageTextToText
 
 from flowtrain.config.lora import Adapter, LoraConfig
-from flowtrain.cost.activations import layer_bytes
+from flowtrain.config.parallel import ModuleParallel, ParallelConfig
+from flowtrain.cost.activations import layer_bytes, levels_of
 from flowtrain.cost.flops import Grid, Side
 from flowtrain.cost.layers import PARTS, Counts, layer_flops
 from flowtrain.models import ModelError, short_documents
 from flowtrain.models.describe import describe_family
-from flowtrain.models.family import Family, LossOutput, PackedBatch
+from flowtrain.models.family import Family, PackedBatch
 from flowtrain.models.lora import with_lora
+from flowtrain.models.recompute import recompute_blocks
 from flowtrain.models.registry import family_for
 from flowtrain.models.tiny import SMALLEST, TINY, write_tiny_model
 from flowtrain.models.videos import FAMILIES_WITH_VIDEO, VideoHead
@@ -316,6 +318,15 @@ def test_flops_of_both_passes_are_those_of_the_plain_model(model: Model) -> None
         assert found == [forward, counter.get_total_flops() - forward], trained
 
 
+KEPT = (
+    (ModuleParallel(), None),
+    (ModuleParallel(recompute="full"), None),
+    (ModuleParallel(recompute="selective"), 10_000),
+    (ModuleParallel(recompute="full", recompute_layers=2), 10_000),
+)
+"""Levels of recomputation of both sides, and limits of the logits."""
+
+
 def counts_of(family: Family, samples: Sequence[Sample]) -> Counts:
     """How much of each unit a row of samples has."""
     counts = [
@@ -330,37 +341,41 @@ def test_activations_take_the_bytes_that_autograd_keeps(
     model: Model, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     family, samples = model.family, samples_of(model)
-    full = family.build("full", weights=None, seed=1, dtype=dtype, device=CPU)
     batch, pixels = packed(family, samples), pixels_of(samples).to(dtype)
     row = counts_of(family, samples)
-    contributes = {p for p in full.parameters() if p.requires_grad}
     # In bfloat16 a call of torch's kernel for each length, in float32 one call of ours.
     joined = dtype == torch.bfloat16
     monkeypatch.setattr(short_documents, "_LONGEST", 1000)
-
-    def forward() -> LossOutput:
-        return family.loss(full, batch, family.encode(full, pixels, batch.grids))
-
-    for trained, recompute in itertools.product(
-        (set(PARTS), {"encoder"}, {"projector"}), (False, True)
+    for trained, (level, limit) in itertools.product(
+        (set(PARTS), {"encoder"}, {"projector"}), KEPT
     ):
-        for name, parameter in full.named_parameters():
-            parameter.requires_grad_(parameter in contributes and family.part_of(name) in trained)
+        options: dict[str, Any] = {"weights": None, "seed": 1, "dtype": dtype, "device": CPU}
+        sides = encoder, backbone = [family.build(s, **options) for s in get_args(Side)]
+        for side in sides:
+            recompute_blocks(family, side, level)
+            for name, parameter in side.named_parameters():
+                if family.part_of(name) not in trained:
+                    parameter.requires_grad_(False)
+        backbone.logit_bytes = limit
+
+        def forward() -> Any:
+            # What is kept has to be made here.
+            given = replace(batch, input_ids=batch.input_ids * 1)
+            return backbone(given, encoder(pixels * 1, batch.grids)).loss_sum  # noqa: B023
+
+        with one_thread():
+            found = kept_bytes(forward)
         ours = layer_bytes(
             family.layers,
             row,
             trained,
             itemsize=dtype.itemsize,
-            recompute=recompute,
+            levels=levels_of(family.layers, ParallelConfig(encoder=level, backbone=level)),
             joined=joined,
+            logit_bytes=limit,
         )
-        with one_thread():
-            found = kept_bytes(full, forward, recompute=recompute)
-        if recompute:
-            # Layers hold what the caller gave them: the documents' positions.
-            found -= batch.position_ids.nbytes
         # Cross entropy keeps one number, and the tower has a few that no image adds to.
-        assert 0 < found - sum(layer.kept for layer in ours) < 200, (trained, recompute)
+        assert 0 <= found - sum(layer.kept for layer in ours) < 200, (trained, level, limit)
 
 
 def adapt(model: Any, family: Family, ranks: dict[str, int]) -> None:
@@ -424,7 +439,9 @@ def test_adapters_keep_what_those_of_peft_do(model: Model, monkeypatch: pytest.M
         let_train(full, family, trained, ranks)
         with one_thread():
             kept = kept_bytes(
-                full, lambda: family.loss(full, batch, family.encode(full, pixels, batch.grids))
+                lambda: (
+                    family.loss(full, batch, family.encode(full, pixels * 1, batch.grids)).loss_sum
+                )
             )
         ours = layer_bytes(described.layers, row, trained, itemsize=4)
         # Frozen norms and the frozen embedding keep a little less.

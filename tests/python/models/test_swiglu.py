@@ -61,7 +61,7 @@ def test_three_tensors_of_the_inner_width_are_kept() -> None:
     mlp = mlp_of("LlamaMLP").bfloat16()
     use_own_mlps(mlp)
     x = torch.randn(30, _WIDTH).bfloat16().requires_grad_()
-    assert kept_bytes(mlp, lambda: mlp(x * 1)) == 30 * 2 * (_WIDTH + 3 * _INNER)
+    assert kept_bytes(lambda: mlp(x * 1)) == 30 * 2 * (_WIDTH + 3 * _INNER)
 
 
 # Whole vectors and others; gates whose exponentials overflow or vanish.

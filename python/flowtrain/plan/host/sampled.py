@@ -9,6 +9,8 @@ from typing import Protocol
 
 from flowtrain.config.flow import Mode
 from flowtrain.config.layout import ModuleName, RankLayout, WorldLayout
+from flowtrain.config.parallel import ParallelConfig
+from flowtrain.cost.activations import levels_of
 from flowtrain.cost.flops import Grid, Side
 from flowtrain.cost.layers import Counts, ForwardFlops, Layer
 from flowtrain.cost.step import RankTimes, Row, StepSeconds, step_seconds
@@ -56,6 +58,8 @@ class SampledSteps:
         trained: Parts that train.
         microbatch_tokens: `train.microbatch_tokens`.
         item_tokens: `flow.item_tokens`.
+        parallel: Section `parallel`, of which recomputation counts.
+        logit_bytes: `train.logit_bytes`.
     """
 
     def __init__(
@@ -69,7 +73,10 @@ class SampledSteps:
         trained: Sequence[str],
         microbatch_tokens: int,
         item_tokens: int,
+        parallel: ParallelConfig,
+        logit_bytes: int,
     ) -> None:
+        self._parallel, self._logit_bytes = parallel, logit_bytes
         self.mode, self.global_batch = mode, global_batch
         self._model, self._recompute, self._trained = model, recompute, trained
         self._microbatch_tokens, self._item_tokens = microbatch_tokens, item_tokens
@@ -118,12 +125,15 @@ class SampledSteps:
             times: Times of layers and of the optimizer.
         """
         parts = self._parts(world)
+        layers = [layer for layer in self._model.layers if layer.part in parts]
         return step_seconds(
             times,
-            [layer for layer in self._model.layers if layer.part in parts],
+            layers,
             rank_rows(plan, world.modules, rank, self._image_counts),
             self._trained,
             recompute=self._recompute,
+            levels=levels_of(layers, self._parallel),
+            logit_bytes=self._logit_bytes,
         )
 
     def trained_bytes(self, world: WorldLayout) -> float:

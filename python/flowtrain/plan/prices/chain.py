@@ -8,11 +8,20 @@ from dataclasses import dataclass
 
 import numpy
 
-from flowtrain.plan.arrays import BoolArray, FloatArray, IntArray
-from flowtrain.plan.partition import Layers, Level, NoPartitionError, Partition, Tap, partition
+from flowtrain.plan.arrays import FloatArray, IntArray
+from flowtrain.plan.partition import (
+    LEVELS,
+    Layers,
+    Level,
+    NoPartitionError,
+    Partition,
+    Tap,
+    partition,
+)
 from flowtrain.plan.prices.costs import Costs, Shape
 from flowtrain.plan.prices.row import Row
 from flowtrain.plan.prices.tables import Tables
+from flowtrain.plan.result import StageLayout
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,6 +59,7 @@ class Chain:
         self._decoder = decoder & (self.layers_of_kind > 0)
         self._in_front = tables.vision & (self.layers_of_kind == 0)
         self.heaviest_share = tables.heaviest_share(layers)
+        self._blocks = self.kinds[tables.block[self.kinds]]
         self.num_blocks = int(self.layers_of_kind[self._decoder].sum())
 
     def bounds(
@@ -70,19 +80,18 @@ class Chain:
         """
         states = costs.states.sum(0)
         kept = costs.kept[:, :, self._decoder].min(2)[:, :, None]
+        again = [LEVELS.index(level) for level in levels if level != "none"]
         behind = stages - numpy.arange(stages)
         in_flight = numpy.minimum(microbatches[:, None], behind)[:, None]
         room = memory_bytes // (states[self._decoder].min() + in_flight * kept)
-        all_room, input_room = room.sum(2).T
-        if "full" not in levels:
-            input_room = all_room
-        if "none" not in levels:
-            all_room = 0 * all_room
+        rooms = room.sum(2)
+        all_room = rooms[:, 0] if "none" in levels else 0 * rooms[:, 0]
+        most_room = rooms[:, again].max(1) if again else all_room
         pass_s = costs.forward.sum(1) + costs.backward.sum(1)
-        again_s = costs.again[:, self._decoder].min(1)
+        again_s = costs.again[:, again or [0]][:, :, self._decoder].min((1, 2))
         recomputed = numpy.maximum(0.0, self.num_blocks - all_room)
         fill_s = pass_s @ self.layers_of_kind + recomputed * again_s
-        fits = (input_room >= self.num_blocks) & (
+        fits = (most_room >= self.num_blocks) & (
             states @ self.layers_of_kind <= stages * (memory_bytes - other_bytes)
         )
         longest_s = numpy.maximum(
@@ -100,10 +109,10 @@ class Chain:
         other_bytes: float,
         rows_bytes: FloatArray,
         levels: Sequence[Level],
-    ) -> tuple[Bounds, BoolArray]:
-        """Times of one stage of all layers, and whether it recomputes, shape [num_rows].
+    ) -> tuple[Bounds, IntArray, IntArray]:
+        """Times of one stage of all layers, and what it recomputes.
 
-        It does if it does not fit otherwise.
+        The first blocks are computed again, as few of them as fit.
 
         Args:
             costs: Of the layers.
@@ -111,18 +120,37 @@ class Chain:
             other_bytes: As for `partition`.
             rows_bytes: Rows of the encoder, and their gradients, shape [num_rows].
             levels: Levels of recomputation to choose from.
+
+        Returns:
+            The times; and the place of a level in LEVELS, and the blocks that it applies to, for
+            each row, both of shape [num_rows].
         """
         count, has = self.layers_of_kind, self.layers_of_kind > 0
         pass_s = (costs.forward.sum(1) + costs.backward.sum(1)) @ count
         states = costs.states.sum(0) @ count
         fixed = states + costs.working[:, has].max(1) + rows_bytes
-        running = (costs.kept[:, 0] - costs.kept[:, 1])[:, has].max(1)
-        everything, inputs = (costs.kept @ count).T
-        recomputes = (fixed + everything > memory_bytes) | ("none" not in levels)
-        fill_s = numpy.where(recomputes, pass_s + costs.again @ count, pass_s)
-        fits = ~recomputes | (("full" in levels) & (fixed + running + inputs <= memory_bytes))
-        fits &= states + other_bytes <= memory_bytes
-        return Bounds(numpy.where(fits, fill_s, numpy.inf), fill_s), recomputes
+        everything = costs.kept[:, 0] @ count
+        fill_s = numpy.full(len(pass_s), numpy.inf)
+        chosen, blocks = numpy.zeros((2, len(pass_s)), numpy.int64)
+        for level in levels:
+            number = LEVELS.index(level)
+            # For each number of recomputed blocks: what is spared, the largest of them, which
+            # exists in full while it runs, and the time.
+            spared = (costs.kept[:, 0] - costs.kept[:, number])[:, self._blocks]
+            less, again_s = _sums(spared), _sums(costs.again[:, number][:, self._blocks])
+            largest = numpy.maximum.accumulate(numpy.pad(spared, ((0, 0), (1, 0))), axis=1)
+            fits = (fixed + everything)[:, None] - less + largest <= memory_bytes
+            if level == "none":
+                fits[:, 1:] = False
+            elif "none" not in levels:
+                fits[:, :-1] = False
+            fewest = fits.argmax(1)
+            level_s = pass_s + numpy.take_along_axis(again_s, fewest[:, None], 1)[:, 0]
+            better = fits.any(1) & (level_s < fill_s)
+            fill_s[better], chosen[better], blocks[better] = level_s[better], number, fewest[better]
+        fill_s[states + other_bytes > memory_bytes] = numpy.inf
+        longest_s = numpy.where(numpy.isfinite(fill_s), fill_s, pass_s)
+        return Bounds(fill_s, longest_s), chosen, blocks
 
     def cut(
         self,
@@ -185,7 +213,7 @@ class Chain:
         in_flight = min(microbatches, shape.mesh.pp)
         kept[:, -1] += costs.working[0, kinds[-1]]
         kept[:, 0] += rows_bytes * (in_flight + 1) / in_flight
-        again = costs.again[0, kinds]
+        again = costs.again[0][:, kinds]
         forward_s, backward_s = costs.forward[0].sum(0)[kinds], costs.backward[0].sum(0)[kinds]
         forward_s[0] += rows_s
         if tables.gradient[self._in_front].any():
@@ -196,11 +224,11 @@ class Chain:
         return Layers.of(
             forward_s=forward_s,
             backward_input_s=backward_s,
-            backward_weight_s=0.0 * again,
+            backward_weight_s=0.0 * forward_s,
             trained=has_backward,
             state_bytes=_whole(states),
-            activation_bytes=_whole(numpy.array([kept[0], kept[0], kept[1]])),
-            recompute_s=numpy.array([0 * again, 0 * again, again]),
+            activation_bytes=_whole(kept),
+            recompute_s=again,
             output_bytes=_whole(self._output_bytes(shape, row)),
             taps=self._taps(shape, row),
         )
@@ -240,6 +268,14 @@ class Chain:
                 found.append(Tap(source=source, target=target, bytes=math.ceil(size)))
         return found
 
+    def recomputed_kinds(self, stage: StageLayout) -> IntArray:
+        """Blocks of each kind that a stage computes again, shape [num_kinds]."""
+        kinds = self.kinds[stage.first : stage.end]
+        blocks = kinds[self.tables.block[kinds]][: stage.recompute_layers]
+        if stage.recompute == "none":
+            blocks = blocks[:0]
+        return numpy.bincount(blocks, minlength=len(self.tables.first))
+
     def stage_kinds(self, ends: Sequence[int]) -> list[IntArray]:
         """Layers of each kind on each stage, each of shape [num_kinds].
 
@@ -252,6 +288,11 @@ class Chain:
             numpy.bincount(self.kinds[first:end], minlength=width)
             for first, end in zip(starts, ends, strict=True)
         ]
+
+
+def _sums(values: FloatArray) -> FloatArray:
+    """Sums of the first values of each row, from none to all of them."""
+    return numpy.pad(values.cumsum(1), ((0, 0), (1, 0)))
 
 
 def _whole(sizes: FloatArray) -> IntArray:

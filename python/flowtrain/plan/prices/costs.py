@@ -30,10 +30,9 @@ class Costs:
             [num_rows, 6, num_kinds], in the order of SECONDS.
         backward: The same of the backward pass, without recomputation. Gradients are added to those
             of earlier passes in it.
-        again: Seconds of a forward pass that is computed again, shape [num_rows, num_kinds]; 0 for
+        again: Seconds of what each of LEVELS computes again, shape [num_rows, 3, num_kinds]; 0 for
             layers that are no blocks.
-        kept: Bytes kept of a full row without and with recomputation, shape
-            [num_rows, 2, num_kinds].
+        kept: Bytes kept of a full row with each of LEVELS, shape [num_rows, 3, num_kinds].
         working: Bytes that exist beside what the layer keeps without recomputation, while it runs,
             shape [num_rows, num_kinds].
         states: Bytes of weights, master weights, gradients and moments, shape [4, num_kinds].
@@ -100,7 +99,9 @@ def costs_of(
     forward, backward = numpy.zeros((2, len(rows), len(SECONDS), len(tables.first)))
     forward[:, 0], backward[:, 1] = passes[:, 0], passes[:, 1]
     add_collectives(forward, backward, passes[:, 2], tables, mesh, rows, network, exposed=exposed)
-    again = tables.block * tables.gradient * forward.sum(1)
+    whole = forward.sum(1)
+    again = numpy.stack([0 * whole, whole - passes[:, 2], whole], axis=1)
+    again *= tables.block * tables.gradient
     local = numpy.array([tables.parameters / mesh.tp, tables.experts / (mesh.tp * mesh.ep)])
     trained = numpy.array([tables.trained / mesh.tp, tables.trained_experts / (mesh.tp * mesh.ep)])
     if mesh.pp > 1:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 import numpy
 
-from flowtrain.plan.arrays import BoolArray, FloatArray, IntArray
-from flowtrain.plan.partition import Level
+from flowtrain.plan.arrays import FloatArray, IntArray
+from flowtrain.plan.partition import LEVELS, Level
 from flowtrain.plan.prices.chain import Bounds, Chain
 from flowtrain.plan.prices.costs import SECONDS, STATES, Costs, Shape, costs_of, update_s
 from flowtrain.plan.prices.network import Network
@@ -156,7 +156,7 @@ class Pipelines:
             )
         return self._whole(memory_bytes, other_bytes)[0]
 
-    def _whole(self, memory_bytes: float, other_bytes: float) -> tuple[Bounds, BoolArray]:
+    def _whole(self, memory_bytes: float, other_bytes: float) -> tuple[Bounds, IntArray, IntArray]:
         return self.chain.whole(
             self.costs,
             memory_bytes=memory_bytes,
@@ -257,11 +257,15 @@ class Pipeline(Pipelines):
         return (1 - 1 / mesh.pp) * self._pool.rows_s(num_bytes / (mesh.tp * mesh.cp))
 
     def _one_stage(self, memory_bytes: int, other_bytes: int) -> Cut | None:
-        bounds, recomputes = self._whole(memory_bytes, other_bytes)
+        bounds, levels, blocks = self._whole(memory_bytes, other_bytes)
         if not math.isfinite(bounds.fill_s[0]):
             return None
-        level = "full" if recomputes[0] else "none"
-        stage = StageLayout(first=0, end=len(self.chain.kinds), recompute=level)
+        stage = StageLayout(
+            first=0,
+            end=len(self.chain.kinds),
+            recompute=LEVELS[levels[0]],
+            recompute_layers=int(blocks[0]) if levels[0] else None,
+        )
         forward_s = float(self.costs.forward[0].sum(0) @ self.chain.layers_of_kind)
         return self._priced((stage,), [forward_s], [float(bounds.fill_s[0]) - forward_s])
 
@@ -318,12 +322,14 @@ class Pipeline(Pipelines):
         costs = self.costs
         in_flight = min(self.num_microbatches, self.stages - number)
         has = count > 0
-        kept = costs.kept[0, int(stage.recompute == "full")]
-        running = float((costs.kept[0, 0] - kept)[has].max())
+        again = self.chain.recomputed_kinds(stage)
+        spared = costs.kept[0, 0] - costs.kept[0, LEVELS.index(stage.recompute)]
+        kept = float(costs.kept[0, 0] @ count - spared @ again)
+        running = float(spared[again > 0].max(initial=0.0))
         states = dict(zip(STATES, (costs.states @ count).tolist(), strict=True))
         return RankBytes(
             **states,
-            activations=in_flight * float(kept @ count),
+            activations=in_flight * kept,
             working=running + float(costs.working[0, has].max()),
             rows=(in_flight + 1) * float(self.rows_bytes[0]) if number == 0 else 0.0,
         )
@@ -335,9 +341,11 @@ class Pipeline(Pipelines):
         costs = self.costs
         both = (costs.forward[0] + costs.backward[0]) @ count
         named = dict(zip(SECONDS, both.tolist(), strict=True))
-        if cut.stages[number].recompute == "full":
-            # What is computed again includes its collectives.
-            named["recompute"] = float(costs.again[0] @ count)
+        stage = cut.stages[number]
+        # What is computed again includes its collectives.
+        named["recompute"] = float(
+            costs.again[0, LEVELS.index(stage.recompute)] @ self.chain.recomputed_kinds(stage)
+        )
         # What is left is sent; one stage sends nothing.
         sends_s = cut.stage_s[number] - sum(named.values()) if self.stages > 1 else 0.0
         return Seconds(**named, pp=max(0.0, sends_s))

@@ -14,6 +14,7 @@ from flowtrain.cost.states import state_bytes
 from flowtrain.cost.timing import Timing
 from flowtrain.plan.arrays import FloatArray, IntArray
 from flowtrain.plan.describe import ModelDescription
+from flowtrain.plan.partition import LEVELS
 from flowtrain.plan.prices.row import Row
 from flowtrain.plan.work import Work
 
@@ -53,8 +54,8 @@ class Tables:
         collectives: How often tensor parallelism gathers or scatters in a pass, by what is moved:
             tokens of the decoder, target tokens, tokens of the tower, and tokens that its encoder
             makes; shape [4, num_kinds].
-        kept_per_token: Bytes that a layer keeps of a token of the decoder, all of it and only the
-            input of blocks, shape [2, num_kinds]; 0 in front of the backbone.
+        kept_per_token: Bytes that a layer keeps of a token of the decoder, if blocks recompute as
+            each of LEVELS says, shape [3, num_kinds]; 0 in front of the backbone.
         kept_per_target: The same of a target token.
         kept_per_encoded_token: The same of a token that an encoder makes, in front of the backbone.
         kept_with_chunks: Bytes that the output head keeps of a target token if it goes in chunks.
@@ -129,7 +130,7 @@ class Tables:
         each = [self.inputs(place, 1.0) for place in range(text)]
         self.tower_tokens_per_token = self.per_kind([counts.vision_tokens for counts in each])
         self.tower_width = self.per_kind([encoder.width for encoder in model.encoders])
-        self.kept_per_encoded_token = numpy.zeros((2, len(self.first)))
+        self.kept_per_encoded_token = numpy.zeros((len(LEVELS), len(self.first)))
         for place, counts in enumerate(each):
             self.kept_per_encoded_token += self._bytes(counts, place)
         self.keys = self._key_parameters(layers)
@@ -140,7 +141,7 @@ class Tables:
                 2.0 * work.itemsize * model.kv_width * any(p.kv_flops for p in layer.products)
                 for layer in layers
             ]
-        ) * (self.kept_per_token[0] > self.kept_per_token[1])
+        ) * (self.kept_per_token[0] > self.kept_per_token[-1])
         self._passes: dict[Any, FloatArray] = {}
 
     def _key_parameters(self, layers: Sequence[Layer]) -> FloatArray:
@@ -297,19 +298,19 @@ class Tables:
         return numpy.array(shares)
 
     def _bytes(self, counts: Counts, encoder: int) -> FloatArray:
-        """Bytes that layers keep, all of it and only the input of blocks, shape [2, num_kinds].
+        """Bytes that layers keep with each of LEVELS, shape [3, num_kinds].
 
         Kinds of other encoders, or of the backbone, have zeros.
         """
-        found = numpy.zeros((2, len(self.first)))
-        for row, recompute in enumerate((False, True)):
+        found = numpy.zeros((len(LEVELS), len(self.first)))
+        for row, level in enumerate(LEVELS):
             for kind in numpy.flatnonzero(self.encoder == encoder):
                 for kept in layer_bytes(
                     [self.model.layers[self.first[kind]]],
                     counts,
                     self.work.trained,
                     itemsize=self.work.itemsize,
-                    recompute=recompute,
+                    levels=[level],
                 ):
                     found[row, kind] = kept.kept
         return found

@@ -31,7 +31,12 @@ def recomputed(module: ModulePlan) -> str:
 
 
 def _levels(module: ModulePlan) -> list[str]:
-    return [stage.recompute for stage in module.layout.stages]
+    return [
+        stage.recompute
+        if stage.recompute_layers is None
+        else f"{stage.recompute} of {stage.recompute_layers}"
+        for stage in module.layout.stages
+    ]
 
 
 def seconds(value: float) -> str:

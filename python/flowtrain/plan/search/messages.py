@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy
 
 from flowtrain.plan.arrays import FloatArray
+from flowtrain.plan.partition import LEVELS
 from flowtrain.plan.prices.costs import SECONDS, Costs
 from flowtrain.plan.prices.pipeline import Pipelines
 from flowtrain.plan.search.coupled import Priced
@@ -35,7 +36,10 @@ class Messages:
         self._priced = priced
         pipeline, cut = priced.pipeline, priced.cut
         self._counts = numpy.array(pipeline.stage_counts(cut.stages))
-        self._again = numpy.array([stage.recompute == "full" for stage in cut.stages])[:, None]
+        # The part of the layers of each kind that a stage computes again.
+        again = [pipeline.chain.recomputed_kinds(stage) for stage in cut.stages]
+        self._again = numpy.array(again) / numpy.maximum(self._counts, 1)
+        self._levels = [LEVELS.index(stage.recompute) for stage in cut.stages]
         # Without a token, gradients are added to those of the microbatches before.
         adds_s = self._passes(self._costs(0.0), list(_COMPUTES)) * self._counts
         self.computing_s = self._passes(pipeline.costs, list(_COMPUTES)) * self._counts - adds_s
@@ -86,7 +90,11 @@ class Messages:
         """Some of the times of both passes by kind, shape [2, num_stages, num_kinds]."""
         tables = self._priced.pipeline.chain.tables
         forward, backward = costs.forward[0][which].sum(0), costs.backward[0][which].sum(0)
-        repeated = (self._again & again) * (tables.block * tables.gradient * forward)
+        repeated = self._again * again * (tables.block * tables.gradient * forward)
+        if 0 in which:
+            # Attention may be kept; no message is in it.
+            spared = costs.again[0, -1] - costs.again[0, self._levels]
+            repeated -= self._again * spared
         return numpy.array([numpy.broadcast_to(forward, self._counts.shape), backward + repeated])
 
     def seconds(self, tokens: FloatArray, computing_s: FloatArray) -> FloatArray:

@@ -108,6 +108,8 @@ def _on_cores(config: RunConfig, family: Family) -> Choice | None:
         trained=config.trained_parts,
         microbatch_tokens=config.train.microbatch_tokens,
         item_tokens=config.flow.item_tokens,
+        parallel=config.parallel,
+        logit_bytes=config.train.logit_bytes,
     )
     threads = rank_threads(config)
     rates = core_rates(DTYPES[config.model.dtype], threads=threads)

@@ -8,6 +8,8 @@ import pytest
 
 from flowtrain.config.flow import Mode
 from flowtrain.config.layout import RankLayout
+from flowtrain.config.parallel import ParallelConfig
+from flowtrain.config.schema import LOGIT_BYTES
 from flowtrain.cost import Counts, Layer, Product
 from flowtrain.cost.flops import Grid
 from flowtrain.cost.timing import PassSeconds
@@ -68,6 +70,8 @@ def steps(mode: Mode = "strict", *, model: SampledModel = MODEL, **changes: Any)
         "trained": ["backbone"] if mode == "frozen" else ["encoder", "backbone"],
         "microbatch_tokens": 100,
         "item_tokens": 8,
+        "parallel": ParallelConfig(),
+        "logit_bytes": LOGIT_BYTES,
         **changes,
     }
     return SampledSteps(model, [Size(index) for index in range(8)], mode=mode, **given)

@@ -13,6 +13,7 @@ from flowtrain.cost.communication import Mesh, gradients_s
 from flowtrain.cost.layers import PARTS
 from flowtrain.cost.timing import DataSheetTiming, PassSeconds
 from flowtrain.plan.describe import ModelDescription
+from flowtrain.plan.partition import Level
 from flowtrain.plan.prices.chain import Chain
 from flowtrain.plan.prices.costs import Shape
 from flowtrain.plan.prices.encoder import EncoderPrice, encoder_prices
@@ -39,6 +40,7 @@ def pipeline(
     module: str = "model",
     sharding: Any = "replicated",
     microbatches: int = 4,
+    levels: tuple[Level, ...] = ("none", "full"),
     **pool: Any,
 ) -> Pipeline:
     model, work = model or small_model(), work or small_work()
@@ -52,6 +54,7 @@ def pipeline(
         pool=gpus,
         rules=Rules(),
         rows_bytes=[0.0],
+        levels=levels,
     )
 
 
@@ -112,21 +115,48 @@ def test_a_head_in_chunks_holds_three_times_the_limit_and_runs_forward_twice(
     assert again == pytest.approx(whole.costs.forward[0].sum(0)[whole.chain.tables.head])
 
 
-def test_recomputation_keeps_inputs_and_costs_the_forward_passes_of_blocks() -> None:
-    everything = pipeline(Mesh()).cut(PLENTY)
-    assert everything is not None
-    (rank,) = pipeline(Mesh()).memory(everything.stages)
-    tight = pipeline(Mesh()).cut(int(rank.total) - 1)
-    assert tight is not None and tight.stages[0].recompute == "full"
-    (less,) = pipeline(Mesh()).memory(tight.stages)
-    assert less.activations < rank.activations / 4 and less.total < rank.total
-    again = sum(tight.backward_s) - sum(everything.backward_s)
-    blocks = pipeline(Mesh()).chain.tables.block
-    forward = pipeline(Mesh()).costs.forward[0].sum(0) * pipeline(Mesh()).chain.layers_of_kind
-    assert again == pytest.approx(forward[blocks].sum())
-    least = int(less.total)
-    assert pipeline(Mesh()).cut(least) is not None
-    assert pipeline(Mesh()).cut(least - 1) is None
+@pytest.mark.parametrize("level", ["selective", "full"])
+def test_as_few_blocks_as_fit_are_computed_again(level: Level) -> None:
+    model, work = small_model(), small_work()
+    plain = pipeline(Mesh(), levels=("none", level))
+    tables, (visual,) = plain.chain.tables, ROW.most_encoded
+    counts = Counts(
+        patches=4 * visual,
+        vision_tokens=4 * visual,
+        projected=visual,
+        tokens=ROW.most_tokens,
+        targets=ROW.most_targets,
+    )
+    blocks = [number for number, layer in enumerate(model.layers) if layer.takes]
+    forward = plain.costs.forward[0].sum(0)
+    attention = tables.row_passes(ROW, Mesh())[2] * (level == "selective")
+    whole = plain.cut(PLENTY)
+    assert whole is not None and whole.stages[0].recompute == "none"
+    everything = layer_bytes(model.layers, counts, work.trained, itemsize=2)
+    sizes, again_s = [], 0.0
+    for n in range(len(blocks) + 1):
+        levels: list[Level] = [
+            level if x in blocks[:n] else "none" for x in range(len(model.layers))
+        ]
+        found = layer_bytes(model.layers, counts, work.trained, itemsize=2, levels=levels)
+        stage = StageLayout(first=0, end=len(levels), recompute=level, recompute_layers=n)
+        (rank,) = plain.memory((stage,))
+        assert rank.activations == pytest.approx(sum(layer.kept for layer in found))
+        # One block at a time has all of it; and the gradients of the logits.
+        spared = max(a.kept - b.kept for a, b in zip(everything, found, strict=True))
+        assert rank.working == pytest.approx(spared + 8 * ROW.most_targets * model.vocabulary)
+        sizes.append(rank.total)
+        cut = plain.cut(int(rank.total) + 1)
+        assert cut is not None
+        if n > 0 and rank.total < sizes[n - 1]:
+            assert (cut.stages[0].recompute, cut.stages[0].recompute_layers) == (level, n)
+            assert cut.backward_s[0] - whole.backward_s[0] == pytest.approx(again_s)
+        if n < len(blocks):
+            kind = tables.kind[blocks[n]]
+            again_s += forward[kind] - attention[kind]
+    assert plain.cut(int(min(sizes)) - 1) is None
+    always = pipeline(Mesh(), levels=(level,)).cut(PLENTY)
+    assert always is not None and always.stages[0].recompute_layers == len(blocks)
 
 
 @pytest.mark.parametrize(
