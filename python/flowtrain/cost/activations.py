@@ -75,16 +75,15 @@ def layer_bytes(
             raise ValueError(
                 f"{layer.name}: what its backward pass keeps is not known; FLOPs alone are computed"
             )
+        in_chunks = logit_bytes is not None and layer.logit_bytes(counts) > logit_bytes
         exists = {
             "gradient": True,
-            "weight": trains,
+            # What is recomputed keeps its input, also if its weight does not train.
+            "weight": trains or in_chunks,
             "input": gradient_before,
             "copy": not gradient_before,
+            "chunks": in_chunks,
         }
-        in_chunks = logit_bytes is not None and layer.logit_bytes(counts) > logit_bytes
-        if in_chunks:
-            # What is recomputed keeps its input, also if its weight does not train.
-            exists["weight"] = True
         sizes = [
             (saved, saved.values * (saved.itemsize or itemsize) * _count(counts, saved.unit))
             for saved in layer.saved

@@ -92,11 +92,11 @@ class Product:
         return (self.flops - self.kv_flops) / tp + self.kv_flops / min(tp, self.kv_heads)
 
 
-Need = Literal["gradient", "weight", "input", "copy"]
+Need = Literal["gradient", "weight", "input", "copy", "chunks"]
 """What needs a tensor in the backward pass: any gradient in the layer; the gradient of a weight, if
 the part trains; the gradient of the input of the part, if something in front of the part trains.
 `copy` is an input that another layer keeps as well if something in front trains; it is then counted
-there."""
+there. `chunks` is the input of a head whose weight does not train, which chunks need."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,7 +89,11 @@ def _adapted(layer: Layer, rank: int, *, values: int, count: int) -> Layer:
     saved = layer.saved
     if not count:
         if saved is not None:
-            saved = tuple(each for each in saved if each.needed_by != "weight")
+            # An output head in chunks keeps its input nevertheless.
+            saved = tuple(
+                replace(each, needed_by="chunks") if each.needed_by == "weight" else each
+                for each in saved
+            )
         return replace(layer, products=products, saved=saved)
     unit = layer.takes[0] if layer.takes else layer.products[0].unit
     adapter = Product(unit, 2.0 * rank * values, moves=_MOVES * values)

@@ -9,7 +9,12 @@ from typing import Any
 import pytest
 import torch
 
+from flowtrain.config.parallel import ModuleParallel, Recompute
+from flowtrain.models.family import PackedBatch
 from flowtrain.models.head import head_loss
+from flowtrain.models.recompute import recompute_blocks
+from flowtrain.models.registry import family_for
+from flowtrain.models.tiny import SMALLEST, write_tiny_model
 
 _WIDTH, _TARGETS, _VOCABULARY = 8, 255, 20_000
 
@@ -44,3 +49,36 @@ def test_the_loss_has_twelve_bytes_of_each_logit_of_a_chunk_at_once(
 
     # Kept logarithms of probabilities, and two gradients of them.
     assert _peak_bytes(run, tmp_path) / logit_bytes == pytest.approx(3, rel=0.05)
+
+
+@pytest.mark.parametrize("level", ["none", "full"])
+def test_the_loss_of_a_row_is_bounded_beside_recomputed_layers(
+    level: Recompute, tmp_path: Path
+) -> None:
+    write_tiny_model(tmp_path, SMALLEST, family="llava")
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["text_config"]["vocab_size"] = _VOCABULARY
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    family = family_for(tmp_path)
+    labels = torch.arange(_TARGETS + 1) + 1000
+    batch = PackedBatch(
+        input_ids=labels,
+        labels=labels,
+        position_ids=torch.arange(_TARGETS + 1)[None],
+        doc_lengths=[_TARGETS + 1],
+        grids=[],
+    )
+    backbone: Any = family.build(
+        "backbone", weights=None, seed=0, dtype=torch.float32, device=torch.device("cpu")
+    )
+    recompute_blocks(family, backbone, ModuleParallel(recompute=level))
+    # Their gradients would be most of what is left.
+    for module in (backbone.lm_head, backbone.model.language_model.embed_tokens):
+        module.requires_grad_(False)
+    logits = 4 * _VOCABULARY * _TARGETS
+    peaks = []
+    for backbone.logit_bytes in (logits, logits // 10):
+        backbone.zero_grad()
+        peaks.append(_peak_bytes(lambda: backbone(batch, None).loss_sum.backward(), tmp_path))
+    assert peaks[0] > 3 * logits
+    assert peaks[0] - peaks[1] > 0.85 * 3 * logits

@@ -47,7 +47,7 @@ APPLY = Action(7, "apply")
         (
             ENCODE,
             {"recompute": True},
-            r"in the encoder; set parallel\.encoder\.recompute=full .* lower flow\.item_tokens=1024",
+            r"in the encoder; set parallel\.encoder\.recompute=full .* flow\.item_tokens=1024",
         ),
         (ENCODE, {"mode": "frozen"}, r"in the encoder; lower flow\.item_tokens=1024"),
         (
