@@ -123,7 +123,14 @@ SHARDED_ROWS = [
 """Each layout once."""
 
 RECOMPUTED_ROWS = [
-    Row(recompute_encoder="full", recompute_backbone="full", **FULL, **TWO_TWO, **FLOAT64),
+    Row(
+        recompute_encoder="full",
+        recompute_backbone="full",
+        logit_bytes=4000,
+        **FULL,
+        **TWO_TWO,
+        **FLOAT64,
+    ),
     Row(
         model="llava-onevision",
         recompute_encoder="selective",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import pytest
@@ -89,3 +90,11 @@ def test_this_torch_has_the_parameters_that_the_call_uses() -> None:
 
 def test_the_kernel_is_not_used_for_tensors_on_the_host() -> None:
     assert not varlen.usable(torch.randn(1, 2, 4, 8, dtype=torch.bfloat16), dropout=0.0)
+
+
+def test_selective_recomputation_keeps_what_the_operator_of_torch_returns() -> None:
+    found = varlen.kernel()
+    assert found is not None
+    # It has no public name: another one would be computed again, and nothing would say so.
+    name = found._schema.name.replace("::", ".")
+    assert f"torch.ops.{name}(" in inspect.getsource(torch.nn.attention.varlen.varlen_attn)
