@@ -6,13 +6,17 @@ import dataclasses
 import math
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
+from cost.released import qwen2_5_vl
 from forked_ranks import forked_ranks
 from transformers import AutoConfig, AutoModelForImageTextToText
 
+from flowtrain.cli.main import main
 from flowtrain.config import load
 from flowtrain.data.digits import write_digits
 from flowtrain.models.registry import FAMILIES, family_for
@@ -20,7 +24,8 @@ from flowtrain.models.tiny import SMALLEST
 from flowtrain.train.launch.run import train
 from flowtrain.train.state import logs
 
-FOLDER = Path(__file__).parents[2] / "examples" / "finetune"
+EXAMPLES = Path(__file__).parents[2] / "examples"
+FOLDER = EXAMPLES / "finetune"
 README = FOLDER.joinpath("README.md").read_text()
 SEED = 5  # Not `train.seed`, from which a run would draw other weights.
 
@@ -100,3 +105,39 @@ def test_every_family_has_an_example_that_the_readme_lists() -> None:
     assert {path.stem for path in FOLDER.glob("*.yaml")} == set(FAMILIES)
     for family in FAMILIES:
         assert f"[`{family}.yaml`]({family}.yaml)" in README
+
+
+def test_adapters_of_a_small_model_are_trained_and_loaded_with_peft(tmp_path: Path) -> None:
+    pytest.importorskip("peft")
+    run = subprocess.run(
+        [sys.executable, EXAMPLES / "lora" / "train_small.py", tmp_path],
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert run.returncode == 0, run.stderr
+    found = re.fullmatch(
+        r"(\d+) parameters of adapters; loss (\S+) before, (\S+) after\n", run.stdout
+    )
+    assert found is not None, run.stdout
+    assert int(found[1]) > 10_000
+    assert float(found[3]) < float(found[2]) - 0.1
+
+
+def test_the_plan_of_the_7b_model_is_one_that_flowtrain_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    readme = EXAMPLES.joinpath("lora", "README.md").read_text()
+    planned, trained = (
+        shlex.split(line) for line in re.findall(r"^flowtrain (.*)$", readme, re.M)[:2]
+    )
+    qwen2_5_vl().save_pretrained(tmp_path / "model")
+    for words in (planned, trained):
+        words[words.index("qwen2_5_vl_7b.yaml")] = str(EXAMPLES / "lora" / "qwen2_5_vl_7b.yaml")
+        words.append(f"model.path={tmp_path / 'model'}")
+    monkeypatch.chdir(tmp_path)
+    assert main(planned) == 0
+    said = capsys.readouterr().out
+    assert "trains backbone (LoRA of rank 16) in bfloat16" in said
+    assert "FlowTrain  runs it" in said
+    assert main([*trained, "--print-config"]) == 0
