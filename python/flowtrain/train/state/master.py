@@ -30,13 +30,15 @@ class MasterWeights:
     Gradients are accumulated and summed over the ranks in float32 as well.
 
     Args:
-        parameters: Those that train. Parameters of float32 and float64 need no copy.
+        parameters: Those that train; float32 ones, such as adapters, become masters themselves.
+        dtype: Dtype of the passes. In float32 and float64 no parameter needs a copy.
     """
 
-    def __init__(self, parameters: Sequence[torch.nn.Parameter]) -> None:
-        self._parameters = [p for p in parameters if p.dtype.itemsize < 4]
+    def __init__(self, parameters: Sequence[torch.nn.Parameter], dtype: torch.dtype) -> None:
+        self._parameters = list(parameters) if dtype.itemsize < 4 else []
         self._copies = [p.detach().float() for p in self._parameters]
         for parameter in self._parameters:
+            parameter.data = parameter.data.to(dtype)
             parameter.grad_dtype = torch.float32
 
     @contextmanager

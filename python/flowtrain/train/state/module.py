@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from flowtrain.config.schema import Part, RunConfig
+from flowtrain.models.dtypes import compute_dtype
 from flowtrain.train.control.exchange import StepDecision
 from flowtrain.train.parallel.interface import Parallel
 from flowtrain.train.parallel.replicated import Replicated
@@ -48,7 +49,7 @@ class ModuleState:
     holds: Callable[[str], bool]
     part_of: Callable[[str], Part] = _backbone
     optimizer: torch.optim.Optimizer | None = None
-    master: MasterWeights = field(default_factory=lambda: MasterWeights([]))
+    master: MasterWeights = field(default_factory=lambda: MasterWeights([], torch.float32))
     schedule: torch.optim.lr_scheduler.LRScheduler | None = None
     stepped: int = 0
     parallel: Parallel = field(default_factory=Replicated)
@@ -99,7 +100,7 @@ class ModuleState:
             fill(module)
         side = ModuleState(module, holds, part_of, parallel=parallel)
         if config.optim.master_weights and not parallel.divides:
-            side.master = MasterWeights(side.trainable)
+            side.master = MasterWeights(side.trainable, compute_dtype(config))
         if side.trainable:
             named = [(n, p) for n, p in module.named_parameters() if holds(n) and p.requires_grad]
             side.optimizer = build_optimizer(named, config.optim)

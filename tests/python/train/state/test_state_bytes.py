@@ -29,7 +29,7 @@ def test_states_take_the_bytes_that_training_allocates(
     model = torch.nn.Sequential(torch.nn.Linear(24, 40), torch.nn.Linear(40, 56)).to(dtype)
     model[0].requires_grad_(False)
     trained = [p for p in model.parameters() if p.requires_grad]
-    master = MasterWeights(trained if optim.master_weights else [])
+    master = MasterWeights(trained if optim.master_weights else [], dtype)
     named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     optimizer = build_optimizer(named, optim)
     model(torch.ones(3, 24, dtype=dtype)).float().sum().backward()
