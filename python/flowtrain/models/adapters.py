@@ -81,10 +81,11 @@ def draw_adapters(model: torch.nn.Module, *, seed: int) -> None:
         a, b = (matrices[ADAPTER].weight for matrices in (layer.lora_A, layer.lora_B))
         if a.is_meta:
             continue
-        values = torch.empty(a.shape, device=a.device)
-        generator = torch.Generator(a.device).manual_seed(seed ^ crc32(name.encode()))
+        # On the CPU, whatever the device of the model: others draw other numbers.
+        values = torch.empty(a.shape)
+        generator = torch.Generator().manual_seed(seed ^ crc32(name.encode()))
         torch.nn.init.kaiming_uniform_(values, a=math.sqrt(5), generator=generator)
-        _fill(a, values.to(a.dtype))
+        _fill(a, values.to(a.device, a.dtype))
         _fill(b, torch.zeros(b.shape, dtype=b.dtype, device=b.device))
 
 
