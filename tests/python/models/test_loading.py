@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import timedelta
 from importlib.util import find_spec
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -222,6 +223,7 @@ def test_ranks_read_their_shards_without_each_other(tmp_path: Path) -> None:
 def _rank(folder: Path, rank: int) -> None:
     parent.end_with(os.getppid())
     store = dist.FileStore(str(folder / "store"), 2)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
+    wait_s = timedelta(seconds=40)  # A rank that waits for longer ends before the test does.
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=wait_s)
     check_shards(folder, rank)
     dist.destroy_process_group()
