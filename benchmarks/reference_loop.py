@@ -18,10 +18,13 @@ from typing import Any
 from zlib import crc32
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from PIL import Image, ImageOps
 from plain_processor import processor_of, sample_of
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from transformers import AutoConfig, AutoModelForImageTextToText
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 PARTS = ("encoder", "projector", "backbone")
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
@@ -110,6 +113,22 @@ def adapt(net: Any, ranks: Mapping[str, int], seed: int) -> set[str]:
     return {name for name, _ in net.named_parameters() if ".lora_" in name}
 
 
+def shard(net: Any, dtype: torch.dtype) -> None:
+    """Let FSDP2 compute in a dtype, with float32 weights, gradients and moments.
+
+    The process is a world of its own, so that nothing is divided or summed.
+    """
+    store = dist.HashStore()
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    policy = MixedPrecisionPolicy(
+        param_dtype=dtype, reduce_dtype=torch.float32, cast_forward_inputs=False
+    )
+    for module in net.modules():
+        if isinstance(module, GradientCheckpointingLayer):
+            fully_shard(module, mp_policy=policy)
+    fully_shard(net, mp_policy=policy)
+
+
 def _group(
     name: str,
     parameter: torch.nn.Parameter,
@@ -145,6 +164,7 @@ def run(
     groups: Sequence[dict[str, Any]] = (),
     lora: Mapping[str, int] | None = None,
     lora_seed: int = 0,
+    sharded: bool = False,
 ) -> tuple[list[dict[str, float]], torch.nn.Module]:
     """Train on the steps logged by another run.
 
@@ -163,6 +183,8 @@ def run(
             factor of the learning rate, `weight_decay` a weight decay, `train` false freezes.
         lora: Rank of LoRA adapters by part, which train in place of its weights.
         lora_seed: Seed of the adapters.
+        sharded: Whether FSDP2 computes in `dtype`, and weights, which start rounded to it, are
+            float32.
 
     Returns:
         Step, loss, target tokens and gradient norm of each step, and the trained model.
@@ -177,6 +199,8 @@ def run(
         # Weights alone, so that rotary frequencies stay float32, as in a loaded model.
         for parameter in net.parameters():
             parameter.data = parameter.data.to(torch_dtype)
+    if sharded:
+        net = net.float()
     if device != "cpu":
         # Exact float32: torch would allow TF32 in convolutions.
         torch.backends.cudnn.allow_tf32 = False
@@ -186,6 +210,8 @@ def run(
     frozen = {*freeze, *(lora or ())}
     for name, parameter in net.named_parameters():
         parameter.requires_grad_(name in adapters or _part_of(name) not in frozen)
+    if sharded:
+        shard(net, torch_dtype)
     kind = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}[optimizer]
     parameters = [
         group
@@ -221,6 +247,11 @@ def run(
                 "grad_norm": float(norm),
             }
         )
+    if sharded:
+        weights = {name: value.full_tensor() for name, value in net.state_dict().items()}
+        net = AutoModelForImageTextToText.from_config(net.config, dtype=torch.float32)
+        net.load_state_dict(weights)
+        dist.destroy_process_group()
     return log, net
 
 
