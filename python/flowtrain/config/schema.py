@@ -228,7 +228,7 @@ class CheckpointConfig:
     """Number of checkpoints to keep; the oldest are deleted."""
     background: bool = False
     """Whether ranks copy what a checkpoint has to host memory, and write it while the run goes on.
-    It takes that memory for as long as they write, and the checkpoint is valid when all have
+    It takes that memory for the rest of the run, and the checkpoint is valid when all have
     written."""
 
     def __post_init__(self) -> None:

@@ -37,15 +37,8 @@ class Background:
         self._connected = store
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="flowtrain-checkpoint")
         self._pending: Future[None] | None = None
-
-    @cached_property
-    def store(self) -> JobStore:
-        """The store, with a connection of the thread's own."""
-        return self._connected.clone()
-
-    def copied(self, state: dict[str, Any]) -> dict[str, Any]:
-        """A copy of tensors in host memory, which no later step changes."""
-        stager = DefaultStager(
+        # It keeps the memory of the copies: to allocate it takes longer than to copy.
+        self._stager = DefaultStager(
             StagingOptions(
                 use_pinned_memory=False,
                 use_shared_memory=False,
@@ -53,8 +46,18 @@ class Background:
                 use_non_blocking_copy=False,
             )
         )
-        copy: Any = stager.stage(state)
-        stager.close()
+
+    @cached_property
+    def store(self) -> JobStore:
+        """The store, with a connection of the thread's own."""
+        return self._connected.clone()
+
+    def copied(self, state: dict[str, Any]) -> dict[str, Any]:
+        """A copy of tensors in host memory, which no later step changes.
+
+        It is valid until the next copy of the same tensors.
+        """
+        copy: Any = self._stager.stage(state)
         return dict(copy)
 
     def start(self, write: Callable[[], None]) -> None:
