@@ -45,6 +45,9 @@ class Bounds:
 class Chain:
     """Layers of a module, for one shape and row.
 
+    Attributes:
+        again: Kinds of the layers that can be computed again, in their order.
+
     Args:
         tables: All layers.
         layers: Numbers of those that the module computes.
@@ -59,7 +62,8 @@ class Chain:
         self._decoder = decoder & (self.layers_of_kind > 0)
         self._in_front = tables.vision & (self.layers_of_kind == 0)
         self.heaviest_share = tables.heaviest_share(layers)
-        self._blocks = self.kinds[tables.block[self.kinds]]
+        self._repeats = (tables.block & tables.gradient)[self.kinds]
+        self.again = self.kinds[self._repeats]
         self.num_blocks = int(self.layers_of_kind[self._decoder].sum())
 
     def bounds(
@@ -101,56 +105,13 @@ class Chain:
         longest_s = numpy.maximum(longest_s, fill_s / stages)
         return Bounds(numpy.where(fits, fill_s, numpy.inf), longest_s)
 
-    def whole(
-        self,
-        costs: Costs,
-        *,
-        memory_bytes: float,
-        other_bytes: float,
-        rows_bytes: FloatArray,
-        levels: Sequence[Level],
-    ) -> tuple[Bounds, IntArray, IntArray]:
-        """Times of one stage of all layers, and what it recomputes.
-
-        The first blocks are computed again, as few of them as fit.
+    def first_blocks(self, number: int) -> IntArray:
+        """Layers of each kind among the first blocks that can be computed again, shape [num_kinds].
 
         Args:
-            costs: Of the layers.
-            memory_bytes: What a rank may use.
-            other_bytes: As for `partition`.
-            rows_bytes: Rows of the encoder, and their gradients, shape [num_rows].
-            levels: Levels of recomputation to choose from.
-
-        Returns:
-            The times; and the place of a level in LEVELS, and the blocks that it applies to, for
-            each row, both of shape [num_rows].
+            number: Number of the blocks.
         """
-        count, has = self.layers_of_kind, self.layers_of_kind > 0
-        pass_s = (costs.forward.sum(1) + costs.backward.sum(1)) @ count
-        states = costs.states.sum(0) @ count
-        fixed = states + costs.working[:, has].max(1) + rows_bytes
-        everything = costs.kept[:, 0] @ count
-        fill_s = numpy.full(len(pass_s), numpy.inf)
-        chosen, blocks = numpy.zeros((2, len(pass_s)), numpy.int64)
-        for level in levels:
-            number = LEVELS.index(level)
-            # For each number of recomputed blocks: what is spared, the largest of them, which
-            # exists in full while it runs, and the time.
-            spared = (costs.kept[:, 0] - costs.kept[:, number])[:, self._blocks]
-            less, again_s = _sums(spared), _sums(costs.again[:, number][:, self._blocks])
-            largest = numpy.maximum.accumulate(numpy.pad(spared, ((0, 0), (1, 0))), axis=1)
-            fits = (fixed + everything)[:, None] - less + largest <= memory_bytes
-            if level == "none":
-                fits[:, 1:] = False
-            elif "none" not in levels:
-                fits[:, :-1] = False
-            fewest = fits.argmax(1)
-            level_s = pass_s + numpy.take_along_axis(again_s, fewest[:, None], 1)[:, 0]
-            better = fits.any(1) & (level_s < fill_s)
-            fill_s[better], chosen[better], blocks[better] = level_s[better], number, fewest[better]
-        fill_s[states + other_bytes > memory_bytes] = numpy.inf
-        longest_s = numpy.where(numpy.isfinite(fill_s), fill_s, pass_s)
-        return Bounds(fill_s, longest_s), chosen, blocks
+        return numpy.bincount(self.again[:number], minlength=len(self.tables.first))
 
     def cut(
         self,
@@ -270,8 +231,8 @@ class Chain:
 
     def recomputed_kinds(self, stage: StageLayout) -> IntArray:
         """Blocks of each kind that a stage computes again, shape [num_kinds]."""
-        kinds = self.kinds[stage.first : stage.end]
-        blocks = kinds[self.tables.block[kinds]][: stage.recompute_layers]
+        own = slice(stage.first, stage.end)
+        blocks = self.kinds[own][self._repeats[own]][: stage.recompute_layers]
         if stage.recompute == "none":
             blocks = blocks[:0]
         return numpy.bincount(blocks, minlength=len(self.tables.first))
@@ -288,11 +249,6 @@ class Chain:
             numpy.bincount(self.kinds[first:end], minlength=width)
             for first, end in zip(starts, ends, strict=True)
         ]
-
-
-def _sums(values: FloatArray) -> FloatArray:
-    """Sums of the first values of each row, from none to all of them."""
-    return numpy.pad(values.cumsum(1), ((0, 0), (1, 0)))
 
 
 def _whole(sizes: FloatArray) -> IntArray:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy
 
@@ -14,6 +15,7 @@ from flowtrain.plan.prices.chain import Bounds, Chain
 from flowtrain.plan.prices.costs import SECONDS, STATES, Costs, Shape, costs_of, update_s
 from flowtrain.plan.prices.network import Network
 from flowtrain.plan.prices.row import Row
+from flowtrain.plan.prices.whole import Whole
 from flowtrain.plan.result import RankBytes, Seconds, StageLayout
 from flowtrain.plan.space import RECOMPUTE, GpuPool, Rules
 
@@ -154,16 +156,11 @@ class Pipelines:
                 other_bytes=other_bytes,
                 levels=self._levels,
             )
-        return self._whole(memory_bytes, other_bytes)[0]
+        return self._whole.fit(memory_bytes, other_bytes)[0]
 
-    def _whole(self, memory_bytes: float, other_bytes: float) -> tuple[Bounds, IntArray, IntArray]:
-        return self.chain.whole(
-            self.costs,
-            memory_bytes=memory_bytes,
-            other_bytes=other_bytes,
-            rows_bytes=2 * self.rows_bytes,
-            levels=self._levels,
-        )
+    @cached_property
+    def _whole(self) -> Whole:
+        return Whole(self.chain, self.costs, 2 * self.rows_bytes, self._levels)
 
     @property
     def least_update_s(self) -> float:
@@ -257,14 +254,14 @@ class Pipeline(Pipelines):
         return (1 - 1 / mesh.pp) * self._pool.rows_s(num_bytes / (mesh.tp * mesh.cp))
 
     def _one_stage(self, memory_bytes: int, other_bytes: int) -> Cut | None:
-        bounds, levels, blocks = self._whole(memory_bytes, other_bytes)
+        bounds, (level,), (blocks,) = self._whole.fit(memory_bytes, other_bytes)
         if not math.isfinite(bounds.fill_s[0]):
             return None
         stage = StageLayout(
             first=0,
             end=len(self.chain.kinds),
-            recompute=LEVELS[levels[0]],
-            recompute_layers=int(blocks[0]) if levels[0] else None,
+            recompute=LEVELS[level] if blocks else "none",
+            recompute_layers=int(blocks) if 0 < blocks < len(self.chain.again) else None,
         )
         forward_s = float(self.costs.forward[0].sum(0) @ self.chain.layers_of_kind)
         return self._priced((stage,), [forward_s], [float(bounds.fill_s[0]) - forward_s])
