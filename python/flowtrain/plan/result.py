@@ -204,6 +204,8 @@ class Plan:
         tokens: Tokens of a step in the mean.
         allocated: GPUs that were planned for, with those that the plan leaves idle.
         not_run: What FlowTrain's runtime does not run yet; empty if it runs the plan.
+        chunk_slots: Microbatches that colocated ranks take at a time, with the encoder's passes of
+            their items (`flow.chunk_slots`); None takes all of a step.
     """
 
     mode: Mode
@@ -219,6 +221,7 @@ class Plan:
     tokens: float
     allocated: int
     not_run: tuple[str, ...]
+    chunk_slots: int | None = None
 
     @property
     def gpus(self) -> int:

@@ -121,6 +121,8 @@ class Space:
             only where memory asks for it: of a single stage as few of its first blocks as fit, and
             of several each all of them or none.
         microbatches: Microbatches of a replica per step; None tries 1, 2, 3, 4, 6, 8, 12, 16, ...
+        chunks: Whether colocated plans may take some microbatches at a time, with the encoders'
+            passes of these, in place of all of a step; without pipeline stages.
         fixed: Choices that the layouts must have made.
         one_host: Whether plans have the GPUs of one node at most.
     """
@@ -133,6 +135,7 @@ class Space:
     sharding: tuple[Sharding, ...] = SHARDINGS
     recompute: tuple[Level, ...] = RECOMPUTE
     microbatches: tuple[int, ...] | None = None
+    chunks: bool = True
     fixed: tuple[Fixed, ...] = ()
     one_host: bool = False
 
@@ -161,6 +164,19 @@ class Space:
     def every_budget(self) -> bool:
         """Whether modules may have any number of GPUs, since that of their replicas is fixed."""
         return any(fixed.field == "dp" for fixed in self.fixed)
+
+    def chunk_slots_of(self, microbatches: int, stages: int) -> list[int]:
+        """Numbers of microbatches to try that are taken at a time, ascending, but for all.
+
+        Args:
+            microbatches: Microbatches of a replica per step.
+            stages: Pipeline stages, which would run empty in each chunk.
+        """
+        if not self.chunks or stages > 1:
+            return []
+        return [
+            1 << power for power in range(microbatches.bit_length()) if 1 << power < microbatches
+        ]
 
     def microbatches_of(self, batch: int) -> list[int]:
         """Numbers of microbatches to try, at most the samples of a step.

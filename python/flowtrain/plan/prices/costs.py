@@ -61,6 +61,11 @@ class Shape:
         return self.mesh.tp * self.mesh.cp * self.mesh.dp * self.mesh.pp
 
     @property
+    def meets(self) -> bool:
+        """Whether replicas wait for each other in each pass, and not only at the end of a step."""
+        return self.mesh.ep > 1 or (self.sharding == "full" and self.mesh.dp * self.mesh.cp > 1)
+
+    @property
     def replicas(self) -> FloatArray:
         """Ranks with the same parameters outside of experts, and in experts, shape [2, 1]."""
         sizes = (self.mesh.replicas.size, self.mesh.expert_replicas.size)

@@ -16,6 +16,26 @@ from flowtrain.plan.result import RankBytes, Seconds
 from flowtrain.plan.space import GpuPool, Rules
 
 
+@dataclass(frozen=True, slots=True)
+class Chunks:
+    """Parts of a step: the slots of one are encoded, computed and passed back before the next.
+
+    Attributes:
+        count: How many there are.
+        most_tokens: Maximum tokens that a replica makes for one.
+        meets: Whether replicas wait for each other in each.
+    """
+
+    count: int
+    most_tokens: float
+    meets: bool
+
+    @property
+    def meetings(self) -> int:
+        """Parts of the step in which replicas wait for each other."""
+        return self.count if self.meets else 1
+
+
 @dataclass(frozen=True, kw_only=True)
 class EncoderPrice:
     """Times and memory of an encoder.
@@ -30,7 +50,9 @@ class EncoderPrice:
             as these are not hidden.
         optimizer_s: The optimizer's step.
         fixed: Memory of a rank besides what it holds for each group of inputs.
-        held: Memory that it holds for a group from the forward to the backward pass.
+        held: Memory that it holds for a group, or a chunk of one, from the forward to the backward
+            pass.
+        meetings: Parts of a group in which replicas wait for each other.
     """
 
     shape: Shape
@@ -42,6 +64,7 @@ class EncoderPrice:
     optimizer_s: float
     fixed: RankBytes
     held: RankBytes
+    meetings: int = 1
 
     def memory(self, in_flight: int = 1) -> RankBytes:
         """Memory of a rank.
@@ -128,6 +151,17 @@ def _items(tables: Tables, encoder: int, tokens: float, groups: int) -> tuple[fl
     return tokens, min(tokens, max(work.item_tokens, work.largest_input(modality)))
 
 
+def _chunk_items(
+    tables: Tables, encoder: int, tokens: float, chunks: Chunks
+) -> tuple[float, float]:
+    """The same of a step whose slots are computed by chunks; items are of one chunk."""
+    work, modality = tables.work, tables.model.encoders[encoder].modality
+    parts = chunks.meetings
+    tokens = parts * max(tokens / parts, work.largest_input_of(modality, parts))
+    most = max(work.item_tokens, work.largest_input(modality))
+    return tokens, min(tokens / chunks.count, most)
+
+
 def encoder_prices(
     chain: Chain,
     shape: Shape,
@@ -137,11 +171,12 @@ def encoder_prices(
     groups: int,
     pool: GpuPool,
     rules: Rules,
+    chunks: Chunks | None = None,
 ) -> list[EncoderPrice]:
     """Prices of an encoder whose ranks each compute some inputs at a time, item by item.
 
-    The first keeps its activations. If anything trains, the second keeps nothing and runs forward
-    again, item by item.
+    The first keeps its activations, of a chunk if there are chunks. If anything trains, the second
+    keeps nothing and runs forward again, item by item; with chunks there is none.
 
     Args:
         chain: Layers in front of the cut.
@@ -151,6 +186,7 @@ def encoder_prices(
         groups: How often the replicas meet in a step.
         pool: Its GPUs.
         rules: Constants of the prices.
+        chunks: Parts of what it makes between two meetings; None keeps all of it at once.
 
     Raises:
         ValueError: The times are not valid for the items.
@@ -158,9 +194,13 @@ def encoder_prices(
     tables = chain.tables
     work, mesh = tables.work, shape.mesh
     own = tables.model.encoders[encoder]
-    tokens, item = _items(tables, encoder, tokens, groups)
     largest = work.largest_input(own.modality)
-    most = max(rules.headroom * tokens, largest)
+    if chunks is None:
+        tokens, item = _items(tables, encoder, tokens, groups)
+        most = max(rules.headroom * tokens, largest)
+    else:
+        tokens, item = _chunk_items(tables, encoder, tokens, chunks)
+        most = max(chunks.most_tokens, largest)
     network = Network(pool.topology, shape.gpus)
     row = Row(0.0, _alone(tables, encoder, item), 0.0, _alone(tables, encoder, most), 0.0)
     items = tokens / item
@@ -210,8 +250,9 @@ def encoder_prices(
         optimizer_s=optimizer_s,
         fixed=RankBytes(**states, working=of_item * layer + working),
         held=RankBytes(activations=kept, rows=rows),
+        meetings=chunks.meetings if chunks else 1,
     )
-    if not has_backward:
+    if not has_backward or chunks is not None:
         return [keeps]
     again_s = keeps.forward.total
     return [

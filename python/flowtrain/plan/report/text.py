@@ -126,7 +126,16 @@ def _layout(plan: Plan) -> list[str]:
         *table(rows, left=2),
         f"{plan.microbatches} {many} a replica, of {plan.mean_tokens:.0f} tokens in the mean "
         f"and {plan.microbatch_tokens} at most; update: gradients and optimizer",
+        *_order(plan),
     ]
+
+
+def _order(plan: Plan) -> Iterator[str]:
+    if plan.chunk_slots is not None:
+        yield (
+            f"{plan.chunk_slots} of these at a time, with both passes of the encoder for what they "
+            "read (flow.chunk_slots)"
+        )
 
 
 def _why(answer: Answer) -> list[str]:

@@ -17,7 +17,8 @@ MFU_CONVENTION = "no recomputation, causal attention counted half"
 def plan_line(plan: Plan) -> str:
     """A plan on one line."""
     modules = [f"{module.module} {_short(module)}" for module in plan.modules]
-    return f"{plan.mode}: {'; '.join(modules)}; {plan.microbatches} x {plan.microbatch_tokens}"
+    line = f"{plan.mode}: {'; '.join(modules)}; {plan.microbatches} x {plan.microbatch_tokens}"
+    return line if plan.chunk_slots is None else f"{line}, {plan.chunk_slots} at a time"
 
 
 def recomputed(module: ModulePlan) -> str:

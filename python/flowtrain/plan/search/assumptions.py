@@ -101,6 +101,14 @@ def assumptions_of(
         "beside the passes of the neighbouring layers",
         source="FSDP2 as it reshards after each pass; overlapped collectives",
     )
+    yield Assumption(
+        name="colocated encoders",
+        value="all images of a step before the backbone's pipeline; or, where that leaves too "
+        "little memory, the images of some microbatches, the backbone's passes of these, and the "
+        "encoders' backward passes, and then the next ones (`at a time`); that takes no "
+        "recomputation, but items are of one such part alone",
+        source="the schedules of FlowTrain, docs/flow.md",
+    )
     for encoder in model.encoders:
         if any(padding(encoder.heads, tp) > 1 for tp in tp_sizes):
             yield Assumption(

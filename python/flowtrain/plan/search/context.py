@@ -16,14 +16,13 @@ from flowtrain.plan.describe import ModelDescription
 from flowtrain.plan.padding import padded, padding
 from flowtrain.plan.prices.chain import Chain
 from flowtrain.plan.prices.costs import Shape
-from flowtrain.plan.prices.encoder import EncoderPrice, encoder_prices, least_s
+from flowtrain.plan.prices.encoder import Chunks, EncoderPrice, encoder_prices, least_s
 from flowtrain.plan.prices.pipeline import Pipeline, Pipelines, heaviest_waits
 from flowtrain.plan.prices.row import Row
 from flowtrain.plan.prices.tables import Tables
 from flowtrain.plan.search.best import Best
 from flowtrain.plan.search.candidates import backbone_shapes, encoder_shapes, row_of
-from flowtrain.plan.search.pareto import not_beaten
-from flowtrain.plan.search.together import Together
+from flowtrain.plan.search.together import Together, together
 from flowtrain.plan.space import GpuPool, Rules, Space
 from flowtrain.plan.work import Work
 
@@ -126,9 +125,9 @@ class Context:
         self._microbatches = space.microbatches_of(work.batch)
         self._rows: dict[int, Row | None] = {}
         self._least: dict[tuple[str, int, int, int, int], _Computing] = {}
-        self._priced_encoders: dict[tuple[int, Shape, int], list[EncoderPrice]] = {}
+        self._priced_encoders: dict[tuple[int, Shape, int, Chunks | None], list[EncoderPrice]] = {}
         self._apart: dict[tuple[int, int], list[EncoderPrice]] = {}
-        self._colocated: dict[tuple[int, str], list[Together]] = {}
+        self._colocated: dict[int, list[Together]] = {}
 
     def budgets(self) -> list[int]:
         """Numbers of GPUs that a plan may use, the largest first."""
@@ -294,23 +293,54 @@ class Context:
             self._least[key] = _Computing(found[0], found[1], outside, least_s)
         return self._least[key]
 
-    def colocated_encoders(self, gpus: int, sharding: str) -> list[Together]:
+    def colocated_encoders(self, gpus: int) -> list[Together]:
         """Encoders that run on all ranks of a backbone before its pipeline, one after the other.
 
         Those that another one beats in time and memory are left out. The shortest is first.
         """
-        key = (gpus, sharding)
-        if key not in self._colocated:
-            found = [Together()]
-            for place, encoder in enumerate(self.model.encoders):
-                prices = []
-                for shape in encoder_shapes(encoder, self.space, self.pool, gpus=gpus):
-                    if shape.sharding == sharding or shape.mesh.dp == 1:
-                        prices += self._priced(place, shape, groups=1, cutoff_s=math.inf)
-                own = _not_beaten([Together((price,)) for price in prices])
-                found = _not_beaten([one.beside(two) for one in found for two in own])
-            self._colocated[key] = found
-        return self._colocated[key]
+        if gpus not in self._colocated:
+            self._colocated[gpus] = together(
+                self._shapes_on(gpus),
+                lambda place, shape: self._priced(place, shape, groups=1, cutoff_s=math.inf),
+            )
+        return self._colocated[gpus]
+
+    def chunked_encoders(
+        self, shape: Shape, microbatches: int, chunk_slots: int, *, cutoff_s: float
+    ) -> list[Together]:
+        """The same of a backbone that is computed some slots at a time.
+
+        Args:
+            shape: Its mesh, without stages.
+            microbatches: Its slots.
+            chunk_slots: Slots that are computed at a time.
+            cutoff_s: Encoders that take as long at least are of no interest.
+        """
+        row = self._row(shape.mesh.dp * microbatches)
+        assert row is not None
+
+        def priced(place: int, own: Shape) -> list[EncoderPrice]:
+            whole = self._priced(place, own, groups=1, cutoff_s=math.inf)
+            if not whole or whole[0].once_s >= cutoff_s:
+                return []  # By chunks they take no less.
+            modality = self.model.encoders[place].modality
+            # Slots of all replicas of the backbone, over those of the encoder.
+            slots = chunk_slots * shape.mesh.dp / own.mesh.dp
+            chunks = Chunks(
+                count=math.ceil(microbatches / chunk_slots),
+                most_tokens=self.work.most_of(slots * row.most_tokens, modality),
+                meets=own.meets or shape.meets or own.mesh.dp != shape.mesh.dp,
+            )
+            return self._priced(place, own, groups=1, cutoff_s=math.inf, chunks=chunks)
+
+        return together(self._shapes_on(shape.gpus), priced, chunk_slots)
+
+    def _shapes_on(self, gpus: int) -> list[list[Shape]]:
+        """Meshes of each encoder on a number of GPUs."""
+        return [
+            list(encoder_shapes(encoder, self.space, self.pool, gpus=gpus))
+            for encoder in self.model.encoders
+        ]
 
     def encoders(self, encoder: int, *, microbatches: int, cutoff_s: float) -> list[EncoderPrice]:
         """An encoder on ranks of its own, in all layouts that may be good.
@@ -331,14 +361,20 @@ class Context:
         return self._apart[key]
 
     def _priced(
-        self, encoder: int, shape: Shape, *, groups: int, cutoff_s: float
+        self,
+        encoder: int,
+        shape: Shape,
+        *,
+        groups: int,
+        cutoff_s: float,
+        chunks: Chunks | None = None,
     ) -> list[EncoderPrice]:
         """An encoder that keeps its activations, and the same one that runs forward again."""
         own = self.model.encoders[encoder]
         encoded = self.work.share.encoded[own.modality]
         tokens = self.work.batch * encoded.tokens / (groups * shape.mesh.dp)
         chain = self._chain(own.name, shape.mesh.tp)
-        key = (encoder, shape, groups)
+        key = (encoder, shape, groups, chunks)
         try:
             least = least_s(chain, shape, encoder=encoder, tokens=tokens, groups=groups)
             if groups * least >= cutoff_s:
@@ -352,6 +388,7 @@ class Context:
                     groups=groups,
                     pool=self.pool,
                     rules=self.rules,
+                    chunks=chunks,
                 )
         except ValueError as error:
             self.out_of_range = str(error)
@@ -377,11 +414,3 @@ class Context:
         other._priced_encoders, other._least = self._priced_encoders, self._least
         other._rows = self._rows
         return other
-
-
-def _not_beaten(found: list[Together]) -> list[Together]:
-    found = sorted(found, key=lambda each: each.once_s)
-    values = [
-        (each.once_s, each.held_bytes, each.held_bytes + each.working_bytes) for each in found
-    ]
-    return [found[number] for number in not_beaten(numpy.array(values).reshape(-1, 3).T)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Hashable, Iterator
+from collections.abc import Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -16,6 +16,7 @@ from flowtrain.plan.prices.pipeline import Cut, Pipeline
 from flowtrain.plan.result import Mode
 from flowtrain.plan.search.best import Best
 from flowtrain.plan.search.context import Context, Cutoffs
+from flowtrain.plan.search.together import Together
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,6 +31,7 @@ class Priced:
         encoders: The encoders, in their order; none in mode `prefix`.
         encoder_contexts: The pool of GPUs of each.
         step_s: Seconds of a step.
+        chunk_slots: As for `Together`.
     """
 
     mode: Mode
@@ -39,6 +41,7 @@ class Priced:
     encoders: tuple[EncoderPrice, ...]
     encoder_contexts: tuple[Context, ...]
     step_s: float
+    chunk_slots: int | None = None
 
     @property
     def kind(self) -> Hashable:
@@ -127,7 +130,11 @@ class Prefix:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Colocated:
-    """The inputs of a step encoded on all GPUs, then the backbone's pipeline on the same ones."""
+    """Encoders and backbone on the same GPUs, one after the other, each with a layout of its own.
+
+    All inputs of a step are encoded before the backbone's pipeline, or those of some slots at a
+    time, where less memory is left.
+    """
 
     context: Context
     shape: Shape
@@ -152,12 +159,12 @@ class Colocated:
         def with_encoders(
             shape: Shape, microbatches: FloatArray, steps_s: FloatArray
         ) -> FloatArray:
-            encoders = context.colocated_encoders(shape.gpus, shape.sharding)
+            encoders = context.colocated_encoders(shape.gpus)
             return steps_s + encoders[0].once_s if encoders else steps_s
 
         for pipelines in context.pipelines("backbone", gpus, cutoffs, with_encoders):
             shape = pipelines.shape
-            encoders = context.colocated_encoders(shape.gpus, shape.sharding)
+            encoders = context.colocated_encoders(shape.gpus)
             if not encoders:
                 continue
             # With all memory, and beside the shortest of the encoders.
@@ -169,10 +176,15 @@ class Colocated:
             if not context.any_promising(pipelines, steps_s, cutoffs):
                 continue
             steps_s = numpy.full(len(pipelines.rows), numpy.inf)
+            chunks = bool(context.space.chunk_slots_of(context.work.batch, shape.mesh.pp))
             for together in encoders:
-                left = context.usable_bytes - together.held_bytes
+                # By chunks no less time, and at best the memory of nothing but states.
+                held, working = together.held_bytes, together.working_bytes
+                if chunks:
+                    held, working = together.states_bytes, 0.0
+                left = context.usable_bytes - held
                 if left > 0:
-                    bounds = pipelines.bounds(left, together.working_bytes)
+                    bounds = pipelines.bounds(left, working)
                     with_it_s = bounds.steps_s(pipelines.microbatches)
                     steps_s = numpy.minimum(steps_s, with_it_s + together.once_s)
             steps_s += pipelines.least_update_s
@@ -180,11 +192,30 @@ class Colocated:
                 yield cls(context=context, shape=shape, microbatches=microbatches, bound_s=bound_s)
 
     def priced(self, cutoff_s: float = math.inf) -> Priced | None:
-        context, shape = self.context, self.shape
-        pipeline = context.pipeline("backbone", shape, self.microbatches)
+        context, shape, slots = self.context, self.shape, self.microbatches
+        pipeline = context.pipeline("backbone", shape, slots)
         context.counts["priced"] += 1
+        encoders = context.colocated_encoders(shape.gpus)
+        best = self._best_of(encoders, pipeline, cutoff_s)
+        # With all memory for the backbone.
+        alone_s = pipeline.bounds(context.usable_bytes).steps_s(pipeline.microbatches)[0]
+        alone_s += pipeline.least_update_s
+        for chunk_slots in context.space.chunk_slots_of(slots, shape.mesh.pp):
+            limit_s = cutoff_s if best is None else min(cutoff_s, best.step_s)
+            if alone_s + encoders[0].once_s >= limit_s:
+                break
+            chunked = context.chunked_encoders(
+                shape, slots, chunk_slots, cutoff_s=limit_s - alone_s
+            )
+            best = self._best_of(chunked, pipeline, limit_s) or best
+        return best
+
+    def _best_of(
+        self, encoders: Sequence[Together], pipeline: Pipeline, cutoff_s: float
+    ) -> Priced | None:
+        """The plan with the best of some encoders, or None if none takes less than the cutoff."""
+        context = self.context
         best: Priced | None = None
-        encoders = context.colocated_encoders(shape.gpus, shape.sharding)
         for together in encoders:
             left = int(context.usable_bytes - together.held_bytes)
             working = math.ceil(together.working_bytes)
@@ -192,13 +223,14 @@ class Colocated:
                 continue
             bounds = pipeline.bounds(left, working)
             bound_s = bounds.steps_s(pipeline.microbatches)[0] + together.once_s
-            if bound_s >= (cutoff_s if best is None else min(cutoff_s, best.step_s)):
+            if bound_s >= cutoff_s:
                 continue
             cut = pipeline.cut(left, working)
             if cut is None:
                 continue
             step_s = cut.step_s(self.microbatches) + together.once_s
-            if best is None or step_s < best.step_s:
+            if step_s < cutoff_s:
+                cutoff_s = step_s
                 best = Priced(
                     mode="colocated",
                     context=context,
@@ -207,5 +239,6 @@ class Colocated:
                     encoders=together.prices,
                     encoder_contexts=(context,) * len(together.prices),
                     step_s=step_s,
+                    chunk_slots=together.chunk_slots,
                 )
         return best

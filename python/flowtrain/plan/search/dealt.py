@@ -2,7 +2,7 @@
 
 `deal_apart` and `deal_together` have the rules of the runtime, those of `steps.items`, on sizes
 alone: inputs of a sample are equal, and those of a step may be many thousands. `deal_in_each` is
-for encoders that gather weights, which FlowTrain's runtime does not run.
+for encoders on their own that gather weights in each microbatch.
 """
 
 from __future__ import annotations
@@ -103,8 +103,8 @@ def deal_in_each(inputs: Inputs, *, ranks: int, slots: int, item_tokens: int) ->
     return loads
 
 
-def deal_together(inputs: Inputs, load: FloatArray) -> FloatArray:
-    """Cost of what each rank with both modules encodes, shape [num_ranks].
+def deal_together(inputs: Inputs, load: FloatArray, *, slots: int) -> FloatArray:
+    """Cost of what each rank with both modules encodes, shape [num_slots, num_ranks].
 
     Each encodes what it reads. If the load of a rank exceeds the mean by 5 %, inputs of its last
     microbatches move to those with the least load.
@@ -112,9 +112,10 @@ def deal_together(inputs: Inputs, load: FloatArray) -> FloatArray:
     Args:
         inputs: The inputs.
         load: Load of both modules on each rank, if it encodes what it reads, shape [num_ranks].
+        slots: Microbatches of the step.
     """
-    own: FloatArray = numpy.zeros(len(load))
-    numpy.add.at(own, inputs.reader, inputs.count * inputs.cost)
+    own: FloatArray = numpy.zeros((slots, len(load)))
+    numpy.add.at(own, (inputs.slot, inputs.reader), inputs.count * inputs.cost)
     left = load.copy()
     mean = float(load.mean())
     givers = numpy.flatnonzero(load > (1 + _WORTH_MOVING) * mean)
@@ -135,6 +136,6 @@ def _give(inputs: Inputs, giver: int, load: FloatArray, own: FloatArray, mean: f
             if taker == giver or load[taker] + cost > mean:
                 taker = int(load.argmin())
             if load[taker] + cost < load[giver]:
-                for loads in (load, own):
+                for loads in (load, own[inputs.slot[sample]]):
                     loads[giver] -= cost
                     loads[taker] += cost

@@ -27,8 +27,8 @@ class Loads:
         mean_tokens: Tokens of a mean microbatch of a replica.
         mean_text: Sum of `text` over it.
         mean_inputs: Sum of `inputs` over a mean microbatch of a replica, for each encoder.
-        mean_encoder: Sum of `inputs` over what a replica of an encoder on its own computes at once,
-            for each encoder.
+        mean_encoder: Sum of `inputs` over what a replica of an encoder on its own computes for a
+            microbatch, and a colocated one for a step, as it is priced; for each encoder.
 
     Args:
         priced: The plan.
@@ -46,20 +46,24 @@ class Loads:
         self.text += attention * tokens**2 / share.squares
         self.mean_tokens = pipeline.row.tokens
         self.mean_text = work.batch * float(self.text.mean()) / replica_slots
-        groups = pipeline.num_microbatches if priced.mode == "disaggregated" else 1
+        apart = priced.mode == "disaggregated"
         self.inputs: list[FloatArray] = []
         self.mean_inputs: list[float] = []
         self.mean_encoder: list[float] = []
         for place, encoder in enumerate(tables.model.encoders):
             flops = tables.sample_flops(range(encoder.first, encoder.end))
             mean = max(float(flops.mean()), _TINY)
-            replicas = priced.encoders[place].shape.mesh.dp if priced.encoders else 1
+            own = priced.encoders[place] if priced.encoders else None
+            replicas = own.shape.mesh.dp if own else 1
+            meetings = own.meetings if own else 1
+            groups = pipeline.num_microbatches if apart else meetings
             # The price is of no less than the largest input, taken as that share of the tokens.
             largest = mean * work.largest_input_of(encoder.modality, groups)
             largest /= max(share.encoded[encoder.modality].tokens, _TINY)
             self.inputs.append(flops)
             self.mean_inputs.append(work.batch * mean / replica_slots)
-            self.mean_encoder.append(max(work.batch * mean / (replicas * groups), largest))
+            at_once = max(work.batch * mean / (replicas * groups), largest)
+            self.mean_encoder.append(at_once * meetings)
         self._split(priced)
 
     def _split(self, priced: Priced) -> None:

@@ -69,7 +69,7 @@ class Simulation:
         tokens = _summed(plan, self._work.workload.tokens[batch].astype(numpy.float64))
         passes = loads.passes(sums[0], sums[1:], tokens)
         seconds, beside, sends_s = priced.cut.update_s, [], 0.0
-        own_s: FloatArray = numpy.zeros(plan.ranks)
+        own_s: FloatArray = numpy.zeros((plan.microbatches, plan.ranks))
         for place, encoder in enumerate(priced.encoders):
             mean, both_s = loads.mean_encoder[place], encoder.both.total
             extra_s = encoder.fill_s - both_s
@@ -85,22 +85,30 @@ class Simulation:
             sends_s += extra_s
             if together:
                 inputs = self._inputs(priced, loads, place, batch, plan)
-                own_s = deal_together(inputs, plan.loads.sum(axis=0)) * loads.inputs_s(
-                    place, encoder
-                )
+                dealt = deal_together(inputs, plan.loads.sum(axis=0), slots=plan.microbatches)
+                own_s = dealt * loads.inputs_s(place, encoder)
+            elif priced.chunk_slots:
+                inputs = self._inputs(priced, loads, place, batch, plan)
+                most = _most_in_chunks(inputs, encoder.shape.mesh.dp, priced.chunk_slots)
+                seconds += most / mean * both_s
             else:
                 key = (number, place, encoder.shape.mesh.dp)
                 if key not in self._most:
                     inputs = self._inputs(priced, loads, place, batch, plan)
-                    self._most[key] = _most_at_once(inputs, encoder.shape.mesh.dp)
+                    self._most[key] = _most_in_chunks(
+                        inputs, encoder.shape.mesh.dp, plan.microbatches
+                    )
                 seconds += self._most[key] / mean * both_s
         seconds += sends_s
         if beside:
             passes = _with_encoders(passes, beside)
-        if not _meets_once(priced):
+        if priced.pipeline.shape.meets:
             # Replicas wait for each other in every microbatch.
             passes = passes.max(axis=3, keepdims=True)
-        return seconds + float((replay_uneven(passes[0], passes[1]) + own_s).max())
+        if together and _meets(priced):
+            chunk_slots = priced.chunk_slots or plan.microbatches
+            return seconds + _by_chunks(own_s, passes.sum(axis=(0, 1)), chunk_slots)
+        return seconds + float((replay_uneven(passes[0], passes[1]) + own_s.sum(axis=0)).max())
 
     def _inputs(
         self, priced: Priced, loads: Loads, place: int, batch: IntArray, plan: Assignment
@@ -127,7 +135,7 @@ class Simulation:
         Its ranks do not wait for each other: a microbatch is encoded when the last of them is done
         with all up to this one. If they gather weights, they meet in each.
         """
-        meets = encoder.shape.sharding == "full"
+        meets = encoder.shape.meets
         dealt = (deal_in_each if meets else deal_apart)(
             inputs,
             ranks=encoder.shape.mesh.dp,
@@ -140,19 +148,35 @@ class Simulation:
         return numpy.diff(dealt.cumsum(axis=0).max(axis=1), prepend=0.0)
 
 
-def _most_at_once(inputs: Inputs, ranks: int) -> float:
-    """The highest load of a rank, if the inputs of a step are dealt one by one, as by no runtime.
+def _most_in_chunks(inputs: Inputs, ranks: int, chunk_slots: int) -> float:
+    """The sum over chunks of the highest load, with inputs dealt one by one, as by no runtime.
 
-    It does not depend on which rank reads an input.
+    For all slots at once, it does not depend on which rank reads an input.
     """
-    at_once = replace(inputs, slot=0 * inputs.slot)
-    return float(deal_apart(at_once, ranks=ranks, slots=1, item_tokens=0).max())
+    chunk = inputs.slot // chunk_slots
+    chunks = int(chunk.max(initial=0)) + 1
+    dealt = deal_in_each(replace(inputs, slot=chunk), ranks=ranks, slots=chunks, item_tokens=0)
+    return float(dealt.max(axis=1).sum())
 
 
-def _meets_once(priced: Priced) -> bool:
-    """Whether replicas of the backbone wait for each other only at the end of a step."""
-    shape = priced.pipeline.shape
-    return shape.sharding != "full" and shape.mesh.ep == 1
+def _meets(priced: Priced) -> bool:
+    """Whether ranks wait for each other within a step, in passes of either module."""
+    shapes = [priced.pipeline.shape, *(encoder.shape for encoder in priced.encoders)]
+    return any(shape.meets for shape in shapes)
+
+
+def _by_chunks(encoder_s: FloatArray, backbone_s: FloatArray, chunk_slots: int) -> float:
+    """Seconds of ranks that wait for each other behind each part of a chunk.
+
+    Args:
+        encoder_s: Passes of the encoder, shape [num_microbatches, num_replicas].
+        backbone_s: Passes of the backbone, of the same shape; or of [num_microbatches, 1], if
+            ranks wait for each other in each.
+        chunk_slots: Microbatches of a chunk.
+    """
+    starts = numpy.arange(0, len(encoder_s), chunk_slots)
+    each = (numpy.add.reduceat(passes_s, starts) for passes_s in (encoder_s, backbone_s))
+    return sum(float(chunk_s.max(axis=1).sum()) for chunk_s in each)
 
 
 def _encodes_own(priced: Priced) -> bool:
@@ -160,7 +184,6 @@ def _encodes_own(priced: Priced) -> bool:
     return (
         priced.mode == "colocated"
         and priced.pipeline.stages == 1
-        and _meets_once(priced)
         and [encoder.shape.mesh.dp for encoder in priced.encoders]
         == [priced.pipeline.shape.mesh.dp]
     )
@@ -179,7 +202,7 @@ def _scheduled(priced: Priced, tokens: IntArray, cost: FloatArray) -> Assignment
     objective: Objective = "accumulate"
     if pipeline.stages > 1:
         objective = "pipeline"
-    elif not _meets_once(priced):
+    elif pipeline.shape.meets:
         objective = "lockstep"
     stages = pipeline.stages + (priced.mode == "disaggregated")
     planned = pipeline.num_microbatches

@@ -16,7 +16,7 @@ from flowtrain.plan.describe import ModelDescription
 from flowtrain.plan.partition import Level
 from flowtrain.plan.prices.chain import Chain
 from flowtrain.plan.prices.costs import Shape
-from flowtrain.plan.prices.encoder import EncoderPrice, encoder_prices
+from flowtrain.plan.prices.encoder import Chunks, EncoderPrice, encoder_prices
 from flowtrain.plan.prices.network import Network
 from flowtrain.plan.prices.pipeline import Pipeline
 from flowtrain.plan.prices.row import Row
@@ -58,11 +58,25 @@ def pipeline(
     )
 
 
-def encoders(shape: Shape, work: Work, tokens: float = 1000.0, **pools: Any) -> list[EncoderPrice]:
+def encoders(
+    shape: Shape,
+    work: Work,
+    tokens: float = 1000.0,
+    *,
+    chunks: Chunks | None = None,
+    **pools: Any,
+) -> list[EncoderPrice]:
     pool, model = small_pool(64, **pools), small_model()
     chain = Chain(Tables(model, work, pool.timing), model.layers_of("encoder"))
     return encoder_prices(
-        chain, shape, encoder=0, tokens=tokens, groups=1, pool=pool, rules=Rules()
+        chain,
+        shape,
+        encoder=0,
+        tokens=tokens,
+        groups=1,
+        pool=pool,
+        rules=Rules(),
+        chunks=chunks,
     )
 
 
@@ -285,6 +299,26 @@ def test_frozen_parts_have_no_backward_pass_and_keep_nothing() -> None:
     cut, all_train = passes.cut(PLENTY), pipeline(Mesh(), module="backbone").cut(PLENTY)
     assert cut is not None and all_train is not None
     assert 0 < cut.backward_s[0] < all_train.backward_s[0] and cut.update_s == 0
+
+
+def test_by_chunks_an_encoder_keeps_what_one_needs_and_encodes_nothing_again() -> None:
+    work, shape = small_work(), Shape(Mesh(dp=2), "replicated")
+    # The same items of 600 tokens, 8 of the step or 2 of each of 4 chunks.
+    whole, again = encoders(shape, work, 4800.0)
+    (price,) = encoders(shape, work, 4800.0, chunks=Chunks(4, 1260.0, meets=False))
+    assert price.once_s == pytest.approx(whole.once_s) and whole.once_s < again.once_s
+    # The whole has room of 5 % for ranks that have more than the mean.
+    for kind in ("activations", "rows"):
+        one, all_of = getattr(price.held, kind), getattr(whole.held, kind)
+        assert one / all_of == pytest.approx(1260 / (1.05 * 4800))
+    assert price.fixed.states == whole.fixed.states
+    # Shorter items are less efficient.
+    (short,) = encoders(shape, work, 4800.0, chunks=Chunks(32, 600.0, meets=False))
+    assert price.forward.forward < short.forward.forward < 2 * price.forward.forward
+    # Ranks that meet in each chunk wait for the rank with its largest image.
+    (waits,) = encoders(shape, work, 4800.0, chunks=Chunks(32, 600.0, meets=True))
+    assert 32 * work.largest_input_of("vision", 32) > 1.3 * 4800
+    assert waits.forward.forward > 1.05 * short.forward.forward
 
 
 def test_context_parallelism_does_not_share_out_layers_in_front_of_the_backbone() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import replace
 
 import numpy
@@ -74,9 +73,9 @@ def test_ranks_with_both_modules_encode_what_the_runtime_gives_them(seed: int) -
     own = numpy.bincount(inputs.reader, inputs.count * inputs.cost, READERS)
     # One rank has much more than the mean, so that images move.
     load = own + numpy.array([5.0, 30.0, 10.0])
-    encoded: dict[int, float] = defaultdict(float)
+    encoded = numpy.zeros((SLOTS, READERS))
     items = colocated_items(slots, load=load.tolist(), item_tokens=4096)
     for item in items:
-        encoded[item.encoder] += cost_of(inputs, item.images)
+        encoded[item.slot, item.encoder] += cost_of(inputs, item.images)
     assert any(item.encoder != item.reader for item in items)
-    assert deal_together(inputs, load) == pytest.approx([encoded[rank] for rank in range(READERS)])
+    assert deal_together(inputs, load, slots=SLOTS) == pytest.approx(encoded)

@@ -15,7 +15,7 @@ from flowtrain.cost.timing import Timing
 from flowtrain.plan.describe import ModelDescription
 from flowtrain.plan.fixed import narrowed
 from flowtrain.plan.prices.chain import Chain
-from flowtrain.plan.prices.encoder import EncoderPrice, encoder_prices
+from flowtrain.plan.prices.encoder import Chunks, EncoderPrice, encoder_prices
 from flowtrain.plan.prices.pipeline import Pipeline
 from flowtrain.plan.prices.tables import Tables
 from flowtrain.plan.result import ModulePlan, NoPlanError, Plan, PlanReport
@@ -57,15 +57,38 @@ def all_steps(
     options: dict[str, Any] = {"pool": pool, "rules": RULES}
     modules = (*names, "backbone") if prefix else ("backbone",)
 
-    def priced(place: int, groups: int) -> Iterator[EncoderPrice]:
+    known: dict[Hashable, list[EncoderPrice]] = {}
+
+    def priced(
+        place: int, groups: int, gpus: int | None = None, *, of: Pipeline | None = None, c: int = 0
+    ) -> Iterator[EncoderPrice]:
+        """Of the encoders of a step, or of a colocated one whose slots are taken c at a time."""
         own = model.encoders[place]
         beside = Chain(tables, model.layers_of(own.name))
-        for shape in encoder_shapes(own, SPACE, pool):
+        for shape in encoder_shapes(own, SPACE, pool, gpus=gpus):
             mean = work.share.encoded[own.modality].tokens
             tokens = work.batch * mean / groups / shape.mesh.dp
-            yield from encoder_prices(
-                beside, shape, encoder=place, tokens=tokens, groups=groups, **options
-            )
+            chunks = None
+            if of is not None:
+                slots = c * of.shape.mesh.dp / shape.mesh.dp
+                chunks = Chunks(
+                    count=math.ceil(of.num_microbatches / c),
+                    most_tokens=work.most_of(slots * of.row.most_tokens, own.modality),
+                    meets="full" in (shape.sharding, of.shape.sharding)
+                    or shape.mesh.dp != of.shape.mesh.dp,
+                )
+            key = (place, shape, groups, chunks)
+            if key not in known:
+                known[key] = encoder_prices(
+                    beside,
+                    shape,
+                    encoder=place,
+                    tokens=tokens,
+                    groups=groups,
+                    chunks=chunks,
+                    **options,
+                )
+            yield from known[key]
 
     encoders = {
         groups: [list(priced(place, groups)) for place in range(len(names))]
@@ -104,20 +127,21 @@ def all_steps(
                 yield kind, step_s(usable)
                 continue
             if mode == "colocated":
-                same = [
-                    [
-                        price
-                        for price in prices
-                        if price.shape.gpus == gpus
-                        and (price.shape.sharding == shape.sharding or price.shape.mesh.dp == 1)
-                    ]
-                    for prices in encoders[1]
-                ]
-                for together in itertools.product(*same):
-                    working = [price.memory().working for price in together]
-                    held = sum(price.memory().total for price in together) - sum(working)
-                    once_s = sum(price.fill_s + price.update_s for price in together)
-                    yield kind, step_s(usable - held, max(working)) + once_s
+                # No encoder leaves the backbone more than all memory.
+                places, alone_s, best_s = range(len(names)), step_s(usable), math.inf
+                orders = [[list(priced(place, 1, gpus)) for place in places]]
+                for c in (1, 2, 4) if mesh.pp == 1 else ():
+                    if c < m:
+                        options_of: dict[str, Any] = {"of": pipeline, "c": c}
+                        orders.append([list(priced(p, 1, gpus, **options_of)) for p in places])
+                for same in orders:
+                    for together in itertools.product(*same):
+                        working = [price.memory().working for price in together]
+                        held = sum(price.memory().total for price in together) - sum(working)
+                        once_s = sum(price.fill_s + price.update_s for price in together)
+                        if alone_s + once_s < best_s:
+                            best_s = min(best_s, step_s(usable - held, max(working)) + once_s)
+                yield kind, best_s
                 continue
             cut = pipeline.cut(usable)
             if cut is None:

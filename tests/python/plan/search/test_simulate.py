@@ -51,6 +51,9 @@ def test_a_step_of_equal_samples_takes_what_its_mean_takes(mode: str) -> None:
         if all(64 % (module.layout.dp * plan.microbatches) == 0 for module in plan.modules)
     ]
     assert even
+    # In both orders of a colocated step.
+    orders = {plan.chunk_slots is not None for plan in even}
+    assert orders == ({False, True} if mode == "colocated" else {False})
     for plan in even:
         # By 1F1B, an encoder does not wait for gradients as the formula says: the replay is shorter
         # where backward passes are not in proportion to forward passes.
