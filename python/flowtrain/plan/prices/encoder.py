@@ -7,8 +7,9 @@ from functools import cached_property
 
 import numpy
 
+from flowtrain.plan.arrays import IntArray
 from flowtrain.plan.prices.chain import Chain
-from flowtrain.plan.prices.costs import SECONDS, STATES, Shape, costs_of, update_s
+from flowtrain.plan.prices.costs import SECONDS, STATES, Costs, Shape, costs_of, update_s
 from flowtrain.plan.prices.network import Network
 from flowtrain.plan.prices.row import Row
 from flowtrain.plan.prices.tables import Tables
@@ -53,6 +54,7 @@ class EncoderPrice:
         held: Memory that it holds for a group, or a chunk of one, from the forward to the backward
             pass.
         meetings: Parts of a group in which replicas wait for each other.
+        again: Number of blocks, from the first, that are computed again in the backward pass.
     """
 
     shape: Shape
@@ -65,6 +67,7 @@ class EncoderPrice:
     fixed: RankBytes
     held: RankBytes
     meetings: int = 1
+    again: int = 0
 
     def memory(self, in_flight: int = 1) -> RankBytes:
         """Memory of a rank.
@@ -175,8 +178,8 @@ def encoder_prices(
 ) -> list[EncoderPrice]:
     """Prices of an encoder whose ranks each compute some inputs at a time, item by item.
 
-    The first keeps its activations, of a chunk if there are chunks. If anything trains, the second
-    keeps nothing and runs forward again, item by item; with chunks there is none.
+    The first keeps its activations. If anything trains, others keep less: one encodes each item
+    again, and keeps nothing; by chunks, some compute the first blocks of each item again.
 
     Args:
         chain: Layers in front of the cut.
@@ -252,8 +255,10 @@ def encoder_prices(
         held=RankBytes(activations=kept, rows=rows),
         meetings=chunks.meetings if chunks else 1,
     )
-    if not has_backward or chunks is not None:
+    if not has_backward:
         return [keeps]
+    if chunks is not None:
+        return [keeps, *(_with_less(keeps, chain, costs, items, n) for n in _some_of(chain.again))]
     again_s = keeps.forward.total
     return [
         keeps,
@@ -265,6 +270,25 @@ def encoder_prices(
             held=RankBytes(rows=rows),
         ),
     ]
+
+
+def _some_of(blocks: IntArray) -> list[int]:
+    """Numbers of blocks that may be computed again: quarters of them."""
+    return sorted({len(blocks) * part // 4 for part in range(1, 5)} - {0})
+
+
+def _with_less(
+    keeps: EncoderPrice, chain: Chain, costs: Costs, items: float, number: int
+) -> EncoderPrice:
+    """A price with some blocks computed again; one of an item has all its activations meanwhile."""
+    again = chain.first_blocks(number)
+    saved = float((costs.kept[0, 0] - costs.kept[0, 1]) @ again)
+    return replace(
+        keeps,
+        again=number,
+        backward=replace(keeps.backward, recompute=items * float(costs.again[0] @ again)),
+        held=replace(keeps.held, activations=keeps.held.activations - saved),
+    )
 
 
 def _alone(tables: Tables, encoder: int, tokens: float) -> tuple[float, ...]:

@@ -49,14 +49,21 @@ class Priced:
         shape, microbatches = self.pipeline.shape, self.pipeline.num_microbatches
         if self.mode == "disaggregated":
             return kind_apart(self.context, self.encoder_contexts, shape, microbatches)
-        return kind_coupled(self.mode, self.context, shape, microbatches)
+        chunked = self.chunk_slots is not None
+        return kind_coupled(self.mode, self.context, shape, microbatches, chunked=chunked)
 
 
-def kind_coupled(mode: Mode, context: Context, shape: Shape, microbatches: int) -> Hashable:
-    """All but the replicas: the same layout with fewer GPUs is no other one."""
+def kind_coupled(
+    mode: Mode, context: Context, shape: Shape, microbatches: int, *, chunked: bool = False
+) -> Hashable:
+    """All but the replicas: the same layout with fewer GPUs is no other one.
+
+    The two orders of a colocated step are two kinds: ranks wait for each other in each chunk, which
+    the simulation alone knows.
+    """
     mesh = shape.mesh
     sizes = (mesh.tp, mesh.cp, mesh.pp, mesh.ep)
-    return mode, context.pool.gpu_type, sizes, shape.sharding, microbatches
+    return mode, context.pool.gpu_type, sizes, shape.sharding, microbatches, chunked
 
 
 def kind_apart(
@@ -132,18 +139,21 @@ class Prefix:
 class Colocated:
     """Encoders and backbone on the same GPUs, one after the other, each with a layout of its own.
 
-    All inputs of a step are encoded before the backbone's pipeline, or those of some slots at a
-    time, where less memory is left.
+    All inputs of a step are encoded before the backbone's pipeline; or, `chunked`, those of some
+    slots at a time, for which less memory is enough.
     """
 
     context: Context
     shape: Shape
     microbatches: int
+    chunked: bool
     bound_s: float
 
     @property
     def kind(self) -> Hashable:
-        return kind_coupled("colocated", self.context, self.shape, self.microbatches)
+        return kind_coupled(
+            "colocated", self.context, self.shape, self.microbatches, chunked=self.chunked
+        )
 
     @classmethod
     def all_of(
@@ -154,12 +164,21 @@ class Colocated:
         only: Collection[Hashable] | None = None,
     ) -> Iterator[Colocated]:
         """Candidates with some GPUs of a pool that may be among the best, as for `Prefix`."""
-        cutoffs = Cutoffs(best, partial(kind_coupled, "colocated", context), only)
+        for chunked in (False, True) if context.space.chunks else (False,):
+            kind = partial(kind_coupled, "colocated", context, chunked=chunked)
+            yield from cls._in_order(context, gpus, Cutoffs(best, kind, only), chunked)
 
+    @classmethod
+    def _in_order(
+        cls, context: Context, gpus: int, cutoffs: Cutoffs, chunked: bool
+    ) -> Iterator[Colocated]:
         def with_encoders(
             shape: Shape, microbatches: FloatArray, steps_s: FloatArray
         ) -> FloatArray:
             encoders = context.colocated_encoders(shape.gpus)
+            if chunked:
+                # One microbatch is in no parts, and stages would run empty in each.
+                steps_s = numpy.where((microbatches < 2) | (shape.mesh.pp > 1), math.inf, steps_s)
             return steps_s + encoders[0].once_s if encoders else steps_s
 
         for pipelines in context.pipelines("backbone", gpus, cutoffs, with_encoders):
@@ -176,11 +195,10 @@ class Colocated:
             if not context.any_promising(pipelines, steps_s, cutoffs):
                 continue
             steps_s = numpy.full(len(pipelines.rows), numpy.inf)
-            chunks = bool(context.space.chunk_slots_of(context.work.batch, shape.mesh.pp))
             for together in encoders:
                 # By chunks no less time, and at best the memory of nothing but states.
                 held, working = together.held_bytes, together.working_bytes
-                if chunks:
+                if chunked:
                     held, working = together.states_bytes, 0.0
                 left = context.usable_bytes - held
                 if left > 0:
@@ -189,21 +207,26 @@ class Colocated:
                     steps_s = numpy.minimum(steps_s, with_it_s + together.once_s)
             steps_s += pipelines.least_update_s
             for microbatches, bound_s in context.promising(pipelines, steps_s, cutoffs):
-                yield cls(context=context, shape=shape, microbatches=microbatches, bound_s=bound_s)
+                yield cls(
+                    context=context,
+                    shape=shape,
+                    microbatches=microbatches,
+                    chunked=chunked,
+                    bound_s=bound_s,
+                )
 
     def priced(self, cutoff_s: float = math.inf) -> Priced | None:
         context, shape, slots = self.context, self.shape, self.microbatches
         pipeline = context.pipeline("backbone", shape, slots)
         context.counts["priced"] += 1
-        encoders = context.colocated_encoders(shape.gpus)
-        best = self._best_of(encoders, pipeline, cutoff_s)
+        if not self.chunked:
+            return self._best_of(context.colocated_encoders(shape.gpus), pipeline, cutoff_s)
         # With all memory for the backbone.
         alone_s = pipeline.bounds(context.usable_bytes).steps_s(pipeline.microbatches)[0]
         alone_s += pipeline.least_update_s
+        best: Priced | None = None
         for chunk_slots in context.space.chunk_slots_of(slots, shape.mesh.pp):
-            limit_s = cutoff_s if best is None else min(cutoff_s, best.step_s)
-            if alone_s + encoders[0].once_s >= limit_s:
-                break
+            limit_s = cutoff_s if best is None else best.step_s
             chunked = context.chunked_encoders(
                 shape, slots, chunk_slots, cutoff_s=limit_s - alone_s
             )

@@ -305,18 +305,24 @@ def test_by_chunks_an_encoder_keeps_what_one_needs_and_encodes_nothing_again() -
     work, shape = small_work(), Shape(Mesh(dp=2), "replicated")
     # The same items of 600 tokens, 8 of the step or 2 of each of 4 chunks.
     whole, again = encoders(shape, work, 4800.0)
-    (price,) = encoders(shape, work, 4800.0, chunks=Chunks(4, 1260.0, meets=False))
+    price, *less = encoders(shape, work, 4800.0, chunks=Chunks(4, 1260.0, meets=False))
     assert price.once_s == pytest.approx(whole.once_s) and whole.once_s < again.once_s
     # The whole has room of 5 % for ranks that have more than the mean.
     for kind in ("activations", "rows"):
         one, all_of = getattr(price.held, kind), getattr(whole.held, kind)
         assert one / all_of == pytest.approx(1260 / (1.05 * 4800))
     assert price.fixed.states == whole.fixed.states
+    # The first of the 3 blocks may be computed again, and frees as much as each of them.
+    assert [each.again for each in less] == [1, 2, 3]
+    freed = price.held.activations - less[0].held.activations
+    assert price.held.activations - less[2].held.activations == pytest.approx(3 * freed)
+    assert less[2].backward.recompute == pytest.approx(3 * less[0].backward.recompute)
+    assert 0 < less[2].backward.recompute < price.forward.forward
     # Shorter items are less efficient.
-    (short,) = encoders(shape, work, 4800.0, chunks=Chunks(32, 600.0, meets=False))
+    short, *_ = encoders(shape, work, 4800.0, chunks=Chunks(32, 600.0, meets=False))
     assert price.forward.forward < short.forward.forward < 2 * price.forward.forward
     # Ranks that meet in each chunk wait for the rank with its largest image.
-    (waits,) = encoders(shape, work, 4800.0, chunks=Chunks(32, 600.0, meets=True))
+    waits, *_ = encoders(shape, work, 4800.0, chunks=Chunks(32, 600.0, meets=True))
     assert 32 * work.largest_input_of("vision", 32) > 1.3 * 4800
     assert waits.forward.forward > 1.05 * short.forward.forward
 

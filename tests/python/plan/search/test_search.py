@@ -128,20 +128,23 @@ def all_steps(
                 continue
             if mode == "colocated":
                 # No encoder leaves the backbone more than all memory.
-                places, alone_s, best_s = range(len(names)), step_s(usable), math.inf
+                places, alone_s = range(len(names)), step_s(usable)
+                best = {False: math.inf, True: math.inf}
                 orders = [[list(priced(place, 1, gpus)) for place in places]]
                 for c in (1, 2, 4) if mesh.pp == 1 else ():
                     if c < m:
                         options_of: dict[str, Any] = {"of": pipeline, "c": c}
                         orders.append([list(priced(p, 1, gpus, **options_of)) for p in places])
-                for same in orders:
+                for number, same in enumerate(orders):
                     for together in itertools.product(*same):
                         working = [price.memory().working for price in together]
                         held = sum(price.memory().total for price in together) - sum(working)
                         once_s = sum(price.fill_s + price.update_s for price in together)
-                        if alone_s + once_s < best_s:
-                            best_s = min(best_s, step_s(usable - held, max(working)) + once_s)
-                yield kind, best_s
+                        if alone_s + once_s < best[number > 0]:
+                            found_s = step_s(usable - held, max(working)) + once_s
+                            best[number > 0] = min(best[number > 0], found_s)
+                for chunked, best_s in best.items():
+                    yield (*kind, chunked), best_s
                 continue
             cut = pipeline.cut(usable)
             if cut is None:
