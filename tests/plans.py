@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from flowtrain.plan.cluster import parse_cluster
-from flowtrain.plan.plan_file import PlanFile, PlannedRun
+from flowtrain.plan.plan_file import PlanFile, PlanInput, PlannedRun
 from flowtrain.plan.report.answer import Question
 from flowtrain.plan.result import (
     Assumption,
@@ -62,8 +62,11 @@ def plan(mode: Mode, *modules: ModulePlan, **more: Any) -> Plan:
     return found if found.allocated else replace(found, allocated=found.gpus)
 
 
+_ONE = (StageLayout(first=0, end=4, recompute="none"),)
+
+
 def colocated(ranks: int, **layout: Any) -> Plan:
-    both = Layout(dp=ranks, stages=(StageLayout(first=0, end=4, recompute="none"),))
+    both = Layout(dp=ranks, stages=_ONE)
     return plan(
         "colocated", module_plan("encoder", both), module_plan("backbone", replace(both, **layout))
     )
@@ -72,8 +75,8 @@ def colocated(ranks: int, **layout: Any) -> Plan:
 def decoupled(encoder: int, backbone: int) -> Plan:
     return plan(
         "disaggregated",
-        module_plan("encoder", Layout(dp=encoder)),
-        module_plan("backbone", Layout(dp=backbone)),
+        module_plan("encoder", Layout(dp=encoder, stages=_ONE)),
+        module_plan("backbone", Layout(dp=backbone, stages=_ONE)),
     )
 
 
@@ -83,8 +86,14 @@ def plan_file(of: Plan, digest: str, run: PlannedRun, **more: Any) -> PlanFile:
         "model_digest": digest,
         "cluster": "1x4xH100",
         "nodes": 1,
-        "workload": "native",
+        "gpu_bytes": {"H100": int(80 * GIB)},
+        "inputs": (
+            PlanInput(what="workload", name="native", digest="0"),
+            PlanInput(what="cluster", name="local", digest="0"),
+        ),
+        "samples": {},
         "run": run,
+        "modules": (),
         "plan": of,
     }
     return PlanFile(**{**given, **more})

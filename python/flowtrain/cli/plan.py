@@ -82,11 +82,11 @@ def add_parser(commands: Any) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    from flowtrain.data.sizes import read_sizes
+    from flowtrain.data.sizes import read_sizes, size_digests
     from flowtrain.models.describe import describe
     from flowtrain.plan.plan_file import dump_plan
     from flowtrain.plan.report import answer_text, answer_tree, explain_text
-    from flowtrain.plan.request import Request, answer_request
+    from flowtrain.plan.request import Request, Samples, answer_request
 
     answer, plan = answer_request(
         Request(
@@ -106,7 +106,7 @@ def run(given: argparse.Namespace) -> int:
         lambda config, lora: describe(
             config.model.folder, projector_side=config.projector_side, lora=lora
         ),
-        read_sizes,
+        Samples(read_sizes, size_digests),
     )
     if given.out is not None:
         given.out.write_text(dump_plan(plan))

@@ -44,13 +44,13 @@ def add_parser(commands: Any) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    from flowtrain.config import ConfigError, dump, load
+    from flowtrain.config import ConfigError, dump, given_fields, load
 
     config = load(given.config, given.overrides)
     if given.plan is not None:
-        from flowtrain.plan.applied import with_plan
+        from flowtrain.train.launch.planned import planned
 
-        config = with_plan(config, given.plan)
+        config = planned(config, given.plan, given=given_fields(given.config, given.overrides))
     if given.print_config:
         print(dump(config), end="")
         return 0

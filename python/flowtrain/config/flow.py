@@ -153,14 +153,18 @@ class FlowConfig:
             raise ConfigError("flow.layout=auto: the layout is chosen when a run starts")
         return layout
 
-    def with_layout(self, layout: RankLayout, *, recompute: bool = False) -> FlowConfig:
+    def with_layout(
+        self, layout: RankLayout, *, recompute: bool = False, chunk_slots: int | None = None
+    ) -> FlowConfig:
         """These fields with a layout in numbers.
 
         Args:
             layout: The layout.
             recompute: Whether it needs `recompute`, so that it is set.
+            chunk_slots: Its `chunk_slots`; None leaves that as it is.
         """
         recompute = recompute or self.recompute
+        chunk_slots = chunk_slots or self.chunk_slots
         if layout.colocated:
             return replace(
                 self,
@@ -169,6 +173,7 @@ class FlowConfig:
                 encoder_ranks=None,
                 backbone_ranks=None,
                 recompute=recompute,
+                chunk_slots=chunk_slots,
             )
         return replace(
             self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,30 @@ def load(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
     tree = read_tree(path)
     anchor(tree, RunConfig, path.resolve().parent)
     return _overridden(tree, overrides, source=str(path))
+
+
+def given_fields(path: Path, overrides: Sequence[str] = ()) -> frozenset[str]:
+    """Dotted names of the fields that a file and overrides give; the others have their defaults.
+
+    Args:
+        path: As for `load`.
+        overrides: As for `load`.
+
+    Raises:
+        ConfigError: The file cannot be read.
+    """
+    tree = read_tree(path)
+    for override in overrides:
+        _override(tree, override)
+    return frozenset(_leaves(tree))
+
+
+def _leaves(tree: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[str]:
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, (*above, name))
+        else:
+            yield ".".join((*above, name))
 
 
 def from_overrides(tree: Mapping[str, Any], overrides: Sequence[str]) -> RunConfig:

@@ -170,6 +170,33 @@ def read_sizes(config: RunConfig) -> Workload:
     )
 
 
+def size_digests(config: RunConfig) -> dict[str, str]:
+    """What the sizes of the samples of a run depend on: values of fields, and digests of files.
+
+    `train.microbatch_tokens` is left out, which counts for longer samples alone, and so is the
+    `config.json` of the model.
+
+    Raises:
+        DataError: A data set is Python code, or cannot be opened.
+        OSError: A file cannot be read.
+    """
+    sources = config.data.all_sources
+    for source in sources:
+        if source.path is None:
+            raise DataError(f"{source.name}: the contents of a Python data set cannot be compared")
+    model = model_hashes(config.model.folder)
+    found = {f"the model's {name}": value for name, value in model.items() if name != "config.json"}
+    for source, contents in zip(sources, Dataset(config.data).contents(), strict=True):
+        fields = _fingerprint(config, source, contents, model)["fields"]
+        names = fields.keys() - {"version of flowtrain", "train.microbatch_tokens"}
+        found |= {name: json.dumps(fields[name]) for name in sorted(names)}
+        assert source.path is not None
+        found[f"the contents of {source.path.name}"] = contents
+        if config.data.sources:
+            found[f"the weight of {source.path.name}"] = json.dumps(source.weight)
+    return found
+
+
 def sizes_path(data: Path) -> Path:
     """File with the sizes of a data set: its name and `.sizes`, in the same folder.
 

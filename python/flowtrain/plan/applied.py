@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from collections.abc import Collection
+from dataclasses import fields
 from pathlib import Path
 
-from flowtrain.config.checks import ConfigError, require
+from flowtrain.config.checks import require
 from flowtrain.config.layout import RankLayout
 from flowtrain.config.schema import RunConfig
 from flowtrain.plan.plan_file import PlanFile, PlannedRun, model_digest, read_plan
-from flowtrain.plan.result import Plan
+from flowtrain.plan.run_layout import RunLayout
 
 # Where a run says what a plan assumes of it.
 _RUN_FIELDS = {
@@ -26,12 +27,14 @@ _RUN_FIELDS = {
 }
 
 
-def with_plan(config: RunConfig, path: Path) -> RunConfig:
+def with_plan(config: RunConfig, path: Path, *, given: Collection[str] = ()) -> RunConfig:
     """The configuration of a run with the layout of a plan.
 
     Args:
         config: The run. It may give the same layout, or none.
         path: A `plan.json`.
+        given: Fields of the run that were given, as `load_given` names them; others have defaults.
+            A value that is no default counts as given.
 
     Raises:
         ConfigError: The file is unusable; the plan is for another model, run or number of ranks; or
@@ -39,18 +42,13 @@ def with_plan(config: RunConfig, path: Path) -> RunConfig:
     """
     file = read_plan(path)
     _check_model(file, config, path)
-    layout = rank_layout(file, source=str(path))
+    layout = run_layout(file, source=str(path))
     _check_run(file.run, PlannedRun.of(config), path)
-    given = config.flow.rank_layout
-    if given is not None and given != layout:
-        raise ConfigError(
-            f"{path}: the plan is for {_ranks(layout)}, and the run for {_ranks(given)}; leave "
-            "flow.layout and the numbers of ranks out, or plan for as many GPUs"
-        )
-    return replace(config, flow=config.flow.with_layout(layout, recompute=file.plan.recompute))
+    _check_layout(layout, config, path, given)
+    return layout.applied(config)
 
 
-def rank_layout(file: PlanFile, *, source: str) -> RankLayout:
+def run_layout(file: PlanFile, *, source: str) -> RunLayout:
     """The layout of a plan, for the runtime.
 
     Raises:
@@ -70,16 +68,31 @@ def rank_layout(file: PlanFile, *, source: str) -> RankLayout:
         f"{source}: {', '.join(unmet)}: modelled, and not run by FlowTrain yet; run "
         "`flowtrain plan` with --only-run for the best layout that it runs",
     )
-    return layout_of(file.plan)
+    return RunLayout.of_plan(file.plan)
 
 
-def layout_of(plan: Plan) -> RankLayout:
-    """The ranks of a plan that FlowTrain runs, in which replicas share nothing."""
-    if plan.mode == "disaggregated":
-        return RankLayout.decoupled(
-            plan.module("encoder").layout.dp, plan.module("backbone").layout.dp
+def _check_layout(layout: RunLayout, config: RunConfig, path: Path, given: Collection[str]) -> None:
+    """Check that what the run gives of its layout is what the plan says."""
+    ranks = config.flow.rank_layout
+    require(
+        ranks is None or ranks == layout.ranks,
+        f"{path}: the plan is for {_ranks(layout.ranks)}, and the run for "
+        f"{_ranks(ranks or layout.ranks)}; leave flow.layout and the numbers of ranks out, or plan "
+        "for as many GPUs",
+    )
+    own = RunLayout(
+        ranks=layout.ranks,
+        parallel=config.parallel,
+        recompute=config.flow.recompute,
+        chunk_slots=config.flow.chunk_slots,
+    ).fields
+    defaults = RunLayout(ranks=layout.ranks).fields
+    for name, planned in layout.fields.items():
+        require(
+            own[name] == planned or (own[name] == defaults[name] and name not in given),
+            f"{path}: {name}: {_text(own[name])} in the run, and {_text(planned)} in the plan; "
+            "leave it out of the run, or train without --plan",
         )
-    return RankLayout.colocated_on(plan.gpus)
 
 
 def _check_model(file: PlanFile, config: RunConfig, path: Path) -> None:
@@ -102,7 +115,7 @@ def _check_run(planned: PlannedRun, run: PlannedRun, path: Path) -> None:
 
 def _text(value: object) -> str:
     if not isinstance(value, tuple):
-        return str(value)
+        return "null" if value is None else str(value)
     pairs = ("=".join(map(str, each)) if isinstance(each, tuple) else each for each in value)
     return ", ".join(pairs) or "none"
 

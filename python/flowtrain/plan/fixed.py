@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import combinations, product
 from typing import Any, get_args
 
 from flowtrain.config.checks import ConfigError, require
+from flowtrain.config.flow import Mode as FlowMode
 from flowtrain.config.layout import RankLayout
+from flowtrain.config.parallel import Sharding
 from flowtrain.cost.communication import Mesh
 from flowtrain.plan.result import Mode, Plan
 from flowtrain.plan.space import SHARDINGS, Space
@@ -51,8 +53,14 @@ def narrowed(space: Space, words: Sequence[str], *, encoders: Sequence[str]) -> 
     Raises:
         ConfigError: A word has another form, names what does not exist, or contradicts another one.
     """
+    of_mode = space.fixed
     for word in words:
         space = _narrowed(space, word, encoders)
+    for fix, held in product(space.fixed[len(of_mode) :], of_mode):
+        require(
+            (fix.module, fix.field) != (held.module, held.field) or fix == held,
+            f"--only-run --fix {fix}: runs of this flow.mode have {held}; leave one of them out",
+        )
     for one, two in combinations(words, 2):
         (name, _, value), (other, _, another) = one.partition("="), two.partition("=")
         where = f"--fix {one} --fix {two}"
@@ -101,7 +109,7 @@ def _check_runs(
     """Check that FlowTrain runs a value, if the space is that of `run_space`."""
     values = " or ".join(f"{name}={each}" for each in known)
     require(
-        not space.one_host or value in known,
+        not space.runs or value in known,
         f"--only-run {where}: FlowTrain runs {values}; leave one of the two options out",
     )
 
@@ -111,13 +119,11 @@ def _size(text: str, where: str) -> int:
     return int(text)
 
 
-def run_space(layout: RankLayout | None = None) -> Space:
-    """Plans that FlowTrain runs: replicated modules, one number of ranks for each.
-
-    Stages recompute nothing; encoders may encode items again, by `flow.recompute`.
+def run_space(mode: FlowMode) -> Space:
+    """Plans that FlowTrain runs: on one host, each module divided over its ranks or not.
 
     Args:
-        layout: The only layout that is wanted; None for all.
+        mode: `flow.mode`. With `bounded`, encoders are replicated, and steps are in one order.
     """
     space = Space(
         modes=("colocated", "disaggregated"),
@@ -125,20 +131,31 @@ def run_space(layout: RankLayout | None = None) -> Space:
         cp=(1,),
         pp=(1,),
         ep=(1,),
-        sharding=("replicated",),
-        recompute=("none",),
-        one_host=True,
+        runs=True,
     )
-    if layout is None:
+    if mode != "bounded":
         return space
+    fixed = (Fix(module="encoder", field="sharding", value="replicated"),)
+    return replace(space, chunks=False, fixed=fixed)
+
+
+def sharded(space: Space, sharding: Mapping[str, Sharding]) -> Space:
+    """The plans of a space in which some modules share out what is given for them."""
+    fixed = (Fix(module=name, field="sharding", value=what) for name, what in sharding.items())
+    return replace(space, fixed=(*space.fixed, *fixed))
+
+
+def laid_out(space: Space, layout: RankLayout) -> Space:
+    """The plans of a space with a layout of the ranks."""
     ranks = {
         "encoder": layout.encoder_ranks,
         "backbone": layout.backbone_ranks,
     }
+    fixed = (Fix(module=module, field="dp", value=n) for module, n in ranks.items())
     return replace(
         space,
         modes=("colocated" if layout.colocated else "disaggregated",),
-        fixed=tuple(Fix(module=module, field="dp", value=n) for module, n in ranks.items()),
+        fixed=(*space.fixed, *fixed),
     )
 
 

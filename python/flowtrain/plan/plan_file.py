@@ -6,7 +6,7 @@ import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from flowtrain.config.checks import ConfigError, require
 from flowtrain.config.flow import Mode
@@ -14,7 +14,7 @@ from flowtrain.config.schema import Dtype, Part, RunConfig
 from flowtrain.config.tree import build, to_dict
 from flowtrain.plan.result import Plan
 
-VERSION = 4
+VERSION = 5
 """Version of the format; files of other versions are an error."""
 
 # Fields of config.json that say nothing about the sizes of a model.
@@ -67,6 +67,50 @@ class PlannedRun:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedModule:
+    """Where the layers of a module are, by name.
+
+    Attributes:
+        module: Its name in the plan.
+        mesh: Size of each dimension of its mesh, the outermost first; those of one rank are left
+            out. Ranks along `replicate` have equal states, those along `shard` divide them.
+        stages: Names of the layers of each stage, as in the Hugging Face model.
+        recomputed: Names of the layers that are computed again in the backward pass.
+    """
+
+    module: str
+    mesh: dict[str, int]
+    stages: tuple[tuple[str, ...], ...]
+    recomputed: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlanInput:
+    """Something that the plan was made from.
+
+    Attributes:
+        what: What it is.
+        name: Its name, as given: a preset, a cluster as text, or a file.
+        digest: Digest of its contents.
+        file: Absolute path, if it is a file.
+    """
+
+    what: Literal["workload", "cluster", "profile"]
+    name: str
+    digest: str
+    file: Path | None = None
+
+    @staticmethod
+    def of_file(what: Literal["workload", "cluster", "profile"], path: Path) -> PlanInput:
+        """An input that is a file.
+
+        Raises:
+            OSError: The file cannot be read.
+        """
+        return PlanInput(what=what, name=str(path), digest=file_digest(path), file=path.absolute())
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class PlanFile:
     """Contents of a `plan.json`.
 
@@ -75,8 +119,12 @@ class PlanFile:
         model_digest: `model_digest` of its folder.
         cluster: The cluster as text; names of own types are those of its file.
         nodes: Nodes of the cluster.
-        workload: Name of the preset or file that the samples are from.
+        gpu_bytes: Memory of each type of GPU that the plan uses.
+        inputs: What the plan was made from.
+        samples: What the sizes of the samples depend on, with values or digests, if they are those
+            of the data of the run; empty otherwise.
         run: What the plan assumes of the run.
+        modules: The modules by the names of their layers.
         plan: The plan.
         untrained: `model_type` of the model if no family of FlowTrain trains it; otherwise empty.
     """
@@ -85,8 +133,11 @@ class PlanFile:
     model_digest: str
     cluster: str
     nodes: int
-    workload: str
+    gpu_bytes: dict[str, int]
+    inputs: tuple[PlanInput, ...]
+    samples: dict[str, str]
     run: PlannedRun
+    modules: tuple[PlannedModule, ...]
     plan: Plan
     untrained: str = ""
 
@@ -106,13 +157,29 @@ def model_digest(folder: Path) -> str:
         ) from error
     except ValueError as error:
         raise ConfigError(f"{path}: not JSON: {error}") from error
-    return _digest({k: v for k, v in tree.items() if k not in _NOT_SIZES})
+    return digest({k: v for k, v in tree.items() if k not in _NOT_SIZES})
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def digest(tree: Any) -> str:
+    """Digest of values that JSON can hold."""
+    text = json.dumps(tree, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def dump_plan(file: PlanFile) -> str:
     """The file as JSON; `read_plan` restores it."""
     tree = {"version": VERSION, **to_dict(file)}
-    return json.dumps({**tree, "checksum": _digest(tree)}, indent=2) + "\n"
+    return json.dumps({**tree, "checksum": digest(tree)}, indent=2) + "\n"
 
 
 def read_plan(path: Path) -> PlanFile:
@@ -138,14 +205,9 @@ def read_plan(path: Path) -> PlanFile:
     )
     checksum = tree.pop("checksum")
     require(
-        checksum == _digest(tree),
+        checksum == digest(tree),
         f"{path}: it was changed after it was written, and its times and memory no longer belong "
         "to its layout; run `flowtrain plan` with --fix for another layout",
     )
     del tree["version"]
     return build(PlanFile, tree, source=str(path))
-
-
-def _digest(tree: Any) -> str:
-    text = json.dumps(tree, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from flowtrain.config.checks import ConfigError, require
 from flowtrain.config.load import load
+from flowtrain.config.parallel import Sharding
 from flowtrain.config.schema import RunConfig
+from flowtrain.config.tree import to_dict
 from flowtrain.plan.cluster import Cluster, parse_cluster
 from flowtrain.plan.describe import ModelDescription
-from flowtrain.plan.fixed import narrowed, run_space
+from flowtrain.plan.fixed import laid_out, narrowed, run_space, sharded
 from flowtrain.plan.fixed_sizes import check_sizes
 from flowtrain.plan.inputs import (
     chooses_tokens,
@@ -22,18 +24,20 @@ from flowtrain.plan.inputs import (
     run_work,
     with_adapters,
 )
-from flowtrain.plan.plan_file import PlanFile, PlannedRun, model_digest
+from flowtrain.plan.plan_file import PlanFile, PlanInput, PlannedRun, digest, model_digest
+from flowtrain.plan.planned_modules import planned_modules
 from flowtrain.plan.pools import pools_of
 from flowtrain.plan.profiles import measured_times
 from flowtrain.plan.report.answer import Answer, Point, Question
 from flowtrain.plan.result import NoPlanError, OutOfRangeError
+from flowtrain.plan.run_layout import MODULES
 from flowtrain.plan.search import search
 from flowtrain.plan.search.context import Context
 from flowtrain.plan.search.infeasible import changes, needed
 from flowtrain.plan.sensitivity import scaled_rankings
 from flowtrain.plan.space import GpuPool, Rules, Space
 from flowtrain.plan.work import Work
-from flowtrain.workloads import Workload
+from flowtrain.workloads import PRESETS, Workload
 
 _ONLY_RUN = "what FlowTrain runs, on one node"
 _RANK = 16  # Of the adapters that are proposed.
@@ -73,16 +77,30 @@ class Request:
 
 
 Describe = Callable[[RunConfig, Mapping[str, int]], ModelDescription]
-Sizes = Callable[[RunConfig], Workload]
 
 
-def answer_request(request: Request, describe: Describe, sizes: Sizes) -> tuple[Answer, PlanFile]:
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """How the samples of the data of a run are known.
+
+    Attributes:
+        sizes: Gives their sizes.
+        digests: Gives what the sizes depend on, with values or digests.
+    """
+
+    sizes: Callable[[RunConfig], Workload]
+    digests: Callable[[RunConfig], Mapping[str, str]]
+
+
+def answer_request(
+    request: Request, describe: Describe, samples: Samples
+) -> tuple[Answer, PlanFile]:
     """Find the best plan, and what was asked beside it.
 
     Args:
         request: The request.
         describe: Describes the model of a run, with LoRA adapters of a rank in some parts.
-        sizes: Gives the sizes of the samples of a run, if there is no other workload.
+        samples: The samples of a run, if there is no other workload.
 
     Returns:
         The answer, and the contents of its plan.json.
@@ -103,8 +121,8 @@ def answer_request(request: Request, describe: Describe, sizes: Sizes) -> tuple[
         "most so many",
     )
     checked = None if request.checked is None else load(request.checked)
-    digest = model_digest(config.model.folder)
-    work = _work(config, request, sizes)
+    digest_of_model = model_digest(config.model.folder)
+    work = _work(config, request, samples)
     lora = config.lora.ranks
     adapters = " ".join(f"{part}={rank}" for part, rank in lora.items())
     require(
@@ -127,7 +145,8 @@ def answer_request(request: Request, describe: Describe, sizes: Sizes) -> tuple[
             f"of {model.name}; leave {option} out for a plan that is modelled alone, and fix sizes "
             f"with --fix, such as {encoders[0]}.dp=2",
         )
-    space = narrowed(run_space() if request.only_run else Space(), request.fixed, encoders=encoders)
+    space = run_space(config.flow.mode) if request.only_run else Space()
+    space = narrowed(space, request.fixed, encoders=encoders)
     measured = (
         {} if request.profile is None else measured_times(request.profile, model.layers, cluster)
     )
@@ -174,14 +193,42 @@ def answer_request(request: Request, describe: Describe, sizes: Sizes) -> tuple[
     )
     return answer, PlanFile(
         model=report.model,
-        model_digest=digest,
+        model_digest=digest_of_model,
         cluster=str(cluster),
         nodes=answer.nodes,
-        workload=work.workload.name,
+        gpu_bytes={
+            pool.gpu_type: pool.memory_bytes
+            for pool in pools
+            if any(module.gpu_type == pool.gpu_type for module in report.best.modules)
+        },
+        inputs=tuple(_inputs(request, work.workload)),
+        samples=dict(samples.digests(config)) if _has_own_samples(request) else {},
         run=run,
+        modules=planned_modules(report.best, model, work.trained),
         plan=report.best,
         untrained=model.untrained,
     )
+
+
+def _has_own_samples(request: Request) -> bool:
+    """Whether the samples are those of the data of the run."""
+    return request.workload is None and has_file(request.words)
+
+
+def _inputs(request: Request, workload: Workload) -> Iterator[PlanInput]:
+    """What the plan is made from, apart from the model and the run."""
+    file = None if request.workload is None else Path(request.workload)
+    if file is not None and request.workload not in PRESETS:
+        yield PlanInput.of_file("workload", file)
+    else:
+        yield PlanInput(what="workload", name=workload.name, digest=workload.digest)
+    if (own := Path(request.cluster)).is_file():
+        yield PlanInput.of_file("cluster", own)
+    else:
+        figures = digest(to_dict(parse_cluster(request.cluster)))
+        yield PlanInput(what="cluster", name=request.cluster, digest=figures)
+    if request.profile is not None:
+        yield PlanInput.of_file("profile", request.profile)
 
 
 def _with_adapters(config: RunConfig, work: Work, describe: Describe) -> ModelDescription | None:
@@ -201,12 +248,12 @@ def _one_node(cluster: Cluster) -> Cluster:
     return Cluster(groups=(group.with_gpus(group.topology.devices_per_node),))
 
 
-def _work(config: RunConfig, request: Request, sizes: Sizes) -> Work:
-    if request.workload is None and has_file(request.words):
-        samples = sizes(config)
+def _work(config: RunConfig, request: Request, samples: Samples) -> Work:
+    if _has_own_samples(request):
+        workload = samples.sizes(config)
     else:
-        samples = planned_samples(request.workload, config, seed=request.seed)
-    return run_work(config, samples, chooses_tokens=chooses_tokens(request.words))
+        workload = planned_samples(request.workload, config, seed=request.seed)
+    return run_work(config, workload, chooses_tokens=chooses_tokens(request.words))
 
 
 def _checked(
@@ -220,7 +267,11 @@ def _checked(
             "give flow.ranks, or flow.encoder_ranks and flow.backbone_ranks"
         )
     work = replace(work, microbatch_tokens=config.train.microbatch_tokens)
-    return _point(model, work, pools, run_space(layout), gpus=len(layout.labels))
+    sharding: dict[str, Sharding] = {
+        module: getattr(config.parallel, module).sharding for module in MODULES
+    }
+    space = sharded(laid_out(run_space(config.flow.mode), layout), sharding)
+    return _point(model, work, pools, space, gpus=len(layout.labels))
 
 
 def _point(

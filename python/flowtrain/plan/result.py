@@ -45,7 +45,7 @@ class Layout:
         ep: Ranks that share the experts of a layer; they are among cp x dp.
         dp: Ranks with rows of their own.
         sharding: What the replicas share out.
-        stages: Layers of each stage, numbered as in the description of the model.
+        stages: Layers of each stage, numbered from 0 in the order of the module.
         recompute: Whether the encoder encodes each item again before its backward pass, and keeps
             nothing in between (`flow.recompute`).
     """

@@ -124,7 +124,8 @@ class Space:
         chunks: Whether colocated plans may take some microbatches at a time, with the encoders'
             passes of these, in place of all of a step; without pipeline stages.
         fixed: Choices that the layouts must have made.
-        one_host: Whether plans have the GPUs of one node at most.
+        runs: Whether plans are those that FlowTrain runs: they have the GPUs of one node at most,
+            and an encoder on its own encodes a whole step before it runs backward.
     """
 
     modes: tuple[Mode, ...] = MODES
@@ -137,7 +138,7 @@ class Space:
     microbatches: tuple[int, ...] | None = None
     chunks: bool = True
     fixed: tuple[Fixed, ...] = ()
-    one_host: bool = False
+    runs: bool = False
 
     def __post_init__(self) -> None:
         names = ("modes", "tp", "cp", "pp", "ep", "sharding", "recompute", "microbatches")

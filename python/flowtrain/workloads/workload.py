@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 
 import numpy
@@ -50,6 +51,20 @@ class Workload:
 
     def __len__(self) -> int:
         return len(self.tokens)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the sizes of the samples, in their order; costs follow from them."""
+        found = hashlib.sha256()
+        for sizes in (
+            self.tokens,
+            self.visual_tokens,
+            self.images,
+            self.audio_tokens,
+            self.clips,
+        ):
+            found.update(b"-" if sizes is None else sizes.tobytes())
+        return found.hexdigest()
 
 
 def decoder_flops(tokens: IntArray) -> FloatArray:

@@ -75,8 +75,28 @@ def test_a_run_trains_with_the_plan_that_was_made_for_it(
     assert main(["plan", "run.yaml", *larger]) == 0
     assert ", several hosts\n" in capsys.readouterr().out
     assert main(["train", "run.yaml", "--plan", "plan.json", "--print-config"]) == 0
-    flow = yaml.safe_load(capsys.readouterr().out)["flow"]
+    printed, said = capsys.readouterr()
+    flow = yaml.safe_load(printed)["flow"]
     assert plan.mode == "colocated" and flow["ranks"] == plan.gpus == 2
+    assert said == (
+        "flowtrain: plan.json: not checked: the samples, since the plan is for those of "
+        "lengths.jsonl; the GPUs (model.device=cpu)\n"
+    )
+    # What a file or a word gives is given, whatever its value.
+    own = "parallel.backbone.recompute_layers=null"
+    sharding = plan.modules[-1].layout.sharding
+    assert sharding != "replicated"
+    for word, refused in ((own, False), ("parallel.backbone.sharding=replicated", True)):
+        words = ["train", "run.yaml", word, "--plan", "plan.json", "--print-config"]
+        assert main(words) == (2 if refused else 0)
+    assert f"backbone.sharding: replicated in the run, and {sharding} in the plan" in (
+        capsys.readouterr().err
+    )
+    # The lengths are others now.
+    with Path("lengths.jsonl").open("a") as lengths:
+        lengths.write("{}\n")
+    assert main(["train", "run.yaml", "--plan", "plan.json", "--print-config"]) == 2
+    assert "lengths.jsonl was changed after the plan was made; run" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("folder")
@@ -209,10 +229,10 @@ def test_a_layout_is_chosen_from_measured_times(
 
 
 @pytest.mark.usefixtures("folder")
-def test_what_fits_only_with_recomputed_layers_is_no_plan_that_flowtrain_runs(
+def test_what_fits_only_with_tensor_parallelism_is_no_plan_that_flowtrain_runs(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    Path("small.yaml").write_text(SMALL.replace("0.01", "0.04"))
+    Path("small.yaml").write_text(SMALL.replace("0.01", "0.02"))
     words = ["plan", "run.yaml", "--cluster", "small.yaml", *PLAN[2:]]
     assert main(words) == 0
     capsys.readouterr()
@@ -280,7 +300,16 @@ groups:
             ["--only-run", "--fix", "mode=prefix"],
             "--only-run --fix mode=prefix: FlowTrain runs mode=colocated or mode=disaggregated;",
         ),
-        (["--only-run", "--fix", "encoder.sharding=full"], "FlowTrain runs sharding=replicated;"),
+        (
+            [
+                "flow.mode=bounded",
+                "flow.staleness=1",
+                "--only-run",
+                "--fix",
+                "encoder.sharding=full",
+            ],
+            "--fix encoder.sharding=full: runs of this flow.mode have encoder.sharding=replicated;",
+        ),
         (["--only-run", "--gpus", "1..4"], "--gpus 1..4: a run has one host, of 2 GPUs; give at"),
         (["--fix", "mode=both"], "--fix mode=both: choose from prefix, colocated, disaggregated"),
         (["--check", "run.yaml"], "--check: flow.layout=auto without numbers of ranks is no layo"),

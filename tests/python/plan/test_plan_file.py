@@ -12,9 +12,10 @@ from support import run_tree
 
 from flowtrain.config import ConfigError, RunConfig, from_dict
 from flowtrain.config.layout import RankLayout
+from flowtrain.config.parallel import ModuleParallel
 from flowtrain.plan.applied import with_plan
 from flowtrain.plan.plan_file import PlannedRun, dump_plan, model_digest, read_plan
-from flowtrain.plan.result import Plan
+from flowtrain.plan.result import Plan, StageLayout
 
 
 @pytest.fixture
@@ -61,18 +62,67 @@ def test_a_run_takes_the_layout_of_its_plan(
     assert with_plan(planned, write(plan)) == planned
 
 
-def test_a_run_encodes_again_if_its_plan_does(config: RunConfig, write: Write) -> None:
-    assert with_plan(config, write(colocated(2, recompute=True))).flow.recompute
-    assert not with_plan(config, write(colocated(2))).flow.recompute
+def sharded(ranks: int) -> Plan:
+    """A plan with everything that a plan sets."""
+    some = StageLayout(first=0, end=4, recompute="full", recompute_layers=2)
+    all_of = colocated(ranks, sharding="full", recompute=True, stages=(some,))
+    return replace(all_of, chunk_slots=3)
+
+
+def test_a_run_shares_out_and_computes_again_what_its_plan_does(
+    config: RunConfig, write: Write
+) -> None:
+    found = with_plan(config, write(sharded(2)))
+    assert (found.flow.recompute, found.flow.chunk_slots) == (True, 3)
+    assert found.parallel.encoder == ModuleParallel()
+    assert found.parallel.backbone == ModuleParallel(
+        sharding="full", recompute="full", recompute_layers=2
+    )
+    plain = with_plan(config, write(colocated(2)))
+    assert (plain.parallel, plain.flow.chunk_slots) == (config.parallel, None)
+
+
+@pytest.mark.parametrize(
+    ("fields", "given", "said"),
+    [
+        (
+            {"parallel": {"backbone": {"sharding": "optimizer"}}},
+            (),
+            "parallel.backbone.sharding: optimizer in the run, and full in the plan",
+        ),
+        (
+            {},
+            ("parallel.backbone.recompute_layers",),
+            "backbone.recompute_layers: null in the run, and 2 in the plan",
+        ),
+        ({}, ("flow.recompute",), "flow.recompute: False in the run, and True in the plan; leave"),
+        (
+            {"parallel": {"encoder": {"recompute": "selective"}}},
+            (),
+            "parallel.encoder.recompute: selective in the run, and none in the plan",
+        ),
+    ],
+)
+def test_what_a_run_gives_against_its_plan_is_an_error_that_names_both(
+    fields: dict[str, Any],
+    given: tuple[str, ...],
+    said: str,
+    tmp_path: Path,
+    data: Path,
+    write: Write,
+) -> None:
+    config = from_dict(run_tree(tmp_path / "other", data, flow={"layout": "auto"}, **fields))
+    with pytest.raises(ConfigError, match=said):
+        with_plan(config, write(sharded(2)), given=given)
 
 
 @pytest.mark.parametrize(
     ("plan", "more", "said"),
     [
         (
-            replace(colocated(2, tp=2), not_run=("backbone: tp=2", "backbone: sharding=full")),
+            replace(colocated(2, tp=2), not_run=("backbone: tp=2", "mode prefix")),
             {},
-            "plan.json: backbone: tp=2, backbone: sharding=full: modelled, and not run",
+            "plan.json: backbone: tp=2, mode prefix: modelled, and not run",
         ),
         (colocated(8), {"nodes": 2}, r"nodes=2 \(a run has one host\): modelled"),
     ],
@@ -125,7 +175,7 @@ def test_a_plan_for_another_model_is_an_error(
     ("edit", "said"),
     [
         (lambda tree: tree["plan"]["modules"][0]["layout"].update(dp=9), "it was changed after"),
-        (lambda tree: tree.update(version=0), "version=0, and this FlowTrain reads version 4"),
+        (lambda tree: tree.update(version=0), "version=0, and this FlowTrain reads version 5"),
         (lambda tree: tree.pop("checksum"), "not a plan, which has a version and a checksum"),
     ],
 )

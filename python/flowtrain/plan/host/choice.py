@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flowtrain.config.layout import RankLayout
+from flowtrain.plan.run_layout import RunLayout
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -18,21 +18,18 @@ class Choice:
         source: What the estimate rests on.
         next_best: The layout with the second shortest step, and its seconds; None if there is no
             other layout.
-        recompute: Whether the layout needs `flow.recompute` to fit into memory.
     """
 
-    layout: RankLayout
+    layout: RunLayout
     step_s: float
     where: str
     source: str
-    next_best: tuple[RankLayout, float] | None
-    recompute: bool = False
+    next_best: tuple[RunLayout, float] | None
 
     def __str__(self) -> str:
-        recompute = " with flow.recompute" if self.recompute else ""
         text = (
-            f"layout {self.layout}{recompute}: estimated {self.step_s:.3g} s a step on "
-            f"{self.where}, from {self.source}"
+            f"layout {self.layout}: estimated {self.step_s:.3g} s a step on {self.where}, from "
+            f"{self.source}"
         )
         if self.next_best is not None:
             layout, seconds = self.next_best

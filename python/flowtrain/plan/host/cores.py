@@ -9,6 +9,7 @@ from flowtrain.config.layout import RankLayout
 from flowtrain.cost.step import RankTimes
 from flowtrain.plan.host.choice import Choice
 from flowtrain.plan.host.sampled import SampledSteps
+from flowtrain.plan.run_layout import RunLayout
 
 # Ranks for each core; waiting ranks leave their core to others.
 _RANKS_PER_CORE = 1.5
@@ -55,11 +56,11 @@ def choose_on_cores(
     seconds = {layout: priced(layout) for layout in layouts}
     best, *others = sorted(seconds.items(), key=lambda each: each[1])
     return Choice(
-        layout=best[0],
+        layout=RunLayout(ranks=best[0]),
         step_s=best[1],
         where=f"{cores} core{'s' * (cores > 1)}",
         source=source,
-        next_best=others[0] if others else None,
+        next_best=(RunLayout(ranks=others[0][0]), others[0][1]) if others else None,
     )
 
 

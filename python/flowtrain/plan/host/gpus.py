@@ -5,16 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 from flowtrain.config.checks import ConfigError
+from flowtrain.config.parallel import ModuleParallel, ParallelConfig, Sharding
 from flowtrain.config.schema import RunConfig
-from flowtrain.plan.applied import layout_of
 from flowtrain.plan.cluster import Cluster
 from flowtrain.plan.describe import ModelDescription
-from flowtrain.plan.fixed import run_space
+from flowtrain.plan.fixed import run_space, sharded
 from flowtrain.plan.host.choice import Choice
 from flowtrain.plan.inputs import run_work
 from flowtrain.plan.pools import Measured, pools_of
 from flowtrain.plan.profiles import measured_times
 from flowtrain.plan.result import NoPlanError, OutOfRangeError, PlanReport
+from flowtrain.plan.run_layout import MODULES, RunLayout
 from flowtrain.plan.search import search
 from flowtrain.workloads import Workload
 
@@ -62,18 +63,21 @@ def choose_on_gpus(
         source = f"{calibrated.source}{source}"
     else:
         source = f"the data sheet of {group.gpu.name}{source}"
-    best, *others = report.plans
-    layout = layout_of(best)
+    layouts = [RunLayout.of_plan(plan).beside(config.parallel) for plan in report.plans]
     next_best = next(
-        ((other, plan.best_s) for plan in others if (other := layout_of(plan)) != layout), None
+        (
+            (layout, plan.best_s)
+            for layout, plan in zip(layouts, report.plans, strict=True)
+            if layout != layouts[0]
+        ),
+        None,
     )
     return Choice(
-        layout=layout,
-        step_s=best.best_s,
+        layout=layouts[0],
+        step_s=report.best.best_s,
         where=f"{group.gpus} {group.gpu.name}",
         source=source,
         next_best=next_best,
-        recompute=best.recompute,
     )
 
 
@@ -93,9 +97,17 @@ def _searched(
     else:
         measured = {} if calibrated is None else {cluster.groups[0].gpu.name: calibrated}
     work = run_work(config, samples)
-    space = run_space()
+    space = sharded(run_space(config.flow.mode), _given(config.parallel))
+    if (again := config.parallel.backbone).recompute == "full" and again.recompute_layers is None:
+        space = replace(space, recompute=("full",))
     if not work.share.has_inputs:
         # Without images, ranks with both modules are one chain of layers to the search.
         space = replace(space, modes=("prefix",))
     pools = pools_of(cluster, config.model.dtype, measured, extrapolate=extrapolate)
     return search(model, work, pools, space=space, neighbours=False)
+
+
+def _given(parallel: ParallelConfig) -> dict[str, Sharding]:
+    """What is shared out by the modules for which the run gives anything."""
+    sections = {module: getattr(parallel, module) for module in MODULES}
+    return {name: own.sharding for name, own in sections.items() if own != ModuleParallel()}

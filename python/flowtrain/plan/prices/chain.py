@@ -62,7 +62,10 @@ class Chain:
         self._decoder = decoder & (self.layers_of_kind > 0)
         self._in_front = tables.vision & (self.layers_of_kind == 0)
         self.heaviest_share = tables.heaviest_share(layers)
-        self._repeats = (tables.block & tables.gradient)[self.kinds]
+        repeats = tables.block & tables.gradient
+        if not tables.share.has_inputs:
+            repeats = repeats & ~tables.vision
+        self._repeats = repeats[self.kinds]
         self.again = self.kinds[self._repeats]
         self.num_blocks = int(self.layers_of_kind[self._decoder].sum())
 

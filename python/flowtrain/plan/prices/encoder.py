@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy
 
 from flowtrain.plan.arrays import IntArray
+from flowtrain.plan.partition import LEVELS
 from flowtrain.plan.prices.chain import Chain
 from flowtrain.plan.prices.costs import SECONDS, STATES, Costs, Shape, costs_of, update_s
 from flowtrain.plan.prices.network import Network
@@ -15,6 +16,8 @@ from flowtrain.plan.prices.row import Row
 from flowtrain.plan.prices.tables import Tables
 from flowtrain.plan.result import RankBytes, Seconds
 from flowtrain.plan.space import GpuPool, Rules
+
+_FULL = LEVELS.index("full")
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,11 +285,11 @@ def _with_less(
 ) -> EncoderPrice:
     """A price with some blocks computed again; one of an item has all its activations meanwhile."""
     again = chain.first_blocks(number)
-    saved = float((costs.kept[0, 0] - costs.kept[0, 1]) @ again)
+    saved = float((costs.kept[0, 0] - costs.kept[0, _FULL]) @ again)
     return replace(
         keeps,
         again=number,
-        backward=replace(keeps.backward, recompute=items * float(costs.again[0] @ again)),
+        backward=replace(keeps.backward, recompute=items * float(costs.again[0, _FULL] @ again)),
         held=replace(keeps.held, activations=keeps.held.activations - saved),
     )
 

@@ -137,6 +137,16 @@ class Context:
         """Numbers of GPUs that a module beside others may use, the largest first."""
         return self.pool.shares(every=self.space.every_budget)[::-1]
 
+    def in_flight(self, microbatches: int, stages: int) -> int:
+        """Microbatches of which an encoder on its own holds the inputs.
+
+        FlowTrain's runs encode all of a step first, and a pipeline as many as it has stages, and
+        one. An encoder that has no backward pass holds the rows that it has not sent.
+        """
+        if self.space.runs and self.tables.gradient[self.tables.vision].any():
+            return microbatches
+        return min(microbatches, stages + 1)
+
     def pipelines(
         self, module: str, gpus: int, cutoffs: Cutoffs, beside: Beside | None = None
     ) -> Iterator[Pipelines]:
@@ -150,7 +160,7 @@ class Context:
         """
         shapes = backbone_shapes(
             self.model,
-            self.space,
+            self._space_of(module),
             self.pool,
             gpus=gpus,
             blocks=self._chain("backbone", 1).num_blocks,
@@ -160,6 +170,14 @@ class Context:
             microbatches = self._promising_microbatches(module, shape, cutoffs, beside)
             if microbatches:
                 yield self._pipelines(Pipelines, module, shape, microbatches)
+
+    def _space_of(self, module: str) -> Space:
+        """The space without what a module has no use for: states to divide where nothing trains."""
+        parts = {self.model.layers[number].part for number in self.model.layers_of(module)}
+        if parts & set(self.work.trained):
+            return self.space
+        useful = tuple(each for each in self.space.sharding if each != "optimizer")
+        return replace(self.space, sharding=useful or ("replicated",))
 
     def pipeline(self, module: str, shape: Shape, microbatches: int) -> Pipeline:
         """One of them.
@@ -338,7 +356,7 @@ class Context:
     def _shapes_on(self, gpus: int) -> list[list[Shape]]:
         """Meshes of each encoder on a number of GPUs."""
         return [
-            list(encoder_shapes(encoder, self.space, self.pool, gpus=gpus))
+            list(encoder_shapes(encoder, self._space_of(encoder.name), self.pool, gpus=gpus))
             for encoder in self.model.encoders
         ]
 
@@ -352,7 +370,8 @@ class Context:
         """
         key = (encoder, microbatches)
         if key not in self._apart:
-            shapes = encoder_shapes(self.model.encoders[encoder], self.space, self.pool)
+            own = self.model.encoders[encoder]
+            shapes = encoder_shapes(own, self._space_of(own.name), self.pool)
             self._apart[key] = [
                 price
                 for shape in shapes

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from flowtrain.cost.flops import ModuleFlops, train_flops
 from flowtrain.cost.layers import ForwardFlops, Layer
-from flowtrain.plan.result import Layout, ModulePlan, Plan, Seconds
+from flowtrain.plan.result import Layout, ModulePlan, Plan, Seconds, StageLayout
+from flowtrain.plan.search.context import Context
 from flowtrain.plan.search.coupled import Priced
 from flowtrain.plan.space import GpuPool
 
@@ -86,7 +87,7 @@ def _encoder(priced: Priced, place: int) -> ModulePlan:
     in_flight = 1
     microbatch, once = Seconds(), price.both
     if priced.mode == "disaggregated":
-        in_flight = min(priced.pipeline.num_microbatches, priced.pipeline.stages + 1)
+        in_flight = context.in_flight(priced.pipeline.num_microbatches, priced.pipeline.stages)
         microbatch, once = price.both, Seconds()
         # Rows are sent while others are computed.
         waits_s = max(0.0, price.transfer_s - microbatch.total)
@@ -98,7 +99,11 @@ def _encoder(priced: Priced, place: int) -> ModulePlan:
         module=context.model.encoders[place].name,
         gpu_type=context.pool.gpu_type,
         layout=Layout(
-            tp=mesh.tp, dp=mesh.dp, sharding=price.shape.sharding, recompute=price.recompute
+            tp=mesh.tp,
+            dp=mesh.dp,
+            sharding=price.shape.sharding,
+            stages=(_only_stage(context, context.model.encoders[place].name, price.again),),
+            recompute=price.recompute,
         ),
         microbatch=microbatch,
         stage_s=(microbatch.total,),
@@ -108,6 +113,18 @@ def _encoder(priced: Priced, place: int) -> ModulePlan:
         optimizer_s=price.optimizer_s,
         memory=(price.memory(in_flight),),
         memory_bytes=context.usable_bytes,
+    )
+
+
+def _only_stage(context: Context, encoder: str, again: int) -> StageLayout:
+    """The layers of an encoder, of which the first blocks are computed again."""
+    layers = context.model.layers_of(encoder)
+    blocks = sum(context.model.layers[number].takes is not None for number in layers)
+    return StageLayout(
+        first=0,
+        end=len(layers),
+        recompute="full" if again else "none",
+        recompute_layers=again if 0 < again < blocks else None,
     )
 
 
@@ -140,17 +157,13 @@ def _not_run(priced: Priced, modules: tuple[ModulePlan, ...]) -> Iterator[str]:
     model = priced.context.model
     if model.untrained:
         yield f"model_type={model.untrained} (no family trains it)"
-    if priced.mode == "prefix":
+    if priced.mode == "prefix" and priced.context.work.share.has_inputs:
         yield "mode prefix"
     for module in modules:
         layout = module.layout
         for name in ("tp", "cp", "pp", "ep"):
             if (size := getattr(layout, name)) > 1:
                 yield f"{module.module}: {name}={size}"
-        if layout.sharding != "replicated" and layout.dp * layout.cp > 1:
-            yield f"{module.module}: sharding={layout.sharding}"
-        if any(stage.recompute != "none" for stage in layout.stages):
-            yield f"{module.module}: recomputation"
     if len(names := model.encoder_names) > 1:
         yield f"several encoders ({', '.join(names)})"
     if len({module.gpu_type for module in modules}) > 1:

@@ -145,7 +145,7 @@ class Disaggregated:
                 count = int(pipelines.microbatches[number])
                 beside[count] = fronts.encoders(
                     microbatches=count,
-                    in_flight=min(count, shape.mesh.pp + 1),
+                    in_flight=context.in_flight(count, shape.mesh.pp),
                     cutoff_s=best.cutoff_s,
                 )
                 steps_s[number] = (

@@ -47,8 +47,8 @@ def no_plan(contexts: Sequence[Context]) -> NoPlanError:
     gpus = _fewest_gpus(context)
     if gpus is not None:
         ways.append(f"the smallest budget that fits is {gpus} {pool.gpu_type}")
-    if context.space.one_host:
-        # Other spaces have sharding and recomputation, which change the run less.
+    if context.space.runs:
+        # Other spaces have more GPUs and more parallelism, which change the run less.
         ways += changes(context)
     if not ways:
         cap = work.microbatch_tokens or work.longest
@@ -146,7 +146,7 @@ def _fewest_gpus(context: Context) -> int | None:
     def fits(gpus: int) -> bool:
         return _any_fits(context.of_budget(gpus))
 
-    most = pool.topology.devices_per_node if context.space.one_host else max(_MAX_GPUS, pool.gpus)
+    most = pool.topology.devices_per_node if context.space.runs else max(_MAX_GPUS, pool.gpus)
     budgets = replace(pool, gpus=most).budgets()
     low = sum(budget <= pool.gpus for budget in budgets)  # The first that may fit.
     step = 1

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from collections import Counter
 
 from flowtrain.config.checks import require
-from flowtrain.config.flow import FlowConfig
 from flowtrain.config.layout import RankLayout
 from flowtrain.config.schema import RunConfig
 from flowtrain.cores import available_cores, cpu_name
@@ -23,6 +21,7 @@ from flowtrain.plan.describe import ModelDescription
 from flowtrain.plan.host import Choice, choose_on_cores, choose_on_gpus
 from flowtrain.plan.host.sampled import SampledModel, SampledSteps
 from flowtrain.plan.profiles import core_times
+from flowtrain.plan.run_layout import RunLayout
 from flowtrain.train.control.threads import rank_threads
 from flowtrain.train.launch.calibration import core_rates, visible_gpus
 from flowtrain.train.launch.first_samples import first_samples, workload_of
@@ -30,10 +29,11 @@ from flowtrain.train.state.run_folder import written_config
 
 
 def with_layout(config: RunConfig, *, resume: bool) -> RunConfig:
-    """The configuration with a layout in numbers.
+    """The configuration with a layout in numbers, and with what the layout needs of the modules.
 
     If it has none, a resumed run keeps the layout in its folder. For another run the layout with
-    the shortest estimated step is chosen, and a line on standard error says why.
+    the shortest estimated step is chosen, and a line on standard error says why. What the run gives
+    of section `parallel` holds in any case.
 
     Raises:
         ConfigError: No layout fits into the memory of the GPUs, or `flow.profile` is unusable.
@@ -42,14 +42,19 @@ def with_layout(config: RunConfig, *, resume: bool) -> RunConfig:
     if config.flow.rank_layout is not None:
         return config
     before = written_config(config.run) if resume else None
-    if before is not None and (layout := before.flow.rank_layout) is not None:
-        chosen = config.flow.with_layout(layout, recompute=before.flow.recompute)
+    if before is not None and (ranks := before.flow.rank_layout) is not None:
+        layout = RunLayout(
+            ranks=ranks,
+            parallel=before.parallel,
+            recompute=before.flow.recompute,
+            chunk_slots=before.flow.chunk_slots,
+        )
     else:
-        chosen = _chosen(config)
-    return dataclasses.replace(config, flow=chosen)
+        layout = _chosen(config)
+    return layout.beside(config.parallel).applied(config)
 
 
-def _chosen(config: RunConfig) -> FlowConfig:
+def _chosen(config: RunConfig) -> RunLayout:
     profile = config.flow.profile
     require(
         profile is None or profile.is_file(),
@@ -65,9 +70,9 @@ def _chosen(config: RunConfig) -> FlowConfig:
     choice = choose(config, family)
     if choice is None:
         # The ranks will say what is wrong with the samples.
-        return config.flow.with_layout(RankLayout.colocated_on(1))
+        return RunLayout(ranks=RankLayout.colocated_on(1))
     print(f"flowtrain: {choice}", file=sys.stderr)
-    return config.flow.with_layout(choice.layout, recompute=choice.recompute)
+    return choice.layout
 
 
 def _on_gpus(config: RunConfig, family: Family) -> Choice | None:

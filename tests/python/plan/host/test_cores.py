@@ -151,9 +151,9 @@ def test_optimizers_that_outweigh_the_passes_make_decoupled_ranks_faster() -> No
     given = {"cores": 2, "reduce_bytes": 1e30, "read_s": 0.0, "source": "a test"}
     light = choose_on_cores(steps(), Times(), **given)  # type: ignore[arg-type]
     heavy = choose_on_cores(steps(), Times(update_s=1e3), **given)  # type: ignore[arg-type]
-    assert (light.layout, light.step_s) == (RankLayout.colocated_on(2), 36)
+    assert (light.layout.ranks, light.step_s) == (RankLayout.colocated_on(2), 36)
     # Each rank updates one part.
-    assert (heavy.layout, heavy.step_s) == (RankLayout.decoupled(1, 1), 72 + 1e3)
+    assert (heavy.layout.ranks, heavy.step_s) == (RankLayout.decoupled(1, 1), 72 + 1e3)
     assert heavy.next_best is not None and heavy.next_best[1] > heavy.step_s
 
 

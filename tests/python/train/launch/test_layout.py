@@ -13,11 +13,14 @@ from support import run_tree, write_tiny_data
 from flowtrain.cli.main import main
 from flowtrain.config import ConfigError, RunConfig, dump, from_dict
 from flowtrain.config.layout import RankLayout
+from flowtrain.config.parallel import ModuleParallel, ParallelConfig
 from flowtrain.plan import cluster_local
 from flowtrain.plan.applied import with_plan
 from flowtrain.plan.plan_file import read_plan
+from flowtrain.plan.run_layout import RunLayout
 from flowtrain.train.launch import calibration
 from flowtrain.train.launch.layout import with_layout
+from flowtrain.train.launch.planned import planned
 
 
 def automatic(folder: Path, data: Path) -> RunConfig:
@@ -42,6 +45,22 @@ def test_a_resumed_run_keeps_the_layout_in_its_folder(tmp_path: Path, data: Path
     config.run.joinpath("config.yaml").write_text(dump(before))
     assert with_layout(config, resume=True).flow.chosen == layout
     assert with_layout(before, resume=False).flow.chosen == layout
+
+
+def test_a_resumed_run_keeps_what_its_modules_share_out(tmp_path: Path, data: Path) -> None:
+    config = automatic(tmp_path / "run", data)
+    before = RunLayout(
+        ranks=RankLayout.colocated_on(2),
+        parallel=ParallelConfig(backbone=ModuleParallel(sharding="full")),
+        chunk_slots=2,
+    ).applied(config)
+    config.run.mkdir()
+    config.run.joinpath("config.yaml").write_text(dump(before))
+    assert with_layout(config, resume=True) == before
+    # What the run gives holds.
+    own = ParallelConfig(backbone=ModuleParallel(sharding="optimizer"))
+    given = dataclasses.replace(config, parallel=own)
+    assert with_layout(given, resume=True) == dataclasses.replace(before, parallel=own)
 
 
 def test_a_profile_that_does_not_exist_is_named(tmp_path: Path, data: Path) -> None:
@@ -88,21 +107,34 @@ def checked(data: Path, tmp_path_factory: pytest.TempPathFactory) -> RunConfig:
     return config
 
 
+_ENCODER, _BACKBONE = "parallel.encoder.recompute", "parallel.backbone.recompute"
+
+
 @pytest.mark.parametrize(
-    ("mib", "layout", "recompute"),
+    ("mib", "layout", "fields"),
     [
-        (80 << 10, RankLayout.colocated_on(2), False),
-        # Without the activations of the encoder.
-        (48, RankLayout.colocated_on(2), True),
+        (80 << 10, RankLayout.colocated_on(2), {}),
+        # With the activations of some slots, and less of them.
+        (
+            40,
+            RankLayout.colocated_on(2),
+            {"flow.chunk_slots": 1, _ENCODER: "full", f"{_ENCODER}_layers": 1},
+        ),
+        # Without those of the encoder, and with less of the backbone.
+        (
+            24,
+            RankLayout.colocated_on(2),
+            {"flow.recompute": True, _BACKBONE: "full", f"{_BACKBONE}_layers": 2},
+        ),
         # With one module each.
-        (29, RankLayout.decoupled(1, 1), False),
-        (20, None, False),
+        (18, RankLayout.decoupled(1, 1), {"flow.recompute": True, _BACKBONE: "full"}),
+        (14, None, {}),
     ],
 )
 def test_gpus_have_the_layout_of_a_plan_that_fits_into_their_memory(
     mib: int,
     layout: RankLayout | None,
-    recompute: bool,
+    fields: dict[str, object],
     checked: RunConfig,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -110,20 +142,66 @@ def test_gpus_have_the_layout_of_a_plan_that_fits_into_their_memory(
 ) -> None:
     see_gpus(monkeypatch, H100, H100, mib=mib)
     run, plan = str(checked.run.with_suffix(".yaml")), tmp_path / "plan.json"
-    planned = main(["plan", run, "--cluster", "local", "--only-run", "--out", str(plan)])
+    code = main(["plan", run, "--cluster", "local", "--only-run", "--out", str(plan)])
     if layout is None:
-        assert planned == 2
+        assert code == 2
         with pytest.raises(ConfigError, match=r"flow\.layout=auto: .* no plan .*GiB are missing"):
             with_layout(checked, resume=False)
         return
     capsys.readouterr()
     chosen = with_layout(checked, resume=False)
-    assert (chosen.flow.chosen, chosen.flow.recompute) == (layout, recompute)
-    assert chosen == with_plan(checked, plan)
+    assert chosen.flow.chosen == layout
+    # One module for each rank has nothing to share out.
+    sharding = "optimizer" if layout.colocated else "replicated"
+    assert chosen.parallel.encoder.sharding == chosen.parallel.backbone.sharding == sharding
+    found = RunLayout.of_plan(read_plan(plan).plan)
+    set_fields = {
+        name: value for name, value in found.fields.items() if value and "sharding" not in name
+    }
+    assert {name: value for name, value in set_fields.items() if value != "none"} == fields
+    assert chosen == with_plan(checked, plan) == found.applied(checked)
+    # The file names the layers.
+    *_, backbone = read_plan(plan).modules
+    assert backbone.mesh == ({"shard": 2} if layout.colocated else {"replicate": 1})
+    blocks = [name for name in backbone.stages[0] if ".layers." in name]
+    again = found.parallel.backbone
+    count = 0 if again.recompute == "none" else again.recompute_layers or len(blocks)
+    assert len(blocks) > 2 and backbone.recomputed == tuple(blocks[:count])
     seconds = f"{read_plan(plan).plan.best_s:.3g}"
     said = capsys.readouterr().err
     assert f"estimated {seconds} s a step on 2 H100, from the data sheet of H100" in said
-    assert ("; next best 1 + 1: " in said) == layout.colocated
+    assert f"layout {found}: " in said
+    assert all(name in said for name in fields)
+
+
+def test_a_plan_for_other_samples_or_fewer_gpus_is_refused(
+    checked: RunConfig,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    see_gpus(monkeypatch, H100, H100)
+    run, plan = str(checked.run.with_suffix(".yaml")), tmp_path / "plan.json"
+    assert main(["plan", run, "--cluster", "local", "--only-run", "--out", str(plan)]) == 0
+    capsys.readouterr()
+    planned(checked, plan, given=())
+    assert capsys.readouterr().err == ""
+    larger = dataclasses.replace(checked.data, min_pixels=64 * 64)
+    with pytest.raises(
+        ConfigError, match=r"other samples, as these changed: data\.min_pixels; run"
+    ):
+        planned(dataclasses.replace(checked, data=larger), plan, given=())
+    assert checked.data.path is not None
+    shutil.copytree(checked.data.path.parent, tmp_path / "data")
+    moved = dataclasses.replace(checked.data, path=tmp_path / "data" / checked.data.path.name)
+    assert moved.path is not None
+    planned(dataclasses.replace(checked, data=moved), plan, given=())
+    moved.path.write_text(moved.path.read_text().split("\n", 1)[1])
+    with pytest.raises(ConfigError, match=rf"the contents of {moved.path.name}; run `flowtrain da"):
+        planned(dataclasses.replace(checked, data=moved), plan, given=())
+    see_gpus(monkeypatch, H100)
+    with pytest.raises(ConfigError, match="the plan is for 2 GPUs, and this machine has 1; run"):
+        planned(checked, plan, given=())
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,100 @@
+"""What a plan decides of a run: its ranks, and what each module shares out and computes again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, get_args
+
+from flowtrain.config.layout import ModuleName, RankLayout
+from flowtrain.config.parallel import ModuleParallel, ParallelConfig
+from flowtrain.config.schema import RunConfig
+from flowtrain.plan.result import Layout, Plan
+
+MODULES: tuple[ModuleName, ...] = get_args(ModuleName)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunLayout:
+    """Fields of a run that a plan sets.
+
+    Attributes:
+        ranks: Which ranks there are.
+        parallel: Section `parallel`.
+        recompute: `flow.recompute`.
+        chunk_slots: `flow.chunk_slots`.
+    """
+
+    ranks: RankLayout
+    parallel: ParallelConfig = field(default_factory=ParallelConfig)
+    recompute: bool = False
+    chunk_slots: int | None = None
+
+    @staticmethod
+    def of_plan(plan: Plan) -> RunLayout:
+        """The layout of a plan that FlowTrain runs.
+
+        In mode `prefix`, without images, both modules have the layout of the one chain of layers.
+        """
+        encoder, backbone = plan.module("encoder").layout, plan.module("backbone").layout
+        if plan.mode == "disaggregated":
+            ranks = RankLayout.decoupled(encoder.dp, backbone.dp)
+        else:
+            ranks = RankLayout.colocated_on(plan.gpus)
+        return RunLayout(
+            ranks=ranks,
+            parallel=ParallelConfig(encoder=_parallel(encoder), backbone=_parallel(backbone)),
+            recompute=plan.recompute,
+            chunk_slots=plan.chunk_slots,
+        )
+
+    def beside(self, given: ParallelConfig) -> RunLayout:
+        """This layout with what a run gives of section `parallel` in its place.
+
+        A module that is given nothing to compute again may do so all the same.
+        """
+        modules = {}
+        for module in MODULES:
+            own, planned = getattr(given, module), getattr(self.parallel, module)
+            if own.recompute == "none":
+                own = replace(
+                    own, recompute=planned.recompute, recompute_layers=planned.recompute_layers
+                )
+            modules[module] = planned if getattr(given, module) == ModuleParallel() else own
+        return replace(self, parallel=ParallelConfig(**modules))
+
+    def applied(self, config: RunConfig) -> RunConfig:
+        """A run with this layout."""
+        flow = config.flow.with_layout(
+            self.ranks, recompute=self.recompute, chunk_slots=self.chunk_slots
+        )
+        return replace(config, flow=flow, parallel=self.parallel)
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The fields beside the numbers of ranks, by their names in the configuration."""
+        found: dict[str, Any] = {
+            f"parallel.{module}.{name}": getattr(getattr(self.parallel, module), name)
+            for module in MODULES
+            for name in ("sharding", "shard_ranks", "recompute", "recompute_layers")
+        }
+        return found | {"flow.recompute": self.recompute, "flow.chunk_slots": self.chunk_slots}
+
+    def __str__(self) -> str:
+        return ", ".join([str(self.ranks), *self._words()])
+
+    def _words(self) -> Iterator[str]:
+        defaults = RunLayout(ranks=self.ranks).fields
+        for name, value in self.fields.items():
+            if value != defaults[name]:
+                yield name if value is True else f"{name}={value}"
+
+
+def _parallel(layout: Layout) -> ModuleParallel:
+    """Section of a module, which is one stage."""
+    (stage,) = layout.stages
+    return ModuleParallel(
+        sharding=layout.sharding,
+        recompute=stage.recompute,
+        recompute_layers=stage.recompute_layers,
+    )
