@@ -10,13 +10,13 @@ from typing import Any, get_args
 from flowtrain.config.checks import ConfigError, require
 from flowtrain.config.flow import Mode as FlowMode
 from flowtrain.config.layout import RankLayout
-from flowtrain.config.parallel import Sharding
+from flowtrain.config.parallel import ModuleParallel
 from flowtrain.cost.communication import Mesh
 from flowtrain.plan.result import Mode, Plan
 from flowtrain.plan.space import SHARDINGS, Space
 
-_ENCODER_FIELDS: tuple[str, ...] = ("tp", "dp", "sharding")
-_BACKBONE_FIELDS: tuple[str, ...] = ("tp", "cp", "pp", "ep", "dp", "sharding")
+_ENCODER_FIELDS: tuple[str, ...] = ("tp", "dp", "sharding", "shard_ranks")
+_BACKBONE_FIELDS: tuple[str, ...] = ("tp", "cp", "pp", "ep", "dp", "sharding", "shard_ranks")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,7 +25,7 @@ class Fix:
 
     Attributes:
         module: The module. In mode `prefix` all modules have one layout, and it applies to all.
-        field: `tp`, `cp`, `pp`, `ep`, `dp`, or `sharding`.
+        field: `tp`, `cp`, `pp`, `ep`, `dp`, `sharding`, or `shard_ranks`.
         value: The size, or the kind of sharding.
     """
 
@@ -38,6 +38,8 @@ class Fix:
 
     def allows(self, mesh: Mesh, sharding: str) -> bool:
         """Whether a layout of its module has the value."""
+        if self.field == "shard_ranks":
+            return True  # Meshes are made with it.
         found = sharding if self.field == "sharding" else getattr(mesh, self.field)
         return bool(found == self.value)
 
@@ -96,7 +98,7 @@ def _narrowed(space: Space, word: str, encoders: Sequence[str]) -> Space:
         fix = Fix(module=module, field=field, value=value)
     else:
         fix = Fix(module=module, field=field, value=_size(value, where))
-        if field != "dp" and fix.value not in (sizes := getattr(space, field)):
+        if field not in ("dp", "shard_ranks") and fix.value not in (sizes := getattr(space, field)):
             _check_runs(space, where, field, fix.value, sizes)
             more: dict[str, Any] = {field: (*sizes, fix.value)}
             space = replace(space, **more)
@@ -139,9 +141,16 @@ def run_space(mode: FlowMode) -> Space:
     return replace(space, chunks=False, fixed=fixed)
 
 
-def sharded(space: Space, sharding: Mapping[str, Sharding]) -> Space:
+def sharded(space: Space, parallel: Mapping[str, ModuleParallel]) -> Space:
     """The plans of a space in which some modules share out what is given for them."""
-    fixed = (Fix(module=name, field="sharding", value=what) for name, what in sharding.items())
+    fixed = [
+        Fix(module=name, field="sharding", value=given.sharding) for name, given in parallel.items()
+    ]
+    fixed += [
+        Fix(module=name, field="shard_ranks", value=given.shard_ranks)
+        for name, given in parallel.items()
+        if given.shard_ranks is not None
+    ]
     return replace(space, fixed=(*space.fixed, *fixed))
 
 
@@ -167,7 +176,8 @@ def only(plan: Plan) -> Space:
     fixed = tuple(
         Fix(module=name, field=field, value=getattr(layout, field))
         for name, layout in zip(names, layouts, strict=True)
-        for field in ("dp", "tp", "sharding")
+        for field in ("dp", "tp", "sharding", "shard_ranks")
+        if getattr(layout, field) is not None
     )
     layout = layouts[-1]
     return Space(

@@ -51,6 +51,8 @@ def check_sizes(
                 size <= batch,
                 f"{where}: a step has train.global_batch={batch} samples; give at most so many",
             )
+        if fix.field == "shard_ranks":
+            require(size <= gpus, f"{where}: there are {gpus} GPUs; give at most so many")
     _check_together(fixes, gpus)
 
 
@@ -61,6 +63,17 @@ def _check_together(fixes: Sequence[Fix], gpus: int) -> None:
         ranks = math.prod(int(fix.value) for fix in sizes)
         require(ranks <= gpus, f"{where}: that is {ranks} GPUs at least, and there are {gpus}")
         values = {fix.field: fix.value for fix in fixes if fix.module == module}
+        shard, dp = values.get("shard_ranks"), values.get("dp")
+        require(
+            shard is None or dp is None or not int(dp) % int(shard),
+            f"--fix {module}.shard_ranks={shard} --fix {module}.dp={dp}: ranks that divide one "
+            "copy must divide the replicas",
+        )
+        require(
+            shard is None or values.get("sharding") != "replicated",
+            f"--fix {module}.shard_ranks={shard} --fix {module}.sharding=replicated: nothing is "
+            "divided; give sharding=optimizer or sharding=full",
+        )
         require(
             values.get("sharding") != "full" or values.get("pp", 1) == 1,
             f"--fix {module}.sharding=full --fix {module}.pp={values.get('pp')}: full sharding has "

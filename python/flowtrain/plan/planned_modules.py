@@ -55,10 +55,11 @@ def _names(numbers: Sequence[int], model: ModelDescription) -> tuple[str, ...]:
 
 
 def _mesh(layout: Layout) -> dict[str, int]:
+    shard = 1 if layout.sharding == "replicated" else layout.shard_ranks or layout.dp
     sizes = {
         "pp": layout.pp,
-        "replicate": layout.dp if layout.sharding == "replicated" else 1,
-        "shard": 1 if layout.sharding == "replicated" else layout.dp,
+        "replicate": layout.dp // shard,
+        "shard": shard,
         "ep": layout.ep,
         "cp": layout.cp,
         "tp": layout.tp,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from flowtrain.config.checks import ConfigError, require
 from flowtrain.config.load import load
-from flowtrain.config.parallel import Sharding
+from flowtrain.config.parallel import ModuleParallel
 from flowtrain.config.schema import RunConfig
 from flowtrain.config.tree import to_dict
 from flowtrain.plan.cluster import Cluster, parse_cluster
@@ -267,10 +267,8 @@ def _checked(
             "give flow.ranks, or flow.encoder_ranks and flow.backbone_ranks"
         )
     work = replace(work, microbatch_tokens=config.train.microbatch_tokens)
-    sharding: dict[str, Sharding] = {
-        module: getattr(config.parallel, module).sharding for module in MODULES
-    }
-    space = sharded(laid_out(run_space(config.flow.mode), layout), sharding)
+    parallel: dict[str, ModuleParallel] = {module: config.parallel.of(module) for module in MODULES}
+    space = sharded(laid_out(run_space(config.flow.mode), layout), parallel)
     return _point(model, work, pools, space, gpus=len(layout.labels))
 
 

@@ -45,6 +45,7 @@ class Layout:
         ep: Ranks that share the experts of a layer; they are among cp x dp.
         dp: Ranks with rows of their own.
         sharding: What the replicas share out.
+        shard_ranks: Replicas that divide one copy (HSDP); None for all.
         stages: Layers of each stage, numbered from 0 in the order of the module.
         recompute: Whether the encoder encodes each item again before its backward pass, and keeps
             nothing in between (`flow.recompute`).
@@ -56,6 +57,7 @@ class Layout:
     ep: int = 1
     dp: int = 1
     sharding: Sharding = "replicated"
+    shard_ranks: int | None = None
     stages: tuple[StageLayout, ...] = ()
     recompute: bool = False
 

@@ -95,6 +95,7 @@ def _parallel(layout: Layout) -> ModuleParallel:
     (stage,) = layout.stages
     return ModuleParallel(
         sharding=layout.sharding,
+        shard_ranks=layout.shard_ranks,
         recompute=stage.recompute,
         recompute_layers=stage.recompute_layers,
     )

@@ -98,8 +98,11 @@ class Fixed(Protocol):
 
     @property
     def field(self) -> str:
-        """`tp`, `cp`, `pp`, `ep`, `dp`, or `sharding`."""
+        """`tp`, `cp`, `pp`, `ep`, `dp`, `sharding`, or `shard_ranks`."""
         ...
+
+    @property
+    def value(self) -> int | str: ...
 
     def allows(self, mesh: Mesh, sharding: str) -> bool:
         """Whether a layout has made it."""
@@ -160,6 +163,15 @@ class Space:
     def allows(self, mesh: Mesh, sharding: str, *, modules: tuple[str, ...]) -> bool:
         """Whether a layout of some modules has made the choices that are fixed for them."""
         return all(fixed.allows(mesh, sharding) for fixed in self.fixed if fixed.module in modules)
+
+    def shard_ranks_of(self, modules: tuple[str, ...]) -> int | None:
+        """Replicas of some modules that divide one copy, if that is fixed; otherwise all do."""
+        found = [
+            fixed.value
+            for fixed in self.fixed
+            if fixed.module in modules and fixed.field == "shard_ranks"
+        ]
+        return int(found[0]) if found else None
 
     @property
     def every_budget(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from flowtrain.config.checks import ConfigError
-from flowtrain.config.parallel import ModuleParallel, ParallelConfig, Sharding
+from flowtrain.config.parallel import ModuleParallel, ParallelConfig
 from flowtrain.config.schema import RunConfig
 from flowtrain.plan.cluster import Cluster
 from flowtrain.plan.describe import ModelDescription
@@ -107,7 +107,7 @@ def _searched(
     return search(model, work, pools, space=space, neighbours=False)
 
 
-def _given(parallel: ParallelConfig) -> dict[str, Sharding]:
-    """What is shared out by the modules for which the run gives anything."""
-    sections = {module: getattr(parallel, module) for module in MODULES}
-    return {name: own.sharding for name, own in sections.items() if own != ModuleParallel()}
+def _given(parallel: ParallelConfig) -> dict[str, ModuleParallel]:
+    """The modules for which the run gives anything."""
+    sections = {module: parallel.of(module) for module in MODULES}
+    return {name: own for name, own in sections.items() if own != ModuleParallel()}

@@ -9,6 +9,7 @@ import numpy
 
 from flowtrain.cost import communication as comm
 from flowtrain.cost.communication import Mesh
+from flowtrain.cost.topology import Group
 from flowtrain.plan.arrays import FloatArray
 from flowtrain.plan.prices.network import Network
 from flowtrain.plan.prices.row import Row
@@ -128,7 +129,8 @@ def add_shards(
     local: FloatArray,
     trained: FloatArray,
     tables: Tables,
-    mesh: Mesh,
+    shards: tuple[Group, Group],
+    copies: Group,
     network: Network,
     *,
     exposed: float,
@@ -136,6 +138,7 @@ def add_shards(
     """Add the time to gather weights for both passes and to scatter gradients, per microbatch.
 
     Those of a layer run beside the passes of its neighbours, which take as long as its own.
+    Copies sum their shares of the gradients behind each scatter, as FSDP2 does.
 
     Args:
         forward: Seconds of the forward pass, as `Costs.forward`.
@@ -143,14 +146,14 @@ def add_shards(
         local: Parameters of a rank outside of experts, and in experts, shape [2, num_kinds].
         trained: Those of them that train.
         tables: The layers.
-        mesh: The mesh.
+        shards: Ranks that divide one copy of parameters outside of experts, and in experts.
+        copies: Ranks with the same share of a copy.
         network: Where the ranks lie.
         exposed: As for `exposed_s`.
     """
     weight_bytes, gradient_bytes = tables.work.itemsize, float(tables.state[2])
-    groups = (mesh.replicas, mesh.expert_replicas)
     gather_s, scatter_s = numpy.zeros(len(tables.first)), numpy.zeros(len(tables.first))
-    for group, held, steps in zip(groups, local, trained, strict=True):
+    for group, held, steps in zip(shards, local, trained, strict=True):
         if group.size == 1:
             continue
         around = network.around(group)
@@ -158,6 +161,10 @@ def add_shards(
         scattered: Any = gradient_bytes * steps
         gather_s += (held > 0) * comm.all_gather_s(gathered, group, around)
         scatter_s += (steps > 0) * comm.reduce_scatter_s(scattered, group, around)
+    if copies.size > 1:
+        shared: Any = gradient_bytes * trained.sum(0) / shards[0].size
+        around = network.around(copies)
+        scatter_s += [comm.all_reduce_s(size, copies, around) if size else 0.0 for size in shared]
     forward[:, 5] = exposed_s(gather_s, forward.sum(1), exposed)
     needed = tables.gradient * gather_s + scatter_s
     backward[:, 5] = exposed_s(needed, backward.sum(1), exposed)

@@ -10,6 +10,7 @@ import numpy
 from flowtrain.config.parallel import Sharding
 from flowtrain.cost import communication as comm
 from flowtrain.cost.communication import Mesh
+from flowtrain.cost.topology import Group
 from flowtrain.plan.arrays import FloatArray, IntArray
 from flowtrain.plan.prices.collectives import add_collectives, add_shards, exposed_s
 from flowtrain.plan.prices.network import Network
@@ -50,10 +51,17 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A mesh, and what its replicas share out."""
+    """A mesh, and what its replicas share out.
+
+    Attributes:
+        mesh: The mesh.
+        sharding: What they share out.
+        shard_ranks: Replicas that divide one copy (HSDP), of neighbouring ranks; None for all.
+    """
 
     mesh: Mesh
     sharding: Sharding
+    shard_ranks: int | None = None
 
     @property
     def gpus(self) -> int:
@@ -66,10 +74,23 @@ class Shape:
         return self.mesh.ep > 1 or (self.sharding == "full" and self.mesh.dp * self.mesh.cp > 1)
 
     @property
-    def replicas(self) -> FloatArray:
-        """Ranks with the same parameters outside of experts, and in experts, shape [2, 1]."""
-        sizes = (self.mesh.replicas.size, self.mesh.expert_replicas.size)
-        return numpy.array(sizes, numpy.float64)[:, None]
+    def shards(self) -> tuple[Group, Group]:
+        """Ranks that divide one copy of parameters outside of experts, and in experts."""
+        if self.shard_ranks is None:
+            return self.mesh.replicas, self.mesh.expert_replicas
+        divide = Group(size=self.shard_ranks, stride=self.mesh.tp)
+        return divide, divide
+
+    @property
+    def copies(self) -> Group:
+        """Ranks with the same share of a copy."""
+        size = 1 if self.shard_ranks is None else self.mesh.replicas.size // self.shard_ranks
+        return Group(size=size, stride=self.mesh.tp * self.shards[0].size)
+
+    @property
+    def owners(self) -> FloatArray:
+        """Number of ranks that divide a copy outside of experts, and in experts, shape [2, 1]."""
+        return numpy.array([group.size for group in self.shards], numpy.float64)[:, None]
 
 
 def costs_of(
@@ -127,14 +148,24 @@ def costs_of(
     working = numpy.zeros((len(rows), len(tables.first)))
     _add_logits(kept, working, forward, backward, rows, tables, mesh)
     if shape.sharding == "full":
-        add_shards(forward, backward, local, trained, tables, mesh, network, exposed=exposed)
+        add_shards(
+            forward,
+            backward,
+            local,
+            trained,
+            tables,
+            shape.shards,
+            shape.copies,
+            network,
+            exposed=exposed,
+        )
         # Weights of the layer that runs, and of the next one, which is gathered in the meantime;
         # whole gradients, as they are made and as they are scattered.
         working += 2 * tables.work.itemsize * local.sum(0)
         working += (tables.work.itemsize + tables.state[2]) * trained.sum(0)
     # The first pass of a step has nothing to add to.
     later = (1 - 1 / passes_per_step)[:, None]
-    own = trained / shape.replicas if shape.sharding == "full" else trained
+    own = trained / shape.owners if shape.sharding == "full" else trained
     backward[:, 1] += later * _SUM_PASSES * tables.state[2] * own.sum(0) / memory_bytes_per_s
     return Costs(
         forward=forward,
@@ -176,9 +207,9 @@ def _states(tables: Tables, local: FloatArray, trained: FloatArray, shape: Shape
     per_kind = numpy.array([local, trained, trained, trained])
     owners = numpy.ones((4, 2, 1))
     if shape.sharding != "replicated":
-        owners[[1, 3]] = shape.replicas
+        owners[[1, 3]] = shape.owners
     if shape.sharding == "full":
-        owners[[0, 2]] = shape.replicas
+        owners[[0, 2]] = shape.owners
     found: FloatArray = (per_kind / owners).sum(1) * tables.state[:, None]
     return found
 
@@ -213,13 +244,10 @@ def update_s(
 
     Source: Megatron-LM's distributed optimizer, which overlaps both layer by layer.
     """
-    mesh = shape.mesh
     trained = costs.reduced @ layers
     reduce_s = gather_s = 0.0
     if shape.sharding != "full":
-        for parameters, group in zip(
-            trained.tolist(), (mesh.replicas, mesh.expert_replicas), strict=True
-        ):
+        for parameters, group in zip(trained.tolist(), shape.shards, strict=True):
             if not parameters or group.size == 1:
                 continue
             around = network.around(group)
@@ -232,7 +260,10 @@ def update_s(
             )
             if shape.sharding == "optimizer":
                 gather_s += comm.all_gather_s(tables.work.itemsize * parameters, group, around)
-    own = trained if shape.sharding == "replicated" else trained / shape.replicas[:, 0]
+        if shape.copies.size > 1:
+            num_bytes = tables.state[2] * float(trained.sum()) / shape.shards[0].size
+            reduce_s += comm.all_reduce_s(num_bytes, shape.copies, network.around(shape.copies))
+    own = trained if shape.sharding == "replicated" else trained / shape.owners[:, 0]
     _, masters, gradients, moments = tables.state.tolist()
     moved = 2 * (masters + moments + tables.work.itemsize) + gradients
     shown_s = exposed_s(

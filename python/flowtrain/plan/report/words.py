@@ -71,7 +71,8 @@ def _short(module: ModulePlan) -> str:
     layout = module.layout
     words = [str(layout)]
     if layout.sharding != "replicated":
-        words.append(f"shard {layout.sharding}")
+        over = "" if layout.shard_ranks is None else f" over {layout.shard_ranks}"
+        words.append(f"shard {layout.sharding}{over}")
     if (again := recomputed(module)) != "none":
         words.append(f"recompute {again}")
     return ", ".join(words)

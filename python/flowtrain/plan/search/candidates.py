@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
+from flowtrain.config.parallel import Sharding
 from flowtrain.cost.communication import Mesh
 from flowtrain.cost.timing import DataSheetTiming
 from flowtrain.plan.describe import Encoder, ModelDescription
@@ -51,7 +52,7 @@ def backbone_shapes(
                     continue
                 mesh = Mesh(tp=tp, cp=cp, dp=dp, pp=pp, ep=ep)
                 if space.allows(mesh, sharding, modules=modules):
-                    yield Shape(mesh, sharding)
+                    yield from _divided(mesh, sharding, space.shard_ranks_of(modules))
 
 
 def divides_heads(model: ModelDescription, module: str, tp: int, pool: GpuPool) -> bool:
@@ -94,8 +95,17 @@ def encoder_shapes(
                 mesh = Mesh(tp=tp, dp=count // tp)
                 if count == tp and sharding != space.sharding[0]:
                     continue
-                if space.allows(mesh, sharding, modules=(encoder.name,)):
-                    yield Shape(mesh, sharding)
+                names = (encoder.name,)
+                if space.allows(mesh, sharding, modules=names):
+                    yield from _divided(mesh, sharding, space.shard_ranks_of(names))
+
+
+def _divided(mesh: Mesh, sharding: Sharding, shard_ranks: int | None) -> Iterator[Shape]:
+    """The mesh, whose replicas divide copies among a number of them if that divides them."""
+    if shard_ranks is None or shard_ranks == mesh.dp == mesh.replicas.size:
+        yield Shape(mesh, sharding)
+    elif sharding != "replicated" and mesh.cp == mesh.ep == 1 and not mesh.dp % shard_ranks:
+        yield Shape(mesh, sharding, shard_ranks)
 
 
 def row_of(model: ModelDescription, work: Work, rules: Rules, *, parts: int) -> Row | None:

@@ -67,6 +67,7 @@ def _modules(priced: Priced) -> tuple[ModulePlan, ...]:
         layout=Layout(
             **{name: getattr(mesh, name) for name in _SIZES},
             sharding=pipeline.shape.sharding,
+            shard_ranks=pipeline.shape.shard_ranks,
             stages=cut.stages,
         ),
         microbatch=pipeline.seconds(cut),
@@ -102,6 +103,7 @@ def _encoder(priced: Priced, place: int) -> ModulePlan:
             tp=mesh.tp,
             dp=mesh.dp,
             sharding=price.shape.sharding,
+            shard_ranks=price.shape.shard_ranks,
             stages=(_only_stage(context, context.model.encoders[place].name, price.again),),
             recompute=price.recompute,
         ),

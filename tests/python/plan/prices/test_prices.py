@@ -219,6 +219,45 @@ def test_ranks_beyond_the_heads_of_keys_and_values_hold_them_too(trained: tuple[
     assert all_of.activations - some.activations == pytest.approx(2 * ROW.most_tokens / 2 * more)
 
 
+def test_hybrid_shards_lie_side_by_side_and_copies_sum_their_shares() -> None:
+    """HSDP: 2 copies, each over the 4 ranks of a node."""
+    work, parameters = small_work(), sum(small_model().parameters)
+    timing = DataSheetTiming(flops_per_s=1e8, memory_bytes_per_s=1e16, extrapolates=True)
+
+    def priced(sharding: Any, shard_ranks: int | None) -> Pipeline:
+        pool, model = small_pool(64, timing=timing), small_model()
+        chain = Chain(Tables(model, work, timing), model.layers_of("model"))
+        return Pipeline(
+            chain,
+            Shape(Mesh(dp=8), sharding, shard_ranks),
+            [ROW],
+            microbatches=[1],
+            pool=pool,
+            rules=Rules(),
+            rows_bytes=[0.0],
+        )
+
+    whole, hybrid = priced("full", None), priced("full", 4)
+    assert hybrid.costs.states / whole.costs.states == pytest.approx(numpy.full((4, 6), 2.0))
+
+    # 3 hops within a node, and 3 of 4 parts; then an exchange with the rank of the other node.
+    def shared_s(size: float) -> float:
+        return 2.4 * 3 * 1e-6 + 3 / 4 * size / 1e10
+
+    def summed_s(size: float) -> float:
+        return 2 * (2.4 * 5e-6 + size / 4 / 2 / 2e9)
+
+    cut = priced("optimizer", 4).cut(PLENTY)
+    assert cut is not None
+    alone_s = shared_s(4 * parameters) + summed_s(4 * parameters) + shared_s(2 * parameters)
+    # All of it is hidden, and a share is exposed.
+    assert cut.reduce_s == pytest.approx(SHARE * alone_s)
+    head = hybrid.chain.tables.head
+    size = small_model().parameters[-1]
+    backward_s = shared_s(2 * size) + shared_s(4 * size) + summed_s(4 * size)
+    assert hybrid.costs.backward[0, 5, head] == pytest.approx(SHARE * backward_s)
+
+
 def test_experts_are_divided_over_expert_parallelism_too() -> None:
     model = small_model()
     experts = tuple(
