@@ -44,7 +44,8 @@ def shown(plan: Plan) -> str:
     layouts = "; ".join(
         f"{module.module} {module.layout} {module.layout.sharding}" for module in plan.modules
     )
-    return f"{plan.mode}, {layouts}, {plan.microbatches} microbatches"
+    order = "" if plan.chunk_slots is None else f", {plan.chunk_slots} at a time"
+    return f"{plan.mode}, {layouts}, {plan.microbatches} microbatches{order}"
 
 
 def above(plan: Plan | None, best_s: float, *, simulated: bool) -> float | None:

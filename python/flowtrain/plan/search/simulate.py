@@ -107,7 +107,7 @@ class Simulation:
             passes = passes.max(axis=3, keepdims=True)
         if together and _meets(priced):
             chunk_slots = priced.chunk_slots or plan.microbatches
-            return seconds + _by_chunks(own_s, passes.sum(axis=(0, 1)), chunk_slots)
+            return seconds + by_chunks(own_s, passes.sum(axis=(0, 1)), chunk_slots)
         return seconds + float((replay_uneven(passes[0], passes[1]) + own_s.sum(axis=0)).max())
 
     def _inputs(
@@ -165,7 +165,7 @@ def _meets(priced: Priced) -> bool:
     return any(shape.meets for shape in shapes)
 
 
-def _by_chunks(encoder_s: FloatArray, backbone_s: FloatArray, chunk_slots: int) -> float:
+def by_chunks(encoder_s: FloatArray, backbone_s: FloatArray, chunk_slots: int) -> float:
     """Seconds of ranks that wait for each other behind each part of a chunk.
 
     Args:

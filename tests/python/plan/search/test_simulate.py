@@ -19,7 +19,7 @@ from flowtrain.plan.search.context import Context
 from flowtrain.plan.search.coupled import Prefix, Priced
 from flowtrain.plan.search.interface import best_plan
 from flowtrain.plan.search.loads import Loads
-from flowtrain.plan.search.simulate import Simulation
+from flowtrain.plan.search.simulate import Simulation, by_chunks
 from flowtrain.plan.space import MODES, Rules, Space
 from flowtrain.plan.work import Work
 from flowtrain.workloads import Workload
@@ -60,6 +60,18 @@ def test_a_step_of_equal_samples_takes_what_its_mean_takes(mode: str) -> None:
         shorter = 0.25 if mode == "disaggregated" else 1e-9
         assert plan.simulated_s is not None
         assert plan.step_s * (1 - shorter) <= plan.simulated_s <= plan.step_s * (1 + 1e-9)
+
+
+def test_ranks_that_meet_wait_for_the_slowest_in_each_part_of_a_chunk() -> None:
+    # Of two ranks, in three microbatches.
+    encoder_s = numpy.array([[1.0, 3.0], [2.0, 1.0], [4.0, 0.0]])
+    backbone_s = numpy.array([[4.0, 4.0], [5.0, 6.0], [1.0, 2.0]])
+    by_slots = {1: 3 + 4 + 2 + 6 + 4 + 2, 2: (4 + 10) + (4 + 2), 3: 7 + 12, 9: 7 + 12}
+    for slots, seconds in by_slots.items():
+        assert by_chunks(encoder_s, backbone_s, slots) == seconds
+    # Where ranks meet in each microbatch of the backbone, its passes are those of the slowest.
+    slowest_s = backbone_s.max(axis=1, keepdims=True)
+    assert by_chunks(encoder_s, slowest_s, 2) == (4 + 10) + (4 + 2)
 
 
 def priced(work: Work, gpus: int, space: Space) -> Priced:
