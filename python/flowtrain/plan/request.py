@@ -267,7 +267,7 @@ def _checked(
             "give flow.ranks, or flow.encoder_ranks and flow.backbone_ranks"
         )
     work = replace(work, microbatch_tokens=config.train.microbatch_tokens)
-    parallel: dict[str, ModuleParallel] = {module: config.parallel.of(module) for module in MODULES}
+    parallel: dict[str, ModuleParallel] = {module: config.parallel_of(module) for module in MODULES}
     space = sharded(laid_out(run_space(config.flow.mode), layout), parallel)
     return _point(model, work, pools, space, gpus=len(layout.labels))
 

@@ -55,20 +55,34 @@ class RunLayout:
         """
         modules = {}
         for module in MODULES:
-            own, planned = getattr(given, module), getattr(self.parallel, module)
-            if own.recompute == "none":
+            own, planned = given.of(module), self.parallel.of(module)
+            if own == ModuleParallel():
+                own = planned
+            elif own.recompute == "none":
                 own = replace(
                     own, recompute=planned.recompute, recompute_layers=planned.recompute_layers
                 )
-            modules[module] = planned if getattr(given, module) == ModuleParallel() else own
+            modules[module] = own
         return replace(self, parallel=ParallelConfig(**modules))
 
     def applied(self, config: RunConfig) -> RunConfig:
-        """A run with this layout."""
+        """A run with this layout.
+
+        One chain of layers has one sharding, and a module of it that does not train has no states
+        to divide.
+        """
         flow = config.flow.with_layout(
             self.ranks, recompute=self.recompute, chunk_slots=self.chunk_slots
         )
-        return replace(config, flow=flow, parallel=self.parallel)
+        sides = {"encoder": "encoder", "projector": config.projector_side, "backbone": "backbone"}
+        trained = {sides[part] for part in config.trained_parts}
+        modules = {}
+        for module in MODULES:
+            own = self.parallel.of(module)
+            if own.sharding == "optimizer" and module not in trained:
+                own = replace(own, sharding="replicated", shard_ranks=None)
+            modules[module] = own
+        return replace(config, flow=flow, parallel=ParallelConfig(**modules))
 
     @property
     def fields(self) -> dict[str, Any]:

@@ -97,7 +97,9 @@ def _searched(
     else:
         measured = {} if calibrated is None else {cluster.groups[0].gpu.name: calibrated}
     work = run_work(config, samples)
-    space = sharded(run_space(config.flow.mode), _given(config.parallel))
+    space = run_space(config.flow.mode)
+    if cluster.gpus > 1:  # One rank has nothing to share out.
+        space = sharded(space, _given(config.parallel))
     if (again := config.parallel.backbone).recompute == "full" and again.recompute_layers is None:
         space = replace(space, recompute=("full",))
     if not work.share.has_inputs:

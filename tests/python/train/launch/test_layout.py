@@ -5,6 +5,7 @@ import shutil
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -231,14 +232,34 @@ def test_gpus_that_no_data_sheet_describes_are_calibrated(
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("mode", ["strict", "frozen"])
 def test_without_images_gpus_are_colocated(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    mode: Any,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     write_tiny_data(tmp_path, text_only=1.0)
     see_gpus(monkeypatch, H100, H100)
-    chosen = with_layout(on_gpus(tmp_path / "run", tmp_path), resume=False).flow.chosen
-    assert chosen == RankLayout.colocated_on(2)
+    config = on_gpus(tmp_path / "run", tmp_path)
+    config = dataclasses.replace(config, flow=dataclasses.replace(config.flow, mode=mode))
+    chosen = with_layout(config, resume=False)
+    assert chosen.flow.chosen == RankLayout.colocated_on(2)
     assert "estimated " in capsys.readouterr().err
+    # A frozen tower has no states to divide.
+    assert chosen.parallel.backbone.sharding == "optimizer"
+    sharding = "replicated" if mode == "frozen" else "optimizer"
+    assert chosen.parallel.encoder.sharding == sharding
+
+
+def test_one_gpu_has_nothing_to_share_out(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    see_gpus(monkeypatch, H100)
+    given = ParallelConfig(backbone=ModuleParallel(sharding="full"))
+    config = dataclasses.replace(on_gpus(tmp_path / "run", data), parallel=given)
+    chosen = with_layout(config, resume=False)
+    assert (chosen.flow.chosen, chosen.parallel) == (RankLayout.colocated_on(1), given)
 
 
 def test_samples_that_cannot_be_used_are_left_to_the_ranks(tmp_path: Path, data: Path) -> None:
