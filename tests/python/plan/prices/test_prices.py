@@ -354,6 +354,8 @@ def test_by_chunks_an_encoder_keeps_what_one_needs_and_encodes_nothing_again() -
     # The first of the 3 blocks may be computed again, and frees as much as each of them.
     assert [each.again for each in less] == [1, 2, 3]
     freed = price.held.activations - less[0].held.activations
+    # All that the block keeps, but for its input; four tokens of the tower for each, in bfloat16.
+    assert freed == pytest.approx(2 * (20 - 1) * 128 * 4 * 1260)
     assert price.held.activations - less[2].held.activations == pytest.approx(3 * freed)
     assert less[2].backward.recompute == pytest.approx(3 * less[0].backward.recompute)
     assert 0 < less[2].backward.recompute < price.forward.forward
