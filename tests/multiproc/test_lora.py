@@ -44,6 +44,7 @@ def tree(run: Path, source: Path, **changes: Any) -> dict[str, Any]:
         },
         "optim": {"lr": 1e-2, "groups": [{"match": "*.lora_B.*", "lr": 2e-2}]},
         "flow": {"ranks": 2, "mode": "strict"},
+        "parallel": {"backbone": {"sharding": "full"}},
         "checkpoint": {"every": 2},
         "eval": {"path": str(source / "train.jsonl"), "every": 3},
     }
