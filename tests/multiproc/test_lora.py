@@ -15,6 +15,7 @@ from support import run_tree, write_tiny_data
 from torch.distributed.checkpoint import FileSystemReader
 from transformers import AutoConfig, AutoModelForImageTextToText
 
+from flowtrain.config import ConfigError
 from flowtrain.train.export import export
 from flowtrain.train.state.logs import read_log
 
@@ -76,6 +77,8 @@ def test_a_resumed_run_with_adapters_is_equal_and_other_adapters_are_refused(
     moved = {"config": None, "path": str(copied / "model")}
     error = failure(tree(again, source, model=moved), resume=True)
     assert "the contents of the model's model.safetensors;" in error
+    with pytest.raises(ConfigError, match=r"changed after the run started: model\.safetensors; "):
+        export(again, model=copied / "model", merged=True)
 
     trained(tree(again, source), resume=True)
     for file in ("metrics.jsonl", "eval.jsonl", "final/adapter_model.safetensors"):

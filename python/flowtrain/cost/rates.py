@@ -43,7 +43,7 @@ class RateTimes:
 
     Args:
         rates: The rates.
-        part_bytes: Bytes of the weights of each part of the model.
+        part_bytes: Bytes of the weights of each part that train if the part does.
         itemsize: Bytes of a value.
     """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from transformers import AutoModelForImageTextToText
 
 from flowtrain.config import ConfigError
 from flowtrain.config.lora import Adapter, LoraConfig
+from flowtrain.models import ModelError
 from flowtrain.models.adapters import adapted_layers, adapter_names, merge, modules_to_save
 from flowtrain.models.export import save_adapters
 from flowtrain.models.family import Family
@@ -99,6 +101,20 @@ def test_a_target_that_is_no_linear_layer_of_the_part_is_refused(folder: Path, t
     family = family_of(folder, backbone=Adapter(rank=4, targets=(target,)))
     with pytest.raises(ConfigError, match=rf"lora\.backbone\.targets: '{target}' .*q_proj"):
         family.meta_model()
+
+
+def test_adapters_without_peft_or_of_a_family_that_adds_none_are_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lora = LoraConfig(backbone=Adapter(rank=4))
+    with monkeypatch.context() as patch:
+        patch.setattr(type(family_for(folder)), "takes_adapters", False)
+        with pytest.raises(ModelError, match="model_type=qwen3_vl with section lora: its family"):
+            family_for(folder, lora=lora)
+    monkeypatch.setitem(sys.modules, "peft", None)
+    with pytest.raises(ConfigError, match="section lora: peft is not installed; run: pip install"):
+        family_for(folder, lora=lora)
+    family_for(folder, lora=LoraConfig())
 
 
 def trained(model: Any, *, seed: int) -> None:

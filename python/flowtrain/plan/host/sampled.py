@@ -33,7 +33,7 @@ class SampledModel:
         layers: Its layers.
         counts: How much of each unit a sample has.
         projector_side: On which side the projector is.
-        part_bytes: Bytes of the weights of each part.
+        part_bytes: Bytes of the weights of each part that train if the part does.
     """
 
     layers: Sequence[Layer]

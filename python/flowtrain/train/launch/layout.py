@@ -91,13 +91,22 @@ def _described(config: RunConfig, family: Family) -> ModelDescription:
     return with_lora(model, family, config.lora.ranks) if config.lora.adapters else model
 
 
+def _stepped_sizes(config: RunConfig, family: Family) -> dict[str, int]:
+    """Values of each parameter that is stepped if its part trains."""
+    if not config.lora.adapters:
+        return family.parameter_sizes()
+    return family_for(
+        config.model.folder, projector_side=config.projector_side, lora=config.lora
+    ).trainable_sizes()
+
+
 def _on_cores(config: RunConfig, family: Family) -> Choice | None:
     samples = first_samples(config)
     if not samples.sizes:
         return None
     itemsize = DTYPES[config.model.dtype].itemsize
     part_bytes: Counter[str] = Counter()
-    for name, size in family.parameter_sizes().items():
+    for name, size in _stepped_sizes(config, family).items():
         part_bytes[family.part_of(name)] += itemsize * size
     steps = SampledSteps(
         SampledModel(

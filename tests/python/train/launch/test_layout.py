@@ -17,9 +17,12 @@ from flowtrain.config.layout import RankLayout
 from flowtrain.config.parallel import ModuleParallel, ParallelConfig
 from flowtrain.plan import cluster_local
 from flowtrain.plan.applied import with_plan
+from flowtrain.plan.host import Choice
+from flowtrain.plan.host.sampled import SampledSteps
 from flowtrain.plan.plan_file import read_plan
 from flowtrain.plan.run_layout import RunLayout
 from flowtrain.train.launch import calibration
+from flowtrain.train.launch import layout as launch_layout
 from flowtrain.train.launch.layout import with_layout
 from flowtrain.train.launch.planned import planned
 
@@ -36,6 +39,26 @@ def test_a_layout_is_chosen_and_the_line_says_why(
     assert said.startswith(f"flowtrain: layout {chosen}: estimated ")
     assert ", from calibration; next best " in said
     assert len(chosen.labels) <= 8  # train.global_batch
+
+
+def test_a_run_with_adapters_is_chosen_by_what_they_cost(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[SampledSteps] = []
+    choose = launch_layout.choose_on_cores
+
+    def recorded(steps: SampledSteps, *arguments: Any, **options: Any) -> Choice:
+        found.append(steps)
+        return choose(steps, *arguments, **options)
+
+    monkeypatch.setattr(launch_layout, "choose_on_cores", recorded)
+    adapters = {"encoder": {"rank": 1}, "projector": {"rank": 1}, "backbone": {"rank": 1}}
+    for lora in ({}, adapters):
+        tree = run_tree(tmp_path / "run", data, flow={"layout": "auto"}, lora=lora)
+        with_layout(from_dict(tree), resume=False)
+    (world,) = RankLayout.colocated_on(1).worlds
+    whole, adapted = (steps.trained_bytes(world) for steps in found)
+    assert 0 < adapted < whole / 5
 
 
 def test_a_resumed_run_keeps_the_layout_in_its_folder(tmp_path: Path, data: Path) -> None:

@@ -148,6 +148,8 @@ def test_an_export_is_the_model_of_the_named_checkpoint_of_a_run_that_was_moved(
         assert all(torch.equal(value, loaded[name]) for name, value in wanted.items())
     with pytest.raises(ConfigError, match=r"--out=.*step-00000003: it exists"):
         export(moved, step=3)
+    with pytest.raises(ConfigError, match=r"--merge: .*moved has no adapters, .*leave --merge out"):
+        export(moved, step=3, merged=True)
 
 
 def test_an_export_takes_a_model_that_was_copied_or_moved_and_none_that_has_changed(
