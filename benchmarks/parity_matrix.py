@@ -11,6 +11,7 @@ import json
 import sys
 import tempfile
 from dataclasses import asdict, dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, get_args
 
@@ -223,14 +224,24 @@ MORE_ROWS = [
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument(
+        "--match", default="*", help="pattern of the names of rows, such as *-full-*"
+    )
+    parser.add_argument("--keep", type=Path, help="JSON Lines file to append each row to")
     given = parser.parse_args()
     results, missed = [], 0
+    kept = given.keep.read_text() if given.keep is not None and given.keep.exists() else ""
     for row in [*ROWS, *MORE_ROWS]:
+        if not fnmatchcase(str(row), given.match) or f'"{row}"' in kept:
+            continue
         with tempfile.TemporaryDirectory() as folder:
             result = compare(Path(folder), row.arguments(steps=given.steps))
         misses = row.misses(result)
         missed += bool(misses)
         results.append({"row": str(row), "misses": misses, **result})
+        if given.keep is not None:
+            with given.keep.open("a") as file:
+                file.write(json.dumps(results[-1]) + "\n")
         print(
             f"{row!s:<52} loss {result['max_rel_loss_diff']:.1e}  "
             f"weights {result['max_rel_weight_diff']:.1e}  "

@@ -49,6 +49,8 @@ class Layout:
     colocated: bool = False
     encoder_meets: Meets = "never"
     """When the passes of the encoder take all of its ranks."""
+    backbone_meets: Meets = "never"
+    """The same of the backbone."""
     chunk_slots: int | None = None
     """Slots that are encoded together; None for all of a step."""
 
@@ -74,7 +76,7 @@ def build_step(
     """Assign documents to slots, images to items, and items to encoder ranks.
 
     Documents balance the cost of the backbone over the ranks, or of both modules if ranks hold
-    both. The documents of a slot are in order of length.
+    both: that of each slot where the ranks meet in every slot, or else of the step. The documents of a slot are in order of length.
 
     Args:
         step: Number of the step.
@@ -107,6 +109,8 @@ def build_step(
         cost,
         ranks=layout.backbone_ranks,
         max_tokens=layout.microbatch_tokens,
+        # Ranks that meet in every slot wait for the slowest one there, others at the end.
+        objective="lockstep" if layout.backbone_meets == "always" else "accumulate",
     )
     members: list[list[list[SampleSize]]] = [
         [[] for _ in range(place.microbatches)] for _ in range(layout.backbone_ranks)

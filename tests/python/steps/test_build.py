@@ -142,6 +142,28 @@ def test_balance_equals_that_computed_by_hand() -> None:
     assert made.gap == pytest.approx(0, abs=1e-6)
 
 
+def test_ranks_that_meet_in_every_slot_are_balanced_in_every_slot() -> None:
+    samples = [Size(i, tokens, 1, ()) for i, tokens in enumerate((90, 60, 50, 40, 80, 30, 20, 10))]
+    waits = {}
+    for meets in ("once", "always"):
+        layout = Layout(
+            encoder_ranks=1,
+            backbone_ranks=2,
+            backbone_meets=meets,  # type: ignore[arg-type]
+            passes=STRICT,
+            microbatch_tokens=100,
+            item_tokens=40,
+        )
+        cost = [float(s.num_tokens**2) for s in samples]
+        made = build_step(0, samples, cost, layout, image_cost=image_cost, cursor=8)
+        loads = [
+            [sum(doc.num_tokens**2 for doc in slot) for slot in rank] for rank in made.documents
+        ]
+        waits[meets] = sum(map(max, zip(*loads, strict=True))), max(map(sum, loads))
+    assert waits["always"][0] < waits["once"][0]
+    assert waits["once"][1] < waits["always"][1]
+
+
 def test_a_plan_is_equal_after_a_round_trip_through_json() -> None:
     made = plan(5)
     assert StepPlan.from_json(made.to_json()) == made

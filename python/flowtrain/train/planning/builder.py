@@ -52,6 +52,7 @@ class PlanBuilder:
             microbatch_tokens=config.train.microbatch_tokens,
             item_tokens=config.flow.item_tokens,
             encoder_meets=config.parallel_of("encoder").meets,
+            backbone_meets=config.parallel_of("backbone").meets,
             chunk_slots=config.flow.chunk_slots,
         )
         self._image_cost = functools.cache(family.image_flops)
