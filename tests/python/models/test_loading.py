@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import timedelta
+from functools import partial
 from importlib.util import find_spec
-from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-from fork_server import SERVER
 from safetensors.torch import load_file, save_file
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from transformers import AutoModelForImageTextToText
 from transformers.core_model_loading import Transpose, WeightConverter
+from two_ranks import on_two_ranks
 
-from flowtrain import parent
 from flowtrain.config.lora import Adapter, LoraConfig
 from flowtrain.cost.flops import Side
 from flowtrain.models import loading
@@ -203,27 +200,4 @@ def check_shards(folder: Path, rank: int) -> None:
 def test_ranks_read_their_shards_without_each_other(tmp_path: Path) -> None:
     write(tmp_path / "qwen3_vl", "qwen3_vl", tied=True)
     write(tmp_path / "llava", "llava")
-    ranks = [SERVER.Process(target=_rank, args=(tmp_path, rank)) for rank in range(2)]
-    try:
-        for process in ranks:
-            process.start()
-        running = {process.sentinel: process for process in ranks}
-        while running:
-            # A rank that fails leaves the other one in a collective.
-            for ended in wait(list(running)):
-                process = running.pop(ended)
-                process.join()
-                assert process.exitcode == 0
-    finally:
-        for process in ranks:
-            process.kill()
-            process.join()
-
-
-def _rank(folder: Path, rank: int) -> None:
-    parent.end_with(os.getppid())
-    store = dist.FileStore(str(folder / "store"), 2)
-    wait_s = timedelta(seconds=40)  # A rank that waits for longer ends before the test does.
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=wait_s)
-    check_shards(folder, rank)
-    dist.destroy_process_group()
+    on_two_ranks(partial(check_shards, tmp_path), tmp_path)

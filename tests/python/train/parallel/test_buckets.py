@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable
-from multiprocessing.connection import wait
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
-from fork_server import SERVER
+from two_ranks import on_two_ranks
 
-from flowtrain import parent
 from flowtrain.train.control.activity import Activity
 from flowtrain.train.parallel.buckets import GradientBuckets
 from flowtrain.train.parallel.replicated import Replicated
@@ -127,31 +124,7 @@ def check_wait(rank: int) -> None:
 
 @pytest.mark.parametrize("check", [check_sums, check_order, check_wait])
 def test_two_ranks(check: Callable[[int], None], tmp_path: Path) -> None:
-    ranks = [
-        SERVER.Process(target=_rank, args=(check, rank, str(tmp_path / "store")))
-        for rank in range(2)
-    ]
-    try:
-        for process in ranks:
-            process.start()
-        running = {process.sentinel: process for process in ranks}
-        while running:
-            # A rank that fails leaves the other one in a collective.
-            for ended in wait(list(running)):
-                process = running.pop(ended)
-                process.join()
-                assert process.exitcode == 0
-    finally:
-        for process in ranks:
-            process.kill()
-            process.join()
-
-
-def _rank(check: Callable[[int], None], rank: int, store: str) -> None:
-    parent.end_with(os.getppid())
-    dist.init_process_group("gloo", store=dist.FileStore(store, 2), rank=rank, world_size=2)
-    check(rank)
-    dist.destroy_process_group()
+    on_two_ranks(check, tmp_path)
 
 
 def test_a_single_rank_keeps_gradients_as_autograd_leaves_them() -> None:
