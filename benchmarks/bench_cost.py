@@ -135,7 +135,7 @@ def flops_rows(kind: str) -> Iterator[dict[str, Any]]:
 
 
 def moe_rows() -> Iterator[dict[str, Any]]:
-    """The language model of a mixture of experts, which no family has yet."""
+    """The language model of a mixture of experts, whose towers are those of Qwen3-VL."""
     model = plain_model(qwen3_vl_moe())
     # The loop over experts reads which of them were chosen; this product does not.
     model.config.text_config._experts_implementation = "batched_mm"

@@ -41,6 +41,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 LR = {"sgd": 0.1, "adamw": 1e-3}
 MODELS = {
     "qwen3-vl": "qwen3_vl",
+    "qwen3-vl-moe": "qwen3_vl_moe",
     "qwen2.5-vl": "qwen2_5_vl",
     "internvl": "internvl",
     "llava": "llava",
@@ -60,8 +61,14 @@ SEED = 7
 BATCH = {"decoupled": 12, "colocated": 5, "chunks": 9}
 MICROBATCH_TOKENS = {"decoupled": 160, "colocated": 130, "chunks": 130}
 # The other families make more tokens of an image.
-MORE_TOKENS = {"qwen3-vl": 1, "qwen2.5-vl": 1, "internvl": 2, "llava": 2, "llava-onevision": 2}
-VIDEO_TOKENS = {"qwen3-vl": 3, "qwen2.5-vl": 2, "internvl": 4, "llava-onevision": 3}
+MORE_TOKENS = {model: 1 if model.startswith("qwen") else 2 for model in MODELS}
+VIDEO_TOKENS = {
+    "qwen3-vl": 3,
+    "qwen3-vl-moe": 3,
+    "qwen2.5-vl": 2,
+    "internvl": 4,
+    "llava-onevision": 3,
+}
 CLIP = 0.5
 
 

@@ -93,7 +93,10 @@ class Row:
         return [f"{name}={result[name]:.2g}" for name, holds in found.items() if not holds]
 
 
-VIDEO_MODELS = [model for model in MODELS if model != "llava"]
+MOE = "qwen3-vl-moe"
+FAMILIES = [model for model in MODELS if model != MOE]
+"""Those with rows in common; Qwen3-VL with experts differs from the dense one in its MLPs alone."""
+VIDEO_MODELS = [model for model in FAMILIES if model != "llava"]
 FORMS = ({"dtype": "float32", "optimizer": "sgd"}, {"dtype": "float64", "optimizer": "adamw"})
 LAYOUTS: tuple[dict[str, Any], ...] = ({"backbone_ranks": 2}, {"ranks": 2})
 LORA = (("backbone", 4), ("encoder", 4))
@@ -118,7 +121,8 @@ SHARDED_ROWS = [
     Row(**TWO_TWO, **FLOAT64, **FULL, mode="frozen"),
     Row(**COLOCATED, **FLOAT64, **FULL),
     Row(**COLOCATED, **FLOAT64, encoder="full", backbone="optimizer"),
-    *(Row(model=model, **COLOCATED, **FLOAT64, **FULL) for model in list(MODELS)[1:]),
+    Row(model=MOE, **COLOCATED, **FLOAT64, **FULL),
+    *(Row(model=model, **COLOCATED, **FLOAT64, **FULL) for model in FAMILIES[1:]),
 ]
 """Each layout once; `RECOMPUTED_ROWS` has 2 + 2 ranks with full sharding."""
 
@@ -174,9 +178,10 @@ ROWS = [
     # The four other families, each form in another layout.
     *(
         Row(model=model, **layout, **form)
-        for model in list(MODELS)[1:]
+        for model in FAMILIES[1:]
         for layout, form in zip(LAYOUTS, FORMS, strict=True)
     ),
+    Row(model=MOE, **ONE_TWO, **FORMS[0]),
     # A frozen tower with a trained projector.
     *(
         Row(model=model, mode="frozen", backbone_ranks=2, dtype="float64", optimizer="adamw")
@@ -196,7 +201,7 @@ ROWS = [
 MORE_ROWS = [
     *(
         Row(model=model, lora=(*LORA, ("projector", 2)), ranks=2, dtype="float32", optimizer="sgd")
-        for model in MODELS
+        for model in FAMILIES
     ),
     Row(lora=LORA[:1], mode="frozen", backbone_ranks=2, dtype="float64", optimizer="adamw"),
     *(Row(ranks=ranks, chunk_slots=1, **FORMS[1 - ranks % 2]) for ranks in (1, 2, 3)),
@@ -207,14 +212,14 @@ MORE_ROWS = [
     *VIDEO_ROWS[1:],
     *(
         Row(model=model, **layout, **form)
-        for model in list(MODELS)[1:]
+        for model in FAMILIES[1:]
         for layout, form in zip(LAYOUTS, reversed(FORMS), strict=True)
     ),
     *CROSS,
-    *(Row(model=model, **ONE_TWO, **FORMS[0], backbone="full") for model in list(MODELS)[1:]),
+    *(Row(model=model, **ONE_TWO, **FORMS[0], backbone="full") for model in FAMILIES[1:]),
     *(
         Row(model=model, mode=mode, freeze=(part,), ranks=2, dtype="float64", optimizer="adamw")
-        for model in MODELS
+        for model in FAMILIES
         for mode, part in (("frozen", "projector"), ("frozen", "backbone"), ("strict", "projector"))
     ),
 ]

@@ -25,6 +25,7 @@ from transformers.video_utils import load_video
 
 VIDEO_PROCESSORS = {
     "qwen3_vl": "qwen3_vl.video_processing_qwen3_vl:Qwen3VLVideoProcessor",
+    "qwen3_vl_moe": "qwen3_vl.video_processing_qwen3_vl:Qwen3VLVideoProcessor",
     "qwen2_5_vl": "qwen2_vl.video_processing_qwen2_vl:Qwen2VLVideoProcessor",
     "internvl": "internvl.video_processing_internvl:InternVLVideoProcessor",
     "llava_onevision": "llava_onevision.video_processing_llava_onevision:"

@@ -190,12 +190,18 @@ def run(
         Step, loss, target tokens and gradient norm of each step, and the trained model.
     """
     torch_dtype = DTYPES[dtype]
+    # Experts one by one: torch's grouped product, the default, has no float64.
+    experts = "eager" if torch_dtype == torch.float64 else None
     if from_seed is None:
-        net = AutoModelForImageTextToText.from_pretrained(model, dtype=torch_dtype)
+        net = AutoModelForImageTextToText.from_pretrained(
+            model, dtype=torch_dtype, experts_implementation=experts
+        )
     else:
         torch.manual_seed(from_seed)
         config = AutoConfig.from_pretrained(model)
-        net = AutoModelForImageTextToText.from_config(config, dtype=torch.float32)
+        net = AutoModelForImageTextToText.from_config(
+            config, dtype=torch.float32, experts_implementation=experts
+        )
         # Weights alone, so that rotary frequencies stay float32, as in a loaded model.
         for parameter in net.parameters():
             parameter.data = parameter.data.to(torch_dtype)

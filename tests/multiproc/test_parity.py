@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from forked_ranks import forked_ranks
-from parity import MODELS, compare
-from parity_matrix import ROWS, TOLERANCES, Row
+from parity import compare
+from parity_matrix import FAMILIES, MOE, ROWS, TOLERANCES, Row
 
 FAULTS = ["drop_gradient", "leak_documents", "local_count", "skip_tap", "stale_weights"]
 
@@ -41,7 +41,7 @@ def test_colocated_equals_a_plain_loop_to_the_last_digits(
 
 @pytest.mark.parametrize(
     ("model", "freeze"),
-    [*((model, ()) for model in MODELS), ("qwen3-vl", ("projector",)), ("llava", ("backbone",))],
+    [*((model, ()) for model in FAMILIES), ("qwen3-vl", ("projector",)), ("llava", ("backbone",))],
 )
 def test_a_frozen_tower_equals_a_plain_loop_to_the_last_digits(
     model: str, freeze: tuple[str, ...], tmp_path: Path
@@ -59,7 +59,7 @@ def test_videos_cross_the_pool_as_images_do(mode: str, tmp_path: Path) -> None:
     assert not exceeds(result), result
 
 
-@pytest.mark.parametrize("model", list(MODELS)[1:])
+@pytest.mark.parametrize("model", FAMILIES[1:])
 def test_every_family_equals_a_plain_loop(model: str, tmp_path: Path) -> None:
     result = measure(tmp_path, model=model, ranks=2, dtype="float64")
     assert not exceeds(result), result
@@ -83,7 +83,7 @@ def test_tied_embeddings_and_an_unused_deepstack_tap_equal_a_plain_loop(tmp_path
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("model", list(MODELS)[1:])
+@pytest.mark.parametrize("model", FAMILIES[1:])
 def test_a_leak_between_documents_exceeds_the_tolerances_of_every_family(
     model: str, tmp_path: Path
 ) -> None:
@@ -109,8 +109,10 @@ def test_an_injected_fault_exceeds_the_tolerances_of_a_colocated_run(
     assert exceeds(result), result
 
 
-def test_sharded_modules_equal_a_plain_loop(tmp_path: Path) -> None:
-    result = measure(tmp_path, ranks=2, dtype="float64", encoder="optimizer", backbone="full")
+@pytest.mark.parametrize("model", ["qwen3-vl", MOE])
+def test_sharded_modules_equal_a_plain_loop(model: str, tmp_path: Path) -> None:
+    sharded = {"encoder": "optimizer", "backbone": "full"}
+    result = measure(tmp_path, model=model, ranks=2, dtype="float64", **sharded)
     assert result["max_rel_loss_diff"] <= 1e-12, result
     assert not exceeds(result), result
 

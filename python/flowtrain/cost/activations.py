@@ -179,3 +179,37 @@ def mlp(unit: Unit, width: int, inner: int, *, activation: str, gated: bool) -> 
         Saved(unit, values * inner),
         Saved(unit, inner, "weight"),
     ]
+
+
+def routed_mlp(
+    unit: Unit, width: int, inner: int, *, activation: str, experts: int, chosen: int
+) -> list[Saved] | None:
+    """A router, and gated experts as transformers computes them with torch's grouped product.
+
+    Args:
+        unit: What it is repeated for.
+        width: Values of the input.
+        inner: Values between the linear layers of an expert.
+        activation: As for `mlp`.
+        experts: Number of experts.
+        chosen: Number of them that a row is sent to.
+
+    Returns:
+        None if the function is not known.
+    """
+    if activation not in _KEPT:
+        return None
+    return [
+        Saved(unit, width, "weight"),
+        # Probabilities of all experts; those of the chosen ones, their sum, and their numbers.
+        Saved(unit, experts + chosen + 1, itemsize=4),
+        Saved(unit, chosen, itemsize=8),
+        # Rows sorted by expert: their numbers, the way back, and the row that each is a copy of.
+        Saved(unit, 3 * chosen, itemsize=8),
+        Saved(unit, chosen * width, "weight"),
+        # Gate and up in one tensor, and what the activation function keeps and returns.
+        Saved(unit, chosen * (1 + _KEPT[activation] + 1) * inner),
+        Saved(unit, chosen * inner, "weight"),
+        # Outputs, and their weights in the sum over the experts of a row.
+        Saved(unit, chosen * (width + 1)),
+    ]

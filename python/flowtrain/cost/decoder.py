@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from flowtrain.cost.activations import attention, mlp, rms_norm
+from flowtrain.cost.activations import attention, mlp, rms_norm, routed_mlp
 from flowtrain.cost.layers import Layer, Product, Saved, Unit
 
 # Whether query and key are normalized, by `model_type`.
@@ -16,6 +16,7 @@ _NORMALIZES_HEADS = {
     "qwen2_5_omni_text": False,
     "qwen2_5_vl_text": False,
     "qwen3": True,
+    "qwen3_vl_moe_text": True,
     "qwen3_vl_text": True,
 }
 
@@ -24,7 +25,8 @@ def decoder_layers(text: Any, *, prefix: str = "model.language_model") -> list[L
     """Decoder with grouped-query attention and SwiGLU, dense or with experts, and its output head.
 
     The head, and output projection and MLP of the last layer, run on the unit `targets`. What
-    autograd keeps is known of dense decoders like Llama's, Qwen2's and Qwen3's.
+    autograd keeps is known of decoders like Llama's, Qwen2's and Qwen3's, and of the experts of
+    Qwen3-VL.
 
     Args:
         text: Configuration of the language model.
@@ -71,7 +73,7 @@ def decoder_layers(text: Any, *, prefix: str = "model.language_model") -> list[L
                 name=f"{prefix}.layers.{number}",
                 part="backbone",
                 products=products,
-                saved=_saved(text, sizes, unit) if len(products) == _DENSE else None,
+                saved=_saved(text, sizes, number, unit),
                 takes=("tokens", d),
             )
         )
@@ -113,15 +115,22 @@ class _Sizes:
         return self.kv_heads * self.head
 
 
-_DENSE = 4
-"""Products of a layer without experts."""
-
-
 def _mlp(text: Any, number: int, unit: Unit) -> list[Product]:
     """SwiGLU of one layer, or the router and those experts that a token is sent to."""
     d = text.hidden_size
-    experts = getattr(text, "num_experts", None) or 0
-    if not experts:
+    if not _has_experts(text, number):
+        return [Product(unit, 6.0 * d * text.intermediate_size, side=text.intermediate_size)]
+    chosen = text.num_experts_per_tok
+    experts, inner = text.num_experts, text.moe_intermediate_size
+    return [
+        Product(unit, 2.0 * d * experts),
+        Product(unit, chosen * 6.0 * d * inner, experts_per_chosen=experts / chosen, side=inner),
+    ]
+
+
+def _has_experts(text: Any, number: int) -> bool:
+    """Whether the MLP of a layer is a mixture of experts."""
+    if not getattr(text, "num_experts", None):
         # Other configurations of experts name theirs so.
         for name in ("num_local_experts", "n_routed_experts"):
             if getattr(text, name, None):
@@ -129,29 +138,35 @@ def _mlp(text: Any, number: int, unit: Unit) -> list[Product]:
                     f"text_config.model_type={text.model_type}: experts in {name} are not "
                     "supported; use a dense model, or one with num_experts"
                 )
+        return False
     every = getattr(text, "decoder_sparse_step", 1)
-    is_dense = number in getattr(text, "mlp_only_layers", ()) or (number + 1) % every != 0
-    if not experts or is_dense:
-        return [Product(unit, 6.0 * d * text.intermediate_size, side=text.intermediate_size)]
-    chosen = text.num_experts_per_tok
-    inner = text.moe_intermediate_size
-    return [
-        Product(unit, 2.0 * d * experts),
-        Product(unit, chosen * 6.0 * d * inner, experts_per_chosen=experts / chosen, side=inner),
-    ]
+    return number not in getattr(text, "mlp_only_layers", ()) and (number + 1) % every == 0
 
 
-def _saved(text: Any, sizes: _Sizes, unit: Unit) -> tuple[Saved, ...] | None:
-    """Tensors that autograd keeps of a dense layer.
+def _saved(text: Any, sizes: _Sizes, number: int, unit: Unit) -> tuple[Saved, ...] | None:
+    """Tensors that autograd keeps of a layer.
 
     Args:
         text: Configuration of the language model.
         sizes: Its sizes.
+        number: The layer.
         unit: `targets` for the last layer, otherwise `tokens`.
     """
     d, query, key = sizes.width, sizes.query, sizes.key
-    swiglu = mlp(unit, d, text.intermediate_size, activation=text.hidden_act, gated=True)
-    if swiglu is None or text.model_type not in _NORMALIZES_HEADS:
+    if text.model_type not in _NORMALIZES_HEADS:
+        return None
+    if _has_experts(text, number):
+        swiglu = routed_mlp(
+            unit,
+            d,
+            text.moe_intermediate_size,
+            activation=text.hidden_act,
+            experts=text.num_experts,
+            chosen=text.num_experts_per_tok,
+        )
+    else:
+        swiglu = mlp(unit, d, text.intermediate_size, activation=text.hidden_act, gated=True)
+    if swiglu is None:
         return None
     heads: list[Saved] = []
     if _NORMALIZES_HEADS[text.model_type]:

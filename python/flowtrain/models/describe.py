@@ -27,11 +27,9 @@ _LARGE_GRID = (1, 64, 64)
 _ONE_TILE = (1, 1, 1)
 # Chunks of a clip.
 _LARGE_CLIP = 20
-# Models that FlowTrain does not train, and what describes them: the family whose layers in front of
-# the experts they share, or a class of their own.
+# Models that FlowTrain does not train, and the class that describes them.
 _OMNI = "flowtrain.models.qwen2_5_omni:Qwen25OmniThinker"
 _DESCRIBED_AS = {
-    "qwen3_vl_moe": "flowtrain.models.qwen3_vl:Qwen3VL",
     "qwen2_5_omni": _OMNI,
     "qwen2_5_omni_thinker": _OMNI,
 }
@@ -189,15 +187,18 @@ def _far_inputs(family: Family, layers: Sequence[Layer]) -> tuple[FarInput, ...]
 def _with_estimates(family: Family) -> tuple[Sequence[Layer], tuple[str, ...]]:
     """Layers, with estimates of what autograd keeps of those of which it is not known.
 
-    A layer with experts keeps what a dense one keeps whose MLP is as wide as the experts of a token
-    together, and the token twice more for each of these: as it is sent, and as it returns. A block
-    of a tower of tiles keeps what one with RMS norms and no others keeps.
+    An unknown layer with experts keeps what a dense one keeps whose MLP is as wide as the experts
+    of a token together, and the token twice more for each of these: as it is sent, and as it
+    returns. A block of a tower of tiles keeps what one with RMS norms and no others keeps.
     """
     text = family.config.get_text_config()
     estimates: dict[str, tuple[Saved, ...] | None] = {}
     notes = []
     unknown = [layer for layer in family.layers if layer.saved is None]
-    if any(layer.part == "backbone" for layer in unknown) and getattr(text, "num_experts", None):
+    has_experts = bool(getattr(text, "num_experts", None))
+    if has_experts:
+        notes.append("layers with experts: rows are spread evenly over experts")
+    if has_experts and any(layer.part == "backbone" for layer in unknown):
         chosen = text.num_experts_per_tok
         dense = SimpleNamespace(
             **_sizes(text),
@@ -209,9 +210,8 @@ def _with_estimates(family: Family) -> tuple[Sequence[Layer], tuple[str, ...]]:
         for layer in decoder_layers(dense):
             estimates[layer.name] = (*(layer.saved or ()), copies)
         notes.append(
-            "layers with experts: rows are spread evenly over experts; activations are those of a "
-            "dense layer whose MLP is as wide as the experts of a token together, and two copies "
-            "of the token for each of these"
+            "activations of layers with experts: those of a dense layer whose MLP is as wide as "
+            "the experts of a token together, and two copies of the token for each of these"
         )
     if any(layer.part == "encoder" for layer in unknown) and isinstance(family, TileFamily):
         block = replace(family.block, known=True, norm="rms").saved()

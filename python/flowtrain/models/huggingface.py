@@ -67,6 +67,12 @@ class HuggingFaceFamily(Family):
             ) from error
         self.image_id = self.config.image_token_id
         text = self.config.get_text_config()
+        if getattr(text, "output_router_logits", False):
+            raise ModelError(
+                f"{folder / 'config.json'}: text_config.output_router_logits=true asks for the "
+                "router's auxiliary loss, which depends on all tokens of a step at once and is not "
+                "computed; set it to false to train without"
+            )
         self._width: int = text.hidden_size
 
     @staticmethod
@@ -162,18 +168,25 @@ class HuggingFaceFamily(Family):
     def _full_model(
         self, weights: Path | None, *, seed: int, dtype: torch.dtype, device: torch.device
     ) -> Any:
-        implementation = {"text_config": self._attention, "vision_config": self.tower_attention}
+        implementations = {
+            "attn_implementation": {
+                "text_config": self._attention,
+                "vision_config": self.tower_attention,
+            },
+            # Experts one by one: torch's grouped product, the default, has no float64.
+            "experts_implementation": "eager" if dtype == torch.float64 else None,
+        }
         if device.type == "meta":
             with device:
                 return AutoModelForImageTextToText.from_config(
-                    self.config, dtype=dtype, attn_implementation=implementation
+                    self.config, dtype=dtype, **implementations
                 )
         if weights is None:
             torch.manual_seed(seed)
             return AutoModelForImageTextToText.from_config(
-                self.config, dtype=torch.float32, attn_implementation=implementation
+                self.config, dtype=torch.float32, **implementations
             )
-        return load_full_model(weights, dtype=dtype, attention=implementation)
+        return load_full_model(weights, dtype=dtype, implementations=implementations)
 
     def _prepare(self, model: Any) -> None:
         """Change a full model before it is split."""

@@ -18,6 +18,7 @@ from torch.distributed.tensor import DTensor
 from transformers import AutoModelForImageTextToText
 from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import (
+    Transpose,
     WeightConverter,
     WeightRenaming,
     dot_natural_key,
@@ -53,7 +54,7 @@ def load_weights(
 
     Raises:
         ConversionError: The weights are in files of `torch.save`, or transformers computes some of
-            them from others.
+            them from others, for more than to exchange two dimensions.
         ModelError: A file cannot be used; see `check_weights`. A weight of the full model is
             missing or has another shape, or one that is tied to another is stored with other
             values.
@@ -63,15 +64,15 @@ def load_weights(
     tied: Mapping[str, str] = full.all_tied_weights_keys
     reader = _reader(folder)
     metadata = reader.read_metadata()
-    names = _stored_names(folder, full, metadata)
+    names, turned = _stored_names(folder, full, metadata)
     _allocate(module, device)
     state = module.state_dict()
     adapters = adapter_names(module)
-    weights = {
-        names[without_adapter(name)]: value
-        for name, value in state.items()
-        if name not in tied and name not in adapters
-    }
+    weights = {}
+    for name, value in state.items():
+        if name not in tied and name not in adapters:
+            plain = without_adapter(name)
+            weights[names[plain]] = value.transpose(*turned[plain]) if plain in turned else value
     _read(reader, metadata, weights)
     for name, source in tied.items():
         if name in state and names[name] != names[source]:
@@ -87,13 +88,13 @@ def load_weights(
     _compute_buffers(module)
 
 
-def load_full_model(folder: Path, *, dtype: torch.dtype, attention: dict[str, str]) -> Any:
+def load_full_model(folder: Path, *, dtype: torch.dtype, implementations: dict[str, Any]) -> Any:
     """Load a full model with transformers.
 
     Args:
         folder: Folder to read from.
         dtype: Dtype of the weights.
-        attention: Attention implementation of each configuration of the model.
+        implementations: Of attention and experts, arguments of `from_pretrained`.
 
     Raises:
         ModelError: A file cannot be used; see `check_weights`. A weight is missing or has another
@@ -103,7 +104,7 @@ def load_full_model(folder: Path, *, dtype: torch.dtype, attention: dict[str, st
     loaded: Any = AutoModelForImageTextToText.from_pretrained(
         folder,
         dtype=dtype,
-        attn_implementation=attention,
+        **implementations,
         output_loading_info=True,
         ignore_mismatched_sizes=True,  # They are refused below, by name.
     )
@@ -135,8 +136,12 @@ def _reader(folder: Path) -> HuggingFaceStorageReader:
     return reader
 
 
-def _stored_names(folder: Path, full: Any, metadata: Metadata) -> dict[str, str]:
+def _stored_names(
+    folder: Path, full: Any, metadata: Metadata
+) -> tuple[dict[str, str], dict[str, tuple[int, int]]]:
     """Names in the files, by name in the model; a tied weight may have that of its source.
+
+    And the two dimensions that are exchanged in the files, by name in the model of such weights.
 
     Args:
         folder: Folder of the files.
@@ -154,17 +159,24 @@ def _stored_names(folder: Path, full: Any, metadata: Metadata) -> dict[str, str]
     transforms = get_model_conversion_mapping(full)
     renamings = [each for each in transforms if isinstance(each, WeightRenaming)]
     converters = [each for each in transforms if isinstance(each, WeightConverter)]
+    converter_of = {pattern: each for each in converters for pattern in each.source_patterns}
     names: dict[str, str] = {}
+    turned: dict[str, tuple[int, int]] = {}
     for stored in sorted(metadata.state_dict_metadata, key=dot_natural_key):
         prefix = full.base_model_prefix
         name, pattern = rename_source_key(stored, renamings, converters, prefix, shapes)
         if name not in shapes and stored in shapes:
             name, pattern = stored, None
+        found: Any = metadata.state_dict_metadata[stored]
         if pattern is not None:
-            raise ConversionError(
-                f"{folder}: transformers converts {stored} for {type(full).__name__}, which "
-                "sharded modules cannot; use replicated ones"
-            )
+            dimensions = _exchanged(converter_of[pattern])
+            if dimensions is None:
+                raise ConversionError(
+                    f"{folder}: transformers converts {stored} for {type(full).__name__}, which "
+                    "sharded modules cannot; use replicated ones"
+                )
+            if name in shapes and tuple(found.size) != shapes[name]:
+                turned[name] = dimensions
         names.setdefault(name, stored)
     for name, source in full.all_tied_weights_keys.items():
         for one, other in ((name, source), (source, name)):
@@ -172,11 +184,22 @@ def _stored_names(folder: Path, full: Any, metadata: Metadata) -> dict[str, str]
                 names[one] = names[other]
     wrong = []
     for name in sorted(shapes.keys() & names.keys()):
-        found: Any = metadata.state_dict_metadata[names[name]]
-        if tuple(found.size) != shapes[name]:
+        found = metadata.state_dict_metadata[names[name]]
+        size = list(found.size)
+        for one, other in [turned[name]] if name in turned else []:
+            size[one], size[other] = size[other], size[one]
+        if tuple(size) != shapes[name]:
             wrong.append((name, tuple(found.size), shapes[name]))
     _refuse(folder, shapes.keys() - names.keys(), wrong)
-    return names
+    return names, turned
+
+
+def _exchanged(converter: WeightConverter) -> tuple[int, int] | None:
+    """The dimensions that a conversion exchanges if shapes differ, or None if it does else."""
+    match converter.operations:
+        case [Transpose(check_dims=True) as turn]:
+            return turn.dim0, turn.dim1
+    return None
 
 
 def _refuse(

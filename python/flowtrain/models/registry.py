@@ -17,6 +17,7 @@ from flowtrain.models.versions import require_transformers
 
 FAMILIES = {
     "qwen3_vl": "flowtrain.models.qwen3_vl:Qwen3VL",
+    "qwen3_vl_moe": "flowtrain.models.qwen3_vl:Qwen3VL",
     "qwen2_5_vl": "flowtrain.models.qwen2_5_vl:Qwen25VL",
     "internvl": "flowtrain.models.internvl:InternVL",
     "llava": "flowtrain.models.llava:Llava",

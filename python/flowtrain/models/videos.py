@@ -6,7 +6,13 @@ from dataclasses import dataclass
 
 from flowtrain.cost.flops import Grid
 
-FAMILIES_WITH_VIDEO = ("qwen3_vl", "qwen2_5_vl", "internvl", "llava_onevision")
+FAMILIES_WITH_VIDEO = (
+    "qwen3_vl",
+    "qwen3_vl_moe",
+    "qwen2_5_vl",
+    "internvl",
+    "llava_onevision",
+)
 """`model_type` of the families that take videos."""
 
 

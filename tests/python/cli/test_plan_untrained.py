@@ -1,4 +1,4 @@
-"""`flowtrain plan` for models that it describes and that no family trains."""
+"""`flowtrain plan` for a model that no family trains, and for one with experts, which train."""
 
 from __future__ import annotations
 
@@ -50,17 +50,10 @@ def moe_config() -> Any:
     )
 
 
-@pytest.fixture(
-    params=[(moe_config, "qwen3_vl_moe"), (thinker_config, "qwen2_5_omni_thinker")],
-    ids=["experts", "two encoders"],
-)
-def kind(
-    request: pytest.FixtureRequest, tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
-) -> str:
-    """`model_type` of a model, in a folder with its configuration, a run, and lengths."""
+@pytest.fixture
+def run(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run, of a model whose folder is still to be made, and lengths."""
     monkeypatch.chdir(tmp_path)
-    config, model_type = request.param
-    config().save_pretrained("model")
     tree = run_tree(
         tmp_path / "run",
         data,
@@ -70,27 +63,42 @@ def kind(
     Path("run.yaml").write_text(yaml.safe_dump(tree))
     sample = {"tokens": 400, "visual_tokens": 200}
     Path("lengths.jsonl").write_text("".join(json.dumps(sample) + "\n" for _ in range(64)))
-    return str(model_type)
 
 
-def test_its_plans_say_so_and_a_run_refuses_them(
-    kind: str, capsys: pytest.CaptureFixture[str]
+def said(capsys: pytest.CaptureFixture[str]) -> str:
+    read = capsys.readouterr()
+    return " ".join((read.out + read.err).split())
+
+
+@pytest.mark.usefixtures("run")
+def test_plans_of_a_model_with_experts_run_without_expert_parallelism(
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def said() -> str:
-        read = capsys.readouterr()
-        return " ".join((read.out + read.err).split())
+    moe_config().save_pretrained("model")
+    assert main(["plan", *PLAN, "--only-run"]) == 0
+    assert "FlowTrain runs it" in said(capsys)
+    words = [w for fix in ("mode=colocated", "backbone.ep=2") for w in ("--fix", fix)]
+    assert main(["plan", *PLAN, *words]) == 0
+    assert "FlowTrain does not run backbone: ep=2" in said(capsys)
 
+
+@pytest.mark.usefixtures("run")
+def test_plans_of_an_untrained_model_say_so_and_a_run_refuses_them(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    kind = "qwen2_5_omni_thinker"
+    thinker_config().save_pretrained("model")
     # Of a family, FlowTrain would run this layout.
     layout = ["mode=colocated", "backbone.sharding=replicated", "microbatches=1"]
     words = [word for fix in layout for word in ("--fix", fix)]
     assert main(["plan", *PLAN, *words, "--out", "plan.json"]) == 0
-    assert f"FlowTrain does not run model_type={kind} (no family trains it)" in said()
+    assert f"FlowTrain does not run model_type={kind} (no family trains it)" in said(capsys)
     plan = read_plan(Path("plan.json")).plan
     assert plan.not_run[0] == f"model_type={kind} (no family trains it)"
     assert main(["train", "run.yaml", "--plan", "plan.json", "--print-config"]) == 2
-    refused = said()
+    refused = said(capsys)
     assert f"model_type={kind} has no family, so that no run can train with this plan" in refused
     assert "docs/families.md" in refused
     for option in (["--only-run"], ["--check", "run.yaml"]):
         assert main(["plan", *PLAN, *option]) == 2
-        assert f"{option[0]}: model_type={kind} has no family" in said()
+        assert f"{option[0]}: model_type={kind} has no family" in said(capsys)

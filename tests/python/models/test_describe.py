@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from cost.released import RELEASED, qwen3_vl_moe
+from transformers import InternVLConfig, Qwen3MoeConfig
 
 from flowtrain.cost import layer_flops
 from flowtrain.cost.layers import PARTS, Counts
@@ -68,11 +69,20 @@ def test_taps_lead_from_the_tower_to_their_mergers_and_to_the_decoder(tmp_path: 
     assert len(ends) == 6
 
 
-def test_activations_of_experts_are_estimated_and_said_to_be(tmp_path: Path) -> None:
+def test_experts_are_counted_and_what_is_assumed_of_them_is_said(tmp_path: Path) -> None:
     qwen3_vl_moe().save_pretrained(tmp_path)
     model = describe(tmp_path)
     assert sum(model.experts) == 48 * 128 * 3 * 2048 * 768
     assert model.num_experts == 128 and model.chosen_experts == 8
     sparse = next(layer for layer in model.layers if layer.name.endswith(".layers.0"))
     assert [product.experts_per_chosen for product in sparse.products][-2:] == [1, 16]
-    assert model.estimated and "layers with experts" in model.estimated[0]
+    assert model.estimated == ("layers with experts: rows are spread evenly over experts",)
+    # Experts of other families are not known so well.
+    text = Qwen3MoeConfig(num_hidden_layers=2, hidden_size=4096, num_experts=16).to_dict()
+    InternVLConfig(text_config=text).save_pretrained(tmp_path)
+    other = describe(tmp_path)
+    assert [note.split(":")[0] for note in other.estimated] == [
+        "layers with experts",
+        "activations of layers with experts",
+    ]
+    assert None not in [layer.saved for layer in other.layers]

@@ -1,4 +1,4 @@
-"""FLOPs of a mixture of experts, which no family has yet."""
+"""FLOPs of a mixture of experts with dense layers between, which no small model has."""
 
 from __future__ import annotations
 

@@ -52,6 +52,11 @@ def store(folder: Path, weights: dict[str, torch.Tensor]) -> None:
     save_file(copies, folder / "model.safetensors", metadata={"format": "pt"})
 
 
+def turn_experts(name: str, value: torch.Tensor) -> torch.Tensor:
+    """A weight as it is in a released folder."""
+    return value.transpose(1, 2).contiguous() if ".experts." in name else value
+
+
 def build(
     family: Family, side: Side, folder: Path, device: torch.device, dtype: torch.dtype
 ) -> torch.nn.Module:
@@ -106,11 +111,13 @@ def test_stored_names_may_be_those_of_the_model_or_older_ones(kind: str, tmp_pat
     stored: dict[str, torch.Tensor] = {}
     for path in tmp_path.glob("*.safetensors"):
         stored |= load_file(path)
-    # Towers were once a level further down.
+    # Towers were once a level further down, and the matrices of experts the other way round.
     older = {
-        name.replace("vision_tower.", "vision_tower.vision_model."): stored[name] for name in stored
+        name.replace("vision_tower.", "vision_tower.vision_model."): turn_experts(name, value)
+        for name, value in stored.items()
     }
-    for weights in (model.state_dict(), *([older] if kind.startswith("llava") else [])):
+    has_older = kind in ("qwen3_vl_moe", "llava", "llava_onevision")
+    for weights in (model.state_dict(), *([older] if has_older else [])):
         store(tmp_path, weights)
         for side in SIDES:
             module = build(family_for(tmp_path), side, tmp_path, CPU, torch.float32)
@@ -200,4 +207,8 @@ def check_shards(folder: Path, rank: int) -> None:
 def test_ranks_read_their_shards_without_each_other(tmp_path: Path) -> None:
     write(tmp_path / "qwen3_vl", "qwen3_vl", tied=True)
     write(tmp_path / "llava", "llava")
+    experts = write(tmp_path / "experts", "qwen3_vl_moe").state_dict()
+    store(
+        tmp_path / "experts", {name: turn_experts(name, value) for name, value in experts.items()}
+    )
     on_two_ranks(partial(check_shards, tmp_path), tmp_path)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -27,6 +28,16 @@ def test_another_version_of_transformers_is_refused(
         family_for(tmp_path)
     monkeypatch.setattr(versions.importlib.metadata, "version", lambda _: "5.17rc1")
     with pytest.raises(ModelError, match="5.17rc1 is installed"):
+        family_for(tmp_path)
+
+
+def test_an_auxiliary_loss_of_the_router_is_refused_and_not_left_out(tmp_path: Path) -> None:
+    write_tiny_model(tmp_path, SMALLEST, family="qwen3_vl_moe")
+    config = tmp_path / "config.json"
+    tree = json.loads(config.read_text())
+    tree["text_config"]["output_router_logits"] = True
+    config.write_text(json.dumps(tree))
+    with pytest.raises(ModelError, match=r"output_router_logits=true .*auxiliary loss.* false"):
         family_for(tmp_path)
 
 

@@ -15,6 +15,7 @@ __all__ = ["SMALLEST", "TINY", "TinyModel", "write_tiny_model"]
 
 TINY = {
     "qwen3_vl": "flowtrain.models.tiny.qwen:write_qwen3_vl",
+    "qwen3_vl_moe": "flowtrain.models.tiny.qwen:write_qwen3_vl_moe",
     "qwen2_5_vl": "flowtrain.models.tiny.qwen:write_qwen2_5_vl",
     "internvl": "flowtrain.models.tiny.internvl:write_internvl",
     "llava": "flowtrain.models.tiny.llava:write_llava",

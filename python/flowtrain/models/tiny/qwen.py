@@ -1,4 +1,4 @@
-"""Small Qwen3-VL and Qwen2.5-VL: 8 pixels a side are one image token."""
+"""Small Qwen3-VL, dense and with experts, and Qwen2.5-VL: 8 pixels a side are one image token."""
 
 from __future__ import annotations
 
@@ -41,12 +41,31 @@ def write_qwen3_vl(folder: Path, sizes: TinyModel) -> None:
     """Write the folder of a small Qwen3-VL."""
     from transformers import Qwen3VLConfig
 
+    _write_qwen3(folder, sizes, Qwen3VLConfig, "Qwen3VLForConditionalGeneration", {})
+
+
+def write_qwen3_vl_moe(folder: Path, sizes: TinyModel) -> None:
+    """Write the folder of a small Qwen3-VL whose MLPs are eight experts, two for each token."""
+    from transformers import Qwen3VLMoeConfig
+
+    experts = {
+        "num_experts": 8,
+        "num_experts_per_tok": 2,
+        # No matrix of an expert is square, so that its shape says which way it is stored.
+        "moe_intermediate_size": 2 * sizes.text_width // 3,
+    }
+    _write_qwen3(folder, sizes, Qwen3VLMoeConfig, "Qwen3VLMoeForConditionalGeneration", experts)
+
+
+def _write_qwen3(
+    folder: Path, sizes: TinyModel, kind: Any, architecture: str, text: dict[str, Any]
+) -> None:
     vision = {
         "intermediate_size": 2 * sizes.vision_width,
         "num_position_embeddings": 256,
         "deepstack_visual_indexes": list(sizes.taps),
     }
-    _write(folder, sizes, Qwen3VLConfig, "Qwen3VLForConditionalGeneration", vision)
+    _write(folder, sizes, kind, architecture, vision, text)
     video = {
         **_PROCESSOR,
         "processor_class": "Qwen3VLProcessor",
@@ -67,7 +86,7 @@ def write_qwen2_5_vl(folder: Path, sizes: TinyModel) -> None:
         "window_size": 16,
         "fullatt_block_indexes": [sizes.vision_depth - 1],
     }
-    _write(folder, sizes, Qwen2_5_VLConfig, "Qwen2_5_VLForConditionalGeneration", vision)
+    _write(folder, sizes, Qwen2_5_VLConfig, "Qwen2_5_VLForConditionalGeneration", vision, {})
 
 
 def _token_ids(end: int, pad: int) -> dict[str, int | None]:
@@ -75,7 +94,12 @@ def _token_ids(end: int, pad: int) -> dict[str, int | None]:
 
 
 def _write(
-    folder: Path, sizes: TinyModel, kind: Any, architecture: str, vision: dict[str, Any]
+    folder: Path,
+    sizes: TinyModel,
+    kind: Any,
+    architecture: str,
+    vision: dict[str, Any],
+    text: dict[str, Any],
 ) -> None:
     vocabulary = write_tokenizer(
         folder,
@@ -89,14 +113,14 @@ def _write(
         pad="<|endoftext|>",
     )
     end, pad = vocabulary["<|im_end|>"], vocabulary["<|endoftext|>"]
-    text = text_config(sizes, vocabulary, f"{kind.model_type}_text")
+    text = text_config(sizes, vocabulary, f"{kind.model_type}_text") | text
     # Shares of the rotary frequencies for time, height and width, as in the released models.
     half = text["head_dim"] // 2
     rope = {
         "rope_type": "default",
         "rope_theta": 10000.0,
         "mrope_section": [half - 2 * (half // 3), half // 3, half // 3],
-    } | ({"mrope_interleaved": True} if kind.model_type == "qwen3_vl" else {})
+    } | ({"mrope_interleaved": True} if kind.model_type != "qwen2_5_vl" else {})
     config = kind(
         text_config=text | {"rope_parameters": rope, **_token_ids(end, pad)},
         vision_config={

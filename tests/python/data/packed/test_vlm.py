@@ -43,7 +43,12 @@ def doubled(inputs: Inputs) -> Inputs:
 def model_of(folder: Path, attention: Any = "sdpa") -> Any:
     torch.manual_seed(0)
     config = AutoConfig.from_pretrained(folder / "model")
-    return AutoModelForImageTextToText.from_config(config, attn_implementation=attention).double()
+    model: Any = AutoModelForImageTextToText.from_config(
+        config,
+        attn_implementation=attention,
+        experts_implementation="eager",  # The default has no float64.
+    )
+    return model.double()
 
 
 def gradients(model: Any, batches: list[Inputs]) -> dict[str, torch.Tensor | None]:
