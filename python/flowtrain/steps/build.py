@@ -76,7 +76,8 @@ def build_step(
     """Assign documents to slots, images to items, and items to encoder ranks.
 
     Documents balance the cost of the backbone over the ranks, or of both modules if ranks hold
-    both: that of each slot where the ranks meet in every slot, or else of the step. The documents of a slot are in order of length.
+    both: that of each slot where the ranks meet in every slot, or else of the step. The documents
+    of a slot are in order of length.
 
     Args:
         step: Number of the step.

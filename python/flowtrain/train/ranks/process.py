@@ -12,7 +12,6 @@ from pathlib import Path
 
 import torch
 
-from flowtrain.config.layout import ModuleName
 from flowtrain.config.schema import RunConfig
 from flowtrain.data.mixture import sample_order
 from flowtrain.data.order import DrawOrder
@@ -20,10 +19,7 @@ from flowtrain.data.records import Dataset
 from flowtrain.data.workers import WorkerPool
 from flowtrain.events import Attempt, EventFile, path_of
 from flowtrain.models.dtypes import DTYPES
-from flowtrain.models.loading import load_weights
-from flowtrain.models.recompute import recompute_blocks
 from flowtrain.models.registry import family_for
-from flowtrain.models.sides import Backbone
 from flowtrain.steps import FIRST_EVALUATION, Space
 from flowtrain.train.control.job import ATTEMPT, FIRST_STEP, READY, Job
 from flowtrain.train.control.threads import rank_threads
@@ -31,7 +27,6 @@ from flowtrain.train.control.world import World
 from flowtrain.train.input.prefetch import Prefetch
 from flowtrain.train.input.reads import SampleReads
 from flowtrain.train.input.stream import StreamOrder
-from flowtrain.train.parallel.choose import parallel_for
 from flowtrain.train.planning.corrections import PlanCorrections, corrections_of
 from flowtrain.train.planning.evaluations import EvaluationSource
 from flowtrain.train.planning.planner import PlannedStep, Planner
@@ -43,6 +38,7 @@ from flowtrain.train.ranks.device import choose_device, register
 from flowtrain.train.ranks.encoder import EncoderPart, pixel_requests
 from flowtrain.train.ranks.membership import Membership
 from flowtrain.train.ranks.metrics import Metrics
+from flowtrain.train.ranks.modules import build_module
 from flowtrain.train.ranks.peak import job_peak_flops
 from flowtrain.train.ranks.rank import Rank
 from flowtrain.train.ranks.trackers import open_trackers
@@ -114,7 +110,9 @@ class RankProcess:
         membership.watch()
         self._check_first()
         context = self._context()
-        modules = self._modules(context)
+        modules: dict[str, ModuleState] = {
+            name: build_module(name, context) for name in self.world.modules
+        }
         checkpoints = Checkpoints(self.config, context.world, modules, context.store)
         if self.checkpoint is not None and self.meta is not None:
             checkpoints.load(self.checkpoint, self.meta)
@@ -194,44 +192,6 @@ class RankProcess:
             family=family,
             plans=PublishedPlans(membership.store, processes=len(membership.labels)),
             space=space,
-        )
-
-    def _modules(self, context: RankContext) -> dict[str, ModuleState]:
-        """The modules of this rank; none has a parameter of the other side."""
-        return {name: self._module(name, context) for name in self.world.modules}
-
-    def _module(self, name: ModuleName, context: RankContext) -> ModuleState:
-        config, family, device = self.config, context.family, context.world.device
-        parallel = parallel_for(config, name, context.world)
-        fill = None
-        if parallel.divides and config.model.path is not None:
-            # Each rank reads the shards alone that it holds, once it knows them.
-            fill = partial(
-                load_weights,
-                folder=config.model.path,
-                family=family,
-                seed=config.train.seed,
-                device=device,
-            )
-        module = family.build(
-            name,
-            weights=config.model.path,
-            seed=config.train.seed,
-            dtype=DTYPES[config.model.dtype],
-            device=device if fill is None else torch.device("meta"),
-        )
-        recompute_blocks(family, module, config.parallel.of(name))
-        if isinstance(module, Backbone):
-            module.logit_bytes = config.train.logit_bytes
-            if config.parallel_of(name).meets != "never":
-                module.require_input_gradients()
-        return ModuleState.build(
-            module,
-            config,
-            part_of=family.part_of,
-            parallel=parallel,
-            blocks=family.blocks(module),
-            fill=fill,
         )
 
     def _rank(
