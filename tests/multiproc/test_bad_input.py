@@ -216,4 +216,4 @@ def test_an_unknown_model_is_refused(tmp_path: Path, data: Path) -> None:
     folder.mkdir()
     (folder / "config.json").write_text('{"model_type": "nosuch"}')
     errors = failure(run_tree(tmp_path / "run", data, model={"config": str(folder)}))
-    assert "model_type=nosuch has no family; choose a model of qwen3_vl, qwen2_5_vl" in errors
+    assert "model_type=nosuch has no family; choose a model of qwen3_vl, qwen3_vl_moe" in errors
