@@ -260,3 +260,23 @@ def test_sharded_ranks_start_from_the_weights_of_a_folder(tmp_path: Path, data: 
         return [step["loss"] for step in trained(tree)]
 
     assert losses("full") == pytest.approx(losses("replicated"), rel=1e-12)
+
+
+@pytest.mark.deep
+def test_an_empty_slot_whose_tokens_are_targets_changes_the_loss(
+    tmp_path: Path, data: Path
+) -> None:
+    def losses(fault: str | None) -> list[float]:
+        tree = run_tree(
+            tmp_path / f"{fault}",
+            data,
+            # One of three ranks has no sample.
+            train={"global_batch": 2, "steps": 2},
+            flow={"ranks": 3},
+            parallel={"backbone": {"sharding": "full"}},
+            debug={"fault": fault},
+        )
+        return [step["loss"] for step in trained(tree)]
+
+    exact, wrong = losses(None), losses("faults:weighty_dummy")
+    assert wrong[0] != pytest.approx(exact[0], rel=1e-6)

@@ -118,15 +118,19 @@ def test_sharded_modules_equal_a_plain_loop(model: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize(
-    "fault", ["double_gradient", "local_count", "mean_gradients", "weighty_dummy"]
-)
+@pytest.mark.parametrize("fault", ["double_gradient", "local_count", "mean_gradients"])
 def test_an_injected_fault_exceeds_the_tolerances_of_a_sharded_run(
     fault: str, tmp_path: Path
 ) -> None:
-    sharded = {"encoder": "full", "backbone": "full"}
+    # Clipping and AdamW hide a factor of all gradients; SGD shows that of one module.
     result = measure(
-        tmp_path, encoder_ranks=2, backbone_ranks=2, **sharded, fault=f"faults:{fault}"
+        tmp_path,
+        encoder_ranks=2,
+        backbone_ranks=2,
+        encoder="replicated" if fault == "mean_gradients" else "full",
+        backbone="full",
+        optimizer="sgd",
+        fault=f"faults:{fault}",
     )
     assert exceeds(result), result
 
