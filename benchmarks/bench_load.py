@@ -125,7 +125,7 @@ def load(way: str, part: str, folder: Path, rank: int, pipe: Connection) -> None
     if ranks > 1:
         store = dist.FileStore(str(folder / f"{part}.store"), ranks)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks)
-    # What is imported on the way, and the memory of gloo, do not count.
+    # Imports and the memory of gloo are not counted.
     for side in PARTS[part]:
         build(family_for(folder / "tiny"), side, folder / "tiny")
     family = family_for(folder / "model")

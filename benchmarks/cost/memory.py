@@ -57,7 +57,7 @@ LEVELS: dict[str, tuple[ModuleParallel, int | None]] = {
     "activations, full of 2": (ModuleParallel(recompute="full", recompute_layers=2), None),
     "activations, head in chunks": (ModuleParallel(), 1 << 16),
 }
-"""What both modules recompute, and the limit of the logits."""
+"""Recomputation of both modules, and the limit of the logits."""
 
 
 def memory_rows(kind: str, freezings: tuple[tuple[str, ...], ...]) -> Iterator[dict[str, Any]]:
@@ -99,7 +99,7 @@ def activations(
     counts: Counts,
     trained: tuple[str, ...],
 ) -> Iterator[tuple[str, int, float]]:
-    """What is kept with each of the levels, and what the cost model says."""
+    """Bytes kept with each level of recomputation, beside those of the cost model."""
     for name, (level, logit_bytes) in LEVELS.items():
         sides = [built(family, side, pixels.dtype, trained) for side in get_args(Side)]
         encoder, backbone = sides
@@ -108,7 +108,7 @@ def activations(
         backbone.logit_bytes = logit_bytes
 
         def forward() -> Any:
-            # What exists before does not count.
+            # Tensors from before the pass are not counted.
             given = replace(row, input_ids=row.input_ids * 1)
             return backbone(given, encoder(pixels * 1, row.grids)).loss_sum  # noqa: B023
 

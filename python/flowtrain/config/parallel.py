@@ -9,13 +9,13 @@ from flowtrain.config.checks import positive, require
 from flowtrain.config.layout import ModuleName
 
 Sharding = Literal["replicated", "optimizer", "full"]
-"""What the ranks of a module share out: nothing; master weights and moments (ZeRO-1); or weights
+"""States that the ranks of a module divide: none; master weights and moments (ZeRO-1); or weights
 and gradients too (FSDP, ZeRO-3)."""
 Meets = Literal["never", "once", "always"]
 """When the passes of a module take all of its ranks: never; at least one pass of each rank in a
 step, in which weights are gathered or gradients reduced; or in all passes."""
 Recompute = Literal["none", "selective", "full"]
-"""What a layer computes again in its backward pass: nothing; all but its attention; everything."""
+"""Recomputation of a layer in its backward pass: none; all but its attention; the whole layer."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,7 +23,7 @@ class ModuleParallel:
     """How the ranks of one module share its states and its memory."""
 
     sharding: Sharding = "replicated"
-    """What the ranks share out. `replicated`: each has all weights and states. `optimizer`: master
+    """States that the ranks divide. `replicated`: each has all weights and states. `optimizer`: master
     weights and moments are divided, and weights gathered once a step (ZeRO-1). `full`: weights and
     gradients are divided too, and each layer is gathered when it is needed (FSDP)."""
     shard_ranks: int | None = None
