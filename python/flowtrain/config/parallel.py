@@ -23,9 +23,9 @@ class ModuleParallel:
     """How the ranks of one module share its states and its memory."""
 
     sharding: Sharding = "replicated"
-    """States that the ranks divide. `replicated`: each has all weights and states. `optimizer`: master
-    weights and moments are divided, and weights gathered once a step (ZeRO-1). `full`: weights and
-    gradients are divided too, and each layer is gathered when it is needed (FSDP)."""
+    """States that the ranks divide. `replicated`: none, so that each rank has all of them.
+    `optimizer`: master weights and moments, with weights gathered once a step (ZeRO-1). `full`:
+    weights and gradients too, with each layer gathered when it is needed (FSDP)."""
     shard_ranks: int | None = None
     """Ranks that divide one copy of the states (hybrid sharding, HSDP); null means all ranks of the
     module. It must divide their number."""
