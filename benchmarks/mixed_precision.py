@@ -27,8 +27,6 @@ from flowtrain.data.digits import write_digits
 from flowtrain.models.tiny import SMALLEST
 from flowtrain.train.launch.local import run_local_ranks
 from flowtrain.train.launch.run import train
-from flowtrain.train.state.checkpoint import latest
-from flowtrain.train.state.final import write_model
 from flowtrain.train.state.logs import read_log
 
 LIMIT = 0.05
@@ -43,7 +41,11 @@ def compare(
     run_ranks: Callable[..., None] = run_local_ranks,
 ) -> dict[str, Any]:
     row = Row(
-        dtype="bfloat16", optimizer="adamw", ranks=2, encoder=sharding, backbone=sharding
+        dtype="float32" if masters else "bfloat16",
+        optimizer="adamw",
+        ranks=2,
+        encoder=sharding,
+        backbone=sharding,
     ).arguments(steps=steps)
     write_digits(
         folder / "data",
@@ -55,7 +57,7 @@ def compare(
         sizes=SMALLEST,
     )
     config = run_config(folder, row)
-    config = replace(config, optim=replace(config.optim, master_weights=masters))
+    config = replace(config, model=replace(config.model, compute_dtype="bfloat16"))
     train(config, run_ranks=run_ranks)
     log, net = reference_loop.run(
         model=config.model.folder,
@@ -69,17 +71,13 @@ def compare(
         freeze=(),
         sharded=True,
     )
-    # RUN/final is bfloat16, and the checkpoint has the master weights.
-    checkpoint = latest(config.run)
-    assert checkpoint is not None
-    exact = replace(config, model=replace(config.model, dtype="float32"))
-    write_model(exact, checkpoint, folder / "masters")
-    ours = AutoModelForImageTextToText.from_pretrained(folder / "masters").state_dict()
+    final = AutoModelForImageTextToText.from_pretrained(config.run / "final", dtype=torch.float32)
+    ours = final.state_dict()
     torch.manual_seed(SEED)
     start = AutoModelForImageTextToText.from_config(net.config, dtype=torch.float32).state_dict()
     apart = moved = size = 0.0
     for name, theirs in net.state_dict().items():
-        before = start[name].bfloat16().double()
+        before = start[name].double()
         apart += float((ours[name].double() - theirs.double()).square().sum())
         moved += float((theirs.double() - before).square().sum())
         size += float(before.square().sum())

@@ -79,6 +79,7 @@ def run_config(folder: Path, given: argparse.Namespace) -> RunConfig:
             "model": {
                 "config": folder / "data" / "model",
                 "dtype": given.dtype,
+                "compute_dtype": given.dtype,  # The plain loop has no master weights.
                 "freeze": list(given.freeze),
                 "device": given.device,
             },
@@ -101,7 +102,6 @@ def run_config(folder: Path, given: argparse.Namespace) -> RunConfig:
                 "schedule": "cosine",
                 "warmup_steps": min(3, given.steps - 1),
                 "groups": list(GROUPS.values()) if given.groups else [],
-                "master_weights": False,  # The plain loop has none.
                 **OPTIONS[given.optimizer],
             },
             "flow": {

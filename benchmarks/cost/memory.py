@@ -71,7 +71,7 @@ def memory_rows(kind: str, freezings: tuple[tuple[str, ...], ...]) -> Iterator[d
                 case = {"family": kind, "dtype": str(dtype)[6:], "trained": trained}
                 for what, allocated, ours in (
                     *activations(family, row, pixels.to(dtype), counts, trained),
-                    *states(family, built(family, "full", dtype, trained), trained),
+                    *states(family, built(family, "full", torch.float32, trained), trained, dtype),
                 ):
                     error = abs(ours / allocated - 1)
                     yield {
@@ -125,27 +125,48 @@ def activations(
         yield name, kept_bytes(forward), sum(layer.kept for layer in ours)
 
 
-def states(family: Family, model: Any, trained: tuple[str, ...]) -> Iterator[tuple[str, int, int]]:
-    """Weights, masters, gradients and moments after a step on gradients of ones."""
+def states(
+    family: Family, model: Any, trained: tuple[str, ...], dtype: torch.dtype
+) -> Iterator[tuple[str, int, int]]:
+    """Weights, masters, gradients and moments after a step on gradients of ones.
+
+    Args:
+        family: The family.
+        model: Its model, as it is stored.
+        trained: Parts of it that train.
+        dtype: Dtype of the passes.
+    """
     sizes = family.parameter_sizes()
     trainable = family.trainable_sizes().items()
     training = sum(size for name, size in trainable if family.part_of(name) in trained)
     parameters = list(model.parameters())
     steps = [p for p in parameters if p.requires_grad]
+    stored = steps[0].dtype
+    for parameter in parameters:
+        if not parameter.requires_grad:
+            parameter.data = parameter.data.to(dtype)
     for optim in OPTIMIZERS:
-        master = MasterWeights(steps)
+        for parameter in steps:
+            parameter.grad, parameter.data = None, parameter.data.to(stored)
+        master = MasterWeights(steps, dtype)
         named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
         optimizer = build_optimizer(named, optim)
         for parameter in steps:
             parameter.grad = torch.ones_like(parameter, dtype=parameter.grad_dtype)
         with master.in_place():
             optimizer.step()
-        held = [*parameters, *master._copies, *(p.grad for p in steps)]
+        held = [*parameters, *master._stored, *(p.grad for p in steps)]
         for state in optimizer.state.values():
             held += [value for value in state.values() if isinstance(value, torch.Tensor)]
         storages = [x.untyped_storage() for x in held if x is not None]
         allocated = sum({x.data_ptr(): x.nbytes() for x in storages}.values())
-        ours = state_bytes(sum(sizes.values()), training, optim, itemsize=steps[0].dtype.itemsize)
+        ours = state_bytes(
+            sum(sizes.values()),
+            training,
+            optim,
+            itemsize=dtype.itemsize,
+            stored_itemsize=stored.itemsize,
+        )
         yield f"states, {optim.name}", allocated, ours.total
 
 

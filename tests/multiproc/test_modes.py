@@ -84,7 +84,7 @@ def test_chunks_of_slots_change_no_number(tmp_path: Path, data: Path) -> None:
         (
             {"mode": "bounded", "staleness": 2},
             {
-                "model": {"dtype": "bfloat16"},
+                "model": {"compute_dtype": "bfloat16"},
                 "lora": {"encoder": {"rank": 2}, "backbone": {"rank": 4}, "dropout": 0.2},
             },
         ),

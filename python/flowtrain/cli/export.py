@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
+
+from flowtrain.config.dtypes import Dtype
 
 
 def add_parser(commands: Any) -> None:
@@ -32,6 +34,11 @@ def add_parser(commands: Any) -> None:
         action="store_true",
         help="merge the LoRA adapters of the run into the model: a folder that needs no PEFT",
     )
+    parser.add_argument(
+        "--dtype",
+        choices=get_args(Dtype),
+        help="dtype of the files (default: model.dtype of the run)",
+    )
     parser.set_defaults(run=run)
 
 
@@ -45,6 +52,7 @@ def run(given: argparse.Namespace) -> int:
         model=given.model,
         out=given.out,
         merged=given.merge,
+        dtype=given.dtype,
     )
     print(json.dumps(exported))
     return 0

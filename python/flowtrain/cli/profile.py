@@ -20,8 +20,8 @@ def add_parser(commands: Any) -> None:
         "overrides",
         nargs="*",
         metavar="a.b=value",
-        help="dotted overrides, such as model.dtype=bfloat16; relative paths in them start at the "
-        "working directory",
+        help="dotted overrides, such as model.compute_dtype=bfloat16; relative paths in them start "
+        "at the working directory",
     )
     parser.add_argument("--model", type=Path, help="Hugging Face folder, in place of a run")
     parser.add_argument(

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from flowtrain.config.checks import not_negative, positive, require
+from flowtrain.config.dtypes import Dtype
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,10 +49,8 @@ class OptimConfig:
     """Whether parameters of fewer than two dimensions have weight decay as well."""
     groups: tuple[ParameterGroup, ...] = ()
     """Parameters with a learning rate or weight decay of their own, or that do not train."""
-    master_weights: bool = True
-    """Whether bfloat16 weights have a float32 copy that the optimizer steps, and their gradients
-    and moments are float32. It takes 10 more bytes for each parameter that trains, and without it
-    updates below 1/512 of a weight are rounded away."""
+    reduce_dtype: Dtype | None = None
+    """Dtype in which gradients are summed over the ranks; null takes `model.dtype`."""
     momentum: float = 0.0
     """SGD momentum."""
     schedule: Literal["constant", "linear", "cosine", "onecycle"] = "constant"

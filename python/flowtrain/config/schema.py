@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from flowtrain.config.checks import not_negative, positive, require
+from flowtrain.config.dtypes import ITEMSIZES, Dtype
 from flowtrain.config.evaluation import EvalConfig
 from flowtrain.config.flow import FlowConfig
 from flowtrain.config.layout import ModuleName
@@ -16,7 +17,6 @@ from flowtrain.config.optim import OptimConfig
 from flowtrain.config.parallel import ModuleParallel, ParallelConfig
 from flowtrain.config.sources import SourceConfig, check_import_path, check_sources
 
-Dtype = Literal["float32", "float64", "bfloat16"]
 Part = Literal["encoder", "projector", "backbone"]
 
 LOGIT_BYTES = 1 << 28
@@ -32,8 +32,12 @@ class ModelConfig:
     config: Path | None = None
     """Local Hugging Face folder without weights; they are initialized from `train.seed`."""
     dtype: Dtype = "float32"
-    """Dtype of weights and activations; `optim.master_weights` adds float32 copies of bfloat16
-    weights."""
+    """Dtype in which weights are stored: that of the optimizer's step and moments, of gradients, of
+    checkpoints and of `RUN/final`."""
+    compute_dtype: Dtype | None = None
+    """Dtype of weights and activations in the passes; null takes `dtype`. `dtype: float32` with
+    `compute_dtype: bfloat16` is mixed precision: the stored weights are float32 master weights.
+    Weights that do not train are in this dtype alone."""
     freeze: tuple[Part, ...] = ()
     """Parts that do not train: the vision tower (`encoder`), the `projector` from its features to
     embeddings, and the language model (`backbone`). `flow.mode: frozen` freezes the encoder as
@@ -47,6 +51,23 @@ class ModelConfig:
             f"model.path={self.path}, model.config={self.config}: give exactly one of the two: "
             "path is a folder with weights, config one without",
         )
+        require(
+            self.dtype != "bfloat16" or self.compute_dtype is not None,
+            "model.dtype=bfloat16: bfloat16 weights lose small updates; set model.dtype=float32 "
+            "and model.compute_dtype=bfloat16 for float32 master weights, or give "
+            "model.compute_dtype=bfloat16 too to train without them",
+        )
+        require(
+            ITEMSIZES[self.pass_dtype] <= ITEMSIZES[self.dtype],
+            f"model.compute_dtype={self.compute_dtype} with model.dtype={self.dtype}: the passes "
+            "cannot have wider weights than those that are stored; set "
+            f"model.dtype={self.compute_dtype}, or model.compute_dtype={self.dtype}",
+        )
+
+    @property
+    def pass_dtype(self) -> Dtype:
+        """Dtype of weights and activations in the passes."""
+        return self.compute_dtype or self.dtype
 
     @property
     def folder(self) -> Path:
@@ -185,7 +206,7 @@ class TrainConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PoolConfig:
-    """Size of the pool."""
+    """Size of the pool, and what it holds."""
 
     slab_bytes: int = 1 << 20
     """Size of a slab; a record is split into as many as it needs."""
@@ -196,6 +217,9 @@ class PoolConfig:
     further cells for segments that are being replaced."""
     scale: float = 2.0
     """Size of the pool as a multiple of the minimum, if `bytes` is null."""
+    dtype: Dtype | None = None
+    """Dtype of the rows that cross the pool, and of their gradients; null takes
+    `model.compute_dtype`."""
 
     def __post_init__(self) -> None:
         require(

@@ -39,10 +39,9 @@ def add_adapters(
     """Put adapters beside linear layers of a full model, which alone train in their parts.
 
     A layer that the loss does not depend on has none. Parameters of a layer with an adapter get
-    other names: `base_layer` stands in front of their own. Adapters are float64 in a model of
-    float64, or else float32. Their initial values are those of PEFT: B is zero, and A is uniform,
-    drawn from the seed and the name of the layer, so that neither the layout nor another adapter
-    changes them.
+    other names: `base_layer` stands in front of their own. Adapters have the dtype of their layer.
+    Their initial values are those of PEFT: B is zero, and A is uniform, drawn from the seed and the
+    name of the layer, so that neither the layout nor another adapter changes them.
 
     Args:
         model: The model of transformers, with the names of its parameters. On the device `meta`
@@ -198,13 +197,12 @@ def _ends(name: str, target: str) -> bool:
 
 
 def _allocate(layer: Any) -> None:
-    """Make the matrices of an adapter on the device of its layer, in their own dtype."""
+    """Make the matrices of an adapter on the device of its layer, in the dtype of the layer."""
     base = layer.get_base_layer().weight
-    dtype = torch.float64 if base.dtype == torch.float64 else torch.float32
     for matrices in (layer.lora_A, layer.lora_B):
         shape = matrices[ADAPTER].weight.shape
         matrices[ADAPTER].weight = torch.nn.Parameter(
-            torch.empty(shape, dtype=dtype, device=base.device)
+            torch.empty(shape, dtype=base.dtype, device=base.device)
         )
 
 

@@ -7,7 +7,7 @@ the file of that family.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -274,6 +274,7 @@ class Family(ABC):
         seed: int,
         dtype: torch.dtype,
         device: torch.device,
+        before_load: Callable[[torch.nn.Module], None] | None = None,
     ) -> torch.nn.Module:
         """The model or one side of the cut, with the parameter names of the full model.
 
@@ -289,6 +290,8 @@ class Family(ABC):
             dtype: Dtype of the weights. Drawn weights are drawn in float32 and then cast.
             device: Device of the model. On `meta` it has no values; `loading.load_weights` gives
                 them to a side, which may be sharded before.
+            before_load: Called with a side on `meta` whose weights are read next, to choose other
+                dtypes for some of them. They are then never in memory in `dtype`.
 
         Raises:
             ModelError: The folder cannot be used, or the model has a layer that cannot be packed.

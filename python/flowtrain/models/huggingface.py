@@ -122,10 +122,13 @@ class HuggingFaceFamily(Family):
         seed: int,
         dtype: torch.dtype,
         device: torch.device,
+        before_load: Callable[[torch.nn.Module], None] | None = None,
     ) -> torch.nn.Module:
         meta = torch.device("meta")
         if weights is not None and side != "full" and device != meta:
             module = self.build(side, weights=weights, seed=seed, dtype=dtype, device=meta)
+            if before_load is not None:
+                before_load(module)
             # What cannot be read in parts is loaded with the other side, which is dropped below.
             with suppress(ConversionError):
                 load_weights(module, weights, self, device=device, seed=seed)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from flowtrain.config.checks import ConfigError, require
+from flowtrain.config.dtypes import ITEMSIZES
 from flowtrain.config.load import from_overrides, load
 from flowtrain.config.lora import Adapter
 from flowtrain.config.schema import RunConfig
@@ -20,13 +21,10 @@ from flowtrain.workloads import PRESETS, Workload, preset, read_lengths
 # Batches of samples that are drawn from a preset.
 _BATCHES = 8
 
-ITEMSIZES = {"float32": 4, "float64": 8, "bfloat16": 2}
-"""Bytes of a value by `model.dtype`."""
-
 # A run that is planned before it has a run.yaml.
 _DEFAULTS: Mapping[str, Any] = {
     "run": "run",
-    "model": {"dtype": "bfloat16"},
+    "model": {"dtype": "float32", "compute_dtype": "bfloat16"},
     "data": {"path": "data.jsonl"},
     "train": {"steps": 1, "global_batch": 512},
     "flow": {"item_tokens": ITEM_TOKENS},
@@ -39,7 +37,7 @@ def planned_config(words: Sequence[str], *, model: Path | None) -> RunConfig:
     Args:
         words: A `run.yaml`, or none, and overrides `a.b=value`.
         model: A Hugging Face folder, in place of that of the file. Without a file, the run is one
-            in bfloat16 with AdamW that trains everything, 512 samples a step and items of
+            in mixed precision with AdamW that trains everything, 512 samples a step and items of
             `ITEM_TOKENS`, unless overrides say otherwise.
 
     Raises:
@@ -153,7 +151,8 @@ def run_work(config: RunConfig, samples: Workload, *, chooses_tokens: bool = Fal
         batch=config.train.global_batch,
         trained=config.trained_parts,
         optim=config.optim,
-        itemsize=ITEMSIZES[config.model.dtype],
+        itemsize=ITEMSIZES[config.model.pass_dtype],
+        stored_itemsize=ITEMSIZES[config.model.dtype],
         microbatch_tokens=None if chooses_tokens else config.train.microbatch_tokens,
         item_tokens=config.flow.item_tokens,
         logit_bytes=config.train.logit_bytes,

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from flowtrain.config.checks import ConfigError, require
+from flowtrain.config.dtypes import Dtype
 from flowtrain.config.flow import Mode
-from flowtrain.config.schema import Dtype, Part, RunConfig
+from flowtrain.config.schema import Part, RunConfig
 from flowtrain.config.tree import build, to_dict
 from flowtrain.plan.result import Plan
 
@@ -30,8 +31,8 @@ class PlannedRun:
         lora: Rank of the LoRA adapters of each part that trains by them.
         mode: `flow.mode`.
         dtype: `model.dtype`.
+        compute_dtype: `model.compute_dtype`, or `model.dtype` in its place.
         optimizer: `optim.name`.
-        master_weights: `optim.master_weights`.
         momentum: Whether SGD keeps a moment.
         global_batch: `train.global_batch`.
         microbatch_tokens: `train.microbatch_tokens`.
@@ -42,8 +43,8 @@ class PlannedRun:
     lora: tuple[tuple[Part, int], ...]
     mode: Mode
     dtype: Dtype
+    compute_dtype: Dtype
     optimizer: str
-    master_weights: bool
     momentum: bool
     global_batch: int
     microbatch_tokens: int
@@ -57,8 +58,8 @@ class PlannedRun:
             lora=tuple((part, adapter.rank) for part, adapter in config.lora.adapters.items()),
             mode=config.flow.mode,
             dtype=config.model.dtype,
+            compute_dtype=config.model.pass_dtype,
             optimizer=config.optim.name,
-            master_weights=config.optim.master_weights,
             momentum=config.optim.momentum > 0,
             global_batch=config.train.global_batch,
             microbatch_tokens=config.train.microbatch_tokens,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from flowtrain.config.checks import require
-from flowtrain.config.schema import Dtype
+from flowtrain.config.dtypes import Dtype
 from flowtrain.cost.timing import Timing
 from flowtrain.plan.cluster import Cluster
 from flowtrain.plan.space import GpuPool
@@ -38,7 +38,7 @@ def pools_of(
 
     Args:
         cluster: The cluster.
-        dtype: Dtype of the training.
+        dtype: Dtype of the passes.
         measured: Measured times by the name of the type; the times on other types are estimated
             from their data sheets.
         extrapolate: Whether these estimates hold for rows of any size.
@@ -56,14 +56,14 @@ def pools_of(
         )
         require(
             found.dtype == dtype,
-            f"{found.source}: times were measured in {found.dtype}, and model.dtype={dtype}; "
-            "profile in that dtype",
+            f"{found.source}: times were measured in {found.dtype}, and "
+            f"model.compute_dtype={dtype}; profile in that dtype",
         )
     estimated = [name for name in cluster.pools if name not in given]
     require(
         not estimated or dtype == "bfloat16",
-        f"model.dtype={dtype}: the peaks of {', '.join(estimated)} are those of bfloat16; set "
-        "model.dtype=bfloat16, or give --profile with measured times",
+        f"model.compute_dtype={dtype}: the peaks of {', '.join(estimated)} are those of bfloat16; "
+        "set model.compute_dtype=bfloat16, or give --profile with measured times",
     )
     pools = []
     for group in cluster.groups:

@@ -150,7 +150,7 @@ def answer_request(
     measured = (
         {} if request.profile is None else measured_times(request.profile, model.layers, cluster)
     )
-    pools = pools_of(cluster, config.model.dtype, measured)
+    pools = pools_of(cluster, config.model.pass_dtype, measured)
     check_sizes(space, model, pools, batch=work.batch)
     try:
         report = search(model, work, pools, space=space)
@@ -184,7 +184,7 @@ def answer_request(
             _point(
                 model,
                 work,
-                pools_of(other, config.model.dtype, measured),
+                pools_of(other, config.model.pass_dtype, measured),
                 space,
                 gpus=other.gpus,
             )

@@ -108,7 +108,7 @@ class RankBytes:
 
     Attributes:
         weights: Weights.
-        masters: Float32 copies that the optimizer steps.
+        masters: Weights that the optimizer steps, if the passes have others.
         gradients: Gradients.
         moments: Moments of the optimizer.
         activations: What is kept for the backward passes of the microbatches in flight.

@@ -32,7 +32,8 @@ class Work:
         batch: Samples of a step.
         trained: Parts of the model that train.
         optim: Optimizer, which sets the bytes of a parameter.
-        itemsize: Bytes of a weight and of a value.
+        itemsize: Bytes of a weight and of a value in the passes (`model.compute_dtype`).
+        stored_itemsize: Bytes of a weight that trains as it is stored (`model.dtype`).
         microbatch_tokens: Maximum tokens of a microbatch; None lets the search choose.
         target_share: Share of the text tokens that are targets.
         item_tokens: `flow.item_tokens`: maximum tokens that an encoder makes at once; a larger
@@ -45,6 +46,7 @@ class Work:
     trained: tuple[str, ...] = PARTS
     optim: OptimConfig = field(default_factory=OptimConfig)
     itemsize: int = 2
+    stored_itemsize: int = 4
     microbatch_tokens: int | None = None
     target_share: float = 1.0
     item_tokens: int = ITEM_TOKENS
@@ -59,6 +61,11 @@ class Work:
             value = getattr(self, what)
             if value is not None and value < 1:
                 raise ValueError(f"{what}={value}: it must be at least 1")
+        if self.stored_itemsize < self.itemsize:
+            raise ValueError(
+                f"stored_itemsize={self.stored_itemsize}: it must be at least "
+                f"itemsize={self.itemsize}"
+            )
         if not 0 < self.target_share <= 1:
             raise ValueError(f"target_share={self.target_share}: it must be above 0, and at most 1")
         tokens = self.workload.tokens

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from flowtrain.config.checks import ConfigError, require
+from flowtrain.config.dtypes import Dtype
+from flowtrain.models.dtypes import DTYPES
 from flowtrain.train.state.checkpoint import best as best_checkpoint
 from flowtrain.train.state.checkpoint import read_meta, valid_checkpoints
 from flowtrain.train.state.final import write_model
@@ -21,6 +23,7 @@ def export(
     model: Path | None = None,
     out: Path | None = None,
     merged: bool = False,
+    dtype: Dtype | None = None,
 ) -> dict[str, Any]:
     """Write the model of a checkpoint; the run may still be training.
 
@@ -32,6 +35,7 @@ def export(
         out: Folder to write, which must not exist; None is `RUN/exports/step-N`, or
             `RUN/exports/step-N-merged`.
         merged: Merge the adapters of the run into the weights of the model that it started from.
+        dtype: Dtype of the files; None for that of the run (`model.dtype`).
 
     Returns:
         The folder, the number of steps, and the weight change of each module since the start.
@@ -78,7 +82,7 @@ def export(
         "folder with --model",
     )
     folder.parent.mkdir(parents=True, exist_ok=True)
-    change = write_model(config, checkpoint, folder, merged=merged)
+    change = write_model(config, checkpoint, folder, merged=merged, dtype=dtype and DTYPES[dtype])
     return {"folder": str(folder), "steps": steps, **change}
 
 

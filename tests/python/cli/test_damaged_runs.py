@@ -92,9 +92,7 @@ def test_a_command_names_a_damaged_file_in_one_line_or_does_without(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def write(
-        config: RunConfig, checkpoint: Path, *_: Path, merged: bool = False
-    ) -> dict[str, float]:
+    def write(config: RunConfig, checkpoint: Path, *_: Path, **options: object) -> dict[str, float]:
         check_copied(config, checkpoint)
         return {}
 

@@ -29,7 +29,7 @@ def folder(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     tree = run_tree(
         tmp_path / "run",
         data,
-        model={"config": "model", "dtype": "bfloat16"},
+        model={"config": "model", "compute_dtype": "bfloat16"},
         train={"global_batch": 512, "microbatch_tokens": 8192},
         flow={"item_tokens": 1024, "layout": "auto"},
     )
@@ -241,7 +241,7 @@ def test_what_fits_only_with_tensor_parallelism_is_no_plan_that_flowtrain_runs(
     assert "no plan for batch=512 fits 2 toy" in said
     # What would make it fit, the memory of each GPU included.
     without = float(re.search(r"\((\S+) GiB fit\)", said)[1])  # type: ignore[index]
-    masters = float(re.search(r"master_weights=false needs (\S+) GiB", said)[1])  # type: ignore[index]
+    masters = float(re.search(r"model\.dtype=bfloat16 needs (\S+) GiB", said)[1])  # type: ignore[index]
     assert masters < without
     assert re.search(r"; --lora backbone=16 needs \S+ GiB; ", said)
     fits = re.search(r"; (train.microbatch_tokens=\d+) fits; ", said)
@@ -324,7 +324,10 @@ groups:
         (["--profile", "t", "--lora", "encoder=2"], "--profile t with adapters of encoder=2: "),
         (["--check", "run.yaml", "--lora", "backbone=2"], "--check run.yaml: its adapters are not"),
         (["--gpus", "2"], "--gpus 2: write LOW..HIGH, such as 8..256"),
-        (["model.dtype=float32"], "model.dtype=float32: the peaks of H100 are those of bfloat16"),
+        (
+            ["model.compute_dtype=float32"],
+            "model.compute_dtype=float32: the peaks of H100 are those of bfloat16",
+        ),
         (["train.microbatch_tokens=32"], "microbatch_tokens=32: the longest sample of workload"),
     ],
 )

@@ -26,7 +26,7 @@ def folder(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     tree = run_tree(
         tmp_path / "run",
         data,
-        model={"config": "omni", "dtype": "bfloat16"},
+        model={"config": "omni", "compute_dtype": "bfloat16"},
         train={"global_batch": 512, "microbatch_tokens": 8192},
         flow={"encoder_ranks": 1, "backbone_ranks": 3},
     )

@@ -57,7 +57,7 @@ def run(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tree = run_tree(
         tmp_path / "run",
         data,
-        model={"config": "model", "dtype": "bfloat16"},
+        model={"config": "model", "compute_dtype": "bfloat16"},
         train={"global_batch": 64, "microbatch_tokens": 8192},
     )
     Path("run.yaml").write_text(yaml.safe_dump(tree))

@@ -83,8 +83,11 @@ def test_the_configuration_of_a_model_takes_overrides(
         "flowtrain.train.profile.launch.run_profile", lambda run, *_, **__: taken.append(run) or 0
     )
     model = config.parent / "model"
-    assert main(["profile", "model.dtype=bfloat16", "train.threads=3", "--model", str(model)]) == 0
-    assert main(["profile", str(config), "model.dtype=bfloat16"]) == 0
+    assert (
+        main(["profile", "model.compute_dtype=bfloat16", "train.threads=3", "--model", str(model)])
+        == 0
+    )
+    assert main(["profile", str(config), "model.compute_dtype=bfloat16"]) == 0
     assert [run.model.folder for run in taken] == [model, model]
-    assert [run.model.dtype for run in taken] == ["bfloat16", "bfloat16"]
+    assert [run.model.pass_dtype for run in taken] == ["bfloat16", "bfloat16"]
     assert [rank_threads(run) for run in taken] == [3, 1]

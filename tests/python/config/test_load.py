@@ -93,6 +93,14 @@ def test_a_dumped_configuration_loads_to_the_same(file: Path, tmp_path: Path) ->
         ("data={sources: [a.jsonl]}", r"data\.sources\.0='a\.jsonl': it must be a mapping"),
         ("train.steps", "write it as field.name=value"),
         ("model.freeze=[encoder]", "set flow.mode to frozen"),
+        (
+            "model.dtype=bfloat16",
+            "bfloat16 weights lose small updates; set model.dtype=float32 and",
+        ),
+        (
+            "model.compute_dtype=float64",
+            "model.compute_dtype=float64 with model.dtype=float32: .* set model.dtype=float64, or",
+        ),
         ("train.steps=true", r"train\.steps=True: it must be a number"),
         ("train.seed=-1", r"train\.seed=-1: it must be at least 0"),
         ("train.threads=-1", r"train\.threads=-1: it must be 0 or more"),

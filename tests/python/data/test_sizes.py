@@ -33,7 +33,7 @@ def checked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tree = run_tree(
         folder / "run",
         folder / "data",
-        model={"config": "data/model", "dtype": "bfloat16"},
+        model={"config": "data/model", "compute_dtype": "bfloat16"},
         data={"path": "data/train.jsonl"},
         train={"global_batch": 512, "microbatch_tokens": 8192},
         flow={"item_tokens": 1024},

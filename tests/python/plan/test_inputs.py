@@ -19,10 +19,8 @@ train: {steps: 3, global_batch: 6}
 def test_a_model_alone_is_a_run_of_common_choices_that_words_change() -> None:
     config = planned_config(["train.global_batch=96", "optim.name=sgd"], model=Path("/m"))
     assert config.model.folder == Path("/m")
-    assert (config.model.dtype, config.trained_parts) == (
-        "bfloat16",
-        ("encoder", "projector", "backbone"),
-    )
+    assert (config.model.dtype, config.model.pass_dtype) == ("float32", "bfloat16")
+    assert config.trained_parts == ("encoder", "projector", "backbone")
     assert (config.train.global_batch, config.optim.name) == (96, "sgd")
     # The words of one command do not change the next.
     assert planned_config([], model=Path("/m")).train.global_batch == 512

@@ -58,7 +58,12 @@ def test_measured_times_replace_those_of_the_data_sheet() -> None:
 @pytest.mark.parametrize(
     ("cluster", "dtype", "measured", "said"),
     [
-        ("1x8xH100", "float32", {}, "model.dtype=float32: the peaks of H100 are those of bf"),
+        (
+            "1x8xH100",
+            "float32",
+            {},
+            "model.compute_dtype=float32: the peaks of H100 are those of bf",
+        ),
         ("1x8xH200", "float32", {"H100": "float32"}, "x.json: the times of H100 were measured"),
         ("1x8xH100", "bfloat16", {"H100": "float32"}, "x.json: times were measured in float32"),
         ("1x8xH100+1x8xA100", "float32", {"H100": "float32"}, "the peaks of A100-80GB are those"),

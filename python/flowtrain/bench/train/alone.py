@@ -25,7 +25,7 @@ from flowtrain.config.schema import RunConfig
 from flowtrain.data.text import joined
 from flowtrain.data.workers import WorkerPool
 from flowtrain.events import EventLog
-from flowtrain.models.dtypes import DTYPES
+from flowtrain.models.dtypes import compute_dtype
 from flowtrain.models.recompute import recompute_blocks
 from flowtrain.models.registry import family_for
 from flowtrain.models.sides import Backbone
@@ -76,7 +76,7 @@ class Alone:
         self._clip_norm = config.optim.clip_norm
         self._prefetch = prefetch
         self._device = torch.device(config.model.device)
-        self._dtype = DTYPES[config.model.dtype]
+        self._dtype = compute_dtype(config)
         side: ModuleName = "backbone" if name == "backbone" else "encoder"
         model = self._family.build(
             side,

@@ -162,6 +162,7 @@ def flow_config(task: Task, run: Path) -> RunConfig:
             "model": {
                 "config": str(task.model),
                 "dtype": task.dtype,
+                "compute_dtype": task.dtype,  # The plain loop has no master weights.
                 "device": task.device,
                 # As the plain loop, which freezes all that encodes images.
                 "freeze": ["projector"] if task.frozen else [],
@@ -174,7 +175,7 @@ def flow_config(task: Task, run: Path) -> RunConfig:
                 "seed": task.seed,
                 "threads": task.threads,
             },
-            "optim": {**task.optim, "master_weights": False},  # The plain loop has none.
+            "optim": task.optim,
             "flow": task.flow,
             "pool": {"slab_bytes": 1 << 16},
         },

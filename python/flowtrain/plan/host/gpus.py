@@ -105,7 +105,7 @@ def _searched(
     if not work.share.has_inputs:
         # Without images, ranks with both modules are one chain of layers to the search.
         space = replace(space, modes=("prefix",))
-    pools = pools_of(cluster, config.model.dtype, measured, extrapolate=extrapolate)
+    pools = pools_of(cluster, config.model.pass_dtype, measured, extrapolate=extrapolate)
     return search(model, work, pools, space=space, neighbours=False)
 
 

@@ -103,7 +103,13 @@ class Tables:
         self.sparse = experts > 0
         self.trained = numpy.where(trains, total - experts - unused, 0.0)
         self.trained_experts = numpy.where(trains, experts, 0.0)
-        of_sample = state_bytes(_SAMPLE, _SAMPLE, work.optim, itemsize=work.itemsize)
+        of_sample = state_bytes(
+            _SAMPLE,
+            _SAMPLE,
+            work.optim,
+            itemsize=work.itemsize,
+            stored_itemsize=work.stored_itemsize,
+        )
         self.state = (
             numpy.array(
                 [of_sample.weights, of_sample.masters, of_sample.gradients, of_sample.moments]

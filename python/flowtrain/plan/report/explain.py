@@ -59,8 +59,9 @@ _MEANINGS = (
     ),
     (
         "memory",
-        "Bytes of tensors. `masters`: float32 copies that the optimizer steps. `activations`: what "
-        "is kept for the backward passes of the microbatches in flight. `working`: the layer that "
+        "Bytes of tensors. `masters`: stored weights, if the passes have others. "
+        "`activations`: what is kept for the backward passes of the microbatches in flight. "
+        "`working`: the layer that "
         "is computed again, gathered weights and their gradients, or gradients of logits. `rows`: "
         "embeddings between the modules.",
     ),

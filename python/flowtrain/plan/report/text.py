@@ -64,15 +64,13 @@ def _asked(question: Question, report: PlanReport) -> Iterator[str]:
     )
     if question.bad_samples:
         yield f"left out: {question.bad_samples} bad samples, which `flowtrain data check` lists"
-    masters = (
-        " and float32 master weights" if run.master_weights and run.dtype == "bfloat16" else ""
-    )
+    masters = f" and {run.dtype} master weights" if run.dtype != run.compute_dtype else ""
     trained = [
         f"{part} (LoRA of rank {question.lora[part]})" if part in question.lora else part
         for part in run.trained_parts
     ]
     yield (
-        f"trains {', '.join(trained)} in {run.dtype} with {run.optimizer}{masters}; "
+        f"trains {', '.join(trained)} in {run.compute_dtype} with {run.optimizer}{masters}; "
         f"microbatches of up to {run.microbatch_tokens} tokens, encoder items of up to "
         f"{run.item_tokens}"
     )

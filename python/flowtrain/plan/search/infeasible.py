@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from flowtrain.config.dtypes import ITEMSIZES
 from flowtrain.plan.result import NoPlanError, OutOfRangeError
 from flowtrain.plan.search.best import Best
 from flowtrain.plan.search.context import Context
@@ -18,7 +19,7 @@ _GIB = 1 << 30
 _MAX_GPUS = 4096
 _MAX_FACTOR = 1 << 12
 _PRECISION = 1.02
-_FLOAT32_BYTES = 4
+_NAMES = {size: name for name, size in ITEMSIZES.items()}
 
 
 def no_plan(contexts: Sequence[Context]) -> NoPlanError:
@@ -78,8 +79,8 @@ def _overrides(work: Work, changed: Work) -> str:
     words = []
     if changed.microbatch_tokens != work.microbatch_tokens:
         words.append(f"train.microbatch_tokens={changed.microbatch_tokens}")
-    if changed.optim.master_weights != work.optim.master_weights:
-        words.append("optim.master_weights=false")
+    if changed.stored_itemsize != work.stored_itemsize:
+        words.append(f"model.dtype={_NAMES[changed.stored_itemsize]}")
     return " ".join(words)
 
 
@@ -103,9 +104,7 @@ def _with_small_rows(context: Context) -> Context:
 
 
 def _without_masters(work: Work) -> Work:
-    if not work.optim.master_weights or work.itemsize >= _FLOAT32_BYTES:
-        return work
-    return replace(work, optim=replace(work.optim, master_weights=False))
+    return replace(work, stored_itemsize=work.itemsize)
 
 
 def needed(context: Context) -> str:

@@ -14,7 +14,7 @@ from flowtrain.cost.accelerators import Accelerator, device_accelerator
 from flowtrain.cost.rates import Rates
 from flowtrain.cost.timing import DataSheetTiming
 from flowtrain.cost.topology import Link, Topology
-from flowtrain.models.dtypes import DTYPES
+from flowtrain.models.dtypes import compute_dtype
 from flowtrain.plan.cluster import Cluster, NodeGroup
 from flowtrain.plan.cluster_local import cluster_of
 from flowtrain.plan.pools import Measured
@@ -68,11 +68,11 @@ def visible_gpus(config: RunConfig) -> tuple[Cluster, Measured | None]:
     memory_bytes = min(device.total_memory for device in devices)
     try:
         cluster = cluster_of(names, memory_bytes)
-        if config.model.dtype == "bfloat16" or config.flow.profile is not None:
+        if config.model.pass_dtype == "bfloat16" or config.flow.profile is not None:
             return cluster, None
     except ValueError:
         cluster = None
-    dtype = DTYPES[config.model.dtype]
+    dtype = compute_dtype(config)
     flops = min(
         peak_flops(torch.device("cuda", names.index(name)), dtype) for name in dict.fromkeys(names)
     )
@@ -85,7 +85,7 @@ def visible_gpus(config: RunConfig) -> tuple[Cluster, Measured | None]:
         itemsize=dtype.itemsize,
         extrapolates=True,
     )
-    return cluster, Measured(timing=timing, dtype=config.model.dtype, source="calibration")
+    return cluster, Measured(timing=timing, dtype=config.model.pass_dtype, source="calibration")
 
 
 def _unknown_cluster(names: list[str], memory_bytes: int, flops: float) -> Cluster:

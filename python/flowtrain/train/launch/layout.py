@@ -13,7 +13,7 @@ from flowtrain.cost.rates import RateTimes
 from flowtrain.data.errors import DataError
 from flowtrain.data.sizes import read_sizes
 from flowtrain.models.describe import describe_family
-from flowtrain.models.dtypes import DTYPES
+from flowtrain.models.dtypes import compute_dtype
 from flowtrain.models.family import Family
 from flowtrain.models.lora import with_lora
 from flowtrain.models.registry import family_for
@@ -104,7 +104,7 @@ def _on_cores(config: RunConfig, family: Family) -> Choice | None:
     samples = first_samples(config)
     if not samples.sizes:
         return None
-    itemsize = DTYPES[config.model.dtype].itemsize
+    itemsize = compute_dtype(config).itemsize
     part_bytes: Counter[str] = Counter()
     for name, size in _stepped_sizes(config, family).items():
         part_bytes[family.part_of(name)] += itemsize * size
@@ -126,7 +126,7 @@ def _on_cores(config: RunConfig, family: Family) -> Choice | None:
         logit_bytes=config.train.logit_bytes,
     )
     threads = rank_threads(config)
-    rates = core_rates(DTYPES[config.model.dtype], threads=threads)
+    rates = core_rates(compute_dtype(config), threads=threads)
     profile = config.flow.profile
     return choose_on_cores(
         steps,
@@ -136,7 +136,7 @@ def _on_cores(config: RunConfig, family: Family) -> Choice | None:
             profile,
             family.layers,
             device=cpu_name(),
-            dtype=config.model.dtype,
+            dtype=config.model.pass_dtype,
             threads=threads,
         ),
         cores=available_cores(),

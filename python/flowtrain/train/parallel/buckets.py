@@ -25,8 +25,8 @@ class _Bucket:
     views: list[torch.Tensor]
     missing: int = 0
     """Gradients of an armed step that the backward pass has not completed."""
-    host: torch.Tensor | None = None
-    """Copy of the buffer in host memory, if the collective runs there."""
+    sent: torch.Tensor | None = None
+    """Copy of the buffer, if the collective has another device or dtype."""
     work: dist.Work | None = None
 
 
@@ -52,6 +52,8 @@ class GradientBuckets:
         awaited: The other ranks, used in messages.
         reduce_on: Device of the tensors in collectives. If gradients are on another device, they
             are copied there and back.
+        reduce_dtype: Dtype of these tensors; None for that of the gradients. Gradients of another
+            dtype are cast when their sum starts, and the sum is cast back.
         group: Process group of the ranks; None is the default group.
         first_bytes: Bytes at which the first bucket is full.
         bucket_bytes: Bytes at which another bucket is full, or an eighth of the gradients if that
@@ -65,6 +67,7 @@ class GradientBuckets:
         activity: Activity,
         awaited: str,
         reduce_on: torch.device,
+        reduce_dtype: torch.dtype | None = None,
         group: dist.ProcessGroup | None = None,
         first_bytes: int = FIRST_BYTES,
         bucket_bytes: int = BUCKET_BYTES,
@@ -72,6 +75,7 @@ class GradientBuckets:
         self._activity = activity
         self._awaited = f"{awaited} in a collective"
         self._reduce_on = reduce_on
+        self._reduce_dtype = reduce_dtype
         self._group = group
         self._armed = False
         self._started = 0
@@ -111,9 +115,9 @@ class GradientBuckets:
                 if self._reduce_on.type == "cuda":
                     # The sum runs on the device after `wait` has returned.
                     torch.cuda.current_stream(bucket.flat.device).synchronize()
-            if bucket.host is not None:
-                bucket.flat.copy_(bucket.host)
-            bucket.work = bucket.host = None
+            if bucket.sent is not None:
+                bucket.flat.copy_(bucket.sent)
+            bucket.work = bucket.sent = None
             assert all(p.grad is v for p, v in zip(bucket.parameters, bucket.views, strict=True))
 
     def clear(self) -> None:
@@ -133,8 +137,9 @@ class GradientBuckets:
         bucket = self._buckets[self._started]
         self._started += 1
         tensor = bucket.flat
-        if tensor.device != self._reduce_on:
-            tensor = bucket.host = tensor.to(self._reduce_on)
+        dtype = self._reduce_dtype or tensor.dtype
+        if (tensor.device, tensor.dtype) != (self._reduce_on, dtype):
+            tensor = bucket.sent = tensor.to(self._reduce_on, dtype)
         bucket.work = dist.all_reduce(tensor, group=self._group, async_op=True)
 
 

@@ -10,7 +10,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from flowtrain.config.layout import ModuleName
 from flowtrain.config.schema import RunConfig
-from flowtrain.models.dtypes import compute_dtype
+from flowtrain.models.dtypes import compute_dtype, reduce_dtype
 from flowtrain.train.control.world import World
 from flowtrain.train.parallel.interface import Parallel
 from flowtrain.train.parallel.replicated import Replicated
@@ -21,13 +21,12 @@ def parallel_for(config: RunConfig, module: ModuleName, world: World) -> Paralle
     """The strategy of a module; a collective call of all ranks of the world."""
     chosen = config.parallel_of(module)
     if chosen.sharding == "replicated":
-        return Replicated(world)
-    dtype = compute_dtype(config)
+        return Replicated(world, reduce_dtype=reduce_dtype(config))
     return Sharded(
         _mesh(world, chosen.shard_ranks or world.size, timeout_s=config.flow.timeout_s),
         once=chosen.meets == "once",
-        compute_dtype=dtype,
-        reduce_dtype=torch.promote_types(dtype, torch.float32),
+        compute_dtype=compute_dtype(config),
+        reduce_dtype=reduce_dtype(config),
     )
 
 

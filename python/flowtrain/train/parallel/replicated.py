@@ -16,10 +16,14 @@ class Replicated(Parallel):
 
     Args:
         world: The ranks of the module; None for a module that has only this process.
+        reduce_dtype: Dtype in which gradients are summed; None for their own.
     """
 
-    def __init__(self, world: World | None = None) -> None:
+    def __init__(
+        self, world: World | None = None, *, reduce_dtype: torch.dtype | None = None
+    ) -> None:
         self._world = world
+        self._reduce_dtype = reduce_dtype
         self._buckets: GradientBuckets | None = None
         self._parameters: Sequence[torch.nn.Parameter] = ()
 
@@ -34,6 +38,7 @@ class Replicated(Parallel):
                 activity=self._world.activity,
                 awaited=f"the other {self._world.name} ranks",
                 reduce_on=self._world.reduce_on,
+                reduce_dtype=self._reduce_dtype,
             )
 
     def last_backward(self) -> None:

@@ -28,7 +28,8 @@ class Sharded(Parallel):
             front (HSDP).
         once: Whether the ranks meet once in a step.
         compute_dtype: Dtype of gathered weights.
-        reduce_dtype: Dtype in which gradients are summed.
+        reduce_dtype: Dtype in which gradients are summed over the ranks, and with `once` also over
+            the passes of a step.
     """
 
     divides = True

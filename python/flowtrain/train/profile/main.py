@@ -57,7 +57,7 @@ def measure(
     key = ProfileKey(
         model=digest(passes.layers),
         device=torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_name(),
-        dtype=config.model.dtype,
+        dtype=config.model.pass_dtype,
         threads=threads,
         torch=torch.__version__,
         depth=depth,

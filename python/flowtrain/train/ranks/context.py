@@ -8,7 +8,7 @@ import torch
 
 from flowtrain.config.layout import ModuleName, RankLayout
 from flowtrain.config.schema import RunConfig
-from flowtrain.models.dtypes import DTYPES
+from flowtrain.models.dtypes import compute_dtype, pool_dtype
 from flowtrain.models.family import Family
 from flowtrain.steps import Space
 from flowtrain.train.control.activity import Activity
@@ -37,7 +37,8 @@ class RankContext:
 
     @property
     def dtype(self) -> torch.dtype:
-        return DTYPES[self.config.model.dtype]
+        """Dtype of the passes."""
+        return compute_dtype(self.config)
 
     @property
     def segments(self) -> SegmentSizes:
@@ -69,7 +70,7 @@ class RankContext:
             readers=readers,
             num_readers=layout.encoder_ranks if readers == "encoder" else layout.backbone_ranks,
             space=self.space,
-            dtype=self.dtype,
+            dtype=pool_dtype(self.config),
             activity=self.activity,
             loopback=loopback,
         )

@@ -7,13 +7,14 @@ from functools import partial
 import torch
 
 from flowtrain.config.layout import ModuleName
-from flowtrain.models.dtypes import DTYPES
+from flowtrain.models.dtypes import stored_dtype
 from flowtrain.models.loading import load_weights
 from flowtrain.models.recompute import recompute_blocks
 from flowtrain.models.sides import Backbone
 from flowtrain.train.parallel.choose import parallel_for
 from flowtrain.train.ranks.context import RankContext
 from flowtrain.train.state.module import ModuleState
+from flowtrain.train.state.trained import freeze_and_cast
 
 
 def build_module(name: ModuleName, context: RankContext) -> ModuleState:
@@ -39,8 +40,9 @@ def build_module(name: ModuleName, context: RankContext) -> ModuleState:
         name,
         weights=config.model.path,
         seed=config.train.seed,
-        dtype=DTYPES[config.model.dtype],
+        dtype=stored_dtype(config),
         device=device if fill is None else torch.device("meta"),
+        before_load=partial(freeze_and_cast, config=config, part_of=family.part_of),
     )
     recompute_blocks(family, module, config.parallel.of(name))
     if isinstance(module, Backbone):

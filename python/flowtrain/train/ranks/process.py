@@ -18,7 +18,7 @@ from flowtrain.data.order import DrawOrder
 from flowtrain.data.records import Dataset
 from flowtrain.data.workers import WorkerPool
 from flowtrain.events import Attempt, EventFile, path_of
-from flowtrain.models.dtypes import DTYPES
+from flowtrain.models.dtypes import pool_dtype
 from flowtrain.models.registry import family_for
 from flowtrain.steps import FIRST_EVALUATION, Space
 from flowtrain.train.control.job import ATTEMPT, FIRST_STEP, READY, Job
@@ -177,7 +177,7 @@ class RankProcess:
         )
         space = Space(
             slab_bytes=self.config.pool.slab_bytes,
-            row_bytes=family.row_width * DTYPES[self.config.model.dtype].itemsize,
+            row_bytes=family.row_width * pool_dtype(self.config).itemsize,
             trained=flow.mode != "frozen",
             depth=_depth(self.config),
             colocated=flow.chosen.colocated,

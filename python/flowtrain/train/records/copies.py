@@ -55,7 +55,7 @@ class Copies:
 
         Args:
             item: Slab to read.
-            out: Tensor to fill, on any device, with the shape and dtype of the item.
+            out: Tensor to fill, on any device and of any dtype, with the shape of the item.
         """
         view = torch.from_dlpack(item)
         if not out.is_cuda:

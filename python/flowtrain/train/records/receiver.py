@@ -46,7 +46,7 @@ class RecordReceiver:
         self._copies = Copies(f"{pool.label} receives")
 
     def gather(self, out: torch.Tensor, *, step: int, item: int) -> RecordKey:
-        """Copy one record into `out` and release its slabs, each once it is read.
+        """Copy one record into `out`, cast to its dtype, and release its slabs once they are read.
 
         On a CUDA device the copies are enqueued on the current stream, as kernels are.
 
@@ -58,7 +58,7 @@ class RecordReceiver:
         Returns:
             Key of its last slab; it has the version and whether an image was skipped.
         """
-        self._activity.events.count(out.numel() * out.element_size())
+        self._activity.events.count(out.shape[0] * self._space.row_bytes)
         if self._loopback is not None and (own := self._loopback.take(step, item)) is not None:
             key, rows = own
             out.copy_(rows)

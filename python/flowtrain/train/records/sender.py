@@ -22,7 +22,8 @@ class RecordSender:
         readers: Module of the ranks that read; the inbox of number r is the ring `<readers>.<r>`.
         num_readers: Number of these ranks.
         space: How records are split into slabs.
-        dtype: Dtype of the rows.
+        dtype: Dtype of the rows in the pool. All are cast to it, also those that this rank reads
+            itself, so that numbers do not depend on the layout.
         activity: Told of waits for a free slab.
         loopback: Takes the records that this rank reads itself, in a colocated run.
     """
@@ -87,13 +88,14 @@ class RecordSender:
         """Publish a record.
 
         Args:
-            rows: Shape [num_tokens, row width].
+            rows: Shape [num_tokens, row width], of any dtype.
             reader: Number of the rank that reads it.
             step: Step of the record.
             item: Number of the item within the step.
             version: Step whose weights computed the rows.
             skipped: Whether an image of the item was replaced by zeros.
         """
+        rows = rows.to(self._dtype)
         self._activity.events.count(rows.numel() * rows.element_size())
         if self._loopback is not None and reader == self._loopback.replica:
             self._loopback.put(RecordKey(step, item, 0, version, skipped), rows)

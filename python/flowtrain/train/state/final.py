@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from flowtrain.config.schema import RunConfig
 from flowtrain.cost.flops import Side
 from flowtrain.models.adapters import ADAPTER, adapted_layers, adapter_names, merge
-from flowtrain.models.dtypes import DTYPES
+from flowtrain.models.dtypes import stored_dtype
 from flowtrain.models.export import save_adapters, save_final
 from flowtrain.models.family import Family
 from flowtrain.models.images import PixelLimits
@@ -33,7 +33,12 @@ def write_final(config: RunConfig, checkpoint: Path) -> dict[str, float]:
 
 
 def write_model(
-    config: RunConfig, checkpoint: Path, folder: Path, *, merged: bool = False
+    config: RunConfig,
+    checkpoint: Path,
+    folder: Path,
+    *,
+    merged: bool = False,
+    dtype: torch.dtype | None = None,
 ) -> dict[str, float]:
     """Write the model of a checkpoint, completely or not at all; an older one is replaced.
 
@@ -47,6 +52,7 @@ def write_model(
         checkpoint: A valid checkpoint of the run.
         folder: Folder to write. Hugging Face's `from_pretrained` can load it without FlowTrain.
         merged: Write the whole model, with adapters merged into its weights.
+        dtype: Dtype of the files; None for `model.dtype`.
 
     Returns:
         Weight change of each module: norm of the difference to the start, relative to the start.
@@ -67,7 +73,7 @@ def write_model(
         "full",
         weights=config.model.path,
         seed=config.train.seed,
-        dtype=DTYPES[config.model.dtype],
+        dtype=stored_dtype(config),
         device=torch.device("cpu"),
     )
     freeze(model, config, part_of=family.part_of)
@@ -81,10 +87,14 @@ def write_model(
         shutil.rmtree(part)
     limits = PixelLimits(min_pixels=config.data.min_pixels, max_pixels=config.data.max_pixels)
     try:
-        if config.lora.adapters and not merged:
+        whole = merged or not config.lora.adapters
+        if whole:
+            merge(model)  # In the dtype in which the adapters are stored.
+        if dtype is not None:
+            model.to(dtype)
+        if not whole:
             save_adapters(part, config.model.folder, model)
         else:
-            merge(model)
             save_final(part, config.model.folder, cast(PreTrainedModel, model))
         changed = write_pixel_limits(part, limits)
         check_copied(config, checkpoint)  # Nothing changed while the files were copied.

@@ -1,4 +1,4 @@
-"""Master weights: float32 copies of weights of another dtype, which the optimizer steps."""
+"""Master weights: the stored weights behind those of the passes, which have another dtype."""
 
 from __future__ import annotations
 
@@ -24,31 +24,31 @@ def with_data(
 
 
 class MasterWeights:
-    """Float32 copies of parameters, for mixed precision.
+    """Parameters as they are stored, for mixed precision; the passes have rounded copies.
 
     A sum of small updates would be lost in the rounding of bfloat16, which has 8 significant bits.
-    Gradients are accumulated and summed over the ranks in float32 as well.
+    Gradients are accumulated in the stored dtype as well.
 
     Args:
-        parameters: Those that train; float32 ones, such as adapters, become masters themselves.
-        dtype: Dtype of the passes. In float32 and float64 no parameter needs a copy.
+        parameters: Those that train, in the dtype in which they are stored.
+        dtype: Dtype of the passes. A parameter that has it already needs no second copy.
     """
 
     def __init__(self, parameters: Sequence[torch.nn.Parameter], dtype: torch.dtype) -> None:
-        self._parameters = list(parameters) if dtype.itemsize < 4 else []
-        self._copies = [p.detach().float() for p in self._parameters]
-        for parameter in self._parameters:
-            parameter.data = parameter.data.to(dtype)
-            parameter.grad_dtype = torch.float32
+        self._parameters = [p for p in parameters if p.dtype != dtype]
+        self._stored = [p.detach() for p in self._parameters]
+        for parameter, stored in zip(self._parameters, self._stored, strict=True):
+            parameter.data = stored.to(dtype)
+            parameter.grad_dtype = stored.dtype
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Within the block, the parameters are their copies; then they are rounded from these.
+        """Within the block, the parameters are the stored ones; then they are rounded from these.
 
         Optimizer and checkpoints know the parameters themselves, so that the state of the optimizer
-        has float32 and the names of the parameters.
+        has the stored dtype and the names of the parameters.
         """
-        with with_data(self._parameters, self._copies):
+        with with_data(self._parameters, self._stored):
             yield
         if self._parameters:
-            torch._foreach_copy_([p.data for p in self._parameters], self._copies)
+            torch._foreach_copy_([p.data for p in self._parameters], self._stored)

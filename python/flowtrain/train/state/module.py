@@ -16,7 +16,7 @@ from flowtrain.train.parallel.interface import Parallel
 from flowtrain.train.parallel.replicated import Replicated
 from flowtrain.train.state.master import MasterWeights
 from flowtrain.train.state.optimizer import advance, build_optimizer, build_schedule
-from flowtrain.train.state.trained import freeze
+from flowtrain.train.state.trained import freeze_and_cast
 
 
 def _all(_name: str) -> bool:
@@ -36,7 +36,7 @@ class ModuleState:
         holds: Whether a parameter or buffer of the model is on this side, by its name.
         part_of: The part that a parameter of the model belongs to, by its name.
         optimizer: None if nothing on this side trains.
-        master: Master weights of the trained parameters, if the configuration asks for them.
+        master: The parameters that train as they are stored, if the passes have another dtype.
         schedule: None if nothing on this side trains.
         stepped: Steps that the optimizer has taken; at 0 it has no state yet.
         parallel: What the ranks of the module do together.
@@ -79,7 +79,7 @@ class ModuleState:
         """Freeze the parts that do not train, and add optimizer and schedule for the others.
 
         Args:
-            module: The model.
+            module: The model, in the dtype in which it is stored.
             config: The run.
             part_of: The part that a parameter belongs to, by its name.
             holds: Whether a parameter is on this side, by its name.
@@ -87,19 +87,14 @@ class ModuleState:
             blocks: Modules that are computed one after the other, and divided each on its own.
             fill: Gives the divided module its weights; None if it has them.
         """
-        freeze(module, config, part_of=part_of, holds=holds)
+        freeze_and_cast(module, config, part_of=part_of, holds=holds)
         own = parallel is None
         parallel = parallel or Replicated()
-        if parallel.divides and config.optim.master_weights:
-            # The ranks divide the master weights themselves, and cast what they gather.
-            for parameter in module.parameters():
-                if parameter.requires_grad and parameter.dtype.itemsize < 4:
-                    parameter.data = parameter.data.float()
         parallel.prepare(module, blocks)
         if fill is not None:
             fill(module)
         side = ModuleState(module, holds, part_of, parallel=parallel)
-        if config.optim.master_weights and not parallel.divides:
+        if not parallel.divides:  # Else the ranks divide what is stored, and cast what they gather.
             side.master = MasterWeights(side.trainable, compute_dtype(config))
         if side.trainable:
             named = [(n, p) for n, p in module.named_parameters() if holds(n) and p.requires_grad]

@@ -22,6 +22,7 @@ RULES: dict[str, Rule] = {
     "model.path": "content",
     "model.config": "content",
     "model.dtype": "refused",
+    "model.compute_dtype": "refused",
     "model.freeze": "refused",
     "model.device": "taken",
     "data.path": "content",
@@ -65,7 +66,7 @@ RULES: dict[str, Rule] = {
     "optim.decay_vectors": "taken",
     # Parameters that train now have no saved state if they did not before.
     "optim.groups": "refused",
-    "optim.master_weights": "refused",
+    "optim.reduce_dtype": "taken",
     # With a momentum of 0 there is no saved state for another momentum.
     "optim.momentum": "refused",
     "optim.schedule": "taken",
@@ -109,6 +110,7 @@ RULES: dict[str, Rule] = {
     "pool.bytes": "taken",
     "pool.max_cells": "taken",
     "pool.scale": "taken",
+    "pool.dtype": "taken",
     "checkpoint.every": "taken",
     "checkpoint.keep": "taken",
     "checkpoint.background": "taken",

@@ -10,6 +10,7 @@ from flowtrain.config.checks import ConfigError
 from flowtrain.config.optim import ParameterGroup
 from flowtrain.config.schema import Part, RunConfig
 from flowtrain.models.adapters import modules_to_save
+from flowtrain.models.dtypes import compute_dtype
 from flowtrain.models.family import Family
 from flowtrain.train.state.optimizer import check_groups, group_of
 
@@ -37,6 +38,28 @@ def freeze(
     for name, parameter in module.named_parameters():
         if holds(name) and not _trains(name, part_of(name), config):
             parameter.requires_grad_(False)
+
+
+def freeze_and_cast(
+    module: torch.nn.Module,
+    config: RunConfig,
+    *,
+    part_of: Callable[[str], Part],
+    holds: Callable[[str], bool] = _all,
+) -> None:
+    """Freeze what does not train, as `freeze` does, and keep it in the dtype of the passes alone.
+
+    Args:
+        module: As for `freeze`. Before it is read from a folder, it has the weights in no other
+            dtype at any time.
+        config: As for `freeze`.
+        part_of: As for `freeze`.
+        holds: As for `freeze`.
+    """
+    freeze(module, config, part_of=part_of, holds=holds)
+    for name, parameter in module.named_parameters():
+        if holds(name) and not parameter.requires_grad:
+            parameter.data = parameter.data.to(compute_dtype(config))
 
 
 def frozen_names(module: torch.nn.Module) -> set[str]:

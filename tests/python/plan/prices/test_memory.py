@@ -21,7 +21,7 @@ def test_one_rank_holds_what_the_cost_model_says() -> None:
     model, work = small_model(), small_work()
     (rank,) = pipeline(Mesh()).memory(pipeline(Mesh()).cut(PLENTY).stages)  # type: ignore[union-attr]
     parameters = sum(model.parameters)
-    states = state_bytes(parameters, parameters, work.optim, itemsize=2)
+    states = state_bytes(parameters, parameters, work.optim, itemsize=2, stored_itemsize=4)
     assert (rank.weights, rank.masters) == (states.weights, states.masters)
     assert (rank.gradients, rank.moments) == (states.gradients, states.moments)
     (visual,) = ROW.most_encoded

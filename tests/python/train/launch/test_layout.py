@@ -109,7 +109,7 @@ def on_gpus(folder: Path, data: Path, *, batch: int = 512, dtype: str = "bfloat1
         run_tree(
             folder,
             data,
-            model={"device": "cuda", "dtype": dtype},
+            model={"device": "cuda", "compute_dtype": dtype},
             train={"global_batch": batch, "microbatch_tokens": 4096},
             flow={"layout": "auto", "item_tokens": 1024},
         )

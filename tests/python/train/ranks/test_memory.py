@@ -53,7 +53,7 @@ APPLY = Action(7, "apply")
         (
             APPLY,
             {},
-            r"model\.dtype=float32, optim\.master_weights=True \(CUDA out of memory\)",
+            r"model\.dtype=float32, model\.compute_dtype=float32 \(CUDA out of memory\)",
         ),
     ],
 )

@@ -146,6 +146,10 @@ def test_an_export_is_the_model_of_the_named_checkpoint_of_a_run_that_was_moved(
         loaded = AutoModelForImageTextToText.from_pretrained(out[steps]["folder"]).state_dict()
         wanted = state_of(config, "full", seed)
         assert all(torch.equal(value, loaded[name]) for name, value in wanted.items())
+    rounded = export(moved, step=3, out=tmp_path / "rounded", dtype="bfloat16")["folder"]
+    loaded = AutoModelForImageTextToText.from_pretrained(rounded, dtype="auto").state_dict()
+    for name, value in state_of(config, "full", 3).items():
+        assert torch.equal(value.bfloat16(), loaded[name])
     with pytest.raises(ConfigError, match=r"--out=.*step-00000003: it exists"):
         export(moved, step=3)
     with pytest.raises(ConfigError, match=r"--merge: .*moved has no adapters, .*leave --merge out"):

@@ -14,7 +14,7 @@ def test_bfloat16_weights_follow_float32_training_also_after_a_resume(
 ) -> None:
     # So small a rate that bfloat16 alone would round most updates away.
     sections = {
-        "model": {"dtype": "bfloat16"},
+        "model": {"compute_dtype": "bfloat16"},
         "optim": {**optimizer, "lr": 1e-4, "weight_decay": 0.1},
         "train": {"steps": 40},
         "checkpoint": {"every": 20},
@@ -23,7 +23,7 @@ def test_bfloat16_weights_follow_float32_training_also_after_a_resume(
     _, module = train(config)
 
     torch.manual_seed(config.train.seed)
-    plain = torch.nn.Linear(3, 2, dtype=torch.bfloat16).float()
+    plain = torch.nn.Linear(3, 2)
     kind: Any = {"adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}[optimizer["name"]]
     options = {name: value for name, value in optimizer.items() if name != "name"}
     groups = [

@@ -56,7 +56,7 @@ def test_a_resumed_run_with_groups_ends_with_the_same_bits(
     folder: Path, optim: dict[str, Any], groups: list[dict[str, Any]], dtype: str
 ) -> None:
     optim = {**optim, "lr": 0.1, "schedule": "cosine", "groups": groups}
-    config = configuration(folder, optim=optim, model={"dtype": dtype})
+    config = configuration(folder, optim=optim, model={"compute_dtype": dtype})
     _, whole = train(config)
     _, resumed = train(config, first=4)
     assert whole.stepped == resumed.stepped == 6
@@ -126,7 +126,8 @@ CHANGES: list[tuple[dict[str, Any], str]] = [
     ({"train": {"seed": 1}}, r"train\.seed=0 \(now 1\)"),
     ({"train": {"global_batch": 16}}, r"train\.global_batch=32 \(now 16\)"),
     ({"data": {"shuffle": False}}, r"data\.shuffle=True \(now False\)"),
-    ({"model": {"dtype": "bfloat16"}}, r"model\.dtype='float32' \(now 'bfloat16'\)"),
+    ({"model": {"dtype": "float64"}}, r"model\.dtype='float32' \(now 'float64'\)"),
+    ({"model": {"compute_dtype": "bfloat16"}}, r"model\.compute_dtype=None \(now 'bfloat16'\)"),
     ({"flow": {"mode": "frozen"}}, r"flow\.mode='strict' \(now 'frozen'\)"),
 ]
 

@@ -34,14 +34,14 @@ def started(folder: Path, **sections: Any) -> tuple[RunConfig, Family]:
 
 
 def test_weights_beside_adapters_have_no_gradients_no_masters_and_no_moments(folder: Path) -> None:
-    config, family = started(folder, model={"dtype": "bfloat16"})
+    config, family = started(folder, model={"compute_dtype": "bfloat16"})
     for side in ("encoder", "backbone"):
         cpu = torch.device("cpu")
         module: Any = family.build(
             side,  # type: ignore[arg-type]
             weights=None,
             seed=1,
-            dtype=torch.bfloat16,
+            dtype=torch.float32,
             device=cpu,
         )
         state = ModuleState.build(module, config, part_of=family.part_of)
