@@ -12,7 +12,7 @@ from flowtrain.data.text import CompactText
 from flowtrain.models.family import Family
 from flowtrain.steps import StepPlan
 from flowtrain.train.input.reads import SampleReads
-from flowtrain.train.planning.builder import PlanBuilder
+from flowtrain.train.planning.of_run import builder_of
 from flowtrain.train.ranks import process
 
 STEPS = "FLOWTRAIN_BENCH_STEPS"
@@ -22,9 +22,9 @@ STEPS = "FLOWTRAIN_BENCH_STEPS"
 class ChosenSource:
     """Plans of chosen samples, built as those of a run."""
 
-    def __init__(self, config: RunConfig, *, reads: SampleReads, family: Family, **_: Any) -> None:
+    def __init__(self, config: RunConfig, family: Family, *, reads: SampleReads, **_: Any) -> None:
         self._reads = reads
-        self._builder = PlanBuilder(config, family)
+        self._builder = builder_of(config, family)
 
     def __iter__(self) -> Iterator[tuple[StepPlan, dict[int, CompactText]]]:
         with open(os.environ[STEPS]) as file:
@@ -38,4 +38,4 @@ class ChosenSource:
 
 def install() -> None:
     """Let the rank of this process take its steps from `ChosenSource`."""
-    process.PlanSource = ChosenSource
+    process.source_of = ChosenSource

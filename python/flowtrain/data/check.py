@@ -177,7 +177,7 @@ def check_file(
             progress(done, samples)
     total = sum(counts, Counter())
     if not bad and not total["targets"]:
-        raise no_sample_fits(config, config.data, samples)
+        raise no_sample_fits(config.data, samples, max_tokens=config.train.microbatch_tokens)
     written = write_sizes(config, dataset, model, stored) if store_sizes else [None for _ in draws]
     of_source = ("samples", "tokens", "targets", "images", "videos")
     names = (*of_source, "over_limit", "image_tokens", "ended")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from flowtrain_core import FlowTrainError
 
 if TYPE_CHECKING:
-    from flowtrain.config.schema import DataConfig, RunConfig
+    from flowtrain.config.schema import DataConfig
 
 
 _MOST_CHARACTERS = 200
@@ -32,12 +32,18 @@ class DataError(FlowTrainError, ValueError):
         super().__init__(bounded(message))
 
 
-def no_sample_fits(config: RunConfig, data: DataConfig, samples: int) -> DataError:
-    """Error for a run that would drop every sample of a data set."""
+def no_sample_fits(data: DataConfig, samples: int, *, max_tokens: int) -> DataError:
+    """Error for a run that would drop every sample of a data set.
+
+    Args:
+        data: The data set.
+        samples: Its samples.
+        max_tokens: `train.microbatch_tokens`.
+    """
     return DataError(
         f"{data.name}: none of {samples} samples fits into "
-        f"train.microbatch_tokens={config.train.microbatch_tokens} with "
-        f"data.oversize={config.data.oversize}; raise train.microbatch_tokens"
+        f"train.microbatch_tokens={max_tokens} with "
+        f"data.oversize={data.oversize}; raise train.microbatch_tokens"
     )
 
 

@@ -1,60 +1,47 @@
-"""Builds plans from samples, with the costs of the model and the layout of the run."""
+"""Builds plans from samples, with the costs of the model and the layout of the ranks."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Literal
 
-from flowtrain.config.schema import RunConfig
+from flowtrain.config.schema import Part
 from flowtrain.cost.flops import train_flops
 from flowtrain.data.samples import SampleMeta
 from flowtrain.models.family import Family
-from flowtrain.steps import Layout, Passes, StepPlan, build_step
+from flowtrain.steps import Layout, StepPlan, build_step
 from flowtrain.train.planning.corrections import PlanCorrections
 
 
 class PlanBuilder:
-    """Builds the plans of one kind, the same for the same configuration.
+    """Builds the plans of one kind, the same for the same samples, layout and corrections.
 
     Args:
-        config: The run.
+        layout: The ranks, and what they do in a step.
         family: Family of the model, for costs.
         kind: Kind of the plans.
+        trained: Parts of the model that train; of no meaning for another kind than "train".
+        adapted: Those of them that train by LoRA adapters.
         corrections: Corrects the costs of the backbone; None if they are not corrected.
     """
 
     def __init__(
         self,
-        config: RunConfig,
+        layout: Layout,
         family: Family,
         kind: Literal["train", "eval", "answer"] = "train",
+        *,
+        trained: Collection[Part] = (),
+        adapted: Collection[str] = (),
         corrections: PlanCorrections | None = None,
     ) -> None:
         self._family = family
         self._kind = kind
         self._corrections = corrections
-        self._trained = config.trained_parts if kind == "train" else None
-        self._adapted = config.lora.ranks
-        passes = Passes.of_evaluation()
-        if self._trained is not None:
-            passes = Passes.of(
-                config.flow.mode,
-                recompute=config.flow.recompute,
-                trains_backbone="backbone" in self._trained,
-            )
-        ranks = config.flow.chosen
-        self._layout = Layout(
-            encoder_ranks=ranks.encoder_ranks,
-            backbone_ranks=ranks.backbone_ranks,
-            colocated=ranks.colocated,
-            passes=passes,
-            microbatch_tokens=config.train.microbatch_tokens,
-            item_tokens=config.flow.item_tokens,
-            encoder_meets=config.parallel_of("encoder").meets,
-            backbone_meets=config.parallel_of("backbone").meets,
-            chunk_slots=config.flow.chunk_slots,
-        )
+        self._trained = trained if kind == "train" else None
+        self._adapted = adapted
+        self._layout = layout
         self._image_cost = functools.cache(family.image_flops)
 
     def build(

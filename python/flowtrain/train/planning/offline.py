@@ -13,7 +13,7 @@ from flowtrain.data.workers import WorkerPool
 from flowtrain.models.registry import family_for
 from flowtrain.steps import StepPlan
 from flowtrain.train.input.reads import SampleReads
-from flowtrain.train.planning.source import PlanSource
+from flowtrain.train.planning.of_run import source_of
 
 
 def planned_steps(config: RunConfig, count: int) -> list[StepPlan]:
@@ -35,10 +35,10 @@ def planned_steps(config: RunConfig, count: int) -> list[StepPlan]:
     )
     reader = SampleReader(config.model.folder, config.data, config.train.microbatch_tokens)
     with WorkerPool(lambda: reader, 0) as workers:
-        source = PlanSource(
+        source = source_of(
             config,
+            family_for(config.model.folder, projector_side=config.projector_side),
             reads=SampleReads(workers, config.data.name, timeout_s=config.flow.timeout_s),
             order=sample_order(config.data, dataset, seed=config.train.seed),
-            family=family_for(config.model.folder, projector_side=config.projector_side),
         )
         return [plan for plan, _ in islice(source, count)]

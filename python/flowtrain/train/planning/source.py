@@ -3,57 +3,57 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-from flowtrain.config.schema import RunConfig
 from flowtrain.data.calls import Call
-from flowtrain.data.errors import no_sample_fits
 from flowtrain.data.order import DrawOrder
 from flowtrain.data.samples import SampleMeta
 from flowtrain.data.text import CompactText
-from flowtrain.models.family import Family
 from flowtrain.steps import StepPlan
 from flowtrain.train.input.reads import SampleReads
 from flowtrain.train.planning.builder import PlanBuilder
-from flowtrain.train.planning.corrections import PlanCorrections
 
 
 class PlanSource:
-    """Iterates over the plans of a run, each with the texts of its samples.
+    """Iterates over the plans of all steps, each with the texts of its samples.
 
-    They are the same for the same configuration and corrections.
+    They are the same for the same samples, order and builder.
 
     Args:
-        config: The run.
+        builder: Makes the plan of the samples of a step.
         reads: Reads of this rank; samples are read one step ahead.
         order: Order of the samples.
-        family: Family of the model, for costs.
+        batch: Samples of a step.
+        steps: Number of steps.
+        none_fits: The error that says that each sample of the data set is dropped.
         step: First step to plan.
         cursor: Number of samples that earlier steps have drawn, including dropped samples.
-        corrections: Corrections of the costs; None if they are not corrected.
     """
 
     def __init__(
         self,
-        config: RunConfig,
+        builder: PlanBuilder,
         *,
         reads: SampleReads,
         order: DrawOrder,
-        family: Family,
+        batch: int,
+        steps: int,
+        none_fits: Callable[[], Exception],
         step: int = 0,
         cursor: int = 0,
-        corrections: PlanCorrections | None = None,
     ) -> None:
-        self._config = config
+        self._builder = builder
         self._reads = reads
-        self._builder = PlanBuilder(config, family, corrections=corrections)
         self._order = order
+        self._batch = batch
+        self._steps = steps
+        self._none_fits = none_fits
         self._step = step
         self._cursor = cursor
         self._reading: deque[Call] = deque()
 
     def __iter__(self) -> Iterator[tuple[StepPlan, dict[int, CompactText]]]:
-        while self._step < self._config.train.steps:
+        while self._step < self._steps:
             samples, texts, dropped = self._draw()
             plan = self._builder.build(self._step, samples, cursor=self._cursor, dropped=dropped)
             yield plan, texts
@@ -68,9 +68,9 @@ class PlanSource:
         Raises:
             DataError: A sample cannot be used, or every sample of the data set is dropped.
         """
-        batch = self._config.train.global_batch
+        batch = self._batch
         # Later steps draw at least so many samples.
-        later = batch * (self._config.train.steps - self._step - 1)
+        later = batch * (self._steps - self._step - 1)
         # The samples of the next step are read while this step is planned.
         ahead = min(batch, later)
         samples: list[SampleMeta] = []
@@ -92,7 +92,7 @@ class PlanSource:
             dropped += 1
             dropped_in_a_row += 1
             if dropped_in_a_row >= self._order.draws_of_all:
-                raise no_sample_fits(self._config, self._config.data, self._order.num_samples)
+                raise self._none_fits()
         return samples, texts, dropped
 
     def _drawn(self, missing: int, ahead: int) -> list[int]:

@@ -42,7 +42,7 @@ class RankContext:
 
     @property
     def segments(self) -> SegmentSizes:
-        return SegmentSizes(self.config, self.space)
+        return SegmentSizes(self.layout, self.config.pool, self.space)
 
     @property
     def layout(self) -> RankLayout:

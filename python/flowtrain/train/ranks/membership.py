@@ -11,7 +11,7 @@ from typing import Any
 
 from flowtrain import parent
 from flowtrain.config.checks import ConfigError
-from flowtrain.config.schema import RunConfig
+from flowtrain.config.layout import RankLayout
 from flowtrain.signals import STOPS
 from flowtrain.train.control.activity import Activity
 from flowtrain.train.control.heartbeat import Heartbeat
@@ -27,19 +27,28 @@ class Membership:
     """Joins a job as one rank.
 
     Args:
-        config: The run.
+        layout: The ranks of the job.
         world: `encoder`, `backbone`, or `colocated`.
         rank: Rank in that world.
         job: Where the job is.
+        timeout_s: Seconds after which a rank that does nothing ends the run.
+        start_timeout_s: Seconds to wait for store, pool and other ranks at the start.
 
     Raises:
         ConfigError: The job has no such rank.
         RuntimeError: Another process has joined as this rank.
     """
 
-    def __init__(self, config: RunConfig, world: str, rank: int, job: Job) -> None:
-        flow = config.flow
-        layout = flow.chosen
+    def __init__(
+        self,
+        layout: RankLayout,
+        world: str,
+        rank: int,
+        job: Job,
+        *,
+        timeout_s: float,
+        start_timeout_s: float,
+    ) -> None:
         self.labels = layout.labels
         found = layout.world(world)
         if found is None or not 0 <= rank < found.size:
@@ -52,18 +61,18 @@ class Membership:
         self.label = found.label(rank)
         self.activity = Activity()
         self.store = JobStore(
-            job.address, job.nonce, timeout_s=flow.start_timeout_s, activity=self.activity
+            job.address, job.nonce, timeout_s=start_timeout_s, activity=self.activity
         )
         if not self.store.claim(self.label):
             raise RuntimeError(f"{self.label} has joined already; start each command once")
-        self.pool = Pool.open(job.pool, label=self.label, timeout_s=flow.start_timeout_s)
+        self.pool = Pool.open(job.pool, label=self.label, timeout_s=start_timeout_s)
         self._heartbeat = Heartbeat(
             self.activity,
             self.store.clone(),
             self.label,
             self.labels,
-            timeout_s=flow.timeout_s,
-            start_timeout_s=flow.start_timeout_s,
+            timeout_s=timeout_s,
+            start_timeout_s=start_timeout_s,
         )
         self._handlers: dict[int, Any] = {}
         self._watcher = Watcher(self.pool, self.store.clone(), self._heartbeat, self.label)

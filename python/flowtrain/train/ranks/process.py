@@ -28,10 +28,9 @@ from flowtrain.train.input.prefetch import Prefetch
 from flowtrain.train.input.reads import SampleReads
 from flowtrain.train.input.stream import StreamOrder
 from flowtrain.train.planning.corrections import PlanCorrections, corrections_of
-from flowtrain.train.planning.evaluations import EvaluationSource
+from flowtrain.train.planning.of_run import evaluations_of, source_of
 from flowtrain.train.planning.planner import PlannedStep, Planner
 from flowtrain.train.planning.plans import PublishedPlans
-from flowtrain.train.planning.source import PlanSource
 from flowtrain.train.ranks.backbone import BackbonePart
 from flowtrain.train.ranks.context import RankContext
 from flowtrain.train.ranks.device import choose_device, register
@@ -94,7 +93,15 @@ class RankProcess:
             self._resources.enter_context(stream)
             timeout_s = config.flow.timeout_s
             self._stream = SampleReads(stream, config.data.name, timeout_s=timeout_s)
-        self.membership = Membership(config, world, rank, job)
+        flow = config.flow
+        self.membership = Membership(
+            flow.chosen,
+            world,
+            rank,
+            job,
+            timeout_s=flow.timeout_s,
+            start_timeout_s=flow.start_timeout_s,
+        )
         self.world = self.membership.world
         self.checkpoint = latest(config.run) if resume else None
         self.meta: CheckpointMeta | None = None
@@ -267,11 +274,11 @@ class RankProcess:
     def _planner(self, context: RankContext) -> Planner:
         log = self.config.run / PLANS
         corrections = corrections_of(self.config.flow, log, first=self.first)
-        source = PlanSource(
+        source = source_of(
             self.config,
+            context.family,
             reads=self._reads["train"],
             order=self._order(),
-            family=context.family,
             step=self.first,
             cursor=self.cursor,
             corrections=corrections,
@@ -290,11 +297,11 @@ class RankProcess:
         held_out = self.config.held_out
         if held_out is None:
             return None
-        source = EvaluationSource(
+        source = evaluations_of(
             self.config,
+            context.family,
             reads=self._reads["eval"],
             num_samples=len(Dataset(held_out, held_out_state(self.config.run))),
-            family=context.family,
             first=self.first,
         )
         return self._plans_of(source, context, log=None, first=FIRST_EVALUATION)

@@ -90,7 +90,10 @@ class Rank:
         self._sizes = SpaceNeed(activation=0, gradient=0)
         self._events = context.activity.events
         self._profiler = Profiler(context.config, context.world.label)
-        self._delays = Delays(context.config, context.world.label)
+        config = context.config
+        self._delays = Delays(
+            config.debug.delay_ms / 1e3, f"{config.train.seed}/{context.world.label}"
+        )
         self._step = 0
         self._last: StepPlan | None = None
         self._eval_loss: float | None = None

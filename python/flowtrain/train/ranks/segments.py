@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from flowtrain.config.schema import RunConfig
+from flowtrain.config.layout import RankLayout
+from flowtrain.config.schema import PoolConfig
 from flowtrain.steps import Space, SpaceNeed, StepPlan, step_name
 
 
@@ -10,13 +11,14 @@ class SegmentSizes:
     """Determines how many slabs each rank's segment has, the same on every rank.
 
     Args:
-        config: The run.
+        layout: The ranks.
+        pool: Section `pool`.
         space: How records are split into slabs.
     """
 
-    def __init__(self, config: RunConfig, space: Space) -> None:
-        self._layout = config.flow.chosen
-        self._pool = config.pool
+    def __init__(self, layout: RankLayout, pool: PoolConfig, space: Space) -> None:
+        self._layout = layout
+        self._pool = pool
         self._space = space
 
     def need(self, plan: StepPlan) -> SpaceNeed:

@@ -9,8 +9,6 @@ from contextlib import contextmanager
 
 import torch
 
-from flowtrain.config.schema import RunConfig
-
 
 def seed_dropout(seed: int, step: int, *place: int) -> None:
     """Seed the random numbers of a forward pass; recomputation and reruns draw the same.
@@ -35,11 +33,16 @@ def inference(module: torch.nn.Module) -> Iterator[None]:
 
 
 class Delays:
-    """Random pauses before actions, so that tests meet orders that rarely happen."""
+    """Random pauses before actions, so that tests meet orders that rarely happen.
 
-    def __init__(self, config: RunConfig, label: str) -> None:
-        self._limit_s = config.debug.delay_ms / 1e3
-        self._random = random.Random(f"{config.train.seed}/{label}")
+    Args:
+        limit_s: Seconds that a pause takes at most.
+        seed: Seed of the pauses.
+    """
+
+    def __init__(self, limit_s: float, seed: str) -> None:
+        self._limit_s = limit_s
+        self._random = random.Random(seed)
 
     def pause(self) -> None:
         if self._limit_s:

@@ -23,7 +23,7 @@ from flowtrain.steps import FIRST_EVALUATION, StepPlan
 from flowtrain.train.input.reads import SampleReads
 from flowtrain.train.input.stream import StreamOrder
 from flowtrain.train.planning.evaluations import EvaluationSource
-from flowtrain.train.planning.source import PlanSource
+from flowtrain.train.planning.of_run import evaluations_of, source_of
 
 SAMPLES = 7
 STEPS = 5
@@ -69,11 +69,11 @@ def plans(
     config: RunConfig, reader: Reader, order: DrawOrder | None = None, **start: int
 ) -> list[StepPlan]:
     pool: Any = reader
-    source = PlanSource(
+    source = source_of(
         config,
+        family_for(config.model.folder),
         reads=SampleReads(pool, config.data.path, timeout_s=60),
         order=order or MixedOrder([SAMPLES], [SAMPLES], seed=config.train.seed, shuffle=True),
-        family=family_for(config.model.folder),
         **start,
     )
     steps = list(source)
@@ -157,11 +157,11 @@ def test_an_evaluation_has_each_held_out_sample_once_and_ends_with_a_plan(
 
     def source(dropped: Callable[[int], bool]) -> EvaluationSource:
         reader: Any = Reader(dropped)
-        return EvaluationSource(
+        return evaluations_of(
             config,
+            family_for(config.model.folder),
             reads=SampleReads(reader, "held_out.jsonl", timeout_s=60, attribute="held_out"),
             num_samples=SAMPLES,
-            family=family_for(config.model.folder),
             first=2,
         )
 

@@ -1,12 +1,11 @@
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from flowtrain.config.flow import FlowConfig
-from flowtrain.config.schema import DataConfig, ModelConfig, PoolConfig, RunConfig, TrainConfig
+from flowtrain.config.layout import RankLayout
+from flowtrain.config.schema import PoolConfig
 from flowtrain.steps import EncoderItem, Space, SpaceError, SpaceNeed, StepPlan
 from flowtrain.train.ranks.segments import SegmentSizes
 
@@ -29,15 +28,8 @@ SPACE = Space(slab_bytes=SLAB, row_bytes=SLAB, trained=True)
 
 def segments(**pool: Any) -> SegmentSizes:
     """Sizes in two worlds of two ranks each."""
-    config = RunConfig(
-        run=Path("run"),
-        model=ModelConfig(config=Path("model")),
-        data=DataConfig(path=Path("train.jsonl")),
-        train=TrainConfig(steps=9),
-        flow=FlowConfig(encoder_ranks=2, backbone_ranks=2),
-        pool=PoolConfig(slab_bytes=SLAB, **pool),
-    )
-    return SegmentSizes(config, SPACE)
+    sizes = PoolConfig(slab_bytes=SLAB, **pool)
+    return SegmentSizes(RankLayout.decoupled(2, 2), sizes, SPACE)
 
 
 def test_a_pool_that_holds_every_plan_is_enough_for_all_of_them() -> None:
