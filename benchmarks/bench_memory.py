@@ -49,8 +49,10 @@ def peak(folder: Path, flow: dict[str, Any], steps: int) -> dict[str, Any]:
     )
     config = flow_config(task, folder / "-".join(["run", *flow]))
     config = replace(config, debug=replace(config.debug, fault="tensor_peak:watch"))
+    found = folder / "peak.json"
+    os.environ[tensor_peak.FILE] = str(found)
     train(config)
-    seen = json.loads((config.run / tensor_peak.FILE).read_text())[1:]
+    seen = json.loads(found.read_text())[1:]
     plans = read_log(config.run / "plan.log")
     return {
         "peak_bytes": max(most - start for start, most in seen),

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+from pathlib import Path
 
 from cost.kept import Storages
 
 from flowtrain.train.ranks.rank import Rank
 
-FILE = "tensor_peak.json"
+FILE = "FLOWTRAIN_BENCH_PEAK"
+"""Environment variable: the file to write."""
 
 
 def watch() -> None:
-    """Write the bytes at the start of each step, and the peak in it, to the run folder."""
+    """Write the bytes at the start of each step, and the peak in it, to a file."""
     tensors = Storages()
     steps: list[tuple[int, int]] = []
     begin = Rank._begin
@@ -20,7 +23,7 @@ def watch() -> None:
     def watched(self: Rank, step: int) -> None:
         if steps:
             steps[-1] = (steps[-1][0], tensors.peak)
-            (self._context.config.run / FILE).write_text(json.dumps(steps))
+            Path(os.environ[FILE]).write_text(json.dumps(steps))
         tensors.peak = tensors.bytes
         steps.append((tensors.bytes, tensors.bytes))
         begin(self, step)

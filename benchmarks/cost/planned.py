@@ -13,7 +13,7 @@ from flowtrain.models.family import Family
 from flowtrain.steps import StepPlan
 from flowtrain.train.input.reads import SampleReads
 from flowtrain.train.planning.of_run import builder_of
-from flowtrain.train.ranks import process
+from flowtrain.train.ranks import planners
 
 STEPS = "FLOWTRAIN_BENCH_STEPS"
 """Environment variable: JSON file with the numbers of the samples of each step."""
@@ -38,4 +38,4 @@ class ChosenSource:
 
 def install() -> None:
     """Let the rank of this process take its steps from `ChosenSource`."""
-    process.source_of = ChosenSource
+    planners.source_of = ChosenSource

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -11,6 +11,16 @@ from flowtrain.data.text import NO_TEXT, CompactText, joined, split, with_tokens
 from flowtrain.models.family import Family
 from flowtrain.steps import Document
 from flowtrain.train.ranks.batch import packed_batch
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AnswerLimits:
+    """When an answer ends."""
+
+    max_tokens: int
+    """Maximum tokens of an answer."""
+    end_ids: Collection[int]
+    """Tokens that end an answer."""
 
 
 def greedy_answers(
@@ -21,8 +31,7 @@ def greedy_answers(
     rows: torch.Tensor | None,
     *,
     device: torch.device,
-    max_tokens: int,
-    end_ids: Collection[int],
+    limits: AnswerLimits,
     goes_on: Callable[[bool], bool],
 ) -> list[list[int]]:
     """Append the most likely token to each prompt until each answer has ended.
@@ -37,8 +46,7 @@ def greedy_answers(
         text: Their tokens, side by side.
         rows: Rows of their images in order, or None if there is no image.
         device: Device of the model.
-        max_tokens: Maximum tokens of an answer.
-        end_ids: Tokens that end an answer.
+        limits: When an answer ends.
         goes_on: Told whether an answer has not ended; returns whether another pass is to run.
 
     Returns:
@@ -47,7 +55,7 @@ def greedy_answers(
     prompts = split(text, [document.num_tokens for document in documents])
     answers: list[list[int]] = [[] for _ in documents]
     ended = [False] * len(documents)
-    for _ in range(max_tokens):
+    for _ in range(limits.max_tokens):
         grown = [
             replace(document, num_tokens=document.num_tokens + len(answer))
             for document, answer in zip(documents, answers, strict=True)
@@ -59,7 +67,7 @@ def greedy_answers(
         for number, token in enumerate(tokens[: len(documents)]):
             if not ended[number]:
                 answers[number].append(token)
-                ended[number] = token in end_ids
+                ended[number] = token in limits.end_ids
         if not goes_on(not all(ended)):
             break
     return answers

@@ -7,13 +7,12 @@ from dataclasses import dataclass, field
 
 import torch
 
-from flowtrain.data.chat import end_ids
 from flowtrain.data.text import NO_TEXT, CompactText
 from flowtrain.models.family import LossOutput
 from flowtrain.schedule import Action
 from flowtrain.steps import EncoderItem, StepPlan
 from flowtrain.train.planning.texts import take_texts
-from flowtrain.train.ranks.answers import greedy_answers
+from flowtrain.train.ranks.answers import AnswerLimits, greedy_answers
 from flowtrain.train.ranks.batch import packed_batch
 from flowtrain.train.ranks.context import RankContext
 from flowtrain.train.ranks.step import seed_dropout
@@ -58,10 +57,12 @@ class BackbonePart:
     """Executes the actions of the backbone.
 
     Args:
-        context: Configuration, connections and services of this rank.
+        context: Connections and services of this rank.
         module: The backbone.
         receiver: Receives the image rows of the slots.
         sender: Sends the gradients of these rows.
+        meets: Whether each pass takes all ranks of the backbone.
+        answers: When answers to prompts end; None if there are none.
 
     Attributes:
         sums: Results of the step, or of the batch of an evaluation, whose texts were read last.
@@ -74,6 +75,8 @@ class BackbonePart:
         *,
         receiver: RecordReceiver,
         sender: RecordSender,
+        meets: bool,
+        answers: AnswerLimits | None,
     ) -> None:
         self.module = module
         self.sums = StepSums()
@@ -82,10 +85,11 @@ class BackbonePart:
         self.sender = sender
         # A run that follows a log measures, too: sums over ranks of vectors of another length could
         # be rounded in another way.
-        flow = context.config.flow
+        flow = context.flow
         self._measures = flow.correct or flow.corrections is not None
         self._sends_gradients = flow.mode != "frozen"
-        self._meets = context.config.parallel_of("backbone").meets == "always"
+        self._meets = meets
+        self._answers = answers
         self._texts: dict[int, CompactText] = {}
         self._slots: dict[tuple[int, int], _Slot] = {}
         self._returned: dict[tuple[int, int], torch.Tensor] = {}
@@ -121,6 +125,7 @@ class BackbonePart:
         documents = plan.documents[replica][number]
         text = self._texts[number] if documents else NO_TEXT
         if plan.kind == "answer":
+            assert self._answers is not None
             answers = greedy_answers(
                 context.family,
                 self.module.module,
@@ -128,14 +133,13 @@ class BackbonePart:
                 text,
                 slot.features,
                 device=context.world.device,
-                max_tokens=context.config.eval.answer_tokens,
-                end_ids=end_ids(context.config.model.folder),
+                limits=self._answers,
                 goes_on=self._any_goes_on,
             )
             self.sums.answers |= {d.sample: ids for d, ids in zip(documents, answers, strict=True)}
             return
         before = time.perf_counter()
-        seed_dropout(context.config.train.seed, plan.step, replica, number)
+        seed_dropout(context.seed, plan.step, replica, number)
         trains = plan.kind == "train"
         if trains and slot.features is not None:
             slot.features.requires_grad_(self._sends_gradients)

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
+from flowtrain.config.flow import FlowConfig
 from flowtrain.config.layout import ModuleName, RankLayout
-from flowtrain.config.schema import RunConfig
-from flowtrain.models.dtypes import compute_dtype, pool_dtype
 from flowtrain.models.family import Family
 from flowtrain.steps import Space
 from flowtrain.train.control.activity import Activity
@@ -24,9 +23,27 @@ from flowtrain_core import Pool
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankContext:
-    """Configuration, connections and services of a rank."""
+    """Connections and services of a rank, and what all ranks of the run have in common.
 
-    config: RunConfig
+    Attributes:
+        flow: Section `flow`, with the layout of the ranks.
+        seed: Seed of dropout.
+        dtype: Dtype of the passes.
+        pool_dtype: Dtype of rows in the pool.
+        world: Ranks that hold the same modules.
+        store: The job's store.
+        pool: The job's pool.
+        activity: Told what this rank does and waits for.
+        family: Family of the model.
+        plans: Plans of the steps.
+        space: How records are split into slabs.
+        segments: How many slabs each segment has.
+    """
+
+    flow: FlowConfig
+    seed: int
+    dtype: torch.dtype
+    pool_dtype: torch.dtype
     world: World
     store: JobStore
     pool: Pool
@@ -34,19 +51,11 @@ class RankContext:
     family: Family
     plans: PublishedPlans
     space: Space
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Dtype of the passes."""
-        return compute_dtype(self.config)
-
-    @property
-    def segments(self) -> SegmentSizes:
-        return SegmentSizes(self.layout, self.config.pool, self.space)
+    segments: SegmentSizes
 
     @property
     def layout(self) -> RankLayout:
-        return self.config.flow.chosen
+        return self.flow.chosen
 
     def loopback(self) -> Loopback | None:
         """Takes the records of one direction that this rank sends to itself, if there are any."""
@@ -70,7 +79,7 @@ class RankContext:
             readers=readers,
             num_readers=layout.encoder_ranks if readers == "encoder" else layout.backbone_ranks,
             space=self.space,
-            dtype=pool_dtype(self.config),
+            dtype=self.pool_dtype,
             activity=self.activity,
             loopback=loopback,
         )

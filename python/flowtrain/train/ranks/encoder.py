@@ -26,7 +26,7 @@ class EncoderPart:
     under the weights that encoded the item.
 
     Args:
-        context: Configuration, connections and services of this rank.
+        context: Connections and services of this rank.
         module: The encoder.
         prefetch: Reads of the planned images, for each kind of plan.
         sender: Sends the rows of the items.
@@ -45,7 +45,7 @@ class EncoderPart:
         sender: RecordSender,
         receiver: RecordReceiver,
     ) -> None:
-        flow = context.config.flow
+        flow = context.flow
         self.module = module
         self.trains = flow.mode != "frozen"
         self.version = 0
@@ -151,7 +151,7 @@ class EncoderPart:
         images = [reads.get(plan.step, ("pixels", image)) for image in item.images]
         pixels = torch.cat([torch.from_numpy(image.pixels) for image in images])
         # Recomputation and reruns draw the same dropout masks; other layouts have other items.
-        seed_dropout(context.config.train.seed, plan.step, item.index)
+        seed_dropout(context.seed, plan.step, item.index)
         with torch.set_grad_enabled(with_graph):
             rows: torch.Tensor = self.module.module(
                 pixels.to(context.world.device, context.dtype),

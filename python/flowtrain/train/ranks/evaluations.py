@@ -50,7 +50,7 @@ class Evaluations:
     without backward and update.
 
     Args:
-        context: Configuration, connections and services of this rank.
+        context: Connections and services of this rank.
         role: This rank, as schedules see it.
         backbone: The backbone's part, if this rank holds the backbone.
         execute: Executes an action.

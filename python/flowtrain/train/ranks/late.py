@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from flowtrain.config.schema import RunConfig
 from flowtrain.schedule import Action
 from flowtrain.steps import step_name
 from flowtrain_core import FlowTrainError
@@ -15,12 +14,12 @@ class LateRankError(FlowTrainError, TimeoutError):
     """A rank did not come to a pass that the ranks of a sharded module run together."""
 
 
-def late_ranks_error(config: RunConfig, action: Action, cause: Exception) -> LateRankError | None:
+def late_ranks_error(action: Action, cause: Exception, *, timeout_s: float) -> LateRankError | None:
     """The error of an action in which a collective has timed out; None for another cause."""
     if _TIMED_OUT not in str(cause):
         return None
     return LateRankError(
         f"{step_name(action.step)}, '{action}': other {action.module} ranks did not come to this "
-        f"pass within flow.timeout_s={config.flow.timeout_s:g} s; if they are only slow, as in a "
+        f"pass within flow.timeout_s={timeout_s:g} s; if they are only slow, as in a "
         "first compilation, raise flow.timeout_s"
     )

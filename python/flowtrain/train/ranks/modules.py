@@ -7,6 +7,7 @@ from functools import partial
 import torch
 
 from flowtrain.config.layout import ModuleName
+from flowtrain.config.schema import RunConfig
 from flowtrain.models.dtypes import stored_dtype
 from flowtrain.models.loading import load_weights
 from flowtrain.models.recompute import recompute_blocks
@@ -17,14 +18,15 @@ from flowtrain.train.state.module import ModuleState
 from flowtrain.train.state.trained import freeze_and_cast
 
 
-def build_module(name: ModuleName, context: RankContext) -> ModuleState:
+def build_module(name: ModuleName, config: RunConfig, context: RankContext) -> ModuleState:
     """A module with nothing of the other; a collective call of all ranks of the world.
 
     Args:
         name: Which module.
-        context: Configuration, connections and services of this rank.
+        config: The run.
+        context: Connections and services of this rank.
     """
-    config, family, device = context.config, context.family, context.world.device
+    family, device = context.family, context.world.device
     parallel = parallel_for(config, name, context.world)
     fill = None
     if parallel.divides and config.model.path is not None:

@@ -5,42 +5,28 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterable, Mapping
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, suppress
 from functools import partial
-from pathlib import Path
 
 import torch
 
 from flowtrain.config.schema import RunConfig
-from flowtrain.data.mixture import sample_order
-from flowtrain.data.order import DrawOrder
-from flowtrain.data.records import Dataset
 from flowtrain.data.workers import WorkerPool
 from flowtrain.events import Attempt, EventFile, path_of
-from flowtrain.models.dtypes import pool_dtype
+from flowtrain.models.dtypes import compute_dtype, pool_dtype
 from flowtrain.models.registry import family_for
-from flowtrain.steps import FIRST_EVALUATION, Space
+from flowtrain.steps import Space
 from flowtrain.train.control.job import ATTEMPT, FIRST_STEP, READY, Job
 from flowtrain.train.control.threads import rank_threads
 from flowtrain.train.control.world import World
-from flowtrain.train.input.prefetch import Prefetch
 from flowtrain.train.input.reads import SampleReads
-from flowtrain.train.input.stream import StreamOrder
-from flowtrain.train.planning.corrections import PlanCorrections, corrections_of
-from flowtrain.train.planning.of_run import evaluations_of, source_of
-from flowtrain.train.planning.planner import PlannedStep, Planner
 from flowtrain.train.planning.plans import PublishedPlans
-from flowtrain.train.ranks.backbone import BackbonePart
+from flowtrain.train.ranks.build import RankBuilder
 from flowtrain.train.ranks.context import RankContext
 from flowtrain.train.ranks.device import choose_device, register
-from flowtrain.train.ranks.encoder import EncoderPart, pixel_requests
 from flowtrain.train.ranks.membership import Membership
-from flowtrain.train.ranks.metrics import Metrics
 from flowtrain.train.ranks.modules import build_module
-from flowtrain.train.ranks.peak import job_peak_flops
-from flowtrain.train.ranks.rank import Rank
-from flowtrain.train.ranks.trackers import open_trackers
+from flowtrain.train.ranks.segments import SegmentSizes
 from flowtrain.train.state.checkpoint import (
     CheckpointError,
     CheckpointMeta,
@@ -48,12 +34,9 @@ from flowtrain.train.state.checkpoint import (
     latest,
     read_meta,
 )
-from flowtrain.train.state.logs import PLANS
 from flowtrain.train.state.module import ModuleState
-from flowtrain.train.state.optimizer import LearningRates
-from flowtrain.train.state.resume import check_model, data_state, held_out_state
+from flowtrain.train.state.resume import check_model
 from flowtrain.train.state.run_folder import write_edges
-from flowtrain.train.state.trained import trained_groups
 
 
 class RankProcess:
@@ -118,7 +101,7 @@ class RankProcess:
         self._check_first()
         context = self._context()
         modules: dict[str, ModuleState] = {
-            name: build_module(name, context) for name in self.world.modules
+            name: build_module(name, self.config, context) for name in self.world.modules
         }
         checkpoints = Checkpoints(self.config, context.world, modules, context.store)
         if self.checkpoint is not None and self.meta is not None:
@@ -127,7 +110,16 @@ class RankProcess:
             module.begin()
         with self._resources:
             self._record_events()
-            rank = self._rank(context, modules, checkpoints)
+            builder = RankBuilder(
+                self.config,
+                context,
+                self._reads,
+                self._stream,
+                first=self.first,
+                cursor=self.cursor,
+                resources=self._resources,
+            )
+            rank = builder.build(modules, checkpoints)
             check_model(self.config)
             membership.meet(READY)
             try:
@@ -191,7 +183,10 @@ class RankProcess:
             sharded=self.config.parallel_of("encoder").meets != "never",
         )
         return RankContext(
-            config=self.config,
+            flow=flow,
+            seed=self.config.train.seed,
+            dtype=compute_dtype(self.config),
+            pool_dtype=pool_dtype(self.config),
             world=world,
             store=membership.store,
             pool=membership.pool,
@@ -199,132 +194,7 @@ class RankProcess:
             family=family,
             plans=PublishedPlans(membership.store, processes=len(membership.labels)),
             space=space,
-        )
-
-    def _rank(
-        self,
-        context: RankContext,
-        modules: Mapping[str, ModuleState],
-        checkpoints: Checkpoints,
-    ) -> Rank:
-        records, gradients = context.loopback(), context.loopback()
-        encoder = backbone = metrics = planner = eval_planner = None
-        if "encoder" in modules:
-            encoder = EncoderPart(
-                context,
-                modules["encoder"],
-                self._prefetch(context),
-                sender=context.sender("backbone", records),
-                receiver=context.receiver("encoder", gradients),
-            )
-        if "backbone" in modules:
-            backbone = BackbonePart(
-                context,
-                modules["backbone"],
-                receiver=context.receiver("backbone", records),
-                sender=context.sender("encoder", gradients),
-            )
-            if context.world.reports:
-                metrics = self._metrics(context)
-            if context.world.hosts_planner:
-                planner = self._planner(context)
-                planner.start()
-                if (eval_planner := self._eval_planner(context)) is not None:
-                    eval_planner.start()
-        return Rank(
-            context,
-            checkpoints,
-            encoder=encoder,
-            backbone=backbone,
-            metrics=metrics,
-            planner=planner,
-            eval_planner=eval_planner,
-        )
-
-    def _prefetch(self, context: RankContext) -> dict[str, Prefetch]:
-        """Reads of images, for each kind of plan."""
-        found = {
-            kind: Prefetch(
-                reads,
-                context.plans.peek,
-                partial(pixel_requests, context.world.replica),
-                context.activity.events,
-            )
-            for kind, reads in self._reads.items()
-        }
-        return found | {"answer": found["eval"]} if "eval" in found else found
-
-    def _metrics(self, context: RankContext) -> Metrics:
-        metrics = Metrics(
-            self.config.run,
-            steps=self.config.train.steps,
-            rates=LearningRates(
-                self.config.optim,
-                trained_groups(self.config, context.family),
-                steps=self.config.schedule_steps,
-            ),
-            peak_flops=job_peak_flops(
-                context.world.device, context.dtype, ranks=len(self.membership.labels)
-            ),
-            trackers=open_trackers(self.config, first=self.first),
-            held_out=self._reads.get("eval"),
-        )
-        return self._resources.enter_context(closing(metrics))
-
-    def _planner(self, context: RankContext) -> Planner:
-        log = self.config.run / PLANS
-        corrections = corrections_of(self.config.flow, log, first=self.first)
-        source = source_of(
-            self.config,
-            context.family,
-            reads=self._reads["train"],
-            order=self._order(),
-            step=self.first,
-            cursor=self.cursor,
-            corrections=corrections,
-        )
-        return self._plans_of(source, context, log=log, first=self.first, corrections=corrections)
-
-    def _order(self) -> DrawOrder:
-        if self._stream is not None:
-            batch = self.config.train.global_batch
-            return StreamOrder(self._stream, batch=batch, cursor=self.cursor)
-        data = self.config.data
-        dataset = Dataset(data, data_state(self.config.run))
-        return sample_order(data, dataset, seed=self.config.train.seed)
-
-    def _eval_planner(self, context: RankContext) -> Planner | None:
-        held_out = self.config.held_out
-        if held_out is None:
-            return None
-        source = evaluations_of(
-            self.config,
-            context.family,
-            reads=self._reads["eval"],
-            num_samples=len(Dataset(held_out, held_out_state(self.config.run))),
-            first=self.first,
-        )
-        return self._plans_of(source, context, log=None, first=FIRST_EVALUATION)
-
-    def _plans_of(
-        self,
-        source: Iterable[PlannedStep],
-        context: RankContext,
-        *,
-        log: Path | None,
-        first: int,
-        corrections: PlanCorrections | None = None,
-    ) -> Planner:
-        return Planner(
-            source,
-            store=context.store.clone(),
-            log=log,
-            need=context.segments.need,
-            made=context.plans.made,
-            activity=context.activity,
-            ahead=self.config.flow.plan_ahead,
-            first=first,
-            corrections=corrections,
+            segments=SegmentSizes(flow.chosen, self.config.pool, space),
         )
 
     def _device(self) -> torch.device:

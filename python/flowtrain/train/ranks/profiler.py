@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from flowtrain.config.schema import RunConfig
+from flowtrain.config.schema import TrackConfig
 from flowtrain.schedule import Action
 from flowtrain.train.state.logs import PROFILE
 
@@ -18,13 +19,13 @@ class Profiler:
     The trace is `RUN/profile/LABEL.json`, for Perfetto or chrome://tracing.
 
     Args:
-        config: The run.
+        track: Section `track`.
+        run: Folder of the run.
         label: Name of the rank.
     """
 
-    def __init__(self, config: RunConfig, label: str) -> None:
-        track = config.track
-        self._path = config.run / PROFILE / f"{label}.json"
+    def __init__(self, track: TrackConfig, run: Path, label: str) -> None:
+        self._path = run / PROFILE / f"{label}.json"
         self._window = range(0)
         if track.profile_start is not None:
             self._window = range(track.profile_start, track.profile_start + track.profile_steps)

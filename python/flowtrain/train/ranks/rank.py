@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
-
-from flowtrain.schedule import KINDS, Action, Kind, Role, template_of
+from flowtrain.schedule import KINDS, Action, Kind, Role, Template
 from flowtrain.steps import SpaceNeed, StepPlan
 from flowtrain.train.planning.planner import Planner
 from flowtrain.train.ranks.backbone import BackbonePart
 from flowtrain.train.ranks.context import RankContext
 from flowtrain.train.ranks.encoder import EncoderPart
 from flowtrain.train.ranks.evaluations import Evaluations
-from flowtrain.train.ranks.late import late_ranks_error
-from flowtrain.train.ranks.memory import device_memory_error
 from flowtrain.train.ranks.metrics import Metrics
 from flowtrain.train.ranks.profiler import Profiler
 from flowtrain.train.ranks.step import Delays
@@ -31,18 +27,27 @@ class Rank:
     """Executes the actions of a rank in the order of its schedule.
 
     Args:
-        context: Configuration, connections and services of this rank.
+        context: Connections and services of this rank.
+        template: The order of the steps.
+        role: What this rank holds and does in it.
+        update: Ends each step.
         checkpoints: Saves the modules of this rank.
         encoder: The encoder's part, if this rank holds the encoder.
         backbone: The backbone's part, if this rank holds the backbone.
         metrics: Log of the run; None except on the first rank with the backbone.
         planner: Told of each step; None except on that rank.
         eval_planner: Planner of the evaluations; None except on that rank, and without evaluations.
+        profiler: Traces some steps.
+        delays: Pauses before actions.
+        explained: The error that says more than the one that an action raised, or None.
     """
 
     def __init__(
         self,
         context: RankContext,
+        template: Template,
+        role: Role,
+        update: Update,
         checkpoints: Checkpoints,
         *,
         encoder: EncoderPart | None,
@@ -50,8 +55,14 @@ class Rank:
         metrics: Metrics | None,
         planner: Planner | None,
         eval_planner: Planner | None,
+        profiler: Profiler,
+        delays: Delays,
+        explained: Callable[[Action, Exception], Exception | None],
     ) -> None:
         self._context = context
+        self._template = template
+        self._role = role
+        self._update = update
         self._checkpoints = checkpoints
         self._encoder = encoder
         self._backbone = backbone
@@ -59,23 +70,12 @@ class Rank:
         self._metrics = metrics
         self._planner = planner
         self._eval_planner = eval_planner
-        self._role = Role(
-            label=context.world.label,
-            replica=context.world.replica,
-            encoder=encoder is not None,
-            backbone=backbone is not None,
-            trains_encoder=context.config.flow.mode != "frozen",
-            meets=context.config.parallel_of("backbone").meets,
-        )
         self._evaluations = Evaluations(
             context,
             self._role,
             backbone=backbone,
             execute=self._execute,
             planner=eval_planner,
-        )
-        self._update = Update(
-            context, encoder=encoder, backbone=backbone, metrics=metrics, planner=planner
         )
         self._handlers: dict[tuple[Kind, str | None], Handler] = {
             ("evaluate", None): self._evaluate,
@@ -89,11 +89,9 @@ class Rank:
                     self._handlers[kind, module] = handler
         self._sizes = SpaceNeed(activation=0, gradient=0)
         self._events = context.activity.events
-        self._profiler = Profiler(context.config, context.world.label)
-        config = context.config
-        self._delays = Delays(
-            config.debug.delay_ms / 1e3, f"{config.train.seed}/{context.world.label}"
-        )
+        self._profiler = profiler
+        self._delays = delays
+        self._explained = explained
         self._step = 0
         self._last: StepPlan | None = None
         self._eval_loss: float | None = None
@@ -107,7 +105,7 @@ class Rank:
         with self._events.span("run"):
             self._update.restart()
             self._begin(first)
-            for action in template_of(context.config).expand(self._role, self._plan, first=first):
+            for action in self._template.expand(self._role, self._plan, first=first):
                 self._execute_in_turn(action)
         self._profiler.close()
         self._checkpoints.wait()
@@ -163,11 +161,9 @@ class Rank:
         try:
             with self._profiler.named(action):
                 handler(plan, action)
-        except torch.OutOfMemoryError as error:
-            raise device_memory_error(self._context.config, action, error) from error
         except RuntimeError as error:
-            if late := late_ranks_error(self._context.config, action, error):
-                raise late from error
+            if (explained := self._explained(action, error)) is not None:
+                raise explained from error
             raise
         finally:
             self._events.end(last=action.last)

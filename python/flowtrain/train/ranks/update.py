@@ -22,7 +22,9 @@ class Update:
     """Executes `norm`, `exchange` and `apply` of each step, in this order.
 
     Args:
-        context: Configuration, connections and services of this rank.
+        context: Connections and services of this rank.
+        exchange: Exchanges the results of a step with all ranks.
+        targets: Ends a run without targets.
         encoder: The encoder's part, if this rank holds the encoder.
         backbone: The backbone's part, if this rank holds the backbone.
         metrics: Log of the run; None except on the first rank with the backbone.
@@ -32,6 +34,8 @@ class Update:
     def __init__(
         self,
         context: RankContext,
+        exchange: StepExchange,
+        targets: TargetCheck,
         *,
         encoder: EncoderPart | None,
         backbone: BackbonePart | None,
@@ -43,8 +47,8 @@ class Update:
         self._backbone = backbone
         self._metrics = metrics
         self._planner = planner
-        self._exchange = _step_exchange(context)
-        self._targets = TargetCheck(context.config.train.steps)
+        self._exchange = exchange
+        self._targets = targets
         self._events = context.activity.events
         self._norm = 0.0
         self._sums: StepSums | None = None
@@ -146,22 +150,3 @@ class Update:
             ages=[int(age) for age in sums.ages],
             timing=timing,
         )
-
-
-def _step_exchange(context: RankContext) -> StepExchange:
-    """The exchange at the end of each step of a run."""
-    config, layout, world = context.config, context.layout, context.world
-    reporting = [
-        world.name
-        for world in layout.worlds
-        if "backbone" in world.modules or config.flow.mode != "frozen"
-    ]
-    return StepExchange(
-        context.store,
-        world=world.name,
-        worlds=reporting,
-        clip_norm=config.optim.clip_norm,
-        nonfinite=config.train.nonfinite,
-        # The encoder is late in `bounded`, and so may be its report.
-        late=config.flow.mode == "bounded" and world.name == "backbone",
-    )

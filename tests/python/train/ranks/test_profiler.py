@@ -14,7 +14,7 @@ def test_the_trace_has_the_steps_of_the_window_alone(tmp_path: Path) -> None:
     tree = run_tree(tmp_path / "run", tmp_path)
     config = from_dict({**tree, "track": {"profile_start": 1, "profile_steps": 2}})
     config.run.mkdir()
-    profiler = Profiler(config, "backbone.0")
+    profiler = Profiler(config.track, config.run, "backbone.0")
     for step in range(4):
         profiler.begin_step(step)
         with torch.profiler.record_function(f"step {step}"):

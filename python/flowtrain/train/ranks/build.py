@@ -1,0 +1,198 @@
+"""Builds a rank of its parts, as the configuration of the run sets them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack, closing
+from functools import partial
+
+import torch
+
+from flowtrain.config.schema import RunConfig
+from flowtrain.data.chat import end_ids
+from flowtrain.schedule import Action, Role, template_of
+from flowtrain.train.control.exchange import StepExchange
+from flowtrain.train.control.targets import TargetCheck
+from flowtrain.train.input.prefetch import Prefetch
+from flowtrain.train.input.reads import SampleReads
+from flowtrain.train.ranks.answers import AnswerLimits
+from flowtrain.train.ranks.backbone import BackbonePart
+from flowtrain.train.ranks.context import RankContext
+from flowtrain.train.ranks.encoder import EncoderPart, pixel_requests
+from flowtrain.train.ranks.late import late_ranks_error
+from flowtrain.train.ranks.memory import device_memory_error
+from flowtrain.train.ranks.metrics import Metrics
+from flowtrain.train.ranks.peak import job_peak_flops
+from flowtrain.train.ranks.planners import Planners
+from flowtrain.train.ranks.profiler import Profiler
+from flowtrain.train.ranks.rank import Rank
+from flowtrain.train.ranks.step import Delays
+from flowtrain.train.ranks.trackers import open_trackers
+from flowtrain.train.ranks.update import Update
+from flowtrain.train.state.checkpoint import Checkpoints
+from flowtrain.train.state.module import ModuleState
+from flowtrain.train.state.optimizer import LearningRates
+from flowtrain.train.state.trained import trained_groups
+
+
+class RankBuilder:
+    """Builds the rank of this process.
+
+    Args:
+        config: The run.
+        context: Connections and services of the rank.
+        reads: Reads of the samples of training and evaluations.
+        stream: Reads of the stream, if the run has one.
+        first: First step.
+        cursor: Samples that the steps before have drawn.
+        resources: Closes the logs.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        context: RankContext,
+        reads: Mapping[str, SampleReads],
+        stream: SampleReads | None,
+        *,
+        first: int,
+        cursor: int,
+        resources: ExitStack,
+    ) -> None:
+        self._config = config
+        self._context = context
+        self._reads = reads
+        self._stream = stream
+        self._first = first
+        self._cursor = cursor
+        self._resources = resources
+
+    def build(self, modules: Mapping[str, ModuleState], checkpoints: Checkpoints) -> Rank:
+        """The rank, whose planners have started.
+
+        Args:
+            modules: The modules that it holds.
+            checkpoints: Saves them.
+        """
+        config, context = self._config, self._context
+        role = Role(
+            label=context.world.label,
+            replica=context.world.replica,
+            encoder="encoder" in modules,
+            backbone="backbone" in modules,
+            trains_encoder=config.flow.mode != "frozen",
+            meets=config.parallel_of("backbone").meets,
+        )
+        records, gradients = context.loopback(), context.loopback()
+        encoder = backbone = metrics = planner = eval_planner = None
+        if role.encoder:
+            encoder = EncoderPart(
+                context,
+                modules["encoder"],
+                self._prefetch(),
+                sender=context.sender("backbone", records),
+                receiver=context.receiver("encoder", gradients),
+            )
+        if role.backbone:
+            backbone = BackbonePart(
+                context,
+                modules["backbone"],
+                receiver=context.receiver("backbone", records),
+                sender=context.sender("encoder", gradients),
+                meets=role.meets == "always",
+                answers=_answer_limits(config),
+            )
+            if context.world.reports:
+                metrics = self._metrics()
+            if context.world.hosts_planner:
+                planners = Planners(config, context, self._reads, self._stream)
+                planner = planners.of_training(first=self._first, cursor=self._cursor)
+                planner.start()
+                if (eval_planner := planners.of_evaluations(first=self._first)) is not None:
+                    eval_planner.start()
+        update = Update(
+            context,
+            _exchange(config, context),
+            TargetCheck(config.train.steps),
+            encoder=encoder,
+            backbone=backbone,
+            metrics=metrics,
+            planner=planner,
+        )
+        return Rank(
+            context,
+            template_of(config),
+            role,
+            update,
+            checkpoints,
+            encoder=encoder,
+            backbone=backbone,
+            metrics=metrics,
+            planner=planner,
+            eval_planner=eval_planner,
+            profiler=Profiler(config.track, config.run, role.label),
+            delays=Delays(config.debug.delay_ms / 1e3, f"{config.train.seed}/{role.label}"),
+            explained=self._explained,
+        )
+
+    def _prefetch(self) -> dict[str, Prefetch]:
+        """Reads of images, for each kind of plan."""
+        context = self._context
+        found = {
+            kind: Prefetch(
+                reads,
+                context.plans.peek,
+                partial(pixel_requests, context.world.replica),
+                context.activity.events,
+            )
+            for kind, reads in self._reads.items()
+        }
+        return found | {"answer": found["eval"]} if "eval" in found else found
+
+    def _metrics(self) -> Metrics:
+        config, context = self._config, self._context
+        metrics = Metrics(
+            config.run,
+            steps=config.train.steps,
+            rates=LearningRates(
+                config.optim,
+                trained_groups(config, context.family),
+                steps=config.schedule_steps,
+            ),
+            peak_flops=job_peak_flops(
+                context.world.device, context.dtype, ranks=len(context.layout.labels)
+            ),
+            trackers=open_trackers(config, first=self._first),
+            held_out=self._reads.get("eval"),
+        )
+        return self._resources.enter_context(closing(metrics))
+
+    def _explained(self, action: Action, error: Exception) -> Exception | None:
+        if isinstance(error, torch.OutOfMemoryError):
+            return device_memory_error(self._config, action, error)
+        return late_ranks_error(action, error, timeout_s=self._config.flow.timeout_s)
+
+
+def _answer_limits(config: RunConfig) -> AnswerLimits | None:
+    """When answers of evaluations end; None without any."""
+    if not config.eval.answers:
+        return None
+    return AnswerLimits(max_tokens=config.eval.answer_tokens, end_ids=end_ids(config.model.folder))
+
+
+def _exchange(config: RunConfig, context: RankContext) -> StepExchange:
+    """The exchange at the end of each step of a run."""
+    world = context.world.name
+    return StepExchange(
+        context.store,
+        world=world,
+        worlds=[
+            world.name
+            for world in context.layout.worlds
+            if "backbone" in world.modules or config.flow.mode != "frozen"
+        ],
+        clip_norm=config.optim.clip_norm,
+        nonfinite=config.train.nonfinite,
+        # The encoder is late in `bounded`, and so may be its report.
+        late=config.flow.mode == "bounded" and world == "backbone",
+    )
