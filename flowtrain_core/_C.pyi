@@ -85,6 +85,7 @@ class _SegmentStats(TypedDict):
     slabs: int
     in_use_slabs: int
     in_use_bytes: int
+    unused_bytes: int
 
 class _PoolStats(TypedDict):
     segments: list[_SegmentStats]
@@ -222,7 +223,11 @@ class Pool:
         """The next pool handle whose process has died since this one opened; None on timeout."""
 
     def stats(self) -> _PoolStats:
-        """Current use of each segment, and counters of the whole pool, which never fall."""
+        """Current use of each segment, and counters of the whole pool, which never fall.
+
+        Of `in_use_bytes`, the bytes of slabs in use, `unused_bytes` are beyond their leases or
+        items.
+        """
 
     def lost(self) -> int:
         """Items lost because their memory died before another handle mapped it."""
@@ -281,6 +286,24 @@ class Lease:
             ValueError: The buffer and the lease differ in bytes.
             BufferError: The buffer is not contiguous.
             PoolClosed: The lease was already published or aborted, or this is a forked child.
+        """
+
+    def shrink(self, shape: Sequence[int]) -> None:
+        """Shortens the item to its first bytes, before publish: readers see the new shape.
+
+        For items whose size is known only once they are written: lease the largest shape, write,
+        delete the views, shrink. Credit beyond the new size returns at once. So does memory, in
+        whole pages, in a segment by bytes; a slab of a class keeps its size, see `unused_bytes` of
+        `Pool.stats`, and so does one while another process is making a slab.
+
+        Args:
+            shape: Of the same dtype, and of at most as many bytes: `(rows, width)` with fewer rows
+                keeps the first rows.
+
+        Raises:
+            ValueError: The shape has more bytes than the lease; the message has both numbers.
+            ViewsAlive: As of publish.
+            PoolClosed: As of publish.
         """
 
     def abort(self) -> None:

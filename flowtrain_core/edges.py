@@ -32,6 +32,8 @@ class Segment:
     tier: str
     bytes: int
     in_use_bytes: int
+    unused_bytes: int
+    """Of the bytes in use, those of slabs beyond their leases or items."""
     mapped: bool
     """Mapped by this process; if not, it will be at its first use."""
     registered: bool
@@ -88,7 +90,8 @@ class Explanation:
         ]
         lines += [
             f"  segment {each.id} of '{each.owner}': {each.tier}, {each.in_use_bytes} of "
-            f"{each.bytes} bytes in use, {'' if each.mapped else 'not yet '}mapped, "
+            f"{each.bytes} bytes in use ({each.unused_bytes} of them beyond items), "
+            f"{'' if each.mapped else 'not yet '}mapped, "
             f"{'' if each.registered else 'not '}registered"
             for each in self.segments
         ]

@@ -52,6 +52,8 @@ class SegmentSnapshot(TypedDict):
     tier: str
     bytes: int
     in_use_bytes: int
+    unused_bytes: int
+    """Of the bytes in use, those of slabs beyond their leases or items."""
     classes: list[ClassSnapshot]
 
 

@@ -11,7 +11,20 @@ namespace py = pybind11;
 namespace flowtrain::bindings {
 namespace {
 
-/// Number of a dtype given by name, as a numpy dtype or type, or as a torch dtype.
+/// Size of a dimension. Errors: BadArgument outside of 0 to 2^32 - 1.
+std::int64_t dim_of(PyObject* given) {
+  const std::int64_t size = PyLong_AsLongLong(given);
+  if (size == -1 && PyErr_Occurred() != nullptr) {
+    if (PyErr_ExceptionMatches(PyExc_OverflowError) == 0) throw py::error_already_set();
+    PyErr_Clear();
+  } else if (size >= 0 && size <= UINT32_MAX) {
+    return size;
+  }
+  throw BadArgument("shape: dimension " + std::string(py::str(given)) + " must be 0 to 4294967295");
+}
+
+}  // namespace
+
 std::uint8_t dtype_of(const py::object& given) {
   py::object text = given;
   bool native = true;
@@ -48,20 +61,6 @@ std::uint8_t dtype_of(const py::object& given) {
   throw BadArgument(shown() + ": not one that items have; choose from " + known);
 }
 
-/// Size of a dimension. Errors: BadArgument outside of 0 to 2^32 - 1.
-std::int64_t dim_of(PyObject* given) {
-  const std::int64_t size = PyLong_AsLongLong(given);
-  if (size == -1 && PyErr_Occurred() != nullptr) {
-    if (PyErr_ExceptionMatches(PyExc_OverflowError) == 0) throw py::error_already_set();
-    PyErr_Clear();
-  } else if (size >= 0 && size <= UINT32_MAX) {
-    return size;
-  }
-  throw BadArgument("shape: dimension " + std::string(py::str(given)) + " must be 0 to 4294967295");
-}
-
-}  // namespace
-
 double checked_timeout(double timeout_s) {
   if (!(timeout_s >= 0)) {
     throw BadArgument("timeout_s=" + std::to_string(timeout_s) + ": must be at least 0");
@@ -84,12 +83,12 @@ std::int64_t number_in(py::handle given, const char* what, std::int64_t min, std
   throw BadArgument(text);
 }
 
-channel::Layout layout_of(PyObject* shape, const py::object& dtype) {
+channel::Layout layout_of(PyObject* shape, std::uint8_t dtype) {
   const auto dims = py::reinterpret_steal<py::object>(
       PySequence_Fast(shape, "shape must be a sequence of integers"));
   if (!dims) throw py::error_already_set();
   const Py_ssize_t ndim = PySequence_Fast_GET_SIZE(dims.ptr());
-  channel::Layout layout{dtype_of(dtype), 0, {}, 0};
+  channel::Layout layout{dtype, 0, {}, 0};
   if (ndim > channel::kMaxDims) {
     throw BadArgument("shape of " + std::to_string(ndim) + " dimensions: at most " +
                       std::to_string(channel::kMaxDims) + "; reshape it");

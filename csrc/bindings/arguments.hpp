@@ -32,10 +32,15 @@ double timeout_of(PyObject* given);
 std::int64_t number_in(pybind11::handle given, const char* what, std::int64_t min,
                        std::int64_t max);
 
-/// Shape and dtype of an item. The dtype is a name, a numpy dtype or type, or a torch dtype.
+/// Number of a dtype given by name, as a numpy dtype or type, or as a torch dtype.
+///
+/// Errors: BadArgument.
+std::uint8_t dtype_of(const pybind11::object& given);
+
+/// Shape and dtype of an item.
 ///
 /// Errors: BadArgument, TypeError.
-channel::Layout layout_of(PyObject* shape, const pybind11::object& dtype);
+channel::Layout layout_of(PyObject* shape, std::uint8_t dtype);
 
 /// Errors: BadArgument outside of 0 to 2^128 - 1; TypeError if it is not an integer.
 channel::Key key_of(PyObject* given);

@@ -121,6 +121,7 @@ py::dict inspect(const std::string& name) {
     entry["tier"] = "dram";
     entry["bytes"] = segment.bytes;
     entry["in_use_bytes"] = segment.bytes_in_use;
+    entry["unused_bytes"] = segment.bytes_unused;
     entry["classes"] = std::move(classes);
     segments.append(std::move(entry));
   }

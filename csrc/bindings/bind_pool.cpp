@@ -223,6 +223,7 @@ py::dict stats(Pool& pool) {
     entry["slabs"] = s.slabs;
     entry["in_use_slabs"] = s.slabs_in_use;
     entry["in_use_bytes"] = s.bytes_in_use;
+    entry["unused_bytes"] = s.bytes_unused;
     segments.append(std::move(entry));
   }
   py::dict out;

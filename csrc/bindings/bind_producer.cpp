@@ -24,7 +24,7 @@ py::object lease(PyObject* self, PyObject* const* args, Py_ssize_t num_args, PyO
   static const Parameters<3> parameters("lease", {"shape", "dtype", "timeout_s"}, 2);
   const auto [shape, dtype, timeout_s] = parameters.bind(args, num_args, keywords);
   Producer& producer = self_of<Producer>(self);
-  const auto layout = layout_of(shape, py::reinterpret_borrow<py::object>(dtype));
+  const auto layout = layout_of(shape, dtype_of(py::reinterpret_borrow<py::object>(dtype)));
   const double max_s = timeout_of(timeout_s);
   // A free slab is taken without releasing the GIL.
   std::shared_ptr<Lease> out =
@@ -140,6 +140,12 @@ void bind_producer(py::module_& module) {
   add_array(lease_type);
   add_fast<&publish>(lease_type, "publish", "publish($self, /, key)\n--\n\n");
   lease_type.def("write", &write, py::arg("source"))
+      .def(
+          "shrink",
+          [](Lease& self, const py::object& shape) {
+            self.shrink(layout_of(shape.ptr(), self.layout().dtype));
+          },
+          py::arg("shape"))
       .def("abort", &Lease::abort)
       .def_property_readonly("shape",
                              [](const Lease& self) {

@@ -35,6 +35,7 @@ pybind11::dict port_facts(const Port& port) {
     entry["owner"] = info.owner;
     entry["bytes"] = info.bytes;
     entry["in_use_bytes"] = info.bytes_in_use;
+    entry["unused_bytes"] = info.bytes_unused;
     entry["mapped"] = held.mapped;
     entry["registered"] = held.attached;
     segments.append(std::move(entry));

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -37,6 +38,16 @@ class InFlight {
   /// Uses a reserved credit for a leased cell.
   void add(std::uint32_t cell, lockfree::CellWord word, std::uint64_t bytes) noexcept {
     items_.push_back({cell, lockfree::generation_of(word), static_cast<std::int64_t>(bytes)});
+  }
+
+  /// Returns the part of its credit that a leased cell does not need.
+  void shrink(std::uint32_t cell, std::uint64_t bytes) noexcept {
+    // The last one of the cell is the present lease, and most leases that shrink are recent.
+    const auto item = std::find_if(items_.rbegin(), items_.rend(),
+                                   [cell](const Leased& leased) { return leased.cell == cell; });
+    if (item == items_.rend()) return;
+    bytes_ -= item->bytes - static_cast<std::int64_t>(bytes);
+    item->bytes = static_cast<std::int64_t>(bytes);
   }
 
   void drop_released() noexcept {

@@ -13,17 +13,29 @@ memory::Address Lease::address() const {
 
 void Lease::publish(const Key& key) {
   pool().check_not_forked();  // A thread that held the producer's mutex may not exist here.
-  check_publishable("lease");
+  check_unused("lease", "publish");
   const Producer::Publication publication{leased_, layout_, key};
   producer_->publish({&publication, 1});
   open_ = false;
 }
 
-void Lease::check_publishable(std::string_view what) const {
+void Lease::shrink(const Layout& layout) {
+  pool().check_not_forked();
+  check_unused("lease", "shrink");
+  if (layout.bytes > layout_.bytes) {
+    throw BadArgument("shrink: a shape of " + std::to_string(layout.bytes) +
+                      " bytes exceeds the lease of " + std::to_string(layout_.bytes) +
+                      " bytes; lease the largest shape that the item may have");
+  }
+  if (layout.bytes < layout_.bytes) producer_->shrink(leased_, layout.bytes);
+  layout_ = layout;
+}
+
+void Lease::check_unused(std::string_view what, const char* before) const {
   if (!open_) {
     throw PoolClosed(std::string(what) + " was published or aborted already; lease another slab");
   }
-  check_not_written(what, "publish");
+  check_not_written(what, before);
 }
 
 void Lease::check_not_written(std::string_view what, const char* before) const {

@@ -43,11 +43,11 @@ struct LeasedCell {
 /// Memory:   one slab of the pool, mapped while the lease or a view of it lives.
 /// Threads:  one at a time, except during a Writing, beside which other threads may run; views are
 ///           counted from any thread.
-/// Progress: publish is lock-free, abort wait-free.
+/// Progress: publish is lock-free, abort wait-free; shrink never waits.
 /// Ordering: the taker of the item sees everything written before publish.
 /// Errors:   publishing twice throws PoolClosed; publishing a slab that another process has reused
-///           throws PoolCorrupt; publishing or aborting during a Writing, or while a view lives,
-///           throws ViewsAlive.
+///           throws PoolCorrupt; publishing, shrinking or aborting during a Writing, or while a
+///           view lives, throws ViewsAlive; more bytes than it has are a BadArgument.
 class Lease {
  public:
   Lease(std::shared_ptr<Producer> producer, const LeasedCell& leased, const Layout& layout,
@@ -60,6 +60,9 @@ class Lease {
   std::byte* data() const { return slab_.data; }
   const Layout& layout() const { return layout_; }
   memory::Address address() const;
+  /// Gives the item another layout, of at most as many bytes: the first ones of the slab. Where
+  /// slabs are made on demand, the rest is free for others at once.
+  void shrink(const Layout& layout);
   void publish(const Key& key);
   /// Releases the slab without publishing it. Does nothing after publish.
   void abort();
@@ -84,8 +87,9 @@ class Lease {
  private:
   friend class Producer;
 
-  /// Throws after publish or abort, and while it may be written. `what` names the lease in errors.
-  void check_publishable(std::string_view what) const;
+  /// Throws after publish or abort, and while it may be written. `what` names the lease in errors,
+  /// `before` the call that is refused.
+  void check_unused(std::string_view what, const char* before) const;
   void check_not_written(std::string_view what, const char* before) const;
   void release() noexcept;
 

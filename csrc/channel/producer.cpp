@@ -146,6 +146,7 @@ Producer::Attempt Producer::try_lease_cell(std::uint64_t bytes, const Deadline* 
     return {std::nullopt, Missing::kSlab};
   }
   Cell& cell = pool_->control().cell(c);
+  cell.item_bytes = bytes;
   cell.attempt = 0;
   cell.producer = lane_->number();
   const auto word = pool_->control().word(c).load(std::memory_order_relaxed);
@@ -179,6 +180,16 @@ std::uint32_t Producer::try_allocate(std::uint64_t bytes) noexcept {
   return SlabAllocator::kNone;
 }
 
+void Producer::shrink(const LeasedCell& leased, std::uint64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  pool_->check_open();
+  check_mine(leased);
+  pool_->control().cell(leased.cell).item_bytes = bytes;
+  in_flight_.shrink(leased.cell, bytes);
+  slabs_->shrink(leased.cell, bytes);
+  pool_->control().header().space.notify();
+}
+
 void Producer::abort(const LeasedCell& leased, std::uint64_t bytes) noexcept {
   const std::lock_guard lock(mutex_);
   recorder_.aborted(leased.cell, bytes);
@@ -207,7 +218,7 @@ void Producer::publish_many(std::span<const std::shared_ptr<Lease>> leases,
       if (!lease || lease->producer_.get() != this) {
         throw BadArgument(which() + " is of another producer; publish it there");
       }
-      lease->check_publishable(which());
+      lease->check_unused(which(), "publish");
       publications.push_back({lease->leased_, lease->layout_, keys[i]});
       // Also rejects a lease that is given twice.
       lease->open_ = false;
@@ -219,20 +230,18 @@ void Producer::publish_many(std::span<const std::shared_ptr<Lease>> leases,
   }
 }
 
-void Producer::check_mine(std::span<const Publication> publications) const {
-  for (const Publication& publication : publications) {
-    if (is_mine(publication.leased)) continue;
-    throw PoolCorrupt("pool '" + pool_->name() + "': the slab of cell " +
-                      std::to_string(publication.leased.cell) +
-                      " was reused before this producer published it; the control file was " +
-                      "damaged: make the pool anew");
-  }
+void Producer::check_mine(const LeasedCell& leased) const {
+  if (is_mine(leased)) return;
+  throw PoolCorrupt("pool '" + pool_->name() + "': the slab of cell " +
+                    std::to_string(leased.cell) +
+                    " was reused before this producer published it; the control file was " +
+                    "damaged: make the pool anew");
 }
 
 void Producer::publish(std::span<const Publication> publications) {
   const std::lock_guard lock(mutex_);
   pool_->check_open();  // Under the mutex: a close waits for this publication.
-  check_mine(publications);
+  for (const Publication& publication : publications) check_mine(publication.leased);
   const Control& control = pool_->control();
   Lane& lane = **lane_;
   std::uint64_t sequence = lane.items_published.load(std::memory_order_relaxed);

@@ -114,9 +114,10 @@ class Producer : public std::enable_shared_from_this<Producer> {
   std::uint32_t try_allocate(std::uint64_t bytes) noexcept;
   bool fails_at_once(Missing missing) const noexcept;
   Spilled spilled() const noexcept;
-  void check_mine(std::span<const Publication> publications) const;
+  void check_mine(const LeasedCell& leased) const;
   void publish(std::span<const Publication> publications);
   void describe(const Publication& publication, std::uint64_t sequence) noexcept;
+  void shrink(const LeasedCell& leased, std::uint64_t bytes);
   void abort(const LeasedCell& leased, std::uint64_t bytes) noexcept;
   bool is_mine(const LeasedCell& leased) const noexcept;
   bool closed() const;

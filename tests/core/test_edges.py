@@ -206,7 +206,8 @@ def test_an_edge_explains_its_path_and_the_others(pool: Pool) -> None:
 
 
 def test_a_registered_pool_takes_the_registered_path() -> None:
-    segment = {"id": 1, "owner": "", "bytes": 1, "in_use_bytes": 0, "mapped": True}
+    numbers = dict.fromkeys(("id", "bytes", "in_use_bytes", "unused_bytes"), 1)
+    segment = numbers | {"owner": "", "mapped": True}
     facts = {"pool": "p", "ring": "r", "label": "", "lane": 1, "strict": False}
     for registered, name in ((True, "registered shared memory"), (False, "shared memory")):
         facts["segments"] = [segment | {"registered": registered}]

@@ -40,7 +40,7 @@ def test_a_crash_leaves_a_record_of_every_lane(name: str, spawn: Spawn) -> None:
     pool = inspect(name)
     assert {lane["state"] for lane in pool["lanes"]} == {"dead"}
     assert {lane["label"] for lane in pool["lanes"]} == {"encoder.0"}
-    assert pool["rings"] == [{"name": "default", "items": 1, "bytes": 4096}]
+    assert pool["rings"] == [{"name": "default", "items": 1, "bytes": 50}]
     [segment] = pool["segments"]
     assert sum(size["in_use_slabs"] for size in segment["classes"]) == 3
 

@@ -34,6 +34,9 @@ class SlabAllocator {
   std::uint32_t try_lease(std::uint64_t bytes, std::uint64_t among = UINT64_MAX) noexcept;
   /// Leases a cell of one segment, given by its index.
   std::uint32_t try_lease_in(std::uint32_t segment, std::uint64_t bytes) noexcept;
+  /// Frees the bytes that a leased cell's slab has beyond those that `bytes` need: see
+  /// SlabMaker::shrink. A slab of a class keeps its size.
+  void shrink(std::uint32_t cell, std::uint64_t bytes) noexcept { maker_.shrink(cell, bytes); }
   /// Frees a cell that was leased for `bytes`. The next lease of this size tries this cell first.
   void release(std::uint32_t cell, std::uint64_t bytes) noexcept;
 

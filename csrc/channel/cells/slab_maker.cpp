@@ -4,6 +4,7 @@
 
 #include "base/cpu.hpp"
 #include "channel/cells/segment_lease.hpp"
+#include "memory/carve.hpp"
 
 namespace flowtrain::channel {
 namespace {
@@ -44,6 +45,21 @@ std::uint32_t SlabMaker::make(std::uint32_t segment, SegmentWord word, std::uint
   // Others may have found the lock taken. After a failure they would wake this producer in turn.
   if (cell != kNone) control_.header().space.notify();
   return cell;
+}
+
+void SlabMaker::shrink(std::uint32_t c, std::uint64_t bytes) noexcept {
+  Cell& cell = control_.cell(c);
+  const std::uint32_t segment = memory::segment_of(cell.slab) - 1U;
+  if (segment >= kMaxSegments) return;  // The file was damaged.
+  SegmentEntry& entry = control_.segment(segment);
+  const memory::Extent slab = extent_of(c);
+  const std::uint64_t kept = memory::slab_bytes_for(bytes);
+  if (entry.num_classes > 0 || kept >= slab.bytes || !try_lock()) return;
+  subtract(entry, slab.bytes - kept);
+  cell.slab_bytes = kept;
+  store_in_order();
+  if (entry.slabs_end == slab.offset + slab.bytes) entry.slabs_end = slab.offset + kept;
+  lanes_.unlock(PoolLock::kAssignment);
 }
 
 bool SlabMaker::try_lock() noexcept {
@@ -171,13 +187,18 @@ bool SlabMaker::lease(const Task& task, std::uint32_t cell) noexcept {
   return true;
 }
 
+/// Subtracts from the sum of the slabs, before a slab loses the bytes: so the sum is never more
+/// than the slabs have, see `make`.
+void SlabMaker::subtract(SegmentEntry& entry, std::uint64_t bytes) noexcept {
+  const std::uint64_t before = entry.slab_bytes;
+  entry.slab_bytes = before - std::min(bytes, before);
+  store_in_order();
+}
+
 void SlabMaker::dissolve(const Task& task) noexcept {
   for (const std::uint32_t c : leased_) {
     Cell& cell = control_.cell(c);
-    // First, so that it is never more than the slabs have: see `make`.
-    const std::uint64_t before = task.entry.slab_bytes;
-    task.entry.slab_bytes = before - std::min<std::uint64_t>(cell.slab_bytes, before);
-    store_in_order();
+    subtract(task.entry, cell.slab_bytes);
     cell.slab_bytes = 0;
   }
 }

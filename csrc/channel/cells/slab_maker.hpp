@@ -15,10 +15,10 @@ namespace flowtrain::channel {
 /// the segment's end is reached, where memory::Fit finds a place between the slabs in use. Free
 /// slabs in that place are *dissolved*: their bytes become part of the new slab or of a gap.
 ///
-/// Gaps are recorded nowhere: each byte that no slab has is free. A slab is changed only by a lane
-/// that leased its cell, and old slabs are dissolved before the new one is written. So a process
-/// that dies at any point leaves no byte with two slabs, and no byte and no cell lost: recovery
-/// frees its cells.
+/// Gaps are recorded nowhere: each byte that no slab has is free. So a slab is shortened in place.
+/// A slab is changed only by a lane that leased its cell, and old slabs are dissolved before the
+/// new one is written. So a process that dies at any point leaves no byte with two slabs, and no
+/// byte and no cell lost: recovery frees its cells.
 ///
 /// Memory:   a segment's cells. Those from `num_slabs` on have no slab; of those before, the cells
 ///           whose slab_bytes are 0. A list of slabs in the lane's process.
@@ -50,6 +50,11 @@ class SlabMaker {
   std::uint32_t make(std::uint32_t segment, SegmentWord word, std::uint64_t least,
                      std::uint64_t wanted, std::uint64_t free_bytes) noexcept;
 
+  /// Shortens the slab of a cell that this lane has leased to the size for `bytes`; the rest
+  /// becomes a gap. A slab of a class keeps its size, and so does one while another process makes a
+  /// slab or a segment for longer than some microseconds.
+  void shrink(std::uint32_t cell, std::uint64_t bytes) noexcept;
+
   /// If a segment lacks cells rather than memory for a lease of `bytes`, which limit that is, and
   /// the way out; for messages.
   static std::string shortage(const Control& control, std::uint32_t segment, std::uint64_t bytes);
@@ -64,6 +69,7 @@ class SlabMaker {
     std::uint64_t wanted;
   };
 
+  static void subtract(SegmentEntry& entry, std::uint64_t bytes) noexcept;
   bool has_room_at_end(const Task& task) const noexcept;
   std::optional<memory::Extent> find_place(const Task& task) noexcept;
   void list_slabs(const Task& task) noexcept;

@@ -14,6 +14,7 @@ struct alignas(kCacheLine) Cell {
   Descriptor descriptor;
   Relaxed<memory::Address> slab;
   Relaxed<std::uint64_t> slab_bytes;
+  Relaxed<std::uint64_t> item_bytes;   ///< Of the slab, those that the lease or item has.
   Relaxed<std::uint32_t> attempt;      ///< Deliveries before this one.
   Relaxed<std::uint16_t> ring;         ///< Ring of the item, for redelivery.
   Relaxed<std::uint16_t> producer;     ///< Lane that leased the cell; not reused before release.

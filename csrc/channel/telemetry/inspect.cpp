@@ -21,7 +21,7 @@ std::vector<SegmentInfo> segment_infos(const Control& control) {
                                                   ? UINT32_MAX
                                                   : entry.num_slabs.load(std::memory_order_relaxed),
                                               cells.end - cells.first);
-    SegmentInfo info{i + 1, control.label_of(owner_of(word)), entry.bytes, 0, 0, 0, {}};
+    SegmentInfo info{i + 1, control.label_of(owner_of(word)), entry.bytes, 0, 0, 0, 0, {}};
     std::map<std::uint64_t, ClassInfo> classes;
     for (std::uint32_t c = cells.first; c < end; ++c) {
       const std::uint64_t slab_bytes = control.cell(c).slab_bytes;
@@ -34,6 +34,8 @@ std::vector<SegmentInfo> segment_infos(const Control& control) {
       ++size.slabs_in_use;
       ++info.slabs_in_use;
       info.bytes_in_use += slab_bytes;
+      info.bytes_unused +=
+          slab_bytes - std::min<std::uint64_t>(control.cell(c).item_bytes, slab_bytes);
     }
     for (const auto& [bytes, size] : classes) info.classes.push_back(size);
     // Pairs with the fence in SegmentTable::write_claim. If the segment ended meanwhile, another
@@ -58,7 +60,7 @@ std::vector<RingInfo> ring_infos(const Control& control) {
     const std::uint16_t ring = cell.ring;
     if (ring >= infos.size()) continue;
     ++infos[ring].items;
-    infos[ring].bytes += cell.slab_bytes;
+    infos[ring].bytes += cell.item_bytes;
   }
   return infos;
 }

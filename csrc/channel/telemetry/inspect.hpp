@@ -25,6 +25,7 @@ struct SegmentInfo {
   std::uint32_t slabs;
   std::uint32_t slabs_in_use;
   std::uint64_t bytes_in_use;
+  std::uint64_t bytes_unused;      ///< Of those in use, the ones beyond leases and items.
   std::vector<ClassInfo> classes;  ///< Smallest slabs first.
 };
 

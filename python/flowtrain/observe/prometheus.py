@@ -64,12 +64,19 @@ class PoolCollector(Collector):
         used = GaugeMetricFamily(
             "flowtrain_segment_used_bytes", "Bytes of slabs in use", labels=labels
         )
+        unused = GaugeMetricFamily(
+            "flowtrain_segment_unused_bytes",
+            "Bytes of slabs in use beyond their items",
+            labels=labels,
+        )
         for each in segments:
             values = (self._name, str(each["id"]), each["owner"], each["tier"])
             size.add_metric(values, each["bytes"])
             used.add_metric(values, each["in_use_bytes"])
+            unused.add_metric(values, each["unused_bytes"])
         yield size
         yield used
+        yield unused
 
     def _lanes(self, lanes: list[LaneSnapshot]) -> Iterator[Metric]:
         info = InfoMetricFamily(

@@ -57,7 +57,7 @@ def _folded(classes: Sequence[ClassSnapshot]) -> Iterator[tuple[str, int, int]]:
 
 
 def _rings(now: PoolSnapshot) -> Table:
-    table = Table("ring", "waiting", "slab bytes", box=None)
+    table = Table("ring", "waiting", "bytes", box=None)
     for ring in now["rings"]:
         table.add_row(Text(ring["name"]), str(ring["items"]), bytes_text(ring["bytes"]))
     return table

@@ -60,8 +60,9 @@ std::string unique_name(const char* what) {
 
 Layout bytes_of(std::uint32_t bytes) { return {8, 1, {bytes, 0, 0, 0}, bytes}; }
 
-/// Producers of both handles lease varying sizes, of classes and on demand; consumers of both check
-/// every byte. The sum of keys shows that each item came once.
+/// Producers of both handles lease varying sizes, of classes and on demand, and write and shrink
+/// every third one; consumers of both check every byte. The sum of keys shows that each item came
+/// once.
 void items_cross_between_handles_intact_and_once() {
   constexpr int kEach = 400, kProducers = 2;
   const std::string name = unique_name("cross");
@@ -79,8 +80,10 @@ void items_cross_between_handles_intact_and_once() {
       for (std::uint64_t i = 0; i < kEach; ++i) {
         const std::uint64_t key = i * kProducers + static_cast<std::uint64_t>(p);
         const auto size = static_cast<std::uint32_t>(1 + key * 2654435761 % 16384);
-        const auto lease = producer->lease(bytes_of(size), Deadline::in(60));
-        std::memset(lease->data(), static_cast<int>(key & 0xff), size);
+        const bool shrinks = key % 3 == 0;
+        const auto lease = producer->lease(bytes_of(shrinks ? 16384 : size), Deadline::in(60));
+        std::memset(lease->data(), static_cast<int>(key & 0xff), lease->layout().bytes);
+        if (shrinks) lease->shrink(bytes_of(size));
         lease->publish({key, ~key});
       }
     });

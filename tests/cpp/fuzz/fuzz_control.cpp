@@ -194,6 +194,7 @@ void produce(const std::shared_ptr<Pool>& pool, const std::string& ring, Changes
                               producer->lease(bytes_of(bytes), Deadline::in(0))};
       for (const auto& lease : leases) std::memset(lease->data(), 1, bytes);
       changes.make(2);
+      leases[0]->shrink(bytes_of(bytes / 2));
       if (bytes > 5000) return;
       producer->publish_many(leases, std::array<Key, 2>{{{1, 0}, {2, 0}}});
     });

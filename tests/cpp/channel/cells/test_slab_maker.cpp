@@ -1,4 +1,5 @@
-// Slabs on demand: a lease that fits succeeds, whatever was leased before and whoever died.
+// Slabs on demand: a lease that fits succeeds, whatever was leased or shrunk before and whoever
+// died.
 
 #include <unistd.h>
 
@@ -72,8 +73,21 @@ std::uint64_t longest_gap(const Slabs& used) {
   return std::max(longest, kPages * kPageBytes - end);
 }
 
-/// Random sizes, held for random times: a lease succeeds exactly if enough consecutive pages and a
-/// cell are free.
+/// Shrinks a lease to a part of its bytes. What is freed is free at once.
+void shrink(Lease& lease, std::uint64_t bytes) {
+  const Control& control = lease.pool().control();
+  const std::uint64_t offset = memory::offset_of(lease.address());
+  const std::uint64_t before = slabs_of(control, true).at(offset);
+  lease.shrink(bytes_of(bytes));
+  const std::uint64_t after = slabs_of(control, true).at(offset);
+  CHECK(after == std::min(before, memory::slab_bytes_for(bytes)));
+  std::uint64_t sum = 0;
+  for (const auto& [at, size] : slabs_of(control, false)) sum += size;
+  CHECK(control.segment(0).slab_bytes == sum);
+}
+
+/// Random sizes, held for random times and sometimes shrunk: a lease succeeds exactly if enough
+/// consecutive pages and a cell are free.
 void a_lease_succeeds_wherever_it_fits() {
   for (const std::uint32_t cells : {64U, 7U}) {
     const auto pool = Pool::create({unique_name("fit"), "main", {"default"}, cells, 8});
@@ -81,7 +95,7 @@ void a_lease_succeeds_wherever_it_fits() {
     const auto producer = producer_of(pool), other = producer_of(pool);
     std::mt19937 random(5);
     std::vector<std::shared_ptr<Lease>> held;
-    int refused = 0, whole = 0;
+    int refused = 0, whole = 0, shrunk = 0;
     for (int step = 0; step < 20000; ++step) {
       // Phases with few large, and with many small ones.
       const std::uint64_t most = step / 500 % 3 == 0 ? kPages : step / 500 % 3 == 1 ? 12 : 3;
@@ -90,6 +104,11 @@ void a_lease_succeeds_wherever_it_fits() {
         (*which)->abort();
         held.erase(which);
         continue;
+      }
+      if (!held.empty() && random() % 5 == 0) {
+        Lease& lease = *held[random() % held.size()];
+        shrink(lease, random() % (lease.layout().bytes + 1));
+        ++shrunk;
       }
       if (random() % 50 == 0) held.clear();
       const std::uint64_t bytes = 1 + random() % (most * kPageBytes);
@@ -105,13 +124,14 @@ void a_lease_succeeds_wherever_it_fits() {
       if (lease) held.push_back(std::move(lease));
       slabs_of(pool->control(), false);
     }
-    CHECK(refused > 500 && whole > 0);
+    CHECK(refused > 500 && whole > 0 && shrunk > 500);
     held.clear();
     pool->close();
   }
 }
 
-/// Leases slabs of random sizes, and checks that nobody else writes to them, until it is killed.
+/// Leases slabs of random sizes, shrinks some, and checks that nobody else writes to them, until it
+/// is killed.
 [[noreturn]] void lease_for_ever(const std::string& name, std::uint64_t seed) {
   const auto pool = Pool::open(name, "worker", Deadline::in(30));
   const auto producer = producer_of(pool);
@@ -128,6 +148,12 @@ void a_lease_succeeds_wherever_it_fits() {
     }
     if (held.empty() || random() % 3 != 0) continue;
     std::swap(held[random() % held.size()], held.back());
+    if (random() % 2 == 0) {
+      const std::uint64_t bytes = 8 * (1 + random() % (held.back()->layout().bytes / 8));
+      held.back()->shrink(bytes_of(bytes));
+      std::memcpy(held.back()->data() + bytes - 8, &seed, sizeof(seed));
+      continue;
+    }
     for (const std::uint64_t at : {std::uint64_t{0}, held.back()->layout().bytes - 8}) {
       if (std::memcmp(held.back()->data() + at, &seed, sizeof(seed)) != 0) ::_exit(9);
     }
