@@ -14,6 +14,7 @@ py::dict inject_faults(std::uint32_t kills, std::uint32_t stops, double max_s, s
   out["kills"] = report.kills;
   out["stops"] = report.stops;
   out["published"] = report.published;
+  out["shrunk"] = report.shrunk;
   out["committed"] = report.committed;
   out["undecided"] = report.undecided;
   out["lost"] = report.lost;

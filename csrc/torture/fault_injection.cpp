@@ -6,7 +6,11 @@
 #include <optional>
 #include <thread>
 #include <unordered_set>
+#include <vector>
 
+#include "channel/segments/segment_table.hpp"
+#include "channel/telemetry/inspect.hpp"
+#include "memory/carve.hpp"
 #include "os/child.hpp"
 #include "torture/participant.hpp"
 
@@ -16,23 +20,25 @@ namespace {
 using channel::Geometry;
 
 constexpr std::uint32_t kLanes = 192;
-constexpr std::uint32_t kSlabWords = 64;
+constexpr std::uint64_t kDemandBytes = 64 * kPageBytes;
+constexpr std::uint16_t kOwner = kLanes - 1;  // Of the segments, which never drain here.
 constexpr std::uint32_t kReapers = 2;
 constexpr std::uint32_t kMaxPerRole = 32;
 constexpr std::uint32_t kStopUs = 50'000;
 constexpr int kMaxTriesToStopInWindow = 200;
 constexpr double kSettleS = 20.0;
 
-/// Participants and ring of a run.
+/// Participants and memory of a run.
 struct Shape {
   std::uint32_t producers;
   std::uint32_t consumers;
-  std::uint32_t cells;
-  double settle_s;  ///< Timeout for consumers and reapers to empty the ring at the end.
+  std::uint32_t class_cells;
+  std::uint32_t demand_cells;  ///< Of a segment whose slabs are made on demand; 0 for none.
+  double settle_s;             ///< Timeout for consumers and reapers to empty the ring at the end.
 };
 
 /// One producer reuses one cell again and again while reapers look at it.
-constexpr Shape kTight{1, 5, 1, 2.0};
+constexpr Shape kTight{1, 5, 1, 0, 2.0};
 
 /// Starts, stops and kills participants, then checks the ring and the ledger.
 template <class Protocol>
@@ -40,16 +46,15 @@ class FaultInjector {
  public:
   FaultInjector(const Options& options, const Shape& shape)
       : options_(options),
-        cells_(shape.cells),
-        settle_s_(shape.settle_s),
+        shape_(shape),
         file_(os::sealed_memfd("torture.control", Control::file_bytes(geometry()))),
         control_(Control::make(file_, "torture.control", geometry())),
-        slab_file_(os::sealed_memfd("torture.slabs", cells_ * kSlabWords * sizeof(std::uint64_t))),
-        slabs_(slab_file_, cells_ * kSlabWords * sizeof(std::uint64_t), "torture.slabs"),
-        shared_{control_, file_, ledger_, reinterpret_cast<std::uint64_t*>(slabs_.data()),
-                kSlabWords} {
-    control_.header().num_cells.store(cells_,
-                                      std::memory_order_release);  // sync: control.num_cells
+        lanes_(control_, file_),
+        shared_{control_, file_, ledger_, shape.class_cells, {}} {
+    add_segment(memory::carve({{kClassBytes, shape.class_cells}}));
+    if (shape.demand_cells > 0) {
+      add_segment(memory::carve_on_demand(kDemandBytes, shape.demand_cells));
+    }
     roles_.insert(roles_.end(), shape.producers, Role::kProducer);
     roles_.insert(roles_.end(), shape.consumers, Role::kConsumer);
     roles_.insert(roles_.end(), kReapers, Role::kReaper);
@@ -84,7 +89,20 @@ class FaultInjector {
  private:
   using Child = os::Child<std::function<void()>>;
 
-  Geometry geometry() const { return {kLanes, cells_, 1, std::bit_ceil(cells_)}; }
+  Geometry geometry() const {
+    const std::uint32_t cells = shape_.class_cells + shape_.demand_cells;
+    return {kLanes, cells, 1, std::bit_ceil(cells)};
+  }
+
+  void add_segment(const memory::Carving& carving) {
+    channel::SegmentTable table(control_, lanes_, "torture");
+    const std::uint32_t index = table.try_claim(carving, kOwner).value();
+    table.fill(index, carving);
+    table.make_live(index, table.word(index));
+    const os::Fd file = os::sealed_memfd("torture.slabs", carving.bytes);
+    shared_.memory[index] = mappings_.emplace_back(file, carving.bytes, "torture.slabs").data();
+  }
+
   Ledger::Counters& counters() const { return ledger_.counters(); }
   ParticipantSlot& slot(std::uint32_t i) const { return counters().slots[i]; }
 
@@ -157,14 +175,28 @@ class FaultInjector {
     for (std::uint32_t i = 0; i < roles_.size(); ++i) {
       if (roles_[i] == Role::kProducer) kill(i);
     }
-    const Deadline deadline = Deadline::in(settle_s_);
+    const Deadline deadline = Deadline::in(shape_.settle_s);
     while (cells_in_use() > 0 && !deadline.passed()) ::usleep(1000);
     for (std::uint32_t i = 0; i < roles_.size(); ++i) kill(i);
   }
 
+  /// Bytes of slabs in use. If there are none, each segment must have its whole memory.
+  std::uint64_t leaked_bytes() {
+    std::uint64_t bytes = 0;
+    for (const channel::SegmentInfo& segment : segment_infos(control_)) {
+      bytes += segment.bytes_in_use;
+    }
+    channel::SlabAllocator slabs(control_, lanes_, kOwner, kOwner);
+    if (bytes == 0 && shape_.demand_cells > 0 &&
+        slabs.try_lease_in(1, kDemandBytes) == channel::SlabAllocator::kNone) {
+      return kDemandBytes;
+    }
+    return bytes;
+  }
+
   void audit() {
     report_.leaked_slabs = cells_in_use();
-    report_.leaked_bytes = report_.leaked_slabs * kSlabWords * sizeof(std::uint64_t);
+    report_.leaked_bytes = leaked_bytes();
     const std::uint64_t items = std::min(counters().next.load(), Ledger::kMaxItems);
     for (std::uint64_t item = 0; item < items; ++item) {
       const bool published = ledger_.published()[item] != 0;
@@ -177,18 +209,18 @@ class FaultInjector {
     }
     report_.undecided = undecided_.size();
     report_.corrupt = counters().corrupt;
+    report_.shrunk = counters().shrunk;
     for (std::uint32_t i = 0; i < kLanes; ++i) {
       report_.redelivered += control_.lane(i).items_redelivered;
     }
   }
 
   Options options_;
-  std::uint32_t cells_;
-  double settle_s_;
+  Shape shape_;
   os::Fd file_;
   Control control_;
-  os::Fd slab_file_;
-  os::Mapping slabs_;
+  Lanes lanes_;
+  std::vector<os::Mapping> mappings_;
   Ledger ledger_;
   SharedState shared_;
   std::vector<Role> roles_;
@@ -201,7 +233,7 @@ class FaultInjector {
 
 Report inject_faults(const Options& options) {
   const std::uint32_t per_role = std::min(2 * std::thread::hardware_concurrency(), kMaxPerRole);
-  const Shape shape = options.tight ? kTight : Shape{per_role, per_role, 64, kSettleS};
+  const Shape shape = options.tight ? kTight : Shape{per_role, per_role, 64, 24, kSettleS};
   if (options.without.empty()) return FaultInjector<Shipped>(options, shape).run();
   if (options.without == "publishing")
     return FaultInjector<WithoutPublishing>(options, shape).run();

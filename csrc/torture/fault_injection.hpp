@@ -25,6 +25,7 @@ struct Report {
   std::uint64_t stops = 0;
   std::uint64_t kills_in_window = 0;  ///< Kills during a push, a pop or a decision of a reaper.
   std::uint64_t published = 0;        ///< Items whose push returned.
+  std::uint64_t shrunk = 0;           ///< Leases shrunk before their push.
   std::uint64_t committed = 0;        ///< Items released by their reader.
   std::uint64_t undecided = 0;        ///< Items whose reader died during the release.
   std::uint64_t lost = 0;             ///< Published, never committed, and not undecided.
@@ -41,7 +42,8 @@ struct Report {
 
 /// Runs producers, consumers and reapers on a ring, and kills and stops them at random
 /// instructions. Random delays at the protocol's critical points make hits there likely. Unless
-/// `tight`, there are twice as many producers and twice as many consumers as cores.
+/// `tight`, there are twice as many producers and twice as many consumers as cores, and a second
+/// segment whose slabs are made on demand, and shrunk before their items are published.
 ///
 /// The caller's process must have one thread: participants are its forked children.
 ///

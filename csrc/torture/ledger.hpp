@@ -36,6 +36,7 @@ class Ledger {
     std::atomic<std::int64_t> last_commit_ns;
     std::atomic<std::int64_t> longest_gap_ns;
     std::atomic<std::uint64_t> corrupt;
+    std::atomic<std::uint64_t> shrunk;
     ParticipantSlot slots[kMaxParticipants];
   };
   using Marks = std::atomic<std::uint8_t>*;

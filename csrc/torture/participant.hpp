@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include "channel/cells/slab_allocator.hpp"
 #include "channel/liveness/recovery.hpp"
 #include "os/folder.hpp"
 #include "torture/delays.hpp"
@@ -13,6 +14,7 @@ using channel::Control;
 using channel::LaneRole;
 using channel::Lanes;
 using channel::Recovery;
+using channel::SlabAllocator;
 
 enum class Role : std::uint8_t { kProducer, kConsumer, kReaper };
 
@@ -21,9 +23,13 @@ struct SharedState {
   const Control& control;
   const os::Fd& file;
   const Ledger& ledger;
-  std::uint64_t* slabs;  ///< Contiguous, in memory shared with every child.
-  std::uint32_t slab_words;
+  std::uint32_t class_cells;  ///< Cells of the first segment, which has one class.
+  std::byte* memory[2];       ///< Of the two segments, shared with every child.
 };
+
+/// Bytes of an item in the first segment, and of a lease in the second.
+inline constexpr std::uint64_t kClassBytes = 512;
+inline constexpr std::uint64_t kLeaseBytes = 4 * kPageBytes;
 
 /// One participant: a forked child that works until it is killed.
 template <class Protocol>
@@ -66,10 +72,17 @@ class Participant {
     lockfree::LaneIntent& intent =
         Protocol::kPublishing ? control_.lane(me).intent : private_intent;
     auto ring = control_.ring<RingDelays>(0);
+    SlabAllocator slabs(control_, lanes_, me, me);
     for (;;) {
-      const lockfree::Run run = lease_free_cells(me);
       std::uint64_t items[kMaxRun];
-      for (std::uint32_t i = 0; i < run.count; ++i) items[i] = fill(run.first + i, me);
+      lockfree::Run run = draw() % 4 == 0 ? lease_on_demand(slabs) : lockfree::Run{};
+      if (run.count != 0) {
+        items[0] = fill_and_shrink(run.first, me, slabs);
+      } else {
+        run = lease_free_cells(me);
+        for (std::uint32_t i = 0; i < run.count; ++i)
+          items[i] = fill(run.first + i, me, kClassBytes, kClassBytes);
+      }
       if (!ring.push_run(run, me, intent)) ::_exit(1);  // There is a slot for every cell.
       for (std::uint32_t i = 0; i < run.count; ++i) {
         shared_.ledger.published()[items[i]].store(1, std::memory_order_relaxed);
@@ -78,8 +91,27 @@ class Participant {
     }
   }
 
-  /// Writes a new item into a cell. Returns the item's number.
-  std::uint64_t fill(std::uint32_t c, std::uint16_t me) {
+  /// Leases a slab of the second segment, if one is free.
+  lockfree::Run lease_on_demand(SlabAllocator& slabs) {
+    if (control_.num_segments() < 2) return {};
+    const std::uint32_t cell = slabs.try_lease_in(1, kLeaseBytes);
+    return {cell, cell == SlabAllocator::kNone ? 0U : 1U};
+  }
+
+  /// Writes all that was leased, and keeps a part.
+  std::uint64_t fill_and_shrink(std::uint32_t c, std::uint16_t me, SlabAllocator& slabs) {
+    const std::uint64_t bytes = 8 * (1 + draw() % (kLeaseBytes / 8));
+    const std::uint64_t item = fill(c, me, bytes, kLeaseBytes);
+    random_delay(16);
+    slabs.shrink(c, bytes);
+    shared_.ledger.counters().shrunk.fetch_add(1, std::memory_order_relaxed);
+    random_delay(16);
+    return item;
+  }
+
+  /// Writes a new item of `bytes` into a cell, and the same pattern behind it as far as leased.
+  /// Returns the item's number.
+  std::uint64_t fill(std::uint32_t c, std::uint16_t me, std::uint64_t bytes, std::uint64_t leased) {
     Cell& cell = control_.cell(c);
     cell.attempt = 0;
     cell.producer = me;
@@ -88,21 +120,22 @@ class Participant {
     if (item >= Ledger::kMaxItems) {
       for (;;) ::pause();
     }
-    std::uint64_t* const slab = shared_.slabs + std::uint64_t{c} * shared_.slab_words;
-    for (std::uint32_t i = 0; i < shared_.slab_words; ++i) slab[i] = item * kPatternStep + i;
+    std::uint64_t* const slab = slab_of(c);
+    for (std::uint64_t i = 0; i < leased / 8; ++i) slab[i] = pattern(item, bytes, i);
     cell.descriptor.key_low = item;
+    cell.descriptor.bytes = bytes;
     cell.ring = 0;
     return item;
   }
 
-  /// Leases 1 to kMaxRun adjacent free cells.
+  /// Leases 1 to kMaxRun adjacent free cells of the first segment.
   lockfree::Run lease_free_cells(std::uint16_t me) {
     const auto max_run = static_cast<std::uint32_t>(1 + draw() % kMaxRun);
     const auto try_lease = [this, me](std::uint32_t c) {
       return lockfree::try_lease(control_.word(c), me);
     };
     const lockfree::FreeMap map = control_.free_map();
-    const std::uint32_t end = control_.num_cells();
+    const std::uint32_t end = shared_.class_cells;
     for (;;) {
       std::uint32_t first = lockfree::FreeMap::kNone;
       control_.header().space.wait(Deadline::in(kWaitS), spin_, [&]() noexcept {
@@ -146,12 +179,24 @@ class Participant {
   }
 
   bool has_pattern(std::uint32_t c, std::uint64_t item) const {
-    const std::uint64_t* const slab = shared_.slabs + std::uint64_t{c} * shared_.slab_words;
-    if (item >= Ledger::kMaxItems) return false;
-    for (std::uint32_t i = 0; i < shared_.slab_words; ++i) {
-      if (slab[i] != item * kPatternStep + i) return false;
+    const std::uint64_t bytes = control_.cell(c).descriptor.bytes;
+    if (item >= Ledger::kMaxItems || bytes > kLeaseBytes) return false;
+    const std::uint64_t* const slab = slab_of(c);
+    for (std::uint64_t i = 0; i < bytes / 8; ++i) {
+      if (slab[i] != pattern(item, bytes, i)) return false;
     }
     return true;
+  }
+
+  /// Word of an item. It differs for every length, so that a wrong one is seen.
+  static std::uint64_t pattern(std::uint64_t item, std::uint64_t bytes, std::uint64_t i) noexcept {
+    return (item << 16 | bytes) * kPatternStep + i;
+  }
+
+  std::uint64_t* slab_of(std::uint32_t c) const {
+    const memory::Address slab = control_.cell(c).slab;
+    std::byte* const segment = shared_.memory[memory::segment_of(slab) - 1];
+    return reinterpret_cast<std::uint64_t*>(segment + memory::offset_of(slab));
   }
 
   /// As channel::release_cell, with the ledger's entry directly after the store, so that a kill

@@ -50,8 +50,8 @@ def inject_faults(
         stops: Participants to stop for 50 ms (SIGSTOP) during an operation.
         seconds: Injection ends after this time, even with faults left.
         seed: Seed of the random choices; the kernel's scheduling stays random.
-        tight: One producer and one cell for all readers, instead of 64 cells and twice as many
-            producers and consumers as cores.
+        tight: One producer and one cell for all readers, instead of 64 cells, slabs made on demand
+            and shrunk, and twice as many producers and consumers as cores.
         without: A part of the protocol to run without; faults must then follow.
 
     Returns:

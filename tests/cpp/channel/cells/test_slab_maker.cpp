@@ -130,6 +130,24 @@ void a_lease_succeeds_wherever_it_fits() {
   }
 }
 
+/// As a process that stops or dies there. The item is short in any case.
+void a_slab_keeps_its_size_while_another_process_makes_one() {
+  const auto pool = Pool::create({unique_name("locked"), "main", {"default"}, 8, 8});
+  const auto other = Pool::open(pool->name(), "other", Deadline::in(5));
+  pool->add_segment(memory::carve_on_demand(kPages * kPageBytes, 8), false);
+  const auto lease = producer_of(pool)->lease(bytes_of(kPages * kPageBytes), Deadline::in(5));
+  CHECK(other->lanes().try_lock(PoolLock::kAssignment));
+  lease->shrink(bytes_of(9 * kPageBytes));
+  other->lanes().unlock(PoolLock::kAssignment);
+  CHECK(pool->control().cell(0).slab_bytes == kPages * kPageBytes);
+  CHECK(pool->control().cell(0).item_bytes == 9 * kPageBytes);
+  lease->shrink(bytes_of(5 * kPageBytes));
+  CHECK(pool->control().cell(0).slab_bytes == 5 * kPageBytes);
+  lease->abort();
+  other->close();
+  pool->close();
+}
+
 /// Leases slabs of random sizes, shrinks some, and checks that nobody else writes to them, until it
 /// is killed.
 [[noreturn]] void lease_for_ever(const std::string& name, std::uint64_t seed) {
@@ -231,6 +249,7 @@ void kills_lose_no_memory_and_no_cells() {
 }  // namespace
 
 int main() {
+  a_slab_keeps_its_size_while_another_process_makes_one();
   kills_lose_no_memory_and_no_cells();
   a_lease_succeeds_wherever_it_fits();
 }
