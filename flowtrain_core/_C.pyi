@@ -51,7 +51,7 @@ class ViewRefused(FlowTrainError, BufferError):
     """No such view: the owner has ended, or the protocol lacks its dtype or read-only memory."""
 
 class ViewsAlive(FlowTrainError, BufferError):
-    """Publication of a lease, or release of an item, whose tensors, arrays or memoryviews live."""
+    """A call that gives up memory over which tensors, arrays or memoryviews live."""
 
 class LaneInfo:
     """A participant, at the time of the call."""
