@@ -82,14 +82,14 @@ class Explanation:
 
     def __str__(self) -> str:
         lines = [
-            f"{self.role} '{self.label}' (lane {self.lane}) of ring '{self.ring}', "
+            f"{self.role}{_quoted(self.label)} (lane {self.lane}) of ring '{self.ring}', "
             f"pool '{self.pool}'{', strict' if self.strict else ''}"
         ]
         lines += [
             f"  {'takes' if path.taken else 'not'} {path.name}: {path.why}" for path in self.paths
         ]
         lines += [
-            f"  segment {each.id} of '{each.owner}': {each.tier}, {each.in_use_bytes} of "
+            f"  segment {each.id}{_quoted(each.owner, ' of')}: {each.tier}, {each.in_use_bytes} of "
             f"{each.bytes} bytes in use ({each.unused_bytes} of them beyond items), "
             f"{'' if each.mapped else 'not yet '}mapped, "
             f"{'' if each.registered else 'not '}registered"
@@ -191,6 +191,11 @@ def _copy_bytes_per_s() -> float:
         target[:] = source
         best = min(best, time.perf_counter() - start)
     return _PROBE_BYTES / best
+
+
+def _quoted(label: str, before: str = "") -> str:
+    """A label in a sentence; nothing for a handle without one."""
+    return f"{before} '{label}'" if label else ""
 
 
 def _limit(value: int | None) -> str:

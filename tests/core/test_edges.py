@@ -214,3 +214,4 @@ def test_a_registered_pool_takes_the_registered_path() -> None:
         told = edges.explanation_of(facts, measure=False)
         assert told.path.name == name
         assert sum(path.taken for path in told.paths) == 1
+        assert "''" not in str(told)  # Handles need no label.
