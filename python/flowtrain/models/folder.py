@@ -16,6 +16,7 @@ from flowtrain.git_lfs import POINTER, is_pointer, is_pointer_file
 from flowtrain.models.errors import ModelError
 
 _INDEX = ".index.json"
+_ADAPTERS = "adapter_config.json"
 # JSON files that transformers reads, beside config.json and indexes of weights.
 _OBJECTS = (
     *("generation_config.json", "tokenizer.json", "tokenizer_config.json"),
@@ -31,9 +32,15 @@ def read_config(folder: Path) -> dict[str, Any]:
     """The fields of config.json.
 
     Raises:
-        ModelError: There is no config.json, or it is no JSON object.
+        ModelError: There is no config.json, or it is no JSON object; or there are adapters.
     """
     path = folder / "config.json"
+    if (adapters := folder / _ADAPTERS).exists():
+        # transformers would put them into the model, whatever model they belong to.
+        raise ModelError(
+            f"{adapters}: adapters of PEFT, which a run does not start from; give a folder of the "
+            "model alone, or one into which they were merged (`flowtrain export RUN --merge`)"
+        )
     if not path.exists():
         raise ModelError(f"{folder}: no config.json; give a local Hugging Face model folder")
     _check_start(path)

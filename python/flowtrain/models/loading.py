@@ -33,8 +33,31 @@ if TYPE_CHECKING:
     from flowtrain.models.family import Family
 
 
+_REPLICATED = "set parallel.encoder.sharding and parallel.backbone.sharding to replicated"
+
+
 class ConversionError(ModelError):
     """Weights of a folder cannot be read in parts: only transformers can load the whole model."""
+
+
+def check_stored(folder: Path, family: Family, *, in_parts: bool) -> None:
+    """Check that a folder has each weight of its model, in the right shape; headers are read alone.
+
+    Args:
+        folder: The folder; `check_weights` has accepted it.
+        family: Family of the model.
+        in_parts: Whether a module is to be sharded, so that `load_weights` has to read it.
+
+    Raises:
+        ConversionError: As `load_weights`, if `in_parts`. Otherwise nothing is checked then, as
+            transformers loads the whole model.
+        ModelError: A weight is missing or has another shape.
+    """
+    try:
+        _stored_names(folder, family.meta_model(), _reader(folder).read_metadata())
+    except ConversionError:
+        if in_parts:
+            raise
 
 
 def load_weights(
@@ -110,7 +133,7 @@ def load_full_model(folder: Path, *, dtype: torch.dtype, implementations: dict[s
     )
     model, found = loaded
     # transformers would draw them, differently on each rank.
-    _refuse(folder, found["missing_keys"], found["mismatched_keys"])
+    _refuse(folder, found["missing_keys"], found["mismatched_keys"], found["unexpected_keys"])
     return model
 
 
@@ -129,7 +152,7 @@ def _reader(folder: Path) -> HuggingFaceStorageReader:
     if paths[0].suffix != ".safetensors":
         raise ConversionError(
             f"{paths[0]}: a file of torch.save cannot be read in parts, as sharded modules need; "
-            "save the model with `save_pretrained` of transformers"
+            f"save the model with `save_pretrained` of transformers, or {_REPLICATED}"
         )
     reader = HuggingFaceStorageReader(str(folder))
     reader.fs = _Files(paths)
@@ -173,7 +196,7 @@ def _stored_names(
             if dimensions is None:
                 raise ConversionError(
                     f"{folder}: transformers converts {stored} for {type(full).__name__}, which "
-                    "sharded modules cannot; use replicated ones"
+                    f"sharded modules cannot; {_REPLICATED}"
                 )
             if name in shapes and tuple(found.size) != shapes[name]:
                 turned[name] = dimensions
@@ -190,7 +213,8 @@ def _stored_names(
             size[one], size[other] = size[other], size[one]
         if tuple(size) != shapes[name]:
             wrong.append((name, tuple(found.size), shapes[name]))
-    _refuse(folder, shapes.keys() - names.keys(), wrong)
+    unknown = [names[name] for name in names.keys() - shapes.keys()]
+    _refuse(folder, shapes.keys() - names.keys(), wrong, unknown)
     return names, turned
 
 
@@ -206,12 +230,19 @@ def _refuse(
     folder: Path,
     missing: Collection[str],
     wrong: Collection[tuple[str, Iterable[int], Iterable[int]]],
+    unknown: Collection[str],
 ) -> None:
-    """Refuse weights that are missing, or that have another shape: name, stored, needed."""
+    """Refuse weights that are missing, or that have another shape: name, stored, needed.
+
+    Names that are unknown may be those of missing weights in another version of the model.
+    """
     if missing:
+        others = ""
+        if unknown:
+            others = f", and {len(unknown)} are unknown to it, {min(unknown)} for one"
         raise ModelError(
             f"{folder}: {len(missing)} weights of its config.json are missing, "
-            f"{min(missing)} for one; complete the folder, or give it as model.config to "
+            f"{min(missing)} for one{others}; complete the folder, or give it as model.config to "
             "draw all weights from train.seed"
         )
     if wrong:

@@ -69,6 +69,10 @@ CASES: list[tuple[Callable[[Path], object], str]] = [
         ),
         r"quantization_config\.quant_method=awq",
     ),
+    (
+        lambda f: (f / "adapter_config.json").write_text("{}"),
+        r"adapter_config\.json: adapters of PEFT, .*`flowtrain export RUN --merge`",
+    ),
 ]
 
 

@@ -12,14 +12,16 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+from flowtrain.config.layout import ModuleName
 from flowtrain.config.schema import RunConfig
 from flowtrain.data.mixture import sample_order, shares
 from flowtrain.data.records import Dataset
 from flowtrain.events import read_accounts
 from flowtrain.models.dropout import dropout_rates
 from flowtrain.models.folder import check_weights
+from flowtrain.models.loading import check_stored
 from flowtrain.models.recompute import check_recompute
 from flowtrain.models.registry import family_for
 from flowtrain.train.control.threads import with_threads
@@ -116,6 +118,10 @@ def _train(
         load_hook(config.debug.fault)
     started, started_at = time.perf_counter(), time.time()
     config = with_layout(with_threads(config), resume=resume)
+    if config.model.path is not None:
+        modules: tuple[ModuleName, ...] = get_args(ModuleName)
+        shardings = {config.parallel_of(module).sharding for module in modules}
+        check_stored(config.model.path, family, in_parts=shardings != {"replicated"})
     with open_run(config, resume=resume) as trained, recorded_end(config.run):
         if trained < config.train.steps:
             host = JobHost(config, first=trained, stop=stop)

@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from support import run_tree, write_tiny_data
 
 from flowtrain.cli.demo import packing_line
 from flowtrain.config import ConfigError, RunConfig, from_dict
 from flowtrain.data import DataError
+from flowtrain.models import ModelError
+from flowtrain.models.registry import family_for
 from flowtrain.train.demo import demo_config
 from flowtrain.train.input.workers import reader_factory
 from flowtrain.train.launch import run
@@ -126,6 +129,39 @@ def test_a_final_model_that_cannot_be_written_is_named(
     monkeypatch.setattr(run, "write_final", fill_disk)
     with pytest.raises(RunFailed, match=r"run/final: No space left on device; every step is tr"):
         train(config, run_ranks=partial(leave_checkpoint, steps=4))
+
+
+def test_weights_that_ranks_cannot_read_are_refused_before_one_starts(tmp_path: Path) -> None:
+    write_tiny_data(tmp_path / "data", samples=1)
+    folder = tmp_path / "data" / "model"
+    model = {"config": None, "path": str(folder)}
+    started: list[bool] = []
+
+    def begin(sharding: str) -> None:
+        parallel = {"backbone": {"sharding": sharding}}
+        tree = run_tree(
+            tmp_path / "run", tmp_path / "data", model=model, parallel=parallel, flow={"ranks": 2}
+        )
+        train(from_dict(tree), run_ranks=lambda *_, **__: started.append(True))
+
+    family = family_for(folder)
+    full: Any = family.build(
+        "full", weights=None, seed=7, dtype=torch.float32, device=torch.device("cpu")
+    )
+    weights = full.state_dict()
+    torch.save(weights, folder / "pytorch_model.bin")
+    with pytest.raises(ModelError, match=r"pytorch_model\.bin: .* in parts, .* to replicated"):
+        begin("full")
+    with pytest.raises(AssertionError):  # There is no checkpoint, but ranks have started.
+        begin("replicated")
+    assert started == [True]
+    older = {name.replace("self_attn.o_proj", "attn.out"): w for name, w in weights.items()}
+    full.save_pretrained(folder, state_dict=older)
+    told = r"3 weights .* missing, .*0\.self_attn\.o_proj.*, and 3 are unknown to it, .*attn\.out"
+    for sharding in ("replicated", "full"):
+        with pytest.raises(ModelError, match=told):
+            begin(sharding)
+    assert started == [True]
 
 
 @pytest.mark.parametrize("hook", ["nope", "os:nope", "nope:fault", ":"])
