@@ -35,10 +35,10 @@ def no_plan(contexts: Sequence[Context]) -> NoPlanError:
         f"{model.name}: no plan for batch={work.batch} fits {budget} with "
         f"{context.usable_bytes / _GIB:.3g} GiB to use on each"
     )
-    if context.out_of_range and not context.counts["memory"]:
-        return OutOfRangeError(f"{said}: the times are not valid for any; {context.out_of_range}")
     ways = []
     memory = _least_memory(context)
+    if memory is None and context.out_of_range:
+        return OutOfRangeError(f"{said}: the times are not valid for any; {context.out_of_range}")
     if memory is not None:
         missing = (memory - context.usable_bytes) / _GIB
         ways.append(
