@@ -15,9 +15,9 @@ SEES: dict[str, tuple[str, ...]] = {
     "input": ("control", "state"),
     "planning": ("control", "state", "input"),
     "ranks": ("control", "parallel", "state", "records", "input", "planning"),
-    # Before a rank starts, the function that debug.fault names and the packages of the trackers are
-    # checked, and the layout chosen.
-    "launch": ("control", "state", "ranks.hook", "ranks.peak", "ranks.trackers"),
+    # Before a rank starts, the device, the function that debug.fault names and the packages of the
+    # trackers are checked, and the layout chosen.
+    "launch": ("control", "state", "ranks.device", "ranks.hook", "ranks.peak", "ranks.trackers"),
     # A profile computes in a process as a rank does, with the environment of one.
     "profile": ("control", "state", "launch.local", "ranks.batch", "ranks.device"),
 }

@@ -31,6 +31,7 @@ from flowtrain.train.launch.layout import with_layout
 from flowtrain.train.launch.local import run_local_ranks
 from flowtrain.train.launch.signals import StopRequest, end, exit_on_signals, say
 from flowtrain.train.launch.stream import check_stream
+from flowtrain.train.ranks.device import check_device
 from flowtrain.train.ranks.hook import load_hook
 from flowtrain.train.ranks.trackers import check_trackers
 from flowtrain.train.state import atomic, logs
@@ -73,6 +74,8 @@ def train(
             folder is in use or holds another run, the port is in use, a field has changed that must
             not change at a resume (`flowtrain.train.state.resume.RULES`), or files of the model
             have changed since the start.
+        DeviceError: There is no device of `model.device`.
+        ModelError: The weights of the model cannot be loaded.
         KeyboardInterrupt, SystemExit: The run was stopped by SIGINT, or by another signal; the
             first one while the ranks run saves it.
         RunFailed: A rank failed or died, and all others have ended; the last step has no
@@ -86,6 +89,7 @@ def _train(
     config: RunConfig, stop: StopRequest, *, resume: bool, run_ranks: Callable[..., None]
 ) -> dict[str, Any]:
     # Check what can be checked now, before every rank loads its model.
+    check_device(config.model.device)
     family = family_for(
         config.model.folder,
         projector_side=config.projector_side,

@@ -13,6 +13,22 @@ class DeviceError(FlowTrainError, RuntimeError):
     """The configured device cannot be used; the message says why."""
 
 
+def check_device(kind: str) -> None:
+    """Check that there is a device of a kind.
+
+    Args:
+        kind: `cpu` or `cuda`.
+
+    Raises:
+        DeviceError: torch finds no CUDA device.
+    """
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise DeviceError(
+            "model.device=cuda: torch finds no CUDA device; run `flowtrain doctor` for the cause, "
+            "or set model.device=cpu"
+        )
+
+
 def choose_device(kind: str, rank: int, *, first: int) -> torch.device:
     """The device of a rank: its local rank, modulo the number of devices.
 
@@ -26,11 +42,7 @@ def choose_device(kind: str, rank: int, *, first: int) -> torch.device:
     """
     if kind != "cuda":
         return torch.device(kind)
-    if not torch.cuda.is_available():
-        raise DeviceError(
-            "model.device=cuda: torch finds no CUDA device; run `flowtrain doctor` for the cause, "
-            "or set model.device=cpu"
-        )
+    check_device(kind)
     index = (first + int(os.environ.get("LOCAL_RANK", rank))) % torch.cuda.device_count()
     torch.cuda.set_device(index)
     # Compute float32 models in float32: by default torch rounds inputs of convolutions to TF32.

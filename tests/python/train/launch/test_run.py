@@ -21,6 +21,7 @@ from flowtrain.train.input.workers import reader_factory
 from flowtrain.train.launch import run
 from flowtrain.train.launch.errors import RunFailed
 from flowtrain.train.launch.run import packing_means, train, with_steps
+from flowtrain.train.ranks.device import DeviceError
 
 
 def packing(gap: float, *ratios: float) -> dict[str, object]:
@@ -171,6 +172,15 @@ def test_a_hook_that_does_not_exist_is_refused_before_a_rank_starts(
     write_tiny_data(tmp_path / "data", samples=1)
     config = from_dict(run_tree(tmp_path / "run", tmp_path / "data", debug={"fault": hook}))
     with pytest.raises(ConfigError, match=rf"debug\.fault={hook}: .*; write module:function"):
+        train(config, run_ranks=pytest.fail)
+
+
+def test_a_missing_device_is_named_before_a_rank_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    config = from_dict(run_tree(tmp_path / "run", tmp_path, model={"device": "cuda"}))
+    with pytest.raises(DeviceError, match="torch finds no CUDA device; run `flowtrain doctor`"):
         train(config, run_ranks=pytest.fail)
 
 
