@@ -200,16 +200,16 @@ def routed_mlp(
     if activation not in _KEPT:
         return None
     return [
-        Saved(unit, width, "weight"),
+        Saved(unit, width, "weight", of_experts=True),
         # Probabilities of all experts; those of the chosen ones, their sum, and their numbers.
         Saved(unit, experts + chosen + 1, itemsize=4),
         Saved(unit, chosen, itemsize=8),
         # Rows sorted by expert: their numbers, the way back, and the row that each is a copy of.
         Saved(unit, 3 * chosen, itemsize=8),
-        Saved(unit, chosen * width, "weight"),
+        Saved(unit, chosen * width, "weight", of_experts=True),
         # Gate and up in one tensor, and what the activation function keeps and returns.
         Saved(unit, chosen * (1 + _KEPT[activation] + 1) * inner),
-        Saved(unit, chosen * inner, "weight"),
+        Saved(unit, chosen * inner, "weight", of_experts=True),
         # Outputs, and their weights in the sum over the experts of a row.
         Saved(unit, chosen * (width + 1)),
     ]

@@ -113,6 +113,7 @@ class Saved:
         of_attention: Whether the attention returns it: selective recomputation keeps it.
         in_chunks: Whether it is made in chunks, and again in the backward pass, if all of it in
             float32 is more than the limit of the logits.
+        of_experts: Whether it is an input of a router or of experts, which no adapter takes.
     """
 
     unit: Unit
@@ -123,6 +124,7 @@ class Saved:
     # The digest of a profile does not depend on these.
     of_attention: bool = field(default=False, repr=False)
     in_chunks: bool = field(default=False, repr=False)
+    of_experts: bool = field(default=False, repr=False)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from flowtrain.cost.layers import Layer, Product, Saved
-from flowtrain.models.errors import ModelError
 from flowtrain.models.family import Family
 from flowtrain.models.parameter_layers import layer_of
 from flowtrain.plan.describe import ModelDescription
@@ -25,23 +24,16 @@ def with_lora(
 ) -> ModelDescription:
     """The model with an adapter at each linear layer of some parts, which alone train there.
 
-    Adapters are in the dtype of the model, without dropout. The output head has none.
+    Adapters are in the dtype of the model, without dropout. The output head has none, and neither
+    have routers and experts.
 
     Args:
         model: Description of the model.
         family: What it was made from.
         ranks: Rank of the adapters by part.
 
-    Raises:
-        ModelError: A part has experts, whose adapters are not modelled.
-
     Source: Hu et al. (2021), LoRA, arXiv 2106.09685; the layers are those of `all-linear` of PEFT.
     """
-    if "backbone" in ranks and model.num_experts:
-        raise ModelError(
-            f"{model.name}: adapters of a backbone with {model.num_experts} experts are not "
-            "modelled; leave LoRA out for the backbone"
-        )
     sides, adapters = [0] * len(model.layers), [0] * len(model.layers)
     meta: Any = family.meta_model()
     head = meta.get_output_embeddings()
@@ -98,7 +90,8 @@ def _adapted(layer: Layer, rank: int, *, values: int, count: int) -> Layer:
     unit = layer.takes[0] if layer.takes else layer.products[0].unit
     adapter = Product(unit, 2.0 * rank * values, moves=_MOVES * values)
     if saved is not None:
-        saved = (*saved, Saved(unit, rank * count, "weight"))
+        inputs = (each for each in saved if not each.of_experts)
+        saved = (*inputs, Saved(unit, rank * count, "weight"))
     return replace(layer, products=(*products, adapter), saved=saved)
 
 

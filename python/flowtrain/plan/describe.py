@@ -137,7 +137,9 @@ class ModelDescription:
         layers: Layers in the order of the forward pass, without those that FlowTrain leaves out.
         parameters: Parameters of each layer.
         experts: Parameters of each layer that are in experts.
-        unused: Parameters of each layer that never train, since the loss does not depend on them.
+        unused: Parameters of each layer that never train, since the loss does not depend on them or
+            adapters train in their place. If they are no fewer than `experts`, these are among
+            them.
         vocabulary: Logits of a target.
         width: Values of a token of the decoder.
         heads: Query heads of the decoder.

@@ -101,8 +101,8 @@ class Tables:
         )
         self.parameters, self.experts = total - experts, experts
         self.sparse = experts > 0
-        self.trained = numpy.where(trains, total - experts - unused, 0.0)
-        self.trained_experts = numpy.where(trains, experts, 0.0)
+        self.trained_experts = numpy.where(trains & (unused < experts), experts, 0.0)
+        self.trained = numpy.where(trains, total - unused - self.trained_experts, 0.0)
         of_sample = state_bytes(
             _SAMPLE,
             _SAMPLE,

@@ -11,6 +11,7 @@ import pytest
 from flowtrain.cost import Counts, Layer
 from flowtrain.cost.communication import Mesh, gradients_s
 from flowtrain.cost.timing import DataSheetTiming, PassSeconds
+from flowtrain.plan.describe import ModelDescription
 from flowtrain.plan.prices.chain import Chain
 from flowtrain.plan.prices.costs import Shape
 from flowtrain.plan.prices.network import Network
@@ -60,8 +61,8 @@ def test_hybrid_shards_lie_side_by_side_and_copies_sum_their_shares() -> None:
     assert hybrid.costs.backward[0, 5, head] == pytest.approx(SHARE * backward_s)
 
 
-def test_experts_are_divided_over_expert_parallelism_too() -> None:
-    model = small_model()
+def with_experts(model: ModelDescription) -> ModelDescription:
+    """The model with experts in its decoder, which have half of its parameters."""
     experts = tuple(
         size // 2 if layer.name == "decoder" else 0
         for layer, size in zip(model.layers, model.parameters, strict=True)
@@ -72,7 +73,22 @@ def test_experts_are_divided_over_expert_parallelism_too() -> None:
         else layer
         for layer in model.layers
     )
-    sparse = replace(model, layers=layers, experts=experts, num_experts=8, chosen_experts=2)
+    return replace(model, layers=layers, experts=experts, num_experts=8, chosen_experts=2)
+
+
+def test_experts_beside_adapters_do_not_train() -> None:
+    model = with_experts(small_model())
+    adapted = replace(
+        model, parameters=tuple(size + 10 for size in model.parameters), unused=model.parameters
+    )
+    tables = pipeline(Mesh(dp=4), model=adapted).chain.tables
+    assert tables.sparse.any() and not tables.trained_experts.any()
+    assert tables.trained.tolist() == [10] * len(tables.first)
+
+
+def test_experts_are_divided_over_expert_parallelism_too() -> None:
+    model = small_model()
+    sparse = with_experts(model)
     one = pipeline(Mesh(dp=4), model=sparse)
     found = pipeline(Mesh(dp=4, ep=4), model=sparse)
     decoder = one.chain.tables.sparse
