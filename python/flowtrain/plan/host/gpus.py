@@ -100,8 +100,8 @@ def _searched(
     space = run_space(config.flow.mode)
     if cluster.gpus > 1:  # One rank has nothing to share out.
         space = sharded(space, _given(config.parallel))
-    if (again := config.parallel.backbone).recompute == "full" and again.recompute_layers is None:
-        space = replace(space, recompute=("full",))
+    if (again := config.parallel.backbone).recompute != "none" and again.recompute_layers is None:
+        space = replace(space, recompute=(again.recompute,))
     if not work.share.has_inputs:
         # Without images, ranks with both modules are one chain of layers to the search.
         space = replace(space, modes=("prefix",))

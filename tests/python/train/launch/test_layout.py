@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import shutil
 from functools import partial
 from pathlib import Path
@@ -14,7 +15,7 @@ from support import run_tree, write_tiny_data
 from flowtrain.cli.main import main
 from flowtrain.config import ConfigError, RunConfig, dump, from_dict
 from flowtrain.config.layout import RankLayout
-from flowtrain.config.parallel import ModuleParallel, ParallelConfig
+from flowtrain.config.parallel import ModuleParallel, ParallelConfig, Recompute
 from flowtrain.plan import cluster_local
 from flowtrain.plan.applied import with_plan
 from flowtrain.plan.host import Choice
@@ -196,6 +197,20 @@ def test_gpus_have_the_layout_of_a_plan_that_fits_into_their_memory(
     assert f"estimated {seconds} s a step on 2 H100, from the data sheet of H100" in said
     assert f"layout {found}: " in said
     assert all(name in said for name in fields)
+
+
+def test_the_estimate_has_what_the_run_lets_its_backbone_compute_again(
+    checked: RunConfig, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    see_gpus(monkeypatch, H100)
+    seconds = []
+    levels: tuple[Recompute, ...] = ("none", "selective", "full")
+    for level in levels:
+        own = ParallelConfig(backbone=ModuleParallel(recompute=level))
+        with_layout(dataclasses.replace(checked, parallel=own), resume=False)
+        (step_s,) = re.findall(r": estimated (\S+) s a step", capsys.readouterr().err)
+        seconds.append(float(step_s))
+    assert seconds[0] < seconds[1] < seconds[2]
 
 
 def test_a_plan_for_other_samples_or_fewer_gpus_is_refused(
