@@ -15,6 +15,7 @@ from flowtrain.plan.report.words import (
     left_last,
     mfu,
     milliseconds,
+    num_gpus,
     percent,
     plan_line,
     recomputed,
@@ -59,7 +60,7 @@ def answer_text(answer: Answer) -> str:
 def _asked(question: Question, report: PlanReport) -> Iterator[str]:
     run = question.run
     yield (
-        f"{report.model} on {question.cluster}, {question.cluster.gpus} GPUs; "
+        f"{report.model} on {question.cluster}, {num_gpus(question.cluster.gpus)}; "
         f"{report.samples} samples a step from {question.workload}"
     )
     if question.bad_samples:
@@ -98,8 +99,8 @@ def _best(answer: Answer) -> list[str]:
         *(("warning", text) for text in report.warnings),
     ]
     idle = best.allocated - best.gpus
-    of = f"{best.gpus} of {best.allocated}" if idle else f"{best.gpus}"
-    return [f"best plan: {best.mode} on {of} GPUs", *table(rows, left=2, indent="  ")]
+    of = f"{best.gpus} of {best.allocated} GPUs" if idle else num_gpus(best.gpus)
+    return [f"best plan: {best.mode} on {of}", *table(rows, left=2, indent="  ")]
 
 
 def _layout(plan: Plan) -> list[str]:
@@ -148,9 +149,8 @@ def _why(answer: Answer) -> list[str]:
     for other in (report.smaller, report.larger):
         if other is not None:
             gpus, plan = other
-            name = f"{gpus} GPU{'s' if gpus > 1 else ''}"
             # Both are the least for mean samples: what is shown need not be.
-            rows.append((name, f"{_beside(plan, report.cheapest)}: {plan_line(plan)}"))
+            rows.append((num_gpus(gpus), f"{_beside(plan, report.cheapest)}: {plan_line(plan)}"))
     fullest = min(best.modules, key=_free)
     memory = fullest.memory[fullest.fullest]
     others = "modules" if len(best.modules) > 2 else "module"

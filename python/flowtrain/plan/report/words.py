@@ -50,6 +50,11 @@ def mfu(plan: Plan) -> str:
     return percent(plan.best_mfu)
 
 
+def num_gpus(count: int) -> str:
+    """A number of GPUs."""
+    return f"{count} GPU{'' if count == 1 else 's'}"
+
+
 def milliseconds(value: float) -> str:
     """Seconds in milliseconds; a dash for none."""
     if not value:

@@ -42,7 +42,8 @@ def no_plan(contexts: Sequence[Context]) -> NoPlanError:
     if memory is not None:
         missing = (memory - context.usable_bytes) / _GIB
         ways.append(
-            f"{missing:.3g} GiB are missing on each of {pool.gpus} GPUs "
+            f"{missing:.3g} GiB are missing on "
+            f"{f'each of {pool.gpus} GPUs' if pool.gpus > 1 else 'the GPU'} "
             f"({memory / _GIB:.3g} GiB fit)"
         )
     gpus = _fewest_gpus(context)
