@@ -25,12 +25,18 @@ class Adapter:
     """Linear layers that have an adapter, by the ends of their names, such as `q_proj`; by default
     all of the part but the output head."""
 
-    def __post_init__(self) -> None:
-        require(self.rank >= 0, f"lora: rank={self.rank}: it must be 0 or more")
-        positive(lora__alpha=self.alpha)
+    def check(self, part: Part) -> None:
+        """Check the adapters of a part.
+
+        Raises:
+            ConfigError: Fields contradict each other, or a value is unusable.
+        """
+        name = f"lora.{part}"
+        require(self.rank >= 0, f"{name}.rank={self.rank}: it must be 0 or more")
+        positive(**{f"{name}.alpha": self.alpha})
         require(
             self.rank > 0 or (self.alpha == _ALPHA and not self.targets),
-            f"lora: rank=0 with alpha={self.alpha} and targets=[{', '.join(self.targets)}]: the "
+            f"{name}.rank=0 with alpha={self.alpha} and targets=[{', '.join(self.targets)}]: the "
             "part has no adapters; set rank",
         )
 
@@ -53,6 +59,9 @@ class LoraConfig:
             0 <= self.dropout < 1,
             f"lora.dropout={self.dropout}: it must be at least 0 and less than 1",
         )
+        self.encoder.check("encoder")
+        self.projector.check("projector")
+        self.backbone.check("backbone")
 
     @property
     def adapters(self) -> dict[Part, Adapter]:

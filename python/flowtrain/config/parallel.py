@@ -45,19 +45,25 @@ class ModuleParallel:
         }
         return meets[self.sharding]
 
-    def __post_init__(self) -> None:
+    def check(self, module: ModuleName) -> None:
+        """Check the fields of a module.
+
+        Raises:
+            ConfigError: Fields contradict each other, or a value is unusable.
+        """
+        name = f"parallel.{module}"
         if self.shard_ranks is not None:
-            positive(parallel__shard_ranks=self.shard_ranks)
+            positive(**{f"{name}.shard_ranks": self.shard_ranks})
             require(
                 self.sharding != "replicated",
-                f"parallel: shard_ranks={self.shard_ranks} with sharding=replicated: nothing is "
+                f"{name}.shard_ranks={self.shard_ranks} with sharding=replicated: nothing is "
                 "divided; set sharding to full or optimizer, or leave shard_ranks out",
             )
         if self.recompute_layers is not None:
-            positive(parallel__recompute_layers=self.recompute_layers)
+            positive(**{f"{name}.recompute_layers": self.recompute_layers})
             require(
                 self.recompute != "none",
-                f"parallel: recompute_layers={self.recompute_layers} with recompute=none: set "
+                f"{name}.recompute_layers={self.recompute_layers} with recompute=none: set "
                 "recompute to full or selective, or leave recompute_layers out",
             )
 
@@ -70,6 +76,10 @@ class ParallelConfig:
     """The encoder."""
     backbone: ModuleParallel = field(default_factory=ModuleParallel)
     """The backbone."""
+
+    def __post_init__(self) -> None:
+        self.encoder.check("encoder")
+        self.backbone.check("backbone")
 
     def of(self, module: ModuleName) -> ModuleParallel:
         """The part of a module."""

@@ -123,11 +123,11 @@ def test_a_dumped_configuration_loads_to_the_same(file: Path, tmp_path: Path) ->
         ("flow.staleness=-1", r"flow\.staleness=-1: it must be 0 or more"),
         (
             "parallel.encoder={shard_ranks: 2}",
-            r"shard_ranks=2 with sharding=replicated: nothing is divided",
+            r"parallel\.encoder\.shard_ranks=2 with sharding=replicated: nothing is divided",
         ),
         (
             "parallel.backbone={recompute_layers: 2}",
-            r"recompute_layers=2 with recompute=none: set recompute to full or selective",
+            r"parallel\.backbone\.recompute_layers=2 with recompute=none: set recompute to full or",
         ),
         ("flow.port=65536", r"flow\.port=65536"),
         ("flow.timeout_s=.inf", r"flow\.timeout_s=inf"),
