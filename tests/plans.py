@@ -132,6 +132,7 @@ RUN = PlannedRun(
     momentum=False,
     global_batch=512,
     microbatch_tokens=16384,
+    logit_bytes=1 << 28,
     item_tokens=8192,
 )
 

@@ -23,6 +23,7 @@ _RUN_FIELDS = {
     "momentum": "optim.momentum (whether it is above 0)",
     "global_batch": "train.global_batch",
     "microbatch_tokens": "train.microbatch_tokens",
+    "logit_bytes": "train.logit_bytes",
     "item_tokens": "flow.item_tokens",
 }
 

@@ -15,7 +15,7 @@ from flowtrain.config.schema import Part, RunConfig
 from flowtrain.config.tree import build, to_dict
 from flowtrain.plan.result import Plan
 
-VERSION = 5
+VERSION = 6
 """Version of the format; files of other versions are an error."""
 
 # Fields of config.json that say nothing about the sizes of a model.
@@ -36,6 +36,7 @@ class PlannedRun:
         momentum: Whether SGD keeps a moment.
         global_batch: `train.global_batch`.
         microbatch_tokens: `train.microbatch_tokens`.
+        logit_bytes: `train.logit_bytes`.
         item_tokens: `flow.item_tokens`.
     """
 
@@ -48,6 +49,7 @@ class PlannedRun:
     momentum: bool
     global_batch: int
     microbatch_tokens: int
+    logit_bytes: int
     item_tokens: int
 
     @staticmethod
@@ -63,6 +65,7 @@ class PlannedRun:
             momentum=config.optim.momentum > 0,
             global_batch=config.train.global_batch,
             microbatch_tokens=config.train.microbatch_tokens,
+            logit_bytes=config.train.logit_bytes,
             item_tokens=config.flow.item_tokens,
         )
 

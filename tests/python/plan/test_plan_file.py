@@ -141,6 +141,7 @@ def test_a_layout_that_is_only_modelled_is_an_error_that_names_its_fields(
         ("flow", {"encoder_ranks": 2}, "for flow.encoder_ranks=2 and flow.backbone_ranks=1;"),
         ("train", {"global_batch": 4}, "train.global_batch: 4 in the run, and 8 in the plan"),
         ("train", {"microbatch_tokens": 99}, "train.microbatch_tokens: 99 in the run"),
+        ("train", {"logit_bytes": 1 << 29}, "train.logit_bytes: 536870912 in the run"),
         ("flow", {"layout": "auto", "item_tokens": 9}, "flow.item_tokens: 9 in the run"),
         ("model", {"dtype": "float64"}, "model.dtype: float64 in the run, and float32"),
         ("model", {"compute_dtype": "bfloat16"}, "model.compute_dtype: bfloat16 in the run"),
@@ -176,7 +177,7 @@ def test_a_plan_for_another_model_is_an_error(
     ("edit", "said"),
     [
         (lambda tree: tree["plan"]["modules"][0]["layout"].update(dp=9), "it was changed after"),
-        (lambda tree: tree.update(version=0), "version=0, and this FlowTrain reads version 5"),
+        (lambda tree: tree.update(version=0), "version=0, and this FlowTrain reads version 6"),
         (lambda tree: tree.pop("checksum"), "not a plan, which has a version and a checksum"),
     ],
 )
