@@ -102,6 +102,7 @@ def run_config(folder: Path, given: argparse.Namespace) -> RunConfig:
                 "schedule": "cosine",
                 "warmup_steps": min(3, given.steps - 1),
                 "groups": list(GROUPS.values()) if given.groups else [],
+                "offload": given.offload,
                 **OPTIONS[given.optimizer],
             },
             "flow": {
@@ -225,6 +226,7 @@ def compare(
         **layout_fields(given),
         "encoder": given.encoder,
         "backbone": given.backbone,
+        "offload": given.offload,
         "mode": given.mode,
         "dtype": given.dtype,
         "device": given.device,
@@ -314,6 +316,7 @@ def main() -> None:
             metavar="LEVEL[:N]",
             help=f"parallel.{module}.recompute, and recompute_layers: selective, full, full:2",
         )
+    parser.add_argument("--offload", action="store_true", help="optim.offload")
     parser.add_argument("--mode", choices=("frozen", "strict"), default="strict")
     parser.add_argument("--dtype", choices=reference_loop.DTYPES, default="float32")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")

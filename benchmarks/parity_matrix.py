@@ -48,6 +48,7 @@ class Row:
     chunk_slots: int | None = None
     encoder: str = "replicated"
     backbone: str = "replicated"
+    offload: bool = False
     logit_bytes: int = LOGIT_BYTES
     recompute_encoder: str = "none"
     recompute_backbone: str = "none"
@@ -61,6 +62,7 @@ class Row:
             layout = f"colocated-{self.ranks}" + "-chunks" * (self.chunk_slots is not None)
         options = "-tied" * self.tied + "-groups" * self.groups + "-videos" * self.videos
         options += "-head-chunks" * (self.logit_bytes < LOGIT_BYTES)
+        options += "-offload" * self.offload
         options += "".join(f"-lora-{part}-{rank}" for part, rank in self.lora)
         sharded = "".join(
             f"-{module}-{sharding}"

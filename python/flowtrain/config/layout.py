@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 ModuleName = Literal["encoder", "backbone"]
+MODULES: tuple[ModuleName, ...] = get_args(ModuleName)
 
 
 @dataclass(frozen=True, slots=True)

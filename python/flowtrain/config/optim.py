@@ -53,6 +53,10 @@ class OptimConfig:
     """Dtype in which gradients are summed over the ranks; null takes `model.dtype`."""
     momentum: float = 0.0
     """SGD momentum."""
+    offload: bool = False
+    """Whether sharded modules that train keep weights, gradients and moments in host memory between
+    passes, and step there. Weights are copied to the device whenever they are gathered, gradients
+    to the host whenever they are summed."""
     schedule: Literal["constant", "linear", "cosine", "onecycle"] = "constant"
     """Shape of the learning rate over `schedule_steps`."""
     schedule_steps: int | None = None

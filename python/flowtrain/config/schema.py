@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 from flowtrain.config.checks import not_negative, positive, require
 from flowtrain.config.dtypes import ITEMSIZES, Dtype
 from flowtrain.config.evaluation import EvalConfig
 from flowtrain.config.flow import FlowConfig
-from flowtrain.config.layout import ModuleName
+from flowtrain.config.layout import MODULES, ModuleName
 from flowtrain.config.lora import LoraConfig
 from flowtrain.config.optim import OptimConfig
 from flowtrain.config.parallel import ModuleParallel, ParallelConfig
@@ -348,13 +348,10 @@ class RunConfig:
 
     def _check_parallel(self) -> None:
         layout = self.flow.rank_layout
-        modules: tuple[ModuleName, ...] = get_args(ModuleName)
-        for module in modules:
+        for module in MODULES:
             given = self.parallel.of(module)
-            sides = {"encoder": "encoder", "backbone": "backbone", "projector": self.projector_side}
             require(
-                given.sharding != "optimizer"
-                or module in {sides[part] for part in self.trained_parts},
+                given.sharding != "optimizer" or module in self.trained_modules,
                 f"parallel.{module}.sharding=optimizer: nothing of the {module} trains, so that "
                 "there are no states to divide; set it to full, which divides the weights, or to "
                 "replicated",
@@ -414,13 +411,28 @@ class RunConfig:
     def parallel_of(self, module: ModuleName) -> ModuleParallel:
         """How the ranks of a module share its states, in the chosen layout.
 
-        A single rank has all of them, whatever `parallel` says.
+        A single rank has all of them, whatever `parallel` says, unless they are in host memory.
         """
         given = self.parallel.of(module)
         ranks = self.flow.chosen.ranks_of(module)
-        if min(ranks, given.shard_ranks or ranks) == 1:
+        if min(ranks, given.shard_ranks or ranks) == 1 and not self.offloads(module):
             return replace(given, sharding="replicated", shard_ranks=None)
         return given
+
+    @property
+    def trained_modules(self) -> set[ModuleName]:
+        """The modules with a part that trains."""
+        sides: dict[Part, ModuleName] = {
+            "encoder": "encoder",
+            "projector": self.projector_side,
+            "backbone": "backbone",
+        }
+        return {sides[part] for part in self.trained_parts}
+
+    def offloads(self, module: ModuleName) -> bool:
+        """Whether a module keeps its states in host memory; see `optim.offload`."""
+        divides = self.parallel.of(module).sharding != "replicated"
+        return self.optim.offload and divides and module in self.trained_modules
 
     @property
     def projector_side(self) -> Literal["encoder", "backbone"]:

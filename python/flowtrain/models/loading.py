@@ -61,7 +61,13 @@ def check_stored(folder: Path, family: Family, *, in_parts: bool) -> None:
 
 
 def load_weights(
-    module: torch.nn.Module, folder: Path, family: Family, *, device: torch.device, seed: int
+    module: torch.nn.Module,
+    folder: Path,
+    family: Family,
+    *,
+    device: torch.device,
+    seed: int,
+    parameters_on: torch.device | None = None,
 ) -> None:
     """Allocate a module, read its weights, draw its adapters, and compute its buffers.
 
@@ -74,6 +80,7 @@ def load_weights(
         family: Family of the model.
         device: Device of the module.
         seed: `train.seed`, for adapters.
+        parameters_on: Device of its parameters, if it is another than that of its buffers.
 
     Raises:
         ConversionError: The weights are in files of `torch.save`, or transformers computes some of
@@ -88,7 +95,7 @@ def load_weights(
     reader = _reader(folder)
     metadata = reader.read_metadata()
     names, turned = _stored_names(folder, full, metadata)
-    _allocate(module, device)
+    _allocate(module, parameters_on or device)
     state = module.state_dict()
     adapters = adapter_names(module)
     weights = {}
@@ -109,6 +116,8 @@ def load_weights(
                 )
     draw_adapters(module, seed=seed)
     _compute_buffers(module)
+    if parameters_on is not None:
+        _move_buffers(module, device)
 
 
 def load_full_model(folder: Path, *, dtype: torch.dtype, implementations: dict[str, Any]) -> Any:
@@ -296,3 +305,9 @@ def _compute_buffers(module: Any) -> None:
     for value in module.state_dict(keep_vars=True).values():
         value._is_hf_initialized = True
     module.model.initialize_weights()
+
+
+def _move_buffers(module: torch.nn.Module, device: torch.device) -> None:
+    for part in module.modules():
+        for name, buffer in part.named_buffers(recurse=False):
+            setattr(part, name, buffer.to(device))

@@ -172,6 +172,17 @@ def test_what_cannot_be_read_in_parts_is_loaded_whole_or_refused(
     check(r"pytorch_model\.bin: .*save_pretrained")
 
 
+def test_parameters_may_stay_in_host_memory_and_buffers_not(tmp_path: Path) -> None:
+    weights = tensors(write(tmp_path, "qwen3_vl"))
+    family = family_for(tmp_path)
+    for side in SIDES:
+        made = build(family, side, tmp_path, META, torch.float32)
+        load_weights(made, tmp_path, family, device=META, seed=1, parameters_on=CPU)
+        for name, value in made.named_parameters():
+            assert torch.equal(value, weights[name]), name
+        assert {buffer.device for buffer in made.buffers()} == {META}
+
+
 def check_shards(folder: Path, rank: int) -> None:
     """Each rank holds its shards, and computes what a whole module does."""
     torch.use_deterministic_algorithms(True)

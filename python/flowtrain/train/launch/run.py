@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
-from flowtrain.config.layout import ModuleName
+from flowtrain.config.layout import MODULES
 from flowtrain.config.schema import RunConfig
 from flowtrain.data.mixture import sample_order, shares
 from flowtrain.data.records import Dataset
@@ -29,6 +29,7 @@ from flowtrain.train.launch.errors import RunFailed
 from flowtrain.train.launch.host import JobHost
 from flowtrain.train.launch.layout import with_layout
 from flowtrain.train.launch.local import run_local_ranks
+from flowtrain.train.launch.offload import check_offload
 from flowtrain.train.launch.signals import StopRequest, end, exit_on_signals, say
 from flowtrain.train.launch.stream import check_stream
 from flowtrain.train.ranks.device import check_device
@@ -123,9 +124,9 @@ def _train(
     started, started_at = time.perf_counter(), time.time()
     config = with_layout(with_threads(config), resume=resume)
     if config.model.path is not None:
-        modules: tuple[ModuleName, ...] = get_args(ModuleName)
-        shardings = {config.parallel_of(module).sharding for module in modules}
+        shardings = {config.parallel_of(module).sharding for module in MODULES}
         check_stored(config.model.path, family, in_parts=shardings != {"replicated"})
+    check_offload(config)
     with open_run(config, resume=resume) as trained, recorded_end(config.run):
         if trained < config.train.steps:
             host = JobHost(config, first=trained, stop=stop)

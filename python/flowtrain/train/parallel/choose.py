@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -22,29 +23,35 @@ def parallel_for(config: RunConfig, module: ModuleName, world: World) -> Paralle
     chosen = config.parallel_of(module)
     if chosen.sharding == "replicated":
         return Replicated(world, reduce_dtype=reduce_dtype(config))
+    offload = config.offloads(module)
     return Sharded(
-        _mesh(world, chosen.shard_ranks or world.size, timeout_s=config.flow.timeout_s),
+        _mesh(
+            world,
+            chosen.shard_ranks or world.size,
+            timeout_s=config.flow.timeout_s,
+            # NCCL sums nothing in host memory, and the norm is summed where the gradients are.
+            backend="cpu:gloo,cuda:nccl" if offload and world.reduce_on.type == "cuda" else None,
+        ),
         once=chosen.meets == "once",
         compute_dtype=compute_dtype(config),
         reduce_dtype=reduce_dtype(config),
+        offload=offload,
     )
 
 
-def _mesh(world: World, shard_ranks: int, *, timeout_s: float) -> DeviceMesh:
+def _mesh(world: World, shard_ranks: int, *, timeout_s: float, backend: str | None) -> DeviceMesh:
     """The ranks of a world as replicas that each divide one copy of the states.
 
     Groups of its own time out if ranks of one pass wait for each other: within a pass no rank waits
     for anything else, and the heartbeat takes a rank in a pass for one that works.
     """
-    timeout = timedelta(seconds=timeout_s)
+    options: Any = {"timeout": timedelta(seconds=timeout_s), "backend": backend}
     device = world.device.type
     if shard_ranks == world.size:
-        return DeviceMesh.from_group(
-            dist.new_group(timeout=timeout), device, mesh_dim_names=("shard",)
-        )
+        return DeviceMesh.from_group(dist.new_group(**options), device, mesh_dim_names=("shard",))
     mesh = torch.arange(world.size).view(-1, shard_ranks)
-    replicate, _ = dist.new_subgroups_by_enumeration(mesh.T.tolist(), timeout=timeout)
-    shard, _ = dist.new_subgroups_by_enumeration(mesh.tolist(), timeout=timeout)
+    replicate, _ = dist.new_subgroups_by_enumeration(mesh.T.tolist(), **options)
+    shard, _ = dist.new_subgroups_by_enumeration(mesh.tolist(), **options)
     return DeviceMesh.from_group(
         [replicate, shard], device, mesh=mesh, mesh_dim_names=("replicate", "shard")
     )

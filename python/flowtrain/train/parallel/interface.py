@@ -17,9 +17,11 @@ class Parallel(ABC):
 
     Attributes:
         divides: Whether each rank has a part of the weights alone.
+        offloads: Whether weights, gradients and states are in host memory between passes.
     """
 
     divides = False
+    offloads = False
 
     @abstractmethod
     def prepare(self, module: torch.nn.Module, blocks: Sequence[torch.nn.Module]) -> None:

@@ -7,7 +7,13 @@ from typing import Any
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
 from torch.distributed.tensor import DTensor
 
 from flowtrain.train.parallel.interface import Parallel
@@ -30,6 +36,9 @@ class Sharded(Parallel):
         compute_dtype: Dtype of gathered weights.
         reduce_dtype: Dtype in which gradients are summed over the ranks, and with `once` also over
             the passes of a step.
+        offload: Whether what the ranks divide is in host memory: weights are copied to the device
+            whenever they are gathered, and gradients to the host once they are summed. The groups
+            of the mesh sum tensors of the host, too.
     """
 
     divides = True
@@ -41,7 +50,12 @@ class Sharded(Parallel):
         once: bool,
         compute_dtype: torch.dtype,
         reduce_dtype: torch.dtype,
+        offload: bool = False,
     ) -> None:
+        self.offloads = offload
+        # Only a device copies faster from pinned memory, and torch pins none without one.
+        pinned = mesh.device_type != "cpu"
+        self._offload = CPUOffloadPolicy(pin_memory=pinned) if offload else OffloadPolicy()
         self._mesh = mesh
         self._once = once
         self._policy = MixedPrecisionPolicy(
@@ -57,6 +71,7 @@ class Sharded(Parallel):
                 mesh=self._mesh,
                 reshard_after_forward=False if self._once else None,
                 mp_policy=self._policy,
+                offload_policy=self._offload,
             )
         self._root = module
         for part in module.modules():

@@ -48,7 +48,8 @@ def _advice(config: RunConfig, action: Action) -> str:
         )
     return (
         "the device's memory is full in the optimizer; freeze parts of the model with model.freeze "
-        "or optim.groups, or use fewer bytes for a parameter: now model.dtype="
+        "or optim.groups, keep states in host memory with optim.offload, or use fewer bytes for a "
+        "parameter: now model.dtype="
         f"{config.model.dtype}, model.compute_dtype={config.model.pass_dtype}"
     )
 

@@ -37,6 +37,7 @@ def build_module(name: ModuleName, config: RunConfig, context: RankContext) -> M
             family=family,
             seed=config.train.seed,
             device=device,
+            parameters_on=torch.device("cpu") if parallel.offloads else device,
         )
     module = family.build(
         name,

@@ -69,6 +69,7 @@ RULES: dict[str, Rule] = {
     "optim.reduce_dtype": "taken",
     # With a momentum of 0 there is no saved state for another momentum.
     "optim.momentum": "refused",
+    "optim.offload": "taken",
     "optim.schedule": "taken",
     "optim.schedule_steps": "taken",
     "optim.min_lr_ratio": "taken",
