@@ -30,6 +30,7 @@ def pipeline(
     work: Work | None = None,
     module: str = "model",
     sharding: Any = "replicated",
+    offload: bool = False,
     microbatches: int = 4,
     levels: tuple[Level, ...] = ("none", "full"),
     **pool: Any,
@@ -39,7 +40,7 @@ def pipeline(
     chain = Chain(Tables(model, work, gpus.timing), model.layers_of(module))
     return Pipeline(
         chain,
-        Shape(mesh, sharding),
+        Shape(mesh, sharding, offload=offload),
         [ROW],
         microbatches=[microbatches],
         pool=gpus,

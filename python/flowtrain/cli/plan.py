@@ -53,6 +53,11 @@ def add_parser(commands: Any) -> None:
         "backbone=16, beside those of run.yaml; may be repeated",
     )
     parser.add_argument(
+        "--offload",
+        action="store_true",
+        help="keep the states of sharded modules in host memory, as optim.offload does",
+    )
+    parser.add_argument(
         "--fix",
         action="append",
         default=[],
@@ -102,6 +107,7 @@ def run(given: argparse.Namespace) -> int:
             budgets=given.gpus,
             sensitivity=given.sensitivity,
             lora=given.lora,
+            offload=given.offload,
         ),
         lambda config, lora: describe(
             config.model.folder, projector_side=config.projector_side, lora=lora

@@ -86,6 +86,7 @@ def _check_layout(layout: RunLayout, config: RunConfig, path: Path, given: Colle
         parallel=config.parallel,
         recompute=config.flow.recompute,
         chunk_slots=config.flow.chunk_slots,
+        offload=config.optim.offload,
     ).fields
     defaults = RunLayout(ranks=layout.ranks).fields
     for name, planned in layout.fields.items():

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from flowtrain.config.checks import ConfigError, require
+from flowtrain.config.layout import MODULES
 from flowtrain.config.load import load
 from flowtrain.config.parallel import ModuleParallel
 from flowtrain.config.schema import RunConfig
@@ -30,7 +31,6 @@ from flowtrain.plan.pools import pools_of
 from flowtrain.plan.profiles import measured_times
 from flowtrain.plan.report.answer import Answer, Point, Question
 from flowtrain.plan.result import NoPlanError, OutOfRangeError
-from flowtrain.plan.run_layout import MODULES
 from flowtrain.plan.search import search
 from flowtrain.plan.search.context import Context
 from flowtrain.plan.search.infeasible import changes, needed
@@ -60,6 +60,7 @@ class Request:
         budgets: Other numbers of GPUs, as `gpu_budgets` reads them.
         sensitivity: Whether to rank the best plans under other figures than those assumed.
         lora: LoRA adapters beside those of the run, as `with_adapters` reads them.
+        offload: Whether states are in host memory, as with `optim.offload`.
     """
 
     words: Sequence[str]
@@ -74,6 +75,7 @@ class Request:
     budgets: str | None = None
     sensitivity: bool = False
     lora: Sequence[str] = ()
+    offload: bool = False
 
 
 Describe = Callable[[RunConfig, Mapping[str, int]], ModelDescription]
@@ -111,6 +113,8 @@ def answer_request(
         OSError: A file cannot be read.
     """
     config = with_adapters(planned_config(request.words, model=request.model), request.lora)
+    if request.offload:
+        config = replace(config, optim=replace(config.optim, offload=True))
     cluster = parse_cluster(request.cluster)
     if request.only_run:
         cluster = _one_node(cluster)

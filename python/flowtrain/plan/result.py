@@ -115,6 +115,7 @@ class RankBytes:
         working: What exists beside it while one layer runs: the layer that is recomputed, weights
             that were gathered and their gradients, or gradients of logits.
         rows: Rows between encoders and backbone, and their gradients.
+        host: Weights, gradients and moments in host memory, which `total` leaves out.
     """
 
     weights: float = 0.0
@@ -124,6 +125,7 @@ class RankBytes:
     activations: float = 0.0
     working: float = 0.0
     rows: float = 0.0
+    host: float = 0.0
 
     @property
     def states(self) -> float:
@@ -137,7 +139,12 @@ class RankBytes:
     @property
     def largest(self) -> str:
         """The kind that takes the most."""
-        return max((field.name for field in fields(self)), key=lambda name: getattr(self, name))
+        return max(self.of_device(), key=lambda name: getattr(self, name))
+
+    @staticmethod
+    def of_device() -> list[str]:
+        """The kinds that are in the memory of the device."""
+        return [field.name for field in fields(RankBytes) if field.name != "host"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -208,6 +215,8 @@ class Plan:
         not_run: What FlowTrain's runtime does not run yet; empty if it runs the plan.
         chunk_slots: Microbatches that colocated ranks take at a time, with the encoder's passes of
             their items (`flow.chunk_slots`); None takes all of a step.
+        offload: Whether sharded modules that train have their states in host memory
+            (`optim.offload`).
     """
 
     mode: Mode
@@ -224,6 +233,7 @@ class Plan:
     allocated: int
     not_run: tuple[str, ...]
     chunk_slots: int | None = None
+    offload: bool = False
 
     @property
     def gpus(self) -> int:
@@ -235,6 +245,15 @@ class Plan:
     def pool_bytes(self) -> float:
         """Size of the pool: rows between the modules and their gradients, of all encoder ranks."""
         return sum(module.memory[0].rows * module.layout.gpus for module in self.modules[:-1])
+
+    @property
+    def host_bytes(self) -> float:
+        """States in host memory, of all ranks."""
+        return sum(
+            rank.host * module.layout.gpus / len(module.memory)
+            for module in self.modules
+            for rank in module.memory
+        )
 
     @property
     def recompute(self) -> bool:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, get_args
+from typing import Any
 
-from flowtrain.config.layout import ModuleName, RankLayout
+from flowtrain.config.layout import MODULES, RankLayout
 from flowtrain.config.parallel import ModuleParallel, ParallelConfig
 from flowtrain.config.schema import RunConfig
 from flowtrain.plan.result import Layout, Plan
-
-MODULES: tuple[ModuleName, ...] = get_args(ModuleName)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,12 +21,14 @@ class RunLayout:
         parallel: Section `parallel`.
         recompute: `flow.recompute`.
         chunk_slots: `flow.chunk_slots`.
+        offload: `optim.offload`; a run that has it keeps it in any case.
     """
 
     ranks: RankLayout
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
     recompute: bool = False
     chunk_slots: int | None = None
+    offload: bool = False
 
     @staticmethod
     def of_plan(plan: Plan) -> RunLayout:
@@ -46,6 +46,7 @@ class RunLayout:
             parallel=ParallelConfig(encoder=_parallel(encoder), backbone=_parallel(backbone)),
             recompute=plan.recompute,
             chunk_slots=plan.chunk_slots,
+            offload=plan.offload,
         )
 
     def beside(self, given: ParallelConfig) -> RunLayout:
@@ -74,15 +75,14 @@ class RunLayout:
         flow = config.flow.with_layout(
             self.ranks, recompute=self.recompute, chunk_slots=self.chunk_slots
         )
-        sides = {"encoder": "encoder", "projector": config.projector_side, "backbone": "backbone"}
-        trained = {sides[part] for part in config.trained_parts}
         modules = {}
         for module in MODULES:
             own = self.parallel.of(module)
-            if own.sharding == "optimizer" and module not in trained:
+            if own.sharding == "optimizer" and module not in config.trained_modules:
                 own = replace(own, sharding="replicated", shard_ranks=None)
             modules[module] = own
-        return replace(config, flow=flow, parallel=ParallelConfig(**modules))
+        optim = replace(config.optim, offload=self.offload or config.optim.offload)
+        return replace(config, flow=flow, parallel=ParallelConfig(**modules), optim=optim)
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -92,7 +92,11 @@ class RunLayout:
             for module in MODULES
             for name in ("sharding", "shard_ranks", "recompute", "recompute_layers")
         }
-        return found | {"flow.recompute": self.recompute, "flow.chunk_slots": self.chunk_slots}
+        return found | {
+            "flow.recompute": self.recompute,
+            "flow.chunk_slots": self.chunk_slots,
+            "optim.offload": self.offload,
+        }
 
     def __str__(self) -> str:
         return ", ".join([str(self.ranks), *self._words()])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, get_args
 
 from flowtrain.config.parallel import Sharding
@@ -88,6 +88,21 @@ class GpuPool:
         return sorted({*self.budgets(every=every), *rest})
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Host:
+    """What each GPU has of its host, for states in host memory (`optim.offload`).
+
+    Attributes:
+        link_bytes_per_s: Rate of the link in one direction: PCIe 4.0 x16, 31.5 GB/s, of which 80 %
+            are assumed to be reached.
+        memory_bytes_per_s: Peak rate of host memory: that of two EPYC 7742 with eight channels of
+            DDR4-3200 each, 204.8 GB/s in their data sheet, for eight GPUs, as in a DGX A100.
+    """
+
+    link_bytes_per_s: float = 25e9
+    memory_bytes_per_s: float = 51.2e9
+
+
 class Fixed(Protocol):
     """A choice that layouts of a module must have made."""
 
@@ -129,6 +144,8 @@ class Space:
         fixed: Choices that the layouts must have made.
         runs: Whether plans are those that FlowTrain runs: they have the GPUs of one node at most,
             and an encoder on its own encodes a whole step before it runs backward.
+        offload: Whether states that replicas share out are in host memory; one replica, too, may
+            then be sharded.
     """
 
     modes: tuple[Mode, ...] = MODES
@@ -142,6 +159,7 @@ class Space:
     chunks: bool = True
     fixed: tuple[Fixed, ...] = ()
     runs: bool = False
+    offload: bool = False
 
     def __post_init__(self) -> None:
         names = ("modes", "tp", "cp", "pp", "ep", "sharding", "recompute", "microbatches")
@@ -218,11 +236,13 @@ class Rules:
         reserve_share: Share of the memory of a GPU that a plan leaves free: for the context, the
             libraries' buffers and fragments.
         exposed_share: Share of the time of overlapped collectives that computation never hides.
+        host: The host's side of a GPU.
     """
 
     headroom: float = 1.05
     reserve_share: float = 0.1
     exposed_share: float = EXPOSED_SHARE
+    host: Host = field(default_factory=Host)
 
     def __post_init__(self) -> None:
         if not 1 <= self.headroom < math.inf:

@@ -92,6 +92,15 @@ def test_a_run_trains_with_the_plan_that_was_made_for_it(
     assert f"backbone.sharding: replicated in the run, and {sharding} in the plan" in (
         capsys.readouterr().err
     )
+    # States in host memory are a choice of the plan, which the run gets from it.
+    assert main(["plan", "run.yaml", *PLAN, *runs, "--offload", "--out", "host.json"]) == 0
+    printed = capsys.readouterr().out
+    assert ", states in host memory; " in printed and "\nhost memory: " in printed
+    words = ["train", "run.yaml", "--plan", "host.json", "--print-config"]
+    assert main(words) == 0
+    assert yaml.safe_load(capsys.readouterr().out)["optim"]["offload"] is True
+    assert main([*words, "optim.offload=false"]) == 2
+    assert "optim.offload: False in the run, and True in the plan" in capsys.readouterr().err
     # The lengths are others now.
     with Path("lengths.jsonl").open("a") as lengths:
         lengths.write("{}\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from flowtrain.config.checks import ConfigError
+from flowtrain.config.layout import MODULES
 from flowtrain.config.parallel import ModuleParallel, ParallelConfig
 from flowtrain.config.schema import RunConfig
 from flowtrain.plan.cluster import Cluster
@@ -15,7 +16,7 @@ from flowtrain.plan.inputs import run_work
 from flowtrain.plan.pools import Measured, pools_of
 from flowtrain.plan.profiles import measured_times
 from flowtrain.plan.result import NoPlanError, OutOfRangeError, PlanReport
-from flowtrain.plan.run_layout import MODULES, RunLayout
+from flowtrain.plan.run_layout import RunLayout
 from flowtrain.plan.search import search
 from flowtrain.workloads import Workload
 

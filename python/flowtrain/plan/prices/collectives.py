@@ -133,6 +133,7 @@ def add_shards(
     copies: Group,
     network: Network,
     *,
+    copied_s: FloatArray,
     exposed: float,
 ) -> None:
     """Add the time to gather weights for both passes and to scatter gradients, per microbatch.
@@ -149,10 +150,12 @@ def add_shards(
         shards: Ranks that divide one copy of parameters outside of experts, and in experts.
         copies: Ranks with the same share of a copy.
         network: Where the ranks lie.
+        copied_s: Seconds to copy weights from host memory, and gradients there, shape
+            [2, num_kinds].
         exposed: As for `exposed_s`.
     """
     weight_bytes, gradient_bytes = tables.work.itemsize, float(tables.state[2])
-    gather_s, scatter_s = numpy.zeros(len(tables.first)), numpy.zeros(len(tables.first))
+    gather_s, scatter_s = copied_s.copy()
     for group, held, steps in zip(shards, local, trained, strict=True):
         if group.size == 1:
             continue

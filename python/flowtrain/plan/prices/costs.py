@@ -16,6 +16,7 @@ from flowtrain.plan.prices.collectives import add_collectives, add_shards, expos
 from flowtrain.plan.prices.network import Network
 from flowtrain.plan.prices.row import Row
 from flowtrain.plan.prices.tables import Tables
+from flowtrain.plan.space import Host
 
 SECONDS = ("forward", "backward", "tp", "cp", "ep", "shards")
 STATES = ("weights", "masters", "gradients", "moments")
@@ -37,6 +38,9 @@ class Costs:
         working: Bytes that exist beside what the layer keeps without recomputation, while it runs,
             shape [num_rows, num_kinds].
         states: Bytes of weights, master weights, gradients and moments, shape [4, num_kinds].
+        host: Bytes of weights, gradients and moments in host memory, shape [3, num_kinds]. The
+            weights are copied in whenever they are gathered, and the gradients out whenever they
+            are summed.
         reduced: Parameters that train outside of experts, and in experts, shape [2, num_kinds].
     """
 
@@ -46,6 +50,7 @@ class Costs:
     kept: FloatArray
     working: FloatArray
     states: FloatArray
+    host: FloatArray
     reduced: FloatArray
 
 
@@ -57,11 +62,13 @@ class Shape:
         mesh: The mesh.
         sharding: What they share out.
         shard_ranks: Replicas that divide one copy (HSDP), of neighbouring ranks; None for all.
+        offload: Whether what they share out is in host memory.
     """
 
     mesh: Mesh
     sharding: Sharding
     shard_ranks: int | None = None
+    offload: bool = False
 
     @property
     def gpus(self) -> int:
@@ -101,6 +108,7 @@ def costs_of(
     *,
     passes_per_step: FloatArray,
     memory_bytes_per_s: float,
+    host: Host,
     exposed: float,
 ) -> Costs:
     """Costs of all kinds of layers.
@@ -115,6 +123,7 @@ def costs_of(
         network: Where the ranks lie.
         passes_per_step: Backward passes of a step, shape [num_rows].
         memory_bytes_per_s: Peak rate of the memory.
+        host: The host's side of a GPU.
         exposed: As for `exposed_s`.
 
     Raises:
@@ -147,7 +156,11 @@ def costs_of(
     kept = kept / (mesh.tp * mesh.cp) + encoded * tables.kept_per_encoded_token / mesh.tp
     working = numpy.zeros((len(rows), len(tables.first)))
     _add_logits(kept, working, forward, backward, rows, tables, mesh)
+    offloaded = _offloaded(tables, local, trained, shape)
+    added_bytes_per_s = memory_bytes_per_s
     if shape.sharding == "full":
+        if shape.offload:
+            added_bytes_per_s = host.memory_bytes_per_s
         add_shards(
             forward,
             backward,
@@ -157,6 +170,7 @@ def costs_of(
             shape.shards,
             shape.copies,
             network,
+            copied_s=offloaded[:2] / host.link_bytes_per_s,
             exposed=exposed,
         )
         # Weights of the layer that runs, and of the next one, which is gathered in the meantime;
@@ -166,7 +180,7 @@ def costs_of(
     # The first pass of a step has nothing to add to.
     later = (1 - 1 / passes_per_step)[:, None]
     own = trained / shape.owners if shape.sharding == "full" else trained
-    backward[:, 1] += later * _SUM_PASSES * tables.state[2] * own.sum(0) / memory_bytes_per_s
+    backward[:, 1] += later * _SUM_PASSES * tables.state[2] * own.sum(0) / added_bytes_per_s
     return Costs(
         forward=forward,
         backward=backward,
@@ -174,6 +188,7 @@ def costs_of(
         kept=kept,
         working=working,
         states=_states(tables, local, trained, shape),
+        host=offloaded,
         reduced=trained,
     )
 
@@ -211,7 +226,19 @@ def _states(tables: Tables, local: FloatArray, trained: FloatArray, shape: Shape
     if shape.sharding == "full":
         owners[[0, 2]] = shape.owners
     found: FloatArray = (per_kind / owners).sum(1) * tables.state[:, None]
+    if shape.offload:
+        found[[1, 3] if shape.sharding == "optimizer" else slice(None)] = 0.0
     return found
+
+
+def _offloaded(tables: Tables, local: FloatArray, trained: FloatArray, shape: Shape) -> FloatArray:
+    """Bytes of states in host memory, as `Costs.host`; also of weights that do not train."""
+    if not shape.offload:
+        return numpy.zeros((3, local.shape[1]))
+    weight, master, gradient, moments = tables.state.tolist()
+    own, frozen = (trained / shape.owners).sum(0), ((local - trained) / shape.owners).sum(0)
+    stepped = (master or weight) * own
+    return numpy.array([stepped + weight * frozen, gradient * own, moments * own])
 
 
 def update_s(
@@ -224,6 +251,7 @@ def update_s(
     *,
     network: Network,
     memory_bytes_per_s: float,
+    host: Host,
     exposed: float,
 ) -> tuple[float, float]:
     """Seconds to sum the gradients, as far as they are not hidden, and of the optimizer's step.
@@ -240,6 +268,7 @@ def update_s(
         backward_s: Backward pass of one, behind which gradients hide.
         network: Where the ranks lie.
         memory_bytes_per_s: Peak rate of the memory.
+        host: The host's side of a GPU.
         exposed: As for `exposed_s`.
 
     Source: Megatron-LM's distributed optimizer, which overlaps both layer by layer.
@@ -263,9 +292,15 @@ def update_s(
         if shape.copies.size > 1:
             num_bytes = tables.state[2] * float(trained.sum()) / shape.shards[0].size
             reduce_s += comm.all_reduce_s(num_bytes, shape.copies, network.around(shape.copies))
+        copied_s = costs.host[:2] @ layers / host.link_bytes_per_s
+        gather_s, reduce_s = gather_s + float(copied_s[0]), reduce_s + float(copied_s[1])
     own = trained if shape.sharding == "replicated" else trained / shape.owners[:, 0]
     _, masters, gradients, moments = tables.state.tolist()
     moved = 2 * (masters + moments + tables.work.itemsize) + gradients
+    if shape.offload:
+        # Gradients are also read for their norm, and read and written to be scaled.
+        moved = 2 * ((masters or tables.work.itemsize) + moments) + 4 * gradients
+        memory_bytes_per_s = host.memory_bytes_per_s
     shown_s = exposed_s(
         numpy.array([reduce_s, gather_s]), numpy.array([backward_s, forward_s]), exposed
     )

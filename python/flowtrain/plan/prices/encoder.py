@@ -217,6 +217,7 @@ def encoder_prices(
         network,
         passes_per_step=numpy.array([groups * items]),
         memory_bytes_per_s=pool.memory_bytes_per_s,
+        host=rules.host,
         exposed=rules.exposed_share,
     )
     count = chain.layers_of_kind
@@ -231,6 +232,7 @@ def encoder_prices(
         float(backward.sum()) / items,
         network=network,
         memory_bytes_per_s=pool.memory_bytes_per_s,
+        host=rules.host,
         exposed=rules.exposed_share,
     )
     row_bytes = work.itemsize * own.row_width
@@ -254,7 +256,11 @@ def encoder_prices(
         transfer_s=pool.rows_s(row_bytes * tokens / mesh.tp) if tokens else 0.0,
         reduce_s=reduce_s,
         optimizer_s=optimizer_s,
-        fixed=RankBytes(**states, working=of_item * layer + working),
+        fixed=RankBytes(
+            **states,
+            working=of_item * layer + working,
+            host=float(costs.host.sum(0) @ count),
+        ),
         held=RankBytes(activations=kept, rows=rows),
         meetings=chunks.meetings if chunks else 1,
     )

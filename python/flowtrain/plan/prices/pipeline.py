@@ -76,7 +76,7 @@ def heaviest_waits(chain: Chain, shape: Shape, microbatches: FloatArray) -> Floa
     """
     mesh = shape.mesh
     share = chain.heaviest_share * mesh.dp
-    if mesh.pp > 1 or shape.sharding == "full" or mesh.ep > 1:
+    if mesh.pp > 1 or shape.meets:
         return numpy.maximum(0.0, share * microbatches - 1)
     return numpy.maximum(0.0, share - 1) * microbatches
 
@@ -122,6 +122,7 @@ class Pipelines:
             self._network,
             passes_per_step=self.microbatches,
             memory_bytes_per_s=pool.memory_bytes_per_s,
+            host=rules.host,
             exposed=rules.exposed_share,
         )
 
@@ -186,6 +187,7 @@ class Pipelines:
             backward_s,
             network=self._network,
             memory_bytes_per_s=self._pool.memory_bytes_per_s,
+            host=self._rules.host,
             exposed=self._rules.exposed_share,
         )
 
@@ -328,6 +330,7 @@ class Pipeline(Pipelines):
             **states,
             activations=in_flight * kept,
             working=running + float(costs.working[0, has].max()),
+            host=float(costs.host.sum(0) @ count),
             rows=(in_flight + 1) * float(self.rows_bytes[0]) if number == 0 else 0.0,
         )
 

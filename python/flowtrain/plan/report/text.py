@@ -66,14 +66,15 @@ def _asked(question: Question, report: PlanReport) -> Iterator[str]:
     if question.bad_samples:
         yield f"left out: {question.bad_samples} bad samples, which `flowtrain data check` lists"
     masters = f" and {run.dtype} master weights" if run.dtype != run.compute_dtype else ""
+    offloaded = ", states in host memory" if report.best.offload else ""
     trained = [
         f"{part} (LoRA of rank {question.lora[part]})" if part in question.lora else part
         for part in run.trained_parts
     ]
     yield (
-        f"trains {', '.join(trained)} in {run.compute_dtype} with {run.optimizer}{masters}; "
-        f"microbatches of up to {run.microbatch_tokens} tokens, encoder items of up to "
-        f"{run.item_tokens}"
+        f"trains {', '.join(trained)} in {run.compute_dtype} with {run.optimizer}{masters}"
+        f"{offloaded}; microbatches of up to {run.microbatch_tokens} tokens, encoder items of up "
+        f"to {run.item_tokens}"
     )
     if question.fixed:
         yield f"fixed: {', '.join(question.fixed)}"
@@ -203,14 +204,24 @@ def _samples(test: SampleTest) -> str:
 
 
 def _memory(plan: Plan) -> list[str]:
-    kinds = [field.name for field in fields(RankBytes)]
+    kinds = RankBytes.of_device()
     rows = [("GiB of a rank", *kinds, "all", "of")]
     for module in plan.modules:
         for number, stage in enumerate(module.memory):
             name = module.module if len(module.memory) == 1 else f"{module.module} stage {number}"
             sizes = [getattr(stage, kind) for kind in kinds]
             rows.append((name, *map(gib, (*sizes, stage.total, module.memory_bytes))))
-    return table(rows)
+    lines = table(rows)
+    if plan.host_bytes:
+        of_rank = ", ".join(
+            f"{module.module} {module.memory[module.fullest].host / _GIB:.2f}"
+            for module in plan.modules
+        )
+        lines.append(
+            f"host memory: {plan.host_bytes / _GIB:.1f} GiB for all GPUs, as optim.offload keeps "
+            f"states there (a rank: {of_rank})"
+        )
+    return lines
 
 
 def _ranking(report: PlanReport) -> list[str]:

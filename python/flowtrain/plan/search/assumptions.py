@@ -101,6 +101,15 @@ def assumptions_of(
         "beside the passes of the neighbouring layers",
         source="FSDP2 as it reshards after each pass; overlapped collectives",
     )
+    if work.optim.offload:
+        yield Assumption(
+            name="states in host memory",
+            value=f"{rules.host.link_bytes_per_s / 1e9:g} GB/s to the host and from it for each "
+            f"GPU, and {rules.host.memory_bytes_per_s / 1e9:g} GB/s of host memory for its "
+            "optimizer; room for them is not checked",
+            source="80 % of PCIe 4.0 x16, an assumption; data sheet of the EPYC 7742, two for "
+            "eight GPUs; not measured",
+        )
     yield Assumption(
         name="colocated encoders",
         value="all images of a step before the backbone's pipeline; or, where that leaves too "

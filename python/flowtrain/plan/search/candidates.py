@@ -46,13 +46,13 @@ def backbone_shapes(
             if cp * dp % ep or (ep > 1 and model.num_experts % ep):
                 continue
             for sharding in space.sharding:
-                if cp * dp == 1 and sharding != space.sharding[0]:
+                if cp * dp == 1 and not space.offload and sharding != space.sharding[0]:
                     continue  # One replica has nothing to share out.
                 if sharding == "full" and pp > 1:
                     continue
                 mesh = Mesh(tp=tp, cp=cp, dp=dp, pp=pp, ep=ep)
                 if space.allows(mesh, sharding, modules=modules):
-                    yield from _divided(mesh, sharding, space.shard_ranks_of(modules))
+                    yield from _divided(mesh, sharding, space, modules)
 
 
 def divides_heads(model: ModelDescription, module: str, tp: int, pool: GpuPool) -> bool:
@@ -93,19 +93,23 @@ def encoder_shapes(
                 continue
             for sharding in space.sharding:
                 mesh = Mesh(tp=tp, dp=count // tp)
-                if count == tp and sharding != space.sharding[0]:
+                if count == tp and not space.offload and sharding != space.sharding[0]:
                     continue
                 names = (encoder.name,)
                 if space.allows(mesh, sharding, modules=names):
-                    yield from _divided(mesh, sharding, space.shard_ranks_of(names))
+                    yield from _divided(mesh, sharding, space, names)
 
 
-def _divided(mesh: Mesh, sharding: Sharding, shard_ranks: int | None) -> Iterator[Shape]:
+def _divided(
+    mesh: Mesh, sharding: Sharding, space: Space, modules: tuple[str, ...]
+) -> Iterator[Shape]:
     """The mesh, whose replicas divide copies among a number of them if that divides them."""
+    shard_ranks = space.shard_ranks_of(modules)
+    offload = space.offload and sharding != "replicated"
     if shard_ranks is None or shard_ranks == mesh.dp == mesh.replicas.size:
-        yield Shape(mesh, sharding)
+        yield Shape(mesh, sharding, offload=offload)
     elif sharding != "replicated" and mesh.cp == mesh.ep == 1 and not mesh.dp % shard_ranks:
-        yield Shape(mesh, sharding, shard_ranks)
+        yield Shape(mesh, sharding, shard_ranks, offload)
 
 
 def row_of(model: ModelDescription, work: Work, rules: Rules, *, parts: int) -> Row | None:

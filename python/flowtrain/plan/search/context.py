@@ -172,10 +172,19 @@ class Context:
                 yield self._pipelines(Pipelines, module, shape, microbatches)
 
     def _space_of(self, module: str) -> Space:
-        """The space without what a module has no use for: states to divide where nothing trains."""
+        """The space without what a module has no use for: states to divide where nothing trains.
+
+        States in host memory are divided, unless the sharding is fixed.
+        """
         parts = {self.model.layers[number].part for number in self.model.layers_of(module)}
         if parts & set(self.work.trained):
-            return self.space
+            if not self.work.optim.offload:
+                return self.space
+            own = {module, "backbone"} if module == "model" else {module}
+            fixed = any(e.field == "sharding" and e.module in own for e in self.space.fixed)
+            divided = [each for each in self.space.sharding if fixed or each != "replicated"]
+            sharding = tuple(divided) or self.space.sharding
+            return replace(self.space, sharding=sharding, offload=True)
         useful = tuple(each for each in self.space.sharding if each != "optimizer")
         return replace(self.space, sharding=useful or ("replicated",))
 

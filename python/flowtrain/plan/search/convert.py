@@ -42,6 +42,7 @@ def plan_of(priced: Priced, pools: Sequence[GpuPool]) -> Plan:
         allocated=sum(pool.gpus for pool in pools),
         not_run=tuple(_not_run(priced, modules)),
         chunk_slots=priced.chunk_slots,
+        offload=priced.context.work.optim.offload,
     )
 
 

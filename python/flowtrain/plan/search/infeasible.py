@@ -68,7 +68,9 @@ def changes(context: Context) -> Iterator[str]:
         context: What is to be planned.
     """
     bare = context.with_work(_without_masters(context.work))
-    changed = (_with_small_rows(context), bare, _with_small_rows(bare))
+    on_host = context.with_work(_offloaded(context.work))
+    variants = (bare, on_host)
+    changed = (_with_small_rows(context), *variants, *map(_with_small_rows, variants))
     found = {_overrides(context.work, each.work): each for each in changed}
     for words, each in found.items():
         if words:
@@ -82,6 +84,8 @@ def _overrides(work: Work, changed: Work) -> str:
         words.append(f"train.microbatch_tokens={changed.microbatch_tokens}")
     if changed.stored_itemsize != work.stored_itemsize:
         words.append(f"model.dtype={_NAMES[changed.stored_itemsize]}")
+    if changed.optim.offload != work.optim.offload:
+        words.append("optim.offload=true")
     return " ".join(words)
 
 
@@ -106,6 +110,10 @@ def _with_small_rows(context: Context) -> Context:
 
 def _without_masters(work: Work) -> Work:
     return replace(work, stored_itemsize=work.itemsize)
+
+
+def _offloaded(work: Work) -> Work:
+    return replace(work, optim=replace(work.optim, offload=True))
 
 
 def needed(context: Context) -> str:

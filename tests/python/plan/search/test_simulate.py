@@ -124,6 +124,7 @@ def test_messages_of_a_light_microbatch_are_those_of_its_price(
     rates: dict[str, Any] = {
         "passes_per_step": numpy.ones(1),
         "memory_bytes_per_s": pool.memory_bytes_per_s,
+        "host": context.rules.host,
         "exposed": context.rules.exposed_share,
     }
     costs, mean = (costs_of(context.tables, shape, [of], network, **rates) for of in (light, row))
