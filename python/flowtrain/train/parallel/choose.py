@@ -33,6 +33,7 @@ def parallel_for(config: RunConfig, module: ModuleName, world: World) -> Paralle
             backend="cpu:gloo,cuda:nccl" if offload and world.reduce_on.type == "cuda" else None,
         ),
         once=chosen.meets == "once",
+        alternates=module == "backbone",
         compute_dtype=compute_dtype(config),
         reduce_dtype=reduce_dtype(config),
         offload=offload,

@@ -33,6 +33,8 @@ class Sharded(Parallel):
         mesh: Ranks that divide the states, as one dimension; or with a dimension of replicas in
             front (HSDP).
         once: Whether the ranks meet once in a step.
+        alternates: Whether each forward pass is followed by its backward pass. Otherwise all come
+            first, and FSDP2 keeps their order, to gather ahead, until the last backward pass.
         compute_dtype: Dtype of gathered weights.
         reduce_dtype: Dtype in which gradients are summed over the ranks, and with `once` also over
             the passes of a step.
@@ -48,6 +50,7 @@ class Sharded(Parallel):
         mesh: DeviceMesh,
         *,
         once: bool,
+        alternates: bool,
         compute_dtype: torch.dtype,
         reduce_dtype: torch.dtype,
         offload: bool = False,
@@ -58,6 +61,7 @@ class Sharded(Parallel):
         self._offload = CPUOffloadPolicy(pin_memory=pinned) if offload else OffloadPolicy()
         self._mesh = mesh
         self._once = once
+        self._alternates = alternates
         self._policy = MixedPrecisionPolicy(
             param_dtype=compute_dtype, reduce_dtype=reduce_dtype, cast_forward_inputs=False
         )
@@ -115,7 +119,9 @@ class Sharded(Parallel):
 
     def _expect_more(self) -> None:
         """Further backward passes of the step follow."""
-        self._root.set_is_last_backward(False)
+        # At the end of a last one FSDP2 frees the whole gradients of the root that it has sent:
+        # those of embedding and head in float32.
+        self._root.set_is_last_backward(self._alternates)
         if self._once:
             self._root.set_requires_gradient_sync(False)
             self._root.set_reshard_after_backward(False)

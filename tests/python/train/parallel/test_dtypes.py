@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -59,6 +60,9 @@ def _check(sharding: str, folder: Path, rank: int) -> None:
                 out = module(torch.ones(3, 4, dtype=_16))
                 out.float().sum().backward()
                 assert out.dtype == _16
+                if sharding == "full":
+                    # Gradients that were scattered are whole: none outlives its backward pass.
+                    assert sums.sent and all(storage() is None for storage in sums.sent)
             state.parallel.reduce()
             state.parallel.finish()
         assert sums.dtypes == {reduced}
@@ -79,15 +83,20 @@ def _check(sharding: str, folder: Path, rank: int) -> None:
 
 
 class _Sums(TorchDispatchMode):
-    """Dtypes of the tensors that are summed over the ranks."""
+    """Dtypes of the tensors that are summed over the ranks, and the storages of all of them."""
 
     def __init__(self) -> None:
         super().__init__()
         self.dtypes: set[torch.dtype] = set()
+        self.sent: list[weakref.ref[torch.UntypedStorage]] = []
 
     def __torch_dispatch__(
         self, call: Any, types: object, args: Any = (), kwargs: Any = None
     ) -> Any:
         if call.namespace == "c10d" and "reduce" in call.name():
-            self.dtypes |= {x.dtype for x in tree_leaves(args) if isinstance(x, torch.Tensor)}
+            tensors = [x for x in tree_leaves(args) if isinstance(x, torch.Tensor)]
+            self.dtypes |= {x.dtype for x in tensors}
+            if "reduce_scatter" in call.name():
+                # Behind the part that arrives.
+                self.sent += [weakref.ref(x.untyped_storage()) for x in tensors[1:]]
         return call(*args, **(kwargs or {}))
