@@ -121,6 +121,13 @@ class Work:
             self._largest[modality] = float(self._sizes(modality).max())
         return self._largest[modality]
 
+    def largest_item(self, modality: Modality) -> float:
+        """Tokens that an encoder makes at once at most; items do not span microbatches."""
+        most: float = self.item_tokens
+        if self.microbatch_tokens is not None:
+            most = min(most, self.most_of(self.microbatch_tokens, modality))
+        return max(most, self.largest_input(modality))
+
     def _sizes(self, modality: Modality) -> FloatArray:
         """Tokens of an input of each sample, shape [num_samples]."""
         found: FloatArray = self.encoded_tokens(modality) / numpy.maximum(self.inputs(modality), 1)

@@ -241,7 +241,7 @@ def test_a_layout_is_chosen_from_measured_times(
 def test_what_fits_only_with_tensor_parallelism_is_no_plan_that_flowtrain_runs(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    Path("small.yaml").write_text(SMALL.replace("0.01", "0.02"))
+    Path("small.yaml").write_text(SMALL.replace("0.01", "0.015"))
     words = ["plan", "run.yaml", "--cluster", "small.yaml", *PLAN[2:]]
     assert main(words) == 0
     capsys.readouterr()

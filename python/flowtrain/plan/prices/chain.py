@@ -175,7 +175,7 @@ class Chain:
         # The last stage has one microbatch in flight, and so the logits of one. The first has this
         # many, and gradients of the rows of one.
         in_flight = min(microbatches, shape.mesh.pp)
-        kept[:, -1] += costs.working[0, kinds[-1]]
+        kept[:, -1] += costs.working.head[0]
         kept[:, 0] += rows_bytes * (in_flight + 1) / in_flight
         again = costs.again[0][:, kinds]
         forward_s, backward_s = costs.forward[0].sum(0)[kinds], costs.backward[0].sum(0)[kinds]

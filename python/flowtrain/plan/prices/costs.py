@@ -11,11 +11,12 @@ from flowtrain.config.parallel import Sharding
 from flowtrain.cost import communication as comm
 from flowtrain.cost.communication import Mesh
 from flowtrain.cost.topology import Group
-from flowtrain.plan.arrays import FloatArray, IntArray
+from flowtrain.plan.arrays import BoolArray, FloatArray, IntArray
 from flowtrain.plan.prices.collectives import add_collectives, add_shards, exposed_s
 from flowtrain.plan.prices.network import Network
 from flowtrain.plan.prices.row import Row
 from flowtrain.plan.prices.tables import Tables
+from flowtrain.plan.prices.working import Working, working_of
 from flowtrain.plan.space import Host
 
 SECONDS = ("forward", "backward", "tp", "cp", "ep", "shards")
@@ -35,8 +36,7 @@ class Costs:
         again: Seconds of what each of LEVELS computes again, shape [num_rows, 3, num_kinds]; 0 for
             layers that are no blocks.
         kept: Bytes kept of a full row with each of LEVELS, shape [num_rows, 3, num_kinds].
-        working: Bytes that exist beside what the layer keeps without recomputation, while it runs,
-            shape [num_rows, num_kinds].
+        working: Bytes that exist beside what the passes keep and the states.
         states: Bytes of weights, master weights, gradients and moments, shape [4, num_kinds].
         host: Bytes of weights, gradients and moments in host memory, shape [3, num_kinds]. The
             weights are copied in whenever they are gathered, and the gradients out whenever they
@@ -48,7 +48,7 @@ class Costs:
     backward: FloatArray
     again: FloatArray
     kept: FloatArray
-    working: FloatArray
+    working: Working
     states: FloatArray
     host: FloatArray
     reduced: FloatArray
@@ -106,6 +106,7 @@ def costs_of(
     rows: Sequence[Row],
     network: Network,
     *,
+    layers: IntArray,
     passes_per_step: FloatArray,
     memory_bytes_per_s: float,
     host: Host,
@@ -121,6 +122,7 @@ def costs_of(
         shape: The mesh.
         rows: What is computed at once.
         network: Where the ranks lie.
+        layers: Layers of each kind in the module, shape [num_kinds].
         passes_per_step: Backward passes of a step, shape [num_rows].
         memory_bytes_per_s: Peak rate of the memory.
         host: The host's side of a GPU.
@@ -154,8 +156,7 @@ def costs_of(
     kept = tokens * tables.kept_per_token + targets * tables.kept_per_target
     kept[:, 0] += repeated * mesh.tp * tokens[:, 0] * tables.kept_keys
     kept = kept / (mesh.tp * mesh.cp) + encoded * tables.kept_per_encoded_token / mesh.tp
-    working = numpy.zeros((len(rows), len(tables.first)))
-    _add_logits(kept, working, forward, backward, rows, tables, mesh)
+    in_chunks = _add_chunks(kept, forward, backward, rows, tables, mesh)
     offloaded = _offloaded(tables, local, trained, shape)
     added_bytes_per_s = memory_bytes_per_s
     if shape.sharding == "full":
@@ -173,10 +174,6 @@ def costs_of(
             copied_s=offloaded[:2] / host.link_bytes_per_s,
             exposed=exposed,
         )
-        # Weights of the layer that runs, and of the next one, which is gathered in the meantime;
-        # whole gradients, as they are made and as they are scattered.
-        working += 2 * tables.work.itemsize * local.sum(0)
-        working += (tables.work.itemsize + tables.state[2]) * trained.sum(0)
     # The first pass of a step has nothing to add to.
     later = (1 - 1 / passes_per_step)[:, None]
     own = trained / shape.owners if shape.sharding == "full" else trained
@@ -186,39 +183,55 @@ def costs_of(
         backward=backward,
         again=again,
         kept=kept,
-        working=working,
+        working=working_of(
+            tables,
+            rows,
+            mesh=mesh,
+            sharding=shape.sharding,
+            layers=layers,
+            weights=local.sum(0),
+            trained=trained.sum(0),
+            shares=(trained / shape.owners).sum(0),
+            in_chunks=in_chunks,
+        ),
         states=_states(tables, local, trained, shape),
         host=offloaded,
         reduced=trained,
     )
 
 
-def _add_logits(
+def _add_chunks(
     kept: FloatArray,
-    working: FloatArray,
     forward: FloatArray,
     backward: FloatArray,
     rows: Sequence[Row],
     tables: Tables,
     mesh: Mesh,
-) -> None:
-    """Add what the loss has at once, and what the head computes again if it goes in chunks."""
+) -> BoolArray:
+    """Change what a head that goes in chunks keeps, and add what it computes again.
+
+    Returns:
+        Whether the head goes in chunks for a full row, shape [num_rows].
+    """
     ranks, limit, head = mesh.tp * mesh.cp, tables.work.logit_bytes, tables.head
-    target_bytes = max(tables.work.itemsize, 4) * tables.model.vocabulary / ranks
+    target_bytes = tables.exact_itemsize * tables.model.vocabulary / ranks
     most = numpy.array([row.most_targets for row in rows])
     mean = numpy.array([row.tokens for row in rows]) / tables.share.tokens * tables.share.targets
-    in_chunks = most * target_bytes > limit
+    in_chunks: BoolArray = most * target_bytes > limit
     kept[in_chunks, :, head] = most[in_chunks, None] * tables.kept_with_chunks / ranks
-    # Beside the logarithms of probabilities, which are kept unless in chunks: two gradients of them
-    # in float32, that of the loss and that in front of the softmax.
-    working[:, head] = numpy.where(in_chunks, 3 * limit, 2 * most * target_bytes)
     again = tables.gradient[head] * (mean * target_bytes > limit)
     backward[:, 1, head] += again * forward[:, 0, head]
     backward[:, 2:, head] += again[:, None] * forward[:, 2:, head]
+    return in_chunks
 
 
 def _states(tables: Tables, local: FloatArray, trained: FloatArray, shape: Shape) -> FloatArray:
-    """Bytes of the states, shape [4, num_kinds]."""
+    """Bytes of the states, shape [4, num_kinds].
+
+    Sharded modules store their share of the master weights in place of those that train, and gather
+    weights from it.
+    """
+    weight, masters, _, _ = tables.state
     per_kind = numpy.array([local, trained, trained, trained])
     owners = numpy.ones((4, 2, 1))
     if shape.sharding != "replicated":
@@ -226,6 +239,11 @@ def _states(tables: Tables, local: FloatArray, trained: FloatArray, shape: Shape
     if shape.sharding == "full":
         owners[[0, 2]] = shape.owners
     found: FloatArray = (per_kind / owners).sum(1) * tables.state[:, None]
+    stored = local - trained if masters else local
+    if shape.sharding == "full":
+        found[0] = weight * (stored / shape.owners).sum(0)
+    elif shape.sharding == "optimizer" and not shape.offload:
+        found[0] += weight * (stored / shape.owners).sum(0)
     if shape.offload:
         found[[1, 3] if shape.sharding == "optimizer" else slice(None)] = 0.0
     return found

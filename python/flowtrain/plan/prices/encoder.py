@@ -154,7 +154,7 @@ def _items(tables: Tables, encoder: int, tokens: float, groups: int) -> tuple[fl
     work, modality = tables.work, tables.model.encoders[encoder].modality
     # An input is not split, so that all replicas wait for the largest one.
     tokens = max(tokens, work.largest_input_of(modality, groups))
-    return tokens, min(tokens, max(work.item_tokens, work.largest_input(modality)))
+    return tokens, min(tokens, work.largest_item(modality))
 
 
 def _chunk_items(
@@ -164,8 +164,7 @@ def _chunk_items(
     work, modality = tables.work, tables.model.encoders[encoder].modality
     parts = chunks.meetings
     tokens = parts * max(tokens / parts, work.largest_input_of(modality, parts))
-    most = max(work.item_tokens, work.largest_input(modality))
-    return tokens, min(tokens / chunks.count, most)
+    return tokens, min(tokens / chunks.count, work.largest_item(modality))
 
 
 def encoder_prices(
@@ -215,6 +214,7 @@ def encoder_prices(
         shape,
         [row],
         network,
+        layers=chain.layers_of_kind,
         passes_per_step=numpy.array([groups * items]),
         memory_bytes_per_s=pool.memory_bytes_per_s,
         host=rules.host,
@@ -237,16 +237,19 @@ def encoder_prices(
     )
     row_bytes = work.itemsize * own.row_width
     kept = float(costs.kept[0, 0] @ count)
-    own_kinds = count > 0
     of_item = max(item, largest) / most
-    # Without a backward pass, no more than about one layer exists at a time.
-    layer = (
-        float(costs.kept[0, 0, own_kinds].max())
-        if has_backward
-        else _layer_bytes(tables, encoder, most) / mesh.tp
-    )
+    # Without a backward pass, no more than about one layer exists at a time. With one, gradients
+    # take the place of what is kept.
+    layer = 0.0 if has_backward else _layer_bytes(tables, encoder, most) / mesh.tp
     states = dict(zip(STATES, (costs.states @ count).tolist(), strict=True))
-    working = float(costs.working[0, own_kinds].max())
+    # They stay from the forward pass to the backward pass, also while the backbone runs.
+    gathered = costs.working.gathered
+    states["weights"] += gathered
+    if chunks is not None:
+        states["gradients"] += costs.working.sent
+    kept_item = numpy.array([[of_item * kept]])
+    beside = costs.working.beside(kept_item, 0.0, costs.working.block.max())
+    working = float(beside.max()) - gathered
     rows = row_bytes * most * (2 if has_backward else 1)
     keeps = EncoderPrice(
         shape=shape,
@@ -267,7 +270,8 @@ def encoder_prices(
     if not has_backward:
         return [keeps]
     if chunks is not None:
-        return [keeps, *(_with_less(keeps, chain, costs, items, n) for n in _some_of(chain.again))]
+        some = _some_of(chain.again)
+        return [keeps, *(_with_less(keeps, chain, costs, items, of_item, n) for n in some)]
     again_s = keeps.forward.total
     return [
         keeps,
@@ -287,15 +291,18 @@ def _some_of(blocks: IntArray) -> list[int]:
 
 
 def _with_less(
-    keeps: EncoderPrice, chain: Chain, costs: Costs, items: float, number: int
+    keeps: EncoderPrice, chain: Chain, costs: Costs, items: float, of_item: float, number: int
 ) -> EncoderPrice:
     """A price with some blocks computed again; one of an item has all its activations meanwhile."""
     again = chain.first_blocks(number)
-    saved = float((costs.kept[0, 0] - costs.kept[0, _FULL]) @ again)
+    spared = costs.kept[0, 0] - costs.kept[0, _FULL]
+    saved = float(spared @ again)
+    running = of_item * float(spared[again > 0].max())
     return replace(
         keeps,
         again=number,
         backward=replace(keeps.backward, recompute=items * float(costs.again[0, _FULL] @ again)),
+        fixed=replace(keeps.fixed, working=keeps.fixed.working + running),
         held=replace(keeps.held, activations=keeps.held.activations - saved),
     )
 

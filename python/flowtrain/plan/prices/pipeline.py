@@ -120,6 +120,7 @@ class Pipelines:
             shape,
             rows,
             self._network,
+            layers=chain.layers_of_kind,
             passes_per_step=self.microbatches,
             memory_bytes_per_s=pool.memory_bytes_per_s,
             host=rules.host,
@@ -216,12 +217,15 @@ class Pipeline(Pipelines):
         """
         if self.stages == 1:
             return self._one_stage(memory_bytes, other_bytes)
+        left = int(memory_bytes - self.costs.working.block.max())
+        if left < 1:
+            return None
         found = self.chain.cut(
             self.costs,
             self.shape,
             self.row,
             microbatches=self.num_microbatches,
-            memory_bytes=memory_bytes,
+            memory_bytes=left,
             other_bytes=other_bytes,
             link_bytes_per_s=self._network.slowest(self.shape.mesh.pp_group).bytes_per_s,
             rows_bytes=float(self.rows_bytes[0]),
@@ -318,18 +322,21 @@ class Pipeline(Pipelines):
         )
 
     def _rank_bytes(self, number: int, stage: StageLayout, count: IntArray) -> RankBytes:
-        costs = self.costs
+        costs, head = self.costs, self.chain.tables.head
         in_flight = min(self.num_microbatches, self.stages - number)
-        has = count > 0
         again = self.chain.recomputed_kinds(stage)
         spared = costs.kept[0, 0] - costs.kept[0, LEVELS.index(stage.recompute)]
-        kept = float(costs.kept[0, 0] @ count - spared @ again)
-        running = float(spared[again > 0].max(initial=0.0))
+        kept = costs.kept[0, 0] @ count - spared @ again
+        running = (numpy.where(again > 0, spared, 0.0) + costs.working.block)[count > 0].max()
+        working = costs.working
+        if self.stages > 1 and not count[head]:
+            working = replace(working, head=0.0 * working.head)
+        kept_head = costs.kept[0, 0, head] * (count[head] > 0)
         states = dict(zip(STATES, (costs.states @ count).tolist(), strict=True))
         return RankBytes(
             **states,
-            activations=in_flight * kept,
-            working=running + float(costs.working[0, has].max()),
+            activations=in_flight * float(kept),
+            working=float(working.beside(kept, kept_head, running).max()),
             host=float(costs.host.sum(0) @ count),
             rows=(in_flight + 1) * float(self.rows_bytes[0]) if number == 0 else 0.0,
         )

@@ -45,6 +45,7 @@ class Tables:
         trained_experts: The same in experts.
         state: Bytes of weight, master weight, gradient and moments of a parameter that trains,
             shape [4].
+        exact_itemsize: Bytes of a logit in the loss.
         tied: Parameters of the copy of the embedding that a tied output head has on another stage,
             and those of them that train, shape [2].
         share: Means of the samples.
@@ -116,6 +117,8 @@ class Tables:
             )
             / _SAMPLE
         )
+        # Cross entropies are computed in float32 at least.
+        self.exact_itemsize = max(work.itemsize, 4)
         self.embedding = int(self.kind[model.encoders[-1].end])
         self.head = int(self.kind[-1])
         # A copy trains if the embedding does.

@@ -44,17 +44,22 @@ class Whole:
     def __init__(
         self, chain: Chain, costs: Costs, rows_bytes: FloatArray, levels: Sequence[Level]
     ) -> None:
-        count, has = chain.layers_of_kind, chain.layers_of_kind > 0
+        count, head = chain.layers_of_kind, chain.tables.head
         self._states = costs.states.sum(0) @ count
-        fixed = self._states + costs.working[:, has].max(1) + rows_bytes + costs.kept[:, 0] @ count
+        kept_head = costs.kept[:, 0, head] * (count[head] > 0)
+        whole_kept = costs.kept[:, 0] @ count
         self._pass_s = (costs.forward.sum(1) + costs.backward.sum(1)) @ count
         self._levels = []
         for level in levels:
             number = LEVELS.index(level)
             spared = (costs.kept[:, 0] - costs.kept[:, number])[:, chain.again]
             # A block that is computed again has all its activations while it runs backward.
-            running = _from_none(numpy.maximum.accumulate(spared, axis=1))
-            need = fixed[:, None] - _from_none(spared.cumsum(1)) + running
+            running = spared + costs.working.block[chain.again]
+            running = _from_none(numpy.maximum.accumulate(running, axis=1))
+            running = numpy.maximum(running, costs.working.block.max())
+            kept = whole_kept[:, None] - _from_none(spared.cumsum(1))
+            need = kept + costs.working.beside(kept, kept_head[:, None], running)
+            need += self._states + rows_bytes[:, None]
             again_s = _from_none(costs.again[:, number][:, chain.again].cumsum(1))
             blocks = numpy.arange(len(chain.again) + 1)
             if level == "none":
@@ -63,7 +68,7 @@ class Whole:
                 blocks = blocks[-1:]
             times_s = self._pass_s[:, None] + again_s
             self._levels.append(_OfLevel(number, blocks, need[:, blocks], times_s[:, blocks]))
-        self._rows = numpy.arange(len(fixed))
+        self._rows = numpy.arange(len(rows_bytes))
 
     def fit(self, memory_bytes: float, other_bytes: float) -> tuple[Bounds, IntArray, IntArray]:
         """Times with a limit of memory, and what is computed again.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
+import numpy
 import pytest
 
 from flowtrain.cost import Counts, Layer, layer_bytes, state_bytes
@@ -61,7 +63,9 @@ def test_a_head_in_chunks_holds_three_times_the_limit_and_runs_forward_twice(
     ]
     assert kept[0] - kept[1] == pytest.approx(logits - 2 * 1000 * model.width * (trained != PARTS))
     assert ranks[0].activations - ranks[1].activations == pytest.approx(kept[0] - kept[1])
-    assert (ranks[0].working, ranks[1].working) == (2 * logits, 3 * (logits // 4))
+    # The gradients of the weight by two chunks are summed, in bfloat16.
+    weight = 2 * model.parameters[-1] * (trained == PARTS)
+    assert (ranks[0].working, ranks[1].working) == (2 * logits, 3 * (logits // 4) + weight)
     again = cuts[1].backward_s[0] - cuts[0].backward_s[0]
     assert again == pytest.approx(whole.costs.forward[0].sum(0)[whole.chain.tables.head])
 
@@ -93,9 +97,10 @@ def test_as_few_blocks_as_fit_are_computed_again(level: Level) -> None:
         stage = StageLayout(first=0, end=len(levels), recompute=level, recompute_layers=n)
         (rank,) = plain.memory((stage,))
         assert rank.activations == pytest.approx(sum(layer.kept for layer in found))
-        # One block at a time has all of it; and the gradients of the logits.
+        # One block at a time has all of it, when the logits and their gradients are gone.
         spared = max(a.kept - b.kept for a, b in zip(everything, found, strict=True))
-        assert rank.working == pytest.approx(spared + 8 * ROW.most_targets * model.vocabulary)
+        logits = 8 * ROW.most_targets * model.vocabulary
+        assert rank.working == pytest.approx(max(logits, spared - everything[-1].kept))
         sizes.append(rank.total)
         cut = plain.cut(int(rank.total) + 1)
         assert cut is not None
@@ -117,16 +122,17 @@ def test_as_few_blocks_as_fit_are_computed_again(level: Level) -> None:
     [
         (Mesh(tp=2, dp=3), "replicated", (2, 2, 2, 2)),
         (Mesh(tp=2, cp=2, dp=2), "optimizer", (2, 8, 2, 8)),
-        (Mesh(cp=2, dp=2), "full", (4, 4, 4, 4)),
+        # Weights are gathered from the master weights.
+        (Mesh(cp=2, dp=2), "full", (math.inf, 4, 4, 4)),
     ],
 )
 def test_states_are_divided_over_the_ranks_that_share_them(
-    mesh: Mesh, sharding: str, parts: tuple[int, ...]
+    mesh: Mesh, sharding: str, parts: tuple[float, ...]
 ) -> None:
     whole, divided = (
         found.costs.states.sum(1) for found in (pipeline(Mesh()), pipeline(mesh, sharding=sharding))
     )
-    assert whole / divided == pytest.approx(parts)
+    assert divided == pytest.approx(whole / numpy.array(parts))
 
 
 @pytest.mark.parametrize("trained", [("encoder", "projector", "backbone"), ("encoder",)])
@@ -198,3 +204,49 @@ def test_by_chunks_an_encoder_keeps_what_one_needs_and_encodes_nothing_again() -
     waits, *_ = encoders(shape, work, 4800.0, chunks=Chunks(32, 600.0, meets=True))
     assert 32 * work.largest_input_of("vision", 32) > 1.3 * 4800
     assert waits.forward.forward > 1.05 * short.forward.forward
+
+
+@pytest.mark.parametrize(
+    ("sharding", "tied"),
+    [("replicated", False), ("replicated", True), ("optimizer", False), ("full", False)],
+)
+def test_weights_and_gradients_exist_beside_the_states_while_layers_run(
+    sharding: str, tied: bool
+) -> None:
+    """In bfloat16 with float32 gradients, on 4 ranks; FSDP2 has embedding and head as one group."""
+    model = small_model()
+    if tied:
+        parameters = (*model.parameters[:-1], 0)
+        model = replace(model, parameters=parameters, tied_parameters=model.parameters[-1])
+    working = pipeline(
+        Mesh(dp=4), model=model, work=small_work(), module="backbone", sharding=sharding
+    ).costs.working
+    logits = 2 * 4 * ROW.most_targets * model.vocabulary
+    end, block = small_model().parameters[-1], 12 * model.width**2
+    expected = {
+        # A gradient as it is made, and cast; a tied one waits for the other.
+        "replicated": (logits, 2 * end * tied, 2 * end * (1 + tied) + 4 * end),
+        # Of embedding and head beside their sums, and to be scattered, when those of blocks have
+        # been scattered already.
+        "optimizer": (
+            logits,
+            2 * end + (2 + 4 + 1) * block,
+            2 * 2 * end + (4 + 1) * 2 * end - 6 * 3 * block,
+        ),
+        # Two gathered blocks beside embedding and head.
+        "full": (
+            2 * 2 * end + 2 * block + logits,
+            2 * 2 * end + 2 * end + (2 * 2 + 2 + 4) * block,
+            2 * end + (4 + 1) * 2 * end,
+        ),
+    }
+    assert (working.head[0], working.block.max(), working.end) == expected[sharding]
+
+
+def test_an_item_is_of_one_microbatch() -> None:
+    shape = Shape(Mesh(dp=2), "replicated")
+    work = small_work(microbatch_tokens=1000, item_tokens=3000)
+    held, again = encoders(shape, work, 4800.0)
+    item = work.most_of(1000, "vision")
+    assert work.largest_input("vision") < item < work.item_tokens
+    assert again.fixed.working / held.held.activations == pytest.approx(item / (1.05 * 4800))

@@ -41,7 +41,7 @@ def test_hybrid_shards_lie_side_by_side_and_copies_sum_their_shares() -> None:
         )
 
     whole, hybrid = priced("full", None), priced("full", 4)
-    assert hybrid.costs.states / whole.costs.states == pytest.approx(numpy.full((4, 6), 2.0))
+    assert hybrid.costs.states == pytest.approx(2 * whole.costs.states)
 
     # 3 hops within a node, and 3 of 4 parts; then an exchange with the rank of the other node.
     def shared_s(size: float) -> float:
@@ -325,12 +325,15 @@ def test_a_rank_of_an_encoder_gathers_the_layers_of_the_encoder_alone() -> None:
     full, replicated = (
         encoders(Shape(Mesh(dp=4), sharding), small_work()) for sharding in ("full", "replicated")
     )
-    largest = max(model.parameters[number] for number in model.layers_of("encoder"))
-    assert largest < max(model.parameters)
+    own = [(model.layers[n], model.parameters[n]) for n in model.layers_of("encoder")]
+    block = max(size for layer, size in own if layer.takes)
+    others = sum(size for layer, size in own if not layer.takes)
     for gathering, holding in zip(full, replicated, strict=True):
-        # Two gathered layers, and the gradient of one in bfloat16, and in float32 to be scattered.
+        # Layers that are no blocks are gathered as one, and stay so until their gradients are sent.
+        assert gathering.fixed.weights == 2 * others
+        # Two gathered blocks, and the gradient of one in bfloat16, and in float32 to be scattered.
         more = gathering.fixed.working - holding.fixed.working
-        assert more == (2 * 2 + 2 + 4) * largest
+        assert more == 2 * others + (2 * 2 + 2 + 4) * block
 
 
 def test_every_rank_of_an_encoder_sends_its_part_of_the_rows() -> None:

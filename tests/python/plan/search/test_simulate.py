@@ -121,14 +121,15 @@ def test_messages_of_a_light_microbatch_are_those_of_its_price(
     row = plan.pipeline.row
     light = replace(row, tokens=size * row.tokens, encoded=(size * row.encoded[0],))
     network = Network(context.pool.topology, shape.gpus)
+    count = plan.pipeline.chain.layers_of_kind
     rates: dict[str, Any] = {
+        "layers": count,
         "passes_per_step": numpy.ones(1),
         "memory_bytes_per_s": pool.memory_bytes_per_s,
         "host": context.rules.host,
         "exposed": context.rules.exposed_share,
     }
     costs, mean = (costs_of(context.tables, shape, [of], network, **rates) for of in (light, row))
-    count = plan.pipeline.chain.layers_of_kind
     named = SECONDS.index(kind)
     of_price = (costs.forward[0, 2:].sum(0) @ count, costs.backward[0, 2:].sum(0) @ count)
     computing = [mean.forward[0, 0] @ count, mean.backward[0, 1] @ count]
