@@ -8,7 +8,12 @@ row group is kept for the next sample, as with shuffled files far larger than 25
 `lines`: `flowtrain train` with two colocated ranks on a JSONL file of short texts, with few lines
 and with `--lines`: seconds from the start of the command to the first step in `metrics.jsonl`, and
 how much more anonymous memory (proportional set size, the largest that was seen) all processes of
-the run together have, divided by the ranks. The file is in the page cache. The last line is JSON.
+the run together have, divided by the ranks. The file is in the page cache.
+
+`images`: images a second from JPEG files of 1280 x 720 to the pixels that Qwen3-VL takes, by the
+data path of a run and by a `DataLoader` with the family's processor and as many workers, in turns:
+medians, and that of the ratios. `bytes_sent_per_pixel` are what a worker sends for a pixel of the
+scaled image. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -32,6 +37,7 @@ from unittest import mock
 import datasets
 import numpy as np
 import pyarrow
+from image_paths import measure_images
 from PIL import Image
 from pyarrow import parquet
 
@@ -53,7 +59,7 @@ FORMS = {
     "parquet_unkept": "rows.parquet",
     "jsonl_base64": "base64.jsonl",
 }
-PARTS = ("forms", "lines")
+PARTS = ("forms", "lines", "images")
 RANKS = 2
 
 
@@ -189,6 +195,7 @@ def main() -> None:
     parser.add_argument(
         "--lines", type=int, default=10_000_000, help="0.1 GB per million in TMPDIR"
     )
+    parser.add_argument("--images", type=int, default=100, help="of a round of images")
     parser.add_argument("--json", action="store_true", help="print only the JSON line")
     given = parser.parse_args()
     found: dict[str, Any] = {}
@@ -202,6 +209,9 @@ def main() -> None:
                 kept = 1 if form == "parquet_unkept" else records.parquet._CACHE_BYTES
                 with mock.patch.object(records.parquet, "_CACHE_BYTES", kept):
                     found[form] = measure_form(folder, file)
+        if "images" in given.parts:
+            (folder / "images").mkdir()
+            found["images"] = measure_images(folder / "images", number=given.images, rounds=5)
         if "lines" in given.parts:
             few, many = (start_run(folder, lines) for lines in (1_000, given.lines))
             found["lines"] = {

@@ -1,0 +1,138 @@
+"""Images from files to the pixels of a model, by the workers of a run and by a `DataLoader`."""
+
+from __future__ import annotations
+
+import io
+import json
+import statistics
+import time
+from collections import deque
+from collections.abc import Iterator
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader, Dataset
+from transformers import AutoImageProcessor
+from transformers.image_utils import load_image
+
+from flowtrain.config.schema import DataConfig
+from flowtrain.cost.flops import Grid
+from flowtrain.data.samples import SampleReader
+from flowtrain.data.workers import WorkerPool
+from flowtrain.models.tiny import write_tiny_model
+
+# Sizes of the released Qwen3-VL models.
+PATCH = 16
+SIZE = {"shortest_edge": 1 << 16, "longest_edge": 1 << 24}
+WIDTH, HEIGHT = 1280, 720
+WORKERS = 2
+# Images that are read ahead, of each worker; the default of a DataLoader.
+AHEAD = 2
+
+
+def write_images(folder: Path, number: int) -> DataConfig:
+    """Write JPEGs, a JSONL file that names them, and a model with Qwen3-VL's image processor."""
+    model = folder / "model"
+    write_tiny_model(model)
+    for name, changed in {
+        "config.json": {"vision_config": {"patch_size": PATCH}},
+        "preprocessor_config.json": {"patch_size": PATCH, "size": SIZE},
+    }.items():
+        tree = json.loads((model / name).read_text())
+        for key, value in changed.items():
+            tree[key] = tree[key] | value if isinstance(value, dict) else value
+        (model / name).write_text(json.dumps(tree))
+    draw = np.random.default_rng(0)
+    lines = []
+    for n in range(number):
+        path = folder / f"{n}.jpg"
+        path.write_bytes(_jpeg(draw))
+        turns = [("user", "<image>Describe it."), ("assistant", "A text.")]
+        messages = [{"role": role, "content": content} for role, content in turns]
+        lines.append(json.dumps({"messages": messages, "images": [path.name]}) + "\n")
+    (folder / "images.jsonl").write_text("".join(lines))
+    return DataConfig(path=folder / "images.jsonl")
+
+
+def _jpeg(draw: np.random.Generator) -> bytes:
+    coarse = Image.fromarray(draw.integers(0, 256, (HEIGHT // 20, WIDTH // 20, 3), dtype=np.uint8))
+    smooth = np.asarray(coarse.resize((WIDTH, HEIGHT))).astype(int)
+    noisy = (smooth + draw.integers(-12, 12, smooth.shape)).clip(0, 255).astype(np.uint8)
+    written = io.BytesIO()
+    Image.fromarray(noisy).save(written, "JPEG", quality=90)
+    return written.getvalue()
+
+
+class Processed(Dataset[torch.Tensor]):
+    """The pixels of each image, made by the family's processor."""
+
+    def __init__(self, folder: Path, number: int) -> None:
+        self._folder = folder
+        self._number = number
+        self._processor: Any = AutoImageProcessor.from_pretrained(folder / "model")
+
+    def __len__(self) -> int:
+        return self._number
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        image = load_image(str(self._folder / f"{index}.jpg"))
+        pixels: torch.Tensor = self._processor(images=[image], return_tensors="pt")["pixel_values"]
+        return pixels
+
+
+def by_loader(dataset: Processed) -> Iterator[torch.Tensor]:
+    """Pixels of each image, by a `DataLoader`."""
+    yield from DataLoader(dataset, batch_size=None, num_workers=WORKERS, prefetch_factor=AHEAD)
+
+
+def by_run(pool: WorkerPool, grids: list[Grid]) -> Iterator[tuple[torch.Tensor, int]]:
+    """Pixels of each image, by the workers of a run, and the bytes that were sent for it."""
+    requests = ((n, 0, grid) for n, grid in enumerate(grids))
+    calls = deque(pool.submit("pixels", *each) for each in islice(requests, WORKERS * AHEAD))
+    while calls:
+        read = calls.popleft().result(60)
+        calls.extend(pool.submit("pixels", *each) for each in islice(requests, 1))
+        yield torch.from_numpy(read.pixels), read.pixels.nbytes
+
+
+def per_second(images: Iterator[Any], number: int) -> float:
+    """Images a second, from the first one on: the workers have started then."""
+    next(images)
+    start = time.perf_counter()
+    for _ in images:
+        pass
+    return (number - 1) / (time.perf_counter() - start)
+
+
+def measure_images(folder: Path, *, number: int, rounds: int) -> dict[str, Any]:
+    """Images a second of both, alternated, and whether their pixels are equal to the last bit."""
+    data = write_images(folder, number)
+    make = partial(SampleReader, folder / "model", data, 1 << 20)
+    reader = make()
+    grids = [reader.meta(sample).grids[0] for sample in range(number)]
+    dataset = Processed(folder, number)
+    run, loader = [], []
+    for _ in range(rounds):
+        with WorkerPool(make, WORKERS, fork=True) as pool:
+            run.append(per_second(by_run(pool, grids), number))
+        loader.append(per_second(by_loader(dataset), number))
+    with WorkerPool(make, WORKERS, fork=True) as pool:
+        made = list(by_run(pool, grids))
+    pairs = zip(made, (dataset[n] for n in range(number)), strict=True)
+    equal = all(torch.equal(ours, theirs) for (ours, _), theirs in pairs)
+    pixels = sum(rows * columns for _, rows, columns in grids) * PATCH**2
+    return {
+        "size": [WIDTH, HEIGHT],
+        "workers": WORKERS,
+        "run_per_s": statistics.median(run),
+        "loader_per_s": statistics.median(loader),
+        "times": statistics.median(a / b for a, b in zip(run, loader, strict=True)),
+        "equal": equal,
+        "bytes_sent_per_pixel": sum(sent for _, sent in made) / pixels,
+        "loader_bytes_per_pixel": sum(each.nbytes for each, _ in made) / pixels,
+    }
