@@ -22,8 +22,10 @@ from transformers.image_utils import load_image
 
 from flowtrain.config.schema import DataConfig
 from flowtrain.cost.flops import Grid
+from flowtrain.data.pixel_maker import PixelMaker, SamplePixels
 from flowtrain.data.samples import SampleReader
 from flowtrain.data.workers import WorkerPool
+from flowtrain.models.registry import family_for
 from flowtrain.models.tiny import write_tiny_model
 
 # Sizes of the released Qwen3-VL models.
@@ -90,14 +92,18 @@ def by_loader(dataset: Processed) -> Iterator[torch.Tensor]:
     yield from DataLoader(dataset, batch_size=None, num_workers=WORKERS, prefetch_factor=AHEAD)
 
 
-def by_run(pool: WorkerPool, grids: list[Grid]) -> Iterator[tuple[torch.Tensor, int]]:
+def by_run(
+    pool: WorkerPool, make: PixelMaker, grids: list[Grid]
+) -> Iterator[tuple[torch.Tensor, int]]:
     """Pixels of each image, by the workers of a run, and the bytes that were sent for it."""
+    to = {"dtype": torch.float32, "device": torch.device("cpu")}
     requests = ((n, 0, grid) for n, grid in enumerate(grids))
     calls = deque(pool.submit("pixels", *each) for each in islice(requests, WORKERS * AHEAD))
-    while calls:
-        read = calls.popleft().result(60)
+    for grid in grids:
+        read: SamplePixels = calls.popleft().result(60)
         calls.extend(pool.submit("pixels", *each) for each in islice(requests, 1))
-        yield torch.from_numpy(read.pixels), read.pixels.nbytes
+        assert read.values is not None
+        yield make([read], [grid], **to), read.values.nbytes
 
 
 def per_second(images: Iterator[Any], number: int) -> float:
@@ -116,13 +122,14 @@ def measure_images(folder: Path, *, number: int, rounds: int) -> dict[str, Any]:
     reader = make()
     grids = [reader.meta(sample).grids[0] for sample in range(number)]
     dataset = Processed(folder, number)
+    pixels_of = PixelMaker(family_for(folder / "model"))
     run, loader = [], []
     for _ in range(rounds):
         with WorkerPool(make, WORKERS, fork=True) as pool:
-            run.append(per_second(by_run(pool, grids), number))
+            run.append(per_second(by_run(pool, pixels_of, grids), number))
         loader.append(per_second(by_loader(dataset), number))
     with WorkerPool(make, WORKERS, fork=True) as pool:
-        made = list(by_run(pool, grids))
+        made = list(by_run(pool, pixels_of, grids))
     pairs = zip(made, (dataset[n] for n in range(number)), strict=True)
     equal = all(torch.equal(ours, theirs) for (ours, _), theirs in pairs)
     pixels = sum(rows * columns for _, rows, columns in grids) * PATCH**2

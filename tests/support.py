@@ -16,9 +16,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
 
+import numpy as np
 import yaml
+from numpy.typing import NDArray
 
+from flowtrain.cost.flops import Grid
 from flowtrain.data.digits import write_digits
+from flowtrain.data.pixel_maker import PixelMaker, SamplePixels
+from flowtrain.models.registry import family_for
 from flowtrain.models.tiny import SMALLEST
 
 TESTS = Path(__file__).parent
@@ -44,6 +49,18 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def float_pixels(model: Path, *visuals: tuple[SamplePixels, Grid]) -> NDArray[np.float32]:
+    """What the encoder takes of images and videos, each with its planned grid."""
+    import torch
+
+    make = PixelMaker(family_for(model))
+    values, grids = zip(*visuals, strict=True)
+    made: NDArray[np.float32] = make(
+        values, grids, dtype=torch.float32, device=torch.device("cpu")
+    ).numpy()
+    return made
 
 
 def write_tiny_data(folder: Path, *, samples: int = 96, **shares: float) -> None:

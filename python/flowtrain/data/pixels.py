@@ -1,12 +1,11 @@
-"""Images and videos as the encoder takes them: grids from file headers, and pixels from the files.
+"""Images and videos of samples: grids from file headers, and 8-bit values from the files.
 
 A *visual* is an image or a video.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -19,21 +18,13 @@ from flowtrain.data.conversation import Conversation
 from flowtrain.data.errors import DataError
 from flowtrain.data.files import IMAGE, VisualFile
 from flowtrain.data.images import read_upright, upright_size
+from flowtrain.data.pixel_maker import SamplePixels
 from flowtrain.models.errors import ModelError
-from flowtrain.models.images import NO_LIMITS
 
 if TYPE_CHECKING:
-    from PIL.Image import Image
-
     from flowtrain.models.images import ImageProcessor
     from flowtrain.models.video_processor import VideoProcessor
     from flowtrain.models.videos import VideoPlan
-
-Wanted = tuple[Conversation, int, Grid]
-"""A sample, the number of one of its images or videos, and the planned grid."""
-
-# Values of decoded images and of their pixels that `images_together` holds.
-_HELD_VALUES = 1 << 22
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,15 +37,6 @@ class PlannedVisual:
     """Seconds between the frames of the grid of a video, or 0 for an image."""
     text: str | None = None
     """Text of a video, with a placeholder for each block; None for an image."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SamplePixels:
-    """One image or video on its planned grid, in the shape that its family takes."""
-
-    pixels: NDArray[np.float32]
-    skipped: bool
-    """Whether the pixels are zeros, as the file cannot be used or has another grid now."""
 
 
 class VisualReader:
@@ -105,7 +87,7 @@ class VisualReader:
         return self._videos.num_tokens(grid)
 
     def pixels(self, conversation: Conversation, visual: int, grid: Grid) -> SamplePixels:
-        """Pixels of a visual.
+        """8-bit values of a visual.
 
         Args:
             conversation: Its sample.
@@ -121,10 +103,10 @@ class VisualReader:
         if not is_image:
             self._check_videos(conversation, file)
         processor = self._processor_of(conversation, file) if is_image else self._videos
-        needed = processor.pixel_shape(grid)
+        needed = processor.value_shape(grid)
         try:
             read = self._image if is_image else self._video
-            pixels, found, size = read(conversation, file, grid)
+            values, found, size = read(conversation, file, grid)
             if found != grid:
                 raise DataError(
                     f"{conversation.where}: {file.kind.value} {file.name}: its grid is {found}, "
@@ -134,40 +116,15 @@ class VisualReader:
         except DataError:
             if not self._skip_bad:
                 raise
-            return SamplePixels(pixels=np.zeros(needed, dtype=np.float32), skipped=True)
-        if pixels.shape != needed:
+            return SamplePixels(values=None, kind=file.kind)
+        if values.shape != needed:
             raise DataError(
                 f"{conversation.where}: {file.kind.value} {file.name}: the model's "
-                f"{file.kind.value} processor made {pixels.shape} where its size of "
+                f"{file.kind.value} processor made {values.shape} where its size of "
                 f"{size[0]} x {size[1]} pixels gives {needed}; use the processor that belongs to "
                 "the model"
             )
-        return SamplePixels(pixels=pixels, skipped=False)
-
-    def images_together(self, wanted: Sequence[Wanted]) -> Iterator[SamplePixels]:
-        """`pixels` for each of several images, by a call of the processor for some at a time.
-
-        Raises:
-            DataError: One of them is a video, or `pixels` would not return the pixels of its file.
-            ValueError: The processor does not take one of them.
-        """
-        block: list[tuple[Image, Conversation, Grid]] = []
-        held = 0
-        of_block, limits = self._processor, NO_LIMITS
-        for conversation, visual, grid in wanted:
-            file = conversation.visuals[visual]
-            if file.kind is not IMAGE:
-                raise DataError(f"{conversation.where}: a video is read alone")
-            if block and (file.limits != limits or held > _HELD_VALUES):
-                yield from self._processed(of_block, block)
-                block, held = [], 0
-            if not block:
-                of_block, limits = self._processor_of(conversation, file), file.limits
-            image = read_upright(file, conversation.where)
-            block.append((image, conversation, grid))
-            held += 3 * image.height * image.width + math.prod(of_block.pixel_shape(grid))
-        if block:
-            yield from self._processed(of_block, block)
+        return SamplePixels(values=values, kind=file.kind)
 
     @cached_property
     def _videos(self) -> VideoProcessor:
@@ -234,36 +191,24 @@ class VisualReader:
                 raise
         return self._videos.plan(self._videos.smallest)
 
-    def _processed(
-        self, processor: ImageProcessor, block: list[tuple[Image, Conversation, Grid]]
-    ) -> list[SamplePixels]:
-        """Pixels of images, each with its sample and its planned grid."""
-        numbers = [conversation.num_images for _, conversation, _ in block]
-        made = processor.pixels_of_each([image for image, _, _ in block], num_images=numbers)
-        for (image, conversation, grid), number, pixels in zip(block, numbers, made, strict=True):
-            found = processor.grid(image.height, image.width, num_images=number)
-            if found != grid or pixels.shape != processor.pixel_shape(grid):
-                raise DataError(f"{conversation.where}: an image without its planned grid")
-        return [SamplePixels(pixels=pixels, skipped=False) for pixels in made]
-
     def _image(
         self, conversation: Conversation, file: VisualFile, grid: Grid
-    ) -> tuple[NDArray[np.float32], Grid, tuple[int, int]]:
-        """Pixels of an image, its grid, and its height and width."""
+    ) -> tuple[NDArray[np.uint8], Grid, tuple[int, int]]:
+        """Values of an image, its grid, and its height and width."""
         number = conversation.num_images
         processor = self._processor_of(conversation, file)
         upright = read_upright(file, conversation.where)
         size = upright.height, upright.width
         try:
             found = processor.grid(*size, num_images=number)
-            return processor.pixels(upright, num_images=number), found, size
+            return processor.resize(upright, num_images=number), found, size
         except ValueError as error:
             raise file.unusable(conversation.where, error) from error
 
     def _video(
         self, conversation: Conversation, file: VisualFile, grid: Grid
-    ) -> tuple[NDArray[np.float32], Grid, tuple[int, int]]:
-        """Pixels of a video if it has the planned grid, its grid, and its height and width."""
+    ) -> tuple[NDArray[np.uint8], Grid, tuple[int, int]]:
+        """Values of a video if it has the planned grid, its grid, and its height and width."""
         from flowtrain.data.videos import read_frames, video_head
 
         where = conversation.where
@@ -272,9 +217,9 @@ class VisualReader:
         try:
             plan = self._videos.plan(head)
             if plan.grid != grid:
-                return np.empty(0, dtype=np.float32), plan.grid, size
+                return np.empty(0, dtype=np.uint8), plan.grid, size
             frames = read_frames(file, plan.frames, head, where)
-            return self._videos.pixels(frames, grid), grid, size
+            return self._videos.resize(frames, grid), grid, size
         except DataError:
             raise
         except ValueError as error:

@@ -19,7 +19,8 @@ from flowtrain.data.conversation import Conversation, read_conversation
 from flowtrain.data.errors import DataError
 from flowtrain.data.files import IMAGE
 from flowtrain.data.images import becomes_blank
-from flowtrain.data.pixels import PlannedVisual, SamplePixels, VisualReader
+from flowtrain.data.pixel_maker import SamplePixels
+from flowtrain.data.pixels import PlannedVisual, VisualReader
 from flowtrain.data.records import Dataset, State
 from flowtrain.data.text import (
     CompactText,
@@ -272,7 +273,7 @@ class SampleReader:
         return [v.name for v in visuals if v.kind is IMAGE and becomes_blank(v, where)]
 
     def pixels(self, sample: int, image: int, grid: Grid) -> SamplePixels:
-        """Pixels of one image or video of a sample.
+        """One image or video of a sample, scaled to 8-bit values.
 
         Args:
             sample: Number of the sample.
@@ -284,17 +285,6 @@ class SampleReader:
                 `data.bad_image` is `error`.
         """
         return self._visuals.pixels(self.conversation(sample), image, grid)
-
-    def pixels_together(self, calls: Sequence[tuple[int, int, Grid]]) -> Iterator[SamplePixels]:
-        """`pixels` for each of several calls, as `meta_and_text_together`; of images alone.
-
-        Raises:
-            DataError: One of them is a video, or `pixels` would not return the pixels of its file.
-        """
-        for first in range(0, len(calls), _STAGED):
-            group = calls[first : first + _STAGED]
-            wanted = [(self.conversation(sample), image, grid) for sample, image, grid in group]
-            yield from self._visuals.images_together(wanted)
 
     def _sizes_and_texts(
         self, samples: Sequence[int], conversations: Sequence[Conversation]

@@ -306,8 +306,8 @@ class Family(ABC):
 
         Args:
             encoder: The model, or its side `encoder`.
-            pixel_values: Pixels of all of them, as `ImageProcessor.pixels` and
-                `VideoProcessor.pixels` make them, joined in the first dimension.
+            pixel_values: Pixels of all of them, as `ImageProcessor.normalize` and
+                `VideoProcessor.normalize` make them, joined in the first dimension.
             grids: Grid of each.
 
         Returns:

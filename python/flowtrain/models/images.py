@@ -1,4 +1,8 @@
-"""The interface of an image processor: from the pixels of an image to those that a model takes."""
+"""The interface of an image processor: from the pixels of an image to those that a model takes.
+
+It has two steps: workers scale images to 8-bit values and send these; the rank that encodes them
+makes the floats.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,7 @@ from flowtrain.cost.flops import Grid
 from flowtrain.models.errors import ModelError
 
 if TYPE_CHECKING:
+    import torch
     from PIL.Image import Image
     from torch import Tensor
 
@@ -61,15 +66,27 @@ class ImageProcessor(ABC):
         """Tokens of an image with this grid."""
 
     @abstractmethod
-    def pixels(self, image: Image, *, num_images: int) -> NDArray[np.float32]:
-        """Pixels of an image as the model takes them.
+    def resize(self, image: Image, *, num_images: int) -> NDArray[np.uint8]:
+        """Scale and cut an image: the 8-bit values of which `normalize` makes pixels.
 
         Args:
             image: The image, in RGB.
             num_images: Images of its sample.
 
+        Returns:
+            Values of shape `value_shape`, in the order of the pixels.
+
         Raises:
             ValueError: The processor does not take this image.
+        """
+
+    @abstractmethod
+    def normalize(self, values: Tensor, dtype: torch.dtype) -> Tensor:
+        """Pixels of images as the model takes them, on the device of the values.
+
+        Args:
+            values: What `resize` returned for each image, joined in the first dimension.
+            dtype: Dtype of the pixels; they are rounded to it from float32.
         """
 
     def limited(self, limits: PixelLimits) -> ImageProcessor:
@@ -87,26 +104,13 @@ class ImageProcessor(ABC):
             "or ignore them by data.ignore"
         )
 
-    def pixels_of_each(
-        self, images: Sequence[Image], *, num_images: Sequence[int]
-    ) -> list[NDArray[np.float32]]:
-        """`pixels` of several images, which a family may make in one call of its processor.
-
-        Args:
-            images: The images, in RGB.
-            num_images: Images of the sample of each.
-
-        Raises:
-            ValueError: The processor does not take one of the images.
-        """
-        return [
-            self.pixels(image, num_images=number)
-            for image, number in zip(images, num_images, strict=True)
-        ]
-
     @abstractmethod
     def pixel_shape(self, grid: Grid) -> tuple[int, ...]:
         """Shape of the pixels of an image with this grid."""
+
+    def value_shape(self, grid: Grid) -> tuple[int, ...]:
+        """Shape of the 8-bit values of an image with this grid: `[n, 3, ...]`."""
+        return self.pixel_shape(grid)
 
     def read_inputs(self, inputs: Mapping[str, Tensor]) -> tuple[list[Grid], Tensor]:
         """Images of one sample, from the tensors that the Hugging Face processor returned for it.
@@ -115,8 +119,8 @@ class ImageProcessor(ABC):
             inputs: The tensors of the sample, by name, with `pixel_values`.
 
         Returns:
-            Grid of each image, and the pixels of all of them as `pixels` makes them, joined in the
-            first dimension. A family that cannot separate its images returns one grid for all.
+            Grid of each image, and the pixels of all of them as `normalize` makes them, joined in
+            the first dimension. A family that cannot separate its images returns one grid for all.
 
         Raises:
             ModelError: A tensor is missing, or the tensors are not those of this processor.

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from transformers import AutoImageProcessor, AutoTokenizer, PreTrainedTokenizerBase
@@ -51,8 +50,10 @@ class InternVLImageProcessor(TileProcessor):
     def num_tokens(self, grid: Grid) -> int:
         return grid[0] * self._tile_tokens
 
-    def _tiles(self, image: Image, *, num_images: int) -> NDArray[np.float32]:
-        out: NDArray[np.float32] = self._processor(images=[image], return_tensors="np", **_OPTIONS)[
+    def _process(self, image: Image, *, num_images: int, **options: Any) -> NDArray[Any]:
+        # An image that is not scaled is not cut either.
+        options = {"crop_to_patches": options.get("do_resize", True), **options}
+        out: NDArray[Any] = self._processor(images=[image], return_tensors="np", **options)[
             "pixel_values"
         ]
         return out

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from transformers import AutoImageProcessor, PreTrainedTokenizerBase
@@ -41,8 +40,8 @@ class LlavaImageProcessor(TileProcessor):
     def num_tokens(self, grid: Grid) -> int:
         return self._tokens
 
-    def _tiles(self, image: Image, *, num_images: int) -> NDArray[np.float32]:
-        out: NDArray[np.float32] = self._processor(images=[image], return_tensors="np")[
+    def _process(self, image: Image, *, num_images: int, **options: Any) -> NDArray[Any]:
+        out: NDArray[Any] = self._processor(images=[image], return_tensors="np", **options)[
             "pixel_values"
         ]
         return out

@@ -94,15 +94,13 @@ class LlavaOnevisionImageProcessor(TileProcessor):
             return int(rows // ratio), int(columns // ratio)
         return rows, columns
 
-    def _tiles(self, image: Image, *, num_images: int) -> NDArray[np.float32]:
+    def _process(self, image: Image, *, num_images: int, **options: Any) -> NDArray[Any]:
         from PIL.Image import new
 
         # The processor cuts an image into tiles if it is the only one of its sample.
         others = [new("RGB", (1, 1))] if num_images > 1 else []
-        out: NDArray[np.float32] = self._processor(images=[[image, *others]], return_tensors="np")[
-            "pixel_values"
-        ]
-        return out[0]
+        out = self._processor(images=[[image, *others]], **options)["pixel_values"]
+        return np.asarray(out[0])
 
     def read_inputs(self, inputs: Mapping[str, torch.Tensor]) -> tuple[list[Grid], torch.Tensor]:
         sizes: Any = required(inputs, "image_sizes").tolist()

@@ -19,6 +19,7 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_res
 from flowtrain.cost.flops import Grid
 from flowtrain.models.errors import ModelError
 from flowtrain.models.images import ImageProcessor, PixelLimits, required
+from flowtrain.models.pixel_table import PixelTable, all_values, check_split, images_of
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -35,21 +36,28 @@ class QwenImageProcessor(ImageProcessor):
         limits: Take the place of the processor's own.
 
     Raises:
-        ModelError: The processor's patches are not those of the model, or the limits exclude all
-            images.
+        ModelError: The processor's patches are not those of the model, their floats are no function
+            of values of 8 bits, or the limits exclude all images.
     """
 
     def __init__(self, folder: Path, vision: Any, limits: PixelLimits) -> None:
         self._folder = folder
         self._processor: Any = AutoImageProcessor.from_pretrained(folder)
         self._resized: tuple[int, int] | None = None
-        if limits:
-            self._limit(limits, "data.")
         check_patches(self._processor, vision, folder, "image processor (preprocessor_config.json")
         self._patch: int = self._processor.patch_size
         self._merge: int = self._processor.merge_size
-        self._patch_values = 3 * self._processor.temporal_patch_size * self._patch**2
-        self.smallest_size = (self._patch * self._merge,) * 2
+        self._frames: int = self._processor.temporal_patch_size
+        side = self._patch * self._merge
+        self.smallest_size = (side, side)
+        values = all_values(side)
+        patches = np.concatenate([self._patches(image) for image in values.numpy()])
+        floats = self._pixel_values(images_of(values), do_resize=False)
+        first = floats.view(len(patches), 3, self._frames, self._patch, self._patch)[:, :, :1]
+        self._table = PixelTable(torch.from_numpy(patches), first, str(folder))
+        check_split(self, lambda image: self._pixel_values([image]), str(folder))
+        if limits:
+            self._limit(limits, "data.")
 
     def limited(self, limits: PixelLimits) -> QwenImageProcessor:
         other = copy.copy(self)
@@ -92,17 +100,39 @@ class QwenImageProcessor(ImageProcessor):
     def num_tokens(self, grid: Grid) -> int:
         return math.prod(grid) // self._merge**2
 
-    def pixels(self, image: Image, *, num_images: int) -> NDArray[np.float32]:
-        return self.pixels_of_each([image], num_images=[num_images])[0]
+    def resize(self, image: Image, *, num_images: int) -> NDArray[np.uint8]:
+        processor = self._processor
+        given = image if self._resized is None else self._scaled(image)
+        scaled = processor.process_image(given, do_convert_rgb=processor.do_convert_rgb)
+        if processor.do_resize:
+            factor = self._patch * self._merge
+            scaled = processor.resize(scaled, processor.size, processor.resample, factor)
+        return self._patches(np.asarray(scaled, dtype=np.uint8))
 
-    def pixels_of_each(
-        self, images: Sequence[Image], *, num_images: Sequence[int]
-    ) -> list[NDArray[np.float32]]:
-        # The processor takes images one by one, and its checks of a call longer than a small image.
-        given = list(images) if self._resized is None else [self._scaled(each) for each in images]
-        out = self._processor(images=given, return_tensors="np")
-        ends = np.cumsum(out["image_grid_thw"].prod(axis=1))[:-1]
-        return np.split(out["pixel_values"], ends)
+    def normalize(self, values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        # A patch spans several frames, and an image is the same in all of them.
+        shape = len(values), 3, self._frames, self._patch, self._patch
+        return self._table(values, dtype, shape).flatten(1)
+
+    def _patches(self, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Patches in the order of the blocks, shape [patches, 3, 1, height, width].
+
+        Args:
+            image: Shape [3, height, width].
+        """
+        merge, patch = self._merge, self._patch
+        _, height, width = image.shape
+        blocks = image.reshape(
+            *(3, height // patch // merge, merge, patch),
+            *(width // patch // merge, merge, patch),
+        )
+        return blocks.transpose(1, 4, 2, 5, 0, 3, 6).reshape(-1, 3, 1, patch, patch)
+
+    def _pixel_values(self, images: Sequence[Image], **options: Any) -> torch.Tensor:
+        """What the processor of transformers makes of images."""
+        made = self._processor(images=list(images), return_tensors="pt", **options)
+        values: torch.Tensor = made["pixel_values"]
+        return values
 
     def _scaled(self, image: Image) -> Image:
         """The image in the size of its grid, to which the processor would not distort it."""
@@ -111,7 +141,10 @@ class QwenImageProcessor(ImageProcessor):
         return image.resize(size, self._processor.resample)
 
     def pixel_shape(self, grid: Grid) -> tuple[int, ...]:
-        return math.prod(grid), self._patch_values
+        return math.prod(grid), 3 * self._frames * self._patch**2
+
+    def value_shape(self, grid: Grid) -> tuple[int, ...]:
+        return math.prod(grid), 3, 1, self._patch, self._patch
 
     def read_inputs(self, inputs: Mapping[str, torch.Tensor]) -> tuple[list[Grid], torch.Tensor]:
         grids: Any = required(inputs, "image_grid_thw").tolist()

@@ -43,12 +43,23 @@ class QwenVideoProcessor(VideoProcessor):
         self._merge: int = self._processor.merge_size
         side = self._patch * self._merge
         self.smallest = VideoHead(num_frames=self._frames, fps=1.0, height=side, width=side)
+        self._table = self._table_of(folder, side, self._patch_shape)
 
     def num_tokens(self, grid: Grid) -> int:
         return math.prod(grid) // self._merge**2
 
     def pixel_shape(self, grid: Grid) -> tuple[int, ...]:
-        return math.prod(grid), 3 * self._frames * self._patch**2
+        return math.prod(grid), math.prod(self._patch_shape)
+
+    def value_shape(self, grid: Grid) -> tuple[int, ...]:
+        return math.prod(grid), *self._patch_shape
+
+    @property
+    def _patch_shape(self) -> tuple[int, ...]:
+        return 3, self._frames, self._patch, self._patch
+
+    def normalize(self, values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        return super().normalize(values, dtype).flatten(1)
 
     def read_inputs(
         self, inputs: Mapping[str, torch.Tensor]

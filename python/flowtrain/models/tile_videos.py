@@ -39,6 +39,7 @@ class TileVideoProcessor(VideoProcessor):
                 f"pixels, but the vision tower takes {(3, side, side)}, without a crop; restore "
                 "the model's own video_preprocessor_config.json"
             )
+        self._table = self._table_of(folder, side, (3, side, side))
 
     def pixel_shape(self, grid: Grid) -> tuple[int, ...]:
         return grid[0], 3, self._side, self._side

@@ -27,6 +27,7 @@ from transformers.video_utils import VideoMetadata, default_sample_indices_fn
 
 from flowtrain.cost.flops import Grid
 from flowtrain.models.errors import ModelError
+from flowtrain.models.pixel_table import PixelTable, all_values
 from flowtrain.models.videos import VideoHead, VideoLimits, VideoPlan
 
 
@@ -108,6 +109,7 @@ class VideoProcessor(ABC):
 
     smallest: VideoHead
     list_fps: float
+    _table: PixelTable
 
     def __init__(self, folder: Path, kind: str, limits: VideoLimits) -> None:
         module, name = kind.split(":")
@@ -215,13 +217,16 @@ class VideoProcessor(ABC):
                 f"pixels: {error}"
             ) from error
 
-    def pixels(self, frames: Iterable[NDArray[np.uint8]], grid: Grid) -> NDArray[np.float32]:
-        """Pixels of a video as the model takes them.
+    def resize(self, frames: Iterable[NDArray[np.uint8]], grid: Grid) -> NDArray[np.uint8]:
+        """Scale the frames of a video: the 8-bit values of which `normalize` makes pixels.
 
         Args:
             frames: Its planned frames, each of shape [height, width, 3]. They are scaled one by
                 one, so that no more than one is held at its full size.
             grid: Its planned grid.
+
+        Returns:
+            Values of shape `value_shape`, in the order of the pixels.
 
         Raises:
             ValueError: The processor does not take these frames.
@@ -233,10 +238,35 @@ class VideoProcessor(ABC):
             if self._processor.do_resize:
                 image = _scaled(image, size, self._processor.resample)
             scaled.append(image)
-        out: NDArray[np.float32] = self._values(
-            self._process(torch.stack(scaled), do_resize=False)
-        ).numpy()
-        return out
+        out: NDArray[np.uint8] = self._values_of(torch.stack(scaled)).numpy()
+        return out.reshape(self.value_shape(grid))
+
+    def normalize(self, values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """Pixels of videos as the model takes them, on the device of the values.
+
+        Args:
+            values: What `resize` returned for each video, joined in the first dimension.
+            dtype: Dtype of the pixels; they are rounded to it from float32.
+        """
+        return self._table(values, dtype)
+
+    def _values_of(self, video: torch.Tensor) -> torch.Tensor:
+        """8-bit values of scaled frames, in the order of the pixels."""
+        steps = {"do_rescale": False, "do_normalize": False}
+        return self._values(self._process(video, do_resize=False, **steps))
+
+    def _table_of(self, folder: Path, side: int, value: tuple[int, ...]) -> PixelTable:
+        """What the processor makes of each 8-bit value.
+
+        Args:
+            folder: Its folder, for messages.
+            side: Height and width of a frame that it takes without scaling.
+            value: Shape of the values of a video, without their first dimension.
+        """
+        video = all_values(side)
+        values = self._values_of(video).view(-1, *value)
+        floats = self._values(self._process(video, do_resize=False)).view(-1, *value)
+        return PixelTable(values, floats, str(folder))
 
     def _process(self, video: torch.Tensor, **options: Any) -> Any:
         return self._processor(
@@ -263,7 +293,7 @@ class VideoProcessor(ABC):
 
         Returns:
             Grid and seconds between the frames of each video, and the pixels of all of them as
-            `pixels` makes them, joined in the first dimension.
+            `normalize` makes them, joined in the first dimension.
 
         Raises:
             ModelError: A tensor is missing, or the tensors are not those of this processor.
@@ -292,6 +322,10 @@ class VideoProcessor(ABC):
     @abstractmethod
     def pixel_shape(self, grid: Grid) -> tuple[int, ...]:
         """Shape of the pixels of a video with this grid."""
+
+    def value_shape(self, grid: Grid) -> tuple[int, ...]:
+        """Shape of the 8-bit values of a video with this grid: `[n, 3, ...]`."""
+        return self.pixel_shape(grid)
 
     @abstractmethod
     def _grid(self, processed: Any) -> Grid:

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from PIL import Image
+from support import float_pixels
 
 from flowtrain.config.schema import DataConfig
 from flowtrain.data import DataError
-from flowtrain.data.pixels import SamplePixels
 from flowtrain.data.samples import SampleReader
 from flowtrain.data.text import SampleText, expand
 from flowtrain.models.qwen_images import QwenImageProcessor
@@ -45,8 +46,9 @@ def text_of(read: SampleReader, line: int) -> SampleText:
     return expand(read.meta_and_text(line)[1])
 
 
-def pixels_of(read: SampleReader) -> SamplePixels:
-    return read.pixels(0, 0, read.meta(0).grids[0])
+def pixels_of(model: Path, read: SampleReader) -> NDArray[np.float32]:
+    [grid, *_] = read.meta(0).grids
+    return float_pixels(model, (read.pixels(0, 0, grid), grid))
 
 
 def chat(*turns: str, images: tuple[Any, ...] = ()) -> dict[str, Any]:
@@ -76,7 +78,7 @@ def test_a_released_folder_is_read_without_its_video_processor(
     record = chat("<image>Read.", "12", images=(picture(tmp_path, "a.png", (70, 33)),))
     ours, truth = (reader(folder, tmp_path, record) for folder in (released, model))
     np.testing.assert_array_equal(text_of(ours, 0).input_ids, text_of(truth, 0).input_ids)
-    np.testing.assert_array_equal(pixels_of(ours).pixels, pixels_of(truth).pixels)
+    np.testing.assert_array_equal(pixels_of(released, ours), pixels_of(model, truth))
 
 
 def test_a_released_folder_loads_where_torchvision_is_installed(released: Path) -> None:
@@ -122,7 +124,7 @@ def test_a_rotated_jpeg_is_read_upright(model: Path, tmp_path: Path) -> None:
     upright = Image.open(tmp_path / turned).transpose(Image.Transpose.ROTATE_270)
     upright.save(tmp_path / "upright.png")
     straight = reader(model, tmp_path, chat("<image>Read.", "1", images=("upright.png",)))
-    np.testing.assert_array_equal(pixels_of(read).pixels, pixels_of(straight).pixels)
+    np.testing.assert_array_equal(pixels_of(model, read), pixels_of(model, straight))
 
 
 def test_both_conversation_formats_give_the_same_sample(model: Path, tmp_path: Path) -> None:
@@ -211,10 +213,9 @@ def test_a_truncated_png_is_an_error_or_zeros(model: Path, tmp_path: Path) -> No
     record = chat("<image>Read.", "1", images=(name,))
     assert reader(model, tmp_path, record).meta(0).grids == ((1, 16, 16),)
     with pytest.raises(DataError, match=r"data\.jsonl:1: image .*cut\.png"):
-        pixels_of(reader(model, tmp_path, record))
-    skipped = pixels_of(reader(model, tmp_path, record, bad_image="skip"))
-    assert skipped.skipped
-    assert skipped.pixels.shape == (256, 96)
+        pixels_of(model, reader(model, tmp_path, record))
+    skipped = pixels_of(model, reader(model, tmp_path, record, bad_image="skip"))
+    assert skipped.shape == (256, 96) and not skipped.any()
 
 
 @pytest.mark.parametrize(
@@ -239,7 +240,7 @@ def test_a_file_that_changes_after_it_was_planned_keeps_its_planned_grid(
         picture(tmp_path, "a.png", read)
     pixels = rank.pixels(0, 0, grid)
     assert pixels.skipped
-    assert pixels.pixels.shape == (grid[1] * grid[2], 96)
+    assert float_pixels(model, (pixels, grid)).shape == (grid[1] * grid[2], 96)
     with pytest.raises(
         DataError, match=r"data\.jsonl:1: image .*a\.png: (its grid is|there is no)"
     ):
@@ -258,7 +259,7 @@ def test_pixel_limits_scale_images_as_the_processor_does(model: Path, tmp_path: 
         with Image.open(tmp_path / name) as image:
             truth = processor(images=[image], return_tensors="np")
         assert [list(grid) for grid in read.meta(0).grids] == truth["image_grid_thw"].tolist()
-        np.testing.assert_array_equal(pixels_of(read).pixels, truth["pixel_values"])
+        np.testing.assert_array_equal(pixels_of(model, read), truth["pixel_values"])
 
 
 def test_limits_of_one_image_scale_it_as_the_processor_does(model: Path, tmp_path: Path) -> None:
@@ -274,19 +275,16 @@ def test_limits_of_one_image_scale_it_as_the_processor_does(model: Path, tmp_pat
     record = chat("<image>" * len(entries) + "?", "1", images=tuple(entries))
     read = reader(model, tmp_path, record, max_pixels=2048)
     grids = read.meta(0).grids
-    calls = [(0, number, grid) for number, grid in enumerate(grids)]
-    together = read.pixels_together(calls)
-    for call, found, (least, most) in zip(
-        calls, together, [(64, 2048), *sizes, (64, 2048)], strict=True
-    ):
+    limits = [(64, 2048), *sizes, (64, 2048)]
+    for number, (grid, (least, most)) in enumerate(zip(grids, limits, strict=True)):
         size = {"shortest_edge": least, "longest_edge": most}
         with Image.open(tmp_path / name) as image:
             truth = AutoImageProcessor.from_pretrained(model, size=size)(
                 images=[image], return_tensors="np"
             )
-        assert [list(call[2])] == truth["image_grid_thw"].tolist()
-        np.testing.assert_array_equal(found.pixels, truth["pixel_values"])
-        np.testing.assert_array_equal(read.pixels(*call).pixels, truth["pixel_values"])
+        assert [list(grid)] == truth["image_grid_thw"].tolist()
+        found = float_pixels(model, (read.pixels(0, number, grid), grid))
+        np.testing.assert_array_equal(found, truth["pixel_values"])
     assert len(set(grids)) == 4
 
 
@@ -306,7 +304,7 @@ def test_the_size_of_one_image_may_be_given(
     processor = AutoImageProcessor.from_pretrained(model)
     truth = processor(images=[scaled], do_resize=False, return_tensors="np")
     assert [list(grid) for grid in read.meta(0).grids] == truth["image_grid_thw"].tolist()
-    np.testing.assert_array_equal(pixels_of(read).pixels, truth["pixel_values"])
+    np.testing.assert_array_equal(pixels_of(model, read), truth["pixel_values"])
 
 
 @pytest.mark.parametrize("family", sorted(set(TINY) - {"qwen3_vl", "qwen3_vl_moe", "qwen2_5_vl"}))
@@ -345,7 +343,7 @@ def test_pixels_that_disagree_with_the_planned_size_are_refused(
     name = picture(tmp_path, "a.png", (24, 8))
     read = reader(model, tmp_path, chat("<image>?", "1", images=(name,)), bad_image="skip")
     monkeypatch.setattr(
-        QwenImageProcessor, "pixels", lambda *_, **__: np.zeros((9, 96), dtype=np.float32)
+        QwenImageProcessor, "resize", lambda *_, **__: np.zeros((9, 3, 1, 4, 4), dtype=np.uint8)
     )
-    with pytest.raises(DataError, match=r"made \(9, 96\) where its size of 8 x 24 pixels gives"):
-        pixels_of(read)
+    with pytest.raises(DataError, match=r"made \(9, .* where its size of 8 x 24 pixels gives"):
+        pixels_of(model, read)

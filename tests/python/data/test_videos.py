@@ -16,9 +16,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from clips import copied, write_clip
 from numpy.typing import NDArray
 from PIL import Image
+from support import float_pixels
 
 from flowtrain.config import from_dict
 from flowtrain.config.schema import DataConfig
@@ -124,7 +126,8 @@ def test_a_video_with_fewer_frames_than_its_header_says_is_refused(
         read.pixels(0, 0, meta.grids[0])
     read = reader(model, tmp_path, "a.avi", bad_image="skip")
     pixels = read.pixels(0, 0, meta.grids[0])
-    assert pixels.skipped and not pixels.pixels.any()
+    assert pixels.skipped
+    assert not float_pixels(model, (pixels, meta.grids[0])).any()
 
 
 def test_a_video_with_a_damaged_frame_is_refused(model: Path, tmp_path: Path) -> None:
@@ -153,9 +156,9 @@ def test_a_video_with_a_display_matrix_is_read_upright(
     read = reader(model, tmp_path, "a.mp4")
     [grid] = read.meta(0).grids
     assert grid == ((2, 4, 6) if degrees % 180 == 0 else (2, 6, 4))
-    pixels = read.pixels(0, 0, grid).pixels
+    values = read.pixels(0, 0, grid).values
     np.testing.assert_array_equal(
-        pixels, family_for(model).video_processor().pixels(np.ascontiguousarray(upright), grid)
+        values, family_for(model).video_processor().resize(np.ascontiguousarray(upright), grid)
     )
 
 
@@ -261,12 +264,12 @@ def test_a_list_of_images_is_a_video(family: str, tmp_path: Path) -> None:
         path.write_text("".join(json.dumps(record) + "\n" for record in records))
         read = SampleReader(tmp_path / "model", DataConfig(path=path), 4096)
         meta, text = read.meta_and_text(0)
-        truth = read.pixels(0, 0, meta.grids[0]).pixels
+        truth = read.pixels(0, 0, meta.grids[0]).values
         for line in range(1, len(records)):
             listed, its_text = read.meta_and_text(line)
             assert (listed.grids, listed.seconds) == (meta.grids, meta.seconds)
             assert its_text.tobytes() == text.tobytes()
-            np.testing.assert_array_equal(read.pixels(line, 0, meta.grids[0]).pixels, truth)
+            np.testing.assert_array_equal(read.pixels(line, 0, meta.grids[0]).values, truth)
 
 
 def test_a_list_of_images_that_are_no_video_is_refused(model: Path, tmp_path: Path) -> None:
@@ -427,11 +430,13 @@ def test_a_missing_decoder_is_named_with_the_command_that_installs_it(
 
 _REFERENCE = """
 import sys
+from pathlib import Path
+
 import torch
 
 folder, fits = sys.argv[1], sys.argv[4] == "fits"
 if not fits:
-    # Its compiled operators need another torch. Videos do not call them.
+    # Its compiled operators need another torch. Images and videos do not call them.
     sys.path.insert(0, sys.argv[4])
     operators = torch.library.Library("torchvision", "DEF")
     for name in ("nms", "qnms"):
@@ -439,11 +444,17 @@ if not fits:
 import numpy as np
 from transformers import AutoVideoProcessor
 
+from flowtrain.models.registry import family_for
+
 processor = AutoVideoProcessor.from_pretrained(folder)
 assert "torchvision" in sys.modules
 frames = torch.from_numpy(np.load(sys.argv[2]))
 out = processor(videos=[frames], do_sample_frames=False, return_tensors="pt")
 np.save(sys.argv[3], out["pixel_values_videos"].numpy())
+
+# It compares its two steps with the processor of transformers, here that with torchvision.
+images = family_for(Path(folder)).image_processor()
+assert images._processor.backend == "torchvision"
 """
 
 
@@ -464,5 +475,6 @@ def test_pixels_equal_those_of_torchvision(family: str, tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", _REFERENCE, *map(str, arguments), where], check=True)
     plan = processor.plan(VideoHead(num_frames=4, fps=2.0, height=45, width=70))
     assert plan.frames == tuple(range(4))
-    ours = processor.pixels(frames, plan.grid)
+    values = torch.from_numpy(processor.resize(frames, plan.grid))
+    ours = processor.normalize(values, torch.float32).numpy()
     np.testing.assert_array_equal(ours, np.load(tmp_path / "out.npy").reshape(ours.shape))

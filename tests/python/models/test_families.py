@@ -120,7 +120,10 @@ class Sample:
             model.images.grid(image.height, image.width, num_images=number) for image in images
         ]
         self.pixels = [
-            torch.from_numpy(model.images.pixels(image, num_images=number)) for image in images
+            model.images.normalize(
+                torch.from_numpy(model.images.resize(image, num_images=number)), torch.float32
+            )
+            for image in images
         ]
         self.num_tokens = [model.images.num_tokens(grid) for grid in self.grids]
         self.seconds = [0.0] * number
@@ -130,12 +133,13 @@ class Sample:
             plan = model.videos.plan(
                 VideoHead(num_frames=frames, fps=4.0, height=height, width=width)
             )
-            pixels = model.videos.pixels(iter(video[list(plan.frames)]), plan.grid)
+            values = model.videos.resize(iter(video[list(plan.frames)]), plan.grid)
+            pixels = model.videos.normalize(torch.from_numpy(values), torch.float32)
             assert pixels.shape == model.videos.pixel_shape(plan.grid)
             self.grids.append(plan.grid)
             self.num_tokens.append(model.videos.num_tokens(plan.grid))
             self.seconds.append(plan.seconds)
-            self.pixels.append(torch.from_numpy(pixels))
+            self.pixels.append(pixels)
         self.types = (self.ids == model.family.image_id).long()
         if model.family.video_id != model.family.image_id:
             self.types += 2 * (self.ids == model.family.video_id)

@@ -22,6 +22,7 @@ import torch
 from flowtrain.config.layout import ModuleName
 from flowtrain.config.load import load
 from flowtrain.config.schema import RunConfig
+from flowtrain.data.pixel_maker import PixelMaker
 from flowtrain.data.text import joined
 from flowtrain.data.workers import WorkerPool
 from flowtrain.events import EventLog
@@ -75,6 +76,7 @@ class Alone:
         self._recomputes = config.flow.recompute
         self._clip_norm = config.optim.clip_norm
         self._prefetch = prefetch
+        self._pixels = PixelMaker(self._family)
         self._device = torch.device(config.model.device)
         self._dtype = compute_dtype(config)
         side: ModuleName = "backbone" if name == "backbone" else "encoder"
@@ -114,12 +116,9 @@ class Alone:
         graphs = []
         for item in plan.items:
             images = [self._prefetch.get(plan.step, ("pixels", image)) for image in item.images]
-            pixels = torch.cat([torch.from_numpy(image.pixels) for image in images])
-            encode = partial(
-                self._module.module,
-                pixels.to(self._device, self._dtype),
-                [image.grid for image in item.images],
-            )
+            grids = [image.grid for image in item.images]
+            pixels = self._pixels(images, grids, dtype=self._dtype, device=self._device)
+            encode = partial(self._module.module, pixels, grids)
             keeps_graph = not (self._frozen_encoder or self._recomputes)
             with torch.set_grad_enabled(keeps_graph):
                 rows = encode()

@@ -8,6 +8,7 @@ from functools import cached_property
 import torch
 
 from flowtrain.cost.flops import Grid
+from flowtrain.data.pixel_maker import PixelMaker
 from flowtrain.schedule import Action
 from flowtrain.steps import EncoderItem, StepPlan, step_name
 from flowtrain.train.input.prefetch import Prefetch, Request
@@ -51,6 +52,7 @@ class EncoderPart:
         self.version = 0
         self._context = context
         self._prefetch = prefetch
+        self._pixels = PixelMaker(context.family)
         self.sender = sender
         self.receiver = receiver
         self._keeps_graphs = self.trains and not flow.recompute
@@ -149,14 +151,12 @@ class EncoderPart:
             return self._encode_zeros(with_graph=with_graph), []
         reads = self._prefetch[plan.kind]
         images = [reads.get(plan.step, ("pixels", image)) for image in item.images]
-        pixels = torch.cat([torch.from_numpy(image.pixels) for image in images])
+        grids = [image.grid for image in item.images]
+        pixels = self._pixels(images, grids, dtype=context.dtype, device=context.world.device)
         # Recomputation and reruns draw the same dropout masks; other layouts have other items.
         seed_dropout(context.seed, plan.step, item.index)
         with torch.set_grad_enabled(with_graph):
-            rows: torch.Tensor = self.module.module(
-                pixels.to(context.world.device, context.dtype),
-                [image.grid for image in item.images],
-            )
+            rows: torch.Tensor = self.module.module(pixels, grids)
         if rows.shape[0] != item.num_rows:
             raise ValueError(
                 f"{step_name(plan.step)}, item {item.index}: the encoder made {rows.shape[0]} rows "

@@ -1,0 +1,87 @@
+"""From the 8-bit values of images and videos, as data workers send them, to pixels of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowtrain.cost.flops import Grid
+from flowtrain.data.files import IMAGE, Visual
+
+if TYPE_CHECKING:
+    import torch
+
+    from flowtrain.models.family import Family
+    from flowtrain.models.images import ImageProcessor
+    from flowtrain.models.video_processor import VideoProcessor
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SamplePixels:
+    """One image or video on its planned grid, scaled to 8-bit values."""
+
+    values: NDArray[np.uint8] | None
+    """As `resize` of the family's processor returns them; None if the file cannot be used or has
+    another grid now: its pixels are zeros."""
+    kind: Visual
+
+    @property
+    def skipped(self) -> bool:
+        """Whether the file cannot be used."""
+        return self.values is None
+
+
+class PixelMaker:
+    """Makes the pixels that a model takes of the 8-bit values of images and videos.
+
+    Args:
+        family: The model's family, whose processors normalize.
+    """
+
+    def __init__(self, family: Family) -> None:
+        self._family = family
+
+    @cached_property
+    def _images(self) -> ImageProcessor:
+        return self._family.image_processor()
+
+    @cached_property
+    def _videos(self) -> VideoProcessor:
+        return self._family.video_processor()
+
+    def __call__(
+        self,
+        visuals: Sequence[SamplePixels],
+        grids: Sequence[Grid],
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> torch.Tensor:
+        """Pixels of images and videos, joined in the first dimension.
+
+        Args:
+            visuals: What a reader returned for each of them, at least one.
+            grids: The planned grid of each.
+            dtype: Dtype of the pixels.
+            device: Their device; the values are sent there, and are normalized there.
+        """
+        import torch
+
+        parts = []
+        pairs = zip(visuals, grids, strict=True)
+        for (kind, skipped), group in groupby(pairs, lambda pair: (pair[0].kind, pair[0].skipped)):
+            processor = self._images if kind is IMAGE else self._videos
+            some = list(group)
+            if skipped:
+                shapes = [processor.pixel_shape(grid) for _, grid in some]
+                parts += [torch.zeros(shape, dtype=dtype, device=device) for shape in shapes]
+                continue
+            values = torch.cat([torch.from_numpy(each.values) for each, _ in some])
+            parts.append(processor.normalize(values.to(device), dtype))
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
