@@ -13,7 +13,9 @@ the run together have, divided by the ranks. The file is in the page cache.
 `images`: images a second from JPEG files of 1280 x 720 to the pixels that Qwen3-VL takes, by the
 data path of a run and by a `DataLoader` with the family's processor and as many workers, in turns:
 medians, and that of the ratios. `bytes_sent_per_pixel` are what a worker sends for a pixel of the
-scaled image. The last line is JSON.
+scaled image. `loop_in_demo` is the share of a step of the demo that the thread of the training loop
+spends on reading: requests, waits for images, and their floats.
+The last line is JSON.
 """
 
 from __future__ import annotations

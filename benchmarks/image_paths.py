@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import statistics
+import subprocess
+import sys
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -22,6 +24,7 @@ from transformers.image_utils import load_image
 
 from flowtrain.config.schema import DataConfig
 from flowtrain.cost.flops import Grid
+from flowtrain.data.digits import write_digits
 from flowtrain.data.pixel_maker import PixelMaker, SamplePixels
 from flowtrain.data.samples import SampleReader
 from flowtrain.data.workers import WorkerPool
@@ -33,6 +36,9 @@ PATCH = 16
 SIZE = {"shortest_edge": 1 << 16, "longest_edge": 1 << 24}
 WIDTH, HEIGHT = 1280, 720
 WORKERS = 2
+CPU: Any = {"dtype": torch.float32, "device": torch.device("cpu")}
+# Of the demo.
+BATCH, STEPS = 32, 60
 # Images that are read ahead, of each worker; the default of a DataLoader.
 AHEAD = 2
 
@@ -96,14 +102,53 @@ def by_run(
     pool: WorkerPool, make: PixelMaker, grids: list[Grid]
 ) -> Iterator[tuple[torch.Tensor, int]]:
     """Pixels of each image, by the workers of a run, and the bytes that were sent for it."""
-    to = {"dtype": torch.float32, "device": torch.device("cpu")}
     requests = ((n, 0, grid) for n, grid in enumerate(grids))
     calls = deque(pool.submit("pixels", *each) for each in islice(requests, WORKERS * AHEAD))
     for grid in grids:
         read: SamplePixels = calls.popleft().result(60)
         calls.extend(pool.submit("pixels", *each) for each in islice(requests, 1))
         assert read.values is not None
-        yield make([read], [grid], **to), read.values.nbytes
+        yield make([read], [grid], **CPU), read.values.nbytes
+
+
+def loop_share(folder: Path) -> dict[str, float]:
+    """Percent of a step of the demo that the thread of the training loop spends on reading.
+
+    Requests and waits for images are taken from the events of a run, and the floats of its images
+    are made once more, with a clock.
+    """
+    write_digits(folder / "data", train=640, heldout=0)
+    tree = {
+        "run": str(folder / "run"),
+        "model": {"config": str(folder / "data" / "model")},
+        "data": {"path": str(folder / "data" / "train.jsonl"), "workers": 1},
+        "train": {"steps": STEPS, "global_batch": BATCH, "microbatch_tokens": 2048, "threads": 1},
+        "flow": {"layout": "colocated", "ranks": 2},
+    }
+    (folder / "run.yaml").write_text(json.dumps(tree))
+    command = [sys.executable, "-m", "flowtrain", "train", str(folder / "run.yaml")]
+    out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    summary = json.loads(out.splitlines()[-1])
+    ranks = summary["activity_seconds"].values()
+    total = sum(sum(seconds.values()) for seconds in ranks)
+    waited = sum(seconds["wait_load"] for seconds in ranks)
+    requested = sum(seconds["load"] for seconds in summary["activity_cpu_seconds"].values())
+    model = folder / "data" / "model"
+    reader = SampleReader(model, DataConfig(path=folder / "data" / "train.jsonl"), 1 << 20)
+    grids = [reader.meta(sample).grids[0] for sample in range(BATCH)]
+    values = [reader.pixels(sample, 0, grid) for sample, grid in enumerate(grids)]
+    make = PixelMaker(family_for(model))
+    taken = []
+    for _ in range(100):
+        start = time.thread_time()
+        make(values, grids, **CPU)
+        taken.append(time.thread_time() - start)
+    shares = {
+        "requests": requested / total,
+        "waits": waited / total,
+        "floats": statistics.median(taken) * STEPS / total,
+    }
+    return {f"{name}_percent": 100 * share for name, share in shares.items()}
 
 
 def per_second(images: Iterator[Any], number: int) -> float:
@@ -142,4 +187,5 @@ def measure_images(folder: Path, *, number: int, rounds: int) -> dict[str, Any]:
         "equal": equal,
         "bytes_sent_per_pixel": sum(sent for _, sent in made) / pixels,
         "loader_bytes_per_pixel": sum(each.nbytes for each, _ in made) / pixels,
+        "loop_in_demo": loop_share(folder / "demo"),
     }

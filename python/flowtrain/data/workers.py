@@ -6,6 +6,7 @@ import copy
 import functools
 import multiprocessing
 import os
+import sys
 import threading
 import time
 import traceback
@@ -20,6 +21,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from flowtrain.data.calls import Answer, Call
+from flowtrain.data.shared_space import SharedSpace
 from flowtrain.parent import end_with
 from flowtrain.signals import leave_to_parent, withheld
 from flowtrain_core import FlowTrainError
@@ -66,17 +68,19 @@ class _Worker:
 class _WorkerProcess:
     """A worker in a process of its own, connected by a pipe.
 
-    The pipe has no name, so that SIGKILL of both processes leaves nothing behind. Calls are sent
-    together, and their results return together if they are ready within `_ANSWER_S`: each message
-    interrupts the training.
+    Pipe and shared memory have no names, so that SIGKILL of both processes leaves nothing behind.
+    Calls are sent together, and their results return together if they are ready within `_ANSWER_S`:
+    each message interrupts the training. Arrays of a forked process return in shared memory.
     """
 
     def __init__(self, make_reader: Callable[[], Any], number: int, *, fork: bool) -> None:
         context: Any = multiprocessing.get_context("fork" if fork else "spawn")
         self._pipe, theirs = context.Pipe()
+        self._space = SharedSpace() if fork else None
+        self._has_spilled = False
         self._process = context.Process(
             target=_serve,
-            args=(make_reader, theirs, os.getpid()),
+            args=(make_reader, theirs, self._space, os.getpid()),
             name=f"worker process {number}",
             daemon=True,
         )
@@ -84,6 +88,8 @@ class _WorkerProcess:
             self._process.start()
         # The pipe reports the end of the process only if no other process holds that side open.
         theirs.close()
+        if self._space is not None:
+            self._space.forked()
 
     def start(self) -> None:
         """Wait until the process can answer; its death is left to the calls."""
@@ -97,7 +103,10 @@ class _WorkerProcess:
             self._pipe.send([(call.method, call.arguments) for call in calls])
             while waiting:
                 waiting[0].is_running = True
-                answers = self._pipe.recv()
+                answers, spilled_bytes = self._pipe.recv()
+                if self._space is not None:
+                    answers = [(self._space.get(value), error) for value, error in answers]
+                self._tell_spilled(spilled_bytes)
                 yield [(waiting.popleft(), answer) for answer in answers]
         except Exception as cause:
             self._process.kill()  # So that no later call takes the answer of one of these.
@@ -108,6 +117,20 @@ class _WorkerProcess:
         self._process.kill()
         # A process that waits for a disk ends only when the disk responds.
         self._process.join(_END_S)
+
+    def _tell_spilled(self, spilled_bytes: int) -> None:
+        """Print once that answers are slow for want of shared memory."""
+        if not spilled_bytes or self._has_spilled or self._space is None:
+            return
+        self._has_spilled = True
+        print(
+            f"flowtrain: {self._process.name}: {spilled_bytes} bytes of pixels found no place in "
+            f"its {self._space.size} bytes of shared memory, and cross a pipe, which is slower; "
+            "raise data.workers, each of which has its own, or lower train.global_batch or the "
+            "pixels of an image",
+            file=sys.stderr,
+            flush=True,
+        )
 
     def _death(self, cause: Exception) -> WorkerDied:
         self._process.join(_END_S)
@@ -216,17 +239,24 @@ class WorkerPool:
 
     def _run(self, number: int) -> None:
         """Let one worker make calls until the pool is closed."""
-        worker = self._workers[number]
-        worker.start()
+        self._workers[number].start()
         self._started.set()
-        while calls := self._take():
-            self._taken[number] = calls
-            start = time.perf_counter_ns()
-            for answered in worker.answer(calls):
-                self._settle(answered)
-            self._taken[number] = ()
-            if self.observer is not None:
-                self.observer(start, time.perf_counter_ns(), index=self.first_number + number)
+        # A frame of its own for each share: while this thread waits, it holds no result.
+        while self._run_share(number):
+            pass
+
+    def _run_share(self, number: int) -> bool:
+        """Let a worker make its share of the calls; returns whether there was one."""
+        if not (calls := self._take()):
+            return False
+        self._taken[number] = calls
+        start = time.perf_counter_ns()
+        for answered in self._workers[number].answer(calls):
+            self._settle(answered)
+        self._taken[number] = ()
+        if self.observer is not None:
+            self.observer(start, time.perf_counter_ns(), index=self.first_number + number)
+        return True
 
     def _settle(self, answered: Sequence[tuple[Call, Answer]]) -> None:
         with self._answered:
@@ -266,7 +296,9 @@ class WorkerPool:
         self.close()
 
 
-def _serve(make_reader: Callable[[], Any], pipe: Connection, parent: int) -> None:
+def _serve(
+    make_reader: Callable[[], Any], pipe: Connection, space: SharedSpace | None, parent: int
+) -> None:
     """Answer calls until the rank has ended."""
     end_with(parent)
     leave_to_parent()
@@ -281,13 +313,13 @@ def _serve(make_reader: Callable[[], Any], pipe: Connection, parent: int) -> Non
         answers: list[Answer] = []
         sent = time.monotonic()
         for answer in _answers(worker, calls):
-            answers.append(answer)
+            answers.append(answer if space is None else (space.put(answer[0]), answer[1]))
             if time.monotonic() - sent > _ANSWER_S:
-                _send(pipe, answers)
+                _send(pipe, space, answers)
                 answers = []
                 sent = time.monotonic()
         if answers:
-            _send(pipe, answers)
+            _send(pipe, space, answers)
 
 
 def _answers(worker: _Worker, calls: Sequence[tuple[str, tuple[Any, ...]]]) -> Iterator[Answer]:
@@ -315,18 +347,21 @@ def _answer(worker: _Worker, method: str, arguments: tuple[Any, ...]) -> Answer:
         return None, error
 
 
-def _send(pipe: Connection, answers: Sequence[Answer]) -> None:
+def _send(pipe: Connection, space: SharedSpace | None, answers: Sequence[Answer]) -> None:
     """Send answers; one that cannot be sent becomes an error."""
+    spilled_bytes = 0 if space is None else space.spilled_bytes
     try:
-        pipe.send(answers)
+        pipe.send((answers, spilled_bytes))
     except OSError:
         raise  # The rank has ended.
     except Exception as error:
         if len(answers) == 1:
-            pipe.send([(None, _as_text(error))])
+            if space is not None:
+                space.drop(answers[0][0])
+            pipe.send(([(None, _as_text(error))], spilled_bytes))
             return
         for answer in answers:
-            _send(pipe, [answer])
+            _send(pipe, space, [answer])
 
 
 def _as_text(error: Exception) -> RuntimeError:
