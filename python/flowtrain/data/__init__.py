@@ -6,8 +6,9 @@ from flowtrain.data.errors import DataError
 
 if TYPE_CHECKING:
     from flowtrain.data.packed import PackedLoader, VlmCollator
+    from flowtrain.data.vlm_samples import VlmSamples
 
-__all__ = ["DataError", "PackedLoader", "VlmCollator"]
+__all__ = ["DataError", "PackedLoader", "VlmCollator", "VlmSamples"]
 
 
 def __getattr__(name: str) -> Any:
@@ -16,4 +17,8 @@ def __getattr__(name: str) -> Any:
         from flowtrain.data import packed
 
         return getattr(packed, name)
+    if name == "VlmSamples":
+        from flowtrain.data.vlm_samples import VlmSamples
+
+        return VlmSamples
     raise AttributeError(f"module '{__name__}' has no attribute '{name}'")

@@ -48,11 +48,13 @@ class PixelMaker:
         self._family = family
 
     @cached_property
-    def _images(self) -> ImageProcessor:
+    def images(self) -> ImageProcessor:
+        """The image processor, made when it is first used."""
         return self._family.image_processor()
 
     @cached_property
-    def _videos(self) -> VideoProcessor:
+    def videos(self) -> VideoProcessor:
+        """The video processor, made when it is first used."""
         return self._family.video_processor()
 
     def __call__(
@@ -76,7 +78,7 @@ class PixelMaker:
         parts = []
         pairs = zip(visuals, grids, strict=True)
         for (kind, skipped), group in groupby(pairs, lambda pair: (pair[0].kind, pair[0].skipped)):
-            processor = self._images if kind is IMAGE else self._videos
+            processor = self.images if kind is IMAGE else self.videos
             some = list(group)
             if skipped:
                 shapes = [processor.pixel_shape(grid) for _, grid in some]

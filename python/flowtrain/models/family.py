@@ -95,6 +95,7 @@ class Family(ABC):
         projector_side: The side of the cut on which the projector is computed.
         fields: The fields of a row that crosses the pool, by name, with their widths in values.
             A row holds them side by side, in this order.
+        axes: Rows of the position ids.
         takes_adapters: Whether `build` and `meta_model` add the adapters of `lora`.
         lora: Adapters of the model.
     """
@@ -104,6 +105,7 @@ class Family(ABC):
     video_id: int | None = None
     projector_side: Side
     fields: Mapping[str, int]
+    axes: ClassVar[int]
     takes_adapters: ClassVar[bool] = False
     lora: LoraConfig = LoraConfig()
 

@@ -130,6 +130,15 @@ class ImageProcessor(ABC):
             "processed samples needs; define them as docs/families.md says"
         )
 
+    def sample_inputs(self, grids: Sequence[Grid], pixels: Tensor) -> dict[str, Tensor]:
+        """The tensors that the Hugging Face processor returns for the images of one sample.
+
+        Args:
+            grids: Grid of each image.
+            pixels: Pixels of all of them, joined in the first dimension.
+        """
+        return self.model_inputs([grids], pixels)
+
     def model_inputs(self, grids: Sequence[Sequence[Grid]], pixels: Tensor) -> dict[str, Tensor]:
         """Tensors that the Hugging Face model takes for the images of a packed row.
 

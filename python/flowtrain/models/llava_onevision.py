@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoImageProcessor, AutoTokenizer, PreTrainedTokenizerBase
 from transformers.image_processing_utils import select_best_resolution
 from transformers.video_utils import VideoMetadata
@@ -115,6 +116,11 @@ class LlavaOnevisionImageProcessor(TileProcessor):
         # The processor pads images to the same number of tiles.
         tiles = [image[: grid[0]] for image, grid in zip(pixels, grids, strict=True)]
         return grids, torch.cat(tiles)
+
+    def sample_inputs(self, grids: Sequence[Grid], pixels: torch.Tensor) -> dict[str, torch.Tensor]:
+        # The processor pads images to the same number of tiles.
+        padded = pad_sequence(pixels.split([tiles for tiles, _, _ in grids]), batch_first=True)
+        return self.model_inputs([grids], pixels) | {"pixel_values": padded}
 
     def model_inputs(
         self, grids: Sequence[Sequence[Grid]], pixels: torch.Tensor

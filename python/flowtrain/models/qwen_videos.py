@@ -102,6 +102,12 @@ class Qwen25VideoProcessor(QwenVideoProcessor):
         required(inputs, "second_per_grid_ts")
         return super().read_inputs(inputs)
 
+    def sample_inputs(
+        self, grids: Sequence[Grid], seconds: Sequence[float], pixels: torch.Tensor
+    ) -> dict[str, torch.Tensor]:
+        times = {"second_per_grid_ts": torch.tensor(seconds)}
+        return super().sample_inputs(grids, seconds, pixels) | times
+
     def _text(self, metadata: VideoMetadata, grid: Grid) -> str:
         return self._placeholder
 

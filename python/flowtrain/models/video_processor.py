@@ -303,6 +303,21 @@ class VideoProcessor(ABC):
             "processed videos needs; define them as docs/families.md says"
         )
 
+    def sample_inputs(
+        self, grids: Sequence[Grid], seconds: Sequence[float], pixels: torch.Tensor
+    ) -> dict[str, torch.Tensor]:
+        """The tensors that the Hugging Face processor returns for the videos of one sample.
+
+        Args:
+            grids: Grid of each video.
+            seconds: Seconds between the frames of each.
+            pixels: Pixels of all of them, joined in the first dimension.
+
+        Raises:
+            ModelError: The processor does not take these videos together.
+        """
+        return self.model_inputs(grids, pixels)
+
     def model_inputs(self, grids: Sequence[Grid], pixels: torch.Tensor) -> dict[str, torch.Tensor]:
         """Tensors that the Hugging Face model takes for the videos of a packed row.
 

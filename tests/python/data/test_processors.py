@@ -17,7 +17,7 @@ from plain_processor import processor_of, sample_of
 from transformers.image_utils import load_image
 
 from flowtrain.config.schema import DataConfig
-from flowtrain.data import DataError
+from flowtrain.data import DataError, VlmSamples
 from flowtrain.data.pixel_maker import PixelMaker
 from flowtrain.data.samples import SampleReader
 from flowtrain.data.text import expand
@@ -149,7 +149,13 @@ def with_files(record: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
 
 
 def differences(
-    read: SampleReader, make: PixelMaker, line: int, processor: Any, record: Any, root: Path
+    read: SampleReader,
+    samples: VlmSamples,
+    make: PixelMaker,
+    line: int,
+    processor: Any,
+    record: Any,
+    root: Path,
 ) -> str:
     """How a sample differs from the processor's, or an empty text."""
     try:
@@ -180,7 +186,19 @@ def differences(
     if "second_per_grid_ts" in truth:
         given = np.array([second for second in meta.seconds if second], dtype=np.float32)
         np.testing.assert_array_equal(given, truth["second_per_grid_ts"])
-    return ""
+    return item_differences(samples[line], truth)
+
+
+def item_differences(item: dict[str, torch.Tensor], truth: dict[str, torch.Tensor]) -> str:
+    """How an item of `VlmSamples` differs from what the processor returns, with labels."""
+    if item.keys() != truth.keys():
+        return f"item: {sorted(item)} != {sorted(truth)}"
+    unequal = [
+        name
+        for name, tensor in item.items()
+        if tensor.dtype != truth[name].dtype or not torch.equal(tensor, truth[name])
+    ]
+    return f"item: other {', '.join(unequal)}" if unequal else ""
 
 
 IMAGE_NAMES = ("pixel_values", "image_grid_thw")
@@ -259,8 +277,9 @@ def test_samples_equal_those_of_the_processor(family: str, tmp_path: Path) -> No
     wrong = {}
     for path in (data, table):
         read = SampleReader(model, DataConfig(path=path), max_tokens=1 << 20)
+        samples = VlmSamples(model, path)
         for line, (name, record) in enumerate(records.items()):
-            if found := differences(read, make, line, processor, record, root):
+            if found := differences(read, samples, make, line, processor, record, root):
                 wrong[name, path.suffix] = found
         check_calls_together(read)
     assert wrong == {}

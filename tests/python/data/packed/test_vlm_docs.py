@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from reference_loop import Samples
 from transformers import AutoConfig, AutoModelForImageTextToText
 
 from flowtrain.data.digits import write_digits
@@ -15,18 +14,20 @@ from flowtrain.models.tiny import SMALLEST
 
 PAGE = Path(__file__).parents[4].joinpath("docs", "packing.md").read_text()
 SECTION = PAGE.split("## Vision-language models\n")[1].split("\n## ")[0]
-BLOCKS = re.findall(r"```python\n(.*?)```", SECTION, re.DOTALL)
+DATASET, *LOOPS = re.findall(r"```python\n(.*?)```", SECTION, re.DOTALL)
 
 
-@pytest.mark.parametrize("block", BLOCKS, ids=["plain", "trainer"])
-def test_an_example_trains(block: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("block", LOOPS, ids=["plain", "trainer"])
+def test_an_example_trains(block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     write_digits(tmp_path, train=8, heldout=0, sizes=SMALLEST)
-    read, folder = Samples(tmp_path / "train.jsonl", tmp_path / "model"), tmp_path / "model"
+    folder = tmp_path / "model"
     fresh = AutoModelForImageTextToText.from_config(AutoConfig.from_pretrained(folder))
     fresh.save_pretrained(folder)
     # The Trainer takes a GPU if there is one; `use_cpu` is the test's alone.
     block = block.replace("TrainingArguments(output,", "TrainingArguments(output, use_cpu=True,")
-    names = {"folder": folder, "output": tmp_path / "out", "dataset": [read[n] for n in range(8)]}
+    names = {"folder": folder, "output": tmp_path / "out"}
+    exec(DATASET, names)
     exec(block, names)
     trained = names["trainer"].model if "trainer" in names else names["model"]
     before = fresh.state_dict()["lm_head.weight"]
