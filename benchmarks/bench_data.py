@@ -11,10 +11,12 @@ how much more anonymous memory (proportional set size, the largest that was seen
 the run together have, divided by the ranks. The file is in the page cache.
 
 `images`: images a second from JPEG files of 1280 x 720 to the pixels that Qwen3-VL takes, by the
-data path of a run and by a `DataLoader` with the family's processor and as many workers, in turns:
-medians, and that of the ratios. `bytes_sent_per_pixel` are what a worker sends for a pixel of the
-scaled image. `loop_in_demo` is the share of a step of the demo that the thread of the training loop
-spends on reading: requests, waits for images, and their floats.
+data path of a run, by a `DataLoader` with the family's processor and as many workers, and by one
+with `VlmSamples`, in turns: medians, and those of the ratios to the second. `bytes_sent_per_pixel`
+are what a worker sends for a pixel of the scaled image. `loop_in_demo` is the share of a step of
+the demo that the thread of the training loop spends on reading: requests, waits for images, and
+their floats.
+
 The last line is JSON.
 """
 

@@ -24,6 +24,7 @@ from transformers.image_utils import load_image
 
 from flowtrain.config.schema import DataConfig
 from flowtrain.cost.flops import Grid
+from flowtrain.data import VlmSamples
 from flowtrain.data.digits import write_digits
 from flowtrain.data.pixel_maker import PixelMaker, SamplePixels
 from flowtrain.data.samples import SampleReader
@@ -98,6 +99,13 @@ def by_loader(dataset: Processed) -> Iterator[torch.Tensor]:
     yield from DataLoader(dataset, batch_size=None, num_workers=WORKERS, prefetch_factor=AHEAD)
 
 
+def by_samples(samples: VlmSamples) -> Iterator[torch.Tensor]:
+    """Pixels of each image, by a `DataLoader` on `VlmSamples`."""
+    options: dict[str, Any] = {"num_workers": WORKERS, "prefetch_factor": AHEAD}
+    for sample in DataLoader(samples, batch_size=None, **options):
+        yield sample["pixel_values"]
+
+
 def by_run(
     pool: WorkerPool, make: PixelMaker, grids: list[Grid]
 ) -> Iterator[tuple[torch.Tensor, int]]:
@@ -152,12 +160,14 @@ def loop_share(folder: Path) -> dict[str, float]:
 
 
 def per_second(images: Iterator[Any], number: int) -> float:
-    """Images a second, from the first one on: the workers have started then."""
-    next(images)
+    """Images a second, behind the first ones: all workers have started then."""
+    first = WORKERS * AHEAD
+    for _ in islice(images, first):
+        pass
     start = time.perf_counter()
     for _ in images:
         pass
-    return (number - 1) / (time.perf_counter() - start)
+    return (number - first) / (time.perf_counter() - start)
 
 
 def measure_images(folder: Path, *, number: int, rounds: int) -> dict[str, Any]:
@@ -168,11 +178,13 @@ def measure_images(folder: Path, *, number: int, rounds: int) -> dict[str, Any]:
     grids = [reader.meta(sample).grids[0] for sample in range(number)]
     dataset = Processed(folder, number)
     pixels_of = PixelMaker(family_for(folder / "model"))
-    run, loader = [], []
+    samples = VlmSamples(folder / "model", data)
+    run, loader, plain = [], [], []
     for _ in range(rounds):
         with WorkerPool(make, WORKERS, fork=True) as pool:
             run.append(per_second(by_run(pool, pixels_of, grids), number))
         loader.append(per_second(by_loader(dataset), number))
+        plain.append(per_second(by_samples(samples), number))
     with WorkerPool(make, WORKERS, fork=True) as pool:
         made = list(by_run(pool, pixels_of, grids))
     pairs = zip(made, (dataset[n] for n in range(number)), strict=True)
@@ -183,7 +195,9 @@ def measure_images(folder: Path, *, number: int, rounds: int) -> dict[str, Any]:
         "workers": WORKERS,
         "run_per_s": statistics.median(run),
         "loader_per_s": statistics.median(loader),
-        "times": statistics.median(a / b for a, b in zip(run, loader, strict=True)),
+        "samples_per_s": statistics.median(plain),
+        "run_times": statistics.median(a / b for a, b in zip(run, loader, strict=True)),
+        "samples_times": statistics.median(a / b for a, b in zip(plain, loader, strict=True)),
         "equal": equal,
         "bytes_sent_per_pixel": sum(sent for _, sent in made) / pixels,
         "loader_bytes_per_pixel": sum(each.nbytes for each, _ in made) / pixels,
