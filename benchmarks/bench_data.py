@@ -2,8 +2,9 @@
 
 `forms`: JPEGs of 640 x 480 pixels in random order, as files that a JSONL file names, and within the
 records of each format. Median microseconds of a sample: `plan` for its sizes and tokens, `header`
-for its record and the header of its image alone, `pixels` for the pixels. In `parquet_unkept` no
-row group is kept for the next sample, as with shuffled files far larger than 256 MiB.
+for its record and the header of its image alone, `pixels` for the 8-bit values of the image. In
+`parquet_unkept` no row group is kept for the next sample, as with shuffled files far larger than
+256 MiB.
 
 `lines`: `flowtrain train` with two colocated ranks on a JSONL file of short texts, with few lines
 and with `--lines`: seconds from the start of the command to the first step in `metrics.jsonl`, and
