@@ -147,13 +147,13 @@ _ENCODER, _BACKBONE = "parallel.encoder.recompute", "parallel.backbone.recompute
         ),
         # Without those of the encoder, and with less of the backbone.
         (
-            24,
+            20,
             RankLayout.colocated_on(2),
             {"flow.recompute": True, _BACKBONE: "full", f"{_BACKBONE}_layers": 2},
         ),
         # With one module each.
-        (18, RankLayout.decoupled(1, 1), {"flow.recompute": True, _BACKBONE: "full"}),
-        (14, None, {}),
+        (12, RankLayout.decoupled(1, 1), {"flow.recompute": True, _BACKBONE: "full"}),
+        (8, None, {}),
     ],
 )
 def test_gpus_have_the_layout_of_a_plan_that_fits_into_their_memory(
