@@ -26,6 +26,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from model_sizes import SIZES
 from safetensors.torch import save_file
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
@@ -39,17 +40,6 @@ from flowtrain.models.loading import load_weights
 from flowtrain.models.registry import family_for
 from flowtrain.models.tiny import SMALLEST, TinyModel, write_tiny_model
 
-SIZES = TinyModel(
-    vision_width=768,
-    vision_depth=12,
-    vision_heads=12,
-    taps=(3, 7),
-    text_width=1024,
-    text_depth=10,
-    text_heads=16,
-    text_kv_heads=4,
-    text_intermediate=2816,
-)
 VOCABULARY = 1 << 16
 FILE_BYTES = 128 << 20
 PARTS: dict[str, tuple[Side, ...]] = {
@@ -196,7 +186,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_model(folder / "tiny", SMALLEST)
-        parameters = write_model(folder / "model", SIZES, vocabulary=VOCABULARY)
+        parameters = write_model(folder / "model", SIZES["0.3B"], vocabulary=VOCABULARY)
         cells = [(way, part) for way in WAYS for part in PARTS]
         found = {
             f"{part}_{way}": growth(way, part, folder)

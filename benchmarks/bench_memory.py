@@ -23,6 +23,7 @@ from typing import Any
 import numpy
 from memory.planned import planned_bytes
 from memory.tensor_peak import FOLDER, Peak, last_peaks
+from model_sizes import SIZES
 from tqdm import tqdm
 
 from flowtrain.bench.conditions import conditions
@@ -30,7 +31,6 @@ from flowtrain.bench.train.synthetic import image_shapes, write_samples
 from flowtrain.config.load import from_overrides
 from flowtrain.config.schema import RunConfig
 from flowtrain.models.registry import family_for
-from flowtrain.models.tiny import TinyModel
 from flowtrain.train.launch.run import train
 from flowtrain.train.state.logs import METRICS, read_log
 from flowtrain.workloads import Workload
@@ -43,39 +43,6 @@ SLOTS, SAMPLES_OF_SLOT = 4, 2
 TEXT, IMAGE = 256, 128
 SAMPLE_TOKENS = TEXT + IMAGE
 
-# In all, states, activations and logits matter.
-SIZES = {
-    "42M": TinyModel(
-        vision_width=256,
-        vision_depth=6,
-        taps=(1, 3),
-        text_width=384,
-        text_depth=6,
-        text_intermediate=1024,
-    ),
-    "0.1B": TinyModel(
-        vision_width=384,
-        vision_depth=8,
-        vision_heads=6,
-        taps=(2, 5),
-        text_width=640,
-        text_depth=8,
-        text_heads=10,
-        text_kv_heads=2,
-        text_intermediate=1728,
-    ),
-    "0.3B": TinyModel(
-        vision_width=768,
-        vision_depth=12,
-        vision_heads=12,
-        taps=(3, 7),
-        text_width=1024,
-        text_depth=10,
-        text_heads=16,
-        text_kv_heads=4,
-        text_intermediate=2816,
-    ),
-}
 VOCABULARY = {"42M": 1 << 15, "0.1B": 1 << 15, "0.3B": 1 << 16}
 
 _MIXED = ["model.compute_dtype=bfloat16"]

@@ -52,7 +52,7 @@ def one_thread() -> Iterator[None]:
 
 
 def float_pixels(model: Path, *visuals: tuple[SamplePixels, Grid]) -> NDArray[np.float32]:
-    """What the encoder takes of images and videos, each with its planned grid."""
+    """Pixels of images and videos, each with its planned grid."""
     import torch
 
     make = PixelMaker(family_for(model))

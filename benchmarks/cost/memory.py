@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import torch
+from model_sizes import SIZES
 
 from cost.kept import kept_bytes
 from flowtrain.config.optim import OptimConfig
@@ -20,18 +21,10 @@ from flowtrain.cost.states import state_bytes
 from flowtrain.models.family import Family, PackedBatch
 from flowtrain.models.recompute import recompute_blocks
 from flowtrain.models.registry import family_for
-from flowtrain.models.tiny import TinyModel, write_tiny_model
+from flowtrain.models.tiny import write_tiny_model
 from flowtrain.train.state.master import MasterWeights
 from flowtrain.train.state.optimizer import build_optimizer
 
-SIZES = TinyModel(
-    vision_width=256,
-    vision_depth=6,
-    taps=(1, 3),
-    text_width=384,
-    text_depth=6,
-    text_intermediate=1024,
-)
 OPTIMIZERS = (OptimConfig(), OptimConfig(name="sgd", momentum=0.9))
 
 # Tokens of digits and letters, which no family takes for an image.
@@ -63,7 +56,7 @@ LEVELS: dict[str, tuple[ModuleParallel, int | None]] = {
 def memory_rows(kind: str, freezings: tuple[tuple[str, ...], ...]) -> Iterator[dict[str, Any]]:
     """States and activations for each dtype and choice of trained parts."""
     with tempfile.TemporaryDirectory() as folder:
-        write_tiny_model(Path(folder), SIZES, family=kind)
+        write_tiny_model(Path(folder), SIZES["42M"], family=kind)
         family = family_for(Path(folder))
         row, pixels, counts = packed_row(family, ROWS[kind])
         for dtype in (torch.float32, torch.bfloat16):

@@ -93,7 +93,7 @@ def check_split(processor: ImageProcessor, whole: Callable[[Image], Any], folder
 
     Args:
         processor: The processor.
-        whole: What the processor of transformers makes of an image.
+        whole: Returns the pixels of an image, by the processor of transformers.
         folder: Its folder, for messages.
 
     Raises:

@@ -129,7 +129,7 @@ class QwenImageProcessor(ImageProcessor):
         return blocks.transpose(1, 4, 2, 5, 0, 3, 6).reshape(-1, 3, 1, patch, patch)
 
     def _pixel_values(self, images: Sequence[Image], **options: Any) -> torch.Tensor:
-        """What the processor of transformers makes of images."""
+        """Pixels of images, by the processor of transformers."""
         made = self._processor(images=list(images), return_tensors="pt", **options)
         values: torch.Tensor = made["pixel_values"]
         return values

@@ -53,7 +53,7 @@ class TileProcessor(ImageProcessor):
 
     @abstractmethod
     def _process(self, image: Image, *, num_images: int, **options: Any) -> NDArray[Any]:
-        """What the processor of transformers makes of an image.
+        """Pixels of an image, by the processor of transformers.
 
         Args:
             image: The image.

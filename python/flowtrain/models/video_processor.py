@@ -256,7 +256,7 @@ class VideoProcessor(ABC):
         return self._values(self._process(video, do_resize=False, **steps))
 
     def _table_of(self, folder: Path, side: int, value: tuple[int, ...]) -> PixelTable:
-        """What the processor makes of each 8-bit value.
+        """The float of each 8-bit value, by the processor of transformers.
 
         Args:
             folder: Its folder, for messages.

@@ -90,7 +90,7 @@ class GpuPool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Host:
-    """What each GPU has of its host, for states in host memory (`optim.offload`).
+    """Share of the host for each GPU, which prices states in host memory (`optim.offload`).
 
     Attributes:
         link_bytes_per_s: Rate of the link in one direction: PCIe 4.0 x16, 31.5 GB/s, of which 80 %

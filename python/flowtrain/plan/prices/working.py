@@ -143,7 +143,7 @@ def _logits(
     made: float,
     sum_of_chunks: float,
 ) -> FloatArray:
-    """What the head has beside the logarithms of probabilities, which it keeps unless in chunks.
+    """Working memory of the head: without the logarithms of probabilities, if it keeps them.
 
     First two gradients of these in float32: that of the loss, and that in front of the softmax. Of
     them one is left, in the dtype of the model, when the gradient of the weight is made. Chunks sum

@@ -65,7 +65,7 @@ def test_full_shards_cross_in_every_pass_also_on_one_rank() -> None:
     parameters = plain.reduced.sum(0)
     frozen = plain.states[0] / 2  # Those that train are gathered from the master weights.
     forward_s = (4 * parameters + 2 * frozen) / HOST.link_bytes_per_s
-    # What trains is copied in once more, and its gradients out.
+    # Weights that train are copied in once more, and their gradients out.
     for passes, copied_s in (
         ("forward", forward_s),
         ("backward", 8 * parameters / HOST.link_bytes_per_s),
