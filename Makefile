@@ -149,7 +149,7 @@ define configure
 $(BIN)/cmake -G Ninja -S . -B build/$(1) --log-level=WARNING \
 	  -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
 	  -DFLOWTRAIN_SANITIZE='$(2)' -DFLOWTRAIN_BUILD_TESTS=ON -DFLOWTRAIN_BUILD_PYTHON=OFF \
-	  -DFLOWTRAIN_CUDA=OFF
+	  -DFLOWTRAIN_CUDA=OFF $(CMAKE_ARGS)
 endef
 
 # Arguments: folder under build/, sanitizers, prefix of the ctest command.
