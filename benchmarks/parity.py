@@ -21,7 +21,6 @@ from typing import Any, get_args
 import numpy as np
 import reference_loop
 import torch
-from clips import write_clip
 from peft import PeftModel
 from transformers import AutoModelForImageTextToText
 
@@ -149,6 +148,8 @@ def parallel_fields(given: argparse.Namespace, module: str) -> dict[str, Any]:
 
 def add_videos(data: Path) -> None:
     """Put one or two short videos of several sizes into most samples."""
+    from clips import write_clip  # Needs av, which the other options do not.
+
     draw = np.random.default_rng(SEED)
     lines = [json.loads(line) for line in data.read_text().splitlines()]
     for number, line in enumerate(lines):

@@ -29,7 +29,7 @@ from flowtrain.train.launch.errors import RunFailed
 from flowtrain.train.launch.host import JobHost
 from flowtrain.train.launch.layout import with_layout
 from flowtrain.train.launch.local import run_local_ranks
-from flowtrain.train.launch.offload import check_offload
+from flowtrain.train.launch.sharding import check_offload, check_sharding
 from flowtrain.train.launch.signals import StopRequest, end, exit_on_signals, say
 from flowtrain.train.launch.stream import check_stream
 from flowtrain.train.ranks.device import check_device
@@ -126,6 +126,7 @@ def _train(
     if config.model.path is not None:
         shardings = {config.parallel_of(module).sharding for module in MODULES}
         check_stored(config.model.path, family, in_parts=shardings != {"replicated"})
+    check_sharding(config)
     check_offload(config)
     with open_run(config, resume=resume) as trained, recorded_end(config.run):
         if trained < config.train.steps:

@@ -84,8 +84,9 @@ class Sharded(Parallel):
                 # cannot, and without the factor the sum is divided by the ranks.
                 part.set_gradient_divide_factor(1.0)
                 part.set_force_sum_reduction_for_comms(True)
-        # A rank without an image in a pass has no gradient of a projector, and others have.
-        self._root.set_reduce_scatter_unused_params(True)
+        if self._mesh.size() > 1:
+            # A rank without an image in a pass has no gradient of a projector, and others have.
+            self._root.set_reduce_scatter_unused_params(True)
         self._expect_more()
 
     def begin(self, parameters: Sequence[torch.nn.Parameter]) -> None:

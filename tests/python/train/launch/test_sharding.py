@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 from support import run_tree
+from torch.distributed.fsdp import FSDPModule
 
 from flowtrain.config import ConfigError, RunConfig, from_dict
-from flowtrain.train.launch.offload import check_offload
+from flowtrain.train.launch.sharding import check_offload, check_sharding
 
 
 def offloaded(folder: Path, **sections: dict[str, Any]) -> RunConfig:
@@ -47,3 +48,16 @@ def test_modules_that_keep_their_states_on_the_device_are_named(
         r"parallel\.backbone\.sharding=replicated: .*; set sharding to optimizer or full",
     ):
         check_offload(offloaded(tmp_path, parallel={}))
+
+
+def test_a_torch_that_cannot_shard_is_refused_where_several_ranks_share_a_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two = offloaded(tmp_path, flow={"ranks": 2})
+    check_sharding(two)
+    monkeypatch.delattr(FSDPModule, "set_reduce_scatter_unused_params")
+    check_sharding(offloaded(tmp_path))
+    with pytest.raises(
+        ConfigError, match=r"parallel\.backbone\.sharding=full: torch .*torch>=2\.13"
+    ):
+        check_sharding(two)
