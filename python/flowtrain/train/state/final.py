@@ -131,4 +131,4 @@ def _weight_change(
 
 
 def _square(values: torch.Tensor) -> float:
-    return float(values.detach().double().square().sum())
+    return float(torch.linalg.vector_norm(values.detach(), dtype=torch.float64)) ** 2
