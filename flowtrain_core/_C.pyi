@@ -574,6 +574,17 @@ class kernels:  # noqa: N801
     """
 
     @staticmethod
+    def check_rows(
+        pieces: NDArray[int64],
+        memories: Sequence[tuple[int, int]],
+        element_bytes: int,
+        *,
+        width: int,
+        rows: int,
+        disjoint: bool,
+    ) -> None:
+        """Check the table of a gather as cuda_gather_rows does, or of a scatter if `disjoint`."""
+    @staticmethod
     def attention(
         q: NDArray[float32],
         k: NDArray[float32],
@@ -927,6 +938,66 @@ def cuda_copy_to_host(target: int, source: int, nbytes: int, *, device: int, str
 
 def cuda_copy_on_device(target: int, source: int, nbytes: int, *, device: int, stream: int) -> None:
     """Enqueues a copy; keep both sides alive until the copy is done."""
+
+def cuda_gather_rows(
+    packed: int,
+    packed_dtype: str,
+    pieces: NDArray[int64],
+    memories: Sequence[tuple[int, int]],
+    slab_dtype: str,
+    *,
+    width: int,
+    rows: int,
+    device: int,
+    stream: int,
+    warp_bytes: int = ...,
+    threads: int = ...,
+) -> None:
+    """Enqueues a gather of rows from slabs into a packed buffer, with a cast.
+
+    One kernel copies all slabs, up to 2,720; more take several. The table travels with the launch
+    and may be changed or freed at once; keep the memories and the buffer alive until the kernel is
+    done.
+
+    Args:
+        packed: Address of the buffer, shape [rows, width], contiguous.
+        packed_dtype: float32, bfloat16 or float16.
+        pieces: Shape [pieces, 4]: number of the memory, offset of the first element in it, rows,
+            and first row in the buffer. In any order; they cover each row of the buffer once.
+        memories: Address and number of elements of each memory.
+        slab_dtype: Dtype of the memories.
+        width: Elements of a row.
+        rows: Rows of the buffer.
+        device: Number of the device.
+        stream: Stream that runs the kernel.
+        warp_bytes: Bytes that a warp copies, a multiple of 16; for measurements.
+        threads: Threads of a block, a multiple of 32; for measurements.
+
+    Raises:
+        ValueError: A piece leaves its memory or the buffer, or the pieces do not cover the buffer.
+        CudaError: The launch failed.
+    """
+
+def cuda_scatter_rows(
+    packed: int,
+    packed_dtype: str,
+    pieces: NDArray[int64],
+    memories: Sequence[tuple[int, int]],
+    slab_dtype: str,
+    *,
+    width: int,
+    rows: int,
+    device: int,
+    stream: int,
+    warp_bytes: int = ...,
+    threads: int = ...,
+) -> None:
+    """The reverse of cuda_gather_rows, from the packed buffer to the slabs.
+
+    Raises:
+        ValueError: As for cuda_gather_rows, or two pieces share an element.
+        CudaError: The launch failed.
+    """
 
 def cuda_synchronize(*, device: int, stream: int) -> None:
     """Waits until all work enqueued on the stream is done."""

@@ -32,7 +32,13 @@ if TYPE_CHECKING:
         cuda_copy_to_host as copy_to_host,
     )
     from flowtrain_core._C import (
+        cuda_gather_rows as gather_rows,
+    )
+    from flowtrain_core._C import (
         cuda_register_host as register_host,
+    )
+    from flowtrain_core._C import (
+        cuda_scatter_rows as scatter_rows,
     )
     from flowtrain_core._C import (
         cuda_synchronize as synchronize,
@@ -47,7 +53,9 @@ _IN_EXTENSION = {
     "copy_on_device": "cuda_copy_on_device",
     "copy_to_device": "cuda_copy_to_device",
     "copy_to_host": "cuda_copy_to_host",
+    "gather_rows": "cuda_gather_rows",
     "register_host": "cuda_register_host",
+    "scatter_rows": "cuda_scatter_rows",
     "synchronize": "cuda_synchronize",
 }
 
@@ -63,7 +71,9 @@ __all__ = [
     "copy_to_host",
     "devices",
     "driver_version",
+    "gather_rows",
     "register_host",
+    "scatter_rows",
     "synchronize",
     "why_not",
 ]

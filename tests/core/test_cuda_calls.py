@@ -291,3 +291,32 @@ except CudaError as error:
     printed, calls = run(code)
     assert "the process that made a segment cannot open it" in printed
     assert calls.count("cuMemFree") == 2
+
+
+def test_a_gather_refuses_what_its_kernel_could_not_copy(run: RunCode) -> None:
+    code = """
+pieces = numpy.array([[0, 0, 4, 0]])
+def gather(packed=4096, dtype="bfloat16", table=pieces, rows=4, **more):
+    given = {"width": 8, "rows": rows, "device": 0, "stream": 0, **more}
+    try:
+        cuda.gather_rows(packed, dtype, table, [(8192, 32)], "float32", **given)
+        print("done")
+    except ValueError as error:
+        print(error)
+gather(packed=4097)
+gather(dtype="int8")
+gather(threads=33)
+gather(warp_bytes=8)
+gather(rows=5)
+gather(table=pieces[:, :3].copy())
+gather(table=pieces[:0], rows=0)
+"""
+    assert run(code)[0].splitlines() == [
+        "packed buffer: its address is not a multiple of the 2 bytes of an element",
+        "dtype 'int8': must be float32, bfloat16 or float16",
+        "threads=33: must be a multiple of 32 up to 1024",
+        "warp_bytes=8: must be a multiple of 16 up to 1048576",
+        "the packed buffer's row 4 belongs to no piece; pieces must cover each row once",
+        "pieces: must be int64 of shape [pieces, 4]: memory, offset, rows and first row",
+        "done",
+    ]
