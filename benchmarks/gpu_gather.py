@@ -1,8 +1,8 @@
 """How fast are the kernels that gather slabs into a packed buffer, and scatter it back?
 
-Three parts: bytes per second at 64 MiB of mixed slabs beside a device-to-device copy; the wall
-clock of one call for 1,024 small slabs beside `torch.cat`; and the rate for other ways to split the
-work. All candidates of a part take turns. Prints JSON lines; the exit code is 1 if a bar is missed.
+Two parts: bytes per second at 64 MiB of mixed slabs beside a device-to-device copy, and the wall
+clock of one call for 1,024 small slabs beside `torch.cat`. All candidates of a part take turns.
+Prints JSON lines; the exit code is 1 if a bar is missed.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Slabs:
             for offset, rows in zip(self.offsets.tolist(), self.rows.tolist(), strict=True)
         ]
 
-    def call(self, copy: Callable[..., None], **split: int) -> Callable[[], None]:
+    def call(self, copy: Callable[..., None]) -> Callable[[], None]:
         """The core's function for these slabs, into or from the packed buffer that exists."""
         table = self.pieces.numpy()
         memories = [(self.memory.data_ptr(), self.memory.numel())]
@@ -98,7 +98,6 @@ class Slabs:
                 rows=rows,
                 device=0,
                 stream=stream,
-                **split,
             )
 
         return run
@@ -235,26 +234,10 @@ def launches() -> dict[str, Any]:
     return wall_clock({str(len(slabs.rows)): slabs.call(cuda.gather_rows) for slabs in made})
 
 
-def split(slab: torch.dtype, packed: torch.dtype) -> dict[str, Any]:
-    """Rates of a gather and a scatter by bytes of a warp and threads of a block."""
-    slabs = Slabs.of(mixed_sizes(MIXED_WIDTH), MIXED_WIDTH, slab, packed)
-    calls: Calls = {}
-    for kind, copy in (("gather", cuda.gather_rows), ("scatter", cuda.scatter_rows)):
-        for warp_bytes in (2048, 4096, 8192, 16384, 32768):
-            for threads in (128, 256, 512):
-                name = f"{kind} {warp_bytes} x {threads}"
-                calls[name] = slabs.call(copy, warp_bytes=warp_bytes, threads=threads)
-    return {
-        "slab_dtype": DTYPES[slab],
-        "packed_dtype": DTYPES[packed],
-        "gbps": device_rates(calls, dict.fromkeys(calls, slabs.moved_bytes)),
-    }
-
-
 def main() -> None:
     """Command line: see --help."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parts = ("mixed", "small", "split")
+    parts = ("mixed", "small")
     parser.add_argument("--only", nargs="*", choices=parts, default=parts)
     given = parser.parse_args()
     setting = conditions()
@@ -277,9 +260,6 @@ def main() -> None:
             bars[f"{SMALL_SLABS} slabs to {DTYPES[packed]}"] = row["cat_over_operator"] >= CAT_BAR
         print(json.dumps({"part": "small", **small(half, half, 16)}), flush=True)
         print(json.dumps({"part": "launches", "wall_clock": launches()}), flush=True)
-    if "split" in given.only:
-        for slab, packed in ((half, half), (full, half)):
-            print(json.dumps({"part": "split", **split(slab, packed)}), flush=True)
     print(json.dumps({"bars": bars}), flush=True)
     raise SystemExit(0 if all(bars.values()) else 1)
 

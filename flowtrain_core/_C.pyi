@@ -950,8 +950,6 @@ def cuda_gather_rows(
     rows: int,
     device: int,
     stream: int,
-    warp_bytes: int = ...,
-    threads: int = ...,
 ) -> None:
     """Enqueues a gather of rows from slabs into a packed buffer, with a cast.
 
@@ -970,8 +968,6 @@ def cuda_gather_rows(
         rows: Rows of the buffer.
         device: Number of the device.
         stream: Stream that runs the kernel.
-        warp_bytes: Bytes that a warp copies, a multiple of 16; for measurements.
-        threads: Threads of a block, a multiple of 32; for measurements.
 
     Raises:
         ValueError: A piece leaves its memory or the buffer, or the pieces do not cover the buffer.
@@ -989,13 +985,48 @@ def cuda_scatter_rows(
     rows: int,
     device: int,
     stream: int,
-    warp_bytes: int = ...,
-    threads: int = ...,
 ) -> None:
     """The reverse of cuda_gather_rows, from the packed buffer to the slabs.
 
     Raises:
         ValueError: As for cuda_gather_rows, or two pieces share an element.
+        CudaError: The launch failed.
+    """
+
+def cuda_rotate(
+    queries: tuple[int, int, int, int, int, int, int],
+    keys: tuple[int, int, int, int, int, int, int],
+    dtype: str,
+    cos: int,
+    sin: int,
+    angle_dtype: str,
+    *,
+    tokens: int,
+    head_dim: int,
+    back: bool,
+    device: int,
+    stream: int,
+) -> None:
+    """Enqueues a rotation of queries and keys by the angles of their tokens, computed in float32.
+
+    With halves a and b of a head, the result is (a cos - b sin, b cos + a sin).
+
+    Args:
+        queries: Address and distances in elements of tokens and of heads, of the source and then of
+            the result; and the number of heads. The elements of a head are contiguous.
+        keys: The same of the keys.
+        dtype: float32, bfloat16 or float16; of queries and keys.
+        cos: Address of the cosines, shape [tokens, head_dim], contiguous.
+        sin: Address of the sines, in the same shape.
+        angle_dtype: Dtype of cosines and sines.
+        tokens: Number of tokens.
+        head_dim: Elements of a head, even.
+        back: Rotate by the opposite angles.
+        device: Device of all addresses.
+        stream: The stream, as an integer.
+
+    Raises:
+        ValueError: An address is not aligned to its dtype, or an argument is not as above.
         CudaError: The launch failed.
     """
 

@@ -38,6 +38,9 @@ if TYPE_CHECKING:
         cuda_register_host as register_host,
     )
     from flowtrain_core._C import (
+        cuda_rotate as rotate,
+    )
+    from flowtrain_core._C import (
         cuda_scatter_rows as scatter_rows,
     )
     from flowtrain_core._C import (
@@ -55,6 +58,7 @@ _IN_EXTENSION = {
     "copy_to_host": "cuda_copy_to_host",
     "gather_rows": "cuda_gather_rows",
     "register_host": "cuda_register_host",
+    "rotate": "cuda_rotate",
     "scatter_rows": "cuda_scatter_rows",
     "synchronize": "cuda_synchronize",
 }
@@ -73,6 +77,7 @@ __all__ = [
     "driver_version",
     "gather_rows",
     "register_host",
+    "rotate",
     "scatter_rows",
     "synchronize",
     "why_not",

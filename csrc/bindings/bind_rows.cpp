@@ -10,6 +10,7 @@
 
 #include "base/error.hpp"
 #include "bindings/bindings.hpp"
+#include "bindings/floats.hpp"
 #include "bindings/gil.hpp"
 #include "memory/packed_rows.hpp"
 
@@ -43,31 +44,22 @@ memory::PackedRows rows_of(const Pieces& pieces, const Memories& memories,
 
 #ifdef FLOWTRAIN_WITH_CUDA
 
-cuda::Float float_of(std::string_view name) {
-  if (name == "float32") return cuda::Float::kFloat32;
-  if (name == "bfloat16") return cuda::Float::kBfloat16;
-  if (name == "float16") return cuda::Float::kFloat16;
-  throw BadArgument("dtype '" + std::string(name) + "': must be float32, bfloat16 or float16");
-}
-
 template <auto kCopy>
 void copy_rows(std::uint64_t packed, std::string_view packed_dtype, const Pieces& pieces,
                const Memories& memories, std::string_view slab_dtype, std::int64_t width,
-               std::int64_t rows, int device, std::uintptr_t stream, std::uint32_t warp_bytes,
-               std::uint32_t threads) {
+               std::int64_t rows, int device, std::uintptr_t stream) {
   const cuda::Float of_packed = float_of(packed_dtype), of_slab = float_of(slab_dtype);
   const WithoutGil released;
   kCopy(device, packed, of_packed, rows_of(pieces, memories, cuda::bytes_of(of_slab), width, rows),
-        of_slab, reinterpret_cast<CUstream>(stream), cuda::RowSplit{warp_bytes, threads});
+        of_slab, reinterpret_cast<CUstream>(stream));
 }
 
 template <auto kCopy>
 void bind_copy(py::module_& module, const char* name) {
-  constexpr cuda::RowSplit kSplit;
   module.def(name, &copy_rows<kCopy>, py::arg("packed"), py::arg("packed_dtype"),
              py::arg("pieces").noconvert(), py::arg("memories"), py::arg("slab_dtype"),
-             py::kw_only(), py::arg("width"), py::arg("rows"), py::arg("device"), py::arg("stream"),
-             py::arg("warp_bytes") = kSplit.warp_bytes, py::arg("threads") = kSplit.threads);
+             py::kw_only(), py::arg("width"), py::arg("rows"), py::arg("device"),
+             py::arg("stream"));
 }
 
 #endif

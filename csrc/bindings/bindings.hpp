@@ -16,6 +16,7 @@ void bind_inspect(pybind11::module_& module);
 void bind_cuda(pybind11::module_& module);
 void bind_kernels(pybind11::module_& module);
 void bind_rows(pybind11::module_& module);
+void bind_rotary(pybind11::module_& module);
 void bind_packing(pybind11::module_& module);
 void bind_measure(pybind11::module_& module);
 void bind_torture(pybind11::module_& module);

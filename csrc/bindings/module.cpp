@@ -32,6 +32,7 @@ PYBIND11_MODULE(_C, module) {
   flowtrain::bindings::bind_cuda(module);
   flowtrain::bindings::bind_kernels(module);
   flowtrain::bindings::bind_rows(module);
+  flowtrain::bindings::bind_rotary(module);
   flowtrain::bindings::bind_packing(module);
   flowtrain::bindings::bind_measure(module);
   flowtrain::bindings::bind_torture(module);

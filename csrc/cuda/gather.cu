@@ -20,6 +20,8 @@ static_assert(sizeof(LargeTable) <= 32764);
 using LargeTable = SmallTable;  // The limit of 4 KiB was raised in CUDA 12.1.
 #endif
 
+constexpr RowSplit kSplit;
+
 template <class From, class To, class Table>
 __global__ void copy_rows_kernel(const __grid_constant__ Table table) {
   copy_rows<From, To>(DeviceThread(), table);
@@ -29,12 +31,12 @@ template <class From, class To, class Table>
 void launch(CUstream stream, const RowCopy& copy) {
   const auto* kernel = reinterpret_cast<const void*>(&copy_rows_kernel<From, To, Table>);
   for_each_table<Table>(
-      copy.rows, copy.packed, copy.gather, std::max(sizeof(From), sizeof(To)), copy.split,
+      copy.rows, copy.packed, copy.gather, std::max(sizeof(From), sizeof(To)), kSplit,
       [&](Table& table, std::uint32_t blocks) {
         // Not by <<<>>>, which would copy the table once more.
         void* arguments[] = {&table};
         const cudaError_t error =
-            cudaLaunchKernel(kernel, dim3(blocks), dim3(copy.split.threads), arguments, 0, stream);
+            cudaLaunchKernel(kernel, dim3(blocks), dim3(kSplit.threads), arguments, 0, stream);
         if (error != cudaSuccess) {
           throw CudaError(std::string("copy of rows: launch of ") + std::to_string(blocks) +
                           " blocks: " + cudaGetErrorName(error) + " (" + cudaGetErrorString(error) +

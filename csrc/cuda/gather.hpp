@@ -5,15 +5,11 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "cuda/float.hpp"
 #include "cuda/gather_table.hpp"
 #include "memory/packed_rows.hpp"
 
 namespace flowtrain::cuda {
-
-/// Dtypes of rows.
-enum class Float : std::uint8_t { kFloat32, kBfloat16, kFloat16 };
-
-constexpr std::size_t bytes_of(Float dtype) { return dtype == Float::kFloat32 ? 4 : 2; }
 
 /// Enqueues a copy of rows from slabs to a packed buffer, with a cast from one dtype to the other.
 ///
@@ -23,12 +19,11 @@ constexpr std::size_t bytes_of(Float dtype) { return dtype == Float::kFloat32 ? 
 /// @param packed  Address of a contiguous buffer of `rows.rows()` rows.
 /// Errors: CudaError; BadArgument for an address that is not aligned to its dtype.
 void gather_rows(int device, CUdeviceptr packed, Float packed_dtype, const memory::PackedRows& rows,
-                 Float slab_dtype, CUstream stream, const RowSplit& split = {});
+                 Float slab_dtype, CUstream stream);
 
 /// The reverse: from the packed buffer to the slabs, which must not overlap.
 void scatter_rows(int device, CUdeviceptr packed, Float packed_dtype,
-                  const memory::PackedRows& rows, Float slab_dtype, CUstream stream,
-                  const RowSplit& split = {});
+                  const memory::PackedRows& rows, Float slab_dtype, CUstream stream);
 
 /// A copy as the kernels take it.
 struct RowCopy {
@@ -36,7 +31,6 @@ struct RowCopy {
   std::uint64_t packed;
   bool gather;
   Float from, to;
-  RowSplit split;
 };
 
 /// Launches the kernels of a copy in the current context.

@@ -32,7 +32,7 @@ inline constexpr unsigned kWarp = 32;
 
 /// How a copy is cut; results do not depend on it.
 struct RowSplit {
-  std::uint32_t warp_bytes = 4096;  ///< Bytes of the wider dtype that a warp copies.
+  std::uint32_t warp_bytes = 2048;  ///< Bytes of the wider dtype that a warp copies.
   std::uint32_t threads = 256;      ///< Of a block.
 };
 

@@ -296,8 +296,8 @@ except CudaError as error:
 def test_a_gather_refuses_what_its_kernel_could_not_copy(run: RunCode) -> None:
     code = """
 pieces = numpy.array([[0, 0, 4, 0]])
-def gather(packed=4096, dtype="bfloat16", table=pieces, rows=4, **more):
-    given = {"width": 8, "rows": rows, "device": 0, "stream": 0, **more}
+def gather(packed=4096, dtype="bfloat16", table=pieces, rows=4):
+    given = {"width": 8, "rows": rows, "device": 0, "stream": 0}
     try:
         cuda.gather_rows(packed, dtype, table, [(8192, 32)], "float32", **given)
         print("done")
@@ -305,8 +305,6 @@ def gather(packed=4096, dtype="bfloat16", table=pieces, rows=4, **more):
         print(error)
 gather(packed=4097)
 gather(dtype="int8")
-gather(threads=33)
-gather(warp_bytes=8)
 gather(rows=5)
 gather(table=pieces[:, :3].copy())
 gather(table=pieces[:0], rows=0)
@@ -314,9 +312,34 @@ gather(table=pieces[:0], rows=0)
     assert run(code)[0].splitlines() == [
         "packed buffer: its address is not a multiple of the 2 bytes of an element",
         "dtype 'int8': must be float32, bfloat16 or float16",
-        "threads=33: must be a multiple of 32 up to 1024",
-        "warp_bytes=8: must be a multiple of 16 up to 1048576",
         "the packed buffer's row 4 belongs to no piece; pieces must cover each row once",
         "pieces: must be int64 of shape [pieces, 4]: memory, offset, rows and first row",
+        "done",
+    ]
+
+
+def test_a_rotation_refuses_what_its_kernel_could_not_read(run: RunCode) -> None:
+    code = """
+places = (4096, 64, 8, 8192, 64, 8, 2)
+def rotate(queries=places, dtype="bfloat16", cos=12288, head_dim=8, tokens=4):
+    given = {"tokens": tokens, "head_dim": head_dim, "back": False, "device": 0, "stream": 0}
+    try:
+        cuda.rotate(queries, places, dtype, cos, 16384, "float32", **given)
+        print("done")
+    except ValueError as error:
+        print(error)
+rotate(queries=places[:6])
+rotate(queries=(4097, *places[1:]))
+rotate(dtype="float64")
+rotate(cos=12290)
+rotate(head_dim=7)
+rotate(tokens=0)
+"""
+    assert run(code)[0].splitlines() == [
+        "queries and keys: must be tuples of 7 numbers",
+        "queries: its address is not a multiple of the 2 bytes of an element",
+        "dtype 'float64': must be float32, bfloat16 or float16",
+        "angles: its address is not a multiple of the 4 bytes of an element",
+        "head_dim=7: must be even",
         "done",
     ]
