@@ -59,7 +59,7 @@ def test_outputs_and_gradients_equal_those_of_each_document_alone(
     for name, mine, theirs in zip(("query", "key", "value"), packed, exact, strict=True):
         pairs[f"gradient of {name}"] = (mine.grad, theirs.grad)
     errors = {
-        name: float((mine.double() - theirs).norm() / theirs.norm())
+        name: float((mine.detach().double() - theirs.detach()).norm() / theirs.detach().norm())
         for name, (mine, theirs) in pairs.items()
     }
     print(dtype, "causal" if causal else "full", kv_heads, errors)

@@ -75,6 +75,8 @@ class PixelMaker:
         """
         import torch
 
+        from flowtrain.models.send import send
+
         parts = []
         pairs = zip(visuals, grids, strict=True)
         for (kind, skipped), group in groupby(pairs, lambda pair: (pair[0].kind, pair[0].skipped)):
@@ -85,5 +87,5 @@ class PixelMaker:
                 parts += [torch.zeros(shape, dtype=dtype, device=device) for shape in shapes]
                 continue
             values = torch.cat([torch.from_numpy(each.values) for each, _ in some])
-            parts.append(processor.normalize(values.to(device), dtype))
+            parts.append(processor.normalize(send(values, device), dtype))
         return parts[0] if len(parts) == 1 else torch.cat(parts)

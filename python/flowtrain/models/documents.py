@@ -7,6 +7,8 @@ from itertools import accumulate, groupby
 
 import torch
 
+from flowtrain.models.send import send
+
 
 class Documents:
     """Lengths of the documents of a row, and their boundaries.
@@ -32,11 +34,9 @@ class Documents:
     def boundaries(self, device: torch.device) -> torch.Tensor:
         """Boundaries from 0 to the tokens of the row, int32, shape [documents + 1].
 
-        The copy to a CUDA device is made once, from pinned memory, and the host does not wait.
+        The copy to a CUDA device is made once, and the host does not wait.
         """
         if self._boundaries is None or self._boundaries.device != device:
             edges = torch.tensor(list(accumulate(self.lengths, initial=0)), dtype=torch.int32)
-            if device.type == "cuda":
-                edges = edges.pin_memory().to(device, non_blocking=True)
-            self._boundaries = edges
+            self._boundaries = send(edges, device)
         return self._boundaries

@@ -29,6 +29,7 @@ from flowtrain.models.errors import ModelError
 from flowtrain.models.family import Family, LossOutput, PackedBatch
 from flowtrain.models.head import head_loss
 from flowtrain.models.loading import ConversionError, load_full_model, load_weights
+from flowtrain.models.patch_embed import use_linear_patches
 from flowtrain.models.rms_norm import use_own_norms
 from flowtrain.models.rotary import use_own_rotations
 from flowtrain.models.sides import Backbone, Encoder
@@ -135,6 +136,7 @@ class HuggingFaceFamily(Family):
                 return module
         model = self._full_model(weights, seed=seed, dtype=dtype, device=device)
         self._prepare(model)
+        use_linear_patches(model)
         use_own_norms(model)
         use_own_rotations(model)
         use_own_mlps(model)

@@ -43,6 +43,7 @@ class PixelTable:
         # Where the floats of each channel begin; indices of 32 bits are read fastest.
         self._begins = torch.arange(channels, dtype=torch.int32) * _LEVELS
         self._table = table.flatten()
+        self._copies: dict[tuple[torch.device, torch.dtype], tuple[torch.Tensor, torch.Tensor]] = {}
         is_whole = not self._table.isnan().any()
         if not is_whole or not torch.equal(self(values, torch.float32), floats.float()):
             raise not_split(folder)
@@ -57,8 +58,8 @@ class PixelTable:
             dtype: Dtype of the floats; they are rounded to it from float32.
             shape: Shape to which the floats are repeated; by default that of the values.
         """
-        begins = self._begins.to(values.device).view(-1, *(1 for _ in values.shape[2:]))
-        table = self._table.to(values.device, dtype)
+        begins, table = self._on(values.device, dtype)
+        begins = begins.view(-1, *(1 for _ in values.shape[2:]))
         floats = torch.empty(shape or values.shape, dtype=dtype, device=values.device)
         on_host = values.device.type == "cpu"
         rows = max(1, _BLOCK // values[0].numel()) if on_host else len(values)
@@ -66,6 +67,12 @@ class PixelTable:
             places = some.int().add_(begins)
             made.copy_(table.index_select(0, places.flatten()).view(some.shape))
         return floats
+
+    def _on(self, device: torch.device, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+        """Begins and floats on a device, where they are copied once: the host waits for a copy."""
+        if (device, dtype) not in self._copies:
+            self._copies[device, dtype] = self._begins.to(device), self._table.to(device, dtype)
+        return self._copies[device, dtype]
 
 
 def all_values(side: int) -> torch.Tensor:

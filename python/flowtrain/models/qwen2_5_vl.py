@@ -18,6 +18,7 @@ from flowtrain.models.documents import Documents
 from flowtrain.models.mrope import patch_positions
 from flowtrain.models.qwen_videos import Qwen25VideoProcessor
 from flowtrain.models.qwen_vl import QwenVL
+from flowtrain.models.send import send
 from flowtrain.models.video_processor import VideoProcessor
 from flowtrain.models.videos import NO_VIDEO_LIMITS, VideoLimits
 
@@ -101,9 +102,9 @@ class Qwen25VL(QwenVL):
             frames=Documents((rows * columns).repeat_interleave(frames).tolist()),
             windows=Documents(edges.diff().tolist()),
             cu_seqlens=row,
-            window_index=order.to(pixel_values.device),
+            window_index=send(order, pixel_values.device),
             cu_window_seqlens=row,
-            position_ids=patch_positions(sizes, self._merge).to(pixel_values.device),
+            position_ids=send(patch_positions(sizes, self._merge), pixel_values.device),
         )
         pooled: torch.Tensor = out.pooler_output
         return pooled

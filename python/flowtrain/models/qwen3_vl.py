@@ -18,6 +18,7 @@ from flowtrain.models.documents import Documents
 from flowtrain.models.mrope import patch_positions
 from flowtrain.models.qwen_videos import Qwen3VideoProcessor
 from flowtrain.models.qwen_vl import QwenVL
+from flowtrain.models.send import send
 from flowtrain.models.video_processor import VideoProcessor
 from flowtrain.models.videos import NO_VIDEO_LIMITS, VideoLimits
 
@@ -118,9 +119,9 @@ class Qwen3VL(QwenVL):
             return_dict=True,
             documents=Documents((rows * columns).repeat_interleave(frames).tolist()),
             cu_seqlens=torch.tensor([0, pixel_values.shape[0]]),
-            position_ids=patch_positions(sizes, self._merge).to(device),
-            interp_indices=indices.to(device),
-            interp_weights=weights.to(device),
+            position_ids=send(patch_positions(sizes, self._merge), device),
+            interp_indices=send(indices, device),
+            interp_weights=send(weights, device),
         )
         taps = out.deepstack_features[: len(self._taps)]
         return torch.cat([out.pooler_output, *taps], dim=-1)

@@ -8,6 +8,7 @@ import torch
 
 from flowtrain.data.text import CompactText, expand
 from flowtrain.models.family import Family, PackedBatch
+from flowtrain.models.send import send
 from flowtrain.steps import Document
 
 
@@ -61,9 +62,9 @@ def packed_batch(
         [second for doc in documents for second in doc.seconds or (0.0,) * len(doc.grids)],
     )
     return PackedBatch(
-        input_ids=input_ids.to(device),
-        labels=torch.from_numpy(tokens.labels).to(device),
-        position_ids=positions.to(device),
+        input_ids=send(input_ids, device),
+        labels=send(torch.from_numpy(tokens.labels), device),
+        position_ids=send(positions, device),
         grids=grids,
         doc_lengths=doc_lengths,
     )
