@@ -34,9 +34,7 @@ def add_options(
         help="ranks of the plain loop (default: one per core; on cuda give the devices)",
     )
     parser.add_argument("--threads", type=int, default=1, help="torch threads per rank")
-    parser.add_argument(
-        "--workers", type=int, default=1, help="DataLoader workers per rank of the plain loop"
-    )
+    parser.add_argument("--workers", type=int, default=1, help="processes that read for each rank")
     parser.add_argument(
         "--batch-size",
         type=int,

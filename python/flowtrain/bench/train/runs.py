@@ -25,7 +25,7 @@ class Task:
     """The training that every variant does, in the same number of steps of the same samples."""
 
     model: Path
-    """Hugging Face folder; weights are drawn from the seed."""
+    """Hugging Face folder."""
     data: Path
     """JSONL file; step s has the samples [s x global_batch, (s + 1) x global_batch)."""
     steps: int
@@ -37,10 +37,12 @@ class Task:
     batch_size: int
     """Samples of a padded microbatch."""
     seed: int = 0
+    loads: bool = False
+    """Whether weights are loaded from the folder of the model, and not drawn from the seed."""
     ranks: int = 2
     """Ranks of the plain loop."""
     workers: int = 1
-    """DataLoader workers of each rank of the plain loop."""
+    """Processes that read for each rank, in all variants."""
     threads: int = 1
     """Torch threads of each rank, in all variants."""
     device: str = "cpu"
@@ -50,6 +52,8 @@ class Task:
     )
     flow: dict[str, Any] = field(default_factory=dict)
     """Section `flow` of the configuration of `flowtrain train`: its layout and mode."""
+    parallel: dict[str, Any] = field(default_factory=dict)
+    """Its section `parallel`."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.warmup < self.steps:
@@ -126,7 +130,8 @@ def run_plain(
     command = [
         *("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(task.ranks)),
         *("-m", "flowtrain.bench.train.plain_loop", "--variant", variant, "--out", str(out)),
-        *("--model", str(task.model), "--seed-weights", "--seed", str(task.seed)),
+        *("--model", str(task.model), "--seed", str(task.seed)),
+        *([] if task.loads else ["--seed-weights"]),
         *("--data", str(task.data), "--steps", str(task.steps), "--warmup", str(task.warmup)),
         *("--global-batch", str(task.global_batch), "--batch-size", str(task.batch_size)),
         *("--microbatch-tokens", str(task.microbatch_tokens), "--workers", str(task.workers)),
@@ -160,14 +165,14 @@ def flow_config(task: Task, run: Path) -> RunConfig:
         {
             "run": str(run),
             "model": {
-                "config": str(task.model),
+                "path" if task.loads else "config": str(task.model),
                 "dtype": task.dtype,
                 "compute_dtype": task.dtype,  # The plain loop has no master weights.
                 "device": task.device,
                 # As the plain loop, which freezes all that encodes images.
                 "freeze": ["projector"] if task.frozen else [],
             },
-            "data": {"path": str(task.data), "shuffle": False},
+            "data": {"path": str(task.data), "shuffle": False, "workers": task.workers},
             "train": {
                 "steps": task.steps,
                 "global_batch": task.global_batch,
@@ -177,6 +182,7 @@ def flow_config(task: Task, run: Path) -> RunConfig:
             },
             "optim": task.optim,
             "flow": task.flow,
+            "parallel": task.parallel,
             "pool": {"slab_bytes": 1 << 16},
         },
         source="--flow",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -13,13 +14,45 @@ from PIL import Image
 from flowtrain.models.tiny import TinyModel, write_tiny_model
 from flowtrain.workloads import preset
 
-# The tiny model makes one token of 8 x 8 pixels.
-_TOKEN_PIXELS = 8
-# A larger image of the preset becomes several: in a narrow encoder, attention over thousands of
-# patches would cost more than everything else, which it does not in a wide one.
-_MAX_IMAGE_TOKENS = 64
+_JPEG_QUALITY = 90
 # Markup of a question and its answer, and of an image, in tokens.
 _TURNS, _IMAGE = 10, 2
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Images:
+    """What the images of written samples are."""
+
+    token_pixels: int = 8
+    """Pixels of a token on each side; those of the tiny models."""
+    max_tokens: int = 64
+    """A larger image becomes several: in a narrow encoder, attention over thousands of patches
+    would cost more than everything else, which it does not in a wide one."""
+    smooth: bool = False
+    """Whether they are JPEGs that are smooth as photographs, and not PNGs of noise."""
+
+    def write(self, path: Path, size: tuple[int, int], generator: np.random.Generator) -> Path:
+        """Write an image of `size` rows and columns in tokens; returns its path, with the suffix.
+
+        Args:
+            path: Path without a suffix.
+            size: Rows and columns, in tokens.
+            generator: Source of the contents.
+        """
+        rows, columns = size
+        if not self.smooth:
+            pixels = (rows * self.token_pixels, columns * self.token_pixels, 3)
+            path = path.with_suffix(".png")
+            Image.fromarray(generator.integers(0, 256, pixels, dtype=np.uint8)).save(path)
+            return path
+        path = path.with_suffix(".jpg")
+        noise = Image.fromarray(generator.integers(0, 256, (rows, columns, 3), dtype=np.uint8))
+        full = (columns * self.token_pixels, rows * self.token_pixels)
+        noise.resize(full, Image.Resampling.BICUBIC).save(path, quality=_JPEG_QUALITY)
+        return path
+
+
+TINY_IMAGES = Images()
 
 
 def write_workload(
@@ -68,11 +101,11 @@ def write_samples(
     seed: int,
     max_tokens: int,
     sizes: TinyModel | None = None,
+    images: Images = TINY_IMAGES,
 ) -> None:
     """Write `train.jsonl`, its images, and the folder `model`; equal for equal arguments.
 
-    Samples have noise as images, and random digits as question and as answer, half of the text
-    each.
+    Samples have random digits as question and as answer, half of the text each.
 
     Args:
         folder: Folder to write, created if it does not exist.
@@ -80,6 +113,7 @@ def write_samples(
         seed: Seed of the contents.
         max_tokens: Maximum tokens of a sample; text beyond it is left out.
         sizes: Sizes of the model.
+        images: What its images are.
 
     Raises:
         ValueError: The images of a sample exceed `max_tokens`.
@@ -88,13 +122,11 @@ def write_samples(
     folder.joinpath("images").mkdir(parents=True, exist_ok=True)
     lines = []
     for number, (wanted, visual) in enumerate(tokens):
-        shapes = image_shapes(visual) if visual else []
+        shapes = image_shapes(visual, images.max_tokens) if visual else []
         paths = []
-        for at, (rows, columns) in enumerate(shapes):
-            paths.append(f"images/{number:06d}-{at:03d}.png")
-            shape = (rows * _TOKEN_PIXELS, columns * _TOKEN_PIXELS, 3)
-            noise = generator.integers(0, 256, shape, dtype=np.uint8)
-            Image.fromarray(noise).save(folder / paths[-1])
+        for at, size in enumerate(shapes):
+            written = images.write(folder / f"images/{number:06d}-{at:03d}", size, generator)
+            paths.append(f"images/{written.name}")
         fixed = _TURNS + sum(rows * columns + _IMAGE for rows, columns in shapes)
         if fixed + 2 > max_tokens:
             raise ValueError(
@@ -110,9 +142,9 @@ def write_samples(
     write_tiny_model(folder / "model", sizes)
 
 
-def image_shapes(tokens: int) -> list[tuple[int, int]]:
+def image_shapes(tokens: int, max_tokens: int = TINY_IMAGES.max_tokens) -> list[tuple[int, int]]:
     """Rows and columns, in tokens, of nearly square images with about `tokens` tokens in all."""
-    count = max(1, math.ceil(tokens / _MAX_IMAGE_TOKENS))
+    count = max(1, math.ceil(tokens / max_tokens))
     each = max(1, round(tokens / count))
     rows = max(1, math.isqrt(each))
     return [(rows, round(each / rows))] * count
