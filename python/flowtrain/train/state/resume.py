@@ -150,6 +150,7 @@ def fingerprint(config: RunConfig) -> dict[str, Any]:
     for name, digest in _model_hashes(config).items():
         files[name + _OF_MODEL] = digest
     fields = {name: _value(tree, name) for name in RULES if RULES[name] == "refused"}
+    fields["model.compute_dtype"] = config.model.pass_dtype  # null is the same as model.dtype.
     fields["model_type"] = json.loads((config.model.folder / "config.json").read_text()).get(
         "model_type"
     )

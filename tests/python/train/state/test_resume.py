@@ -127,7 +127,7 @@ CHANGES: list[tuple[dict[str, Any], str]] = [
     ({"train": {"global_batch": 16}}, r"train\.global_batch=32 \(now 16\)"),
     ({"data": {"shuffle": False}}, r"data\.shuffle=True \(now False\)"),
     ({"model": {"dtype": "float64"}}, r"model\.dtype='float32' \(now 'float64'\)"),
-    ({"model": {"compute_dtype": "bfloat16"}}, r"model\.compute_dtype=None \(now 'bfloat16'\)"),
+    ({"model": {"compute_dtype": "bfloat16"}}, r"model\.compute_dtype='float32' \(now 'bfloat16'\)"),
     ({"flow": {"mode": "frozen"}}, r"flow\.mode='strict' \(now 'frozen'\)"),
 ]
 
@@ -149,7 +149,8 @@ def test_data_and_model_may_move_and_may_not_change(folder: Path) -> None:
         (folder / name).rename(folder / f"moved-{name}")
     config = configuration(
         folder,
-        model={"config": None, "path": folder / "moved-model"},
+        # The dtype that null stands for.
+        model={"config": None, "path": folder / "moved-model", "compute_dtype": "float32"},
         data={"path": folder / "moved-data.jsonl"},
     )
     check_resume(folder, fingerprint(config))
