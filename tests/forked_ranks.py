@@ -22,12 +22,12 @@ from flowtrain.models import ModelError
 from flowtrain.train.control.job import Job
 from flowtrain.train.launch.errors import RunFailed
 from flowtrain.train.launch.external import wait_for_ranks
-from flowtrain.train.launch.host import JobHost
+from flowtrain.train.launch.host import RunHost
 from flowtrain.train.launch.run import train
 from flowtrain.train.state import logs
 
 
-def forked_ranks(config: RunConfig, host: JobHost, *, resume: bool) -> None:
+def forked_ranks(config: RunConfig, host: RunHost, *, resume: bool) -> None:
     """Start every rank and wait until all have ended, like `run_local_ranks`.
 
     Raises:
@@ -58,7 +58,7 @@ def failure(tree: dict[str, Any], *, resume: bool = False) -> str:
     raise AssertionError(f"the run in {tree['run']} succeeded")
 
 
-def _wait_until_joined(config: RunConfig, host: JobHost, ranks: list[ForkServerProcess]) -> None:
+def _wait_until_joined(config: RunConfig, host: RunHost, ranks: list[ForkServerProcess]) -> None:
     """Return once all ranks have joined or one that joined has failed: `wait_for_ranks` reports it.
 
     Raises:

@@ -18,7 +18,7 @@ from forked_ranks import forked_ranks, trained
 from support import Run, descendants, left_by, run_tree
 
 from flowtrain.config import ConfigError, RunConfig, from_dict
-from flowtrain.train.launch.host import JobHost
+from flowtrain.train.launch.host import RunHost
 from flowtrain.train.launch.run import train
 
 SHAPE = {"encoder_ranks": 2, "backbone_ranks": 2}
@@ -164,14 +164,14 @@ def test_a_signal_to_ranks_that_the_user_started_saves_the_run(
     )
     metrics = config.run / "metrics.jsonl"
 
-    def interrupt(host: JobHost) -> None:
+    def interrupt(host: RunHost) -> None:
         while not (metrics.exists() and metrics.read_text().count("\n") > 1):
             time.sleep(0.05)
         for lane in host.pool.lanes():
             if lane.label in config.flow.chosen.labels:
                 os.kill(lane.pid, signal.SIGTERM)
 
-    def ranks(config: RunConfig, host: JobHost, *, resume: bool) -> None:
+    def ranks(config: RunConfig, host: RunHost, *, resume: bool) -> None:
         thread = threading.Thread(target=interrupt, args=(host,))
         thread.start()
         forked_ranks(config, host, resume=resume)

@@ -20,7 +20,7 @@ from flowtrain.cli.main import main
 from flowtrain.config import RunConfig, from_dict
 from flowtrain.events import Attempt, EventFile, EventLog, path_of
 from flowtrain.schedule import KINDS, Action
-from flowtrain.train.launch.host import JobHost
+from flowtrain.train.launch.host import RunHost
 from flowtrain.train.launch.run import train
 from flowtrain_core import inspect
 
@@ -181,7 +181,7 @@ def test_waits_for_slabs_are_those_that_the_pool_has_measured(tmp_path: Path, da
     )
     measured = 0
 
-    def ranks(config: RunConfig, host: JobHost, *, resume: bool) -> None:
+    def ranks(config: RunConfig, host: RunHost, *, resume: bool) -> None:
         nonlocal measured
         forked_ranks(config, host, resume=resume)
         lanes = inspect(host.job.pool)["lanes"]

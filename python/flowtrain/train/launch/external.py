@@ -7,12 +7,12 @@ import shlex
 from flowtrain.config.schema import RunConfig
 from flowtrain.train.control.job import HOST_LABEL
 from flowtrain.train.launch.errors import RunFailed
-from flowtrain.train.launch.host import JobHost
+from flowtrain.train.launch.host import RunHost
 
 _POLL_S = 0.2
 
 
-def rank_commands(config: RunConfig, host: JobHost, *, resume: bool) -> list[str]:
+def rank_commands(config: RunConfig, host: RunHost, *, resume: bool) -> list[str]:
     """One command for each world, to be run on this host while this process waits."""
     job = host.job
     logs = config.run.absolute() / "logs" / job.nonce
@@ -36,7 +36,7 @@ def rank_commands(config: RunConfig, host: JobHost, *, resume: bool) -> list[str
     ]
 
 
-def run_external_ranks(config: RunConfig, host: JobHost, *, resume: bool) -> None:
+def run_external_ranks(config: RunConfig, host: RunHost, *, resume: bool) -> None:
     """Print the commands that start the ranks, and wait until all ranks have ended.
 
     Args:
@@ -52,7 +52,7 @@ def run_external_ranks(config: RunConfig, host: JobHost, *, resume: bool) -> Non
     wait_for_ranks(config, host)
 
 
-def wait_for_ranks(config: RunConfig, host: JobHost) -> None:
+def wait_for_ranks(config: RunConfig, host: RunHost) -> None:
     """Wait until every rank has joined and ended, however it was started.
 
     Args:

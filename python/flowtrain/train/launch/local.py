@@ -22,7 +22,7 @@ from flowtrain.train.control.job import LAUNCHER_PID, Job
 from flowtrain.train.control.store import JobStore
 from flowtrain.train.control.watcher import names_another
 from flowtrain.train.launch.errors import RunFailed
-from flowtrain.train.launch.host import JobHost
+from flowtrain.train.launch.host import RunHost
 from flowtrain.train.launch.signals import end_row, without_handlers_of_torch
 
 # After the first failure, the other ranks have this long to end and report it.
@@ -69,7 +69,7 @@ class _Failure:
         return names_another(self.reason())
 
 
-def run_local_ranks(config: RunConfig, host: JobHost, *, resume: bool) -> None:
+def run_local_ranks(config: RunConfig, host: RunHost, *, resume: bool) -> None:
     """Start every rank, and wait until all have ended.
 
     Args:

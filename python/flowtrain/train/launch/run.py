@@ -26,7 +26,7 @@ from flowtrain.models.recompute import check_recompute
 from flowtrain.models.registry import family_for
 from flowtrain.train.control.threads import with_threads
 from flowtrain.train.launch.errors import RunFailed
-from flowtrain.train.launch.host import JobHost
+from flowtrain.train.launch.host import RunHost
 from flowtrain.train.launch.layout import with_layout
 from flowtrain.train.launch.local import run_local_ranks
 from flowtrain.train.launch.sharding import check_offload, check_sharding
@@ -130,7 +130,7 @@ def _train(
     check_offload(config)
     with open_run(config, resume=resume) as trained, recorded_end(config.run):
         if trained < config.train.steps:
-            host = JobHost(config, first=trained, stop=stop)
+            host = RunHost(config, first=trained, stop=stop)
             atomic.write_text(config.run / logs.POOL, host.job.pool + "\n")
             stop.allowed = True
             try:

@@ -95,14 +95,14 @@ def test_ranks_auto_and_profile_have_the_same_threads(
 def test_a_rank_sets_the_threads_of_its_configuration(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from flowtrain.train.launch.host import JobHost
+    from flowtrain.train.launch.host import RunHost
     from flowtrain.train.ranks.process import RankProcess
 
     set_to: list[int] = []
     monkeypatch.setattr(torch, "set_num_threads", set_to.append)
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     config = run(tmp_path, tmp_path, threads=0, ranks=1, start_timeout_s=5.0)
-    host = JobHost(config, first=0)
+    host = RunHost(config, first=0)
     rank = RankProcess(config, "colocated", 0, host.job, resume=False)
     try:
         rank._device()
