@@ -32,9 +32,9 @@ from flowtrain.models.registry import family_for
 from flowtrain.models.sides import Backbone
 from flowtrain.steps import CorrectionEvent, Document, StepPlan
 from flowtrain.train.control.exchange import StepDecision
+from flowtrain.train.input.of_run import reading_of
 from flowtrain.train.input.prefetch import Prefetch, Request
 from flowtrain.train.input.reads import SampleReads
-from flowtrain.train.input.workers import reader_factory
 from flowtrain.train.ranks.batch import packed_batch
 from flowtrain.train.ranks.encoder import pixel_requests
 from flowtrain.train.state.logs import PLANS
@@ -147,7 +147,7 @@ class Alone:
 
 def run(config: RunConfig, name: str) -> Iterator[float]:
     """Train one module; yields the seconds of each step, after a line was read."""
-    with WorkerPool(reader_factory(config), config.data.workers, fork=True) as readers:
+    with WorkerPool(reading_of(config), config.data.workers, fork=True) as readers:
         torch.set_num_threads(config.train.threads or 1)
         lines = (config.run / PLANS).read_bytes().splitlines()
         read = (StepPlan.from_json(line) for line in lines if not CorrectionEvent.is_json_of(line))

@@ -1,18 +1,10 @@
-"""The stream of a run: one process of the planner's rank reads it, and all ranks read its spool."""
+"""The order of a stream, which one process of the planner's rank reads into a spool."""
 
 from __future__ import annotations
 
-from functools import partial
-
-from flowtrain.config.schema import RunConfig
 from flowtrain.data.calls import Call
 from flowtrain.data.order import DrawOrder
-from flowtrain.data.records import is_stream
-from flowtrain.data.workers import WorkerPool
 from flowtrain.train.input.reads import SampleReads
-from flowtrain.train.input.spooling import StreamReader
-from flowtrain.train.state.logs import SPOOL
-from flowtrain.train.state.resume import data_state
 
 # Records that are read ahead of the planner, if the run needs them; for larger batches, so many
 # batches.
@@ -20,29 +12,6 @@ _AHEAD_RECORDS = 512
 _AHEAD_BATCHES = 4
 # A stream without an end has no epoch that could be dropped as a whole.
 _MAX_DROPPED = 1 << 20
-
-
-def fork_stream(config: RunConfig, world: str, rank: int) -> WorkerPool | None:
-    """Start the process that reads the stream of a run, on the rank that plans.
-
-    Called before `fork_workers`, and like it before the rank has threads, a pool or a device.
-
-    Args:
-        config: The run.
-        world: World of the rank.
-        rank: Its number there.
-
-    Returns:
-        The reader, a `StreamReader`; None for other ranks, and if the data are no stream.
-    """
-    found = config.flow.chosen.world(world)
-    if found is None or "backbone" not in found.modules or rank != 0:
-        return None
-    if not is_stream(data_state(config.run)):
-        return None
-    [source] = config.data.all_sources
-    assert source.dataset is not None
-    return WorkerPool(partial(StreamReader, source.dataset, config.run / SPOOL), 1, fork=True)
 
 
 class StreamOrder(DrawOrder):

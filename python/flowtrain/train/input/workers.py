@@ -1,63 +1,82 @@
-"""Data workers of a run, which read only the files that the launcher hashed."""
+"""The workers of a rank: processes that read samples, or a thread."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
+from dataclasses import dataclass
+from pathlib import Path
 
-from flowtrain.config.schema import RunConfig
+from flowtrain.config.layout import RankLayout
+from flowtrain.config.schema import DataConfig
 from flowtrain.data.records import State, index_for_forks
 from flowtrain.data.samples import SampleReader
 from flowtrain.data.workers import WorkerPool
 from flowtrain.models.registry import family_for
-from flowtrain.train.state.logs import SPOOL
-from flowtrain.train.state.resume import check_model, data_state, held_out_state
 
 
-def reader_factory(config: RunConfig) -> Callable[[], SampleReader]:
-    """A function that creates a reader, in any process of the run.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reading:
+    """What the readers of a job read; creates a reader, in any process.
 
-    The reader's attribute `held_out` reads the held-out samples.
+    Attributes:
+        model: Folder of the model.
+        data: The samples.
+        state: State that their files must have; None takes their state now.
+        max_tokens: Maximum tokens of a sample.
+        spool: Folder of the spool, if the samples are a stream.
+        held_out: The held-out samples and their state; None if there are none.
+        check: Called after the files of the model were read; raises if they have changed.
     """
-    return partial(_create_reader, config, data_state(config.run), held_out_state(config.run))
+
+    model: Path
+    data: DataConfig
+    state: State | None = None
+    max_tokens: int
+    spool: Path | None = None
+    held_out: tuple[DataConfig, State | None] | None = None
+    check: Callable[[], None] | None = None
+
+    def __call__(self) -> SampleReader:
+        """A reader, whose attribute `held_out` reads the held-out samples."""
+        reader = SampleReader(self.model, self.data, self.max_tokens, self.state, self.spool)
+        if self.held_out is not None:
+            reader.held_out = reader.of(*self.held_out)
+        if self.check is not None:
+            self.check()
+        return reader
+
+    def prepare(self) -> None:
+        """Import and index what forked processes then need not."""
+        family_for(self.model)
+        for data, state in filter(None, ((self.data, self.state), self.held_out)):
+            if state is not None:
+                index_for_forks(data, state)
 
 
-def fork_workers(config: RunConfig, world: str, rank: int) -> WorkerPool | None:
-    """Start the workers of a rank: of images for the encoder, and of samples for the planner.
+def reads_samples(layout: RankLayout, world: str, rank: int) -> bool:
+    """Whether a rank reads samples: images for its encoder, or all that the planner needs.
+
+    Args:
+        layout: The ranks of the job.
+        world: World of the rank.
+        rank: Its number there.
+    """
+    found = layout.world(world)
+    modules = found.modules if found is not None else ()
+    return "encoder" in modules or ("backbone" in modules and rank == 0)
+
+
+def fork_workers(reading: Reading, workers: int) -> WorkerPool:
+    """Start the workers of a rank.
 
     Called before the rank has threads, a pool or a device: the worker processes are forked, so that
     they need not import the model's family again, and share the index of the data file.
 
     Args:
-        config: The run.
-        world: World of the rank.
-        rank: Its number there.
-
-    Returns:
-        The workers, or None for a rank that reads nothing.
+        reading: What they read.
+        workers: Number of processes, or 0 for one thread of this process.
     """
-    found = config.flow.chosen.world(world)
-    modules = found.modules if found is not None else ()
-    if "encoder" not in modules and not ("backbone" in modules and rank == 0):
-        return None
     with suppress(Exception):  # Raised again once the rank has joined, and can report it.
-        family_for(config.model.folder)
-        index_for_forks(config.data, data_state(config.run))
-        if config.held_out is not None and (state := held_out_state(config.run)) is not None:
-            index_for_forks(config.held_out, state)
-    return WorkerPool(reader_factory(config), config.data.workers, fork=True)
-
-
-def _create_reader(config: RunConfig, state: State, held_out_state: State | None) -> SampleReader:
-    reader = SampleReader(
-        config.model.folder,
-        config.data,
-        config.train.microbatch_tokens,
-        state,
-        config.run / SPOOL,
-    )
-    if config.held_out is not None:
-        reader.held_out = reader.of(config.held_out, held_out_state)
-    check_model(config)
-    return reader
+        reading.prepare()
+    return WorkerPool(reading, workers, fork=True)

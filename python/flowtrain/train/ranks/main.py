@@ -15,8 +15,7 @@ from flowtrain import parent
 from flowtrain.config.load import load
 from flowtrain.signals import leave_to_parent
 from flowtrain.train.control.job import LAUNCHER_PID, Job
-from flowtrain.train.input.stream import fork_stream
-from flowtrain.train.input.workers import fork_workers
+from flowtrain.train.input.of_run import stream_of, workers_of
 from flowtrain.train.ranks.hook import load_hook
 from flowtrain.train.ranks.process import RankProcess
 
@@ -39,8 +38,8 @@ def main(argv: list[str] | None = None) -> None:
     process: RankProcess | None = None
     try:
         config = load(options.config)
-        stream = fork_stream(config, options.world, rank)
-        workers = fork_workers(config, options.world, rank)
+        stream = stream_of(config, options.world, rank)
+        workers = workers_of(config, options.world, rank)
         if config.debug.fault is not None:
             load_hook(config.debug.fault)(label)
         process = RankProcess(

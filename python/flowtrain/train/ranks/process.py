@@ -19,6 +19,7 @@ from flowtrain.steps import Space
 from flowtrain.train.control.job import ATTEMPT, FIRST_STEP, READY, Job
 from flowtrain.train.control.threads import rank_threads
 from flowtrain.train.control.world import World
+from flowtrain.train.input.of_run import reads_of
 from flowtrain.train.input.reads import SampleReads
 from flowtrain.train.planning.plans import PublishedPlans
 from flowtrain.train.ranks.build import RankBuilder
@@ -48,8 +49,8 @@ class RankProcess:
         rank: Rank in that world.
         job: Where the job is.
         resume: Resume from the latest checkpoint.
-        workers: Workers of this rank, which it closes; see `fork_workers`.
-        stream: Reader of the stream, which it closes; see `fork_stream`.
+        workers: Workers of this rank, which it closes; see `workers_of`.
+        stream: Reader of the stream, which it closes; see `stream_of`.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class RankProcess:
         self._workers = [pool for pool in (workers, stream) if pool is not None]
         if workers is not None:
             self._resources.enter_context(workers)
-            self._reads = _reads_of(config, workers)
+            self._reads = reads_of(config, workers)
         self._stream: SampleReads | None = None
         if stream is not None:
             self._resources.enter_context(stream)
@@ -227,14 +228,3 @@ def _depth(config: RunConfig) -> int:
     staleness = config.flow.staleness
     # A batch of an evaluation comes while the segment holds the steps that are encoded ahead.
     return staleness + 1 if staleness and config.eval.has_data else max(1, staleness)
-
-
-def _reads_of(config: RunConfig, workers: WorkerPool) -> dict[str, SampleReads]:
-    """Reads of the data set of each kind of plan."""
-    timeout_s = config.flow.timeout_s
-    reads = {"train": SampleReads(workers, config.data.name, timeout_s=timeout_s)}
-    if (held_out := config.held_out) is not None:
-        reads["eval"] = SampleReads(
-            workers, held_out.name, timeout_s=timeout_s, attribute="held_out"
-        )
-    return reads

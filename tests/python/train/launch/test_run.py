@@ -17,7 +17,7 @@ from flowtrain.data import DataError
 from flowtrain.models import ModelError
 from flowtrain.models.registry import family_for
 from flowtrain.train.demo import demo_config
-from flowtrain.train.input.workers import reader_factory
+from flowtrain.train.input.of_run import reading_of
 from flowtrain.train.launch import run
 from flowtrain.train.launch.errors import RunFailed
 from flowtrain.train.launch.run import packing_means, train, with_steps
@@ -78,11 +78,11 @@ def test_ranks_read_only_the_data_file_that_the_launcher_hashed(tmp_path: Path) 
     first, second = config.data.path.read_text().splitlines(keepends=True)
 
     def replace_data(config: RunConfig, *_: Any, **__: Any) -> None:
-        assert len(reader_factory(config)()) == 2
+        assert len(reading_of(config)()) == 2
         other = tmp_path / "other.jsonl"
         other.write_text(second + first)
         other.replace(config.data.path)
-        reader_factory(config)()
+        reading_of(config)()
 
     with pytest.raises(DataError, match=r"train\.jsonl: the data changed during the run"):
         train(config, run_ranks=replace_data)
@@ -94,10 +94,10 @@ def test_ranks_load_only_the_model_files_that_the_launcher_hashed(tmp_path: Path
     template = config.model.folder / "chat_template.jinja"
 
     def replace_template(config: RunConfig, *_: Any, **__: Any) -> None:
-        reader_factory(config)()
+        reading_of(config)()
         template.write_text(template.read_text() + "\n")
         config.model.folder.joinpath("added_tokens.json").write_text("{}")
-        reader_factory(config)()
+        reading_of(config)()
 
     with pytest.raises(ConfigError, match=r"started: added_tokens\.json, chat_template\.jinja"):
         train(config, run_ranks=replace_template)
