@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TypeVar
 
 from flowtrain.events import EventLog, Wait
+from flowtrain.train.control.ending import JobFailed
+
+_T = TypeVar("_T")
+
+# A wait notices so often that the job has failed.
+_PERIOD_S = 0.5
 
 
 class Activity:
@@ -25,6 +32,44 @@ class Activity:
         self._working = 1
         self._changes = 0
         self._awaited = ""
+        self._failure: str | None = None
+
+    def fail(self, reason: str, *, is_stuck: bool = False) -> None:
+        """An `Ending`: `check` raises from now on, and with it `wait`, also one that has begun."""
+        self._failure = self._failure or reason
+
+    def check(self) -> None:
+        """Raise if the job has failed.
+
+        Raises:
+            JobFailed: `fail` was called.
+        """
+        if self._failure is not None:
+            raise JobFailed(self._failure)
+
+    def wait(
+        self,
+        awaited: str,
+        call: Callable[[float], _T],
+        timeout: type[Exception],
+        reason: Wait,
+    ) -> _T:
+        """Wait for a peer, for as long as the job has not failed.
+
+        Args:
+            awaited: What the calling thread waits for, used in messages.
+            call: Waits for so many seconds, and returns the result.
+            timeout: What it raises if that was too short.
+            reason: What the thread waits for, in events.
+
+        Raises:
+            JobFailed: The job has failed, before or meanwhile.
+        """
+        with self.waiting(awaited, reason):
+            while True:
+                self.check()
+                with suppress(timeout):
+                    return call(_PERIOD_S)
 
     @contextmanager
     def waiting(self, awaited: str, reason: Wait = "store") -> Iterator[None]:

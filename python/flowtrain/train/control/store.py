@@ -15,6 +15,9 @@ from flowtrain.train.control.deadline import UNLIMITED_S
 from flowtrain_core import FlowTrainError
 
 _POLL_S = 0.1
+# Share of the time waited so far after which a wait that polls looks again, and its maximum.
+_POLL_SHARE = 1 / 16
+_LONGEST_POLL_S = 0.02
 
 
 class StoreTimeout(FlowTrainError, TimeoutError):
@@ -31,15 +34,24 @@ class JobStore:
         nonce: Name of the attempt; an attempt does not see the keys of another.
         timeout_s: Timeout to connect.
         activity: Told of waits for a key. Without it, no heartbeat ends the waits.
+        polls: Whether waits look for their keys again and again, so that Ctrl-C and the failure of
+            the job end them; otherwise only the end of the process does.
     """
 
     def __init__(
-        self, address: str, nonce: str, *, timeout_s: float, activity: Activity | None = None
+        self,
+        address: str,
+        nonce: str,
+        *,
+        timeout_s: float,
+        activity: Activity | None = None,
+        polls: bool = False,
     ) -> None:
         host, _, port = address.rpartition(":")
         self.address = address
         self.nonce = nonce
         self._activity = activity or Activity()
+        self._polls = polls
         self._keys: Store = PrefixStore(
             nonce,
             TCPStore(host, int(port), is_master=False, timeout=timedelta(seconds=timeout_s)),
@@ -89,6 +101,7 @@ class JobStore:
 
         Raises:
             StoreTimeout: The key was not written in time.
+            JobFailed: This object polls, and the job has failed, before or meanwhile.
         """
         return json.loads(self.get_text(key, writer=writer, timeout_s=timeout_s))
 
@@ -97,6 +110,7 @@ class JobStore:
         if timeout_s < UNLIMITED_S:
             self.wait([key], writer=writer, timeout_s=timeout_s)
         with self._activity.waiting(f"{writer} to write {key}"):
+            self._poll([key])
             return bytes(self._keys.get(key))  # Waits, too.
 
     def wait(self, keys: Sequence[str], *, writer: str, timeout_s: float = UNLIMITED_S) -> None:
@@ -104,9 +118,11 @@ class JobStore:
 
         Raises:
             StoreTimeout: Some of the keys were not written in time.
+            JobFailed: This object polls, and the job has failed, before or meanwhile.
         """
         try:
             with self._activity.waiting(f"{writer} to write {', '.join(keys)}"):
+                self._poll(keys)
                 self._keys.wait(list(keys), timedelta(seconds=timeout_s))
         except DistStoreError as error:
             missing = [key for key in keys if not self.has(key)]
@@ -123,6 +139,7 @@ class JobStore:
         """
         with self._activity.waiting(f"{readers} to release {key}"):
             while self.has(key):
+                self._activity.check()
                 time.sleep(_POLL_S)
 
     def read(self, keys: Sequence[str]) -> list[Any]:
@@ -150,3 +167,12 @@ class JobStore:
         if self._keys.add(counter, 1) == processes:
             for key in (*keys, counter):
                 self._keys.delete_key(key)
+
+    def _poll(self, keys: Sequence[str]) -> None:
+        """Wait until all keys have values, if this object polls."""
+        start = time.monotonic()
+        while self._polls:
+            self._activity.check()
+            if self._keys.check(list(keys)):
+                return
+            time.sleep(min(_POLL_SHARE * (time.monotonic() - start), _LONGEST_POLL_S))

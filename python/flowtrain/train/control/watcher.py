@@ -1,22 +1,17 @@
-"""The watcher: ends this process when a peer has died or is silent, and names the peer."""
+"""The watcher: ends this rank when a peer has died or is silent, and names the peer."""
 
 from __future__ import annotations
 
-import faulthandler
-import os
 import re
-import sys
 import threading
-import time
 from contextlib import suppress
-from typing import NoReturn
 
+from flowtrain.train.control.ending import Ending
 from flowtrain.train.control.heartbeat import Heartbeat
 from flowtrain.train.control.job import HOST_LABEL
 from flowtrain.train.control.store import JobStore
 from flowtrain_core import LaneInfo, Pool
 
-_GRACE_S = 0.5
 _PERIOD_S = 0.2
 
 
@@ -40,7 +35,7 @@ class Watcher(threading.Thread):
     """Waits for the death of any rank of the job, and for a failure that the heartbeat found.
 
     It is a thread, because a signal handler does not run while the main thread is inside a
-    collective, and it ends the whole process.
+    collective.
 
     Args:
         pool: This rank's handle of the pool, in which every rank has a lane.
@@ -48,14 +43,18 @@ class Watcher(threading.Thread):
             reason in it.
         heartbeat: This rank's heartbeat.
         label: This rank's name.
+        ending: What ends this rank.
     """
 
-    def __init__(self, pool: Pool, store: JobStore, heartbeat: Heartbeat, label: str) -> None:
+    def __init__(
+        self, pool: Pool, store: JobStore, heartbeat: Heartbeat, label: str, ending: Ending
+    ) -> None:
         super().__init__(name="flowtrain-watcher", daemon=True)
         self._pool = pool
         self._store = store
         self._heartbeat = heartbeat
         self._label = label
+        self._ending = ending
         self._stopped = threading.Event()
 
     def stop(self) -> None:
@@ -69,23 +68,17 @@ class Watcher(threading.Thread):
             if self._stopped.is_set():
                 return
             if dead is not None:
-                self._end(self._describe(dead))
+                self._ending(self._describe(dead), is_stuck=False)
+                return
             if self._heartbeat.failure is not None:
-                faulthandler.dump_traceback(all_threads=True)
                 self._publish(self._heartbeat.failure)
-                self._end(self._heartbeat.failure)
+                self._ending(self._heartbeat.failure, is_stuck=True)
+                return
 
     def _describe(self, dead: LaneInfo) -> str:
         if dead.label == HOST_LABEL:
             Pool.unlink(self._pool.name)  # The host can no longer do so.
         return end_of(dead.label, dead.pid, self._reason(dead.label))
-
-    def _end(self, message: str) -> NoReturn:
-        # The main thread may be about to report the same failure, in more detail.
-        time.sleep(_GRACE_S)
-        with suppress(OSError):  # The disk of the log may be full.
-            print(f"flowtrain: {self._label} ends: {message}", file=sys.stderr, flush=True)
-        os._exit(1)
 
     def _publish(self, reason: str) -> None:
         with suppress(Exception):  # The store itself may be lost.

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import threading
 from contextlib import suppress
-from types import FrameType
-from typing import Any
 
-from flowtrain import parent
 from flowtrain.config.checks import ConfigError
 from flowtrain.config.layout import RankLayout
-from flowtrain.signals import STOPS
 from flowtrain.train.control.activity import Activity
+from flowtrain.train.control.ending import Ending
 from flowtrain.train.control.heartbeat import Heartbeat
-from flowtrain.train.control.job import LAUNCHER_PID, Job
+from flowtrain.train.control.job import Job
 from flowtrain.train.control.store import JobStore
 from flowtrain.train.control.watcher import Watcher
 from flowtrain_core import Pool
@@ -33,6 +27,8 @@ class Membership:
         job: Where the job is.
         timeout_s: Seconds after which a rank that does nothing ends the run.
         start_timeout_s: Seconds to wait for store, pool and other ranks at the start.
+        ending: What ends this rank if another has ended or no longer answers; by default the
+            present wait of this rank and all later ones raise JobFailed.
 
     Raises:
         ConfigError: The job has no such rank.
@@ -48,6 +44,7 @@ class Membership:
         *,
         timeout_s: float,
         start_timeout_s: float,
+        ending: Ending | None = None,
     ) -> None:
         self.labels = layout.labels
         found = layout.world(world)
@@ -61,7 +58,11 @@ class Membership:
         self.label = found.label(rank)
         self.activity = Activity()
         self.store = JobStore(
-            job.address, job.nonce, timeout_s=start_timeout_s, activity=self.activity
+            job.address,
+            job.nonce,
+            timeout_s=start_timeout_s,
+            activity=self.activity,
+            polls=ending is None,
         )
         if not self.store.claim(self.label):
             raise RuntimeError(f"{self.label} has joined already; start each command once")
@@ -74,31 +75,27 @@ class Membership:
             timeout_s=timeout_s,
             start_timeout_s=start_timeout_s,
         )
-        self._handlers: dict[int, Any] = {}
-        self._watcher = Watcher(self.pool, self.store.clone(), self._heartbeat, self.label)
+        self._watcher = Watcher(
+            self.pool,
+            self.store.clone(),
+            self._heartbeat,
+            self.label,
+            ending or self.activity.fail,
+        )
 
     def watch(self) -> None:
         """Start to watch the other ranks and the host."""
         self._heartbeat.start()
         self._watcher.start()
-        if LAUNCHER_PID in os.environ:
-            # From here on the watcher notices the launcher's death, and can report it.
-            parent.outlive()
-        elif threading.current_thread() is threading.main_thread():
-            # torchrun and schedulers send these to each rank that they started. They send some
-            # twice, and kill a rank that takes too long, so that a second one has no meaning.
-            for number in STOPS:
-                self._handlers[number] = signal.signal(number, self._ask_for_end)
 
-    def _ask_for_end(self, number: int, _frame: FrameType | None) -> None:
+    def ask_for_end(self, number: int) -> None:
+        """Ask the launcher to end and save the run, after the signal of this number."""
         self._heartbeat.asked_by = number
 
     def unwatch(self) -> None:
         """Stop watching: from here on, ranks leave in any order."""
         self._watcher.stop()
         self._heartbeat.stop()
-        for number, handler in self._handlers.items():
-            signal.signal(number, handler)
 
     def meet(self, event: str) -> None:
         """Wait until every rank of the job has reached an event."""

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 import time
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
+from types import FrameType
 
 import torch
 
+from flowtrain import parent
 from flowtrain.config.schema import RunConfig
 from flowtrain.data.workers import WorkerPool
 from flowtrain.events import Attempt, EventFile, path_of
 from flowtrain.models.dtypes import compute_dtype, pool_dtype
 from flowtrain.models.registry import family_for
+from flowtrain.signals import STOPS
 from flowtrain.steps import Space
-from flowtrain.train.control.job import ATTEMPT, FIRST_STEP, READY, Job
+from flowtrain.train.control.ending import EndOfProcess
+from flowtrain.train.control.job import ATTEMPT, FIRST_STEP, LAUNCHER_PID, READY, Job
 from flowtrain.train.control.threads import rank_threads
 from flowtrain.train.control.world import World
 from flowtrain.train.input.of_run import reads_of
@@ -85,6 +92,7 @@ class RankProcess:
             job,
             timeout_s=flow.timeout_s,
             start_timeout_s=flow.start_timeout_s,
+            ending=EndOfProcess(f"{world}.{rank}"),
         )
         self.world = self.membership.world
         self.checkpoint = latest(config.run) if resume else None
@@ -97,8 +105,14 @@ class RankProcess:
             self.cursor = self.meta.cursor
 
     def run(self) -> None:
+        """Run the rank to its end."""
+        self.membership.watch()
+        with _stops_passed_on(self.membership.ask_for_end):
+            self._run()
+        self.membership.leave()
+
+    def _run(self) -> None:
         membership = self.membership
-        membership.watch()
         self._check_first()
         context = self._context()
         modules: dict[str, ModuleState] = {
@@ -138,7 +152,6 @@ class RankProcess:
             write_edges(self.config.run, membership.label, edges)
         membership.unwatch()
         context.world.close()
-        membership.leave()
 
     def _record_events(self) -> None:
         """Write the events of this rank, and of its workers, to its file."""
@@ -221,6 +234,30 @@ class RankProcess:
                 f"{first}: a rank of an earlier start has saved since, or the rank was not given "
                 "the launcher's --resume; start it again with --resume once no other rank runs"
             )
+
+
+@contextmanager
+def _stops_passed_on(ask_for_end: Callable[[int], None]) -> Iterator[None]:
+    """Within the block, signals to stop ask the launcher, unless it gets them itself."""
+    if LAUNCHER_PID in os.environ:
+        # From here on the watcher notices the launcher's death, and can report it.
+        parent.outlive()
+        yield
+        return
+    if threading.current_thread() is not threading.main_thread():
+        yield  # Only the main thread may set handlers.
+        return
+
+    def ask(number: int, _frame: FrameType | None) -> None:
+        ask_for_end(number)
+
+    # torchrun and schedulers send these to each rank that they started. They send some twice, and
+    # kill a rank that takes too long, so that a second one has no meaning.
+    handlers = {number: signal.signal(number, ask) for number in STOPS}
+    yield
+    # After an error they stay, as the process still tells why it ends.
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
 
 
 def _depth(config: RunConfig) -> int:

@@ -6,11 +6,10 @@ import torch
 
 from flowtrain.steps import Space, step_name
 from flowtrain.train.control.activity import Activity
-from flowtrain.train.control.deadline import UNLIMITED_S
 from flowtrain.train.records.copies import Copies
 from flowtrain.train.records.key import RecordKey
 from flowtrain.train.records.loopback import Loopback
-from flowtrain_core import Consumer, Item, Pool
+from flowtrain_core import Consumer, Item, Pool, PoolTimeout
 from flowtrain_core.edges import Explanation
 
 
@@ -88,10 +87,12 @@ class RecordReceiver:
     def _wait_for(self, step: int, item: int, part: int) -> tuple[RecordKey, Item]:
         wanted = (step, item, part)
         while wanted not in self._early:
-            with self._activity.waiting(
-                f"{step_name(step)}, item {item}, part {part} to arrive in {self.inbox}", "record"
-            ):
-                arrived = self._consumer.get(timeout_s=UNLIMITED_S)
+            arrived = self._activity.wait(
+                f"{step_name(step)}, item {item}, part {part} to arrive in {self.inbox}",
+                self._consumer.get,
+                PoolTimeout,
+                "record",
+            )
             key = RecordKey.unpack(arrived.key)
             if (key.step, key.item, key.part) in self._early:
                 arrived.release()  # A second delivery of a slab that is here already.

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 
 from flowtrain.steps import Space, step_name
 from flowtrain.train.control.activity import Activity
-from flowtrain.train.control.deadline import UNLIMITED_S
 from flowtrain.train.records.copies import Copies
 from flowtrain.train.records.key import RecordKey
 from flowtrain.train.records.loopback import Loopback
-from flowtrain_core import Pool, Producer
+from flowtrain_core import Pool, PoolTimeout, Producer
 from flowtrain_core.edges import Explanation
 
 
@@ -113,12 +114,13 @@ class RecordSender:
         skipped: bool,
     ) -> None:
         for part, chunk in enumerate(rows.split(self._space.slab_rows)):
-            with self._activity.waiting(
+            lease = self._activity.wait(
                 f"a free slab, of {self.slabs} of {self._space.slab_bytes} bytes, for "
                 f"{step_name(step)}, item {item}, part {part} to {self._readers}.{reader}",
+                partial(producer.lease, tuple(chunk.shape), self._dtype),
+                PoolTimeout,
                 "slab",
-            ):
-                lease = producer.lease(tuple(chunk.shape), self._dtype, timeout_s=UNLIMITED_S)
+            )
             key = RecordKey(step, item, part, version, skipped)
             self._copies.publish(chunk, lease, key.pack())
             self.sent_bytes += chunk.numel() * chunk.element_size()

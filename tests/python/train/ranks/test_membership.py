@@ -1,28 +1,88 @@
 from __future__ import annotations
 
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
 import pytest
-from torch.distributed import TCPStore
 
 from flowtrain.config import ConfigError
 from flowtrain.config.layout import RankLayout
-from flowtrain.train.control.job import Job
-from flowtrain.train.control.store import JobStore
+from flowtrain.train.control.ending import JobFailed
+from flowtrain.train.control.host import JobHost
 from flowtrain.train.ranks.membership import Membership
+from flowtrain_core import Consumer, PoolTimeout
 
 RANKS = RankLayout.decoupled(1, 1)
+JOIN = """
+import sys, time
+from flowtrain_core import Pool
+pool = Pool.open(sys.argv[1], label="encoder.0", timeout_s=20)
+print("joined", flush=True)
+time.sleep(60)
+"""
 
 
-def test_a_rank_can_be_joined_once() -> None:
-    server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    job = Job(f"127.0.0.1:{server.port}", "test")
-    assert JobStore(job.address, job.nonce, timeout_s=10).claim("encoder.0")
+@pytest.fixture
+def host() -> Iterator[JobHost]:
+    host = JobHost(RANKS, first=0, attempt=0, cells=64, port=0, timeout_s=10)
+    yield host
+    host.close()
+
+
+def test_a_rank_can_be_joined_once(host: JobHost) -> None:
+    assert host.store.claim("encoder.0")
     with pytest.raises(RuntimeError, match=r"encoder.0 has joined already; start each command on"):
-        Membership(RANKS, "encoder", 0, job, timeout_s=9, start_timeout_s=5)
+        Membership(RANKS, "encoder", 0, host.job, timeout_s=9, start_timeout_s=5)
 
 
-def test_a_rank_that_the_job_does_not_have_cannot_join() -> None:
-    server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    job = Job(f"127.0.0.1:{server.port}", "test")
+def test_a_rank_that_the_job_does_not_have_cannot_join(host: JobHost) -> None:
     with pytest.raises(ConfigError, match=r"encoder with RANK=1: .* backbone.0, encoder.0; st"):
-        Membership(RANKS, "encoder", 1, job, timeout_s=9, start_timeout_s=1)
-    assert JobStore(job.address, job.nonce, timeout_s=10).claim("encoder.1")
+        Membership(RANKS, "encoder", 1, host.job, timeout_s=9, start_timeout_s=1)
+    assert host.store.claim("encoder.1")
+
+
+def of_store(rank: Membership) -> Any:
+    return rank.store.get("never", writer="encoder.0")
+
+
+def of_event(rank: Membership) -> Any:
+    return rank.store.wait(["never", "meeting"], writer="every rank")
+
+
+def of_record(rank: Membership) -> Any:
+    consumer = Consumer(rank.pool, ring="backbone.0")
+    return rank.activity.wait("a record", consumer.get, PoolTimeout, "record")
+
+
+@pytest.mark.parametrize("wait", [of_store, of_event, of_record])
+def test_the_death_of_a_rank_is_an_error_of_the_present_wait_and_of_all_later(
+    wait: Callable[[Membership], Any], host: JobHost
+) -> None:
+    command = [sys.executable, "-c", JOIN, host.job.pool]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as peer:
+        assert peer.stdout is not None
+        assert peer.stdout.readline() == "joined\n"
+        rank = Membership(RANKS, "backbone", 0, host.job, timeout_s=30, start_timeout_s=60)
+        rank.watch()
+
+        def kill() -> None:
+            while rank.activity.now()[1] is None:
+                time.sleep(0.01)
+            time.sleep(0.3)  # Until now the wait has begun.
+            peer.kill()
+
+        killer = threading.Thread(target=kill)
+        killer.start()
+        died = rf"^rank encoder.0 \(pid {peer.pid}\) died$"
+        with pytest.raises(JobFailed, match=died):
+            wait(rank)
+        killer.join()
+        for later in (of_store, of_event, of_record):
+            with pytest.raises(JobFailed, match=died):
+                later(rank)
+        rank.unwatch()
+        rank.leave()

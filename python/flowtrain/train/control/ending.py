@@ -1,0 +1,50 @@
+"""What a rank does when another rank has ended or no longer answers."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import sys
+import time
+from contextlib import suppress
+from typing import Protocol
+
+from flowtrain_core import FlowTrainError
+
+_GRACE_S = 0.5
+
+
+class JobFailed(FlowTrainError, RuntimeError):
+    """Another rank of the job has ended or no longer answers; the message names it and why."""
+
+
+class Ending(Protocol):
+    """Called once, by a thread that watches the other ranks."""
+
+    def __call__(self, reason: str, *, is_stuck: bool) -> None:
+        """End the rank.
+
+        Args:
+            reason: Why.
+            is_stuck: Whether ranks live and do not answer, rather than one has ended.
+        """
+
+
+class EndOfProcess:
+    """Ends the process of a rank, which may be in a collective that no exception interrupts.
+
+    Args:
+        label: Name of the rank.
+    """
+
+    def __init__(self, label: str) -> None:
+        self._label = label
+
+    def __call__(self, reason: str, *, is_stuck: bool) -> None:
+        if is_stuck:
+            faulthandler.dump_traceback(all_threads=True)
+        # The main thread may be about to report the same failure, in more detail.
+        time.sleep(_GRACE_S)
+        with suppress(OSError):  # The disk of the log may be full.
+            print(f"flowtrain: {self._label} ends: {reason}", file=sys.stderr, flush=True)
+        os._exit(1)
