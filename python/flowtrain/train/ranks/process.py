@@ -13,28 +13,25 @@ from functools import partial
 from types import FrameType
 
 import torch
+import torch.distributed as dist
 
 from flowtrain import parent
 from flowtrain.config.schema import RunConfig
 from flowtrain.data.workers import WorkerPool
 from flowtrain.events import Attempt, EventFile, path_of
-from flowtrain.models.dtypes import compute_dtype, pool_dtype
-from flowtrain.models.registry import family_for
 from flowtrain.signals import STOPS
-from flowtrain.steps import Space
 from flowtrain.train.control.ending import EndOfProcess
 from flowtrain.train.control.job import ATTEMPT, FIRST_STEP, LAUNCHER_PID, READY, Job
+from flowtrain.train.control.process_group import start_world
 from flowtrain.train.control.threads import rank_threads
-from flowtrain.train.control.world import World
 from flowtrain.train.input.of_run import reads_of
 from flowtrain.train.input.reads import SampleReads
-from flowtrain.train.planning.plans import PublishedPlans
 from flowtrain.train.ranks.build import RankBuilder
 from flowtrain.train.ranks.context import RankContext
 from flowtrain.train.ranks.device import choose_device, register
 from flowtrain.train.ranks.membership import Membership
 from flowtrain.train.ranks.modules import build_module
-from flowtrain.train.ranks.segments import SegmentSizes
+from flowtrain.train.ranks.of_run import context_of
 from flowtrain.train.state.checkpoint import (
     CheckpointError,
     CheckpointMeta,
@@ -151,7 +148,7 @@ class RankProcess:
             context.plans.check()
             write_edges(self.config.run, membership.label, edges)
         membership.unwatch()
-        context.world.close()
+        dist.destroy_process_group()
 
     def _record_events(self) -> None:
         """Write the events of this rank, and of its workers, to its file."""
@@ -174,8 +171,7 @@ class RankProcess:
     def _context(self) -> RankContext:
         membership = self.membership
         device = self._device()
-        flow = self.config.flow
-        world = World(
+        world = start_world(
             self.world.name,
             self.rank,
             self.world.size,
@@ -183,33 +179,7 @@ class RankProcess:
             device=device,
             activity=membership.activity,
         )
-        family = family_for(
-            self.config.model.folder,
-            projector_side=self.config.projector_side,
-            lora=self.config.lora,
-        )
-        space = Space(
-            slab_bytes=self.config.pool.slab_bytes,
-            row_bytes=family.row_width * pool_dtype(self.config).itemsize,
-            trained=flow.mode != "frozen",
-            depth=_depth(self.config),
-            colocated=flow.chosen.colocated,
-            sharded=self.config.parallel_of("encoder").meets != "never",
-        )
-        return RankContext(
-            flow=flow,
-            seed=self.config.train.seed,
-            dtype=compute_dtype(self.config),
-            pool_dtype=pool_dtype(self.config),
-            world=world,
-            store=membership.store,
-            pool=membership.pool,
-            activity=membership.activity,
-            family=family,
-            plans=PublishedPlans(membership.store, processes=len(membership.labels)),
-            space=space,
-            segments=SegmentSizes(flow.chosen, self.config.pool, space),
-        )
+        return context_of(self.config, membership, world)
 
     def _device(self) -> torch.device:
         torch.set_num_threads(rank_threads(self.config))
@@ -258,10 +228,3 @@ def _stops_passed_on(ask_for_end: Callable[[int], None]) -> Iterator[None]:
     # After an error they stay, as the process still tells why it ends.
     for number, handler in handlers.items():
         signal.signal(number, handler)
-
-
-def _depth(config: RunConfig) -> int:
-    """Whole steps that the segment of an encoder rank holds."""
-    staleness = config.flow.staleness
-    # A batch of an evaluation comes while the segment holds the steps that are encoded ahead.
-    return staleness + 1 if staleness and config.eval.has_data else max(1, staleness)
