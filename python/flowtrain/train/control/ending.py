@@ -18,6 +18,17 @@ class JobFailed(FlowTrainError, RuntimeError):
     """Another rank of the job has ended or no longer answers; the message names it and why."""
 
 
+def end_of(rank: str, pid: int, reason: str | None) -> str:
+    """Why a rank ends if another has ended.
+
+    Args:
+        rank: The other rank.
+        pid: Its process.
+        reason: The reason that it left; None if it left none.
+    """
+    return f"rank {rank} (pid {pid}) " + ("died" if reason is None else f"failed: {reason}")
+
+
 class Ending(Protocol):
     """Called once, by a thread that watches the other ranks."""
 

@@ -22,7 +22,8 @@ from dataclasses import dataclass
 
 from flowtrain.train.control.activity import Activity
 from flowtrain.train.control.deadline import period_of, periods_in
-from flowtrain.train.control.job import STOP
+from flowtrain.train.control.ending import end_of
+from flowtrain.train.control.job import ENDED, STOP
 from flowtrain.train.control.store import JobStore
 
 # If the store is lost because its host died, the watcher has this long to name the host.
@@ -58,6 +59,8 @@ class Heartbeat(threading.Thread):
 
     failure: str | None = None
     """Why this rank must end; None while there is no reason."""
+    is_stuck: bool = True
+    """Whether ranks live and do not answer, rather than one has ended."""
     asked_by: int = 0
     """Number of a signal that asked this rank to end; the launcher is told to end and save the run.
     Written by a signal handler, which must not use the main thread's connection."""
@@ -97,7 +100,7 @@ class Heartbeat(threading.Thread):
                 self._read()
                 if self.asked_by:
                     self._store.put(STOP, self.asked_by)
-                self.failure = self._find_failure()
+                self.failure = self._find_end() or self._find_failure()
                 self._stopped.wait(self._period_s)
         except Exception as error:
             if not self._stopped.wait(_STORE_LOST_S):
@@ -118,6 +121,14 @@ class Heartbeat(threading.Thread):
             peer.beat, peer.silent = beat, 0
         waits = not worked and all(peer.beat is not None for peer in self._peers.values())
         self._all_waiting = self._all_waiting + 1 if waits else 0
+
+    def _find_end(self) -> str | None:
+        """The end of a rank whose process lives on."""
+        if not self._store.has(ENDED):
+            return None
+        label, pid, reason = self._store.get(ENDED, writer="a rank")
+        self.is_stuck = False
+        return end_of(label, pid, reason)
 
     def _find_failure(self) -> str | None:
         absent, silent = [], []

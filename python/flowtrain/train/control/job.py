@@ -10,6 +10,9 @@ HOST_LABEL = "host"
 STOP = "stop"
 """Key that is set when the run is to end after the steps that are planned already: the number of
 the signal that asked for it."""
+ENDED = "ended"
+"""Key that a rank sets which ends early, and whose process lives on: its name, process and
+reason."""
 READY = "ready"
 """Event that every rank reaches before the first step; `READY/RANK` is set."""
 FIRST_STEP = "first_step"

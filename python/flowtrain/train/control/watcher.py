@@ -6,24 +6,13 @@ import re
 import threading
 from contextlib import suppress
 
-from flowtrain.train.control.ending import Ending
+from flowtrain.train.control.ending import Ending, end_of
 from flowtrain.train.control.heartbeat import Heartbeat
 from flowtrain.train.control.job import HOST_LABEL
 from flowtrain.train.control.store import JobStore
 from flowtrain_core import LaneInfo, Pool
 
 _PERIOD_S = 0.2
-
-
-def end_of(rank: str, pid: int, reason: str | None) -> str:
-    """Why a rank ends if another has ended.
-
-    Args:
-        rank: The other rank.
-        pid: Its process.
-        reason: The reason that it left; None if it left none.
-    """
-    return f"rank {rank} (pid {pid}) " + ("died" if reason is None else f"failed: {reason}")
 
 
 def names_another(reason: str) -> bool:
@@ -71,8 +60,9 @@ class Watcher(threading.Thread):
                 self._ending(self._describe(dead), is_stuck=False)
                 return
             if self._heartbeat.failure is not None:
-                self._publish(self._heartbeat.failure)
-                self._ending(self._heartbeat.failure, is_stuck=True)
+                if self._heartbeat.is_stuck:
+                    self._publish(self._heartbeat.failure)
+                self._ending(self._heartbeat.failure, is_stuck=self._heartbeat.is_stuck)
                 return
 
     def _describe(self, dead: LaneInfo) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 
 from flowtrain.config.checks import ConfigError
@@ -9,7 +10,7 @@ from flowtrain.config.layout import RankLayout
 from flowtrain.train.control.activity import Activity
 from flowtrain.train.control.ending import Ending
 from flowtrain.train.control.heartbeat import Heartbeat
-from flowtrain.train.control.job import Job
+from flowtrain.train.control.job import ENDED, Job
 from flowtrain.train.control.store import JobStore
 from flowtrain.train.control.watcher import Watcher
 from flowtrain_core import Pool
@@ -108,6 +109,11 @@ class Membership:
             self.store.clone(timeout_s=_FAILURE_S).put(f"failed/{self.label}", reason)
             # A peer's death looks like a lost connection here; the watcher names the peer.
             self._watcher.join(_FAILURE_S)
+
+    def abandon(self, reason: str) -> None:
+        """Tell the other ranks that this one ends early, although its process lives on."""
+        with suppress(Exception):  # The store may be lost.
+            self.store.clone(timeout_s=_FAILURE_S).put(ENDED, [self.label, os.getpid(), reason])
 
     def leave(self) -> None:
         """Leave the pool, last of all."""

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -86,3 +87,20 @@ def test_the_death_of_a_rank_is_an_error_of_the_present_wait_and_of_all_later(
                 later(rank)
         rank.unwatch()
         rank.leave()
+
+
+def test_a_rank_that_ends_and_whose_process_lives_on_is_named(host: JobHost) -> None:
+    encoder, backbone = (
+        Membership(RANKS, world, 0, host.job, timeout_s=30, start_timeout_s=60)
+        for world in ("encoder", "backbone")
+    )
+    for rank in (encoder, backbone):
+        rank.watch()
+    encoder.abandon("KeyError: 'mine'")
+    encoder.unwatch()
+    encoder.leave()
+    failed = rf"^rank encoder.0 \(pid {os.getpid()}\) failed: KeyError: 'mine'$"
+    with pytest.raises(JobFailed, match=failed):
+        of_store(backbone)
+    backbone.unwatch()
+    backbone.leave()
