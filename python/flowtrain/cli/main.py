@@ -16,7 +16,7 @@ from flowtrain.signals import end_silently, exits
 from flowtrain_core import FlowTrainError
 
 _COMMANDS = (
-    *("demo", "train", "export", "data", "pack", "profile", "plan"),
+    *("demo", "train", "encoder", "export", "data", "pack", "profile", "plan"),
     *("top", "trace", "bench", "clean", "doctor"),
 )
 

@@ -288,25 +288,35 @@ class HuggingFaceFamily(Family):
             wanted: Indices of these tokens in the row.
         """
         model: Any = backbone
-        input_ids = self._with_one_visual_id(batch.input_ids)
-        self._check(model, batch, input_ids, rows)
+        self._check(model, batch, self._with_one_visual_id(batch.input_ids), rows)
+        inputs = self.model_inputs(model, batch, rows)
+        hidden: torch.Tensor = model.model(**inputs, target_rows=wanted).last_hidden_state[0]
+        return hidden[wanted]
+
+    def model_inputs(
+        self, backbone: Any, batch: PackedBatch, rows: torch.Tensor | None
+    ) -> dict[str, Any]:
+        """Arguments of the Hugging Face model for packed documents whose images are encoded.
+
+        Args:
+            backbone: The model, of which only the projector is used, if it is behind the cut.
+            batch: The documents.
+            rows: As for `loss`.
+        """
         features = rows
         if rows is not None and self.projector_side == "backbone":
-            features = self._project(model.model, rows, batch.grids)
-        # [tokens] as a batch of one row; several axes stand in front of the batch.
-        positions = batch.position_ids if self.axes == 1 else batch.position_ids[:, None]
-        hidden: torch.Tensor = model.model(
-            input_ids=input_ids[None],
-            position_ids=positions,
-            attention_mask=None,
-            use_cache=False,
-            mm_encoder_outputs=(
+            features = self._project(backbone.model, rows, batch.grids)
+        return {
+            # [tokens] as a batch of one row; several axes stand in front of the batch.
+            "input_ids": self._with_one_visual_id(batch.input_ids)[None],
+            "position_ids": batch.position_ids if self.axes == 1 else batch.position_ids[:, None],
+            "attention_mask": None,
+            "use_cache": False,
+            "mm_encoder_outputs": (
                 {} if features is None else {"image": self._encoder_output(features)}
             ),
-            documents=Documents(batch.doc_lengths),
-            target_rows=wanted,
-        ).last_hidden_state[0]
-        return hidden[wanted]
+            "documents": Documents(batch.doc_lengths),
+        }
 
     def _with_one_visual_id(self, input_ids: torch.Tensor) -> torch.Tensor:
         """Tokens with those of videos as image tokens, whose features come in one tensor.

@@ -30,6 +30,7 @@ class StepReport:
         num_targets: Real number of target tokens N; 0 in a world without the backbone.
         seconds: Seconds of each kind of activity (`account.KINDS`) since the last report, mean over
             the ranks.
+        rate: Learning rate that the encoder takes; None for that of its own schedule.
     """
 
     norm: float
@@ -37,6 +38,7 @@ class StepReport:
     loss_sum: float = 0.0
     num_targets: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
+    rate: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,6 +54,7 @@ class StepDecision:
         seconds: Seconds of each kind of activity in each world, as in its report.
         norms: With `late`, the step and the norm of the gradients of each world that `grad_norm`
             is of.
+        rate: As in the report of the backbone.
     """
 
     action: Literal["apply", "skip"]
@@ -61,6 +64,7 @@ class StepDecision:
     num_targets: int
     seconds: dict[str, dict[str, float]]
     norms: dict[str, tuple[int, float]] = field(default_factory=dict)
+    rate: float | None = None
 
 
 class StepExchange:
@@ -113,6 +117,7 @@ class StepExchange:
                 report.loss_sum.hex(),
                 report.num_targets,
                 report.seconds,
+                None if report.rate is None else report.rate.hex(),
             ],
         )
         self._written.append(key)
@@ -177,6 +182,7 @@ class StepExchange:
             num_targets=num_targets,
             seconds={world: report.seconds for world, report in reports.items()},
             norms=norms if self._late else {},
+            rate=backbone.rate,
         )
 
     def _step_of(self, world: str, step: int) -> int:
@@ -187,7 +193,7 @@ class StepExchange:
     def _read(self, world: str, step: int) -> StepReport:
         if self._own is not None and self._own[0] == step and world == self._world:
             return self._own[1]
-        norm, checksum, loss_sum, num_targets, seconds = self._store.get(
+        norm, checksum, loss_sum, num_targets, seconds, rate = self._store.get(
             f"report/{step}/{world}", writer=f"the {world} world"
         )
         if checksum != self._checksums[step]:
@@ -201,6 +207,7 @@ class StepExchange:
             loss_sum=float.fromhex(loss_sum),
             num_targets=num_targets,
             seconds=seconds,
+            rate=None if rate is None else float.fromhex(rate),
         )
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import secrets
 import socket
+import time
+from collections.abc import Collection
 from datetime import timedelta
 
 from torch.distributed import TCPStore
@@ -25,6 +27,7 @@ from flowtrain_core import Pool
 _LOOPBACK = "127.0.0.1"
 # Ranks that connect at the same time.
 _BACKLOG = 4096
+_POLL_S = 0.05
 
 
 class JobHost:
@@ -88,6 +91,15 @@ class JobHost:
     def has_begun(self) -> bool:
         """Whether all ranks have begun the first step."""
         return all(self.store.has(f"{READY}/{label}") for label in self._labels)
+
+    def wait_left(self, labels: Collection[str], *, timeout_s: float) -> None:
+        """Wait until these ranks have left or died; not longer than the timeout."""
+        end = time.monotonic() + timeout_s
+        while time.monotonic() < end:
+            lanes = [lane for lane in self.pool.lanes() if lane.role == "pool"]
+            if not any(lane.label in labels and lane.state == "alive" for lane in lanes):
+                return
+            time.sleep(_POLL_S)
 
     def close(self) -> None:
         """Remove the pool; the store ends with this object."""

@@ -67,12 +67,18 @@ class Planner(threading.Thread):
         self._ahead = ahead
         self._next = first
         self._corrections = corrections
+        self._is_stopped = False
 
     def step_started(self) -> None:
         """Allow one more step to be planned.
 
         Called while the rank computes, which leaves the interpreter to this thread.
         """
+        self._window.release()
+
+    def stop(self) -> None:
+        """Let the thread end soon; other ranks are not told of any end of the plans."""
+        self._is_stopped = True
         self._window.release()
 
     def measured(self, plan: StepPlan, seconds: Sequence[float]) -> None:
@@ -84,6 +90,8 @@ class Planner(threading.Thread):
         try:
             self._run()
         except Exception as error:
+            if self._is_stopped:
+                return  # What it used is being closed.
             self._end(f"{type(error).__name__}: {error}")
 
     def _run(self) -> None:
@@ -100,10 +108,12 @@ class Planner(threading.Thread):
                 self._store.put(FIRST_NEED, [need.activation, need.gradient])
             stopped = self._publish(window)
         if stopped or self._publish(plans):
-            self._end(stopped=True)
+            if not self._is_stopped:
+                self._end(stopped=True)
             return
         self._window.acquire()
-        self._end()
+        if not self._is_stopped:
+            self._end()
 
     def _plans(self) -> Iterator[PlannedStep]:
         plans = iter(self._source)
@@ -129,7 +139,7 @@ class Planner(threading.Thread):
         """Publish plans; return whether the run is to end before the last of them."""
         for plan, texts in plans:
             self._window.acquire()
-            if self._store.has(STOP):
+            if self._is_stopped or self._store.has(STOP):
                 return True
             put_texts(self._store, plan, texts)
             text = plan.to_json()

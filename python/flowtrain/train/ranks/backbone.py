@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 
 from flowtrain.data.text import NO_TEXT, CompactText
-from flowtrain.models.family import LossOutput
+from flowtrain.models.family import LossOutput, PackedBatch
 from flowtrain.schedule import Action
 from flowtrain.steps import EncoderItem, StepPlan
 from flowtrain.train.planning.texts import take_texts
@@ -146,7 +146,7 @@ class BackbonePart:
         batch = packed_batch(
             context.family, documents, text, device=context.world.device, skipped=slot.skipped
         )
-        slot.loss = self.module.module(batch, slot.features)
+        slot.loss = self._loss(plan, batch, slot.features)
         slot.num_skipped = sum(doc.sample in slot.skipped for doc in documents)
         if trains:
             self._slots[plan.step, number] = slot
@@ -162,8 +162,7 @@ class BackbonePart:
             self.module.parallel.last_backward()
         slot = self._slots.pop((plan.step, action.index))
         assert slot.loss is not None
-        if slot.loss.loss_sum.requires_grad:
-            (slot.loss.loss_sum / plan.num_targets).backward()
+        self._backward(plan, slot.loss)
         if slot.features is not None and self._sends_gradients:
             grad = slot.features.grad
             grad = torch.zeros_like(slot.features) if grad is None else grad
@@ -172,6 +171,16 @@ class BackbonePart:
                 self._returned[plan.step, item.index] = rows
         self._add(slot.loss, slot.num_skipped)
         self._measured(plan, action.index, before)
+
+    def _loss(self, _plan: StepPlan, batch: PackedBatch, rows: torch.Tensor | None) -> LossOutput:
+        """Loss of a slot."""
+        loss: LossOutput = self.module.module(batch, rows)
+        return loss
+
+    def _backward(self, plan: StepPlan, loss: LossOutput) -> None:
+        """Backward of a slot."""
+        if loss.loss_sum.requires_grad:
+            (loss.loss_sum / plan.num_targets).backward()
 
     def put(self, plan: StepPlan, action: Action) -> None:
         """Send the gradient of an item's rows."""

@@ -112,7 +112,7 @@ class RankBuilder:
                     eval_planner.start()
         update = Update(
             context,
-            _exchange(config, context),
+            exchange_of(config, context),
             TargetCheck(config.train.steps),
             encoder=encoder,
             backbone=backbone,
@@ -132,7 +132,7 @@ class RankBuilder:
             eval_planner=eval_planner,
             profiler=Profiler(config.track, config.run, role.label),
             delays=Delays(config.debug.delay_ms / 1e3, f"{config.train.seed}/{role.label}"),
-            explained=self._explained,
+            explained=partial(explained_of, config),
         )
 
     def _prefetch(self) -> dict[str, Prefetch]:
@@ -167,11 +167,6 @@ class RankBuilder:
         )
         return self._resources.enter_context(closing(metrics))
 
-    def _explained(self, action: Action, error: Exception) -> Exception | None:
-        if isinstance(error, torch.OutOfMemoryError):
-            return device_memory_error(self._config, action, error)
-        return late_ranks_error(action, error, timeout_s=self._config.flow.timeout_s)
-
 
 def _answer_limits(config: RunConfig) -> AnswerLimits | None:
     """When answers of evaluations end; None without any."""
@@ -180,7 +175,14 @@ def _answer_limits(config: RunConfig) -> AnswerLimits | None:
     return AnswerLimits(max_tokens=config.eval.answer_tokens, end_ids=end_ids(config.model.folder))
 
 
-def _exchange(config: RunConfig, context: RankContext) -> StepExchange:
+def explained_of(config: RunConfig, action: Action, error: Exception) -> Exception | None:
+    """The error that says more than the one that an action of a run raised, or None."""
+    if isinstance(error, torch.OutOfMemoryError):
+        return device_memory_error(config, action, error)
+    return late_ranks_error(action, error, timeout_s=config.flow.timeout_s)
+
+
+def exchange_of(config: RunConfig, context: RankContext) -> StepExchange:
     """The exchange at the end of each step of a run."""
     world = context.world.name
     return StepExchange(

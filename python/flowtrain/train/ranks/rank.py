@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from flowtrain.schedule import KINDS, Action, Kind, Role, Template
 from flowtrain.steps import SpaceNeed, StepPlan
@@ -99,6 +99,11 @@ class Rank:
 
     def run(self, first: int) -> None:
         """Execute the schedule from step `first` to the end of the plans."""
+        for _ in self.actions(first):
+            pass
+
+    def actions(self, first: int) -> Iterator[Action]:
+        """As `run`, but yield each action before it is executed."""
         context = self._context
         self._reserve(context.segments.initial(context.plans.first_need()))
         self._events.restart()
@@ -106,6 +111,7 @@ class Rank:
             self._update.restart()
             self._begin(first)
             for action in self._template.expand(self._role, self._plan, first=first):
+                yield action
                 self._execute_in_turn(action)
         self._profiler.close()
         self._checkpoints.wait()

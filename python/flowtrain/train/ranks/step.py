@@ -10,15 +10,16 @@ from contextlib import contextmanager
 import torch
 
 
-def seed_dropout(seed: int, step: int, *place: int) -> None:
+def seed_dropout(seed: int | None, step: int, *place: int) -> None:
     """Seed the random numbers of a forward pass; recomputation and reruns draw the same.
 
     Args:
-        seed: `train.seed`.
+        seed: `train.seed`; None in a program whose random numbers are not ours.
         step: Step of the pass.
         place: What the pass computes: the item of the encoder, or rank and slot of the backbone.
     """
-    torch.manual_seed(hash((seed, step, *place)) & (2**63 - 1))
+    if seed is not None:
+        torch.manual_seed(hash((seed, step, *place)) & (2**63 - 1))
 
 
 @contextmanager

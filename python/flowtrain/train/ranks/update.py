@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 
 from flowtrain.events import ACTIVITIES
 from flowtrain.schedule import Action
@@ -29,6 +30,7 @@ class Update:
         backbone: The backbone's part, if this rank holds the backbone.
         metrics: Log of the run; None except on the first rank with the backbone.
         planner: Told of the times of slots; None except on that rank.
+        rate: The learning rate of the encoder in the present step; None if it has a schedule.
     """
 
     def __init__(
@@ -41,6 +43,7 @@ class Update:
         backbone: BackbonePart | None,
         metrics: Metrics | None,
         planner: Planner | None,
+        rate: Callable[[], float] | None = None,
     ) -> None:
         self._context = context
         self._encoder = encoder.module if encoder is not None and encoder.trains else None
@@ -49,6 +52,7 @@ class Update:
         self._planner = planner
         self._exchange = exchange
         self._targets = targets
+        self._rate = rate
         self._events = context.activity.events
         self._norm = 0.0
         self._sums: StepSums | None = None
@@ -85,6 +89,7 @@ class Update:
             loss_sum=self._sums.loss_sum if self._sums is not None else 0.0,
             num_targets=int(self._sums.num_targets) if self._sums is not None else 0,
             seconds=seconds,
+            rate=None if self._rate is None else self._rate(),
         )
         if context.world.reports:
             self._exchange.report(plan.step, report)
@@ -94,6 +99,8 @@ class Update:
     def apply(self, plan: StepPlan, _: Action) -> None:
         """Step the optimizers, and log the step."""
         assert self._decision is not None
+        if self._encoder is not None and self._decision.rate is not None:
+            self._encoder.set_rate(self._decision.rate)
         for module in self._modules:
             module.apply(self._decision, saw_images=bool(plan.items))
         if self._sums is None:
@@ -103,6 +110,12 @@ class Update:
         if self._metrics is not None:
             with self._events.span("log"):
                 self._log(self._metrics, plan, self._decision, self._sums)
+
+    @property
+    def grad_norm(self) -> float:
+        """Gradient norm of the last step over both modules, before clipping."""
+        assert self._decision is not None
+        return self._decision.grad_norm
 
     @property
     def _modules(self) -> list[ModuleState]:

@@ -133,6 +133,12 @@ class ModuleState:
         if self.schedule is not None:
             advance(self.schedule)
 
+    def set_rate(self, rate: float) -> None:
+        """Set the learning rate of all parameters, until the schedule advances."""
+        if self.optimizer is not None:
+            for group in self.optimizer.param_groups:
+                group["lr"] = rate
+
     def complete_state(self) -> None:
         """Create the optimizer's state of parameters that have not been stepped.
 

@@ -1,0 +1,243 @@
+"""`flowtrain.connect`: a training loop whose images are encoded by ranks of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from flowtrain.schedule import Action
+from flowtrain.train.connect.model import LoopModel
+from flowtrain.train.connect.optimizer import group_of, section_of, take_out
+from flowtrain.train.connect.part import Batch
+from flowtrain.train.connect.rank import LoopRank
+from flowtrain.train.connect.run import Samples, dtypes_of, run_of
+from flowtrain.train.state.checkpoint import latest
+from flowtrain.train.state.final import write_model
+from flowtrain_core import FlowTrainError
+
+
+class FlowError(FlowTrainError, RuntimeError):
+    """A loop called `Flow` in an order that has no meaning."""
+
+
+@contextmanager
+def connect(
+    job: Path | str,
+    model: Any,
+    optimizer: torch.optim.Optimizer,
+    *,
+    mode: Literal["strict", "frozen"] = "strict",
+    folder: Path | str | None = None,
+    encoder_ranks: int = 1,
+    clip_norm: float | None = None,
+    **flow: Any,
+) -> Iterator[Flow]:
+    """Within the block, ranks of their own encode the images of a training loop.
+
+        with flowtrain.connect("job", model, optimizer) as flow:
+            for step in flow.steps("train.jsonl", samples=32, max_tokens=8192):
+                for batch in step:
+                    loss = model(**batch).loss * batch.weight
+                    loss.backward()
+                flow.step()
+
+    The encoder ranks are other processes of this host, `flowtrain encoder --job job`, and have the
+    optimizer of the group that encoder and projector are in, with its learning rate of each step.
+    The parts in front of the cut are deleted from `model`, and their parameters taken out of
+    `optimizer`. The numbers are those of the loop with the whole model.
+
+    Leaving the block closes the job: encoder ranks end, and nothing is left in shared memory.
+
+    Args:
+        job: Folder of the job, as that of a run; the encoder ranks are given it too.
+        model: A Hugging Face vision-language model, loaded from a local folder.
+        optimizer: `torch.optim.SGD` or `torch.optim.AdamW` of all parameters that train.
+        mode: `strict` trains the encoder, `frozen` does not. Encoder and projector must require
+            gradients accordingly.
+        folder: Folder from which encoder ranks load the tower; by default that of the model.
+        encoder_ranks: Number of encoder ranks.
+        clip_norm: Maximum gradient norm over all parameters; None does not clip.
+        **flow: Fields of section `flow` of a run, such as `timeout_s`.
+
+    Raises:
+        ConfigError: Model, optimizer or a field cannot be used.
+    """
+    given = LoopModel(model, mode, folder)
+    parameters = given.in_front()
+    group = group_of(optimizer, parameters) if parameters else None
+    given.check_weights()
+    sections = {
+        "run": str(Path(job).absolute()),
+        "model": {
+            "path": str(given.folder),
+            "freeze": list(given.frozen),
+            "device": given.device.type,
+            **dtypes_of(given.dtype),
+        },
+        "optim": {"clip_norm": clip_norm, **(section_of(optimizer, group) if group else {})},
+        "flow": {"encoder_ranks": encoder_ranks, "backbone_ranks": 1, "mode": mode, **flow},
+    }
+    take_out(optimizer, parameters)
+    given.drop_tower()
+    connected = Flow(sections, model, optimizer, group)
+    try:
+        yield connected
+    except BaseException as error:
+        connected.close(error)
+        raise
+    connected.close(None)
+
+
+class Flow:
+    """The steps of a loop; `connect` makes it.
+
+    Args:
+        sections: Sections of the run, without data and training.
+        model: The model without its tower.
+        optimizer: Its optimizer.
+        group: The group whose learning rate the encoder has; None if it does not train.
+    """
+
+    def __init__(
+        self,
+        sections: dict[str, Any],
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        group: dict[str, Any] | None,
+    ) -> None:
+        self._sections = sections
+        self._model = model
+        self._optimizer = optimizer
+        self._group = group
+        self._rank: LoopRank | None = None
+        self._actions: Iterator[Action] = iter(())
+        self._next: Action | None = None
+
+    def steps(
+        self,
+        dataset: Samples,
+        *,
+        samples: int,
+        max_tokens: int,
+        steps: int | None = None,
+        seed: int = 0,
+    ) -> Iterator[Step]:
+        """The steps of the loop; the first waits for the encoder ranks.
+
+        Args:
+            dataset: A file or folder of samples, in its order; fields of section `data` of a run,
+                or the section itself.
+            samples: Samples of a step.
+            max_tokens: Maximum tokens of a microbatch, and so of a sample.
+            steps: Number of steps; None for one epoch.
+            seed: Seed of the order with `data.shuffle`, and of the encoder's dropout.
+
+        Raises:
+            FlowError: The flow has had its steps, or a step was not ended by `step`.
+            ConfigError, DataError: The job folder or the samples cannot be used.
+            JobFailed: An encoder rank has ended or does not answer.
+        """
+        if self._rank is not None:
+            raise FlowError("flow.steps: this flow has had its steps; connect again")
+        sections = self._sections
+        train = {"global_batch": samples, "microbatch_tokens": max_tokens, "seed": seed}
+        config = run_of({**sections, "train": train}, dataset, steps=steps)
+        self._rank = LoopRank(
+            config,
+            self._model,
+            self._optimizer,
+            rate=None if self._group is None else self._rate,
+        )
+        self._actions = self._rank.actions()
+        self._advance()
+        while self._until("forward", "norm") is not None:
+            step = self._step
+            yield Step(self, step)
+            if self._next is not None and self._step == step:
+                raise FlowError(f"flow.steps: step {step} was not ended; call flow.step() in it")
+
+    def step(self) -> float:
+        """End a step: agree with the encoder, step both optimizers, and drop the gradients.
+
+        Returns:
+            Gradient norm over all parameters, before clipping.
+
+        Raises:
+            FlowError: No step has begun, or microbatches of it are left.
+            NonFiniteError: Loss or gradient is not finite.
+            JobFailed: An encoder rank has ended or does not answer.
+        """
+        if self._next is None or self._next.kind != "norm":
+            raise FlowError("flow.step: take all microbatches of a step first, and then call it")
+        assert self._rank is not None
+        step = self._step
+        while self._next is not None and self._step == step:
+            self._advance()
+        return self._rank.update.grad_norm
+
+    def save_pretrained(self, folder: Path | str) -> None:
+        """Write the whole model, after the last step.
+
+        Raises:
+            FlowError: Steps are left.
+        """
+        run = Path(self._sections["run"])
+        found = latest(run)
+        if found is None or self._rank is None or self._next is not None:
+            raise FlowError("flow.save_pretrained: the encoder is saved after the last step alone")
+        write_model(self._rank.config, found, Path(folder))
+
+    def close(self, error: BaseException | None) -> None:
+        """Close the job; `connect` calls it."""
+        if self._rank is not None:
+            self._rank.close(error)
+
+    def batches(self, step: int) -> Iterator[Batch]:
+        """The microbatches of a step."""
+        assert self._rank is not None
+        while (action := self._until("forward", "norm")) is not None:
+            if action.kind == "norm" or action.step != step:
+                return
+            self._advance()  # Makes the batch.
+            if self._rank.part.batch is not None:
+                yield self._rank.part.batch
+            self._advance()  # Takes the gradient of its image rows.
+
+    @property
+    def _step(self) -> int:
+        assert self._next is not None
+        return self._next.step
+
+    def _until(self, *kinds: str) -> Action | None:
+        """Execute actions until the next is of these kinds."""
+        while self._next is not None and self._next.kind not in kinds:
+            self._advance()
+        return self._next
+
+    def _advance(self) -> None:
+        """Execute an action."""
+        self._next = next(self._actions, None)
+
+    def _rate(self) -> float:
+        assert self._group is not None
+        return float(self._group["lr"])
+
+
+class Step:
+    """A step of a loop: its microbatches, to be iterated once.
+
+    Args:
+        flow: The flow.
+        number: The step, from 0.
+    """
+
+    def __init__(self, flow: Flow, number: int) -> None:
+        self.number = number
+        self._flow = flow
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self._flow.batches(self.number)

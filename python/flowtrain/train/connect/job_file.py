@@ -1,0 +1,51 @@
+"""The file in which a loop says where its job is, for the ranks that join it."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+from flowtrain.config.checks import ConfigError
+from flowtrain.train.control.job import Job
+from flowtrain.train.state import atomic
+from flowtrain_core import list_pools
+
+JOB = "job.json"
+_POLL_S = 0.1
+
+
+def write_job(folder: Path, job: Job) -> None:
+    """Write where a job is; its store and its pool exist."""
+    atomic.write_text(folder / JOB, json.dumps({"address": job.address, "nonce": job.nonce}) + "\n")
+
+
+def wait_for_job(folder: Path, *, timeout_s: float) -> Job:
+    """Wait until a loop has a job in this folder.
+
+    Raises:
+        ConfigError: None has within the timeout.
+    """
+    end = time.monotonic() + timeout_s
+    while True:
+        if (job := _read(folder / JOB)) is not None and _lives(job):
+            return job
+        if time.monotonic() > end:
+            raise ConfigError(
+                f"--job {folder}: no loop has begun its steps there within --timeout="
+                f"{timeout_s:g} s; give the folder of flowtrain.connect, or a longer timeout"
+            )
+        time.sleep(_POLL_S)
+
+
+def _read(path: Path) -> Job | None:
+    try:
+        found = json.loads(path.read_text())
+    except FileNotFoundError:
+        return None
+    return Job(found["address"], found["nonce"])
+
+
+def _lives(job: Job) -> bool:
+    """Whether the process that hosts a job lives."""
+    return any(pool.name == job.pool and pool.alive for pool in list_pools())

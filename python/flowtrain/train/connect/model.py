@@ -1,0 +1,131 @@
+"""The model of a loop, from which the parts in front of the cut are taken."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from flowtrain.config.checks import ConfigError
+from flowtrain.config.flow import Mode
+from flowtrain.config.schema import Part
+from flowtrain.models.family import Family
+from flowtrain.models.huggingface import HuggingFaceFamily
+from flowtrain.models.registry import family_for
+
+_PARTS: tuple[Part, ...] = ("encoder", "projector", "backbone")
+
+
+class LoopModel:
+    """A whole Hugging Face model, before and after its tower is dropped.
+
+    Args:
+        model: The model.
+        mode: `strict` or `frozen`.
+        folder: Folder from which it was loaded; None for what the model says.
+
+    Attributes:
+        folder: That folder.
+        family: Family of the model.
+        frozen: Parts that do not train.
+
+    Raises:
+        ConfigError: The model cannot be connected.
+        ModelError: Its folder has no family.
+    """
+
+    def __init__(self, model: Any, mode: Mode, folder: Path | str | None) -> None:
+        if mode not in ("strict", "frozen"):
+            raise ConfigError(f"mode={mode}: give strict or frozen")
+        if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+            raise ConfigError(
+                f"connect: this loop has {dist.get_world_size()} ranks; only a loop of one process "
+                "can be connected; train with `flowtrain train` on more"
+            )
+        self.model = model
+        self.folder = Path(folder or getattr(model, "name_or_path", "") or "").absolute()
+        if not (self.folder / "config.json").is_file():
+            raise ConfigError(
+                f"connect: model.name_or_path={getattr(model, 'name_or_path', '')!r} is no local "
+                "folder, from which encoder ranks load the tower; save the model with its "
+                "processor, and give folder=..."
+            )
+        self.family: Family = family_for(self.folder)
+        name = type(model).__name__
+        if not isinstance(self.family, HuggingFaceFamily):
+            raise ConfigError(f"connect: {name} has no inputs for encoded images")
+        if not all(hasattr(model.model, module) for module in self.family.image_modules):
+            raise ConfigError(
+                f"connect: {name} has no tower; load the model again, since an earlier connect has "
+                "dropped it, and give connect the model itself, not a wrapper"
+            )
+        trained = {part: self._trained(part) for part in _PARTS}
+        self.frozen = tuple(part for part, trains in trained.items() if not any(trains))
+        front: set[Part] = {"encoder", "projector"}
+        for part in sorted(front - set(self.frozen)):
+            if not all(trained[part]):
+                raise ConfigError(
+                    f"connect: {sum(trained[part])} of {len(trained[part])} parameters of the "
+                    f"{part} train; let all of them train, or none"
+                )
+        wanted = front if mode == "frozen" else set()
+        if front & set(self.frozen) != wanted:
+            raise ConfigError(
+                f"mode={mode}: of the model, {', '.join(self.frozen) or 'no part'} does not train; "
+                "with strict encoder and projector must train, and with frozen neither: set "
+                "requires_grad_ of the model's vision modules"
+            )
+
+    @property
+    def device(self) -> torch.device:
+        device: torch.device = next(self.model.parameters()).device
+        return device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Dtype of the weights."""
+        dtypes = {parameter.dtype for parameter in self.model.parameters()}
+        if len(dtypes) > 1:
+            raise ConfigError(
+                f"connect: the model has weights in {', '.join(sorted(map(str, dtypes)))}; give "
+                "all of them one dtype"
+            )
+        return dtypes.pop()
+
+    def in_front(self) -> list[torch.nn.Parameter]:
+        """Parameters in front of the cut that train."""
+        return [
+            parameter
+            for name, parameter in self.model.named_parameters()
+            if self.family.side_of(name) == "encoder" and parameter.requires_grad
+        ]
+
+    def check_weights(self) -> None:
+        """Refuse a tower that is not the one that encoder ranks load.
+
+        Raises:
+            ConfigError: A weight differs from that in the folder.
+        """
+        loaded = self.family.build(
+            "encoder", weights=self.folder, seed=0, dtype=self.dtype, device=torch.device("cpu")
+        )
+        own = dict(self.model.named_parameters())
+        for name, value in loaded.named_parameters():
+            if not torch.equal(own[name].detach().cpu(), value.detach()):
+                raise ConfigError(
+                    f"connect: {name} of the model is another than in {self.folder}, from which "
+                    "encoder ranks load it; save the model there first"
+                )
+
+    def drop_tower(self) -> None:
+        """Delete the modules in front of the cut."""
+        assert isinstance(self.family, HuggingFaceFamily)
+        for module in self.family.image_modules:
+            delattr(self.model.model, module)
+
+    def _trained(self, part: Part) -> list[bool]:
+        """Whether each parameter of a part trains."""
+        named = self.model.named_parameters()
+        return [p.requires_grad for name, p in named if self.family.part_of(name) == part]

@@ -1,0 +1,208 @@
+"""The rank that a loop is: it hosts the job, plans, and takes part in every step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from functools import partial
+
+import torch
+
+from flowtrain.config.schema import RunConfig
+from flowtrain.data.workers import WorkerPool
+from flowtrain.events import next_attempt
+from flowtrain.schedule import Action, roles_of, template_of
+from flowtrain.train.connect.job_file import write_job
+from flowtrain.train.connect.part import LoopPart
+from flowtrain.train.control.host import JobHost
+from flowtrain.train.control.job import READY
+from flowtrain.train.control.targets import TargetCheck
+from flowtrain.train.control.world import World
+from flowtrain.train.input.of_run import reading_of, reads_of
+from flowtrain.train.ranks.build import exchange_of, explained_of
+from flowtrain.train.ranks.device import register
+from flowtrain.train.ranks.membership import Membership
+from flowtrain.train.ranks.of_run import context_of
+from flowtrain.train.ranks.planners import Planners
+from flowtrain.train.ranks.profiler import Profiler
+from flowtrain.train.ranks.rank import Rank
+from flowtrain.train.ranks.step import Delays
+from flowtrain.train.ranks.update import Update
+from flowtrain.train.state.checkpoint import Checkpoints
+from flowtrain.train.state.module import ModuleState
+from flowtrain.train.state.resume import check_model
+from flowtrain.train.state.run_folder import open_run, write_edges
+from flowtrain_core import PoolTimeout
+
+_LEAVE_S = 10.0
+
+
+class LoopRank:
+    """The backbone rank of a job that this process hosts; encoder ranks are other processes.
+
+    Args:
+        config: The run, with one backbone rank.
+        model: The model without its tower.
+        optimizer: Its optimizer.
+        rate: The learning rate of the encoder in the present step; None if it does not train.
+
+    Attributes:
+        config: The run.
+        part: Prepares the microbatches.
+        update: Ends the steps.
+
+    Raises:
+        ConfigError: The folder of the run is in use, or holds a run.
+        JobFailed: No encoder rank has come.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        *,
+        rate: Callable[[], float] | None,
+    ) -> None:
+        self.config = config
+        self._resources = ExitStack()
+        self._membership: Membership | None = None
+        self._is_over = False
+        try:
+            self._resources.enter_context(open_run(config, resume=False))
+            self._host = self._hosted()
+            self._membership = membership = self._joined()
+            self._rank = self._built(membership, model, optimizer, rate)
+            membership.meet(READY)
+        except BaseException as error:
+            self.close(error)
+            raise
+
+    def actions(self) -> Iterator[Action]:
+        """The actions of this rank, each before it is executed; at the end it has left the job.
+
+        Raises:
+            JobFailed: An encoder rank has ended or no longer answers.
+            PlanError: A step cannot be planned.
+        """
+        membership = self._membership
+        assert membership is not None
+        yield from self._rank.actions(0)
+        edges = self._rank.edges()
+        membership.meet("done")
+        self._plans.check()
+        write_edges(self.config.run, membership.label, edges)
+        self._is_over = True
+        self._resources.close()
+
+    def close(self, error: BaseException | None) -> None:
+        """Close the job on all sides; a second call does nothing.
+
+        Args:
+            error: Why, if it is not complete.
+        """
+        if self._is_over:
+            return
+        self._is_over = True
+        reason = "its loop was left before the last step"
+        if error is not None:
+            reason = f"{type(error).__name__}: {error}"
+        if self._membership is not None:
+            self._membership.abandon(reason)
+        self._resources.close()
+
+    def _hosted(self) -> JobHost:
+        config = self.config
+        host = JobHost(
+            config.flow.chosen,
+            first=0,
+            attempt=next_attempt(config.run),
+            cells=2 * config.pool.max_cells,
+            port=config.flow.port,
+            timeout_s=config.flow.start_timeout_s,
+        )
+        self._resources.callback(self._end_host, host)
+        write_job(config.run, host.job)
+        return host
+
+    def _end_host(self, host: JobHost) -> None:
+        """Remove the pool once the encoder ranks have left it."""
+        host.wait_left(self.config.flow.chosen.labels, timeout_s=_LEAVE_S)
+        with suppress(PoolTimeout):  # A rank that is stopped keeps what it has mapped.
+            host.close()
+
+    def _joined(self) -> Membership:
+        flow = self.config.flow
+        membership = Membership(
+            flow.chosen,
+            "backbone",
+            0,
+            self._host.job,
+            timeout_s=flow.timeout_s,
+            start_timeout_s=flow.start_timeout_s,
+        )
+        self._resources.callback(membership.leave)
+        membership.watch()
+        self._resources.callback(membership.unwatch)
+        return membership
+
+    def _built(
+        self,
+        membership: Membership,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        rate: Callable[[], float] | None,
+    ) -> Rank:
+        config = self.config
+        device = next(model.parameters()).device
+        register(membership.pool, device)
+        world = World("backbone", 0, 1, device=device, activity=membership.activity)
+        # The random numbers of this process are the loop's.
+        context = replace(context_of(config, membership, world), seed=None)
+        self._plans = context.plans
+        module = ModuleState(model, lambda _: True, context.family.part_of, optimizer=optimizer)
+        module.begin()
+        checkpoints = Checkpoints(config, world, {"backbone": module}, context.store)
+        workers = self._resources.enter_context(WorkerPool(reading_of(config), 0))
+        planners = Planners(config, context, reads_of(config, workers), None)
+        planner = planners.of_training(first=0, cursor=0)
+        [role] = [r for r in roles_of(config) if r.label == membership.label]
+        self.part = LoopPart(
+            context,
+            module,
+            receiver=context.receiver("backbone", None),
+            sender=context.sender("encoder", None),
+            meets=False,
+            answers=None,
+        )
+        self.update = update = Update(
+            context,
+            exchange_of(config, context),
+            TargetCheck(config.train.steps),
+            encoder=None,
+            backbone=self.part,
+            metrics=None,
+            planner=planner,
+            rate=rate,
+        )
+        check_model(config)
+        planner.start()
+        self._resources.callback(planner.join)
+        self._resources.callback(workers.close)  # So that it waits for no read.
+        self._resources.callback(planner.stop)
+        return Rank(
+            context,
+            template_of(config),
+            role,
+            update,
+            checkpoints,
+            encoder=None,
+            backbone=self.part,
+            metrics=None,
+            planner=planner,
+            eval_planner=None,
+            profiler=Profiler(config.track, config.run, role.label),
+            delays=Delays(0.0, ""),
+            explained=partial(explained_of, config),
+        )

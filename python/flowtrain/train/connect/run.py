@@ -1,0 +1,62 @@
+"""The run that a loop and its encoder ranks are, as a configuration."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from flowtrain.config.load import from_dict
+from flowtrain.config.schema import DataConfig, RunConfig
+from flowtrain.config.tree import to_dict
+from flowtrain.data.errors import DataError
+from flowtrain.data.mixture import sample_order
+from flowtrain.data.records import Dataset
+
+Samples = Path | str | Mapping[str, Any] | DataConfig
+"""What `data.path` may be, the fields of section `data`, or the section itself."""
+
+
+def dtypes_of(dtype: torch.dtype) -> dict[str, str]:
+    """Fields of section `model` for a dtype of weights."""
+    name = str(dtype).removeprefix("torch.")
+    return {"dtype": name, "compute_dtype": name}
+
+
+def run_of(sections: Mapping[str, Any], samples: Samples, *, steps: int | None) -> RunConfig:
+    """The run of a loop.
+
+    Args:
+        sections: All sections but `data`, in which `train` has no steps.
+        samples: Its samples.
+        steps: Number of its steps; None for one epoch.
+
+    Raises:
+        ConfigError: A field has a wrong value.
+        DataError: The samples cannot be read, or are a stream.
+    """
+    train = {**sections["train"], "steps": steps or 1}
+    config = from_dict({**sections, "data": _fields_of(samples), "train": train})
+    dataset = Dataset(config.data)
+    if dataset.is_stream:
+        raise DataError(
+            f"{config.data.name}: it is a stream, whose place encoder ranks do not know; return a "
+            "list of records, or write them to a .jsonl file"
+        )
+    if steps is None:
+        order = sample_order(config.data, dataset, seed=config.train.seed)
+        steps = math.ceil(order.epoch_draws / config.train.global_batch)
+    return replace(config, train=replace(config.train, steps=steps))
+
+
+def _fields_of(samples: Samples) -> dict[str, Any]:
+    """Fields of section `data`."""
+    if isinstance(samples, DataConfig):
+        return to_dict(samples)
+    if isinstance(samples, Mapping):
+        return dict(samples)
+    return {"path": str(Path(samples).absolute()), "shuffle": False}

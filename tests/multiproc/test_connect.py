@@ -1,0 +1,172 @@
+"""A loop that is connected to an encoder of its own trains as the plain loop does."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support import nothing_left
+from transformers import AutoConfig, AutoModelForImageTextToText
+
+import flowtrain
+from flowtrain.config import ConfigError
+from flowtrain.data import VlmCollator, VlmSamples
+from flowtrain.train.control.ending import JobFailed
+
+BATCH, STEPS, RATE, CLIP, MAX_TOKENS = 6, 4, 0.5, 0.2, 160
+
+
+@pytest.fixture
+def folder(tmp_path: Path, data: Path) -> Path:
+    """A model with weights."""
+    torch.manual_seed(1)
+    config = AutoConfig.from_pretrained(data / "model")
+    folder = tmp_path / "model"
+    for file in (data / "model").iterdir():
+        folder.mkdir(exist_ok=True)
+        folder.joinpath(file.name).write_bytes(file.read_bytes())
+    AutoModelForImageTextToText.from_config(config).save_pretrained(folder)
+    return folder
+
+
+def load(folder: Path, mode: str) -> tuple[Any, torch.optim.Optimizer]:
+    model = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32)
+    model.model.visual.requires_grad_(mode == "strict")
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    return model.train(), torch.optim.SGD(trained, lr=RATE)
+
+
+@contextmanager
+def encoder(job: Path) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "flowtrain", "encoder", "--job", str(job)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def rate_at(step: int) -> float:
+    return RATE / (1 + step)
+
+
+def plain(
+    folder: Path, data: Path, mode: str
+) -> tuple[list[float], list[float], dict[str, torch.Tensor]]:
+    """Losses, gradient norms and final weights."""
+    model, optimizer = load(folder, mode)
+    samples, collate = VlmSamples(folder, data / "train.jsonl"), VlmCollator(folder)
+    losses, norms = [], []
+    for step in range(STEPS):
+        batch = collate([samples[n] for n in range(step * BATCH, (step + 1) * BATCH)])
+        loss = model(**batch).loss
+        loss.backward()
+        norms.append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)))
+        for group in optimizer.param_groups:
+            group["lr"] = rate_at(step)
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(float(loss.detach()))
+    return losses, norms, model.state_dict()
+
+
+@pytest.mark.limit(240)
+@pytest.mark.parametrize("mode", ["strict", pytest.param("frozen", marks=pytest.mark.deep)])
+def test_a_connected_loop_equals_the_plain_loop(
+    mode: Any, folder: Path, data: Path, tmp_path: Path
+) -> None:
+    expected, expected_norms, weights = plain(folder, data, mode)
+    model, optimizer = load(folder, mode)
+    losses, norms, microbatches = list[float](), list[float](), 0
+    state = torch.random.get_rng_state()
+    with (
+        nothing_left(),
+        encoder(tmp_path / "job") as process,
+        flowtrain.connect(tmp_path / "job", model, optimizer, mode=mode, clip_norm=CLIP) as flow,
+    ):
+        for step in flow.steps(
+            data / "train.jsonl", samples=BATCH, max_tokens=MAX_TOKENS, steps=STEPS
+        ):
+            losses.append(0.0)
+            for batch in step:
+                loss = model(**batch).loss * batch.weight
+                loss.backward()
+                losses[-1] += float(loss.detach())
+                microbatches += 1
+            for group in optimizer.param_groups:
+                group["lr"] = rate_at(step.number)
+            norms.append(flow.step())
+        flow.save_pretrained(tmp_path / "out")
+        assert process.wait(60) == 0, process.communicate()[1]
+    assert microbatches > STEPS
+    assert losses == pytest.approx(expected, rel=1e-6)
+    assert min(norms) > CLIP and norms == pytest.approx(expected_norms, rel=1e-5)
+    saved = AutoModelForImageTextToText.from_pretrained(tmp_path / "out", dtype=torch.float32)
+    start = load(folder, mode)[0].state_dict()
+    for name, value in saved.state_dict().items():
+        distance = torch.dist(value, weights[name]) / weights[name].norm().clamp(min=1e-6)
+        assert distance <= 1e-5, name
+    moved = [name for name in weights if not torch.equal(start[name], weights[name])]
+    assert any("visual" in name for name in moved) == (mode == "strict")
+    assert torch.equal(state, torch.random.get_rng_state())
+
+
+def one_step(flow: Any, model: Any, data: Path) -> Iterator[int]:
+    """Steps of a loop, each after its update."""
+    for step in flow.steps(data / "train.jsonl", samples=2, max_tokens=MAX_TOKENS):
+        for batch in step:
+            (model(**batch).loss * batch.weight).backward()
+        flow.step()
+        yield step.number
+
+
+@pytest.mark.limit(240)
+@pytest.mark.parametrize("mode", ["strict", pytest.param("frozen", marks=pytest.mark.deep)])
+def test_a_killed_encoder_is_an_error_of_the_loop(
+    mode: Any, folder: Path, data: Path, tmp_path: Path
+) -> None:
+    model, optimizer = load(folder, mode)
+    with nothing_left(), encoder(tmp_path / "job") as process:
+        with (
+            pytest.raises(JobFailed, match=rf"^rank encoder.0 \(pid {process.pid}\) died$"),
+            flowtrain.connect(tmp_path / "job", model, optimizer, mode=mode) as flow,
+        ):
+            for number in one_step(flow, model, data):
+                if number == 1:
+                    process.send_signal(signal.SIGKILL)
+        # The interpreter goes on, and with another model so does the loop.
+        with pytest.raises(ConfigError, match="has no tower; load the model again"):
+            flowtrain.connect(tmp_path / "job", model, optimizer, mode=mode).__enter__()
+        again = load(folder, mode)
+        with (
+            pytest.raises(ConfigError, match="it holds a run already"),
+            flowtrain.connect(tmp_path / "job", *again, mode=mode) as flow,
+        ):
+            next(one_step(flow, again[0], data))
+
+
+@pytest.mark.limit(240)
+def test_an_error_in_the_loop_ends_the_encoder_and_names_it(
+    folder: Path, data: Path, tmp_path: Path
+) -> None:
+    model, optimizer = load(folder, "strict")
+    with nothing_left(), encoder(tmp_path / "job") as process:
+        with (
+            pytest.raises(KeyError, match="mine"),
+            flowtrain.connect(tmp_path / "job", model, optimizer) as flow,
+        ):
+            for _ in one_step(flow, model, data):
+                raise KeyError("mine")
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    failed = f"encoder.0 ends: rank backbone.0 (pid {os.getpid()}) failed: KeyError: 'mine'"
+    assert failed in errors
