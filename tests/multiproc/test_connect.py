@@ -21,6 +21,7 @@ from flowtrain.config import ConfigError
 from flowtrain.data import VlmCollator, VlmSamples
 from flowtrain.train.control.ending import JobFailed
 
+EXAMPLES = Path(__file__).parents[2] / "examples"
 BATCH, STEPS, RATE, CLIP, MAX_TOKENS = 6, 4, 0.5, 0.2, 160
 
 
@@ -170,3 +171,35 @@ def test_an_error_in_the_loop_ends_the_encoder_and_names_it(
     assert process.returncode == 1
     failed = f"encoder.0 ends: rank backbone.0 (pid {os.getpid()}) failed: KeyError: 'mine'"
     assert failed in errors
+
+
+def lines(program: Path) -> list[str]:
+    """Its lines behind the docstring, without their indentation."""
+    code = program.read_text().split('"""')[2]
+    return [line.strip() for line in code.splitlines() if line.strip()]
+
+
+@pytest.mark.limit(240)
+def test_the_example_changes_eight_lines_and_trains_the_same_model(
+    folder: Path, data: Path, tmp_path: Path
+) -> None:
+    twin, connected = EXAMPLES / "connect_plain.py", EXAMPLES / "connect.py"
+    assert len(set(lines(connected)) - set(lines(twin))) <= 8
+    head = data.joinpath("train.jsonl").read_text().splitlines(keepends=True)[:24]
+    samples = data / "head.jsonl"  # Beside its images.
+    samples.write_text("".join(head))
+    with encoder(tmp_path / "connect.job") as process:
+        for program in (connected, twin):
+            out = tmp_path / program.stem
+            command = [sys.executable, str(program), str(folder), str(samples), str(out)]
+            done = subprocess.run(command, check=False, capture_output=True, text=True)
+            assert done.returncode == 0, done.stderr
+            assert "step 2: gradient norm" in done.stdout
+        assert process.wait(60) == 0
+    found, expected = (
+        AutoModelForImageTextToText.from_pretrained(tmp_path / name, dtype=torch.float32)
+        for name in ("connect", "connect_plain")
+    )
+    weights = expected.state_dict()
+    for name, value in found.state_dict().items():
+        assert torch.dist(value, weights[name]) <= 1e-5 * weights[name].norm() + 1e-8, name
