@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from support import nothing_left
+from support import imported, nothing_left
 from transformers import AutoConfig, AutoModelForImageTextToText
 
 import flowtrain
@@ -21,8 +21,11 @@ from flowtrain.config import ConfigError
 from flowtrain.data import VlmCollator, VlmSamples
 from flowtrain.train.control.ending import JobFailed
 
+LOOP = Path(__file__).parent / "connect_loop.py"
+_loop = imported(LOOP)
+BATCH, STEPS, CLIP, MAX_TOKENS = _loop.BATCH, _loop.STEPS, _loop.CLIP, _loop.MAX_TOKENS
+load, rate_at = _loop.load, _loop.rate_at
 EXAMPLES = Path(__file__).parents[2] / "examples"
-BATCH, STEPS, RATE, CLIP, MAX_TOKENS = 6, 4, 0.5, 0.2, 160
 
 
 @pytest.fixture
@@ -38,13 +41,6 @@ def folder(tmp_path: Path, data: Path) -> Path:
     return folder
 
 
-def load(folder: Path, mode: str) -> tuple[Any, torch.optim.Optimizer]:
-    model = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32)
-    model.model.visual.requires_grad_(mode == "strict")
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    return model.train(), torch.optim.SGD(trained, lr=RATE)
-
-
 @contextmanager
 def encoder(job: Path) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, "-m", "flowtrain", "encoder", "--job", str(job)]
@@ -56,8 +52,20 @@ def encoder(job: Path) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
-def rate_at(step: int) -> float:
-    return RATE / (1 + step)
+@contextmanager
+def loops(ranks: int, *arguments: Any) -> Iterator[list[subprocess.Popen[str]]]:
+    """The ranks of a connected loop."""
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    processes = [
+        subprocess.Popen([sys.executable, str(LOOP), *map(str, (rank, ranks, *arguments))], **pipes)
+        for rank in range(ranks)
+    ]
+    try:
+        yield processes
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
 
 
 def plain(
@@ -81,36 +89,35 @@ def plain(
 
 
 @pytest.mark.limit(240)
-@pytest.mark.parametrize("mode", ["strict", pytest.param("frozen", marks=pytest.mark.deep)])
+@pytest.mark.parametrize(
+    ("mode", "ranks"),
+    [
+        ("strict", 1),
+        pytest.param("frozen", 1, marks=pytest.mark.deep),
+        pytest.param("strict", 2, marks=pytest.mark.deep),
+        pytest.param("frozen", 2, marks=pytest.mark.deep),
+    ],
+)
 def test_a_connected_loop_equals_the_plain_loop(
-    mode: Any, folder: Path, data: Path, tmp_path: Path
+    mode: Any, ranks: int, folder: Path, data: Path, tmp_path: Path
 ) -> None:
-    expected, expected_norms, weights = plain(folder, data, mode)
-    model, optimizer = load(folder, mode)
-    losses, norms, microbatches = list[float](), list[float](), 0
-    state = torch.random.get_rng_state()
-    with (
-        nothing_left(),
-        encoder(tmp_path / "job") as process,
-        flowtrain.connect(tmp_path / "job", model, optimizer, mode=mode, clip_norm=CLIP) as flow,
-    ):
-        for step in flow.steps(
-            data / "train.jsonl", samples=BATCH, max_tokens=MAX_TOKENS, steps=STEPS
-        ):
-            losses.append(0.0)
-            for batch in step:
-                loss = model(**batch).loss * batch.weight
-                loss.backward()
-                losses[-1] += float(loss.detach())
-                microbatches += 1
-            for group in optimizer.param_groups:
-                group["lr"] = rate_at(step.number)
-            norms.append(flow.step())
-        flow.save_pretrained(tmp_path / "out")
+    """Several ranks wrap the model in DDP."""
+    losses, norms, weights = plain(folder, data, mode)
+    with nothing_left(), encoder(tmp_path / "job") as process:
+        given = (ranks, folder, data, tmp_path, mode, STEPS)
+        with loops(*given) as processes:
+            for loop in processes:
+                _, errors = loop.communicate(timeout=120)
+                assert loop.returncode == 0, errors
         assert process.wait(60) == 0, process.communicate()[1]
-    assert microbatches > STEPS
-    assert losses == pytest.approx(expected, rel=1e-6)
-    assert min(norms) > CLIP and norms == pytest.approx(expected_norms, rel=1e-5)
+    found = [torch.load(tmp_path / f"{rank}.pt") for rank in range(ranks)]
+    assert sum(each["microbatches"] for each in found) > STEPS
+    assert not any(each["draws"] for each in found)
+    together = [sum(step) / ranks for step in zip(*(each["losses"] for each in found), strict=True)]
+    assert together == pytest.approx(losses, rel=1e-6)
+    assert min(norms) > CLIP
+    for each in found:
+        assert each["norms"] == pytest.approx(norms, rel=1e-5)
     saved = AutoModelForImageTextToText.from_pretrained(tmp_path / "out", dtype=torch.float32)
     start = load(folder, mode)[0].state_dict()
     for name, value in saved.state_dict().items():
@@ -118,7 +125,6 @@ def test_a_connected_loop_equals_the_plain_loop(
         assert distance <= 1e-5, name
     moved = [name for name in weights if not torch.equal(start[name], weights[name])]
     assert any("visual" in name for name in moved) == (mode == "strict")
-    assert torch.equal(state, torch.random.get_rng_state())
 
 
 def one_step(flow: Any, model: Any, data: Path) -> Iterator[int]:
@@ -203,3 +209,26 @@ def test_the_example_changes_eight_lines_and_trains_the_same_model(
     weights = expected.state_dict()
     for name, value in found.state_dict().items():
         assert torch.dist(value, weights[name]) <= 1e-5 * weights[name].norm() + 1e-8, name
+
+
+@pytest.mark.deep
+@pytest.mark.limit(240)
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_killed_rank_of_a_loop_is_named_by_all_others(
+    victim: int, folder: Path, data: Path, tmp_path: Path
+) -> None:
+    with (
+        nothing_left(),
+        encoder(tmp_path / "job") as process,
+        loops(2, folder, data, tmp_path, "strict", 10_000) as ranks,
+    ):
+        stdout = ranks[victim].stdout
+        assert stdout is not None and stdout.readline() == "0\n"
+        ranks[victim].kill()
+        died = f"rank backbone.{victim} (pid {ranks[victim].pid}) died"
+        # If it hosts the job, the host died with it.
+        host = f"rank host (pid {ranks[victim].pid}) died"
+        for other in (process, ranks[1 - victim]):
+            _, errors = other.communicate(timeout=60)
+            assert other.returncode == 1
+            assert died in errors or (victim == 0 and host in errors), errors

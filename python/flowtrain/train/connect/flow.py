@@ -15,6 +15,7 @@ from flowtrain.train.connect.optimizer import group_of, section_of, take_out
 from flowtrain.train.connect.part import Batch
 from flowtrain.train.connect.rank import LoopRank
 from flowtrain.train.connect.run import Samples, dtypes_of, run_of
+from flowtrain.train.control.ending import JobFailed
 from flowtrain.train.state.checkpoint import latest
 from flowtrain.train.state.final import write_model
 from flowtrain_core import FlowTrainError
@@ -50,6 +51,9 @@ def connect(
     The parts in front of the cut are deleted from `model`, and their parameters taken out of
     `optimizer`. The numbers are those of the loop with the whole model.
 
+    The ranks of a loop with DDP connect before they wrap the model, which they do within the block:
+    the first hosts the job, and each gets microbatches of its own, as many as the others.
+
     Leaving the block closes the job: encoder ranks end, and nothing is left in shared memory.
 
     Args:
@@ -79,16 +83,28 @@ def connect(
             **dtypes_of(given.dtype),
         },
         "optim": {"clip_norm": clip_norm, **(section_of(optimizer, group) if group else {})},
-        "flow": {"encoder_ranks": encoder_ranks, "backbone_ranks": 1, "mode": mode, **flow},
+        "flow": {
+            "encoder_ranks": encoder_ranks,
+            "backbone_ranks": given.size,
+            "mode": mode,
+            **flow,
+        },
+        # Where ranks meet in each backward, all have microbatches of the same number.
+        "parallel": {"backbone": {"sharding": "replicated" if given.size == 1 else "full"}},
     }
     take_out(optimizer, parameters)
     given.drop_tower()
-    connected = Flow(sections, model, optimizer, group)
+    connected = Flow(sections, given, optimizer, group)
     try:
         yield connected
     except BaseException as error:
+        # Of torch, such as that a collective of the loop has lost its connection.
+        unnamed = isinstance(error, RuntimeError) and not isinstance(error, FlowTrainError)
+        reason = connected.failure() if unnamed else None
         connected.close(error)
-        raise
+        if reason is None:
+            raise
+        raise JobFailed(reason) from error
     connected.close(None)
 
 
@@ -97,7 +113,7 @@ class Flow:
 
     Args:
         sections: Sections of the run, without data and training.
-        model: The model without its tower.
+        loop: The loop's ranks, and the model without its tower.
         optimizer: Its optimizer.
         group: The group whose learning rate the encoder has; None if it does not train.
     """
@@ -105,12 +121,12 @@ class Flow:
     def __init__(
         self,
         sections: dict[str, Any],
-        model: torch.nn.Module,
+        loop: LoopModel,
         optimizer: torch.optim.Optimizer,
         group: dict[str, Any] | None,
     ) -> None:
         self._sections = sections
-        self._model = model
+        self._loop = loop
         self._optimizer = optimizer
         self._group = group
         self._rank: LoopRank | None = None
@@ -148,7 +164,7 @@ class Flow:
         config = run_of({**sections, "train": train}, dataset, steps=steps)
         self._rank = LoopRank(
             config,
-            self._model,
+            self._loop,
             self._optimizer,
             rate=None if self._group is None else self._rate,
         )
@@ -180,7 +196,7 @@ class Flow:
         return self._rank.update.grad_norm
 
     def save_pretrained(self, folder: Path | str) -> None:
-        """Write the whole model, after the last step.
+        """Write the whole model, after the last step; of several ranks the first writes.
 
         Raises:
             FlowError: Steps are left.
@@ -189,7 +205,12 @@ class Flow:
         found = latest(run)
         if found is None or self._rank is None or self._next is not None:
             raise FlowError("flow.save_pretrained: the encoder is saved after the last step alone")
-        write_model(self._rank.config, found, Path(folder))
+        if self._loop.rank == 0:
+            write_model(self._rank.config, found, Path(folder))
+
+    def failure(self) -> str | None:
+        """Why the job has failed, if it has; waits shortly, as deaths are seen soon after."""
+        return None if self._rank is None else self._rank.failure()
 
     def close(self, error: BaseException | None) -> None:
         """Close the job; `connect` calls it."""
@@ -203,8 +224,9 @@ class Flow:
             if action.kind == "norm" or action.step != step:
                 return
             self._advance()  # Makes the batch.
-            if self._rank.part.batch is not None:
-                yield self._rank.part.batch
+            batch = self._rank.part.batch
+            batch.ends_step = self._next is not None and self._next.last
+            yield batch
             self._advance()  # Takes the gradient of its image rows.
 
     @property

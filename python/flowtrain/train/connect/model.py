@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.tensor import DTensor
 
 from flowtrain.config.checks import ConfigError
 from flowtrain.config.flow import Mode
@@ -27,6 +28,8 @@ class LoopModel:
         folder: Folder from which it was loaded; None for what the model says.
 
     Attributes:
+        rank: Rank of this process in the loop: in the default process group, if there is one.
+        size: Number of ranks of the loop.
         folder: That folder.
         family: Family of the model.
         frozen: Parts that do not train.
@@ -39,11 +42,9 @@ class LoopModel:
     def __init__(self, model: Any, mode: Mode, folder: Path | str | None) -> None:
         if mode not in ("strict", "frozen"):
             raise ConfigError(f"mode={mode}: give strict or frozen")
-        if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
-            raise ConfigError(
-                f"connect: this loop has {dist.get_world_size()} ranks; only a loop of one process "
-                "can be connected; train with `flowtrain train` on more"
-            )
+        together = dist.is_available() and dist.is_initialized()
+        self.rank = dist.get_rank() if together else 0
+        self.size = dist.get_world_size() if together else 1
         self.model = model
         self.folder = Path(folder or getattr(model, "name_or_path", "") or "").absolute()
         if not (self.folder / "config.json").is_file():
@@ -60,6 +61,11 @@ class LoopModel:
             raise ConfigError(
                 f"connect: {name} has no tower; load the model again, since an earlier connect has "
                 "dropped it, and give connect the model itself, not a wrapper"
+            )
+        if any(isinstance(parameter, DTensor) for parameter in model.parameters()):
+            raise ConfigError(
+                f"connect: the parameters of {name} are divided among ranks, as by fully_shard; "
+                "connect takes whole ones, which DDP replicates"
             )
         trained = {part: self._trained(part) for part in _PARTS}
         self.frozen = tuple(part for part, trains in trained.items() if not any(trains))
@@ -82,6 +88,12 @@ class LoopModel:
     def device(self) -> torch.device:
         device: torch.device = next(self.model.parameters()).device
         return device
+
+    @property
+    def reduce_on(self) -> torch.device:
+        """Device of tensors in the collectives of the loop."""
+        nccl = self.size > 1 and "nccl" in dist.get_backend()
+        return self.device if nccl else torch.device("cpu")
 
     @property
     def dtype(self) -> torch.dtype:

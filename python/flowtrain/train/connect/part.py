@@ -19,21 +19,26 @@ class Batch(dict[str, Any]):
     """Arguments of the model for a microbatch.
 
     Attributes:
-        weight: Target tokens of the microbatch, divided by those of the step: times this weight,
-            the mean losses of the microbatches add up to that of the step.
+        weight: What its mean loss is multiplied by, so that the gradients of all microbatches add
+            up to that of the mean loss of the step, on several ranks as DDP averages them.
+        ends_step: Whether it is the last of its step on this rank.
     """
 
     weight: float = 0.0
+    ends_step: bool = False
 
 
 class LoopPart(BackbonePart):
     """Prepares each microbatch for a loop, and takes the gradient of its image rows.
 
+    DDP averages the gradients of the ranks: weights are multiplied by the ranks, so that the
+    average is the sum, and the gradients of rows, which are not averaged, divided by them.
+
     Attributes:
-        batch: The microbatch that the loop has to compute; None if it has no target.
+        batch: The microbatch that the loop has to compute.
     """
 
-    batch: Batch | None = None
+    batch: Batch
 
     def _loss(self, plan: StepPlan, batch: PackedBatch, rows: torch.Tensor | None) -> LossOutput:
         family: Any = self._context.family
@@ -42,14 +47,16 @@ class LoopPart(BackbonePart):
         # Nothing predicts the first token of a document.
         labels[Documents(batch.doc_lengths).boundaries(labels.device)[:-1].long()] = _IGNORED
         num_targets = int((labels != _IGNORED).sum())
-        self.batch = None
-        if num_targets:
-            inputs = family.model_inputs(self.module.module, batch, rows)
-            self.batch = Batch(inputs, labels=labels[None])
-            self.batch.weight = num_targets / plan.num_targets
+        if not num_targets:
+            labels[-1] = batch.input_ids[-1]  # Its mean is a number, and its weight 0.
+        inputs = family.model_inputs(self.module.module, batch, rows)
+        self.batch = Batch(inputs, labels=labels[None])
+        self.batch.weight = self._context.world.size * num_targets / plan.num_targets
         # The loss itself is the loop's.
         return LossOutput(torch.zeros(()), num_targets)
 
     def _backward(self, _plan: StepPlan, _loss: LossOutput) -> None:
         """The loop has done it."""
-        self.batch = None
+
+    def _summed(self, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient / self._context.world.size

@@ -9,18 +9,22 @@ from functools import partial
 
 import torch
 
+from flowtrain.config.load import load
 from flowtrain.config.schema import RunConfig
 from flowtrain.data.workers import WorkerPool
 from flowtrain.events import next_attempt
 from flowtrain.schedule import Action, roles_of, template_of
-from flowtrain.train.connect.job_file import write_job
+from flowtrain.train.connect.job_file import wait_for_job, write_job
+from flowtrain.train.connect.model import LoopModel
 from flowtrain.train.connect.part import LoopPart
 from flowtrain.train.control.host import JobHost
-from flowtrain.train.control.job import READY
+from flowtrain.train.control.job import READY, Job
 from flowtrain.train.control.targets import TargetCheck
 from flowtrain.train.control.world import World
 from flowtrain.train.input.of_run import reading_of, reads_of
+from flowtrain.train.planning.planner import Planner
 from flowtrain.train.ranks.build import exchange_of, explained_of
+from flowtrain.train.ranks.context import RankContext
 from flowtrain.train.ranks.device import register
 from flowtrain.train.ranks.membership import Membership
 from flowtrain.train.ranks.of_run import context_of
@@ -39,11 +43,11 @@ _LEAVE_S = 10.0
 
 
 class LoopRank:
-    """The backbone rank of a job that this process hosts; encoder ranks are other processes.
+    """A backbone rank of a job, which the first of them hosts; encoder ranks are other processes.
 
     Args:
-        config: The run, with one backbone rank.
-        model: The model without its tower.
+        config: The run. Other ranks than the first take that of the first.
+        loop: The loop's ranks, and the model without its tower.
         optimizer: Its optimizer.
         rate: The learning rate of the encoder in the present step; None if it does not train.
 
@@ -60,20 +64,25 @@ class LoopRank:
     def __init__(
         self,
         config: RunConfig,
-        model: torch.nn.Module,
+        loop: LoopModel,
         optimizer: torch.optim.Optimizer,
         *,
         rate: Callable[[], float] | None,
     ) -> None:
-        self.config = config
+        self._loop = loop
         self._resources = ExitStack()
         self._membership: Membership | None = None
         self._is_over = False
         try:
-            self._resources.enter_context(open_run(config, resume=False))
-            self._host = self._hosted()
-            self._membership = membership = self._joined()
-            self._rank = self._built(membership, model, optimizer, rate)
+            if loop.rank == 0:
+                self.config = config
+                self._resources.enter_context(open_run(config, resume=False))
+                job = self._hosted()
+            else:
+                job = wait_for_job(config.run, timeout_s=config.flow.start_timeout_s)
+                self.config = load(config.run / "config.yaml")
+            self._membership = membership = self._joined(job)
+            self._rank = self._built(membership, optimizer, rate)
             membership.meet(READY)
         except BaseException as error:
             self.close(error)
@@ -112,7 +121,11 @@ class LoopRank:
             self._membership.abandon(reason)
         self._resources.close()
 
-    def _hosted(self) -> JobHost:
+    def failure(self) -> str | None:
+        """Why the job has failed; None if it has not, after a short wait."""
+        return None if self._membership is None else self._membership.failure()
+
+    def _hosted(self) -> Job:
         config = self.config
         host = JobHost(
             config.flow.chosen,
@@ -124,7 +137,7 @@ class LoopRank:
         )
         self._resources.callback(self._end_host, host)
         write_job(config.run, host.job)
-        return host
+        return host.job
 
     def _end_host(self, host: JobHost) -> None:
         """Remove the pool once the encoder ranks have left it."""
@@ -132,13 +145,13 @@ class LoopRank:
         with suppress(PoolTimeout):  # A rank that is stopped keeps what it has mapped.
             host.close()
 
-    def _joined(self) -> Membership:
+    def _joined(self, job: Job) -> Membership:
         flow = self.config.flow
         membership = Membership(
             flow.chosen,
             "backbone",
-            0,
-            self._host.job,
+            self._loop.rank,
+            job,
             timeout_s=flow.timeout_s,
             start_timeout_s=flow.start_timeout_s,
         )
@@ -150,23 +163,28 @@ class LoopRank:
     def _built(
         self,
         membership: Membership,
-        model: torch.nn.Module,
         optimizer: torch.optim.Optimizer,
         rate: Callable[[], float] | None,
     ) -> Rank:
-        config = self.config
-        device = next(model.parameters()).device
-        register(membership.pool, device)
-        world = World("backbone", 0, 1, device=device, activity=membership.activity)
+        config, loop = self.config, self._loop
+        register(membership.pool, loop.device)
+        world = World(
+            "backbone",
+            loop.rank,
+            loop.size,
+            device=loop.device,
+            activity=membership.activity,
+            reduce_on=loop.reduce_on,
+        )
         # The random numbers of this process are the loop's.
         context = replace(context_of(config, membership, world), seed=None)
         self._plans = context.plans
-        module = ModuleState(model, lambda _: True, context.family.part_of, optimizer=optimizer)
+        module = ModuleState(
+            loop.model, lambda _: True, context.family.part_of, optimizer=optimizer
+        )
         module.begin()
+        planner = self._planner(context) if world.hosts_planner else None
         checkpoints = Checkpoints(config, world, {"backbone": module}, context.store)
-        workers = self._resources.enter_context(WorkerPool(reading_of(config), 0))
-        planners = Planners(config, context, reads_of(config, workers), None)
-        planner = planners.of_training(first=0, cursor=0)
         [role] = [r for r in roles_of(config) if r.label == membership.label]
         self.part = LoopPart(
             context,
@@ -187,10 +205,6 @@ class LoopRank:
             rate=rate,
         )
         check_model(config)
-        planner.start()
-        self._resources.callback(planner.join)
-        self._resources.callback(workers.close)  # So that it waits for no read.
-        self._resources.callback(planner.stop)
         return Rank(
             context,
             template_of(config),
@@ -206,3 +220,14 @@ class LoopRank:
             delays=Delays(0.0, ""),
             explained=partial(explained_of, config),
         )
+
+    def _planner(self, context: RankContext) -> Planner:
+        """The planner, which has started; it reads texts and sizes in threads of this process."""
+        workers = self._resources.enter_context(WorkerPool(reading_of(self.config), 0))
+        reads = reads_of(self.config, workers)
+        planner = Planners(self.config, context, reads, None).of_training(first=0, cursor=0)
+        planner.start()
+        self._resources.callback(planner.join)
+        self._resources.callback(workers.close)  # So that it waits for no read.
+        self._resources.callback(planner.stop)
+        return planner

@@ -24,6 +24,7 @@ class Activity:
 
     Attributes:
         events: What the thread that creates this object does.
+        failure: Why the job has failed; None if it has not.
     """
 
     def __init__(self) -> None:
@@ -32,11 +33,11 @@ class Activity:
         self._working = 1
         self._changes = 0
         self._awaited = ""
-        self._failure: str | None = None
+        self.failure: str | None = None
 
     def fail(self, reason: str, *, is_stuck: bool = False) -> None:
         """An `Ending`: `check` raises from now on, and with it `wait`, also one that has begun."""
-        self._failure = self._failure or reason
+        self.failure = self.failure or reason
 
     def check(self) -> None:
         """Raise if the job has failed.
@@ -44,8 +45,8 @@ class Activity:
         Raises:
             JobFailed: `fail` was called.
         """
-        if self._failure is not None:
-            raise JobFailed(self._failure)
+        if self.failure is not None:
+            raise JobFailed(self.failure)
 
     def wait(
         self,

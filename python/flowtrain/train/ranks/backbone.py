@@ -165,7 +165,7 @@ class BackbonePart:
         self._backward(plan, slot.loss)
         if slot.features is not None and self._sends_gradients:
             grad = slot.features.grad
-            grad = torch.zeros_like(slot.features) if grad is None else grad
+            grad = torch.zeros_like(slot.features) if grad is None else self._summed(grad)
             for item in plan.items_for(self._context.world.replica, action.index):
                 rows = grad[item.row : item.row + item.num_rows]
                 self._returned[plan.step, item.index] = rows
@@ -181,6 +181,10 @@ class BackbonePart:
         """Backward of a slot."""
         if loss.loss_sum.requires_grad:
             (loss.loss_sum / plan.num_targets).backward()
+
+    def _summed(self, gradient: torch.Tensor) -> torch.Tensor:
+        """A gradient of this rank as it adds up to that of the step."""
+        return gradient
 
     def put(self, plan: StepPlan, action: Action) -> None:
         """Send the gradient of an item's rows."""

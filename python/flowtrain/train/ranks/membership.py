@@ -110,6 +110,11 @@ class Membership:
             # A peer's death looks like a lost connection here; the watcher names the peer.
             self._watcher.join(_FAILURE_S)
 
+    def failure(self) -> str | None:
+        """Why the job has failed; None if it has not. Deaths are seen a little later."""
+        self._watcher.join(_FAILURE_S)
+        return self.activity.failure
+
     def abandon(self, reason: str) -> None:
         """Tell the other ranks that this one ends early, although its process lives on."""
         with suppress(Exception):  # The store may be lost.

@@ -1,0 +1,77 @@
+"""A training loop that is connected to encoder ranks, as one process or as ranks with DDP.
+
+Started by `test_connect.py`: RANK RANKS MODEL DATA OUT MODE STEPS.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from transformers import AutoModelForImageTextToText
+
+import flowtrain
+
+BATCH, STEPS, RATE, CLIP, MAX_TOKENS = 6, 4, 0.5, 0.2, 160
+
+
+def load(folder: Path, mode: str) -> tuple[Any, torch.optim.Optimizer]:
+    model = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32)
+    model.model.visual.requires_grad_(mode == "strict")
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    return model.train(), torch.optim.SGD(trained, lr=RATE)
+
+
+def rate_at(step: int) -> float:
+    return RATE / (1 + step)
+
+
+def main(rank: int, ranks: int, folder: Path, data: Path, out: Path, mode: Any, steps: int) -> None:
+    if ranks > 1:
+        store = f"file://{out / 'group'}"
+        dist.init_process_group("gloo", init_method=store, rank=rank, world_size=ranks)
+    model, optimizer = load(folder, mode)
+    losses: list[float] = []
+    norms: list[float] = []
+    microbatches = 0
+    state = torch.random.get_rng_state()
+    with flowtrain.connect(out / "job", model, optimizer, mode=mode, clip_norm=CLIP) as flow:
+        wrapped: Any = model if ranks == 1 else DistributedDataParallel(model)
+        for step in flow.steps(
+            data / "train.jsonl", samples=BATCH, max_tokens=MAX_TOKENS, steps=steps
+        ):
+            losses.append(0.0)
+            for batch in step:
+                with nullcontext() if ranks == 1 or batch.ends_step else wrapped.no_sync():
+                    loss = wrapped(**batch).loss * batch.weight
+                    loss.backward()
+                losses[-1] += float(loss.detach())
+                microbatches += 1
+            for group in optimizer.param_groups:
+                group["lr"] = rate_at(step.number)
+            norms.append(flow.step())
+            print(step.number, flush=True)
+        flow.save_pretrained(out / "out")
+    found = {
+        "losses": losses,
+        "norms": norms,
+        "microbatches": microbatches,
+        "draws": not torch.equal(state, torch.random.get_rng_state()),
+    }
+    torch.save(found, out / f"{rank}.pt")
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    rank, ranks, folder, data, out, mode, steps = sys.argv[1:]
+    main(int(rank), int(ranks), Path(folder), Path(data), Path(out), mode, int(steps))
+    sys.stdout.flush()
+    if int(ranks) > 1:
+        # gloo's threads must not meet the end of the interpreter.
+        os._exit(0)
