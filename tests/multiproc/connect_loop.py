@@ -1,6 +1,6 @@
-"""A training loop that is connected to encoder ranks, as one process or as ranks with DDP.
+"""A training loop that is connected to encoder ranks: one process, or ranks with DDP or FSDP2.
 
-Started by `test_connect.py`: RANK RANKS MODEL DATA OUT MODE STEPS.
+Started by `test_connect.py`: RANK RANKS MODEL DATA OUT MODE STEPS none|ddp|fsdp.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import distributed as dist
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from transformers import AutoModelForImageTextToText
 
@@ -21,9 +22,12 @@ import flowtrain
 BATCH, STEPS, RATE, CLIP, MAX_TOKENS = 6, 4, 0.5, 0.2, 160
 
 
-def load(folder: Path, mode: str) -> tuple[Any, torch.optim.Optimizer]:
+def load(folder: Path, mode: str, *, sharded: bool = False) -> tuple[Any, torch.optim.Optimizer]:
     model = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32)
     model.model.visual.requires_grad_(mode == "strict")
+    if sharded:
+        for part in (*model.model.language_model.layers, model.model.visual, model):
+            fully_shard(part)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     return model.train(), torch.optim.SGD(trained, lr=RATE)
 
@@ -32,23 +36,26 @@ def rate_at(step: int) -> float:
     return RATE / (1 + step)
 
 
-def main(rank: int, ranks: int, folder: Path, data: Path, out: Path, mode: Any, steps: int) -> None:
+def main(
+    rank: int, ranks: int, folder: Path, data: Path, out: Path, mode: Any, steps: int, wrap: str
+) -> None:
     if ranks > 1:
         store = f"file://{out / 'group'}"
         dist.init_process_group("gloo", init_method=store, rank=rank, world_size=ranks)
-    model, optimizer = load(folder, mode)
+    model, optimizer = load(folder, mode, sharded=wrap == "fsdp")
     losses: list[float] = []
     norms: list[float] = []
     microbatches = 0
     state = torch.random.get_rng_state()
     with flowtrain.connect(out / "job", model, optimizer, mode=mode, clip_norm=CLIP) as flow:
-        wrapped: Any = model if ranks == 1 else DistributedDataParallel(model)
+        wrapped: Any = DistributedDataParallel(model) if wrap == "ddp" else model
         for step in flow.steps(
             data / "train.jsonl", samples=BATCH, max_tokens=MAX_TOKENS, steps=steps
         ):
             losses.append(0.0)
             for batch in step:
-                with nullcontext() if ranks == 1 or batch.ends_step else wrapped.no_sync():
+                syncs = wrap != "ddp" or batch.ends_step
+                with nullcontext() if syncs else wrapped.no_sync():
                     loss = wrapped(**batch).loss * batch.weight
                     loss.backward()
                 losses[-1] += float(loss.detach())
@@ -69,8 +76,8 @@ def main(rank: int, ranks: int, folder: Path, data: Path, out: Path, mode: Any, 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    rank, ranks, folder, data, out, mode, steps = sys.argv[1:]
-    main(int(rank), int(ranks), Path(folder), Path(data), Path(out), mode, int(steps))
+    rank, ranks, folder, data, out, mode, steps, wrap = sys.argv[1:]
+    main(int(rank), int(ranks), Path(folder), Path(data), Path(out), mode, int(steps), wrap)
     sys.stdout.flush()
     if int(ranks) > 1:
         # gloo's threads must not meet the end of the interpreter.

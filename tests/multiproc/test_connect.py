@@ -90,21 +90,23 @@ def plain(
 
 @pytest.mark.limit(240)
 @pytest.mark.parametrize(
-    ("mode", "ranks"),
+    ("mode", "wrap"),
     [
-        ("strict", 1),
-        pytest.param("frozen", 1, marks=pytest.mark.deep),
-        pytest.param("strict", 2, marks=pytest.mark.deep),
-        pytest.param("frozen", 2, marks=pytest.mark.deep),
+        ("strict", "none"),
+        pytest.param("frozen", "none", marks=pytest.mark.deep),
+        pytest.param("strict", "ddp", marks=pytest.mark.deep),
+        pytest.param("frozen", "ddp", marks=pytest.mark.deep),
+        pytest.param("strict", "fsdp", marks=pytest.mark.deep),
+        pytest.param("frozen", "fsdp", marks=pytest.mark.deep),
     ],
 )
 def test_a_connected_loop_equals_the_plain_loop(
-    mode: Any, ranks: int, folder: Path, data: Path, tmp_path: Path
+    mode: Any, wrap: str, folder: Path, data: Path, tmp_path: Path
 ) -> None:
-    """Several ranks wrap the model in DDP."""
+    ranks = 1 if wrap == "none" else 2
     losses, norms, weights = plain(folder, data, mode)
     with nothing_left(), encoder(tmp_path / "job") as process:
-        given = (ranks, folder, data, tmp_path, mode, STEPS)
+        given = (ranks, folder, data, tmp_path, mode, STEPS, wrap)
         with loops(*given) as processes:
             for loop in processes:
                 _, errors = loop.communicate(timeout=120)
@@ -220,7 +222,7 @@ def test_a_killed_rank_of_a_loop_is_named_by_all_others(
     with (
         nothing_left(),
         encoder(tmp_path / "job") as process,
-        loops(2, folder, data, tmp_path, "strict", 10_000) as ranks,
+        loops(2, folder, data, tmp_path, "strict", 10_000, "ddp") as ranks,
     ):
         stdout = ranks[victim].stdout
         assert stdout is not None and stdout.readline() == "0\n"

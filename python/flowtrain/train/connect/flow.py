@@ -51,8 +51,9 @@ def connect(
     The parts in front of the cut are deleted from `model`, and their parameters taken out of
     `optimizer`. The numbers are those of the loop with the whole model.
 
-    The ranks of a loop with DDP connect before they wrap the model, which they do within the block:
-    the first hosts the job, and each gets microbatches of its own, as many as the others.
+    Of a loop with several ranks the first hosts the job, and each gets microbatches of its own, as
+    many as the others. They wrap the model in DDP within the block. With FSDP2 they divide it
+    before, the tower as a part of its own.
 
     Leaving the block closes the job: encoder ranks end, and nothing is left in shared memory.
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from flowtrain.config.checks import ConfigError
@@ -62,11 +63,13 @@ class LoopModel:
                 f"connect: {name} has no tower; load the model again, since an earlier connect has "
                 "dropped it, and give connect the model itself, not a wrapper"
             )
-        if any(isinstance(parameter, DTensor) for parameter in model.parameters()):
-            raise ConfigError(
-                f"connect: the parameters of {name} are divided among ranks, as by fully_shard; "
-                "connect takes whole ones, which DDP replicates"
-            )
+        is_divided = isinstance(model, FSDPModule)
+        for module in self.family.image_modules:
+            if is_divided and not _is_own_group(getattr(model.model, module)):
+                raise ConfigError(
+                    f"connect: fully_shard has divided model.{module} together with the language "
+                    f"model; call it for model.{module} too, before it is called for the model"
+                )
         trained = {part: self._trained(part) for part in _PARTS}
         self.frozen = tuple(part for part, trains in trained.items() if not any(trains))
         front: set[Part] = {"encoder", "projector"}
@@ -125,7 +128,9 @@ class LoopModel:
         )
         own = dict(self.model.named_parameters())
         for name, value in loaded.named_parameters():
-            if not torch.equal(own[name].detach().cpu(), value.detach()):
+            given = own[name].detach()
+            given = given.full_tensor() if isinstance(given, DTensor) else given
+            if not torch.equal(given.cpu(), value.detach()):
                 raise ConfigError(
                     f"connect: {name} of the model is another than in {self.folder}, from which "
                     "encoder ranks load it; save the model there first"
@@ -141,3 +146,8 @@ class LoopModel:
         """Whether each parameter of a part trains."""
         named = self.model.named_parameters()
         return [p.requires_grad for name, p in named if self.family.part_of(name) == part]
+
+
+def _is_own_group(module: Any) -> bool:
+    """Whether FSDP2 gathers no parameter of a module together with those around it."""
+    return isinstance(module, FSDPModule) or not any(True for _ in module.parameters())

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import torch
+from torch.distributed.tensor import DTensor
 
 
 class Parallel(ABC):
@@ -54,7 +55,10 @@ class Parallel(ABC):
 
     def norm(self, gradients: Sequence[torch.Tensor]) -> float:
         """Norm of the gradients, computed as torch.nn.utils.clip_grad_norm_ does."""
-        return float(torch.nn.utils.get_total_norm(gradients)) if gradients else 0.0
+        if not gradients:
+            return 0.0
+        norm = torch.nn.utils.get_total_norm(gradients)
+        return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
 
     def scale(self, gradients: Sequence[torch.Tensor], factor: float) -> None:
         """Multiply the gradients by a factor, in place."""

@@ -14,7 +14,6 @@ from torch.distributed.fsdp import (
     OffloadPolicy,
     fully_shard,
 )
-from torch.distributed.tensor import DTensor
 
 from flowtrain.train.parallel.interface import Parallel
 
@@ -111,12 +110,6 @@ class Sharded(Parallel):
             if isinstance(part, FSDPModule):
                 part.reshard()  # What was gathered has the weights of before the update.
         self._expect_more()
-
-    def norm(self, gradients: Sequence[torch.Tensor]) -> float:
-        if not gradients:
-            return 0.0
-        norm = torch.nn.utils.get_total_norm(gradients)
-        return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
 
     def _expect_more(self) -> None:
         """Further backward passes of the step follow."""
