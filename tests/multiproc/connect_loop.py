@@ -29,7 +29,7 @@ def load(folder: Path, mode: str, *, sharded: bool = False) -> tuple[Any, torch.
         for part in (*model.model.language_model.layers, model.model.visual, model):
             fully_shard(part)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    return model.train(), torch.optim.SGD(trained, lr=RATE)
+    return model.train(), torch.optim.SGD(trained, lr=RATE, momentum=0.5)
 
 
 def rate_at(step: int) -> float:
@@ -47,7 +47,9 @@ def main(
     norms: list[float] = []
     microbatches = 0
     state = torch.random.get_rng_state()
-    with flowtrain.connect(out / "job", model, optimizer, mode=mode, clip_norm=CLIP) as flow:
+    with flowtrain.connect(
+        out / "job", model, optimizer, mode=mode, clip_norm=CLIP, save_every=2, resume=True
+    ) as flow:
         wrapped: Any = DistributedDataParallel(model) if wrap == "ddp" else model
         for step in flow.steps(
             data / "train.jsonl", samples=BATCH, max_tokens=MAX_TOKENS, steps=steps

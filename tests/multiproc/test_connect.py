@@ -88,6 +88,13 @@ def plain(
     return losses, norms, model.state_dict()
 
 
+def check_weights(saved: Path, weights: dict[str, torch.Tensor]) -> None:
+    model = AutoModelForImageTextToText.from_pretrained(saved, dtype=torch.float32)
+    for name, value in model.state_dict().items():
+        distance = torch.dist(value, weights[name]) / weights[name].norm().clamp(min=1e-6)
+        assert distance <= 1e-5, name
+
+
 @pytest.mark.limit(240)
 @pytest.mark.parametrize(
     ("mode", "wrap"),
@@ -120,11 +127,8 @@ def test_a_connected_loop_equals_the_plain_loop(
     assert min(norms) > CLIP
     for each in found:
         assert each["norms"] == pytest.approx(norms, rel=1e-5)
-    saved = AutoModelForImageTextToText.from_pretrained(tmp_path / "out", dtype=torch.float32)
+    check_weights(tmp_path / "out", weights)
     start = load(folder, mode)[0].state_dict()
-    for name, value in saved.state_dict().items():
-        distance = torch.dist(value, weights[name]) / weights[name].norm().clamp(min=1e-6)
-        assert distance <= 1e-5, name
     moved = [name for name in weights if not torch.equal(start[name], weights[name])]
     assert any("visual" in name for name in moved) == (mode == "strict")
 
@@ -204,13 +208,8 @@ def test_the_example_changes_eight_lines_and_trains_the_same_model(
             assert done.returncode == 0, done.stderr
             assert "step 2: gradient norm" in done.stdout
         assert process.wait(60) == 0
-    found, expected = (
-        AutoModelForImageTextToText.from_pretrained(tmp_path / name, dtype=torch.float32)
-        for name in ("connect", "connect_plain")
-    )
-    weights = expected.state_dict()
-    for name, value in found.state_dict().items():
-        assert torch.dist(value, weights[name]) <= 1e-5 * weights[name].norm() + 1e-8, name
+    expected = AutoModelForImageTextToText.from_pretrained(tmp_path / "connect_plain")
+    check_weights(tmp_path / "connect", expected.state_dict())
 
 
 @pytest.mark.deep
@@ -234,3 +233,27 @@ def test_a_killed_rank_of_a_loop_is_named_by_all_others(
             _, errors = other.communicate(timeout=60)
             assert other.returncode == 1
             assert died in errors or (victim == 0 and host in errors), errors
+
+
+@pytest.mark.deep
+@pytest.mark.limit(240)
+@pytest.mark.parametrize("wrap", ["none", "fsdp"])
+def test_a_killed_loop_is_resumed(wrap: str, folder: Path, data: Path, tmp_path: Path) -> None:
+    _, _, weights = plain(folder, data, "strict")
+    ranks = 1 if wrap == "none" else 2
+    given = (ranks, folder, data, tmp_path, "strict", STEPS, wrap)
+    with nothing_left(), encoder(tmp_path / "job") as process, loops(*given) as processes:
+        stdout = processes[0].stdout
+        assert stdout is not None
+        assert [stdout.readline() for _ in range(2)] == ["0\n", "1\n"]
+        processes[0].kill()
+        for each in (process, *processes):
+            each.communicate(timeout=60)
+    tmp_path.joinpath("group").unlink(missing_ok=True)
+    with encoder(tmp_path / "job") as process, loops(*given) as processes:
+        for loop in processes:
+            _, errors = loop.communicate(timeout=120)
+            assert loop.returncode == 0, errors
+        assert process.wait(60) == 0
+    assert len(torch.load(tmp_path / "0.pt")["losses"]) == STEPS - 2
+    check_weights(tmp_path / "out", weights)

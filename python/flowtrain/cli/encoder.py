@@ -27,9 +27,10 @@ def run(given: argparse.Namespace) -> int:
     from flowtrain.train.connect.job_file import wait_for_job
     from flowtrain.train.ranks.main import main
 
-    job = wait_for_job(given.job, timeout_s=given.timeout)
+    job, resume = wait_for_job(given.job, timeout_s=given.timeout)
     # torchrun sets it, where it starts more than one.
     os.environ.setdefault("RANK", "0")
     config = given.job.absolute() / "config.yaml"
-    main([str(config), "--world", "encoder", "--store", job.address, "--nonce", job.nonce])
+    arguments = [str(config), "--world", "encoder", "--store", job.address, "--nonce", job.nonce]
+    main([*arguments, *(["--resume"] if resume else [])])
     return 0

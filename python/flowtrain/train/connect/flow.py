@@ -35,6 +35,8 @@ def connect(
     folder: Path | str | None = None,
     encoder_ranks: int = 1,
     clip_norm: float | None = None,
+    save_every: int = 0,
+    resume: bool = False,
     **flow: Any,
 ) -> Iterator[Flow]:
     """Within the block, ranks of their own encode the images of a training loop.
@@ -66,6 +68,10 @@ def connect(
         folder: Folder from which encoder ranks load the tower; by default that of the model.
         encoder_ranks: Number of encoder ranks.
         clip_norm: Maximum gradient norm over all parameters; None does not clip.
+        save_every: Steps between checkpoints of all weights and of both optimizers; 0 saves only
+            at the end.
+        resume: Go on from the last checkpoint in the folder, if there is one. The schedulers of
+            the loop are the caller's: `Step.number` counts from the first step of all.
         **flow: Fields of section `flow` of a run, such as `timeout_s`.
 
     Raises:
@@ -83,19 +89,23 @@ def connect(
             "device": given.device.type,
             **dtypes_of(given.dtype),
         },
-        "optim": {"clip_norm": clip_norm, **(section_of(optimizer, group) if group else {})},
+        "optim": {
+            "clip_norm": clip_norm,
+            **({} if group is None else section_of(optimizer, group)),
+        },
         "flow": {
             "encoder_ranks": encoder_ranks,
             "backbone_ranks": given.size,
             "mode": mode,
             **flow,
         },
+        "checkpoint": {"every": save_every},
         # Where ranks meet in each backward, all have microbatches of the same number.
         "parallel": {"backbone": {"sharding": "replicated" if given.size == 1 else "full"}},
     }
     take_out(optimizer, parameters)
     given.drop_tower()
-    connected = Flow(sections, given, optimizer, group)
+    connected = Flow(sections, given, optimizer, group, resume=resume)
     try:
         yield connected
     except BaseException as error:
@@ -116,7 +126,8 @@ class Flow:
         sections: Sections of the run, without data and training.
         loop: The loop's ranks, and the model without its tower.
         optimizer: Its optimizer.
-        group: The group whose learning rate the encoder has; None if it does not train.
+        group: Number of the group whose learning rate the encoder has; None if it does not train.
+        resume: Go on from the last checkpoint.
     """
 
     def __init__(
@@ -124,12 +135,15 @@ class Flow:
         sections: dict[str, Any],
         loop: LoopModel,
         optimizer: torch.optim.Optimizer,
-        group: dict[str, Any] | None,
+        group: int | None,
+        *,
+        resume: bool,
     ) -> None:
         self._sections = sections
         self._loop = loop
         self._optimizer = optimizer
         self._group = group
+        self._resume = resume
         self._rank: LoopRank | None = None
         self._actions: Iterator[Action] = iter(())
         self._next: Action | None = None
@@ -167,6 +181,7 @@ class Flow:
             config,
             self._loop,
             self._optimizer,
+            resume=self._resume,
             rate=None if self._group is None else self._rate,
         )
         self._actions = self._rank.actions()
@@ -247,7 +262,8 @@ class Flow:
 
     def _rate(self) -> float:
         assert self._group is not None
-        return float(self._group["lr"])
+        # Not kept: an optimizer that loads a state has other groups.
+        return float(self._optimizer.param_groups[self._group]["lr"])
 
 
 class Step:

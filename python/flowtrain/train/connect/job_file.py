@@ -15,21 +15,31 @@ JOB = "job.json"
 _POLL_S = 0.1
 
 
-def write_job(folder: Path, job: Job) -> None:
-    """Write where a job is; its store and its pool exist."""
-    atomic.write_text(folder / JOB, json.dumps({"address": job.address, "nonce": job.nonce}) + "\n")
+def write_job(folder: Path, job: Job, *, resume: bool) -> None:
+    """Write where a job is.
+
+    Args:
+        folder: Folder of the job.
+        job: The job, whose store and pool exist.
+        resume: Whether its ranks go on from the last checkpoint.
+    """
+    found = {"address": job.address, "nonce": job.nonce, "resume": resume}
+    atomic.write_text(folder / JOB, json.dumps(found) + "\n")
 
 
-def wait_for_job(folder: Path, *, timeout_s: float) -> Job:
+def wait_for_job(folder: Path, *, timeout_s: float) -> tuple[Job, bool]:
     """Wait until a loop has a job in this folder.
+
+    Returns:
+        The job, and whether its ranks go on from the last checkpoint.
 
     Raises:
         ConfigError: None has within the timeout.
     """
     end = time.monotonic() + timeout_s
     while True:
-        if (job := _read(folder / JOB)) is not None and _lives(job):
-            return job
+        if (found := _read(folder / JOB)) is not None and _lives(found[0]):
+            return found
         if time.monotonic() > end:
             raise ConfigError(
                 f"--job {folder}: no loop has begun its steps there within --timeout="
@@ -38,12 +48,12 @@ def wait_for_job(folder: Path, *, timeout_s: float) -> Job:
         time.sleep(_POLL_S)
 
 
-def _read(path: Path) -> Job | None:
+def _read(path: Path) -> tuple[Job, bool] | None:
     try:
         found = json.loads(path.read_text())
     except FileNotFoundError:
         return None
-    return Job(found["address"], found["nonce"])
+    return Job(found["address"], found["nonce"]), found["resume"]
 
 
 def _lives(job: Job) -> bool:

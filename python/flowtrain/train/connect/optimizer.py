@@ -21,10 +21,8 @@ _TAKEN = {
 _OTHERS = {"dampening": 0, "nesterov": False, "amsgrad": False, "maximize": False}
 
 
-def group_of(
-    optimizer: torch.optim.Optimizer, parameters: Sequence[torch.nn.Parameter]
-) -> dict[str, Any]:
-    """The group of an optimizer that has these parameters.
+def group_of(optimizer: torch.optim.Optimizer, parameters: Sequence[torch.nn.Parameter]) -> int:
+    """Number of the group of an optimizer that has these parameters.
 
     Args:
         optimizer: The optimizer, which has not stepped.
@@ -45,10 +43,10 @@ def group_of(
         (group, sum(id(parameter) in wanted for parameter in group["params"]))
         for group in optimizer.param_groups
     ]
-    for group, count in found:
+    for number, (group, count) in enumerate(found):
         if count == len(parameters):
             _check(group, type(optimizer).__name__)
-            return group
+            return number
     counts = ", ".join(str(count) for _, count in found)
     raise ConfigError(
         f"optimizer: its groups have {counts} of the {len(parameters)} parameters of encoder and "
@@ -56,14 +54,15 @@ def group_of(
     )
 
 
-def section_of(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> dict[str, Any]:
+def section_of(optimizer: torch.optim.Optimizer, number: int) -> dict[str, Any]:
     """Section `optim` of a run whose modules have this optimizer.
 
     Args:
         optimizer: The optimizer.
-        group: Its group whose options hold.
+        number: Number of its group whose options hold.
     """
     name = _NAMES[type(optimizer)]
+    group = optimizer.param_groups[number]
     options = {option: group[option] for option in _TAKEN[name]}
     if "betas" in options:
         options["betas"] = list(options["betas"])

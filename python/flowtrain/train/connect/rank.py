@@ -33,7 +33,7 @@ from flowtrain.train.ranks.profiler import Profiler
 from flowtrain.train.ranks.rank import Rank
 from flowtrain.train.ranks.step import Delays
 from flowtrain.train.ranks.update import Update
-from flowtrain.train.state.checkpoint import Checkpoints
+from flowtrain.train.state.checkpoint import Checkpoints, latest, read_meta
 from flowtrain.train.state.module import ModuleState
 from flowtrain.train.state.resume import check_model
 from flowtrain.train.state.run_folder import open_run, write_edges
@@ -49,6 +49,7 @@ class LoopRank:
         config: The run. Other ranks than the first take that of the first.
         loop: The loop's ranks, and the model without its tower.
         optimizer: Its optimizer.
+        resume: Go on from the last checkpoint of the folder, if there is one.
         rate: The learning rate of the encoder in the present step; None if it does not train.
 
     Attributes:
@@ -67,6 +68,7 @@ class LoopRank:
         loop: LoopModel,
         optimizer: torch.optim.Optimizer,
         *,
+        resume: bool,
         rate: Callable[[], float] | None,
     ) -> None:
         self._loop = loop
@@ -76,11 +78,14 @@ class LoopRank:
         try:
             if loop.rank == 0:
                 self.config = config
-                self._resources.enter_context(open_run(config, resume=False))
-                job = self._hosted()
+                first = self._resources.enter_context(open_run(config, resume=resume))
+                job = self._hosted(first, resume=resume)
             else:
-                job = wait_for_job(config.run, timeout_s=config.flow.start_timeout_s)
+                timeout_s = config.flow.start_timeout_s
+                job, resume = wait_for_job(config.run, timeout_s=timeout_s)
                 self.config = load(config.run / "config.yaml")
+            self._checkpoint = latest(config.run) if resume else None
+            self._meta = None if self._checkpoint is None else read_meta(self._checkpoint)
             self._membership = membership = self._joined(job)
             self._rank = self._built(membership, optimizer, rate)
             membership.meet(READY)
@@ -97,7 +102,7 @@ class LoopRank:
         """
         membership = self._membership
         assert membership is not None
-        yield from self._rank.actions(0)
+        yield from self._rank.actions(self._first)
         edges = self._rank.edges()
         membership.meet("done")
         self._plans.check()
@@ -125,18 +130,23 @@ class LoopRank:
         """Why the job has failed; None if it has not, after a short wait."""
         return None if self._membership is None else self._membership.failure()
 
-    def _hosted(self) -> Job:
+    @property
+    def _first(self) -> int:
+        """The first step."""
+        return 0 if self._meta is None else self._meta.step + 1
+
+    def _hosted(self, first: int, *, resume: bool) -> Job:
         config = self.config
         host = JobHost(
             config.flow.chosen,
-            first=0,
+            first=first,
             attempt=next_attempt(config.run),
             cells=2 * config.pool.max_cells,
             port=config.flow.port,
             timeout_s=config.flow.start_timeout_s,
         )
         self._resources.callback(self._end_host, host)
-        write_job(config.run, host.job)
+        write_job(config.run, host.job, resume=resume)
         return host.job
 
     def _end_host(self, host: JobHost) -> None:
@@ -182,9 +192,11 @@ class LoopRank:
         module = ModuleState(
             loop.model, lambda _: True, context.family.part_of, optimizer=optimizer
         )
-        module.begin()
         planner = self._planner(context) if world.hosts_planner else None
         checkpoints = Checkpoints(config, world, {"backbone": module}, context.store)
+        if self._checkpoint is not None and self._meta is not None:
+            checkpoints.load(self._checkpoint, self._meta)
+        module.begin()
         [role] = [r for r in roles_of(config) if r.label == membership.label]
         self.part = LoopPart(
             context,
@@ -225,7 +237,9 @@ class LoopRank:
         """The planner, which has started; it reads texts and sizes in threads of this process."""
         workers = self._resources.enter_context(WorkerPool(reading_of(self.config), 0))
         reads = reads_of(self.config, workers)
-        planner = Planners(self.config, context, reads, None).of_training(first=0, cursor=0)
+        cursor = 0 if self._meta is None else self._meta.cursor
+        planners = Planners(self.config, context, reads, None)
+        planner = planners.of_training(first=self._first, cursor=cursor)
         planner.start()
         self._resources.callback(planner.join)
         self._resources.callback(workers.close)  # So that it waits for no read.
