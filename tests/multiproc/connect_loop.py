@@ -1,12 +1,13 @@
 """A training loop that is connected to encoder ranks: one process, or ranks with DDP or FSDP2.
 
-Started by `test_connect.py`: RANK RANKS MODEL DATA OUT MODE STEPS none|ddp|fsdp.
+Started by `test_connect.py`: RANK RANKS MODEL DATA OUT MODE STEPS none|ddp|fsdp|lora.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import warnings
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,19 @@ import flowtrain
 BATCH, STEPS, RATE, CLIP, MAX_TOKENS = 6, 4, 0.5, 0.2, 160
 
 
-def load(folder: Path, mode: str, *, sharded: bool = False) -> tuple[Any, torch.optim.Optimizer]:
-    model = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32)
+def load(folder: Path, mode: str, wrap: str = "none") -> tuple[Any, torch.optim.Optimizer]:
+    model: Any = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32)
     model.model.visual.requires_grad_(mode == "strict")
-    if sharded:
+    if wrap == "lora":
+        from peft import LoraConfig, get_peft_model
+
+        torch.manual_seed(2)
+        adapters = LoraConfig(r=4, target_modules=r".*language_model.*_proj")
+        with warnings.catch_warnings():
+            # PEFT reads an attribute that transformers has renamed.
+            warnings.simplefilter("ignore", FutureWarning)
+            model = get_peft_model(model, adapters)
+    if wrap == "fsdp":
         for part in (*model.model.language_model.layers, model.model.visual, model):
             fully_shard(part)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -42,7 +52,7 @@ def main(
     if ranks > 1:
         store = f"file://{out / 'group'}"
         dist.init_process_group("gloo", init_method=store, rank=rank, world_size=ranks)
-    model, optimizer = load(folder, mode, sharded=wrap == "fsdp")
+    model, optimizer = load(folder, mode, wrap)
     losses: list[float] = []
     norms: list[float] = []
     microbatches = 0
@@ -66,7 +76,10 @@ def main(
                 group["lr"] = rate_at(step.number)
             norms.append(flow.step())
             print(step.number, flush=True)
-        flow.save_pretrained(out / "out")
+        if wrap == "lora":
+            torch.save(model.state_dict(), out / "adapters.pt")
+        else:
+            flow.save_pretrained(out / "out")
     found = {
         "losses": losses,
         "norms": norms,

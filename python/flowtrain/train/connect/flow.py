@@ -61,7 +61,8 @@ def connect(
 
     Args:
         job: Folder of the job, as that of a run; the encoder ranks are given it too.
-        model: A Hugging Face vision-language model, loaded from a local folder.
+        model: A Hugging Face vision-language model, loaded from a local folder; with `frozen` also
+            one whose language model has adapters of PEFT.
         optimizer: `torch.optim.SGD` or `torch.optim.AdamW` of all parameters that train.
         mode: `strict` trains the encoder, `frozen` does not. Encoder and projector must require
             gradients accordingly.
@@ -215,8 +216,13 @@ class Flow:
         """Write the whole model, after the last step; of several ranks the first writes.
 
         Raises:
-            FlowError: Steps are left.
+            FlowError: Steps are left, or the model has adapters.
         """
+        if self._loop.has_adapters:
+            raise FlowError(
+                "flow.save_pretrained: the model has adapters, and nothing else has changed; save "
+                "them with its own save_pretrained"
+            )
         run = Path(self._sections["run"])
         found = latest(run)
         if found is None or self._rank is None or self._next is not None:

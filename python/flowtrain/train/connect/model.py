@@ -31,6 +31,8 @@ class LoopModel:
     Attributes:
         rank: Rank of this process in the loop: in the default process group, if there is one.
         size: Number of ranks of the loop.
+        model: The model; with adapters of PEFT, the one that has them.
+        has_adapters: Whether it has.
         folder: That folder.
         family: Family of the model.
         frozen: Parts that do not train.
@@ -46,6 +48,9 @@ class LoopModel:
         together = dist.is_available() and dist.is_initialized()
         self.rank = dist.get_rank() if together else 0
         self.size = dist.get_world_size() if together else 1
+        self.has_adapters = hasattr(model, "get_base_model")
+        if self.has_adapters:
+            model = model.get_base_model()
         self.model = model
         self.folder = Path(folder or getattr(model, "name_or_path", "") or "").absolute()
         if not (self.folder / "config.json").is_file():
@@ -77,7 +82,8 @@ class LoopModel:
             if not all(trained[part]):
                 raise ConfigError(
                     f"connect: {sum(trained[part])} of {len(trained[part])} parameters of the "
-                    f"{part} train; let all of them train, or none"
+                    f"{part} train; let all of them train, or none, and give adapters to the "
+                    "language model alone"
                 )
         wanted = front if mode == "frozen" else set()
         if front & set(self.frozen) != wanted:
