@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
 
 from flowtrain.config.checks import ConfigError
 from flowtrain.config.flow import Mode
@@ -48,6 +49,11 @@ class LoopModel:
         together = dist.is_available() and dist.is_initialized()
         self.rank = dist.get_rank() if together else 0
         self.size = dist.get_world_size() if together else 1
+        if isinstance(model, DistributedDataParallel):
+            raise ConfigError(
+                "connect: DDP has the tower's parameters already; connect the model itself, and "
+                "wrap it within the block"
+            )
         self.has_adapters = hasattr(model, "get_base_model")
         if self.has_adapters:
             model = model.get_base_model()

@@ -78,7 +78,9 @@ class LoopRank:
         try:
             if loop.rank == 0:
                 self.config = config
-                first = self._resources.enter_context(open_run(config, resume=resume))
+                first = self._resources.enter_context(
+                    open_run(config, resume=resume, logs_steps=False)
+                )
                 job = self._hosted(first, resume=resume)
             else:
                 timeout_s = config.flow.start_timeout_s

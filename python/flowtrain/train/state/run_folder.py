@@ -117,12 +117,13 @@ def lock_run(run: Path) -> Iterator[None]:
 
 
 @contextmanager
-def open_run(config: RunConfig, *, resume: bool) -> Iterator[int]:
+def open_run(config: RunConfig, *, resume: bool, logs_steps: bool = True) -> Iterator[int]:
     """Lock and prepare the run's folder within the block.
 
     Args:
         config: The run; it is written to `RUN/config.yaml`.
         resume: Resume from the latest checkpoint, if there is one, and cut the logs to it.
+        logs_steps: Whether the run logs the figures of its steps; a loop of the caller does not.
 
     Yields:
         Number of steps that are trained already.
@@ -140,8 +141,8 @@ def open_run(config: RunConfig, *, resume: bool) -> Iterator[int]:
         newest = latest(run)
         if not resume and (newest is not None or any(log.exists() for log in logs)):
             raise ConfigError(
-                f"run={run}: it holds a run already; add --resume to go on with it, or choose "
-                "another folder"
+                f"run={run}: it holds a run already; add --resume (flowtrain.connect: resume=True) "
+                "to go on with it, or choose another folder"
             )
         now = fingerprint(config)
         step = 0
@@ -157,7 +158,7 @@ def open_run(config: RunConfig, *, resume: bool) -> Iterator[int]:
             _say(f"run={run}: there is no checkpoint, and the run starts at step 0")
         for log in logs:
             kept = cut(log, step)
-            if log.name in OF_EVERY_STEP and kept < step:
+            if logs_steps and log.name in OF_EVERY_STEP and kept < step:
                 _say(
                     f"{log}: it has {kept} of the {step} steps that are trained; the run goes on, "
                     "and the summary leaves the others out"
