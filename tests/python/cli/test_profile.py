@@ -12,7 +12,7 @@ from flowtrain.config import dump, load
 from flowtrain.cost.tables import Tables
 from flowtrain.models.registry import family_for
 from flowtrain.models.tiny import SMALLEST, write_tiny_model
-from flowtrain.train.control.threads import rank_threads
+from flowtrain.train.launch.threads import threads_of
 from flowtrain.train.profile.main import main as measure
 
 SIZES = {"microbatch_tokens": 32}
@@ -90,4 +90,4 @@ def test_the_configuration_of_a_model_takes_overrides(
     assert main(["profile", str(config), "model.compute_dtype=bfloat16"]) == 0
     assert [run.model.folder for run in taken] == [model, model]
     assert [run.model.pass_dtype for run in taken] == ["bfloat16", "bfloat16"]
-    assert [rank_threads(run) for run in taken] == [3, 1]
+    assert [threads_of(run) for run in taken] == [3, 1]

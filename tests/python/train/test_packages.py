@@ -21,7 +21,14 @@ SEES: dict[str, tuple[str, ...]] = {
     # A loop of the caller is a rank, and hosts its job.
     "connect": ("control", "state", "records", "input", "planning", "ranks"),
     # A profile computes in a process as a rank does, with the environment of one.
-    "profile": ("control", "state", "launch.local", "ranks.batch", "ranks.device"),
+    "profile": (
+        "control",
+        "state",
+        "launch.local",
+        "launch.threads",
+        "ranks.batch",
+        "ranks.device",
+    ),
 }
 
 

@@ -22,9 +22,9 @@ from flowtrain.plan.host import Choice, choose_on_cores, choose_on_gpus
 from flowtrain.plan.host.sampled import SampledModel, SampledSteps
 from flowtrain.plan.profiles import core_times
 from flowtrain.plan.run_layout import RunLayout
-from flowtrain.train.control.threads import rank_threads
 from flowtrain.train.launch.calibration import core_rates, visible_gpus
 from flowtrain.train.launch.first_samples import first_samples, workload_of
+from flowtrain.train.launch.threads import threads_of
 from flowtrain.train.state.run_folder import written_config
 
 
@@ -125,7 +125,7 @@ def _on_cores(config: RunConfig, family: Family) -> Choice | None:
         parallel=config.parallel,
         logit_bytes=config.train.logit_bytes,
     )
-    threads = rank_threads(config)
+    threads = threads_of(config)
     rates = core_rates(compute_dtype(config), threads=threads)
     profile = config.flow.profile
     return choose_on_cores(

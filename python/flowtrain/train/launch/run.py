@@ -24,7 +24,6 @@ from flowtrain.models.folder import check_weights
 from flowtrain.models.loading import check_stored
 from flowtrain.models.recompute import check_recompute
 from flowtrain.models.registry import family_for
-from flowtrain.train.control.threads import with_threads
 from flowtrain.train.launch.errors import RunFailed
 from flowtrain.train.launch.host import RunHost
 from flowtrain.train.launch.layout import with_layout
@@ -32,6 +31,7 @@ from flowtrain.train.launch.local import run_local_ranks
 from flowtrain.train.launch.sharding import check_offload, check_sharding
 from flowtrain.train.launch.signals import StopRequest, end, exit_on_signals, say
 from flowtrain.train.launch.stream import check_stream
+from flowtrain.train.launch.threads import with_threads
 from flowtrain.train.ranks.device import check_device
 from flowtrain.train.ranks.hook import load_hook
 from flowtrain.train.ranks.trackers import check_trackers

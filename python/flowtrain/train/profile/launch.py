@@ -12,8 +12,8 @@ from pathlib import Path
 import yaml
 
 from flowtrain.config import RunConfig, dump, load
-from flowtrain.train.control.threads import rank_threads
 from flowtrain.train.launch.local import memory_and_threads
+from flowtrain.train.launch.threads import threads_of
 
 
 def model_config(model: Path, overrides: Sequence[str]) -> RunConfig:
@@ -63,7 +63,7 @@ def run_profile(
         words = [
             *(sys.executable, "-m", "flowtrain.train.profile.main", str(path)),
             *("--out", str(out), "--seconds", str(seconds)),
-            *("--threads", str(rank_threads(config)), "--image-tokens", str(image_tokens)),
+            *("--threads", str(threads_of(config)), "--image-tokens", str(image_tokens)),
             *("--depth", str(depth)),
             *(["--json"] if as_json else []),
         ]

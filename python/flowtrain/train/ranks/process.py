@@ -182,8 +182,9 @@ class RankProcess:
         return context_of(self.config, membership, world)
 
     def _device(self) -> torch.device:
-        torch.set_num_threads(rank_threads(self.config))
-        first = self.config.flow.chosen.encoder_ranks if self.world.name == "backbone" else 0
+        train, flow = self.config.train, self.config.flow
+        torch.set_num_threads(rank_threads(train.threads, ranks=len(flow.chosen.labels)))
+        first = flow.chosen.encoder_ranks if self.world.name == "backbone" else 0
         device = choose_device(self.config.model.device, self.rank, first=first)
         if line := register(self.membership.pool, device):
             # No `flowtrain: ` in front: the launcher takes such lines for the reason of an end.

@@ -12,9 +12,10 @@ from support import run_tree
 
 from flowtrain.config import RunConfig, from_dict
 from flowtrain.train.control import threads
-from flowtrain.train.control.threads import rank_threads, with_threads
 from flowtrain.train.launch import layout
+from flowtrain.train.launch import threads as threads_of_runs
 from flowtrain.train.launch.layout import with_layout
+from flowtrain.train.launch.threads import threads_of, with_threads
 from flowtrain.train.profile import launch as profile
 
 
@@ -57,10 +58,10 @@ def test_ranks_auto_and_profile_have_the_same_threads(
 ) -> None:
     if omp is not None:
         monkeypatch.setenv("OMP_NUM_THREADS", omp)
-    for module in (threads, layout):
+    for module in (threads, threads_of_runs, layout):
         monkeypatch.setattr(module, "available_cores", lambda: 12)
     config = run(tmp_path, data, **options)
-    assert rank_threads(config) == expected
+    assert threads_of(config) == expected
 
     started: list[list[str]] = []
 
@@ -88,7 +89,7 @@ def test_ranks_auto_and_profile_have_the_same_threads(
     assert measured == ([expected] if is_auto else [])
     # Ranks read it from config.yaml; launcher and `torchrun` give them another OMP_NUM_THREADS.
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    assert rank_threads(chosen) == expected
+    assert threads_of(chosen) == expected
     assert not is_auto or len(chosen.flow.chosen.labels) * expected <= 1.5 * 12
 
 
