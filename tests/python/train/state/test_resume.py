@@ -127,7 +127,10 @@ CHANGES: list[tuple[dict[str, Any], str]] = [
     ({"train": {"global_batch": 16}}, r"train\.global_batch=32 \(now 16\)"),
     ({"data": {"shuffle": False}}, r"data\.shuffle=True \(now False\)"),
     ({"model": {"dtype": "float64"}}, r"model\.dtype='float32' \(now 'float64'\)"),
-    ({"model": {"compute_dtype": "bfloat16"}}, r"model\.compute_dtype='float32' \(now 'bfloat16'\)"),
+    (
+        {"model": {"compute_dtype": "bfloat16"}},
+        r"model\.compute_dtype='float32' \(now 'bfloat16'\)",
+    ),
     ({"flow": {"mode": "frozen"}}, r"flow\.mode='strict' \(now 'frozen'\)"),
 ]
 
