@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from pathlib import Path
 
@@ -28,7 +29,7 @@ def write_job(folder: Path, job: Job, *, resume: bool) -> None:
 
 
 def wait_for_job(folder: Path, *, timeout_s: float) -> tuple[Job, bool]:
-    """Wait until a loop has a job in this folder.
+    """Wait until a loop has a job in this folder; a line on standard error says so.
 
     Returns:
         The job, and whether its ranks go on from the last checkpoint.
@@ -37,6 +38,7 @@ def wait_for_job(folder: Path, *, timeout_s: float) -> tuple[Job, bool]:
         ConfigError: None has within the timeout.
     """
     end = time.monotonic() + timeout_s
+    said = False
     while True:
         if (found := _read(folder / JOB)) is not None and _lives(found[0]):
             return found
@@ -45,6 +47,9 @@ def wait_for_job(folder: Path, *, timeout_s: float) -> tuple[Job, bool]:
                 f"--job {folder}: no loop has begun its steps there within --timeout="
                 f"{timeout_s:g} s; give the folder of flowtrain.connect, or a longer timeout"
             )
+        if not said:
+            print(f"flowtrain: waits for a loop in {folder}", file=sys.stderr, flush=True)
+            said = True
         time.sleep(_POLL_S)
 
 

@@ -168,8 +168,8 @@ class LoopRank:
             start_timeout_s=flow.start_timeout_s,
         )
         self._resources.callback(membership.leave)
+        self._resources.callback(membership.unwatch)  # First: Ctrl-C may come while it starts.
         membership.watch()
-        self._resources.callback(membership.unwatch)
         return membership
 
     def _built(

@@ -89,7 +89,8 @@ class Heartbeat(threading.Thread):
     def stop(self) -> None:
         """End the thread."""
         self._stopped.set()
-        self.join()
+        if self.is_alive():
+            self.join()
 
     def run(self) -> None:
         number = 0

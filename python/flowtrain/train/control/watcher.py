@@ -49,7 +49,8 @@ class Watcher(threading.Thread):
     def stop(self) -> None:
         """End the thread: a thread inside the core must not run when the interpreter ends."""
         self._stopped.set()
-        self.join()
+        if self.is_alive():
+            self.join()
 
     def run(self) -> None:
         while not self._stopped.is_set():
