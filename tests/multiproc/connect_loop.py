@@ -1,6 +1,6 @@
 """A training loop that is connected to encoder ranks: one process, or ranks with DDP or FSDP2.
 
-Started by `test_connect.py`: RANK RANKS MODEL DATA OUT MODE STEPS none|ddp|fsdp|lora.
+Started by `test_connect.py`: RANK RANKS MODEL DATA OUT MODE STEPS none|ddp|fsdp|lora [ENCODERS].
 """
 
 from __future__ import annotations
@@ -47,7 +47,15 @@ def rate_at(step: int) -> float:
 
 
 def main(
-    rank: int, ranks: int, folder: Path, data: Path, out: Path, mode: Any, steps: int, wrap: str
+    rank: int,
+    ranks: int,
+    folder: Path,
+    data: Path,
+    out: Path,
+    mode: Any,
+    steps: int,
+    wrap: str,
+    encoder_ranks: int = 1,
 ) -> None:
     if ranks > 1:
         store = f"file://{out / 'group'}"
@@ -58,7 +66,14 @@ def main(
     microbatches = 0
     state = torch.random.get_rng_state()
     with flowtrain.connect(
-        out / "job", model, optimizer, mode=mode, clip_norm=CLIP, save_every=2, resume=True
+        out / "job",
+        model,
+        optimizer,
+        mode=mode,
+        encoder_ranks=encoder_ranks,
+        clip_norm=CLIP,
+        save_every=2,
+        resume=True,
     ) as flow:
         wrapped: Any = DistributedDataParallel(model) if wrap == "ddp" else model
         for step in flow.steps(
@@ -91,8 +106,9 @@ def main(
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    rank, ranks, folder, data, out, mode, steps, wrap = sys.argv[1:]
-    main(int(rank), int(ranks), Path(folder), Path(data), Path(out), mode, int(steps), wrap)
+    rank, ranks, folder, data, out, mode, steps, wrap, *encoders = sys.argv[1:]
+    places = Path(folder), Path(data), Path(out)
+    main(int(rank), int(ranks), *places, mode, int(steps), wrap, *map(int, encoders))
     sys.stdout.flush()
     if int(ranks) > 1:
         # gloo's threads must not meet the end of the interpreter.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -48,7 +49,7 @@ def encoder(job: Path) -> Iterator[subprocess.Popen[str]]:
     try:
         yield process
     finally:
-        process.kill()
+        process.kill()  # And with it its ranks.
         process.communicate()
 
 
@@ -110,9 +111,10 @@ def test_a_connected_loop_equals_the_plain_loop(
     mode: Any, wrap: str, folder: Path, data: Path, tmp_path: Path
 ) -> None:
     ranks = 2 if wrap in ("ddp", "fsdp") else 1
+    encoder_ranks = 2 if wrap == "ddp" else 1
     losses, norms, weights = plain(folder, data, mode, wrap if wrap == "lora" else "none")
     with nothing_left(), encoder(tmp_path / "job") as process:
-        given = (ranks, folder, data, tmp_path, mode, STEPS, wrap)
+        given = (ranks, folder, data, tmp_path, mode, STEPS, wrap, encoder_ranks)
         with loops(*given) as processes:
             for loop in processes:
                 _, errors = loop.communicate(timeout=120)
@@ -149,16 +151,22 @@ def one_step(flow: Any, model: Any, data: Path) -> Iterator[int]:
 
 
 @pytest.mark.limit(240)
-def test_a_killed_encoder_is_an_error_of_the_loop(folder: Path, data: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.deep)]
+)
+def test_the_end_of_the_encoder_is_an_error_of_the_loop(
+    number: signal.Signals, folder: Path, data: Path, tmp_path: Path
+) -> None:
     model, optimizer = load(folder, "strict")
     with nothing_left(), encoder(tmp_path / "job") as process:
         with (
-            pytest.raises(JobFailed, match=rf"^rank encoder.0 \(pid {process.pid}\) died$"),
+            pytest.raises(JobFailed, match=r"^rank encoder.0 \(pid \d+\) died$"),
             flowtrain.connect(tmp_path / "job", model, optimizer) as flow,
         ):
-            for number in one_step(flow, model, data):
-                if number == 1:
-                    process.send_signal(signal.SIGKILL)
+            for step in one_step(flow, model, data):
+                if step == 1:
+                    process.send_signal(number)  # Its rank ends with it.
+        assert process.wait(60) == (143 if number == signal.SIGTERM else -number)
         # The interpreter goes on, and with another model so does the loop.
         with pytest.raises(ConfigError, match="has no tower; load the model again"):
             flowtrain.connect(tmp_path / "job", model, optimizer).__enter__()
@@ -185,8 +193,8 @@ def test_an_error_in_the_loop_ends_the_encoder_and_names_it(
                 raise KeyError("mine")
         _, errors = process.communicate(timeout=60)
     assert process.returncode == 1
-    failed = f"encoder.0 ends: rank backbone.0 (pid {os.getpid()}) failed: KeyError: 'mine'"
-    assert failed in errors
+    failed = re.escape(f"rank backbone.0 (pid {os.getpid()}) failed: KeyError: 'mine'")
+    assert re.search(rf"^flowtrain: .* rank encoder.0 \(pid \d+\): {failed};", errors, re.M)
 
 
 def lines(program: Path) -> list[str]:

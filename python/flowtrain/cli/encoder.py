@@ -1,4 +1,4 @@
-"""`flowtrain encoder`: an encoder rank of a training loop (`flowtrain.connect`)."""
+"""`flowtrain encoder`: the encoder ranks of a training loop (`flowtrain.connect`)."""
 
 from __future__ import annotations
 
@@ -14,6 +14,12 @@ def add_parser(commands: Any) -> None:
         "--job", type=Path, required=True, metavar="FOLDER", help="folder that the loop gives"
     )
     parser.add_argument(
+        "--ranks",
+        type=int,
+        metavar="N",
+        help="number of encoder ranks; by default that of the loop, or one if RANK is set",
+    )
+    parser.add_argument(
         "--timeout",
         type=float,
         default=300.0,
@@ -24,13 +30,12 @@ def add_parser(commands: Any) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    from flowtrain.train.connect.job_file import wait_for_job
-    from flowtrain.train.ranks.main import main
+    from flowtrain.train.connect.encoders import run_encoder_ranks
 
-    job, resume = wait_for_job(given.job, timeout_s=given.timeout)
-    # torchrun sets it, where it starts more than one.
-    os.environ.setdefault("RANK", "0")
-    config = given.job.absolute() / "config.yaml"
-    arguments = [str(config), "--world", "encoder", "--store", job.address, "--nonce", job.nonce]
-    main([*arguments, *(["--resume"] if resume else [])])
+    run_encoder_ranks(
+        given.job.absolute(),
+        ranks=given.ranks,
+        rank=os.environ.get("RANK"),
+        timeout_s=given.timeout,
+    )
     return 0

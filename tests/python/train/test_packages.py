@@ -18,8 +18,8 @@ SEES: dict[str, tuple[str, ...]] = {
     # Before a rank starts, the device, the function that debug.fault names and the packages of the
     # trackers are checked, and the layout chosen.
     "launch": ("control", "state", "ranks.device", "ranks.hook", "ranks.peak", "ranks.trackers"),
-    # A loop of the caller is a rank, and hosts its job.
-    "connect": ("control", "state", "records", "input", "planning", "ranks"),
+    # A loop of the caller is a rank, and hosts its job. Encoder ranks start as those of a run.
+    "connect": ("control", "state", "records", "input", "planning", "ranks", "launch.local"),
     # A profile computes in a process as a rank does, with the environment of one.
     "profile": (
         "control",

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from torch.distributed import DistError
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std, start_processes
 from torch.distributed.elastic.multiprocessing.api import SubprocessContext
 
@@ -34,13 +35,15 @@ _HUGE_PAGES = "glibc.malloc.hugetlb"
 
 
 @dataclass(frozen=True, slots=True)
-class _Failure:
+class Failure:
+    """How a rank ended that did not complete."""
+
     label: str
     pid: int
     exit_code: int
     log: Path
-    published: str | None
-    """Reason that the rank left in the store."""
+    given: str | None
+    """Reason that the rank gave; None if it gave none."""
 
     @property
     def rank(self) -> str:
@@ -48,18 +51,8 @@ class _Failure:
 
     def reason(self) -> str:
         """The reason that the rank gave, or else how its process ended."""
-        text = self.log.read_text(errors="replace") if self.log.exists() else ""
-        prefix = f"flowtrain: {self.label} ends: "
-        # On a full disk, the last line may be incomplete or missing.
-        complete = [line for line in text.splitlines(keepends=True) if line.endswith("\n")]
-        logged = [
-            line.removeprefix(prefix).rstrip() for line in complete if line.startswith(prefix)
-        ]
-        # The log takes precedence: the rank's watcher adds the cause to it, and not to the store.
-        if logged:
-            return logged[-1]
-        if self.published is not None:
-            return self.published
+        if self.given is not None:
+            return self.given
         if self.exit_code < 0:
             return f"killed by signal {-self.exit_code}"
         return f"exit code {self.exit_code}"
@@ -80,31 +73,67 @@ def run_local_ranks(config: RunConfig, host: RunHost, *, resume: bool) -> None:
     Raises:
         RunFailed: A rank failed or died; all others have ended.
     """
-    job = host.job
-    logs = config.run / "logs" / job.nonce
-    worlds: dict[str, SubprocessContext] = {}
+    worlds = [(world, range(world.size)) for world in config.flow.chosen.worlds]
     try:
-        try:
-            for world in config.flow.chosen.worlds:
-                worlds[world.name] = _start(config, job, world, logs=logs, resume=resume)
-            failures = _wait(worlds, host.store, host.poll)
-        finally:
-            _end(worlds.values())
+        failures = run_ranks(config, host.job, worlds, host.store, host.poll, resume=resume)
     except KeyboardInterrupt:
         end_row()  # What is printed next is the text of this exception.
         raise
     if failures:
         if host.has_begun():
             end_row()  # A rank that failed has left its line of progress open.
-        failures.sort(key=_Failure.is_consequence)
-        raise RunFailed(
-            f"the run ended early; {_describe(failures)}; the log of {failures[0].label} is "
-            f"{failures[0].log}"
-        )
+        raise run_failed(failures)
+
+
+def run_ranks(
+    config: RunConfig,
+    job: Job,
+    worlds: Iterable[tuple[WorldLayout, Sequence[int]]],
+    store: JobStore,
+    poll: Callable[[], None] | None = None,
+    *,
+    resume: bool,
+) -> list[Failure]:
+    """Start ranks, and wait until all have ended; they end with the block of the caller, too.
+
+    Args:
+        config: The run, whose folder holds its configuration.
+        job: Where the job is.
+        worlds: Worlds of the run, with the ranks of each that are started.
+        store: The job's store.
+        poll: Called often during the wait.
+        resume: Resume from the latest checkpoint.
+
+    Returns:
+        The failures, in the order in which they happened.
+    """
+    logs = config.run / "logs" / job.nonce
+    started: dict[str, SubprocessContext] = {}
+    try:
+        for world, ranks in worlds:
+            started[world.name] = _start(config, job, world, ranks, logs=logs, resume=resume)
+        return _wait(started, store, poll)
+    finally:
+        _end(started.values())
+
+
+def run_failed(failures: Sequence[Failure]) -> RunFailed:
+    """The error of a run, which names the failure first that is the consequence of no other."""
+    failures = sorted(failures, key=Failure.is_consequence)
+    return RunFailed(
+        f"the run ended early; {_describe(failures)}; the log of {failures[0].label} is "
+        f"{failures[0].log}"
+    )
 
 
 def _start(
-    config: RunConfig, job: Job, world: WorldLayout, *, logs: Path, resume: bool
+    config: RunConfig,
+    job: Job,
+    world: WorldLayout,
+    ranks: Sequence[int],
+    *,
+    logs: Path,
+    resume: bool,
 ) -> SubprocessContext:
     arguments = (
         *("-m", "flowtrain.train.ranks.main", str(config.run / "config.yaml")),
@@ -112,26 +141,25 @@ def _start(
         *(("--resume",) if resume else ()),
     )
     folder = logs / world.name
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     # The first rank with the backbone shows the run's progress on this terminal.
     shows = "backbone" in world.modules
-    ranks = range(world.size)
-    redirects = {r: Std.ERR if shows and r == 0 else Std.ALL for r in ranks}
+    redirects = {n: Std.ERR if shows and rank == 0 else Std.ALL for n, rank in enumerate(ranks)}
     with without_handlers_of_torch(), withheld():
         processes = start_processes(
             name=world.name,
             entrypoint=sys.executable,
-            args=dict.fromkeys(ranks, arguments),
+            args=dict.fromkeys(redirects, arguments),
             envs={
-                r: {
-                    "RANK": str(r),
-                    "LOCAL_RANK": str(r),
+                n: {
+                    "RANK": str(rank),
+                    "LOCAL_RANK": str(n),
                     "WORLD_SIZE": str(world.size),
                     **memory_and_threads(),
                     "PYTHONUNBUFFERED": "1",
                     LAUNCHER_PID: str(os.getpid()),
                 }
-                for r in ranks
+                for n, rank in enumerate(ranks)
             },
             logs_specs=DefaultLogsSpecs(log_dir=str(folder), redirects=redirects),
         )
@@ -171,8 +199,8 @@ def _tunables(given: str | None) -> str:
 
 
 def _wait(
-    worlds: dict[str, SubprocessContext], store: JobStore, poll: Callable[[], None]
-) -> list[_Failure]:
+    worlds: dict[str, SubprocessContext], store: JobStore, poll: Callable[[], None] | None
+) -> list[Failure]:
     """Wait until every rank has ended; return the failures in the order in which they happened.
 
     Args:
@@ -185,26 +213,46 @@ def _wait(
         for world, processes in worlds.items()
         for rank, handler in processes.subprocess_handlers.items()
     }
-    failures: list[_Failure] = []
+    failures: list[Failure] = []
     limit: float | None = None
     while running and (limit is None or time.monotonic() < limit):
         time.sleep(_POLL_S)
-        poll()
+        if poll is not None:
+            poll()
         for (world, rank), process in list(running.items()):
             code = process.poll()
             if code is None:
                 continue
             del running[world, rank]
             if code != 0:
-                label = f"{world}.{rank}"
+                label = f"{world}.{worlds[world].envs[rank]['RANK']}"
                 log = Path(worlds[world].stderrs[rank])
-                [published] = store.read([f"failed/{label}"])
-                failures.append(_Failure(label, process.pid, code, log, published))
+                # The rank's watcher adds the cause to the log, and not to the store.
+                given = _logged(log, label) or _published(store, label)
+                failures.append(Failure(label, process.pid, code, log, given))
                 limit = limit or time.monotonic() + _GRACE_S
     return failures
 
 
-def _describe(failures: Sequence[_Failure]) -> str:
+def _logged(log: Path, label: str) -> str | None:
+    """The last reason that a rank left in its log; None if it left none."""
+    text = log.read_text(errors="replace") if log.exists() else ""
+    prefix = f"flowtrain: {label} ends: "
+    # On a full disk, the last line may be incomplete or missing.
+    complete = [line for line in text.splitlines(keepends=True) if line.endswith("\n")]
+    reasons = [line.removeprefix(prefix).rstrip() for line in complete if line.startswith(prefix)]
+    return reasons[-1] if reasons else None
+
+
+def _published(store: JobStore, label: str) -> str | None:
+    """The reason that a rank left in the store; None if it left none, or the store is lost."""
+    with suppress(DistError):  # Its host may be another process, which has ended too.
+        [published] = store.read([f"failed/{label}"])
+        return None if published is None else str(published)
+    return None
+
+
+def _describe(failures: Sequence[Failure]) -> str:
     """Which ranks failed and why, with ranks of the same reason together."""
     ranks: dict[str, list[str]] = {}
     for failure in failures:

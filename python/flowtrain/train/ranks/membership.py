@@ -10,7 +10,7 @@ from flowtrain.config.layout import RankLayout
 from flowtrain.train.control.activity import Activity
 from flowtrain.train.control.ending import Ending
 from flowtrain.train.control.heartbeat import Heartbeat
-from flowtrain.train.control.job import ENDED, Job
+from flowtrain.train.control.job import ENDED, HOST_LABEL, Job
 from flowtrain.train.control.store import JobStore
 from flowtrain.train.control.watcher import Watcher
 from flowtrain_core import Pool
@@ -83,6 +83,12 @@ class Membership:
             self.label,
             ending or self.activity.fail,
         )
+
+    @property
+    def host_pid(self) -> int | None:
+        """Process that hosts the job; None if it has left."""
+        lanes = self.pool.lanes()
+        return next((lane.pid for lane in lanes if lane.label == HOST_LABEL), None)
 
     def watch(self) -> None:
         """Start to watch the other ranks and the host."""

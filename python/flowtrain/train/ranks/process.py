@@ -104,6 +104,9 @@ class RankProcess:
     def run(self) -> None:
         """Run the rank to its end."""
         self.membership.watch()
+        if self.membership.host_pid == os.getppid():
+            # From here on the watcher notices the launcher's death, and can report it.
+            parent.outlive()
         with _stops_passed_on(self.membership.ask_for_end):
             self._run()
         self.membership.leave()
@@ -211,8 +214,6 @@ class RankProcess:
 def _stops_passed_on(ask_for_end: Callable[[int], None]) -> Iterator[None]:
     """Within the block, signals to stop ask the launcher, unless it gets them itself."""
     if LAUNCHER_PID in os.environ:
-        # From here on the watcher notices the launcher's death, and can report it.
-        parent.outlive()
         yield
         return
     if threading.current_thread() is not threading.main_thread():

@@ -37,7 +37,7 @@ def start_sleeper(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     config: Any = SimpleNamespace(run=folder)
     job: Any = SimpleNamespace(address="", nonce="")
     world = WorldLayout("encoder", 1, ("encoder",))
-    return local._start(config, job, world, logs=folder / "logs", resume=False)
+    return local._start(config, job, world, [0], logs=folder / "logs", resume=False)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_a_signal_between_the_starts_of_two_worlds_ends_the_first(
 ) -> None:
     closed = []
 
-    def start(config: Any, job: Any, world: WorldLayout, **_: Any) -> Any:
+    def start(config: Any, job: Any, world: WorldLayout, *_: Any, **__: Any) -> Any:
         if world.name == "encoder":
             raise KeyboardInterrupt
         return SimpleNamespace(subprocess_handlers={}, close=lambda **_: closed.append(world.name))
@@ -120,7 +120,7 @@ def test_a_signal_between_the_starts_of_two_worlds_ends_the_first(
     monkeypatch.setattr(local, "_start", start)
     flow = FlowConfig(encoder_ranks=1, backbone_ranks=1)
     config: Any = SimpleNamespace(run=tmp_path, flow=flow)
-    host: Any = SimpleNamespace(job=SimpleNamespace(nonce="n"))
+    host: Any = SimpleNamespace(job=SimpleNamespace(nonce="n"), store=None, poll=None)
     with pytest.raises(KeyboardInterrupt):
         local.run_local_ranks(config, host, resume=False)
     assert closed == ["backbone"]
@@ -152,7 +152,7 @@ def test_the_rank_that_failed_first_is_told_first_whatever_words_its_reason_has(
         "encoder.0": own,
     }
     failures = [
-        local._Failure(label, 1, 1, tmp_path / label, reason) for label, reason in reasons.items()
+        local.Failure(label, 1, 1, tmp_path / label, reason) for label, reason in reasons.items()
     ]
     monkeypatch.setattr(local, "_wait", lambda *_: failures)
     flow: Any = SimpleNamespace(chosen=SimpleNamespace(worlds=()))

@@ -1,0 +1,63 @@
+"""The encoder ranks of a loop, as processes that a command starts and ends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from flowtrain.config.checks import ConfigError
+from flowtrain.config.load import load
+from flowtrain.train.connect.job_file import wait_for_job
+from flowtrain.train.control.store import JobStore
+from flowtrain.train.launch.local import run_failed, run_ranks
+
+
+def run_encoder_ranks(
+    folder: Path, *, ranks: int | None, rank: str | None, timeout_s: float
+) -> None:
+    """Start encoder ranks of a loop, and wait until they have ended.
+
+    They end with this process, also if it is killed.
+
+    Args:
+        folder: Folder of the job.
+        ranks: Number of encoder ranks; None for what the loop says.
+        rank: The only one to start, as torchrun sets it in RANK; None for all.
+        timeout_s: Timeout until the loop begins its steps.
+
+    Raises:
+        ConfigError: No loop has begun its steps in time, or it has other encoder ranks.
+        RunFailed: A rank failed or died; all others have ended.
+    """
+    job, resume = wait_for_job(folder, timeout_s=timeout_s)
+    config = load(folder / "config.yaml")
+    world = config.flow.chosen.world("encoder")
+    assert world is not None
+    chosen = choose_ranks(ranks, rank, size=world.size)
+    store = JobStore(job.address, job.nonce, timeout_s=config.flow.start_timeout_s)
+    if failures := run_ranks(config, job, [(world, chosen)], store, resume=resume):
+        raise run_failed(failures)
+
+
+def choose_ranks(ranks: int | None, rank: str | None, *, size: int) -> Sequence[int]:
+    """The ranks to start.
+
+    Args:
+        ranks: Number that the command was given.
+        rank: The rank that the environment names; the number takes precedence.
+        size: Number of encoder ranks of the loop.
+
+    Raises:
+        ConfigError: The loop has another number, or no such rank.
+    """
+    loop = f"the loop has encoder_ranks={size}"
+    if ranks not in (None, size):
+        raise ConfigError(f"--ranks {ranks}: {loop}; give both the same number, or no --ranks")
+    if ranks is not None or rank is None:
+        return range(size)
+    if not rank.isdecimal() or int(rank) >= size:
+        raise ConfigError(
+            f"RANK={rank} in the environment: {loop}, whose ranks are 0 to {size - 1}; unset RANK "
+            "to start all of them by this command"
+        )
+    return [int(rank)]
