@@ -148,6 +148,8 @@ class Flow:
         self._rank: LoopRank | None = None
         self._actions: Iterator[Action] = iter(())
         self._next: Action | None = None
+        self._is_own = False
+        self._hook = optimizer.register_step_pre_hook(self._check_step)
 
     def steps(
         self,
@@ -178,13 +180,14 @@ class Flow:
         sections = self._sections
         train = {"global_batch": samples, "microbatch_tokens": max_tokens, "seed": seed}
         config = run_of({**sections, "train": train}, dataset, steps=steps)
-        self._rank = LoopRank(
-            config,
-            self._loop,
-            self._optimizer,
-            resume=self._resume,
-            rate=None if self._group is None else self._rate,
-        )
+        with self._own_steps():  # torch steps an optimizer whose state it loads.
+            self._rank = LoopRank(
+                config,
+                self._loop,
+                self._optimizer,
+                resume=self._resume,
+                rate=None if self._group is None else self._rate,
+            )
         self._actions = self._rank.actions()
         self._advance()
         while self._until("forward", "norm") is not None:
@@ -208,8 +211,9 @@ class Flow:
             raise FlowError("flow.step: take all microbatches of a step first, and then call it")
         assert self._rank is not None
         step = self._step
-        while self._next is not None and self._step == step:
-            self._advance()
+        with self._own_steps():
+            while self._next is not None and self._step == step:
+                self._advance()
         return self._rank.update.grad_norm
 
     def save_pretrained(self, folder: Path | str) -> None:
@@ -236,6 +240,7 @@ class Flow:
 
     def close(self, error: BaseException | None) -> None:
         """Close the job; `connect` calls it."""
+        self._hook.remove()
         if self._rank is not None:
             self._rank.close(error)
 
@@ -265,6 +270,28 @@ class Flow:
     def _advance(self) -> None:
         """Execute an action."""
         self._next = next(self._actions, None)
+
+    @contextmanager
+    def _own_steps(self) -> Iterator[None]:
+        """Within the block, steps of the optimizer are the flow's."""
+        self._is_own = True
+        try:
+            yield
+        finally:
+            self._is_own = False
+
+    def _check_step(self, *_: Any) -> None:
+        """Refuse a step of the optimizer that is not the flow's; a gradient scaler calls it too.
+
+        Raises:
+            FlowError: It is another.
+        """
+        if not self._is_own:
+            raise FlowError(
+                "optimizer.step: the loop has called it, and the encoder would not step; call "
+                "flow.step() in its place; a torch.amp.GradScaler calls it too: train without "
+                "one, in bfloat16 or float32"
+            )
 
     def _rate(self) -> float:
         assert self._group is not None

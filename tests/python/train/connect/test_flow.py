@@ -1,0 +1,24 @@
+"""What a flow refuses before it has a job."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from flowtrain.train.connect.flow import Flow, FlowError
+
+
+@pytest.mark.parametrize("scales", [False, True])
+def test_a_step_of_the_optimizer_itself_is_refused_also_by_a_scaler(scales: bool) -> None:
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loop: Any = None
+    flow = Flow({}, loop, optimizer, None, resume=False)
+    scaler = torch.amp.GradScaler("cpu", enabled=scales)
+    scaler.scale(model(torch.ones(1, 2)).sum()).backward()
+    with pytest.raises(FlowError, match=r"^optimizer\.step: .* call flow\.step\(\)"):
+        scaler.step(optimizer)
+    flow.close(None)
+    optimizer.step()
